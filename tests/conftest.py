@@ -1,0 +1,35 @@
+"""What every test stands on: one reactor with a monotonic clock, Hypothesis profiles, and markers given by folder.
+
+The reactor must be chosen before anything imports `twisted.internet.reactor`; pytest loads this file first, and pytest-twisted takes
+the reactor that it finds. With Twisted's own, timers would follow the wall clock, and tests would not test what brokers run on.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+try:
+    from broker.net import reactor
+except ImportError:
+    pass
+else:
+    reactor.install()
+
+settings.register_profile("gate", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("explore", deadline=None, max_examples=5_000, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "gate"))
+
+_HERE = Path(__file__).parent
+_MARKER_OF_FOLDER = {"system": pytest.mark.system, "spark_analytics": pytest.mark.spark}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test by its folder, so that nobody forgets to."""
+    for item in items:
+        marker = _MARKER_OF_FOLDER.get(item.path.relative_to(_HERE).parts[0])
+        if marker is not None:
+            item.add_marker(marker)
