@@ -1,0 +1,193 @@
+"""What the members of a cluster say to each other.
+
+Every message carries its sender's epoch. Requests that are refused are answered with a `reason`, written for people. The bytes of
+batches and of snapshots travel beside an `Append` or a `SnapshotChunk` and never enter the core: the receiving edge checks them and
+fills `Append.entries` from their headers before it steps the message.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from ha.core.membership import Membership
+
+
+class Entry(NamedTuple):
+    """One entry of the log, without its bytes: `nbytes` is the size of the sealed batch, `members` what it changes the membership to."""
+
+    index: int
+    epoch: int
+    nbytes: int
+    members: Membership | None = None
+    n_records: int = 0
+
+
+class Position(NamedTuple):
+    """The end of a log. Compared as Raft does it, by epoch first (§5.4.1): the greater position is the newer log."""
+
+    epoch: int
+    index: int
+
+    def __str__(self) -> str:
+        return f"epoch {self.epoch}, index {self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class PreVote:
+    """ "Would you vote for me in a new epoch?" (dissertation §9.6). Changes nothing at the one asked. `campaign` comes back in the reply."""
+
+    epoch: int
+    campaign: int
+    last_index: int
+    last_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class PreVoteReply:
+    """`epoch` is the voter's own, so that the candidate picks one above all of them."""
+
+    epoch: int
+    campaign: int
+    granted: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """RequestVote (§5.2). `transfer` says that the primary has asked for this election (dissertation §3.10, §4.2.3)."""
+
+    epoch: int
+    last_index: int
+    last_epoch: int
+    transfer: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class VoteReply:
+    """`epoch` is the voter's own after its decision, `for_epoch` the one that was asked for."""
+
+    epoch: int
+    for_epoch: int
+    granted: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """AppendEntries (§5.3): the batches `first` .. `last`, which follow the entry `prev_index` of epoch `prev_epoch`.
+
+    With `last == prev_index` there are none: a heartbeat, and at the same time the probe that finds where two logs agree.
+    `round` numbers heartbeats from 1 on and is 0 on an Append that carries batches. `entries` describes the batches at the receiver, and is
+    empty in what `SendEntries` hands to the sending edge.
+    """
+
+    epoch: int
+    round: int
+    prev_index: int
+    prev_epoch: int
+    first: int
+    last: int
+    commit_index: int
+    entries: tuple[Entry, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AppendReply:
+    """Where a backup stands.
+
+    `match_index`: agrees with the primary up to here, on disk. `received_index`: the same, on disk or on its way there.
+    When not `accepted`: the two logs do not agree at `prev_index`; the last place where they may is `hint_index` or, going back further, the
+    last entry of the primary whose epoch is at most `hint_epoch` (§5.3, "the follower can include the term of the conflicting entry").
+    `round` is that of the heartbeat being answered, else 0.
+    """
+
+    epoch: int
+    round: int
+    accepted: bool
+    match_index: int
+    received_index: int
+    prev_index: int = 0
+    hint_index: int = 0
+    hint_epoch: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotChunk:
+    """InstallSnapshot (§7): `nbytes` at `offset` of the checkpoint file of `total_bytes` that holds the state up to `index`.
+
+    `index_epoch` is the epoch of the entry at `index`; `members` those in force there.
+    """
+
+    epoch: int
+    index: int
+    index_epoch: int
+    members: Membership
+    offset: int
+    nbytes: int
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotReply:
+    """The backup wants the bytes of the snapshot of `index` from `next_offset` on. That it holds all of it, an `AppendReply` says."""
+
+    epoch: int
+    index: int
+    next_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransferRequest:
+    """Backup to primary: hand over to me."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransferReply:
+    """Primary to backup: no, or not any more; `reason` says why. (Yes is `TimeoutNow`.)"""
+
+    epoch: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TimeoutNow:
+    """Primary to backup: you hold all that I hold, ask for the votes now (dissertation §3.10)."""
+
+    epoch: int
+
+
+Message: TypeAlias = (
+    PreVote
+    | PreVoteReply
+    | Vote
+    | VoteReply
+    | Append
+    | AppendReply
+    | SnapshotChunk
+    | SnapshotReply
+    | TransferRequest
+    | TransferReply
+    | TimeoutNow
+)
+
+
+def fault_of(append: Append) -> str:
+    """What is wrong with a received Append, in one line, or "" when its entries fit its header. For the edge, before it steps it."""
+    entries = append.entries
+    if append.last < append.prev_index or append.first != append.prev_index + 1:
+        return f"batches {append.first} to {append.last} cannot follow batch {append.prev_index}"
+    if len(entries) != append.last - append.prev_index:
+        return f"{len(entries)} batches came where {append.first} to {append.last} were announced"
+    index, epoch = append.prev_index, append.prev_epoch
+    for entry in entries:
+        index += 1
+        if entry.index != index:
+            return f"batch {entry.index} came where batch {index} was announced"
+        if not epoch <= entry.epoch <= append.epoch:
+            return f"batch {index} is of epoch {entry.epoch}, between batches of epoch {epoch} and a primary of epoch {append.epoch}"
+        epoch = entry.epoch
+    return ""
