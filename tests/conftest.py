@@ -1,7 +1,8 @@
 """What every test stands on: one reactor with a monotonic clock, Hypothesis profiles, and markers given by folder.
 
-The reactor must be chosen before anything imports `twisted.internet.reactor`; pytest loads this file first, and pytest-twisted takes
-the reactor that it finds. With Twisted's own, timers would follow the wall clock, and tests would not test what brokers run on.
+The reactor must be chosen before anything imports `twisted.internet.reactor`; pytest loads this file first, and pytest-twisted
+takes the reactor that it finds. With Twisted's own, timers would follow the wall clock, and tests would not run on what brokers
+run on.
 """
 
 from __future__ import annotations

@@ -1,0 +1,68 @@
+# The two commands are `make demo` and `make test`. Each first installs what is missing (deploy/bootstrap.sh).
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.ONESHELL:
+.PHONY: help setup demo test unit system spark core bench format lint types imports clean
+
+PYTHON := .venv/bin/python
+TOX := .venv/bin/tox run
+TOX_READY := ./deploy/bootstrap.sh test
+# What the demo takes: INPUT=file of lines to send, KEEP=1 to leave the cluster running.
+export INPUT KEEP
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' Makefile
+
+setup: ## install what is missing: .venv with the package, and through apt what it stands on
+	@./deploy/bootstrap.sh run
+
+demo: ## the main job on real input: a cluster that survives kill -9 (INPUT=file, KEEP=1)
+	@./deploy/bootstrap.sh run
+	$(PYTHON) -m cli.demo
+
+test: ## everything that must hold; ends with pytest's closing line
+	@$(TOX_READY)
+	$(TOX) -e format,lint,imports,types,core
+	$(TOX) -q -e tests --notest
+	$(TOX) -qq -e tests --skip-pkg-install
+
+unit: ## the tests without real processes and without Spark
+	@$(TOX_READY)
+	$(TOX) -q -e tests -- -m "not system and not spark"
+
+system: ## the tests with real processes
+	@$(TOX_READY)
+	$(TOX) -q -e tests -- -m system
+
+spark: ## the tests with Spark
+	@$(TOX_READY)
+	$(TOX) -q -e tests -- -m spark
+
+core: ## the cores' own tests, with the gate on their branch coverage
+	@$(TOX_READY)
+	$(TOX) -q -e core
+
+bench: ## measure throughput and latency on this machine
+	@./deploy/bootstrap.sh run
+	$(PYTHON) -m tests.bench
+
+format: ## format the files and mend what ruff can mend
+	@$(TOX_READY)
+	$(TOX) -q -e fix
+
+lint: ## ruff's rules
+	@$(TOX_READY)
+	$(TOX) -q -e lint
+
+types: ## mypy, strict
+	@$(TOX_READY)
+	$(TOX) -q -e types
+
+imports: ## who may import whom
+	@$(TOX_READY)
+	$(TOX) -q -e imports
+
+clean: ## remove everything that was built or installed here
+	@rm -rf .venv .tox build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -path ./.git -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +
