@@ -1,0 +1,277 @@
+"""Options of a daemon from three sources: the command line, `QPID_*` environment variables, and a file of `key=value` lines.
+
+Life of an option: a table of `Option`s says everything about it once: name, how it is read, default, help. `gather` takes the
+texts that the sources gave, in the order in which qpidd lets them win (command line, environment, file, then the default), and
+reads each by its option's parser. From the same table come the command's click options and the page in docs/reference.
+
+Invariants: a text is read by one parser wherever it came from, and an error names its source (`--port`, `QPID_PORT`,
+`/etc/qpidd.conf:3`); a wrong value is an error even where a stronger source hides it; nothing here keeps or shows the text of an
+option that is marked `secret`.
+
+The file: one `key=value` a line, keys spelled as on the command line without the dashes; a key alone means `yes`; blank lines,
+and what follows a `#` at the start of a line or after a space, are skipped.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+MAX_FILE_BYTES = 1024 * 1024
+
+_COMMENT = re.compile(r"(^|\s)#.*")
+_SIZE = re.compile(r"([0-9]+)\s*([kmgt]?)(i?b)?", re.IGNORECASE)
+_UNIT = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
+
+
+class SettingsError(ValueError):
+    """What was asked for cannot be: one line that says which setting, what is wrong with it, and what would do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One setting.
+
+    `parse` turns a text into the value, or raises ValueError with a text that completes "NAME: ...". `default` is a value, not a
+    text. `aliases` are further spellings of the name (older ones, mostly). A `secret` is never shown.
+    """
+
+    name: str
+    parse: Callable[[str], Any]
+    default: Any
+    metavar: str
+    help: str
+    aliases: tuple[str, ...] = ()
+    short: str = ""
+    secret: bool = False
+
+    @property
+    def field(self) -> str:
+        """The name of the settings' field: `max-message-size` is `max_message_size`."""
+        return self.name.replace("-", "_")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The name and its aliases."""
+        return (self.name, *self.aliases)
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Its spellings on a command line, the main one first."""
+        return (*(f"--{name}" for name in self.names), *((f"-{self.short}",) if self.short else ()))
+
+    @property
+    def environment(self) -> tuple[str, ...]:
+        """Its spellings in the environment, the main one first."""
+        return tuple(f"QPID_{name.upper().replace('-', '_')}" for name in self.names)
+
+    @property
+    def default_text(self) -> str:
+        """The default as a person would write it; "" when there is none."""
+        return show(self.default)
+
+
+CONFIG = Option("config", Path, None, "FILE", "Read further options from FILE, one key=value a line.")
+"""Names the file, and hence cannot stand in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """A text that somebody gave for an option, and where."""
+
+    text: str
+    origin: str
+
+
+def gather(options: Iterable[Option], command_line: Mapping[str, str | None], environ: Mapping[str, str]) -> dict[str, Any]:
+    """The value of each option by its field name.
+
+    `command_line` maps field names to the texts given there (None: not given), `config` among them if it was. SettingsError when
+    a text cannot be read, the file has a key that no option has, or the file itself cannot be read.
+    """
+    table = tuple(options)
+    from_environ = _from_environ((*table, CONFIG), environ)
+    config = _given(CONFIG, command_line) or from_environ.get(CONFIG.name)
+    from_file = dict(_from_file(Path(config.text), table)) if config is not None else {}
+    values: dict[str, Any] = {}
+    for option in table:
+        given = [_given(option, command_line), from_environ.get(option.name), from_file.get(option.name)]
+        read = [_read(option, one) for one in given if one is not None]
+        values[option.field] = read[0] if read else option.default
+    return values
+
+
+def show(value: Any) -> str:
+    """A value as a person would write it in a file or on a command line."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "yes" if value else "no"
+        case float():
+            return f"{value:g}"
+        case int():
+            for unit in ("g", "m", "k"):
+                if value and value % _UNIT[unit] == 0:
+                    return f"{value // _UNIT[unit]}{unit.replace('m', 'M').replace('g', 'G')}"
+            return str(value)
+        case tuple():
+            return ",".join(map(show, value))
+        case _:
+            return str(value)
+
+
+def markdown(options: Iterable[Option]) -> str:
+    """The options as a table for docs/reference."""
+    lines = ["| option | environment | default | meaning |", "|---|---|---|---|"]
+    for option in options:
+        flags = ", ".join(f"`{flag}`" for flag in option.flags)
+        default = f"`{option.default_text}`" if option.default_text else ""
+        lines.append(f"| {flags} `{option.metavar}` | `{option.environment[0]}` | {default} | {option.help} |".replace("  ", " "))
+    return "\n".join(lines) + "\n"
+
+
+# ---- where the texts come from
+
+
+def _given(option: Option, command_line: Mapping[str, str | None]) -> _Given | None:
+    text = command_line.get(option.field)
+    return None if text is None else _Given(text, f"--{option.name}")
+
+
+def _from_environ(options: Iterable[Option], environ: Mapping[str, str]) -> dict[str, _Given]:
+    """Empty variables count as not set. Names that are no option's are somebody else's (QPID_SSL_CERT_DB and the like)."""
+    found: dict[str, _Given] = {}
+    for option in options:
+        for variable in option.environment:
+            text = environ.get(variable, "")
+            if not text:
+                continue
+            if option.name in found and found[option.name].text != text:
+                raise SettingsError(
+                    f"{variable} and {found[option.name].origin} name the same option but differ: unset one of them"
+                )
+            found[option.name] = _Given(text, variable)
+    return found
+
+
+def _from_file(path: Path, options: Iterable[Option]) -> Iterator[tuple[str, _Given]]:
+    by_name = {name: option for option in options for name in option.names}
+    line_of: dict[str, int] = {}
+    for number, line in enumerate(_lines(path), 1):
+        entry = _COMMENT.sub("", line).strip()
+        if not entry:
+            continue
+        key, equals, text = (part.strip() for part in entry.partition("="))
+        option = by_name.get(key)
+        if option is None:
+            raise SettingsError(f"{path}:{number}: there is no option {key!r}{_nearest(key, by_name)}")
+        if option.name in line_of:
+            raise SettingsError(f"{path}:{number}: {key} was given in line {line_of[option.name]} already: keep one of them")
+        line_of[option.name] = number
+        yield option.name, _Given(text if equals else "yes", f"{path}:{number}: {key}")
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise SettingsError(f"cannot read the configuration file {path}: {error.strerror or error}") from None
+    if len(content) > MAX_FILE_BYTES:
+        raise SettingsError(f"{path} has more than {MAX_FILE_BYTES} bytes: it is not a configuration file")
+    try:
+        return content.decode().splitlines()
+    except UnicodeDecodeError as error:
+        number = content.count(b"\n", 0, error.start) + 1
+        raise SettingsError(f"{path}:{number}: not UTF-8 text: is it a configuration file?") from None
+
+
+def _nearest(key: str, known: Iterable[str]) -> str:
+    near = get_close_matches(key.replace("_", "-").lower(), list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _read(option: Option, given: _Given) -> Any:
+    try:
+        return option.parse(given.text)
+    except ValueError as error:
+        raise SettingsError(f"{given.origin}: {'the value cannot be used' if option.secret else error}") from None
+
+
+# ---- parsers: a text in, a value out, or a ValueError that says what would do
+
+
+def text(value: str) -> str:
+    """Any text."""
+    return value
+
+
+def yes_no(value: str) -> bool:
+    """yes or no, and the other words that qpidd takes for them."""
+    match value.strip().lower():
+        case "yes" | "true" | "on" | "1":
+            return True
+        case "no" | "false" | "off" | "0":
+            return False
+        case _:
+            raise ValueError(f"{value!r} is neither yes nor no")
+
+
+def one_of(*choices: str) -> Callable[[str], str]:
+    """One of these words."""
+
+    def parse(value: str) -> str:
+        if value not in choices:
+            raise ValueError(f"{value!r} is not one of {', '.join(choices)}")
+        return value
+
+    return parse
+
+
+def number(at_least: int, at_most: int) -> Callable[[str], int]:
+    """A whole number in this range."""
+
+    def parse(value: str) -> int:
+        if not re.fullmatch(r"[0-9]{1,18}", value) or not at_least <= int(value) <= at_most:
+            raise ValueError(f"{value!r} is not a whole number from {at_least} to {at_most}")
+        return int(value)
+
+    return parse
+
+
+def size(at_least: int, at_most: int) -> Callable[[str], int]:
+    """A number of bytes, with k, M, G or T for powers of 1024."""
+
+    def parse(value: str) -> int:
+        parts = _SIZE.fullmatch(value.strip())
+        nbytes = int(parts[1]) * _UNIT[parts[2].lower()] if parts and len(parts[1]) <= 18 else -1
+        if not at_least <= nbytes <= at_most:
+            raise ValueError(
+                f"{value!r} is not a size from {show(at_least)} to {show(at_most)} (bytes; k, M, G for powers of 1024)"
+            )
+        return nbytes
+
+    return parse
+
+
+def seconds(at_least: float, at_most: float) -> Callable[[str], float]:
+    """A time in seconds, fractions allowed."""
+
+    def parse(value: str) -> float:
+        if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{0,9})?|\.[0-9]{1,9}", value) or not at_least <= float(value) <= at_most:
+            raise ValueError(f"{value!r} is not a number of seconds from {at_least:g} to {at_most:g}")
+        return float(value)
+
+    return parse
+
+
+def folder(value: str) -> Path:
+    """A folder, `~` allowed; "" is refused."""
+    if not value.strip() or "\0" in value:
+        raise ValueError("a folder is needed")
+    return Path(value)
