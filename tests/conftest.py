@@ -13,12 +13,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-try:
-    from broker.net import reactor
-except ImportError:
-    pass
-else:
-    reactor.install()
+from broker.net import reactor
+
+reactor.install()
 
 settings.register_profile("gate", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("explore", deadline=None, max_examples=5_000, print_blob=True)
