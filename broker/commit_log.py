@@ -1,0 +1,62 @@
+"""What the broker needs of a replicated log, and what it gives back.
+
+The broker gathers records in a `BatchBuilder` and proposes it; the log seals it, makes it durable here and on a majority, and hands
+back committed batches in the order of their indexes, on a primary and on a backup alike. `ha.replicated_log` fulfils this
+Protocol with one member (standalone brokers and the local log) or many (the cluster log).
+
+Life of a log as the broker sees it: `on_state` says joining / catchup / ready on a backup; recovering, then active on a primary whose
+first own batch is committed. Only in `active` and `standalone` may the broker propose. On leaving those states every proposal that has not been
+handed to `on_committed` is void for the broker: its producers are not answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from broker.core.records import Batch, BatchBuilder
+
+
+class LogListener(Protocol):
+    """The broker's side: called in the reactor thread, never inside a call of `propose`."""
+
+    def on_committed(self, batches: list[Batch]) -> None:
+        """These batches are committed, next in order; apply them all before returning."""
+
+    def on_state(self, state: str, epoch: int, primary: str) -> None:
+        """The log's state is now `state` (Qpid's words), in `epoch`, with that primary ("" when unknown)."""
+
+    def on_reset(self, batches: Iterable[Batch], index: int) -> None:
+        """Forget everything applied: the state up to `index` is what these snapshot batches say."""
+
+    def on_writable(self) -> None:
+        """`may_propose` has become true again."""
+
+    def on_storage_error(self, text: str, fatal: bool) -> None:
+        """The disk refused a write. Full: producers must wait (`fatal` false). Failed sync: the broker must stop."""
+
+    def snapshot(self) -> Iterable[BatchBuilder]:
+        """What is applied now, as builders of snapshot batches. Taken at once, consumed later in another thread: it holds
+        immutable data and copies only."""
+
+    def live_bytes(self) -> int:
+        """Bytes of messages alive, which decides when a checkpoint is worth its writing."""
+
+
+class CommitLog(Protocol):
+    """The log's side."""
+
+    @property
+    def state(self) -> str:
+        """joining, catchup, ready, recovering, active or standalone."""
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that this broker is in."""
+
+    @property
+    def may_propose(self) -> bool:
+        """Active, and few enough batches in flight that a new one would not just lie in a queue."""
+
+    def propose(self, builder: BatchBuilder) -> int:
+        """Seal and replicate; returns the batch's index. Call only while `may_propose`."""

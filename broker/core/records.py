@@ -1,0 +1,292 @@
+"""The batch codec: how one entry of a log looks in memory, on the wire and on disk.
+
+A batch holds every record gathered in one turn of the primary. It is sealed once; the same bytes are written to the journal,
+sent to each backup and applied. Its life: a `BatchBuilder` collects records, `seal` turns them into `bytes` with an epoch, an
+index and a time, `Batch.parse` reads them back by columns, never by the message.
+
+Layout, little-endian::
+
+    header   48 bytes   magic "USB1", CRC-32C of every byte after this field, length of the whole batch, flags, runs, records,
+                        epoch, index, timestamp (ms since 1970, the primary's clock: for people, never for decisions)
+    heads    24 bytes a run    kind, flags, 0, queue number, first sequence, count, payload bytes
+    lengths  4 bytes a message of the ENQUEUE runs, in order of the runs
+    payload  the runs' payloads, end to end
+
+Invariants: runs stand in the order DEFINE, ENQUEUE, DEQUEUE, COUNT, MEMBERS, and within one queue in the order in which they were added;
+sequences of an ENQUEUE run are consecutive; a batch that parses is whole (checksum) and self-consistent (lengths add up).
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import accumulate, chain
+from typing import Any
+
+import google_crc32c
+
+MAGIC = b"USB1"
+HEADER = struct.Struct("<4sIIIIIQQQ")
+HEADER_BYTES = HEADER.size
+_AFTER_CRC = struct.Struct("<IIIIQQQ")
+_CRC_END = 8
+_HEAD = struct.Struct("<BBHIQII")
+HEAD_BYTES = _HEAD.size
+_LENGTH_BYTES = 4
+FLAG_MEMBERS = 1
+
+
+class BadBatch(ValueError):
+    """These bytes are not a whole, unaltered batch. The text says what is wrong with them."""
+
+
+class Kind(IntEnum):
+    """What a run of records does."""
+
+    ENQUEUE = 1
+    """Put `count` messages on a queue, with sequences from `first_seq` on."""
+    DEQUEUE = 2
+    """Take the messages `first_seq` .. `first_seq + count - 1` off a queue, for good."""
+    COUNT = 3
+    """Raise the delivery count of those messages by `flags`."""
+    DEFINE = 4
+    """A change of definitions: one JSON object (see broker.core.state)."""
+    MEMBERS = 5
+    """The cluster's members from here on: one JSON object (see ha.core.membership)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The fixed part of a batch: sizes in bytes, `timestamp_ms` since 1970."""
+
+    length: int
+    flags: int
+    n_runs: int
+    n_records: int
+    epoch: int
+    index: int
+    timestamp_ms: int
+
+    @property
+    def holds_members(self) -> bool:
+        """Whether the batch changes the membership, so that the consensus core must look into it."""
+        return bool(self.flags & FLAG_MEMBERS)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a parsed batch.
+
+    `offsets` has, for an ENQUEUE run, count + 1 positions in the batch's bytes: message i is `data[offsets[i]:offsets[i + 1]]`.
+    For DEFINE and MEMBERS it has two. For the others it is empty.
+    """
+
+    kind: Kind
+    flags: int
+    queue: int
+    first_seq: int
+    count: int
+    offsets: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A parsed batch: its header, its runs, and the bytes that the runs point into."""
+
+    header: Header
+    runs: tuple[Run, ...]
+    data: bytes
+
+    @classmethod
+    def parse(cls, data: bytes, *, verified: bool = False) -> Batch:
+        """Read a whole batch. `verified` says that its checksum has been checked before. BadBatch says what does not fit."""
+        header = parse_header(data) if verified else verify(data)
+        return cls(header, tuple(_runs(data, header)), data)
+
+    def json(self, run: Run) -> Any:
+        """The object of a DEFINE or MEMBERS run."""
+        try:
+            return json.loads(self.data[run.offsets[0] : run.offsets[1]])
+        except ValueError as error:
+            raise BadBatch(f"batch {self.header.index}: a {run.kind.name} record is not JSON: {error}") from None
+
+
+def parse_header(data: bytes | memoryview, offset: int = 0) -> Header:
+    """The header at `offset`, without checking the checksum. BadBatch when there is none."""
+    if len(data) - offset < HEADER_BYTES:
+        raise BadBatch(f"{len(data) - offset} bytes are too few for a batch header of {HEADER_BYTES}")
+    magic, _, length, flags, n_runs, n_records, epoch, index, timestamp_ms = HEADER.unpack_from(data, offset)
+    if magic != MAGIC:
+        raise BadBatch(f"no batch begins here (found {bytes(magic)!r})")
+    if length < HEADER_BYTES + n_runs * HEAD_BYTES:
+        raise BadBatch(f"batch {index}: a length of {length} bytes cannot hold {n_runs} runs")
+    return Header(length, flags, n_runs, n_records, epoch, index, timestamp_ms)
+
+
+def verify(data: bytes) -> Header:
+    """Check length and checksum of exactly one batch, and return its header. BadBatch when either is wrong."""
+    header = parse_header(data)
+    if header.length != len(data):
+        raise BadBatch(f"batch {header.index}: says {header.length} bytes, has {len(data)}")
+    stored = int.from_bytes(data[4:_CRC_END], "little")
+    found = google_crc32c.value(data[_CRC_END:])
+    if stored != found:
+        raise BadBatch(f"batch {header.index}: checksum {found:08x} is not the stored {stored:08x}")
+    return header
+
+
+def split(data: bytes) -> Iterator[bytes]:
+    """The batches that stand end to end in `data`, each verified. BadBatch at the first that is not whole."""
+    position = 0
+    while position < len(data):
+        header = parse_header(data, position)
+        one = data if header.length == len(data) else data[position : position + header.length]
+        verify(one)
+        yield one
+        position += header.length
+
+
+def _runs(data: bytes, header: Header) -> Iterator[Run]:
+    heads_end = HEADER_BYTES + header.n_runs * HEAD_BYTES
+    heads = list(_HEAD.iter_unpack(data[HEADER_BYTES:heads_end]))
+    n_lengths = sum(head[5] for head in heads if head[0] == Kind.ENQUEUE)
+    payload = heads_end + n_lengths * _LENGTH_BYTES
+    if payload + sum(head[6] for head in heads) != header.length:
+        raise BadBatch(f"batch {header.index}: its runs do not add up to its {header.length} bytes")
+    lengths = array("I")
+    lengths.frombytes(data[heads_end:payload])
+    taken = 0
+    for kind, flags, _, queue, first_seq, count, nbytes in heads:
+        offsets: Sequence[int]
+        if kind == Kind.ENQUEUE:
+            offsets = array("Q", accumulate(lengths[taken : taken + count], initial=payload))
+            taken += count
+            if offsets[-1] != payload + nbytes:
+                raise BadBatch(f"batch {header.index}: the messages of queue {queue} do not add up to {nbytes} bytes")
+        elif kind in (Kind.DEFINE, Kind.MEMBERS):
+            offsets = (payload, payload + nbytes)
+        elif kind in (Kind.DEQUEUE, Kind.COUNT):
+            offsets = ()
+        else:
+            raise BadBatch(f"batch {header.index}: unknown kind of record {kind}; this store was written by a newer version")
+        payload += nbytes
+        yield Run(Kind(kind), flags, queue, first_seq, count, offsets)
+
+
+def runs_of(sequences: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Sequences, in any order, as (first, count) of consecutive ones, ascending, repeats dropped."""
+    first = last = -1
+    for sequence in sorted(sequences):
+        if sequence == last + 1 and first >= 0:
+            last = sequence
+        elif sequence != last or first < 0:
+            if first >= 0:
+                yield first, last - first + 1
+            first = last = sequence
+    if first >= 0:
+        yield first, last - first + 1
+
+
+class BatchBuilder:
+    """Records being gathered for the next batch.
+
+    The hot path may append to the list that `messages_for` returns, and to that of `dequeues_for`, without a call per record; the
+    size is asked for by `nbytes`, which the caller keeps up with `add_bytes`.
+    """
+
+    __slots__ = ("_counts", "_defines", "_dequeues", "_enqueues", "_explicit", "_members", "nbytes")
+
+    def __init__(self) -> None:
+        self._explicit: list[tuple[int, int, list[bytes]]] = []
+        self._enqueues: dict[int, tuple[int, list[bytes]]] = {}
+        self._dequeues: dict[int, list[int]] = {}
+        self._counts: dict[tuple[int, int], list[int]] = {}
+        self._defines: list[bytes] = []
+        self._members: bytes | None = None
+        self.nbytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._enqueues or self._explicit or self._dequeues or self._defines or self._counts or self._members is not None)
+
+    def messages_for(self, queue: int, first_seq: int) -> list[bytes]:
+        """The list to append encoded messages of this queue to; `first_seq` is the sequence of the first one, if it is new."""
+        entry = self._enqueues.get(queue)
+        if entry is None:
+            entry = self._enqueues[queue] = (first_seq, [])
+        return entry[1]
+
+    def add_bytes(self, nbytes: int) -> None:
+        """Count payload that was appended to a list of `messages_for`."""
+        self.nbytes += nbytes
+
+    def dequeues_for(self, queue: int) -> list[int]:
+        """The list to append sequences to that leave this queue."""
+        found = self._dequeues.get(queue)
+        if found is None:
+            found = self._dequeues[queue] = []
+        return found
+
+    @property
+    def only_dequeues(self) -> bool:
+        """Whether nothing but dequeues waits here, so that they may wait a little longer for company."""
+        return not (self._enqueues or self._explicit or self._defines or self._counts or self._members is not None)
+
+    def count(self, queue: int, sequence: int, by: int = 1) -> None:
+        """Raise a message's delivery count by 1 to 255."""
+        self._counts.setdefault((queue, by), []).append(sequence)
+
+    def define(self, change: dict[str, Any]) -> None:
+        """Add a change of definitions (see broker.core.state for its forms)."""
+        text = json.dumps(change, separators=(",", ":"), sort_keys=True).encode()
+        self._defines.append(text)
+        self.nbytes += len(text)
+
+    def members(self, members: dict[str, Any]) -> None:
+        """Make this the batch that changes the membership."""
+        self._members = json.dumps(members, separators=(",", ":"), sort_keys=True).encode()
+
+    def enqueue_at(self, queue: int, first_seq: int, messages: list[bytes]) -> None:
+        """Add a whole run of messages with its own first sequence: checkpoints, where a queue has gaps."""
+        self._explicit.append((queue, first_seq, messages))
+        self.nbytes += sum(map(len, messages))
+
+    def seal(self, epoch: int, index: int, timestamp_ms: int) -> bytes:
+        """The batch as bytes. The builder is spent: start a new one."""
+        heads: list[bytes] = []
+        lengths: list[bytes] = []
+        payload: list[bytes] = []
+        records = 0
+        for text in self._defines:
+            heads.append(_HEAD.pack(Kind.DEFINE, 0, 0, 0, 0, 1, len(text)))
+            payload.append(text)
+            records += 1
+        gathered = ((queue, first_seq, messages) for queue, (first_seq, messages) in self._enqueues.items())
+        for queue, first_seq, messages in chain(gathered, self._explicit):
+            if messages:
+                column = array("I", map(len, messages))
+                heads.append(_HEAD.pack(Kind.ENQUEUE, 0, 0, queue, first_seq, len(messages), sum(column)))
+                lengths.append(column.tobytes())
+                payload += messages
+                records += len(messages)
+        for queue, sequences in self._dequeues.items():
+            for first_seq, count in runs_of(sequences):
+                heads.append(_HEAD.pack(Kind.DEQUEUE, 0, 0, queue, first_seq, count, 0))
+                records += count
+        for (queue, by), sequences in self._counts.items():
+            for first_seq, count in runs_of(sequences):
+                heads.append(_HEAD.pack(Kind.COUNT, by, 0, queue, first_seq, count, 0))
+                records += count
+        flags = 0
+        if self._members is not None:
+            heads.append(_HEAD.pack(Kind.MEMBERS, 0, 0, 0, 0, 1, len(self._members)))
+            payload.append(self._members)
+            records += 1
+            flags = FLAG_MEMBERS
+        body = b"".join((*heads, *lengths, *payload))
+        rest = _AFTER_CRC.pack(HEADER_BYTES + len(body), flags, len(heads), records, epoch, index, timestamp_ms)
+        crc = google_crc32c.extend(google_crc32c.value(rest), body)
+        return b"".join((MAGIC, crc.to_bytes(4, "little"), rest, body))
