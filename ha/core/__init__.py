@@ -1,7 +1,8 @@
 """The consensus core: Raft's rules with promotion by request, as a pure state machine.
 
-Events go in (`Replica.step`, `tick`, `promote`, `propose`, `stored`, ...), effects come out (`effects.py`), and the edge carries them
-out in the order given. There are no clocks, files, sockets or message bytes here: an entry of the log is an index, an epoch and sizes.
+Events go in (`Replica.step`, `tick`, `promote`, `propose`, `stored`, ...), effects come out (`effects.py`), and the edge carries
+them out in the order given. There are no clocks, files, sockets or message bytes here: an entry of the log is an index, an epoch
+and sizes.
 
 Start reading at `replica.py` (what a member does, whatever its role), then `backup.py` and `primary.py` (the two roles), then
 `election.py` (who gets a vote and why not). `messages.py` is what members say to each other.

@@ -1,8 +1,8 @@
 """What the core asks its edge to do.
 
-The edge carries out a list of effects in order, each begun before the next. "Save before send": `SaveHardState` is finished, synced to
-disk, before the effect after it is begun (§5, Figure 2: "updated on stable storage before responding to RPCs"). Entries need no such
-wait: nothing claims them as stored before the edge has called `Replica.stored`.
+The edge carries out a list of effects in order, each begun before the next. "Save before send": `SaveHardState` is finished,
+synced to disk, before the effect after it is begun (§5, Figure 2: "updated on stable storage before responding to RPCs"). Entries
+need no such wait: nothing claims them as stored before the edge has called `Replica.stored`.
 """
 
 from __future__ import annotations
@@ -80,7 +80,9 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class SendEntries:
-    """Send this Append with the bytes of its batches, from the cache or the journal, in the order of all that is sent to this peer."""
+    """Send this Append with the bytes of its batches, from the cache or the journal, in the order of all that is sent to this
+    peer.
+    """
 
     peer: str
     append: Append

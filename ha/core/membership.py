@@ -1,11 +1,11 @@
 """Who belongs to a cluster: voters, learners, and the cluster's id.
 
 A membership is carried by a log entry and is in force from the moment that the entry is appended, committed or not (dissertation
-§4.1); when the entry is truncated, the one before it is in force again. At index 0 stands the membership of the brokers URL, without
-a cluster id; the first entry of every epoch repeats the membership, so the first primary's gives every store the id.
+§4.1); when the entry is truncated, the one before it is in force again. At index 0 stands the membership of the brokers URL,
+without a cluster id; the first entry of every epoch repeats the membership, so the first primary's gives every store the id.
 
-Invariants: addresses are sorted and appear once; one step away from a membership adds, removes, promotes or demotes one member only, so
-that any majority before the step and any majority after it share a voter (dissertation §4.1).
+Invariants: addresses are sorted and appear once; one step away from a membership adds, removes, promotes or demotes one member
+only, so that any majority before the step and any majority after it share a voter (dissertation §4.1).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Membership:
         return len(self.voters) // 2 + 1
 
     def role(self, address: str) -> str:
-        """"voter", "learner", or "" for a stranger."""
+        """ "voter", "learner", or "" for a stranger."""
         if address in self.voters:
             return "voter"
         return "learner" if address in self.learners else ""
@@ -88,7 +88,9 @@ class Membership:
             raise BadMembership(f"{address} is not a member of this cluster ({', '.join(self.addresses)})")
         if self.voters == (address,):
             raise BadMembership(f"{address} is the last voting member and cannot be removed")
-        return Membership.of((a for a in self.voters if a != address), (a for a in self.learners if a != address), self.cluster_id)
+        return Membership.of(
+            (a for a in self.voters if a != address), (a for a in self.learners if a != address), self.cluster_id
+        )
 
     def named(self, cluster_id: str) -> Membership:
         """With this cluster id."""

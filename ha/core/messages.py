@@ -1,20 +1,21 @@
 """What the members of a cluster say to each other.
 
 Every message carries its sender's epoch. Requests that are refused are answered with a `reason`, written for people. The bytes of
-batches and of snapshots travel beside an `Append` or a `SnapshotChunk` and never enter the core: the receiving edge checks them and
-fills `Append.entries` from their headers before it steps the message.
+batches and of snapshots travel beside an `Append` or a `SnapshotChunk` and never enter the core: the receiving edge checks them
+and fills `Append.entries` from their headers before it steps the message.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from ha.core.membership import Membership
 
 
-class Entry(NamedTuple):
-    """One entry of the log, without its bytes: `nbytes` is the size of the sealed batch, `members` what it changes the membership to."""
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of the log, without its bytes: `nbytes` is the size of the sealed batch, `members` a membership that it carries."""
 
     index: int
     epoch: int
@@ -23,7 +24,8 @@ class Entry(NamedTuple):
     n_records: int = 0
 
 
-class Position(NamedTuple):
+@dataclass(frozen=True, slots=True, order=True)
+class Position:
     """The end of a log. Compared as Raft does it, by epoch first (§5.4.1): the greater position is the newer log."""
 
     epoch: int
@@ -35,7 +37,7 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PreVote:
-    """ "Would you vote for me in a new epoch?" (dissertation §9.6). Changes nothing at the one asked. `campaign` comes back in the reply."""
+    """Would you vote for me in a new epoch? (dissertation §9.6) Changes nothing at the one asked. `campaign` comes back."""
 
     epoch: int
     campaign: int
@@ -78,8 +80,8 @@ class Append:
     """AppendEntries (§5.3): the batches `first` .. `last`, which follow the entry `prev_index` of epoch `prev_epoch`.
 
     With `last == prev_index` there are none: a heartbeat, and at the same time the probe that finds where two logs agree.
-    `round` numbers heartbeats from 1 on and is 0 on an Append that carries batches. `entries` describes the batches at the receiver, and is
-    empty in what `SendEntries` hands to the sending edge.
+    `round` numbers heartbeats from 1 on and is 0 on an Append that carries batches. `entries` describes the batches at the
+    receiver, and is empty in what `SendEntries` hands to the sending edge.
     """
 
     epoch: int
@@ -97,8 +99,9 @@ class AppendReply:
     """Where a backup stands.
 
     `match_index`: agrees with the primary up to here, on disk. `received_index`: the same, on disk or on its way there.
-    When not `accepted`: the two logs do not agree at `prev_index`; the last place where they may is `hint_index` or, going back further, the
-    last entry of the primary whose epoch is at most `hint_epoch` (§5.3, "the follower can include the term of the conflicting entry").
+    When not `accepted`: the two logs do not agree at `prev_index`; the last place where they may is `hint_index` or, going back
+    further, the last entry of the primary whose epoch is at most `hint_epoch` (§5.3, "the follower can include the term of the
+    conflicting entry").
     `round` is that of the heartbeat being answered, else 0.
     """
 
@@ -131,7 +134,9 @@ class SnapshotChunk:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotReply:
-    """The backup wants the bytes of the snapshot of `index` from `next_offset` on. That it holds all of it, an `AppendReply` says."""
+    """The backup wants the bytes of the snapshot of `index` from `next_offset` on. That it holds all of it, an `AppendReply`
+    says.
+    """
 
     epoch: int
     index: int
@@ -175,19 +180,29 @@ Message: TypeAlias = (
 )
 
 
-def fault_of(append: Append) -> str:
-    """What is wrong with a received Append, in one line, or "" when its entries fit its header. For the edge, before it steps it."""
-    entries = append.entries
-    if append.last < append.prev_index or append.first != append.prev_index + 1:
-        return f"batches {append.first} to {append.last} cannot follow batch {append.prev_index}"
-    if len(entries) != append.last - append.prev_index:
-        return f"{len(entries)} batches came where {append.first} to {append.last} were announced"
-    index, epoch = append.prev_index, append.prev_epoch
+def fault_of(message: Append | SnapshotChunk) -> str:
+    """What is wrong with a received message, in one line, or "" when it fits together. For the edge, before it steps it."""
+    if isinstance(message, SnapshotChunk):
+        return _fault_of_chunk(message)
+    entries = message.entries
+    if message.prev_index < 0 or message.last < message.prev_index or message.first != message.prev_index + 1:
+        return f"batches {message.first} to {message.last} cannot follow batch {message.prev_index}"
+    if len(entries) != message.last - message.prev_index:
+        return f"{len(entries)} batches came where {message.first} to {message.last} were announced"
+    index, epoch = message.prev_index, message.prev_epoch
     for entry in entries:
         index += 1
         if entry.index != index:
             return f"batch {entry.index} came where batch {index} was announced"
-        if not epoch <= entry.epoch <= append.epoch:
-            return f"batch {index} is of epoch {entry.epoch}, between batches of epoch {epoch} and a primary of epoch {append.epoch}"
+        if not epoch <= entry.epoch <= message.epoch:
+            return f"batch {index} is of epoch {entry.epoch}, between epoch {epoch} and the primary's epoch {message.epoch}"
         epoch = entry.epoch
+    return ""
+
+
+def _fault_of_chunk(chunk: SnapshotChunk) -> str:
+    if chunk.offset < 0 or chunk.nbytes < 1 or chunk.offset + chunk.nbytes > chunk.total_bytes:
+        return f"{chunk.nbytes} bytes at {chunk.offset} are no part of a snapshot of {chunk.total_bytes} bytes"
+    if chunk.index < 1 or not 0 < chunk.index_epoch <= chunk.epoch:
+        return f"a snapshot of index {chunk.index}, epoch {chunk.index_epoch} cannot be a primary's of epoch {chunk.epoch}"
     return ""

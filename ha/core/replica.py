@@ -1,17 +1,54 @@
 """One member of a cluster: events in, effects out.
 
-Inputs are methods that return a list of effects (see `effects.py`), to be carried out in order. `now` is in seconds of a monotonic
-clock and never goes back.
+Inputs are methods that return a list of effects (see `effects.py`), to be carried out in order. `now` is in seconds of a
+monotonic clock and never goes back.
+
+Life of a member: it begins as a backup that knows no primary. Appends of a primary make it catch up and be ready. `promote` makes
+it campaign (see `election.py`) or, when a primary is alive, asks that one to hand over; if it wins, it is the primary until it
+sees a higher epoch or loses its majority, and then a backup again. Nothing but `promote` (or a primary's handover) ever begins a
+campaign.
+
+The rule of epochs (§5.1): a message of a higher epoch ends whatever this member was doing and brings it into that epoch. Excepted
+are pre-votes, which change nothing, and votes asked for while a live primary is heard, which are refused unread (dissertation
+§4.2.3): a member that was cut off, or removed, cannot unseat a healthy primary.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import assert_never
 
-from ha.core.effects import Effect, State
+from ha.core.backup import Backup
+from ha.core.effects import (
+    Effect,
+    MembershipChanged,
+    MembershipEnded,
+    PromotionEnded,
+    State,
+    StateChanged,
+    TransferEnded,
+    WritableChanged,
+)
+from ha.core.election import Campaign, Round, objection, unfitness
 from ha.core.log import Log
+from ha.core.member import Member
 from ha.core.membership import Membership
-from ha.core.messages import Message, Position
+from ha.core.messages import (
+    Append,
+    AppendReply,
+    Message,
+    Position,
+    PreVote,
+    PreVoteReply,
+    SnapshotChunk,
+    SnapshotReply,
+    TimeoutNow,
+    TransferReply,
+    TransferRequest,
+    Vote,
+    VoteReply,
+)
+from ha.core.primary import Primary
 from ha.core.settings import ReplicaSettings
 
 
@@ -29,7 +66,7 @@ class PeerStatus:
     lag_bytes: int
     lag_records: int
     round_trip_s: float | None
-    last_heard_s: float | None
+    last_heard_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +89,8 @@ class ReplicaStatus:
 class Replica:
     """A member of a cluster (see the module's docstring)."""
 
+    __slots__ = ("_announced", "_campaign", "_campaigns", "_handover_by", "_member", "_requests", "_role", "_writable")
+
     def __init__(
         self,
         me: str,
@@ -60,7 +99,6 @@ class Replica:
         epoch: int,
         voted_for: str | None,
         log: Log,
-        now: float,
         commit_index: int = 0,
         blank: bool = False,
         vote_floor: Position | None = None,
@@ -70,56 +108,467 @@ class Replica:
         `commit_index`: what the checkpoint covers. `blank`: the store has never been whole (see `effects.StoreWhole`).
         `vote_floor`: the end of what the store once held before a part of it was lost.
         """
+        assert epoch >= log.last_epoch, f"the store's epoch {epoch} is older than its log's {log.last_epoch}"
+        assert commit_index <= log.last_index, (
+            f"the store's log ends at {log.last_index}, before the checkpoint at {commit_index}"
+        )
+        self._member = Member(me, settings, log, epoch, voted_for)
+        self._member.commit_index = max(commit_index, log.base_index)
+        self._member.blank = blank
+        self._member.floor = vote_floor
+        self._role: Backup | Primary = Backup(self._member)
+        self._campaign: Campaign | None = None
+        self._campaigns = 0
+        self._requests: list[str] = []
+        self._handover_by: float | None = None
+        self._announced: tuple[State, int, str] | None = None
+        self._writable = False
 
-    state: State
-    epoch: int
-    primary: str
-    writable: bool
-    next_index: int
-    commit_index: int
-    members: Membership
+    # What can be seen
 
-    def start(self, now: float) -> list[Effect]:
-        """To be called once, first. A standalone log makes itself its own primary."""
+    @property
+    def state(self) -> State:
+        """In Apache Qpid's words."""
+        role = self._role
+        if isinstance(role, Backup):
+            return role.state
+        if not role.active:
+            return State.RECOVERING
+        return State.STANDALONE if self._member.settings.standalone else State.ACTIVE
 
-    def step(self, now: float, sender: str, message: Message) -> list[Effect]:
-        """A message has come from a member."""
+    @property
+    def epoch(self) -> int:
+        """The epoch that this member is in."""
+        return self._member.epoch
 
-    def tick(self, now: float) -> list[Effect]:
-        """Time has passed; to be called at least every heartbeat_s / 2."""
+    @property
+    def primary(self) -> str:
+        """The primary's address, or "" when none is known."""
+        return self._role.primary if isinstance(self._role, Backup) else self._member.me
 
-    def propose(self, now: float, nbytes: int, n_records: int, members: Membership | None = None) -> list[Effect]:
-        """The batch sealed with `epoch` and `next_index` enters the log. Only while `writable`, or to answer ProposeMembers."""
+    @property
+    def writable(self) -> bool:
+        """Whether batches may be proposed."""
+        return isinstance(self._role, Primary) and self._role.writable
 
-    def stored(self, now: float, index: int, epoch: int) -> list[Effect]:
-        """The journal is synced up to `index`, whose batch is of `epoch`."""
+    @property
+    def next_index(self) -> int:
+        """The index that the next proposal gets."""
+        return self._member.log.last_index + 1
 
-    def snapshot_stored(self, now: float, index: int, epoch: int, members: Membership) -> list[Effect]:
-        """A received checkpoint is complete, synced and found to be whole."""
+    @property
+    def commit_index(self) -> int:
+        """How far the log is known to be committed."""
+        return self._member.commit_index
 
-    def snapshot_failed(self, now: float, index: int) -> list[Effect]:
-        """A received checkpoint turned out to be damaged: fetch it again."""
+    @property
+    def members(self) -> Membership:
+        """The membership in force."""
+        return self._member.log.members
 
-    def compacted(self, first_index: int) -> list[Effect]:
-        """The journal begins at `first_index` now; what came before is in a checkpoint."""
-
-    def connected(self, now: float, peer: str) -> list[Effect]:
-        """Messages can go to and come from this member."""
-
-    def disconnected(self, now: float, peer: str) -> list[Effect]:
-        """The link to this member is gone."""
-
-    def promote(self, now: float, request_id: str) -> list[Effect]:
-        """Become the primary, by a planned switchover if there is a healthy one. Ends with PromotionEnded."""
-
-    def transfer(self, now: float, candidate: str) -> list[Effect]:
-        """Hand over to this backup. Ends with TransferEnded."""
-
-    def add_member(self, now: float, address: str, request_id: str) -> list[Effect]:
-        """Add a member, as a learner that becomes a voter when it has caught up. Ends with MembershipEnded."""
-
-    def remove_member(self, now: float, address: str, request_id: str) -> list[Effect]:
-        """Remove a member. Ends with MembershipEnded."""
+    @property
+    def log(self) -> Log:
+        """The log, for reading."""
+        return self._member.log
 
     def status(self, now: float) -> ReplicaStatus:
         """For people and telemetry."""
+        member, log = self._member, self._member.log
+        peers: tuple[PeerStatus, ...] = ()
+        if isinstance(self._role, Primary):
+            peers = tuple(
+                PeerStatus(
+                    address=each.address,
+                    role=log.members.role(each.address),
+                    connected=each.connected,
+                    progress=each.pace,
+                    match_index=each.match_index,
+                    received_index=each.received_index,
+                    lag_batches=log.last_index - each.match_index,
+                    lag_bytes=log.bytes_between(each.match_index, log.last_index),
+                    lag_records=log.records_between(each.match_index, log.last_index),
+                    round_trip_s=each.round_trip_s,
+                    last_heard_s=now - each.heard_at,
+                )
+                for each in self._role.peers.values()
+            )
+        return ReplicaStatus(
+            state=self.state,
+            epoch=member.epoch,
+            primary=self.primary,
+            first_index=log.first_index,
+            last_index=log.last_index,
+            last_epoch=log.last_epoch,
+            durable_index=member.durable_index,
+            commit_index=member.commit_index,
+            writable=self.writable,
+            members=log.members,
+            peers=peers,
+        )
+
+    # Inputs
+
+    def start(self, now: float) -> list[Effect]:
+        """To be called once, first. A standalone log makes itself its own primary."""
+        member = self._member
+        member.emit(MembershipChanged(member.log.members))
+        if not unfitness(member.position, blank=member.blank, floor=member.floor) and member.floor is not None:
+            member.make_whole()
+        if member.settings.standalone:
+            assert member.log.members.voters == (member.me,), (
+                f"{member.me} cannot be standalone among {member.log.members.voters}"
+            )
+            member.save(member.epoch + 1, member.me)
+            self._reign(now)
+        return self._done(now)
+
+    def step(self, now: float, sender: str, message: Message) -> list[Effect]:
+        """A message has come from a member. An Append must have passed `messages.fault_of`."""
+        match message:
+            case PreVote():
+                self._on_pre_vote(now, sender, message)
+            case PreVoteReply():
+                self._on_pre_vote_reply(now, sender, message)
+            case Vote():
+                self._on_vote(now, sender, message)
+            case _:
+                if message.epoch > self._member.epoch:
+                    self._enter(now, message.epoch, None, f"epoch {message.epoch} has begun, says {sender}")
+                self._on_message(now, sender, message)
+        return self._done(now)
+
+    def tick(self, now: float) -> list[Effect]:
+        """Time has passed; to be called at least every heartbeat_s / 2."""
+        self._role.tick(now)
+        campaign = self._campaign
+        if campaign is not None:
+            if now >= campaign.deadline:
+                self._give_up(f"no majority within {self._member.settings.campaign_timeout_s:g} s: {self._verdict(campaign)}")
+            elif now - campaign.asked_at >= self._member.settings.heartbeat_s:
+                self._ask(now, campaign)
+        elif self._handover_by is not None:
+            self._await_handover(now, self._handover_by)
+        return self._done(now)
+
+    def propose(self, now: float, nbytes: int, n_records: int, members: Membership | None = None) -> list[Effect]:
+        """The batch sealed with `epoch` and `next_index` enters the log. Only while `writable`, or to answer ProposeMembers."""
+        role = self._role
+        assert isinstance(role, Primary), "a batch was proposed on a backup"
+        role.propose(now, nbytes, n_records, members)
+        return self._done(now)
+
+    def stored(self, now: float, index: int, epoch: int) -> list[Effect]:
+        """The journal is synced up to `index`, whose batch is of `epoch`."""
+        if self._member.stored(index, epoch):
+            self._role.stored(now)
+        return self._done(now)
+
+    def snapshot_stored(self, now: float, index: int, epoch: int, members: Membership) -> list[Effect]:
+        """A received checkpoint is complete, synced and whole. It counts when InstallSnapshot is among the effects."""
+        if isinstance(self._role, Backup):
+            self._role.snapshot_stored(now, index, epoch, members)
+        return self._done(now)
+
+    def snapshot_failed(self, now: float, index: int) -> list[Effect]:
+        """A received checkpoint turned out to be damaged: fetch it again."""
+        if isinstance(self._role, Backup):
+            self._role.snapshot_failed(index)
+        return self._done(now)
+
+    def compacted(self, first_index: int) -> list[Effect]:
+        """The journal begins at `first_index` now; what came before is in a checkpoint."""
+        assert first_index <= self._member.commit_index + 1, (
+            f"entry {first_index} is not committed, and all before it were dropped"
+        )
+        self._member.log.compact(first_index)
+        return self._member.take()
+
+    def connected(self, now: float, peer: str) -> list[Effect]:
+        """Messages can go to and come from this member."""
+        self._member.connected.add(peer)
+        if isinstance(self._role, Primary):
+            self._role.connected(now, peer)
+        elif self._campaign is not None and peer in self._campaign.tally.silent:
+            self._ask_one(peer, self._campaign)
+        return self._done(now)
+
+    def disconnected(self, now: float, peer: str) -> list[Effect]:
+        """The link to this member is gone. If it was the primary, its lease ends here."""
+        self._member.connected.discard(peer)
+        if isinstance(self._role, Primary):
+            self._role.disconnected(peer)
+        elif self._role.primary == peer:
+            self._role.forget()
+            if self._handover_by is not None:
+                self._run(now, transfer=False)
+        return self._done(now)
+
+    def promote(self, now: float, request_id: str) -> list[Effect]:
+        """Become the primary, by a planned switchover if there is a healthy one. Ends with PromotionEnded."""
+        member, role = self._member, self._role
+        self._requests.append(request_id)
+        if isinstance(role, Primary):
+            if role.active:
+                self._end_requests(True, f"{member.me} is the primary of epoch {member.epoch} already")
+        elif self._campaign is None and self._handover_by is None:
+            self._stand(now, role)
+        return self._done(now)
+
+    def transfer(self, now: float, candidate: str) -> list[Effect]:
+        """Hand over to this backup. Ends with TransferEnded."""
+        if isinstance(self._role, Primary):
+            self._role.transfer(now, candidate, asked=False)
+        else:
+            self._member.emit(TransferEnded(candidate, False, self._not_primary()))
+        return self._done(now)
+
+    def add_member(self, now: float, address: str, request_id: str) -> list[Effect]:
+        """Add a member, as a learner that becomes a voter when it has caught up. Ends with MembershipEnded."""
+        return self._change_members(now, request_id, address, add=True)
+
+    def remove_member(self, now: float, address: str, request_id: str) -> list[Effect]:
+        """Remove a member. Ends with MembershipEnded."""
+        return self._change_members(now, request_id, address, add=False)
+
+    # Messages
+
+    def _on_message(self, now: float, sender: str, message: Message) -> None:
+        """A message of this epoch, or of an older one."""
+        assert not isinstance(message, PreVote | PreVoteReply | Vote)
+        role = self._role
+        current = message.epoch == self._member.epoch
+        match message:
+            case Append() | SnapshotChunk():
+                self._on_primary(now, sender, message)
+            case AppendReply():
+                if current and isinstance(role, Primary):
+                    role.append_reply(now, sender, message)
+            case SnapshotReply():
+                if current and isinstance(role, Primary):
+                    role.snapshot_reply(now, sender, message)
+            case VoteReply():
+                self._on_vote_reply(now, sender, message)
+            case TransferRequest():
+                if current and isinstance(role, Primary):
+                    role.transfer(now, sender, asked=True)
+                else:
+                    self._member.send(sender, TransferReply(self._member.epoch, self._not_primary()))
+            case TransferReply():
+                if self._handover_by is not None and sender == self.primary:
+                    self._give_up(f"the primary {sender} does not hand over: {message.reason}")
+            case TimeoutNow():
+                if (
+                    current
+                    and isinstance(role, Backup)
+                    and role.primary == sender
+                    and self._campaign is None
+                    and not self._unfit()
+                ):
+                    self._run(now, transfer=True)
+            case _:
+                assert_never(message)
+
+    def _on_primary(self, now: float, sender: str, message: Append | SnapshotChunk) -> None:
+        member, role = self._member, self._role
+        if message.epoch < member.epoch or isinstance(role, Primary):
+            round_number = message.round if isinstance(message, Append) else 0
+            reason = f"epoch {message.epoch} is over: {member.me} is in epoch {member.epoch}"
+            member.send(sender, AppendReply(member.epoch, round_number, False, 0, 0, reason=reason))
+            return
+        if self._campaign is not None:
+            self._give_up(f"{sender} is the primary of epoch {message.epoch}")
+        if isinstance(message, Append):
+            role.append(now, sender, message)
+        else:
+            role.chunk(now, sender, message)
+
+    def _on_pre_vote(self, now: float, sender: str, message: PreVote) -> None:
+        member = self._member
+        reason = self._loyalty(now) or self._objection(message.last_epoch, message.last_index)
+        member.send(sender, PreVoteReply(member.epoch, message.campaign, not reason, reason))
+
+    def _on_pre_vote_reply(self, now: float, sender: str, message: PreVoteReply) -> None:
+        campaign = self._campaign
+        if campaign is not None and campaign.round is Round.PRE_VOTE and campaign.number == message.campaign:
+            campaign.highest_epoch = max(campaign.highest_epoch, message.epoch)
+            campaign.tally.count(sender, message.granted, message.reason)
+            self._weigh(now, campaign)
+
+    def _on_vote(self, now: float, sender: str, message: Vote) -> None:
+        """One vote an epoch, saved before it is given (§5.2); epoch and vote are saved at once."""
+        member = self._member
+        if message.epoch < member.epoch:
+            reason = f"epoch {message.epoch} is over: {member.me} is in epoch {member.epoch}"
+        elif not message.transfer and (loyalty := self._loyalty(now)):
+            reason = loyalty
+        else:
+            voted_for = member.voted_for if message.epoch == member.epoch else None
+            if voted_for not in (None, sender):
+                reason = f"it has voted for {voted_for} in epoch {message.epoch}"
+            else:
+                reason = self._objection(message.last_epoch, message.last_index)
+            vote = voted_for if reason else sender
+            if (message.epoch, vote) != (member.epoch, member.voted_for):
+                self._enter(now, message.epoch, vote, f"{sender} asks for votes in epoch {message.epoch}")
+        member.send(sender, VoteReply(member.epoch, message.epoch, not reason, reason))
+
+    def _on_vote_reply(self, now: float, sender: str, message: VoteReply) -> None:
+        campaign = self._campaign
+        if campaign is not None and campaign.round is Round.VOTE and message.for_epoch == self._member.epoch:
+            campaign.tally.count(sender, message.granted, message.reason)
+            self._weigh(now, campaign)
+
+    # Votes
+
+    def _loyalty(self, now: float) -> str:
+        """Why nobody need be elected, as far as this member can tell, or ""."""
+        role = self._role
+        if isinstance(role, Primary):
+            return f"it is itself the primary, of epoch {self._member.epoch}"
+        return f"it hears the primary {role.primary} of epoch {self._member.epoch}" if role.hears(now) else ""
+
+    def _objection(self, last_epoch: int, last_index: int) -> str:
+        member = self._member
+        return objection(Position(last_epoch, last_index), member.position, blank=member.blank, floor=member.floor)
+
+    def _unfit(self) -> str:
+        """Why this member must not stand for election, or ""."""
+        member = self._member
+        if member.me not in member.log.members.voters:
+            return f"{member.me} is not a voting member of the cluster ({', '.join(member.log.members.voters)})"
+        return unfitness(member.position, blank=member.blank, floor=member.floor)
+
+    def _stand(self, now: float, role: Backup) -> None:
+        """A promotion begins: refused, by handover, or by votes."""
+        reason = self._unfit()
+        if reason:
+            self._end_requests(False, reason)
+        elif role.hears(now):
+            self._handover_by = now + self._member.settings.transfer_timeout_s + self._member.settings.heartbeat_s
+            self._member.send(role.primary, TransferRequest(self._member.epoch))
+        else:
+            self._run(now, transfer=False)
+
+    def _await_handover(self, now: float, deadline: float) -> None:
+        """Waiting for the primary to let go: it may be gone in the meantime, or never answer."""
+        if not self.primary:
+            self._run(now, transfer=False)
+        elif now >= deadline:
+            self._give_up(f"the primary {self.primary} has not handed over within {self._member.settings.transfer_timeout_s:g} s")
+
+    def _run(self, now: float, *, transfer: bool) -> None:
+        """Begin a campaign."""
+        member = self._member
+        self._handover_by = None
+        self._campaigns += 1
+        timeout_s = member.settings.campaign_timeout_s
+        campaign = self._campaign = Campaign(self._campaigns, member.log.members.voters, now, timeout_s, transfer)
+        if transfer:
+            self._begin_vote(now, campaign)
+        else:
+            campaign.tally.count(member.me, True, "")
+            self._ask(now, campaign)
+            self._weigh(now, campaign)
+
+    def _begin_vote(self, now: float, campaign: Campaign) -> None:
+        """Begin a new epoch and vote for oneself (§5.2)."""
+        member = self._member
+        campaign.begin_vote(member.log.members.voters)
+        member.save(max(member.epoch, campaign.highest_epoch) + 1, member.me)
+        self._role = Backup(member)
+        self._announce()
+        campaign.tally.count(member.me, True, "")
+        self._ask(now, campaign)
+        self._weigh(now, campaign)
+
+    def _ask(self, now: float, campaign: Campaign) -> None:
+        campaign.asked_at = now
+        for voter in campaign.tally.silent:
+            self._ask_one(voter, campaign)
+
+    def _ask_one(self, voter: str, campaign: Campaign) -> None:
+        member = self._member
+        end = member.position
+        if campaign.round is Round.PRE_VOTE:
+            member.send(voter, PreVote(member.epoch, campaign.number, end.index, end.epoch))
+        else:
+            member.send(voter, Vote(member.epoch, end.index, end.epoch, campaign.transfer))
+
+    def _weigh(self, now: float, campaign: Campaign) -> None:
+        if campaign.tally.won:
+            if campaign.round is Round.PRE_VOTE:
+                self._begin_vote(now, campaign)
+            else:
+                self._reign(now)
+        elif campaign.tally.lost:
+            self._give_up(self._verdict(campaign))
+
+    def _verdict(self, campaign: Campaign) -> str:
+        return campaign.verdict(self._member.me, self._member.connected)
+
+    def _reign(self, now: float) -> None:
+        """Elected."""
+        self._campaign = None
+        role = self._role = Primary(self._member, now)
+        self._announce()
+        role.begin(now)
+
+    # Ends
+
+    def _give_up(self, reason: str) -> None:
+        """The promotion under way, if any, is refused."""
+        self._campaign = None
+        self._handover_by = None
+        self._end_requests(False, reason)
+
+    def _end_requests(self, won: bool, reason: str) -> None:
+        requests, self._requests = self._requests, []
+        for request_id in requests:
+            self._member.emit(PromotionEnded(request_id, won, reason))
+
+    def _enter(self, now: float, epoch: int, voted_for: str | None, reason: str) -> None:
+        """Enter an epoch that somebody else began, or vote in the one that this member is in."""
+        begun = epoch > self._member.epoch
+        self._member.save(epoch, voted_for)
+        if begun:
+            self._retire(reason)
+        else:
+            self._give_up(reason)
+
+    def _retire(self, reason: str) -> None:
+        """Be a backup that knows no primary. Announced at once: what follows in this list is no longer a primary's."""
+        if isinstance(self._role, Primary):
+            self._role.end(reason)
+        self._role = Backup(self._member)
+        self._give_up(reason)
+        self._announce()
+
+    def _not_primary(self) -> str:
+        known = f"; {self.primary} is" if self.primary else ""
+        return f"{self._member.me} is not the primary{known}"
+
+    def _change_members(self, now: float, request_id: str, address: str, *, add: bool) -> list[Effect]:
+        if isinstance(self._role, Primary):
+            self._role.change_members(request_id, address, add=add)
+        else:
+            self._member.emit(MembershipEnded(request_id, False, self._not_primary()))
+        return self._done(now)
+
+    def _done(self, now: float) -> list[Effect]:
+        """Every input ends here: a primary that must step down does, and what has changed is announced."""
+        if isinstance(self._role, Primary) and self._role.resigned:
+            self._retire(self._role.resigned)
+        self._announce()
+        return self._member.take()
+
+    def _announce(self) -> None:
+        now_is = (self.state, self._member.epoch, self.primary)
+        if now_is != self._announced:
+            self._announced = now_is
+            self._member.emit(StateChanged(*now_is))
+            if isinstance(self._role, Primary) and self._role.active:
+                self._end_requests(True, f"{self._member.me} is the primary of epoch {self._member.epoch}")
+        writable = self.writable
+        if writable != self._writable:
+            self._writable = writable
+            self._member.emit(WritableChanged(writable))

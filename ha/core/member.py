@@ -1,0 +1,107 @@
+"""What every member has, whatever its role (Raft, Figure 2): the persistent state, the commit index, and the list of effects.
+
+`Backup` and `Primary` work on one shared `Member`. Its methods keep state and effects together, so that neither changes without
+the other: whoever moves the commit index tells the edge, whoever changes epoch or vote has it saved.
+"""
+
+from __future__ import annotations
+
+from ha.core.effects import Commit, Effect, MembershipChanged, SaveHardState, Send, StoreWhole, TruncateLog
+from ha.core.log import Log
+from ha.core.messages import Entry, Message, Position
+from ha.core.settings import ReplicaSettings
+
+
+class Member:
+    """The state that outlives roles. `durable_index` is how far the journal is synced, `connected` whom messages can reach."""
+
+    __slots__ = (
+        "_effects",
+        "blank",
+        "commit_index",
+        "connected",
+        "durable_index",
+        "epoch",
+        "floor",
+        "log",
+        "me",
+        "settings",
+        "voted_for",
+    )
+
+    def __init__(self, me: str, settings: ReplicaSettings, log: Log, epoch: int, voted_for: str | None) -> None:
+        self.me = me
+        self.settings = settings
+        self.log = log
+        self.epoch = epoch
+        self.voted_for = voted_for
+        self.commit_index = log.base_index
+        self.durable_index = log.last_index
+        self.connected: set[str] = set()
+        self.blank = False
+        self.floor: Position | None = None
+        self._effects: list[Effect] = []
+
+    def emit(self, effect: Effect) -> None:
+        """Add to what the edge is to do."""
+        self._effects.append(effect)
+
+    def take(self) -> list[Effect]:
+        """What the edge is to do, in order."""
+        taken = self._effects
+        self._effects = []
+        return taken
+
+    def send(self, peer: str, message: Message) -> None:
+        """Send a message that needs no bytes beside it."""
+        self._effects.append(Send(peer, message))
+
+    def save(self, epoch: int, voted_for: str | None) -> None:
+        """Enter an epoch, or vote in it; synced before whatever is emitted after this."""
+        assert epoch >= self.epoch, f"epoch {epoch} cannot follow epoch {self.epoch}"
+        self.epoch = epoch
+        self.voted_for = voted_for
+        self._effects.append(SaveHardState(epoch, voted_for))
+
+    @property
+    def position(self) -> Position:
+        """The end of the log."""
+        return Position(self.log.last_epoch, self.log.last_index)
+
+    def append(self, entry: Entry) -> None:
+        """An entry enters the log; a membership that it carries is in force at once."""
+        self.log.append(entry)
+        if entry.members is not None:
+            self._effects.append(MembershipChanged(entry.members))
+
+    def truncate(self, from_index: int) -> None:
+        """Take a divergent tail off the log (§5.3). What is committed never diverges (§5.4.3)."""
+        assert from_index > self.commit_index, f"entry {from_index} is committed ({self.commit_index}) and cannot be taken back"
+        before = self.log.members
+        self.log.truncate(from_index)
+        self.durable_index = min(self.durable_index, from_index - 1)
+        self._effects.append(TruncateLog(from_index))
+        if self.log.members != before:
+            self._effects.append(MembershipChanged(self.log.members))
+
+    def stored(self, index: int, epoch: int) -> bool:
+        """The journal is synced up to this entry. Returns whether that is news: it may have been truncated since."""
+        if index <= self.durable_index or self.log.epoch_at(index) != epoch:
+            return False
+        self.durable_index = index
+        return True
+
+    def commit_to(self, index: int) -> bool:
+        """Everything up to `index` is committed. Returns whether that is news."""
+        if index <= self.commit_index:
+            return False
+        self.commit_index = index
+        self._effects.append(Commit(index))
+        return True
+
+    def make_whole(self) -> None:
+        """This store has caught up: it may judge and stand again."""
+        if self.blank or self.floor is not None:
+            self.blank = False
+            self.floor = None
+            self._effects.append(StoreWhole())

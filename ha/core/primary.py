@@ -1,0 +1,330 @@
+"""What the primary does: it replicates, counts what a majority holds, and notices when it is a primary no more.
+
+A `Primary` lives for one reign. Its life: elected, it asks for a first batch of its own epoch that repeats the membership; until
+that is committed it is recovering and proposes nothing else (§5.4.2, §8: only then does it know what is committed). Then it is
+active: proposals are stored here and sent to every member at once, and commit when a majority has them on disk. It ends when
+another epoch is seen, when no majority has answered for `election_s` (check-quorum, dissertation §6.2), when it has handed over,
+or when it has been removed.
+
+Invariants: a primary never truncates its own log; it commits only entries of its own epoch by counting (§5.4.2, Figure 8); its
+own disk counts only as far as the journal has said; one membership change at a time, and none before an entry of its epoch is
+committed (dissertation §4.1 and the correction of 2015).
+"""
+
+from __future__ import annotations
+
+from ha.core.effects import MembershipEnded, ProposeMembers, SendEntries, SendSnapshot, StoreEntries, TransferEnded
+from ha.core.member import Member
+from ha.core.membership import BadMembership, Membership
+from ha.core.messages import Append, AppendReply, Entry, SnapshotReply, TimeoutNow, TransferReply
+from ha.core.progress import Pace, Progress
+from ha.core.quorum import held_by_majority
+
+
+class Handover:
+    """A transfer under way (dissertation §3.10). `asked` says that the candidate itself asked for it; `sent_at` is when it was
+    let go.
+    """
+
+    __slots__ = ("asked", "candidate", "deadline", "sent_at")
+
+    def __init__(self, candidate: str, deadline: float, asked: bool) -> None:
+        self.candidate = candidate
+        self.deadline = deadline
+        self.asked = asked
+        self.sent_at: float | None = None
+
+
+class Primary:
+    """The role of the primary in one epoch. `resigned` says why it must step down, or ""."""
+
+    __slots__ = (
+        "_asked_members",
+        "_change",
+        "_first_own",
+        "_handover",
+        "_heartbeat_at",
+        "_member",
+        "_round",
+        "_round_at",
+        "active",
+        "peers",
+        "resigned",
+    )
+
+    def __init__(self, member: Member, now: float) -> None:
+        self._member = member
+        self._first_own = member.log.last_index + 1
+        self._round = 0
+        self._round_at = now
+        self._heartbeat_at = now
+        self._asked_members: Membership | None = None
+        self._change: tuple[str, int] | None = None
+        self._handover: Handover | None = None
+        self.active = False
+        self.resigned = ""
+        self.peers: dict[str, Progress] = {}
+        self._follow_members(now)
+
+    @property
+    def writable(self) -> bool:
+        """Whether batches may be proposed."""
+        return self.active and self._handover is None
+
+    def begin(self, now: float) -> None:
+        """Elected: tell everybody, and ask for the first batch of this epoch."""
+        self._heartbeat(now)
+        self._ask_for(self._member.log.members)
+
+    def end(self, reason: str) -> None:
+        """Stepping down: everything that waits for this primary comes to its end."""
+        if self._change is not None:
+            self._member.emit(MembershipEnded(self._change[0], False, f"{reason}; ask the next primary what its members are"))
+        if self._handover is not None:
+            handed_over = self._handover.sent_at is not None
+            self._member.emit(TransferEnded(self._handover.candidate, handed_over, reason))
+
+    def propose(self, now: float, nbytes: int, n_records: int, members: Membership | None) -> None:
+        """A sealed batch enters the log."""
+        member = self._member
+        if members is None:
+            assert self.writable, "a batch was proposed while the primary takes none"
+        else:
+            assert self._asked_members == members.named(self._asked_members.cluster_id if self._asked_members else ""), (
+                f"{members} was proposed where {self._asked_members} was asked for"
+            )
+            self._asked_members = None
+        index = member.log.last_index + 1
+        member.append(Entry(index, member.epoch, nbytes, members, n_records))
+        if members is not None:
+            if self._change is not None:
+                self._change = (self._change[0], index)
+            self._follow_members(now)
+        member.emit(StoreEntries(index, index))
+        for progress in self.peers.values():
+            self._feed(progress, now)
+
+    def stored(self, now: float) -> None:
+        """More of the own log is on disk."""
+        self._advance_commit(now)
+
+    def append_reply(self, now: float, sender: str, reply: AppendReply) -> None:
+        """A member says where it stands."""
+        progress = self.peers.get(sender)
+        if progress is None:
+            return
+        progress.heard_at = now
+        if reply.round == self._round and progress.answered_round != reply.round:
+            progress.answered_round = reply.round
+            progress.round_trip_s = now - self._round_at
+        if reply.accepted:
+            if progress.accepted(reply, self._member.log):
+                self._advance_commit(now)
+            self._feed(progress, now)
+            self._let_go(now)
+            self._raise_learner(progress)
+        elif progress.refused(reply, self._member.log):
+            self._probe(progress, now)
+
+    def snapshot_reply(self, now: float, sender: str, reply: SnapshotReply) -> None:
+        """A member wants more of a snapshot."""
+        progress = self.peers.get(sender)
+        if progress is None or progress.outgoing is None:
+            return
+        progress.heard_at = now
+        outgoing = progress.outgoing
+        if (reply.index, reply.next_offset) != (outgoing.index, outgoing.offset):
+            outgoing.wanted(now, reply.index, reply.next_offset)
+            self._member.emit(SendSnapshot(sender, self._member.epoch, reply.index, reply.next_offset))
+
+    def tick(self, now: float) -> None:
+        """Heartbeats, what was not answered, and whether a majority is still there."""
+        if now >= self._heartbeat_at:
+            self._heartbeat(now)
+            self._let_go(now)
+        if self._handover is not None and now >= self._handover.deadline:
+            self._call_off(f"{self._handover.candidate} has not taken over within {self._member.settings.transfer_timeout_s:g} s")
+        self._check_quorum(now)
+
+    def connected(self, now: float, peer: str) -> None:
+        """A link has come up."""
+        progress = self.peers.get(peer)
+        if progress is not None:
+            progress.link(connected=True)
+            self._probe(progress, now)
+
+    def disconnected(self, peer: str) -> None:
+        """A link has broken."""
+        progress = self.peers.get(peer)
+        if progress is not None:
+            progress.link(connected=False)
+        if self._handover is not None and self._handover.candidate == peer:
+            self._call_off(f"the link to {peer} broke")
+
+    def transfer(self, now: float, candidate: str, *, asked: bool) -> None:
+        """Hand over to a backup (dissertation §3.10): take no more proposals, bring it level, let it go."""
+        if self._handover is not None and self._handover.candidate == candidate:
+            return
+        obstacle = self._obstacle_to(candidate)
+        if obstacle:
+            self._end_transfer(candidate, obstacle, asked=asked)
+            return
+        self._handover = Handover(candidate, now + self._member.settings.transfer_timeout_s, asked)
+        self._let_go(now)
+
+    def change_members(self, request_id: str, address: str, *, add: bool) -> None:
+        """Add a learner, or remove a member (dissertation §4.1, §4.2)."""
+        reason = ""
+        if not self.active:
+            reason = "the primary has not committed a batch of its own epoch yet; try again"
+        elif self._handover is not None:
+            reason = f"the primary is handing over to {self._handover.candidate}"
+        elif self._changing:
+            reason = "another change of members is not committed yet; try again"
+        else:
+            members = self._member.log.members
+            try:
+                self._ask_for(members.with_learner(address) if add else members.without(address))
+            except BadMembership as error:
+                reason = str(error)
+        if reason:
+            self._member.emit(MembershipEnded(request_id, False, reason))
+        else:
+            self._change = (request_id, 0)
+
+    @property
+    def _changing(self) -> bool:
+        return self._asked_members is not None or self._member.log.members_index > self._member.commit_index
+
+    def _ask_for(self, members: Membership) -> None:
+        self._asked_members = members
+        self._member.emit(ProposeMembers(members))
+
+    def _follow_members(self, now: float) -> None:
+        """Keep a progress for each other member in force."""
+        member = self._member
+        others = [address for address in member.log.members.addresses if address != member.me]
+        next_index = member.log.last_index + 1
+        self.peers = {
+            address: self.peers.get(address) or Progress(address, next_index, now, address in member.connected)
+            for address in others
+        }
+
+    def _feed(self, progress: Progress, now: float) -> None:
+        """Send what there is and what the bounds allow, without waiting for answers (dissertation §10.2.1)."""
+        member, log, settings = self._member, self._member.log, self._member.settings
+        while progress.has_room(log, settings):
+            prev_index = progress.next_index - 1
+            prev_epoch = log.epoch_at(prev_index)
+            if prev_epoch is None:
+                self._send_snapshot(progress, now)
+                return
+            last = log.last_within(prev_index, settings.max_append_bytes)
+            append = Append(member.epoch, 0, prev_index, prev_epoch, prev_index + 1, last, member.commit_index)
+            progress.next_index = last + 1
+            member.emit(SendEntries(progress.address, append))
+
+    def _heartbeat(self, now: float) -> None:
+        self._round += 1
+        self._round_at = now
+        self._heartbeat_at = now + self._member.settings.heartbeat_s
+        for progress in self.peers.values():
+            if progress.connected:
+                self._probe(progress, now)
+                self._repeat_snapshot(progress, now)
+
+    def _probe(self, progress: Progress, now: float) -> None:
+        """An empty Append after the last batch sent: alive, committed so far, and do we agree so far?"""
+        member = self._member
+        prev_index = 0 if progress.pace is Pace.SNAPSHOT else progress.next_index - 1
+        prev_epoch = member.log.epoch_at(prev_index)
+        if prev_epoch is None:
+            if progress.pace is not Pace.SNAPSHOT:
+                self._send_snapshot(progress, now)
+            prev_index = prev_epoch = 0  # on index 0 all logs agree
+        append = Append(member.epoch, self._round, prev_index, prev_epoch, prev_index + 1, prev_index, member.commit_index)
+        member.send(progress.address, append)
+
+    def _send_snapshot(self, progress: Progress, now: float) -> None:
+        progress.send_snapshot(now)
+        self._member.emit(SendSnapshot(progress.address, self._member.epoch, 0, 0))
+
+    def _repeat_snapshot(self, progress: Progress, now: float) -> None:
+        outgoing = progress.outgoing
+        if outgoing is not None and now - outgoing.asked_at >= self._member.settings.election_s:
+            outgoing.asked_at = now
+            self._member.emit(SendSnapshot(progress.address, self._member.epoch, outgoing.index, outgoing.offset))
+
+    def _advance_commit(self, now: float) -> None:
+        """Commit what a majority of the voters in force has on disk, if it is of this epoch (§5.4.2)."""
+        member = self._member
+        index = held_by_majority(
+            member.durable_index if voter == member.me else self.peers[voter].match_index for voter in member.log.members.voters
+        )
+        if index <= member.commit_index or member.log.epoch_at(index) != member.epoch:
+            return
+        member.commit_to(index)
+        if not self.active:
+            self.active = True
+            member.make_whole()
+        if self._change is not None and 0 < self._change[1] <= index:
+            member.emit(MembershipEnded(self._change[0], True, "committed"))
+            self._change = None
+        if member.me not in member.log.members.voters and member.log.members_index <= index:
+            self._heartbeat(now)  # tells the others of the commit
+            self.resigned = f"{member.me} has been removed from the cluster"
+
+    def _raise_learner(self, progress: Progress) -> None:
+        """A learner that has caught up becomes a voter (dissertation §4.2.1)."""
+        member = self._member
+        members = member.log.members
+        caught_up = member.commit_index - progress.match_index <= member.settings.ready_lag_batches
+        if progress.address in members.learners and caught_up and self.writable and not self._changing:
+            self._ask_for(members.with_voter(progress.address))
+
+    def _check_quorum(self, now: float) -> None:
+        """A primary that no majority answers is none (dissertation §6.2)."""
+        member = self._member
+        voters = member.log.members.voters
+        election_s = member.settings.election_s
+        heard = sum(voter == member.me or now - self.peers[voter].heard_at <= election_s for voter in voters)
+        if 2 * heard <= len(voters):
+            self.resigned = f"{member.me} heard from {heard} of {len(voters)} members only within {election_s:g} s"
+
+    def _obstacle_to(self, candidate: str) -> str:
+        """Why nothing can be handed over to this member, or ""."""
+        member = self._member
+        progress = self.peers.get(candidate)
+        if not self.active:
+            return "the primary has not committed a batch of its own epoch yet; try again"
+        if self._handover is not None:
+            return f"the primary is handing over to {self._handover.candidate} already"
+        if self._changing:
+            return "a change of members is not committed yet; try again"
+        if progress is None or candidate not in member.log.members.voters:
+            return f"{candidate} is not another voting member of this cluster"
+        if not progress.connected:
+            return f"{candidate} is not connected to the primary"
+        lag = member.log.last_index - progress.match_index
+        if lag > member.settings.ready_lag_batches:
+            return f"{candidate} is {lag} batches behind the primary; wait until it is ready"
+        return ""
+
+    def _let_go(self, now: float) -> None:
+        """When the candidate holds everything, tell it to ask for votes now; again with every heartbeat."""
+        handover = self._handover
+        if handover is None or self.peers[handover.candidate].match_index < self._member.log.last_index:
+            return
+        if handover.sent_at is None or now - handover.sent_at >= self._member.settings.heartbeat_s:
+            handover.sent_at = now
+            self._member.send(handover.candidate, TimeoutNow(self._member.epoch))
+
+    def _call_off(self, reason: str) -> None:
+        assert self._handover is not None
+        handover, self._handover = self._handover, None
+        self._end_transfer(handover.candidate, f"the handover was called off: {reason}", asked=handover.asked)
+
+    def _end_transfer(self, candidate: str, reason: str, *, asked: bool) -> None:
+        self._member.emit(TransferEnded(candidate, False, reason))
+        if asked:
+            self._member.send(candidate, TransferReply(self._member.epoch, reason))

@@ -1,0 +1,109 @@
+"""What a primary knows of one other member, and what it may send it next.
+
+Life of a progress: `probe` when the link comes up (each heartbeat asks whether the logs agree at `next_index - 1`, nothing else
+is sent), `replicate` once they do (batches are sent without waiting for answers, up to the bounds, and `next_index` runs ahead),
+`snapshot` when the member needs what the log no longer holds. A refusal or a broken link leads back to `probe`.
+
+Invariant: match_index < next_index. What lies between them is in flight, so the bounds need no bookkeeping of their own.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from ha.core.log import Log
+from ha.core.messages import AppendReply
+from ha.core.settings import ReplicaSettings
+from ha.core.snapshot import Outgoing
+
+
+class Pace(StrEnum):
+    """How a member is being fed."""
+
+    PROBE = "probe"
+    REPLICATE = "replicate"
+    SNAPSHOT = "snapshot"
+
+
+class Progress:
+    """One other member, as its primary sees it. Times in seconds of the monotonic clock."""
+
+    __slots__ = (
+        "address",
+        "answered_round",
+        "connected",
+        "heard_at",
+        "match_index",
+        "next_index",
+        "outgoing",
+        "pace",
+        "received_index",
+        "round_trip_s",
+    )
+
+    def __init__(self, address: str, next_index: int, now: float, connected: bool) -> None:
+        self.address = address
+        self.connected = connected
+        self.pace = Pace.PROBE
+        self.match_index = 0
+        self.received_index = 0
+        self.next_index = next_index
+        self.heard_at = now
+        self.answered_round = 0
+        self.round_trip_s: float | None = None
+        self.outgoing: Outgoing | None = None
+
+    def link(self, connected: bool) -> None:
+        """The link came up or broke: what was in flight may be lost, and the member may have lost its store."""
+        self.connected = connected
+        self.next_index = max(self.match_index, self.received_index) + 1
+        self.match_index = self.received_index = 0
+        self.probe()
+
+    def probe(self) -> None:
+        """Stop sending batches until it is known where the logs agree."""
+        self.pace = Pace.PROBE
+        self.outgoing = None
+
+    def send_snapshot(self, now: float) -> Outgoing:
+        """The log does not reach back far enough: feed it from a checkpoint."""
+        self.pace = Pace.SNAPSHOT
+        self.outgoing = Outgoing(now)
+        return self.outgoing
+
+    def accepted(self, reply: AppendReply, log: Log) -> bool:
+        """The logs agree. Returns whether `match_index` has grown."""
+        match = min(reply.match_index, log.last_index)
+        received = min(max(reply.received_index, match), log.last_index)
+        grown = match > self.match_index
+        self.match_index = max(self.match_index, match)
+        self.received_index = max(self.received_index, received)
+        if self.pace is Pace.PROBE or (self.pace is Pace.SNAPSHOT and received >= log.base_index):
+            self.pace = Pace.REPLICATE
+            self.outgoing = None
+            self.next_index = self.received_index + 1
+        self.next_index = max(self.next_index, self.received_index + 1)
+        return grown
+
+    def refused(self, reply: AppendReply, log: Log) -> bool:
+        """The logs do not agree at `reply.prev_index`: go back. Returns whether that was news."""
+        if reply.prev_index <= self.match_index or self.pace is Pace.SNAPSHOT:
+            return False
+        if self.pace is Pace.PROBE and reply.prev_index != self.next_index - 1:
+            return False
+        agreed = log.agreement(min(reply.hint_index, reply.prev_index - 1), reply.hint_epoch)
+        self.next_index = max(agreed, self.match_index) + 1
+        self.received_index = self.match_index
+        self.probe()
+        return True
+
+    def has_room(self, log: Log, settings: ReplicaSettings) -> bool:
+        """Whether more may be sent: there is more, and what is in flight is within the bounds."""
+        sent = self.next_index - 1
+        return (
+            self.connected
+            and self.pace is Pace.REPLICATE
+            and sent < log.last_index
+            and sent - self.match_index < settings.max_inflight_batches
+            and log.bytes_between(self.match_index, sent) < settings.max_inflight_bytes
+        )

@@ -1,0 +1,51 @@
+"""Counting: what a majority holds, and who has won a vote."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def held_by_majority(indexes: Iterable[int]) -> int:
+    """The highest index that more than half of these voters hold (§5.3, §5.4)."""
+    ordered = sorted(indexes, reverse=True)
+    return ordered[len(ordered) // 2]
+
+
+class Tally:
+    """The votes of one election round. A voter's first answer counts; answers of strangers do not."""
+
+    __slots__ = ("_voters", "granted", "refused")
+
+    def __init__(self, voters: Iterable[str]) -> None:
+        self._voters = frozenset(voters)
+        self.granted: set[str] = set()
+        self.refused: dict[str, str] = {}
+
+    def count(self, voter: str, granted: bool, reason: str) -> None:
+        """Note a voter's answer."""
+        if voter not in self._voters or voter in self.granted or voter in self.refused:
+            return
+        if granted:
+            self.granted.add(voter)
+        else:
+            self.refused[voter] = reason
+
+    @property
+    def needed(self) -> int:
+        """How many votes win."""
+        return len(self._voters) // 2 + 1
+
+    @property
+    def won(self) -> bool:
+        """Whether a majority has granted."""
+        return len(self.granted) >= self.needed
+
+    @property
+    def lost(self) -> bool:
+        """Whether a majority cannot be reached any more."""
+        return len(self._voters) - len(self.refused) < self.needed
+
+    @property
+    def silent(self) -> list[str]:
+        """The voters that have not answered, sorted."""
+        return sorted(self._voters - self.granted - self.refused.keys())
