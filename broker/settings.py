@@ -1,0 +1,124 @@
+"""What a broker is told to be: qpidd's options, of which `OPTIONS` is the one table, and the settings read from them.
+
+Life: `broker.options.gather` reads the texts of all sources, `BrokerSettings.from_values` checks what concerns several options at
+once and freezes the result; nothing changes it afterwards. The command's options and the reference page are made from the table.
+
+Invariants: a broker listens on loopback unless it is told otherwise, because it cannot tell friend from foe yet (`--auth`); every
+bound has a default in `broker.core.limits`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+from broker.core import limits
+from broker.options import Option, SettingsError, folder, number, one_of, size
+
+LOG_LEVELS = ("trace", "debug", "info", "notice", "warning", "error", "critical")
+MAX_FRAME_SIZE = limits.SESSION_WINDOW_BYTES // 16
+"""proton counts a session's window in frames: larger ones would leave it too few."""
+MAX_MESSAGE_SIZE = limits.MAX_BATCH_BYTES - limits.BATCH_TARGET_BYTES
+"""A batch takes another message until it has its target size, and must hold even the largest one then."""
+
+
+def _interfaces(value: str) -> tuple[str, ...]:
+    """IP addresses to listen on, with commas between them; `localhost` is 127.0.0.1."""
+    found: list[str] = []
+    for part in value.split(","):
+        name = "127.0.0.1" if part.strip() == "localhost" else part.strip()
+        try:
+            found.append(str(ip_address(name)))
+        except ValueError:
+            raise ValueError(f"{name!r} is not an IP address to listen on (0.0.0.0 or :: stand for all)") from None
+    return tuple(dict.fromkeys(found))
+
+
+def _auth(value: str) -> bool:
+    if one_of("yes", "no")(value) == "yes":
+        raise ValueError(
+            "authentication is not available in this version: say --auth no, and let the broker listen on loopback or on a "
+            "protected network only"
+        )
+    return False
+
+
+def _log_level(value: str) -> str:
+    """qpidd writes `notice+` for notice and all above."""
+    return one_of(*LOG_LEVELS)(value.strip().lower().removesuffix("+"))
+
+
+OPTIONS = (
+    Option("port", number(0, 65_535), 5672, "PORT", "Listen on this TCP port; 0 takes any that is free.", short="p"),
+    Option("interface", _interfaces, ("127.0.0.1",), "IP,...", "Listen on these addresses; 0.0.0.0 or :: stand for all."),
+    Option("data-dir", folder, Path("~/.qpidd"), "DIR", "Keep the store in this folder; it is made when it is missing."),
+    Option("auth", _auth, False, "yes|no", "Demand authentication. Only `no` can be chosen in this version."),
+    Option("max-connections", number(1, 100_000), limits.MAX_CONNECTIONS, "N", "Serve at most so many connections at once."),
+    Option("max-frame-size", size(512, MAX_FRAME_SIZE), limits.MAX_FRAME_BYTES, "BYTES", "Take AMQP frames up to this size."),
+    Option(
+        "max-message-size",
+        size(1, MAX_MESSAGE_SIZE),
+        limits.MAX_MESSAGE_BYTES,
+        "BYTES",
+        "Take messages up to this size; a larger one is refused.",
+    ),
+    Option(
+        "default-queue-limit",
+        size(1, 1024**4),
+        limits.MAX_QUEUE_BYTES,
+        "BYTES",
+        "Let a queue that says nothing else hold this much.",
+    ),
+    Option("telemetry-dir", folder, None, "DIR", "Write replication lag into files in this folder; without it none are written."),
+    Option("telemetry-interval-ms", number(100, 3_600_000), 1000, "MS", "Take a sample of the lag this often, in ms."),
+    Option("log-enable", _log_level, "notice", "LEVEL+", f"Write messages of this level and above: {', '.join(LOG_LEVELS)}."),
+)
+"""Everything that a broker by itself can be told. `ha.settings.OPTIONS` has what concerns the cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings:
+    """A broker's settings. Sizes in bytes, times as their names say, fields named after the options of `OPTIONS`."""
+
+    port: int
+    interface: tuple[str, ...]
+    data_dir: Path
+    auth: bool
+    max_connections: int
+    max_frame_size: int
+    max_message_size: int
+    default_queue_limit: int
+    telemetry_dir: Path | None
+    telemetry_interval_ms: int
+    log_enable: str
+    """The lowest level that is written, one of LOG_LEVELS."""
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> BrokerSettings:
+        """The settings for these values by field name (as `gather` gives them, other tables' among them); the rest by default.
+
+        SettingsError when the folders cannot be (no home for `~`, one folder for two purposes).
+        """
+        own = {option.field: values.get(option.field, option.default) for option in OPTIONS}
+        for name in ("data_dir", "telemetry_dir"):
+            own[name] = _at_home(name, own[name])
+        if own["data_dir"] == own["telemetry_dir"]:
+            raise SettingsError(f"--telemetry-dir and --data-dir are the same folder, {own['data_dir']}: give each its own")
+        return cls(**own)
+
+    @property
+    def exposed(self) -> bool:
+        """Whether other machines can reach this broker, which serves anybody who reaches it while `auth` is off."""
+        return not all(ip_address(one).is_loopback for one in self.interface)
+
+
+def _at_home(name: str, path: Path | None) -> Path | None:
+    try:
+        return path.expanduser() if path is not None else None
+    except RuntimeError:
+        raise SettingsError(
+            f"--{name.replace('_', '-')} {path}: there is no home folder for `~`; name the folder in full"
+        ) from None

@@ -1,0 +1,92 @@
+"""A broker's settings: safe where nothing is said, refused where they cannot be."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from broker.core import limits
+from broker.options import Option, SettingsError, gather, show
+from broker.settings import OPTIONS, BrokerSettings
+
+
+def settings(**given: str) -> BrokerSettings:
+    return BrokerSettings.from_values(gather(OPTIONS, given, {}))
+
+
+def test_a_broker_that_is_told_nothing_listens_on_loopback_only() -> None:
+    assert settings().interface == ("127.0.0.1",)
+    assert not settings().exposed
+
+
+def test_every_address_but_loopback_exposes_the_broker() -> None:
+    assert not settings(interface="127.0.0.1,::1").exposed
+    assert settings(interface="127.0.0.1,192.0.2.1").exposed
+    assert settings(interface="0.0.0.0").exposed
+    assert settings(interface="::").exposed
+
+
+def test_interfaces_are_addresses_named_once_each() -> None:
+    assert settings(interface="localhost, 127.0.0.1,::1").interface == ("127.0.0.1", "::1")
+    for wrong in ("eth0", "", "127.0.0.1,", "300.0.0.1", "127.0.0.1:5672"):
+        with pytest.raises(SettingsError, match=r"^--interface: .* is not an IP address to listen on"):
+            settings(interface=wrong)
+
+
+def test_authentication_that_is_not_there_cannot_be_asked_for() -> None:
+    assert settings(auth="no").auth is False
+    with pytest.raises(
+        SettingsError, match=r"^--auth: authentication is not available in this version: .*loopback or on a protected"
+    ):
+        settings(auth="yes")
+
+
+def test_the_table_and_the_settings_name_the_same_things() -> None:
+    assert [option.field for option in OPTIONS] == [field.name for field in fields(BrokerSettings)]
+
+
+@pytest.mark.parametrize("option", [option for option in OPTIONS if option.default is not None], ids=lambda option: option.name)
+def test_every_default_is_a_value_that_could_be_written(option: Option) -> None:
+    assert option.parse(show(option.default)) == option.default
+
+
+@pytest.mark.parametrize("level, written", [("notice+", "notice"), ("DEBUG", "debug"), ("error+", "error")])
+def test_log_levels_may_be_written_as_qpidd_writes_them(level: str, written: str) -> None:
+    assert settings(log_enable=level).log_enable == written
+
+
+def test_an_unknown_log_level_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(
+        SettingsError, match="--log-enable: 'loud' is not one of trace, debug, info, notice, warning, error, critical"
+    ):
+        settings(log_enable="loud")
+
+
+def test_folders_may_lie_in_the_home_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert settings().data_dir == tmp_path / ".qpidd"
+    assert settings(telemetry_dir="~/lag").telemetry_dir == tmp_path / "lag"
+
+
+def test_a_home_that_nobody_has_is_told() -> None:
+    with pytest.raises(SettingsError, match=r"--data-dir ~nobody-has-this-name/x: there is no home folder"):
+        settings(data_dir="~nobody-has-this-name/x")
+
+
+def test_one_folder_cannot_be_store_and_telemetry() -> None:
+    with pytest.raises(SettingsError, match="--telemetry-dir and --data-dir are the same folder, /srv/x"):
+        settings(data_dir="/srv/x", telemetry_dir="/srv/x/")
+
+
+def test_settings_can_be_made_without_texts_for_use_from_code(tmp_path: Path) -> None:
+    made = BrokerSettings.from_values({"data_dir": tmp_path, "port": 0, "ha_cluster": True})
+    assert (made.data_dir, made.port, made.max_connections) == (tmp_path, 0, limits.MAX_CONNECTIONS)
+
+
+def test_a_message_of_the_largest_size_still_fits_a_batch_that_is_nearly_full() -> None:
+    largest = settings(max_message_size="63M").max_message_size
+    assert limits.BATCH_TARGET_BYTES + largest <= limits.MAX_BATCH_BYTES
+    with pytest.raises(SettingsError, match=r"--max-message-size: '64M' is not a size from 1 to 63M"):
+        settings(max_message_size="64M")
