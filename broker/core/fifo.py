@@ -59,7 +59,8 @@ class Chunk:
 
     def remove(self, start: int, stop: int) -> tuple[int, int]:
         """Let the messages at [start, stop) die. Returns how many were alive, and their bytes."""
-        start, stop = max(start, self.start), min(stop, self.stop)
+        start = start if start > self.start else self.start
+        stop = stop if stop < self.stop else self.stop
         if start >= stop:
             return 0, 0
         offsets, dead = self.offsets, self.dead
@@ -76,11 +77,13 @@ class Chunk:
             if n == 1:
                 if dead[start]:
                     return 0, 0
-            elif dead.find(1, start, stop) >= 0:
-                stretches = list(_live_stretches(dead, start, stop))
-                n = sum(hi - lo for lo, hi in stretches)
-                nbytes = sum(offsets[hi] - offsets[lo] for lo, hi in stretches)
-            dead[start:stop] = b"\1" * (stop - start)
+                dead[start] = 1
+            else:
+                if dead.find(1, start, stop) >= 0:
+                    stretches = list(_live_stretches(dead, start, stop))
+                    n = sum(hi - lo for lo, hi in stretches)
+                    nbytes = sum(offsets[hi] - offsets[lo] for lo, hi in stretches)
+                dead[start:stop] = b"\1" * (stop - start)
             if n < self.live:
                 if start == self.start:
                     self.start = dead.find(0, stop, self.stop)
@@ -287,11 +290,13 @@ class Fifo:
     def remove(self, first_seq: int, count: int) -> tuple[int, int]:
         """Drop these messages for good, in whatever state. Returns how many were alive, and their bytes; again gives (0, 0)."""
         end, cursor = first_seq + count, self._cursor
-        n_before, nbytes = self._drop(first_seq, end if end < cursor else cursor) if first_seq < cursor else (0, 0)
-        n = n_before
-        if end > cursor:
+        if end <= cursor:
+            n, nbytes = self._drop(first_seq, end)
+            n_before = n
+        else:
+            n_before, nbytes_before = self._drop(first_seq, cursor)
             n_after, nbytes_after = self._drop(max(first_seq, cursor), end)
-            n, nbytes = n + n_after, nbytes + nbytes_after
+            n, nbytes = n_before + n_after, nbytes_before + nbytes_after
         if n:
             self.depth -= n
             self.live_bytes -= nbytes
@@ -317,6 +322,32 @@ class Fifo:
                 for lo, hi in _live_stretches(chunk.dead, max(first_seq - base, chunk.start), min(end - base, chunk.stop)):
                     for sequence in range(base + lo, base + hi):
                         self._counts[sequence] = self._counts.get(sequence, 0) + by
+
+    @property
+    def has_counts(self) -> bool:
+        """Whether any message has a delivery count that is not 0."""
+        return bool(self._counts)
+
+    def message(self, sequence: int) -> bytes | None:
+        """This message's bytes; None when it is not on the queue."""
+        chunk = self._chunk_of(sequence)
+        if chunk is None or not chunk.is_live(sequence - chunk.first_seq):
+            return None
+        position = sequence - chunk.first_seq
+        return chunk.data[chunk.offsets[position] : chunk.offsets[position + 1]]
+
+    def release_all(self) -> None:
+        """Make every acquired message available again: the reign in which they were acquired has ended."""
+        self._cursor = self.head_seq
+        self._released.clear()
+        self._heap.clear()
+        self.acquired = 0
+
+    def skip_to(self, next_seq: int) -> None:
+        """The next message gets this sequence: those in between were here before this queue was loaded. ValueError when it would go back."""
+        if next_seq < self.next_seq:
+            raise ValueError(f"sequence {next_seq} was given already: the next one is {self.next_seq}")
+        self.next_seq = next_seq
 
     def delivery_count(self, sequence: int) -> int:
         """How often delivery of this message is known to have failed."""
@@ -396,8 +427,8 @@ class Fifo:
         """Let messages die; chunks without live ones go. Returns how many were alive, and their bytes."""
         firsts, chunks = self._firsts, self._chunks
         n = nbytes = 0
-        place = bisect_right(firsts, first_seq) - 1
-        place = max(place, self._front)
+        found, front = bisect_right(firsts, first_seq) - 1, self._front
+        place = found if found > front else front
         while place < len(firsts) and (base := firsts[place]) < end_seq:
             chunk = chunks[place]
             if chunk is not None:

@@ -204,13 +204,15 @@ class BatchBuilder:
         self._explicit: list[tuple[int, int, list[bytes]]] = []
         self._enqueues: dict[int, tuple[int, list[bytes]]] = {}
         self._dequeues: dict[int, list[int]] = {}
-        self._counts: dict[tuple[int, int], list[int]] = {}
+        self._counts: dict[int, dict[int, int]] = {}
         self._defines: list[bytes] = []
         self._members: bytes | None = None
         self.nbytes = 0
 
     def __bool__(self) -> bool:
-        return bool(self._enqueues or self._explicit or self._dequeues or self._defines or self._counts or self._members is not None)
+        return bool(
+            self._enqueues or self._explicit or self._dequeues or self._defines or self._counts or self._members is not None
+        )
 
     def messages_for(self, queue: int, first_seq: int) -> list[bytes]:
         """The list to append encoded messages of this queue to; `first_seq` is the sequence of the first one, if it is new."""
@@ -236,8 +238,9 @@ class BatchBuilder:
         return not (self._enqueues or self._explicit or self._defines or self._counts or self._members is not None)
 
     def count(self, queue: int, sequence: int, by: int = 1) -> None:
-        """Raise a message's delivery count by 1 to 255."""
-        self._counts.setdefault((queue, by), []).append(sequence)
+        """Raise a message's delivery count. Calls for one message add up, to 255 a batch at the most."""
+        raised = self._counts.setdefault(queue, {})
+        raised[sequence] = min(raised.get(sequence, 0) + by, 255)
 
     def define(self, change: dict[str, Any]) -> None:
         """Add a change of definitions (see broker.core.state for its forms)."""
@@ -276,10 +279,11 @@ class BatchBuilder:
             for first_seq, count in runs_of(sequences):
                 heads.append(_HEAD.pack(Kind.DEQUEUE, 0, 0, queue, first_seq, count, 0))
                 records += count
-        for (queue, by), sequences in self._counts.items():
-            for first_seq, count in runs_of(sequences):
-                heads.append(_HEAD.pack(Kind.COUNT, by, 0, queue, first_seq, count, 0))
-                records += count
+        for queue, raised in self._counts.items():
+            for by in sorted(set(raised.values())):
+                for first_seq, count in runs_of(sequence for sequence, n in raised.items() if n == by):
+                    heads.append(_HEAD.pack(Kind.COUNT, by, 0, queue, first_seq, count, 0))
+                    records += count
         flags = 0
         if self._members is not None:
             heads.append(_HEAD.pack(Kind.MEMBERS, 0, 0, 0, 0, 1, len(self._members)))

@@ -1,0 +1,1 @@
+"""Consensus messages as AMQP transfers. Start with `replication_link.py`."""

@@ -1,0 +1,1 @@
+"""Connections between the members of a cluster. Start with `peers.py`."""

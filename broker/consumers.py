@@ -1,0 +1,240 @@
+"""Messages on their way out: from a queue to the links that take from it, and back when they were not wanted.
+
+Life of a subscription: a client attaches a receiving link to a queue; while it has credit, `dispatch` gives it messages in order, sharing a queue
+among its subscriptions in turn; an acquired message is gone for good when its dequeue is committed, and back in its old place when it is released, or the link
+or the reign ends. A browsing subscription only looks.
+
+A mailbox is a node of one link: the volatile place for answers that a client asks for with a dynamic source. It dies with its link.
+
+Invariants: a message is acquired by one subscription at a time; a settled `accepted` of a consumer is confirmed only when its dequeue
+is committed; what waits unsettled on a link is bounded by the client's credit and by `limits.MAX_UNSETTLED_PER_LINK`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from cproton_ffi import lib
+
+from broker.amqp.engine import ACCEPTED, MODIFIED, REJECTED, RELEASED, Sender
+from broker.core import limits, message
+from broker.core.fifo import Lot
+from broker.core.nodes import QueueNode
+from broker.ledger import Ledger
+
+_TURN_MESSAGES = 256
+_TURN_BYTES = 1 << 20
+
+
+class ConsumerHost(Protocol):
+    """What a subscription needs of its broker."""
+
+    def ledger_of(self, node: QueueNode) -> Ledger:
+        """The ledger that holds this queue's messages."""
+
+    def touched(self, link: Sender) -> None:
+        """The link's connection has output."""
+
+    def dispatch_soon(self, node: QueueNode) -> None:
+        """The queue has messages to give out again."""
+
+    def dead_letter(self, node: QueueNode, data: bytes, done: Callable[[], None]) -> bool:
+        """Send a rejected message to the queue's alternate exchange; `done` when it is safe there. False: there is none."""
+
+
+class Subscription:
+    """A client's receiving link on a queue."""
+
+    __slots__ = ("browse", "cursor", "delivered", "first_acquirer_below", "host", "link", "node", "presettled")
+
+    def __init__(self, host: ConsumerHost, link: Sender, node: QueueNode, *, browse: bool) -> None:
+        self.host = host
+        self.link = link
+        self.node = node
+        self.browse = browse
+        self.presettled = link.presettled
+        self.cursor = 0
+        self.delivered = 0
+
+    def room(self) -> int:
+        """How many messages may go out on it now."""
+        link = self.link
+        credit = link.credit
+        if credit <= 0 or link.buffered_bytes > limits.MAX_OUTPUT_BYTES:
+            return 0
+        return min(credit, limits.MAX_UNSETTLED_PER_LINK - len(link.unsettled), _TURN_MESSAGES)
+
+    def deliver(self, lots: list[Lot]) -> None:
+        """Send these messages."""
+        link = self.link
+        messages = self.node.messages
+        assert messages is not None
+        counts = messages.fifo.has_counts
+        for lot in lots:
+            first = lot.chunk.first_seq
+            keys = range(first + lot.start, first + lot.stop)
+            if counts and any(map(messages.fifo.delivery_count, keys)):
+                self._redeliver(lot)
+            else:
+                link.send(lot.chunk.data, lot.chunk.offsets, lot.start, lot.stop, keys, self.presettled)
+            self.delivered += lot.stop - lot.start
+            link.engine.messages_out += lot.stop - lot.start
+        if self.presettled and not self.browse:
+            ledger = self.host.ledger_of(self.node)
+            for lot in lots:
+                first = lot.chunk.first_seq
+                ledger.dequeue(messages.number, range(first + lot.start, first + lot.stop))
+        self.host.touched(link)
+
+    def _redeliver(self, lot: Lot) -> None:
+        """Messages whose header must say that delivery has failed before."""
+        assert self.node.messages is not None
+        fifo = self.node.messages.fifo
+        offsets, data = lot.chunk.offsets, lot.chunk.data
+        for position in range(lot.start, lot.stop):
+            sequence = lot.chunk.first_seq + position
+            one = data[offsets[position] : offsets[position + 1]]
+            count = fifo.delivery_count(sequence)
+            if count:
+                one = message.with_delivery_state(one, message.header(one).delivery_count + count, False)
+            self.link.send_one(one, sequence, self.presettled)
+
+    # ---- what comes back
+
+    def outcomes(self) -> None:
+        """Take the outcomes that have come on the link."""
+        link, node = self.link, self.node
+        came, link.outcomes = link.outcomes, []
+        if self.browse or node.messages is None:
+            link.settle([delivery for delivery, _, _, _ in came])
+            return
+        ledger = self.host.ledger_of(node)
+        taken: list[int] = []
+        confirm: list[Any] = []
+        settled: list[Any] = []
+        back: list[int] = []
+        for delivery, sequence, outcome, is_settled in came:
+            if outcome == ACCEPTED:
+                taken.append(sequence)
+                (settled if is_settled else confirm).append(delivery)
+            elif outcome == REJECTED or (outcome == MODIFIED and self._undeliverable(delivery)):
+                self._rejected(ledger, sequence)
+                settled.append(delivery)
+            else:
+                if outcome == MODIFIED and lib.pn_disposition_is_failed(lib.pn_delivery_remote(delivery)):
+                    ledger.count(node.messages.number, sequence)
+                back.append(sequence)
+                settled.append(delivery)
+        if taken:
+            ledger.dequeue(node.messages.number, taken, link if confirm else None, confirm)
+        link.settle(settled, 0)
+        if back:
+            node.messages.fifo.release(back)
+            self.host.dispatch_soon(node)
+        self.host.touched(link)
+
+    @staticmethod
+    def _undeliverable(delivery: Any) -> bool:
+        return bool(lib.pn_disposition_is_undeliverable(lib.pn_delivery_remote(delivery)))
+
+    def _rejected(self, ledger: Ledger, sequence: int) -> None:
+        """A rejected message goes to the alternate exchange if there is one, and off the queue in any case."""
+        node = self.node
+        assert node.messages is not None
+        number = node.messages.number
+        data = node.messages.fifo.message(sequence)
+        if data is None or not self.host.dead_letter(node, data, lambda: ledger.dequeue(number, (sequence,))):
+            ledger.dequeue(number, (sequence,))
+
+    def end(self) -> None:
+        """The link is gone: what it had acquired goes back to its place."""
+        link, node = self.link, self.node
+        queue: Queueing = node.context
+        if self in queue.subscriptions:
+            queue.subscriptions.remove(self)
+        sequences = list(link.unsettled.values())
+        link.unsettled.clear()
+        if node.messages is not None and not self.browse:
+            # Outcomes that came but were not looked at, and the unsettled rest: volatile acquisitions end with the link.
+            sequences += [sequence for _, sequence, outcome, _ in link.outcomes if outcome != ACCEPTED]
+            accepted = [sequence for _, sequence, outcome, _ in link.outcomes if outcome == ACCEPTED]
+            if accepted:
+                self.host.ledger_of(node).dequeue(node.messages.number, accepted)
+            if sequences:
+                node.messages.fifo.release(sequences)
+                self.host.dispatch_soon(node)
+
+
+class Queueing:
+    """What a queue node carries at run time on a serving broker: its subscriptions in turn, and producers that send to it."""
+
+    __slots__ = ("producers", "subscriptions")
+
+    def __init__(self) -> None:
+        self.subscriptions: deque[Subscription] = deque()
+        self.producers: set[Any] = set()
+
+
+def dispatch(node: QueueNode) -> None:
+    """Give out what is available, in turn among the subscriptions that have room."""
+    queueing: Queueing | None = node.context
+    if queueing is None or node.messages is None or not queueing.subscriptions:
+        return
+    fifo = node.messages.fifo
+    subscriptions = queueing.subscriptions
+    idle = 0
+    while idle < len(subscriptions):
+        subscription = subscriptions[0]
+        subscriptions.rotate(-1)
+        room = subscription.room()
+        lots: list[Lot] = []
+        if room > 0:
+            if subscription.browse:
+                lots, subscription.cursor = fifo.browse(subscription.cursor, room, _TURN_BYTES)
+            elif fifo.available:
+                lots = fifo.acquire(room, _TURN_BYTES)
+        if lots:
+            subscription.deliver(lots)
+            idle = 0
+        else:
+            if room > 0 and subscription.link.draining:
+                subscription.link.drained()
+                subscription.host.touched(subscription.link)
+            idle += 1
+
+
+class Mailbox:
+    """The volatile node behind a dynamic source: messages go straight to its one link, or wait, boundedly, for credit."""
+
+    __slots__ = ("_nbytes", "_waiting", "address", "host", "link")
+
+    def __init__(self, host: ConsumerHost, link: Sender, address: str) -> None:
+        self.host = host
+        self.link = link
+        self.address = address
+        self._waiting: deque[bytes] = deque()
+        self._nbytes = 0
+
+    def put(self, data: bytes) -> None:
+        """Send or keep a message. When it is full the oldest goes: whoever asks so much at once does not read the answers."""
+        self._waiting.append(data)
+        self._nbytes += len(data)
+        while len(self._waiting) > limits.MAILBOX_MESSAGES or (self._nbytes > limits.MAILBOX_BYTES and len(self._waiting) > 1):
+            self._nbytes -= len(self._waiting.popleft())
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what there is credit for. Nothing is redelivered: it is settled as it goes."""
+        while self._waiting and self.link.credit > 0:
+            data = self._waiting.popleft()
+            self._nbytes -= len(data)
+            self.link.send_one(data, None, True)
+            self.link.engine.messages_out += 1
+        if self.link.open and self.link.draining and not self._waiting:
+            self.link.drained()
+        self.host.touched(self.link)
+
+
+__all__ = ["RELEASED", "ConsumerHost", "Mailbox", "Queueing", "Subscription", "dispatch"]

@@ -1,0 +1,134 @@
+"""Every bound of the broker, in one place.
+
+Nothing that a client, a peer or an operator sends may make the broker grow without end: each thing that can grow has a bound
+here, and what would pass it is refused with a text that names the bound. Sizes are in bytes and times in seconds, as the names
+say. Where the sentence says "by default", a setting may change it.
+"""
+
+from __future__ import annotations
+
+KIB = 1024
+MIB = 1024 * KIB
+
+MAX_FRAME_BYTES = 64 * KIB
+"""Largest AMQP frame that we announce to clients; larger messages come in several frames."""
+
+SESSION_WINDOW_BYTES = 16 * MIB
+"""Incoming capacity of a session: proton counts its window in frames, and smaller ones were measured to halve the throughput."""
+
+MAX_MESSAGE_BYTES = 16 * MIB
+"""Largest encoded message by default: announced on attach, and a larger one is refused with amqp:link:message-size-exceeded."""
+
+MAX_CONNECTIONS = 10_000
+"""Connections at a time; one more is closed with amqp:resource-limit-exceeded. (Open files may set a lower bound.)"""
+
+MAX_SESSIONS_PER_CONNECTION = 256
+"""Sessions of one connection: announced as channel-max of this minus one."""
+
+MAX_LINKS_PER_SESSION = 1024
+"""Links of one session: announced as handle-max of this minus one."""
+
+MAX_LINKS_PER_CONNECTION = 4096
+"""Links of one connection over all its sessions; one more is detached with amqp:resource-limit-exceeded."""
+
+CREDIT_WINDOW = 1000
+"""Messages that a producer's link may send ahead of our settling them."""
+
+MAX_UNSETTLED_PER_LINK = 5000
+"""Deliveries to one consumer that it has not settled: no more are sent, whatever its credit."""
+
+OPEN_TIMEOUT_S = 10.0
+"""How long a new connection may take from the TCP handshake to the AMQP Open before it is dropped."""
+
+IDLE_TIMEOUT_S = 60.0
+"""Idle time-out that we announce by default; a connection silent for longer is taken to be dead."""
+
+MAX_OUTPUT_BYTES = 1 * MIB
+"""Encoded bytes that may wait for a slow client's socket before its links are given no more messages."""
+
+BATCH_TARGET_BYTES = 1 * MIB
+"""A batch with this much payload is sealed, and the rest of the turn goes into the next one."""
+
+MAX_BATCH_BYTES = 64 * MIB
+"""No batch is larger, and one that says it is, is taken to be damaged: the largest message and its company must fit."""
+
+MAX_QUEUES = 50_000
+"""Queues of one broker, exclusive and temporary ones included."""
+
+MAX_EXCHANGES = 10_000
+"""Exchanges of one broker."""
+
+MAX_BINDINGS_PER_EXCHANGE = 100_000
+"""Bindings of one exchange."""
+
+MAX_BINDING_ARGUMENTS = 64
+"""Arguments of one binding: a headers exchange compares each of them with each message."""
+
+MAX_NAME_BYTES = 255
+"""UTF-8 bytes of a name (queue, exchange, container, link) or of a binding key: what AMQP 0-10 allows, and so Qpid's tools."""
+
+MAX_SUBJECT_CHARS = 1024
+"""Characters of a subject that topic patterns are compared with; a longer one is matched by "#" alone, and its route not kept."""
+
+MAX_MEMORY_BYTES = 4096 * MIB
+"""Encoded messages in memory over all queues, by default: above it producers get no credit until consumers have made room."""
+
+MAX_QUEUE_BYTES = 1024 * MIB
+"""Encoded messages of one queue, by default (queue argument max-bytes): above it its policy decides, refuse or evict."""
+
+MAX_CONSUMERS_PER_QUEUE = 10_000
+"""Consumers and browsers of one queue."""
+
+MAX_TURN_MESSAGES = 1000
+"""Messages given to one consumer before the next one has its turn."""
+
+MAX_TURN_BYTES = 1 * MIB
+"""Bytes given to one consumer before the next one has its turn."""
+
+MAX_AMQP_DEPTH = 32
+"""Lists, maps, arrays and descriptors within one another in the sections of a message that the broker reads."""
+
+MAX_AMQP_ITEMS = 65_536
+"""Values in one section that the broker decodes: an AMQP array may claim four thousand million elements in ten bytes."""
+
+MAX_REQUEST_BYTES = 1 * MIB
+"""Body of a management request."""
+
+MAX_RESPONSE_BYTES = 8 * MIB
+"""Body of a management response; a longer list is to be asked for in parts (offset and count)."""
+
+MAX_QUERY_ROWS = 50_000
+"""Rows of one management query response."""
+
+MAX_ROUTES_CACHED = 4096
+"""Subjects whose routes an exchange remembers."""
+
+MAX_URL_BYTES = 8 * KIB
+"""A broker URL, addresses and credentials together."""
+
+MAX_URL_ADDRESSES = 64
+"""Addresses in a broker URL."""
+
+FLOW_STOP_RATIO = 0.8
+"""A queue fuller than this part of its limits gives its producers no more credit."""
+
+FLOW_RESUME_RATIO = 0.7
+"""A queue that has become emptier than this part of its limits gives them credit again."""
+
+MAILBOX_MESSAGES = 10_000
+"""Answers that wait on a dynamic source for a client that gives no credit; the oldest go first."""
+
+MAILBOX_BYTES = 16 * MIB
+"""The same in bytes."""
+
+MAX_HISTORY = 100
+"""Reigns of primaries that a cluster remembers."""
+
+PEER_CREDIT = 10_000
+"""Messages that a member may send before this broker has looked at them."""
+
+PEER_MESSAGE_BYTES = 256 * MIB
+"""The largest message between members: one batch that is larger than usual."""
+
+PEER_BUFFER_BYTES = 64 * MIB
+"""Bytes kept for a member that does not read, before its link is started anew."""

@@ -1,0 +1,391 @@
+"""Addresses → nodes: queues and exchanges of both logs in one namespace, with the routing between them.
+
+Life of the registry: `rebuild` makes it from the states (at start, after a snapshot); `follow` keeps it level with each definition that
+a log applied. It holds no messages and decides nothing; `plan_*` turn a wish (a queue to create, a binding) into the change to
+propose and the log to propose it to, or refuse it with a status and a text.
+
+An address names a queue or an exchange; `exchange/key` names an exchange with a routing key (subject). A queue is found first.
+
+Invariants: a name is one queue and one exchange at most, over both logs; every QueueNode that is not of level `configuration` has its
+messages; the binding between two replicated objects is replicated, any other belongs to the local log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from broker.core import limits
+from broker.core.exchange import Exchange, fault_of
+from broker.core.state import Change, Messages, State
+
+BUILT_IN = {"": "direct", "amq.direct": "direct", "amq.topic": "topic", "amq.fanout": "fanout", "amq.match": "headers"}
+LEVELS = ("all", "configuration", "none")
+KINDS = ("direct", "topic", "fanout", "headers")
+CLUSTER, LOCAL = "cluster", "local"
+
+
+class Refused(Exception):
+    """A wish that cannot be: `status` is the management status (HTTP's numbers), the text says what and why."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.text = text
+
+
+@dataclass(slots=True, eq=False)
+class QueueNode:
+    """A queue at run time. `proposed_seq` is the sequence that the next message proposed for it gets (primary only)."""
+
+    definition: Change
+    log: str
+    messages_log: str
+    messages: Messages | None
+    proposed_seq: int = 1
+    proposed_bytes: int = 0
+    max_count: int = 0
+    max_bytes: int = 0
+    context: Any = None
+
+    @property
+    def name(self) -> str:
+        """The queue's name."""
+        return str(self.definition["name"])
+
+    @property
+    def uuid(self) -> str:
+        """Its identity, never used again after deletion."""
+        return str(self.definition["uuid"])
+
+    @property
+    def replicated(self) -> bool:
+        """Whether the definition is in the cluster's log."""
+        return self.log == CLUSTER
+
+    @property
+    def depth(self) -> int:
+        """Messages on the queue."""
+        return 0 if self.messages is None else self.messages.fifo.depth
+
+
+@dataclass(slots=True, eq=False)
+class ExchangeNode:
+    """An exchange at run time."""
+
+    definition: Change
+    log: str
+    routing: Exchange
+    received: int = 0
+    routed: int = 0
+    dropped: int = 0
+
+    @property
+    def name(self) -> str:
+        """The exchange's name."""
+        return str(self.definition["name"])
+
+    @property
+    def uuid(self) -> str:
+        """Its identity; a built-in one's is its name."""
+        return str(self.definition["uuid"])
+
+    @property
+    def built_in(self) -> bool:
+        """Whether it is there on every broker from the start, and cannot be deleted."""
+        return self.uuid == self.name
+
+    @property
+    def replicated(self) -> bool:
+        """Whether every broker of the cluster has it."""
+        return self.log == CLUSTER or self.built_in
+
+
+class Nodes:
+    """The registry. `clustered` says whether there is a cluster log; without one everything is local."""
+
+    def __init__(self, *, clustered: bool, default_level: str = "none", default_queue_bytes: int = limits.MAX_QUEUE_BYTES) -> None:
+        self.clustered = clustered
+        self.default_level = default_level
+        self.default_queue_bytes = default_queue_bytes
+        self.queues: dict[str, QueueNode] = {}
+        self.exchanges: dict[str, ExchangeNode] = {}
+        self._queues_by_uuid: dict[str, QueueNode] = {}
+        self._exchanges_by_uuid: dict[str, ExchangeNode] = {}
+        self._dangling: list[Change] = []
+        self._states: dict[str, State] = {}
+        self.rebuild({})
+
+    # ---- following the logs
+
+    def rebuild(self, states: dict[str, State]) -> None:
+        """Forget everything and read these states: log name → state."""
+        contexts = {uuid: node.context for uuid, node in self._queues_by_uuid.items()}
+        self._states = dict(states)
+        self.queues, self._queues_by_uuid, self._dangling = {}, {}, []
+        self.exchanges, self._exchanges_by_uuid = {}, {}
+        for name, kind in BUILT_IN.items():
+            definition = {"uuid": name, "name": name, "kind": kind, "level": "configuration", "durable": True, "arguments": {}}
+            self._add_exchange(LOCAL, definition | {"alternate": ""})
+        for log, state in states.items():
+            for change in (*state.exchanges.values(), *state.queues.values()):
+                self.follow(log, change)
+        for state in states.values():
+            for change in state.stores.values():
+                self.follow(LOCAL, change)
+        for log, state in states.items():
+            for change in state.bindings.values():
+                self.follow(log, change)
+        for uuid, context in contexts.items():
+            if uuid in self._queues_by_uuid:
+                self._queues_by_uuid[uuid].context = context
+
+    def follow(self, log: str, change: Change) -> QueueNode | None:
+        """Take up a definition that `log` has applied. Returns the queue that it removed, if it did."""
+        match change["op"]:
+            case "queue-add":
+                self._add_queue(log, change)
+            case "queue-del":
+                return self._remove_queue(change["uuid"])
+            case "store-add":
+                node = self._queues_by_uuid.get(change["uuid"])
+                if node is not None:
+                    node.messages = self._states[log].by_uuid[change["uuid"]]
+            case "exchange-add":
+                self._add_exchange(log, change)
+            case "exchange-del":
+                node_gone = self._exchanges_by_uuid.pop(change["uuid"], None)
+                if node_gone is not None:
+                    del self.exchanges[node_gone.name]
+            case "bind":
+                self._bind(change)
+            case "unbind":
+                exchange = self._exchanges_by_uuid.get(change["exchange"])
+                if exchange is not None:
+                    exchange.routing.unbind(change["queue"], change["key"])
+            case _:
+                pass
+        return None
+
+    def _add_queue(self, log: str, change: Change) -> None:
+        messages_log = log if change["level"] != "configuration" else LOCAL
+        state = self._states.get(messages_log)
+        messages = None if state is None else state.by_uuid.get(change["uuid"])
+        node = QueueNode(change, log, messages_log, messages)
+        arguments = change["arguments"]
+        node.max_count = int(arguments.get("qpid.max_count", 0))
+        node.max_bytes = int(arguments.get("qpid.max_size", self.default_queue_bytes))
+        self.queues[node.name] = node
+        self._queues_by_uuid[node.uuid] = node
+        self.exchanges[""].routing.bind(node.uuid, node.name, {})
+
+    def _remove_queue(self, uuid: str) -> QueueNode | None:
+        node = self._queues_by_uuid.pop(uuid, None)
+        if node is not None:
+            del self.queues[node.name]
+            for exchange in self.exchanges.values():
+                exchange.routing.unbind_queue(uuid)
+        return node
+
+    def _add_exchange(self, log: str, change: Change) -> None:
+        node = ExchangeNode(change, log, Exchange(change["name"], change["kind"]))
+        self.exchanges[node.name] = node
+        self._exchanges_by_uuid[node.uuid] = node
+
+    def _bind(self, change: Change) -> None:
+        exchange = self._exchanges_by_uuid.get(change["exchange"])
+        if exchange is not None and change["queue"] in self._queues_by_uuid:
+            exchange.routing.bind(change["queue"], change["key"], change["arguments"])
+
+    def orphans(self) -> list[Change]:
+        """Changes for the local log that clear away what it holds about objects which the cluster's log has deleted."""
+        state = self._states.get(LOCAL)
+        if state is None:
+            return []
+        found: list[Change] = [{"op": "store-del", "uuid": uuid} for uuid in state.stores if uuid not in self._queues_by_uuid]
+        for exchange, queue, key in state.bindings:
+            if exchange not in self._exchanges_by_uuid or queue not in self._queues_by_uuid:
+                found.append({"op": "unbind", "exchange": exchange, "queue": queue, "key": key})
+        return found
+
+    def unplaced(self) -> list[Change]:
+        """Changes for the local log that make a place for the messages of `configuration` queues which have none."""
+        return [{"op": "store-add", "uuid": node.uuid} for node in self.queues.values() if node.messages is None]
+
+    # ---- looking up
+
+    def find(self, address: str) -> tuple[QueueNode | ExchangeNode, str] | None:
+        """The node that an address names, and the routing key in it ("" when there is none)."""
+        queue = self.queues.get(address)
+        if queue is not None:
+            return queue, ""
+        exchange = self.exchanges.get(address) if address else None
+        if exchange is not None:
+            return exchange, ""
+        name, slash, key = address.partition("/")
+        exchange = self.exchanges.get(name) if slash and name else None
+        return None if exchange is None else (exchange, key)
+
+    def queue_by_uuid(self, uuid: str) -> QueueNode | None:
+        """The queue of that identity."""
+        return self._queues_by_uuid.get(uuid)
+
+    def bindings(self) -> Iterable[tuple[ExchangeNode, QueueNode, Change, str]]:
+        """Every binding that was asked for: exchange, queue, its record, its log. The default exchange's are not among them."""
+        for log, state in self._states.items():
+            for change in state.bindings.values():
+                exchange = self._exchanges_by_uuid.get(change["exchange"])
+                queue = self._queues_by_uuid.get(change["queue"])
+                if exchange is not None and queue is not None:
+                    yield exchange, queue, change, log
+
+    # ---- planning changes
+
+    def level_of(self, wanted: str | None) -> str:
+        """The replication level that an object gets: as wanted, else the default; Refused for an unknown word."""
+        level = wanted or (self.default_level if self.clustered else "none")
+        if level not in LEVELS:
+            raise Refused(400, f"{level!r} is no replication level: use all, configuration or none")
+        return level
+
+    def log_for(self, level: str) -> str:
+        """The log that holds the definition of an object of this level."""
+        return CLUSTER if self.clustered and level != "none" else LOCAL
+
+    def plan_queue(self, name: str, uuid: str, attributes: dict[str, Any]) -> tuple[str, Change]:
+        """(log, change) that creates a queue; Refused when it exists or its attributes make no sense."""
+        _check_name("queue", name)
+        if name in self.queues:
+            raise Refused(409, f"a queue named {name!r} exists already")
+        if len(self.queues) >= limits.MAX_QUEUES:
+            raise Refused(409, f"this broker has {len(self.queues)} queues, its limit; delete some first")
+        arguments = dict(attributes.get("arguments") or {})
+        _check_arguments(name, arguments)
+        level = self.level_of(attributes.get("replicate") or arguments.get("qpid.replicate"))
+        change = {
+            "op": "queue-add",
+            "uuid": uuid,
+            "name": name,
+            "level": level,
+            "durable": bool(attributes.get("durable", False)),
+            "autoDelete": bool(attributes.get("autoDelete", False)),
+            "exclusive": bool(attributes.get("exclusive", False)),
+            "arguments": arguments,
+            "alternate": self._alternate(attributes),
+        }
+        if not self.clustered:
+            change["level"] = level if level != "configuration" else "all"
+        return self.log_for(level), change
+
+    def plan_exchange(self, name: str, uuid: str, attributes: dict[str, Any]) -> tuple[str, Change]:
+        """(log, change) that creates an exchange."""
+        _check_name("exchange", name)
+        kind = attributes.get("exchangeType", "direct")
+        if kind not in KINDS:
+            raise Refused(400, f"{kind!r} is no exchange type: use direct, topic, fanout or headers")
+        if name in self.exchanges:
+            raise Refused(409, f"an exchange named {name!r} exists already")
+        if len(self.exchanges) >= limits.MAX_EXCHANGES:
+            raise Refused(409, f"this broker has {len(self.exchanges)} exchanges, its limit; delete some first")
+        arguments = dict(attributes.get("arguments") or {})
+        level = self.level_of(attributes.get("replicate") or arguments.get("qpid.replicate"))
+        change = {
+            "op": "exchange-add",
+            "uuid": uuid,
+            "name": name,
+            "kind": kind,
+            "level": level,
+            "durable": bool(attributes.get("durable", False)),
+            "arguments": arguments,
+            "alternate": self._alternate(attributes),
+        }
+        return self.log_for(level), change
+
+    def plan_binding(self, exchange: str, queue: str, key: str, arguments: dict[str, Any]) -> tuple[str, Change]:
+        """(log, change) that binds a queue to an exchange."""
+        found, bound = self._ends(exchange, queue)
+        if len(found.routing.bindings()) >= limits.MAX_BINDINGS_PER_EXCHANGE:
+            raise Refused(409, f"exchange {exchange!r} has {limits.MAX_BINDINGS_PER_EXCHANGE} bindings, its limit; unbind some first")
+        if len(key.encode()) > limits.MAX_NAME_BYTES:
+            raise Refused(400, f"a binding key may have {limits.MAX_NAME_BYTES} bytes, this one has {len(key.encode())}")
+        fault = fault_of(found.definition["kind"], key, arguments)
+        if fault:
+            raise Refused(400, f"queue {queue!r} cannot be bound to exchange {exchange!r}: {fault}")
+        change = {"op": "bind", "exchange": found.uuid, "queue": bound.uuid, "key": key, "arguments": arguments}
+        return self._binding_log(found, bound), change
+
+    def plan_unbinding(self, exchange: str, queue: str, key: str) -> tuple[str, Change]:
+        """(log, change) that takes a binding away."""
+        found, bound = self._ends(exchange, queue)
+        for log, state in self._states.items():
+            if (found.uuid, bound.uuid, key) in state.bindings:
+                return log, {"op": "unbind", "exchange": found.uuid, "queue": bound.uuid, "key": key}
+        raise Refused(404, f"queue {queue!r} is not bound to exchange {exchange!r} with key {key!r}")
+
+    def _binding_log(self, exchange: ExchangeNode, queue: QueueNode) -> str:
+        return CLUSTER if self.clustered and exchange.replicated and queue.replicated else LOCAL
+
+    def _ends(self, exchange: str, queue: str) -> tuple[ExchangeNode, QueueNode]:
+        if exchange not in self.exchanges:
+            raise Refused(404, f"there is no exchange named {exchange!r}")
+        if queue not in self.queues:
+            raise Refused(404, f"there is no queue named {queue!r}")
+        if exchange == "":
+            raise Refused(409, "every queue is bound to the default exchange by its name, and by nothing else")
+        return self.exchanges[exchange], self.queues[queue]
+
+    def plan_queue_removal(self, name: str, *, if_empty: bool, if_unused: bool, consumers: int) -> tuple[str, Change]:
+        """(log, change) that deletes a queue; `consumers` is how many it has now."""
+        node = self.queues.get(name)
+        if node is None:
+            raise Refused(404, f"there is no queue named {name!r}")
+        if if_empty and node.depth:
+            raise Refused(409, f"queue {name!r} holds {node.depth} messages; empty it first, or use --force")
+        if if_unused and consumers:
+            raise Refused(409, f"queue {name!r} has {consumers} consumers; stop them first, or use --force")
+        return node.log, {"op": "queue-del", "uuid": node.uuid}
+
+    def plan_exchange_removal(self, name: str) -> tuple[str, Change]:
+        """(log, change) that deletes an exchange."""
+        node = self.exchanges.get(name)
+        if node is None:
+            raise Refused(404, f"there is no exchange named {name!r}")
+        if node.built_in:
+            raise Refused(409, f"exchange {name!r} is built in and cannot be deleted")
+        user = next((queue.name for queue in self.queues.values() if queue.definition["alternate"] == name), None)
+        if user is not None:
+            raise Refused(409, f"exchange {name!r} is the alternate exchange of queue {user!r}; delete that first")
+        return node.log, {"op": "exchange-del", "uuid": node.uuid}
+
+    def _alternate(self, attributes: dict[str, Any]) -> str:
+        alternate = str(attributes.get("alternateExchange") or "")
+        if alternate and alternate not in self.exchanges:
+            raise Refused(404, f"there is no exchange named {alternate!r} to be the alternate exchange")
+        return alternate
+
+
+def _check_name(what: str, name: str) -> None:
+    if not name:
+        raise Refused(400, f"a {what} needs a name")
+    if len(name.encode()) > limits.MAX_NAME_BYTES:
+        raise Refused(400, f"a {what}'s name may have {limits.MAX_NAME_BYTES} bytes, this one has {len(name.encode())}")
+    if name.startswith("$") or any(ord(letter) < 32 for letter in name):
+        raise Refused(400, f"{name!r} cannot name a {what}: names start with no '$' and hold no control characters")
+
+
+KNOWN_ARGUMENTS = frozenset({"qpid.replicate", "qpid.max_count", "qpid.max_size", "qpid.policy_type"})
+
+
+def _check_arguments(name: str, arguments: dict[str, Any]) -> None:
+    for key in arguments:
+        if key.startswith(("qpid.", "x-qpid")) and key not in KNOWN_ARGUMENTS:
+            known = ", ".join(sorted(KNOWN_ARGUMENTS))
+            raise Refused(501, f"queue {name!r}: this broker does not have {key!r} (it knows {known})")
+    policy = arguments.get("qpid.policy_type", "reject")
+    if policy not in ("reject", "none"):
+        raise Refused(501, f"queue {name!r}: this broker does not have the limit policy {policy!r} (it knows reject and none)")
+    for key in ("qpid.max_count", "qpid.max_size"):
+        value = arguments.get(key, 0)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise Refused(400, f"queue {name!r}: {key} must be a number of 0 (no limit) or more, not {value!r}")

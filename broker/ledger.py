@@ -1,0 +1,251 @@
+"""One log seen from the broker: what waits to be written, what waits to be committed, and the state that is committed.
+
+Life of a ledger: messages, outcomes and changes of one reactor turn gather in a batch builder; at the end of the turn, or once the log takes
+another batch, they are proposed; when the log says that the batch is committed, the state applies it, and then, and only
+then, producers get their outcome, consumers their settlement and askers their answer. All of it goes by the batch.
+
+Invariants: nothing is applied that is not committed; waits end in the order of the log's indexes; a reign that ends takes every wait with it
+unanswered (its clients are cut off, so they know that they do not know).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+
+from broker.amqp.engine import ACCEPTED, Receiver, Sender
+from broker.commit_log import CommitLog
+from broker.core import limits
+from broker.core.nodes import QueueNode
+from broker.core.records import Batch, BatchBuilder
+from broker.core.state import Change, State
+
+DEQUEUE_DELAY_S = 0.010
+_log = Logger()
+
+
+class LedgerOwner(Protocol):
+    """Who serves the clients of a ledger."""
+
+    def ledger_applied(self, ledger: Ledger, fed: Iterable[int], changes: Iterable[tuple[Change, str]]) -> None:
+        """Batches were applied and their waits ended: `fed` queue numbers got messages, `changes` were made (or not: reason)."""
+
+    def ledger_state(self, ledger: Ledger, state: str, epoch: int, primary: str) -> None:
+        """The log's state changed."""
+
+    def ledger_reset(self, ledger: Ledger) -> None:
+        """The ledger's state was replaced by a snapshot."""
+
+    def ledger_storage_error(self, ledger: Ledger, text: str, fatal: bool) -> None:
+        """The disk refused: see LogListener.on_storage_error."""
+
+    def ledger_writable(self, ledger: Ledger) -> None:
+        """The disk takes writes again."""
+
+
+class _Waits:
+    """What ends when one batch is committed."""
+
+    __slots__ = ("accepts", "answers", "calls", "settles")
+
+    def __init__(self) -> None:
+        self.accepts: dict[Receiver, list[Any]] = {}
+        self.settles: dict[Sender, list[Any]] = {}
+        self.answers: list[Callable[[str], None]] = []
+        self.calls: list[Callable[[], None]] = []
+
+
+class Ledger:
+    """A log, the state that it says, and what waits for it. `clock` is the reactor's time."""
+
+    def __init__(self, name: str, clock: IReactorTime, owner: LedgerOwner) -> None:
+        self.name = name
+        self.state = State()
+        self.log: CommitLog | None = None
+        self.storage_text = ""
+        self._clock = clock
+        self._owner = owner
+        self._builder = BatchBuilder()
+        self._waits = _Waits()
+        self._full: deque[tuple[BatchBuilder, _Waits]] = deque()
+        self._proposed: deque[tuple[int, _Waits]] = deque()
+        self._turn_call: Any = None
+        self._turn_is_late = False
+
+    # ---- what the broker puts in
+
+    @property
+    def serving(self) -> bool:
+        """Whether this broker may write to the log now."""
+        return self.log is not None and self.log.state in ("active", "standalone")
+
+    def enqueue(self, node: QueueNode, messages: list[bytes], nbytes: int, link: Receiver | None, deliveries: list[Any]) -> None:
+        """Put messages (of `nbytes` in all) on a queue; `deliveries` of `link` are accepted when they are committed."""
+        assert node.messages is not None
+        self._builder.messages_for(node.messages.number, node.proposed_seq).extend(messages)
+        self._builder.add_bytes(nbytes)
+        node.proposed_seq += len(messages)
+        node.proposed_bytes += nbytes
+        if link is not None:
+            waiting = self._waits.accepts.get(link)
+            if waiting is None:
+                self._waits.accepts[link] = deliveries
+            else:
+                waiting += deliveries
+        self._arm()
+
+    def dequeue(self, number: int, sequences: Iterable[int], link: Sender | None = None, deliveries: Iterable[Any] = ()) -> None:
+        """Take messages off for good; `deliveries` of `link` are settled when that is committed."""
+        self._builder.dequeues_for(number).extend(sequences)
+        if link is not None:
+            self._waits.settles.setdefault(link, []).extend(deliveries)
+        self._arm()
+
+    def count(self, number: int, sequence: int) -> None:
+        """Raise a message's delivery count by one."""
+        self._builder.count(number, sequence)
+        self._arm()
+
+    def change(self, change: Change, answer: Callable[[str], None]) -> None:
+        """Propose a change of definitions; `answer` gets "" once it is committed and made, or the reason why it changed nothing."""
+        self._builder.define(change)
+        self._waits.answers.append(answer)
+        self._arm()
+
+    def when_committed(self, call: Callable[[], None]) -> None:
+        """Call when what has been put in so far in this turn is committed."""
+        self._waits.calls.append(call)
+        self._arm()
+
+    # ---- turns
+
+    def _arm(self) -> None:
+        if self._builder.nbytes >= limits.BATCH_TARGET_BYTES:
+            self._full.append((self._builder, self._waits))
+            self._builder, self._waits = BatchBuilder(), _Waits()
+        late = not self._full and self._may_wait()
+        if self._turn_call is None:
+            self._turn_call = self._clock.callLater(DEQUEUE_DELAY_S if late else 0, self._turn)
+            self._turn_is_late = late
+        elif self._turn_is_late and not late:
+            self._turn_call.reset(0)
+            self._turn_is_late = False
+
+    def _may_wait(self) -> bool:
+        return self._builder.only_dequeues and not (self._waits.settles or self._waits.calls)
+
+    def _turn(self) -> None:
+        self._turn_call = None
+        self.pump()
+
+    def pump(self) -> None:
+        """Propose what waits, as far as the log takes it."""
+        log = self.log
+        if log is None or not self.serving:
+            return
+        while log.may_propose:
+            if self._full:
+                builder, waits = self._full.popleft()
+            elif self._builder or self._waits.calls:
+                builder, waits = self._builder, self._waits
+                self._builder, self._waits = BatchBuilder(), _Waits()
+            else:
+                return
+            if builder:
+                index = log.propose(builder)
+                self._proposed.append((index, waits))
+            else:
+                index = self._proposed[-1][0] if self._proposed else self.state.index
+                self._proposed.append((index, waits))
+                if index <= self.state.index:
+                    self._end_waits([])
+
+    def close(self) -> None:
+        """Stop: nothing more is proposed."""
+        if self._turn_call is not None and self._turn_call.active():
+            self._turn_call.cancel()
+        self._turn_call = None
+        self.log = None
+
+    # ---- LogListener
+
+    def on_committed(self, batches: list[Batch]) -> None:
+        """Apply, end the waits, tell the owner: once for all of these batches."""
+        fed: set[int] = set()
+        changes: list[tuple[Change, str]] = []
+        for batch in batches:
+            applied = self.state.apply(batch)
+            fed |= applied.fed
+            changes += applied.changes
+        self._end_waits(changes)
+        self._owner.ledger_applied(self, fed, changes)
+
+    def _end_waits(self, changes: list[tuple[Change, str]]) -> None:
+        reasons = iter([reason for _, reason in changes])
+        ended: list[_Waits] = []
+        while self._proposed and self._proposed[0][0] <= self.state.index:
+            ended.append(self._proposed.popleft()[1])
+        answered: list[tuple[Callable[[str], None], str]] = []
+        for waits in ended:
+            for link, deliveries in waits.accepts.items():
+                link.settle([delivery for delivery in deliveries if delivery is not None], ACCEPTED)
+                if link.open and link.context is not None:
+                    link.context.accepted(len(deliveries))
+            for sender, deliveries in waits.settles.items():
+                sender.settle(deliveries, ACCEPTED)
+            answered += [(answer, next(reasons, "")) for answer in waits.answers]
+        calls = [call for waits in ended for call in waits.calls]
+        if answered or calls:
+            self._clock.callLater(0, self._answer, answered, calls)
+
+    @staticmethod
+    def _answer(answered: list[tuple[Callable[[str], None], str]], calls: list[Callable[[], None]]) -> None:
+        for answer, reason in answered:
+            answer(reason)
+        for call in calls:
+            call()
+
+    def on_state(self, state: str, epoch: int, primary: str) -> None:
+        """A reign begins or ends."""
+        if state not in ("active", "standalone"):
+            self._void()
+        self._owner.ledger_state(self, state, epoch, primary)
+        self.pump()
+
+    def _void(self) -> None:
+        self._proposed.clear()
+        self._full.clear()
+        self._builder, self._waits = BatchBuilder(), _Waits()
+
+    def on_reset(self, batches: Iterable[Batch], index: int) -> None:
+        """Start again from a snapshot."""
+        self._void()
+        self.state = State()
+        for batch in batches:
+            self.state.apply(batch, snapshot=True)
+        self.state.index = index
+        self._owner.ledger_reset(self)
+
+    def on_writable(self) -> None:
+        """The log takes another batch."""
+        if self.storage_text:
+            self.storage_text = ""
+            self._owner.ledger_writable(self)
+        self.pump()
+
+    def on_storage_error(self, text: str, fatal: bool) -> None:
+        """Remember that the disk is full, so that producers wait; pass it on."""
+        self.storage_text = text
+        self._owner.ledger_storage_error(self, text, fatal)
+
+    def snapshot(self) -> Iterable[BatchBuilder]:
+        """The state as batches."""
+        return self.state.snapshot()
+
+    def live_bytes(self) -> int:
+        """Bytes of messages alive."""
+        return self.state.live_bytes

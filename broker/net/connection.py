@@ -1,0 +1,253 @@
+"""A client's connection: a socket, an engine, and the producers and subscriptions on its links.
+
+Life of a connection: bytes come, the engine is drained, the broker does what the batch asks, and one write goes out. A backup reads the client's
+Open and ends the TCP connection without an Open of its own: after that, and only after that, every client goes on to its next address at
+once. A connection whose Open names a peer becomes a replication link. A broker that has been promoted but is not active yet keeps
+Opens waiting for the moment.
+
+Invariants: nothing is written while the socket is full (the engine keeps it, boundedly: see `Subscription.room`); when the
+connection is lost everything acquired over it goes back to its queue before its C objects are freed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from proton import symbol
+from twisted.internet.interfaces import IPushProducer, ITCPTransport
+from twisted.internet.protocol import Protocol as TwistedProtocol
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from broker.amqp.engine import Condition, Engine, Link, Receiver, Sender
+from broker.core import limits
+
+if TYPE_CHECKING:
+    from broker.service import Broker
+
+_log = Logger()
+
+
+class LinkContext(Protocol):
+    """What hangs on a link: see Producer, Subscription, Mailbox."""
+
+
+@implementer(IPushProducer)
+class BrokerConnection(TwistedProtocol):
+    """One accepted connection."""
+
+    def __init__(self, broker: Broker, number: int, address: str) -> None:
+        self.broker = broker
+        self.number = number
+        self.address = address
+        self.engine = Engine(self, server=True, container=broker.container)
+        self.engine.max_message_bytes = broker.max_message_bytes
+        self.opened = False
+        self.admin = False
+        self.peer = ""
+        self.since = broker.clock.seconds()
+        self.heard = self.since
+        self._paused = False
+        self._gone = False
+        self._peer_listener: Any = None
+        self.properties: dict[str, Any] = {}
+        self.container = ""
+
+    # ---- Twisted
+
+    def connectionMade(self) -> None:
+        """The socket is there."""
+        assert self.transport is not None
+        if ITCPTransport.providedBy(self.transport):
+            self.transport.setTcpNoDelay(True)
+        self.transport.registerProducer(self, True)  # type: ignore[attr-defined]
+        self.broker.connection_made(self)
+
+    def dataReceived(self, data: bytes) -> None:
+        """Bytes have come."""
+        if self._gone:
+            return
+        self.heard = self.broker.clock.seconds()
+        engine = self.engine
+        engine.push(data)
+        engine.drain()
+        self.broker.touch(self)
+        self.broker.flush()
+
+    def connectionLost(self, reason: Failure = TwistedProtocol.connectionLost.__defaults__[0]) -> None:  # type: ignore[index]
+        """The socket is gone: give back what was acquired, then the C objects."""
+        self._gone = True
+        for link in self.engine.links:
+            self._end_link(link)
+        self.engine.free()
+        if self._peer_listener is not None:
+            self._peer_listener.lost()
+            self._peer_listener = None
+        self.broker.connection_lost(self)
+
+    def pauseProducing(self) -> None:
+        """The socket takes no more for now."""
+        self._paused = True
+
+    def resumeProducing(self) -> None:
+        """The socket takes bytes again."""
+        self._paused = False
+        if not self._gone:
+            self.flush()
+            self.broker.room_again(self)
+
+    def stopProducing(self) -> None:
+        """The socket will take no more at all."""
+        self._paused = True
+
+    # ---- output
+
+    def flush(self) -> None:
+        """Write what the engine has."""
+        engine = self.engine
+        if self._paused or not engine.alive or self.transport is None:
+            return
+        pieces = engine.take_output()
+        if pieces:
+            self.transport.writeSequence(pieces)
+        if engine.finished and not self._gone:
+            self._gone = True
+            self.transport.loseConnection()
+
+    def drop(self) -> None:
+        """End the TCP connection now, saying nothing more."""
+        if not self._gone:
+            self._gone = True
+            assert self.transport is not None
+            self.transport.abortConnection()  # type: ignore[attr-defined]
+
+    def force_close(self, text: str) -> None:
+        """Tell the client to go elsewhere, then drop it."""
+        if self._gone:
+            return
+        self.engine.close(Condition("amqp:connection:forced", text))
+        self._paused = False
+        self.flush()
+        if not self._gone:
+            self._gone = True
+            assert self.transport is not None
+            self.transport.loseConnection()
+
+    def tick(self, now_s: float) -> None:
+        """Once a second: heartbeats, and an end to those who connect and say nothing."""
+        if not self.opened and now_s - self.since > limits.OPEN_TIMEOUT_S and not self._gone:
+            _log.warn("{address} said no Open within {limit} s: connection dropped", address=self.address, limit=limits.OPEN_TIMEOUT_S)
+            self.drop()
+            return
+        self.engine.tick(int(now_s * 1000))
+        self.engine.drain()
+        self.flush()
+
+    # ---- EngineListener
+
+    def on_open(self, engine: Engine) -> None:
+        """The peer's Open: a client, an administrator, or another broker."""
+        if self._gone:
+            return
+        self.properties = engine.remote_properties
+        self.container = engine.remote_container
+        self.admin = bool(self.properties.get("qpid.ha-admin"))
+        self.peer = str(self.properties.get("qpid.ha-peer") or "")
+        if self.peer:
+            self._peer_listener = self.broker.accept_peer(self)
+            if self._peer_listener is None:
+                engine.close(Condition("amqp:not-allowed", self.broker.peer_refusal))
+                return
+            self.complete_open()
+            return
+        self.broker.admit(self)
+
+    def complete_open(self) -> None:
+        """Answer the Open."""
+        if self._gone or self.opened:
+            return
+        self.opened = True
+        self.engine.open(
+            {symbol(key): value for key, value in self.broker.open_properties().items()},
+            offered=("ANONYMOUS-RELAY",),
+            idle_timeout_s=limits.IDLE_TIMEOUT_S,
+        )
+
+    def on_link(self, engine: Engine, link: Link) -> None:
+        """A link: let the broker attach it."""
+        if self._gone:
+            return
+        if self._peer_listener is not None:
+            link.context = self._peer_listener
+            link.accept()
+            if isinstance(link, Receiver):
+                link.flow(limits.PEER_CREDIT)
+            return
+        try:
+            self.broker.attach(self, link)
+        except Condition as condition:
+            link.refuse(condition)
+
+    def on_link_open(self, engine: Engine, link: Link) -> None:
+        """This side attaches no links over accepted connections."""
+
+    def on_messages(self, engine: Engine, link: Receiver) -> None:
+        """Messages: to the producer, or to the consensus."""
+        if self._peer_listener is not None:
+            messages, link.inbox, link.inbox_deliveries = link.inbox, [], []
+            link.flow(len(messages))
+            self._peer_listener.received(messages)
+        elif link.context is not None and not self._gone:
+            link.context.take()
+
+    def on_outcomes(self, engine: Engine, link: Sender) -> None:
+        """Outcomes of what a subscription sent."""
+        if link.context is not None and hasattr(link.context, "outcomes"):
+            link.context.outcomes()
+        else:
+            link.settle([delivery for delivery, _, _, _ in link.outcomes])
+            link.outcomes.clear()
+
+    def on_credit(self, engine: Engine, link: Sender) -> None:
+        """Credit: there may be something to send."""
+        if not self._gone:
+            self.broker.credit(link)
+
+    def on_link_closed(self, engine: Engine, link: Link) -> None:
+        """A link is gone."""
+        self._end_link(link)
+
+    def on_close(self, engine: Engine, reason: str) -> None:
+        """The peer closed, or broke the protocol."""
+        if reason:
+            _log.warn("connection from {address} ended: {reason}", address=self.address, reason=reason)
+
+    def _end_link(self, link: Link) -> None:
+        if self._peer_listener is None and link.context is not None:
+            self.broker.detached(link)
+            link.context = None
+
+    def describe(self) -> dict[str, Any]:
+        """For `qpid-stat -c`."""
+        now = self.broker.clock.seconds()
+        return {
+            "id": f"qpid.{self.number}",
+            "address": self.address,
+            "container": self.container,
+            "processName": str(self.properties.get("qpid.client_process", self.properties.get("product", ""))),
+            "processId": int(self.properties.get("qpid.client_pid", 0) or 0),
+            "mechanism": "ANONYMOUS",
+            "user": "anonymous",
+            "connected_s": now - self.since,
+            "idle_s": now - self.heard,
+            "messagesIn": self.engine.messages_in,
+            "messagesOut": self.engine.messages_out,
+        }
+
+
+def links_of(connections: Iterable[BrokerConnection]) -> Iterable[Link]:
+    """Every link of these connections."""
+    for connection in connections:
+        yield from connection.engine.links

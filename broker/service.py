@@ -1,0 +1,644 @@
+"""The broker: its ledgers, its nodes, its connections, and what happens between them.
+
+Life of a broker: its logs are plugged in (`attach_log`); states come and go with them. While it serves (active or standalone) it admits
+clients and attaches their links to nodes; a batch of messages goes link → Producer → Ledger → log, and when committed ledger
+→ `ledger_applied` → dispatch → Subscription → link. When it stops serving, every client is cut off and everything volatile is undone.
+
+Invariants: clients are admitted only while serving; `flush` runs once at the end of every entry from the reactor, so that a turn's
+output to a connection is one write; nothing here depends on what the logs are made of.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from proton import Described
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+
+from broker.amqp import management_node
+from broker.amqp.engine import Condition, Link, Receiver, Sender
+from broker.commit_log import CommitLog
+from broker.consumers import Mailbox, Queueing, Subscription, dispatch
+from broker.core import limits, management
+from broker.core.nodes import CLUSTER, LOCAL, ExchangeNode, Nodes, QueueNode, Refused
+from broker.core.state import Change
+from broker.ledger import Ledger
+from broker.net.connection import BrokerConnection
+from broker.producers import Producer, is_crowded, route
+
+_log = Logger()
+SERVING = ("active", "standalone")
+
+
+class HaAdmin(Protocol):
+    """What the cluster part answers for management; absent on a standalone broker."""
+
+    def ha_item(self) -> dict[str, Any]:
+        """The one item of `QUERY ha`."""
+
+    def act(self, operation: str, body: dict[str, Any]) -> Deferred[tuple[int, str, dict[str, Any]]]:
+        """PROMOTE, ADD-BROKER, REMOVE-BROKER: status, text and body of the answer."""
+
+
+class PeerAcceptor(Protocol):
+    """Who takes the replication links that other brokers open."""
+
+    def accept(self, connection: BrokerConnection) -> Any:
+        """A listener with `received(messages)` and `lost()`, or a text: why this peer is refused."""
+
+
+class Broker:
+    """A broker's services; the sockets are given to it by `broker.net.listener`."""
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        *,
+        broker_id: str,
+        version: str,
+        clustered: bool,
+        default_level: str = "none",
+        max_message_bytes: int = limits.MAX_MESSAGE_BYTES,
+        max_connections: int = limits.MAX_CONNECTIONS,
+        default_queue_bytes: int = limits.MAX_QUEUE_BYTES,
+        on_fatal: Callable[[str], None],
+    ) -> None:
+        self.clock = clock
+        self.broker_id = broker_id
+        self.container = broker_id
+        self.version = version
+        self.max_message_bytes = max_message_bytes
+        self.max_connections = max_connections
+        self.started = clock.seconds()
+        self.nodes = Nodes(clustered=clustered, default_level=default_level, default_queue_bytes=default_queue_bytes)
+        self.ledgers: dict[str, Ledger] = {LOCAL: Ledger(LOCAL, clock, self)}
+        if clustered:
+            self.ledgers[CLUSTER] = Ledger(CLUSTER, clock, self)
+        self.lead = self.ledgers[CLUSTER] if clustered else self.ledgers[LOCAL]
+        self.state = "joining" if clustered else "standalone"
+        self.primary = ""
+        self.failover_urls: Callable[[], list[dict[str, Any]]] = list
+        self.ha: HaAdmin | None = None
+        self.peers: PeerAcceptor | None = None
+        self.peer_refusal = "this broker is not in a cluster"
+        self.on_state: Callable[[str, int, str], None] = lambda state, epoch, primary: None
+        self._on_fatal = on_fatal
+        self.connections: dict[int, BrokerConnection] = {}
+        self._next_connection = 1
+        self._mailboxes: dict[str, Mailbox] = {}
+        self._dirty: dict[BrokerConnection, None] = {}
+        self._dispatch: dict[QueueNode, None] = {}
+        self._dispatch_call: Any = None
+        self._crowded: dict[QueueNode, None] = {}
+        self._held_opens: list[BrokerConnection] = []
+        self._ticker = LoopingCall(self._tick)
+        self._ticker.clock = clock
+        self._ticker.start(1.0, now=False)
+        self._rebuild()
+
+    # ---- logs
+
+    def attach_log(self, name: str, log: CommitLog) -> Ledger:
+        """Plug a log in; returns the ledger, which is the log's listener."""
+        ledger = self.ledgers[name]
+        ledger.log = log
+        return ledger
+
+    def ledger_of(self, node: QueueNode) -> Ledger:
+        """The ledger that holds this queue's messages."""
+        return self.ledgers[node.messages_log]
+
+    def _rebuild(self) -> None:
+        self.nodes.rebuild({name: ledger.state for name, ledger in self.ledgers.items()})
+
+    def ledger_reset(self, ledger: Ledger) -> None:
+        """A snapshot replaced what this ledger said."""
+        self._rebuild()
+        self._tidy_local()
+
+    def ledger_applied(self, ledger: Ledger, fed: Iterable[int], changes: Iterable[tuple[Change, str]]) -> None:
+        """Follow the definitions, then give out what has come, then write."""
+        changed = False
+        for change, reason in changes:
+            if not reason:
+                changed = True
+                gone = self.nodes.follow(ledger.name, change)
+                if gone is not None:
+                    self._queue_gone(gone)
+        if changed:
+            self._tidy_local()
+        for number in fed:
+            messages = ledger.state.messages.get(number)
+            node = None if messages is None else self.nodes.queue_by_uuid(messages.uuid)
+            if node is not None and node.context is not None:
+                dispatch(node)
+        self._resume_producers()
+        self.flush()
+
+    def _tidy_local(self) -> None:
+        """Keep the local log level with what the cluster's log has made or deleted."""
+        local = self.ledgers[LOCAL]
+        if local.serving:
+            for change in (*self.nodes.orphans(), *self.nodes.unplaced()):
+                local.change(change, lambda reason: None)
+
+    def ledger_state(self, ledger: Ledger, state: str, epoch: int, primary: str) -> None:
+        """A log's state changed: begin or end to serve."""
+        if state in SERVING:
+            self._reset_sequences(ledger)
+        if ledger is not self.lead:
+            self._tidy_local()
+            return
+        was, self.state, self.primary = self.state, state, primary
+        if was in SERVING and state not in SERVING:
+            self._stop_serving(primary)
+        elif state in SERVING:
+            self._tidy_local()
+            self._admit_held()
+        elif state != "recovering":
+            self._drop_held()
+        self.on_state(state, epoch, primary)
+        self.flush()
+
+    def _reset_sequences(self, ledger: Ledger) -> None:
+        for node in self.nodes.queues.values():
+            if node.messages_log == ledger.name and node.messages is not None:
+                node.proposed_seq = node.messages.fifo.next_seq
+                node.proposed_bytes = node.messages.enqueued_bytes
+
+    def _stop_serving(self, primary: str) -> None:
+        where = f"; the primary is {primary}" if primary else ""
+        for connection in list(self.connections.values()):
+            if not connection.peer and not connection.admin:
+                connection.force_close(f"this broker is a backup now{where}")
+        for node in self.nodes.queues.values():
+            if node.messages is not None:
+                node.messages.fifo.release_all()
+
+    def ledger_storage_error(self, ledger: Ledger, text: str, fatal: bool) -> None:
+        """The disk refused a write."""
+        if fatal:
+            self._on_fatal(text)
+        else:
+            _log.error("{text}; producers wait until there is room", text=text)
+
+    def ledger_writable(self, ledger: Ledger) -> None:
+        """The disk takes writes again: let the producers go on."""
+        _log.info("the disk takes writes again; producers go on")
+        for node in self.nodes.queues.values():
+            if node.context is not None and node.messages_log == ledger.name:
+                for producer in node.context.producers:
+                    producer.resume()
+
+    def _resume_producers(self) -> None:
+        for node in [node for node in self._crowded if not is_crowded(node, limits.FLOW_RESUME_RATIO)]:
+            del self._crowded[node]
+            if node.context is not None:
+                for producer in node.context.producers:
+                    producer.resume()
+
+    def crowded(self, node: QueueNode) -> None:
+        """Producers wait for room on this queue."""
+        self._crowded[node] = None
+
+    # ---- connections
+
+    def connection_made(self, connection: BrokerConnection) -> None:
+        """A socket was accepted."""
+        self.connections[connection.number] = connection
+
+    def connection_lost(self, connection: BrokerConnection) -> None:
+        """A socket is gone."""
+        self.connections.pop(connection.number, None)
+        self._dirty.pop(connection, None)
+        if connection in self._held_opens:
+            self._held_opens.remove(connection)
+        self.flush()
+
+    def new_connection(self, address: str) -> BrokerConnection | None:
+        """A connection object for a socket from `address`; None when there are too many."""
+        if len(self.connections) >= self.max_connections:
+            _log.warn("{address} refused: {limit} connections are the limit (--max-connections)", address=address, limit=self.max_connections)
+            return None
+        number, self._next_connection = self._next_connection, self._next_connection + 1
+        return BrokerConnection(self, number, address)
+
+    def admit(self, connection: BrokerConnection) -> None:
+        """A client's Open: answer it, keep it waiting, or turn the client away."""
+        if self.state in SERVING or connection.admin:
+            connection.complete_open()
+        elif self.state == "recovering":
+            self._held_opens.append(connection)
+        else:
+            connection.drop()
+
+    def _admit_held(self) -> None:
+        held, self._held_opens = self._held_opens, []
+        for connection in held:
+            connection.complete_open()
+            connection.engine.drain()
+            self.touch(connection)
+
+    def _drop_held(self) -> None:
+        held, self._held_opens = self._held_opens, []
+        for connection in held:
+            connection.drop()
+
+    def accept_peer(self, connection: BrokerConnection) -> Any:
+        """A replication link: its listener, or None with `peer_refusal` set."""
+        if self.peers is None:
+            return None
+        listener = self.peers.accept(connection)
+        if isinstance(listener, str):
+            self.peer_refusal = listener
+            return None
+        return listener
+
+    def open_properties(self) -> dict[str, Any]:
+        """The properties of this broker's Open."""
+        properties: dict[str, Any] = {"product": "understudy", "version": self.version, "platform": "Python"}
+        urls = self.failover_urls()
+        if urls:
+            properties["failover-server-list"] = urls
+        return properties
+
+    def _tick(self) -> None:
+        now = self.clock.seconds()
+        for connection in list(self.connections.values()):
+            connection.tick(now)
+        self.flush()
+
+    # ---- links
+
+    def attach(self, connection: BrokerConnection, link: Link) -> None:
+        """Attach a client's link to the node that it names; Condition when that cannot be."""
+        if isinstance(link, Sender):
+            self._attach_consumer(connection, link)
+        elif isinstance(link, Receiver):
+            self._attach_producer(connection, link)
+
+    def _attach_producer(self, connection: BrokerConnection, link: Receiver) -> None:
+        target = link.target
+        node: QueueNode | ExchangeNode | Mailbox | str | None
+        key = ""
+        if target.coordinator:
+            raise Condition("amqp:not-implemented", "this broker has no transactions")
+        if target.dynamic:
+            raise Condition("amqp:not-implemented", "a dynamic target is not available: create a queue, or use a dynamic source for answers")
+        if not target.address:
+            node = None
+        elif target.address == "$management":
+            node = "$management"
+        elif target.address in self._mailboxes:
+            node = self._mailboxes[target.address]
+        else:
+            node, key = self._serving_node(target.address)
+        producer = Producer(self, link, node, key)
+        link.context = producer
+        link.accept(max_message_size=self.max_message_bytes)
+        if isinstance(node, QueueNode):
+            self._queueing(node).producers.add(producer)
+        producer.start()
+
+    def _serving_node(self, address: str) -> tuple[QueueNode | ExchangeNode, str]:
+        if self.state not in SERVING:
+            raise Condition("amqp:not-allowed", f"this broker is {self.state}: it serves no queues; the primary is {self.primary or 'unknown'}")
+        found = self.nodes.find(address)
+        if found is None:
+            raise Condition("amqp:not-found", f"there is no queue and no exchange named {address!r}; create it with qpid-config add queue")
+        node = found[0]
+        if isinstance(node, QueueNode) and node.messages is None:
+            raise Condition("amqp:resource-locked", f"queue {address!r} is being made; try again")
+        return found
+
+    def _attach_consumer(self, connection: BrokerConnection, link: Sender) -> None:
+        source = link.source
+        if source.dynamic:
+            box = Mailbox(self, link, f"$reply/{uuid.uuid4()}")
+            self._mailboxes[box.address] = box
+            link.context = box
+            link.accept(dynamic_address=box.address)
+            return
+        if not source.address:
+            raise Condition("amqp:invalid-field", "a receiving link needs the address of a queue or exchange as its source")
+        node, key = self._serving_node(source.address)
+        if isinstance(node, QueueNode):
+            self._subscribe(link, node, browse=source.copy)
+        else:
+            self._subscribe_exchange(link, node, _binding_key(source.filters, key))
+
+    def _subscribe(self, link: Sender, node: QueueNode, *, browse: bool) -> None:
+        queueing = self._queueing(node)
+        if not browse and node.definition["exclusive"] and any(not each.browse for each in queueing.subscriptions):
+            raise Condition("amqp:resource-locked", f"queue {node.name!r} is exclusive and has its consumer already")
+        if len(queueing.subscriptions) >= limits.MAX_CONSUMERS_PER_QUEUE:
+            raise Condition("amqp:resource-limit-exceeded", f"queue {node.name!r} has {limits.MAX_CONSUMERS_PER_QUEUE} subscriptions, its limit")
+        subscription = Subscription(self, link, node, browse=browse)
+        link.context = subscription
+        link.accept()
+        queueing.subscriptions.append(subscription)
+        self.dispatch_soon(node)
+
+    def _subscribe_exchange(self, link: Sender, exchange: ExchangeNode, key: str) -> None:
+        """A receiving link on an exchange gets a queue of its own for as long as it lasts: this broker's alone, bound before it is attached."""
+        if len(self.nodes.queues) >= limits.MAX_QUEUES:
+            raise Condition("amqp:resource-limit-exceeded", f"this broker has {limits.MAX_QUEUES} queues, its limit")
+        name = f"{exchange.name}_{uuid.uuid4()}"
+        attributes = {"replicate": "none", "autoDelete": True, "exclusive": True}
+        local = self.ledgers[LOCAL]
+        _, create = self.nodes.plan_queue(name, str(uuid.uuid4()), attributes)
+        kind = exchange.definition["kind"]
+        bind = {"op": "bind", "exchange": exchange.uuid, "queue": create["uuid"], "key": key or ("#" if kind == "topic" else ""), "arguments": {}}
+
+        def made(reason: str) -> None:
+            node = self.nodes.queues.get(name)
+            if node is None or not link.open:
+                if node is not None:
+                    self._delete_queue(node)
+                return
+            self._subscribe(link, node, browse=False)
+            self.touched(link)
+            self.flush()
+
+        local.change(create, lambda reason: None)
+        local.change(bind, made)
+
+    def detached(self, link: Link) -> None:
+        """A link went away: undo what hung on it."""
+        context = link.context
+        if isinstance(context, Subscription):
+            context.end()
+            node = context.node
+            if node.definition["autoDelete"] and not node.context.subscriptions and self.ledgers[node.log].serving:
+                self._delete_queue(node)
+        elif isinstance(context, Mailbox):
+            self._mailboxes.pop(context.address, None)
+        elif isinstance(context, Producer) and isinstance(context.node, QueueNode) and context.node.context is not None:
+            context.node.context.producers.discard(context)
+
+    def _delete_queue(self, node: QueueNode) -> None:
+        self.ledgers[node.log].change({"op": "queue-del", "uuid": node.uuid}, lambda reason: None)
+
+    def _queue_gone(self, node: QueueNode) -> None:
+        queueing: Queueing | None = node.context
+        node.context = None
+        self._crowded.pop(node, None)
+        if queueing is None:
+            return
+        condition = Condition("amqp:resource-deleted", f"queue {node.name!r} was deleted")
+        for each in (*queueing.subscriptions, *queueing.producers):
+            link: Link = each.link
+            link.context = None
+            if isinstance(link, Sender):
+                link.unsettled.clear()
+            link.close(condition)
+            self.touched(link)
+
+    def _queueing(self, node: QueueNode) -> Queueing:
+        if node.context is None:
+            node.context = Queueing()
+        context: Queueing = node.context
+        return context
+
+    def credit(self, link: Sender) -> None:
+        """A consumer has credit: send what is there."""
+        context = link.context
+        if isinstance(context, Subscription):
+            self.dispatch_soon(context.node)
+        elif isinstance(context, Mailbox):
+            context.flush()
+
+    def room_again(self, connection: BrokerConnection) -> None:
+        """A socket takes bytes again: its subscriptions may go on."""
+        for link in connection.engine.links:
+            if isinstance(link.context, Subscription):
+                self.dispatch_soon(link.context.node)
+
+    def mailbox(self, address: str) -> Mailbox | None:
+        """The mailbox of that address."""
+        return self._mailboxes.get(address)
+
+    def dead_letter(self, node: QueueNode, data: bytes, done: Callable[[], None]) -> bool:
+        """Send a rejected message by the queue's alternate exchange; in the same batch as its dequeue where both are in one log."""
+        exchange = self.nodes.exchanges.get(node.definition["alternate"]) if node.definition["alternate"] else None
+        queues = [] if exchange is None else [queue for queue in route(self.nodes, exchange, "", data) if queue is not node]
+        if not queues:
+            return False
+        ledgers = {id(self.ledger_of(queue)): self.ledger_of(queue) for queue in queues}
+        for queue in queues:
+            self.ledger_of(queue).enqueue(queue, [data], len(data), None, [])
+        own = self.ledger_of(node)
+        others = [ledger for ledger in ledgers.values() if ledger is not own]
+        if not others:
+            done()
+        else:
+            outstanding = [len(others)]
+
+            def committed() -> None:
+                outstanding[0] -= 1
+                if not outstanding[0]:
+                    done()
+
+            for ledger in others:
+                ledger.when_committed(committed)
+        return True
+
+    # ---- turns
+
+    def touched(self, link: Link) -> None:
+        """This link's connection has output."""
+        connection = link.engine.listener
+        if isinstance(connection, BrokerConnection):
+            self._dirty[connection] = None
+
+    def touch(self, connection: BrokerConnection) -> None:
+        """This connection has output."""
+        self._dirty[connection] = None
+
+    def dispatch_soon(self, node: QueueNode) -> None:
+        """Dispatch the queue at the end of this entry from the reactor."""
+        self._dispatch[node] = None
+        if self._dispatch_call is None:
+            self._dispatch_call = self.clock.callLater(0, self._dispatch_turn)
+
+    def _dispatch_turn(self) -> None:
+        self._dispatch_call = None
+        self.flush()
+
+    def flush(self) -> None:
+        """Dispatch what asked for it, then write each connection's output once."""
+        while self._dispatch:
+            waiting, self._dispatch = self._dispatch, {}
+            for node in waiting:
+                if node.context is not None:
+                    dispatch(node)
+        while self._dirty:
+            dirty, self._dirty = self._dirty, {}
+            for connection in dirty:
+                connection.flush()
+
+    # ---- management
+
+    def manage(self, link: Receiver, request_bytes: bytes) -> None:
+        """A management request: answer it, now or when what it asks is committed."""
+        try:
+            request = management_node.decode(request_bytes)
+        except management_node.BadRequest as error:
+            _log.warn("management request dropped: {error}", error=str(error))
+            return
+
+        def answer(status: int, text: str, body: dict[str, Any]) -> None:
+            box = self._mailboxes.get(request.reply_to)
+            if box is not None:
+                box.put(management_node.encode(request, status, text, body))
+                self.flush()
+                return
+            found = self.nodes.find(request.reply_to)
+            if found is not None and isinstance(found[0], QueueNode) and found[0].messages is not None:
+                data = management_node.encode(request, status, text, body)
+                self.ledger_of(found[0]).enqueue(found[0], [data], len(data), None, [])
+
+        try:
+            self._execute(request, answer)
+        except Refused as refusal:
+            answer(refusal.status, refusal.text, {})
+        except (KeyError, TypeError, ValueError) as error:
+            answer(400, f"this request's body does not fit the operation {request.operation}: {error}", {})
+
+    def _execute(self, request: management_node.Request, answer: Callable[[int, str, dict[str, Any]], None]) -> None:
+        operation, kind = request.operation, request.type
+        if operation == "QUERY":
+            answer(200, "OK", {"items": self._query(kind, str(request.body.get("name") or request.name), request)})
+        elif kind == "ha":
+            if self.ha is None:
+                raise Refused(409, "this broker is standalone: it was started without --ha-cluster yes")
+            self.ha.act(operation, request.body).addCallback(lambda result: answer(*result))
+        else:
+            self._change(request, answer)
+
+    def _query(self, kind: str, name: str, request: management_node.Request) -> list[dict[str, Any]]:
+        match kind:
+            case "broker":
+                return [self._broker_item()]
+            case "queue":
+                return management.queue_items(self.nodes, name, self._consumers)
+            case "exchange":
+                return management.exchange_items(self.nodes, name, all_of_them=not name and "name" not in request.body)
+            case "binding":
+                return management.binding_items(self.nodes)
+            case "connection":
+                return [connection.describe() for connection in self.connections.values() if connection.opened]
+            case "subscription":
+                return list(self._subscription_items())
+            case "ha":
+                return [self.ha.ha_item() if self.ha is not None else self._standalone_item()]
+            case "history":
+                return [_reign_item(change) for change in self.lead.state.reigns]
+            case _:
+                raise Refused(404, f"there is nothing of type {kind!r} to query")
+
+    def _consumers(self, node: QueueNode) -> int:
+        return 0 if node.context is None else len(node.context.subscriptions)
+
+    def _broker_item(self) -> dict[str, Any]:
+        return {
+            "name": self.broker_id,
+            "uptime_s": self.clock.seconds() - self.started,
+            "cluster": self.state if self.ha is not None else "",
+            "connections": len(self.connections),
+            "sessions": len([connection for connection in self.connections.values() if connection.opened]),
+            "exchanges": len(self.nodes.exchanges),
+            "queues": len(self.nodes.queues),
+            "version": self.version,
+        }
+
+    def _standalone_item(self) -> dict[str, Any]:
+        return {"status": self.state, "brokerId": self.broker_id, "address": "", "brokersUrl": "", "publicUrl": "", "members": []}
+
+    def _subscription_items(self) -> Iterable[dict[str, Any]]:
+        for connection in self.connections.values():
+            for link in connection.engine.links:
+                if isinstance(link.context, Subscription) and isinstance(link, Sender):
+                    described = connection.describe()
+                    yield {
+                        "id": link.name,
+                        "queue": link.context.node.name,
+                        "connection": described["id"],
+                        "processName": described["processName"],
+                        "processId": described["processId"],
+                        "browse": link.context.browse,
+                        "acknowledged": not link.context.presettled,
+                        "exclusive": link.context.node.definition["exclusive"],
+                        "creditMode": "CREDIT",
+                        "delivered": link.context.delivered,
+                        "unacked": len(link.unsettled),
+                    }
+
+    def _change(self, request: management_node.Request, answer: Callable[[int, str, dict[str, Any]], None]) -> None:
+        node = self.nodes.queues.get(request.name)
+        consumers = 0 if node is None else self._consumers(node)
+        log, change = management.plan(
+            self.nodes, request.operation, request.type, request.name, request.body, str(uuid.uuid4()), consumers
+        )
+        ledger = self.ledgers[log]
+        if not ledger.serving:
+            where = f"; send it to the primary, {self.primary}" if self.primary else ""
+            raise Refused(409, f"this broker is {self.state}: only the primary changes what is replicated{where}")
+
+        def made(reason: str) -> None:
+            if reason:
+                answer(409, reason, {})
+            elif request.operation == "DELETE":
+                answer(204, "deleted", {})
+            elif request.type == "queue":
+                self._answer_when_placed(request.name, answer)
+            else:
+                answer(201, "created", dict(change))
+
+        ledger.change(change, made)
+
+    def _answer_when_placed(self, name: str, answer: Callable[[int, str, dict[str, Any]], None]) -> None:
+        """A queue of level `configuration` exists when its messages have a place in the local log, too."""
+        node = self.nodes.queues.get(name)
+        if node is not None and node.messages is None:
+            self.ledgers[LOCAL].when_committed(lambda: self._answer_when_placed(name, answer))
+        elif node is None:
+            answer(409, f"queue {name!r} was deleted while it was being made", {})
+        else:
+            answer(201, "created", management.queue_item(self.nodes, node, 0, 1))
+
+    # ---- the end
+
+    def close(self) -> None:
+        """Stop: cut the clients off in order; the logs are closed by whoever made them."""
+        if self._ticker.running:
+            self._ticker.stop()
+        for connection in list(self.connections.values()):
+            connection.force_close("this broker is shutting down")
+        if self._dispatch_call is not None and self._dispatch_call.active():
+            self._dispatch_call.cancel()
+        for ledger in self.ledgers.values():
+            ledger.close()
+
+
+def _binding_key(filters: dict[Any, Any], key: str) -> str:
+    """The binding key that a source's filter names (Apache's legacy-amqp-*-binding filters), else the one of the address."""
+    for name, value in filters.items():
+        if "binding" in str(name):
+            return str(value.value if isinstance(value, Described) else value)
+    return key
+
+
+def _reign_item(change: Change) -> dict[str, Any]:
+    return {
+        "ts": change["ts"],
+        "epoch": change["epoch"],
+        "primary": change["primary"],
+        "reason": change["reason"],
+        "gap_ms": change["gapMs"],
+    }

@@ -1,0 +1,69 @@
+"""What the members of a cluster say to each other, as AMQP messages: one message each, whole batches in it.
+
+A message is one AMQP data section (part 3.2.6) that holds the length of a JSON head, the head (kind and fields of an `ha.core.messages`
+message), and the bytes that travel beside it: batches end to end, or a chunk of a snapshot. Heads are small and few, one a batch; the
+batches are never looked into here.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any, get_args
+
+from ha.core import messages
+from ha.core.membership import BadMembership, Membership
+
+_DATA = b"\x00\x53\x75\xb0"
+_LENGTHS = struct.Struct(">II")
+_START = len(_DATA) + _LENGTHS.size
+_LARGEST_HEAD = 1 << 20
+_KINDS: dict[str, type[messages.Message]] = {kind.__name__: kind for kind in get_args(messages.Message)}
+
+
+class BadReplication(ValueError):
+    """Not a message between members; the text says what is wrong with it."""
+
+
+def encode(message: messages.Message, payload: Sequence[bytes]) -> bytes:
+    """The AMQP message (its encoded bytes) that carries this message and what goes beside it."""
+    head: dict[str, Any] = {"kind": type(message).__name__}
+    for field in fields(message):
+        if field.name != "entries":
+            value = getattr(message, field.name)
+            head[field.name] = value.to_dict() if isinstance(value, Membership) else value
+    text = json.dumps(head, separators=(",", ":")).encode()
+    size = 4 + len(text) + sum(map(len, payload))
+    return b"".join((_DATA, _LENGTHS.pack(size, len(text)), text, *payload))
+
+
+def decode(data: bytes) -> tuple[messages.Message, bytes]:
+    """The message and what came beside it; an Append still without its `entries`. BadReplication when it is none."""
+    if len(data) < _START or not data.startswith(_DATA):
+        raise BadReplication(f"{len(data)} bytes that are no replication message")
+    size, head_size = _LENGTHS.unpack_from(data, len(_DATA))
+    if size != len(data) - _START + 4 or head_size > min(size, _LARGEST_HEAD):
+        raise BadReplication(f"a replication message of {len(data)} bytes states lengths of {size} and {head_size}")
+    try:
+        head = json.loads(data[_START : _START + head_size])
+        return _message(head), data[_START + head_size :]
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise BadReplication(f"the head of a replication message makes no sense: {error}") from None
+
+
+def _message(head: dict[str, Any]) -> messages.Message:
+    kind = _KINDS.get(head.pop("kind"))
+    if kind is None:
+        raise BadReplication("the kind of this replication message is unknown: its sender runs a newer version")
+    for field in fields(kind):
+        value = head.get(field.name)
+        if field.name == "members":
+            try:
+                head["members"] = Membership.from_dict(value)
+            except BadMembership as error:
+                raise BadReplication(str(error)) from None
+        elif value is not None and type(value).__name__ != field.type:
+            raise BadReplication(f"{kind.__name__}.{field.name} is {value!r:.80}, not {field.type}")
+    return kind(**head)

@@ -1,0 +1,377 @@
+"""Links to the other members, and discovery: every member keeps one connection open to each other one, and sends over its own.
+
+Life of a link: it tries its address, waits a little longer after each failure (`_DELAYS_S`), and says in its Open who it is and to which cluster it
+belongs; once its sending link has credit the member counts as connected; when the connection ends it is disconnected, and the link tries again.
+What the other side sends comes in over the connection that it opened (`IncomingPeer`); that it has come is a reason to try our own
+at once. A joining broker therefore finds the primary wherever it is: whichever of its addresses answers tells it.
+
+Invariants: messages to a member leave in order over one connection, or not at all; nothing is kept for a member that is not connected; a link
+that does not read holds back at most `limits.PEER_BUFFER_BYTES` before it is dropped and started anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from proton import symbol
+from twisted.internet.interfaces import IDelayedCall, IReactorTCP, IReactorTime, ITCPTransport
+from twisted.internet.protocol import ClientFactory, Protocol
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from broker.amqp.engine import Engine, Link, Receiver, Sender
+from broker.core import limits, urls
+from broker.net.connection import BrokerConnection
+from ha.amqp import replication_link
+from ha.core.membership import Membership
+from ha.core.messages import Message
+
+_log = Logger()
+_DELAYS_S = (0.02, 0.05, 0.1, 0.2, 0.4, 0.5)
+_CONNECT_TIMEOUT_S = 3
+PEER_ADDRESS = "$ha"
+
+
+class PeerEvents:
+    """What the owner of the links is told (see ReplicatedLog): connected, disconnected, and a decoded message."""
+
+    def connected(self, peer: str) -> None:
+        """Messages can go to this member."""
+
+    def disconnected(self, peer: str) -> None:
+        """They cannot any more."""
+
+    def receive(self, peer: str, message: Message, payload: bytes) -> None:
+        """A message came."""
+
+
+class _Outgoing(Protocol):
+    """The connection that one OutgoingLink has opened."""
+
+    def __init__(self, link: OutgoingLink) -> None:
+        self.link = link
+        self.engine = Engine(self, server=False, container=link.peers.broker_id)
+        self.sender: Sender | None = None
+        self.up = False
+        self._refusal = ""
+
+    def connectionMade(self) -> None:
+        """Open, begin, attach: all in one flight."""
+        assert self.transport is not None
+        if ITCPTransport.providedBy(self.transport):
+            self.transport.setTcpNoDelay(True)
+        engine = self.engine
+        properties = self.link.peers.open_properties()
+        engine.open({symbol(key): value for key, value in properties.items()}, hostname=self.link.address)
+        session = engine.new_session()
+        self.sender = engine.attach_sender(session, f"ha-{self.link.peers.me}", PEER_ADDRESS)
+        self.flush()
+
+    def dataReceived(self, data: bytes) -> None:
+        """Bytes from the member: protocol only, it says what it has to say over its own connection."""
+        self.engine.push(data)
+        self.engine.drain()
+        self.flush()
+
+    def connectionLost(self, reason: Failure = Protocol.connectionLost.__defaults__[0]) -> None:  # type: ignore[index]
+        """The connection ended."""
+        self.engine.free()
+        self.link.ended(self, self._refusal)
+
+    def flush(self) -> None:
+        """Write what the engine has."""
+        if self.engine.alive and self.transport is not None:
+            self.transport.writeSequence(self.engine.take_output())
+            if self.engine.finished:
+                self.transport.loseConnection()
+
+    def send(self, data: bytes) -> None:
+        """Send one message, unless this link has too much unsent already: then it starts anew."""
+        sender = self.sender
+        if sender is None or not sender.open or not self.engine.alive:
+            return
+        sender.send_one(data, None, True)
+        self.link.peers.flush_soon(self)
+        if sender.buffered_bytes > limits.PEER_BUFFER_BYTES:
+            _log.warn("{peer} does not read what it is sent: its link is started anew", peer=self.link.address)
+            self.drop()
+
+    def drop(self) -> None:
+        """End it now."""
+        if self.transport is not None:
+            self.transport.abortConnection()  # type: ignore[attr-defined]
+
+    # ---- EngineListener
+
+    def on_open(self, engine: Engine) -> None:
+        """The member answered."""
+
+    def on_link(self, engine: Engine, link: Link) -> None:
+        """A member attaches nothing over a connection that it did not open."""
+        link.close()
+
+    def on_link_open(self, engine: Engine, link: Link) -> None:
+        """Our link is attached; credit comes next."""
+
+    def on_credit(self, engine: Engine, link: Sender) -> None:
+        """The member reads: it is connected."""
+        if not self.up and link.credit > 0:
+            self.up = True
+            self.link.opened()
+
+    def on_messages(self, engine: Engine, link: Receiver) -> None:
+        """Nothing comes in here."""
+
+    def on_outcomes(self, engine: Engine, link: Sender) -> None:
+        """Everything is sent settled."""
+
+    def on_link_closed(self, engine: Engine, link: Link) -> None:
+        """The member closed our link: start anew."""
+        self.drop()
+
+    def on_close(self, engine: Engine, reason: str) -> None:
+        """The member closed the connection, perhaps with a reason."""
+        self._refusal = reason
+
+    def tick(self, now_s: float) -> None:
+        """Heartbeats of the AMQP connection."""
+        self.engine.tick(int(now_s * 1000))
+        self.flush()
+
+
+class OutgoingLink(ClientFactory):
+    """This broker's link to one member, through all its connections."""
+
+    noisy = False
+
+    def __init__(self, peers: Peers, address: str) -> None:
+        self.peers = peers
+        self.address = address
+        self._connection: _Outgoing | None = None
+        self._connector: Any = None
+        self._retry: IDelayedCall | None = None
+        self._failures = 0
+        self._told = ""
+        self._stopped = False
+
+    def start(self) -> None:
+        """Try to connect, from now on until `stop`."""
+        self._try()
+
+    def stop(self) -> None:
+        """End for good."""
+        self._stopped = True
+        if self._retry is not None and self._retry.active():
+            self._retry.cancel()
+        if self._connector is not None:
+            self._connector.disconnect()
+        if self._connection is not None:
+            self._connection.drop()
+
+    def hurry(self) -> None:
+        """The member has shown that it lives: do not wait with the next try."""
+        if self._retry is not None and self._retry.active():
+            self._retry.cancel()
+            self._failures = 0
+            self._try()
+
+    @property
+    def connected(self) -> bool:
+        """Whether messages go through."""
+        return self._connection is not None and self._connection.up
+
+    def send(self, data: bytes) -> None:
+        """Send an encoded message; dropped when the member is not connected."""
+        if self._connection is not None and self._connection.up:
+            self._connection.send(data)
+
+    def restart(self, reason: str) -> None:
+        """Drop the connection and open another."""
+        _log.warn("link to {peer} started anew: {reason}", peer=self.address, reason=reason)
+        if self._connection is not None:
+            self._connection.drop()
+
+    def tick(self, now_s: float) -> None:
+        """Once a second."""
+        if self._connection is not None:
+            self._connection.tick(now_s)
+
+    def buildProtocol(self, addr: object) -> _Outgoing:
+        """The connection is there."""
+        self._connection = _Outgoing(self)
+        return self._connection
+
+    def _try(self) -> None:
+        self._retry = None
+        if self._stopped:
+            return
+        address = urls.parse(self.address).addresses[0]
+        self._connector = self.peers.reactor.connectTCP(address.host, address.port, self, timeout=_CONNECT_TIMEOUT_S)
+
+    def clientConnectionFailed(self, connector: object, reason: Failure) -> None:
+        """Nobody there yet."""
+        self._tell(f"cannot be reached ({reason.getErrorMessage()})")
+        self._again()
+
+    def opened(self) -> None:
+        """Messages go through now."""
+        self._failures = 0
+        self._told = ""
+        _log.info("connected to {peer}", peer=self.address)
+        self.peers.events.connected(self.address)
+
+    def ended(self, connection: _Outgoing, refusal: str) -> None:
+        """A connection ended."""
+        was_up = connection.up
+        self._connection = None
+        if refusal:
+            self._tell(f"refused the link: {refusal}")
+        elif was_up:
+            _log.info("link to {peer} lost", peer=self.address)
+        if was_up:
+            self.peers.events.disconnected(self.address)
+        self._again()
+
+    def _again(self) -> None:
+        if self._stopped or self._connection is not None:
+            return
+        delay = _DELAYS_S[min(self._failures, len(_DELAYS_S) - 1)]
+        self._failures += 1
+        self._retry = self.peers.clock.callLater(delay, self._try)
+
+    def _tell(self, text: str) -> None:
+        if text != self._told:
+            self._told = text
+            _log.info("{peer} {text}; trying again", peer=self.address, text=text)
+
+
+class IncomingPeer:
+    """A replication link that another member opened to us."""
+
+    def __init__(self, peers: Peers, connection: BrokerConnection) -> None:
+        self.peers = peers
+        self.connection = connection
+        self.peer = connection.peer
+
+    def received(self, messages: Sequence[bytes]) -> None:
+        """Messages, in order."""
+        for data in messages:
+            try:
+                message, payload = replication_link.decode(data)
+            except replication_link.BadReplication as error:
+                self.peers.bad_messages += 1
+                _log.error("link from {peer} dropped: {error}", peer=self.peer, error=str(error))
+                self.connection.drop()
+                return
+            self.peers.events.receive(self.peer, message, payload)
+
+    def lost(self) -> None:
+        """The connection ended."""
+        self.peers.incoming.pop(self.peer, None)
+
+
+class Peers:
+    """All links of this broker. `me` is its own address; fulfils `ha.replicated_log.Peers` and `broker.service.PeerAcceptor`."""
+
+    def __init__(
+        self,
+        reactor: IReactorTCP,
+        clock: IReactorTime,
+        *,
+        me: str,
+        broker_id: str,
+        events: PeerEvents,
+        cluster_id: Callable[[], str],
+        members: Callable[[], Membership],
+    ) -> None:
+        self.reactor = reactor
+        self.clock = clock
+        self.me = me
+        self.broker_id = broker_id
+        self.events = events
+        self.bad_messages = 0
+        self.incoming: dict[str, IncomingPeer] = {}
+        self._cluster_id = cluster_id
+        self._members = members
+        self._links: dict[str, OutgoingLink] = {}
+        self._dirty: dict[_Outgoing, None] = {}
+        self._flush_call: IDelayedCall | None = None
+
+    def open_properties(self) -> dict[str, str]:
+        """What this broker says of itself to a member."""
+        return {"product": "understudy", "qpid.ha-peer": self.me, "qpid.ha-cluster": self._cluster_id(), "qpid.ha-broker": self.broker_id}
+
+    # ---- ha.replicated_log.Peers
+
+    def send(self, peer: str, message: Message, batches: Sequence[bytes]) -> None:
+        """Send a message and what goes beside it."""
+        link = self._links.get(peer)
+        if link is not None and link.connected:
+            link.send(replication_link.encode(message, batches))
+
+    def set_members(self, members: Membership) -> None:
+        """Keep links to these members, and to no others."""
+        wanted = [address for address in members.addresses if address != self.me]
+        for address in [address for address in self._links if address not in wanted]:
+            self._links.pop(address).stop()
+        for address in wanted:
+            if address not in self._links:
+                link = self._links[address] = OutgoingLink(self, address)
+                link.start()
+
+    def close(self, peer: str, reason: str) -> None:
+        """Drop both connections with a member that sent something that cannot be right."""
+        incoming = self.incoming.get(peer)
+        if incoming is not None:
+            _log.error("link from {peer} dropped: {reason}", peer=peer, reason=reason)
+            incoming.connection.drop()
+        link = self._links.get(peer)
+        if link is not None:
+            link.restart(reason)
+
+    def stop(self) -> None:
+        """End all links."""
+        for link in self._links.values():
+            link.stop()
+        self._links.clear()
+        if self._flush_call is not None and self._flush_call.active():
+            self._flush_call.cancel()
+
+    # ---- broker.service.PeerAcceptor
+
+    def accept(self, connection: BrokerConnection) -> IncomingPeer | str:
+        """A member opened a link to us: take it, or say why not."""
+        theirs, ours = str(connection.properties.get("qpid.ha-cluster") or ""), self._cluster_id()
+        if theirs and ours and theirs != ours:
+            return f"{connection.peer} belongs to cluster {theirs}, this broker to cluster {ours}; check --ha-brokers-url and the data folder"
+        known = connection.peer in self._members().addresses
+        if not known and not (theirs and ours):
+            return f"{connection.peer} is not among the members {', '.join(self._members().addresses)}; add it with qpid-ha add-broker"
+        connection.engine.max_message_bytes = limits.PEER_MESSAGE_BYTES
+        peer = IncomingPeer(self, connection)
+        self.incoming[connection.peer] = peer
+        link = self._links.get(connection.peer)
+        if link is not None:
+            link.hurry()
+        return peer
+
+    # ---- turns
+
+    def flush_soon(self, connection: _Outgoing) -> None:
+        """Write this connection's output at the end of the turn."""
+        self._dirty[connection] = None
+        if self._flush_call is None:
+            self._flush_call = self.clock.callLater(0, self._flush)
+
+    def _flush(self) -> None:
+        self._flush_call = None
+        dirty, self._dirty = self._dirty, {}
+        for connection in dirty:
+            connection.flush()
+
+    def tick(self) -> None:
+        """Once a second: the connections' heartbeats."""
+        now = self.clock.seconds()
+        for link in list(self._links.values()):
+            link.tick(now)
