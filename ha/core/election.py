@@ -5,11 +5,14 @@ dissertation §9.6) the candidate asks whether it would be elected, which change
 answers does it begin a new epoch and ask for votes (§5.2). A candidate that the primary itself has named skips the first round
 (dissertation §3.10).
 
-Whom a voter refuses, whatever the epoch:
-- a candidate whose log is older than its own (§5.4.1);
-- while its own store is blank, one whose log is not empty: the store may be the replacement of one that helped to commit what
-  this candidate lacks;
-- while its own store is short of what it once held (`vote_floor`), one whose log is short of that too, for the same reason.
+A voter refuses, whatever the epoch, a candidate whose log is older than its own (§5.4.1), and, while its own store is short of
+what it once held (`vote_floor`), one whose log is short of that too: the voter may have helped to commit what both lack now.
+
+A voter whose store is blank does not know what it once helped to commit: it may be the replacement of a lost one. It votes as
+others do for a candidate whose log is empty too, since that is how a cluster begins. For any other candidate its vote is
+provisional: it counts only when every voter grants, so that no log anywhere is newer than the candidate's. So is a blank
+candidate's own vote. Without provisional votes a cluster whose first primary is killed before it could tell the others of
+its first commit would never elect anybody again.
 """
 
 from __future__ import annotations
@@ -20,21 +23,22 @@ from ha.core.messages import Position
 from ha.core.quorum import Tally
 
 
-def objection(theirs: Position, mine: Position, *, blank: bool, floor: Position | None) -> str:
+def objection(theirs: Position, mine: Position, floor: Position | None) -> str:
     """Why a candidate whose log ends at `theirs` gets no vote from a store whose log ends at `mine`, or ""."""
-    if blank and theirs.index > 0:
-        return "its store is new and has not caught up with a primary yet, so that it cannot judge your log"
     if floor is not None and theirs < floor:
-        return f"its store has lost a part and once held {floor}, and your log ends at {theirs}"
+        return f"its store has lost a part and once held {floor}; your log ends at {theirs}"
     if theirs < mine:
         return f"its log is newer ({mine}; yours ends at {theirs})"
     return ""
 
 
-def unfitness(mine: Position, *, blank: bool, floor: Position | None) -> str:
+def is_provisional(theirs: Position, *, blank: bool) -> bool:
+    """Whether the vote of a store counts only when all grant."""
+    return blank and theirs.index > 0
+
+
+def unfitness(mine: Position, floor: Position | None) -> str:
     """Why a store whose log ends at `mine` must not stand for election, or ""."""
-    if blank and mine.index > 0:
-        return "this broker's store is new and has not caught up with a primary yet"
     if floor is not None and mine < floor:
         return f"this broker's store has lost a part: it once held {floor} and now ends at {mine}"
     return ""
@@ -69,6 +73,7 @@ class Campaign:
     def verdict(self, me: str, connected: set[str]) -> str:
         """For people: who did not vote for us, and why."""
         refusals = [f"{voter} refused: {reason}" for voter, reason in sorted(self.tally.refused.items())]
+        refusals += [f"{voter} has a new store and votes only if all do" for voter in sorted(self.tally.provisional)]
         silences = [f"{voter} {'did not answer' if voter in connected else 'is not connected'}" for voter in self.tally.silent]
         others = "; ".join((*refusals, *silences))
         return f"{me} got {len(self.tally.granted)} of the {self.tally.needed} votes needed ({self.round}): {others}"

@@ -15,7 +15,7 @@ from ha.core.membership import Membership
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of the log, without its bytes: `nbytes` is the size of the sealed batch, `members` a membership that it carries."""
+    """One entry of the log, without its bytes: `nbytes` is the size of the sealed batch, `members` one that it carries."""
 
     index: int
     epoch: int
@@ -47,11 +47,12 @@ class PreVote:
 
 @dataclass(frozen=True, slots=True)
 class PreVoteReply:
-    """`epoch` is the voter's own, so that the candidate picks one above all of them."""
+    """`epoch` is the voter's own, so that the candidate picks one above all of them. `provisional`: see `election.py`."""
 
     epoch: int
     campaign: int
     granted: bool
+    provisional: bool = False
     reason: str = ""
 
 
@@ -72,6 +73,7 @@ class VoteReply:
     epoch: int
     for_epoch: int
     granted: bool
+    provisional: bool = False
     reason: str = ""
 
 

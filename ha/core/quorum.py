@@ -12,23 +12,29 @@ def held_by_majority(indexes: Iterable[int]) -> int:
 
 
 class Tally:
-    """The votes of one election round. A voter's first answer counts; answers of strangers do not."""
+    """The votes of one election round. A voter's first answer counts; answers of strangers do not.
 
-    __slots__ = ("_voters", "granted", "refused")
+    A provisional vote counts only when every voter has granted (see `election.py`).
+    """
+
+    __slots__ = ("_voters", "granted", "provisional", "refused")
 
     def __init__(self, voters: Iterable[str]) -> None:
         self._voters = frozenset(voters)
         self.granted: set[str] = set()
+        self.provisional: set[str] = set()
         self.refused: dict[str, str] = {}
 
-    def count(self, voter: str, granted: bool, reason: str) -> None:
+    def count(self, voter: str, granted: bool, *, provisional: bool = False, reason: str = "") -> None:
         """Note a voter's answer."""
-        if voter not in self._voters or voter in self.granted or voter in self.refused:
+        if voter not in self._voters or voter in self.granted or voter in self.provisional or voter in self.refused:
             return
-        if granted:
-            self.granted.add(voter)
-        else:
+        if not granted:
             self.refused[voter] = reason
+        elif provisional:
+            self.provisional.add(voter)
+        else:
+            self.granted.add(voter)
 
     @property
     def needed(self) -> int:
@@ -37,15 +43,15 @@ class Tally:
 
     @property
     def won(self) -> bool:
-        """Whether a majority has granted."""
-        return len(self.granted) >= self.needed
+        """Whether a majority has granted, or everybody has, be it provisionally."""
+        return len(self.granted) >= self.needed or len(self.granted) + len(self.provisional) == len(self._voters)
 
     @property
     def lost(self) -> bool:
-        """Whether a majority cannot be reached any more."""
-        return len(self._voters) - len(self.refused) < self.needed
+        """Whether it cannot be won any more."""
+        return bool(self.refused) and len(self._voters) - len(self.refused) - len(self.provisional) < self.needed
 
     @property
     def silent(self) -> list[str]:
         """The voters that have not answered, sorted."""
-        return sorted(self._voters - self.granted - self.refused.keys())
+        return sorted(self._voters - self.granted - self.provisional - self.refused.keys())

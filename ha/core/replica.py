@@ -29,7 +29,7 @@ from ha.core.effects import (
     TransferEnded,
     WritableChanged,
 )
-from ha.core.election import Campaign, Round, objection, unfitness
+from ha.core.election import Campaign, Round, is_provisional, objection, unfitness
 from ha.core.log import Log
 from ha.core.member import Member
 from ha.core.membership import Membership
@@ -212,7 +212,7 @@ class Replica:
         """To be called once, first. A standalone log makes itself its own primary."""
         member = self._member
         member.emit(MembershipChanged(member.log.members))
-        if not unfitness(member.position, blank=member.blank, floor=member.floor) and member.floor is not None:
+        if member.floor is not None and not member.blank and not unfitness(member.position, member.floor):
             member.make_whole()
         if member.settings.standalone:
             assert member.log.members.voters == (member.me,), (
@@ -385,13 +385,14 @@ class Replica:
     def _on_pre_vote(self, now: float, sender: str, message: PreVote) -> None:
         member = self._member
         reason = self._loyalty(now) or self._objection(message.last_epoch, message.last_index)
-        member.send(sender, PreVoteReply(member.epoch, message.campaign, not reason, reason))
+        provisional = is_provisional(Position(message.last_epoch, message.last_index), blank=member.blank)
+        member.send(sender, PreVoteReply(member.epoch, message.campaign, not reason, provisional, reason))
 
     def _on_pre_vote_reply(self, now: float, sender: str, message: PreVoteReply) -> None:
         campaign = self._campaign
         if campaign is not None and campaign.round is Round.PRE_VOTE and campaign.number == message.campaign:
             campaign.highest_epoch = max(campaign.highest_epoch, message.epoch)
-            campaign.tally.count(sender, message.granted, message.reason)
+            campaign.tally.count(sender, message.granted, provisional=message.provisional, reason=message.reason)
             self._weigh(now, campaign)
 
     def _on_vote(self, now: float, sender: str, message: Vote) -> None:
@@ -410,12 +411,13 @@ class Replica:
             vote = voted_for if reason else sender
             if (message.epoch, vote) != (member.epoch, member.voted_for):
                 self._enter(now, message.epoch, vote, f"{sender} asks for votes in epoch {message.epoch}")
-        member.send(sender, VoteReply(member.epoch, message.epoch, not reason, reason))
+        provisional = is_provisional(Position(message.last_epoch, message.last_index), blank=member.blank)
+        member.send(sender, VoteReply(member.epoch, message.epoch, not reason, provisional, reason))
 
     def _on_vote_reply(self, now: float, sender: str, message: VoteReply) -> None:
         campaign = self._campaign
         if campaign is not None and campaign.round is Round.VOTE and message.for_epoch == self._member.epoch:
-            campaign.tally.count(sender, message.granted, message.reason)
+            campaign.tally.count(sender, message.granted, provisional=message.provisional, reason=message.reason)
             self._weigh(now, campaign)
 
     # Votes
@@ -428,15 +430,14 @@ class Replica:
         return f"it hears the primary {role.primary} of epoch {self._member.epoch}" if role.hears(now) else ""
 
     def _objection(self, last_epoch: int, last_index: int) -> str:
-        member = self._member
-        return objection(Position(last_epoch, last_index), member.position, blank=member.blank, floor=member.floor)
+        return objection(Position(last_epoch, last_index), self._member.position, self._member.floor)
 
     def _unfit(self) -> str:
         """Why this member must not stand for election, or ""."""
         member = self._member
         if member.me not in member.log.members.voters:
             return f"{member.me} is not a voting member of the cluster ({', '.join(member.log.members.voters)})"
-        return unfitness(member.position, blank=member.blank, floor=member.floor)
+        return unfitness(member.position, member.floor)
 
     def _stand(self, now: float, role: Backup) -> None:
         """A promotion begins: refused, by handover, or by votes."""
@@ -466,7 +467,7 @@ class Replica:
         if transfer:
             self._begin_vote(now, campaign)
         else:
-            campaign.tally.count(member.me, True, "")
+            self._vote_for_oneself(campaign)
             self._ask(now, campaign)
             self._weigh(now, campaign)
 
@@ -477,9 +478,13 @@ class Replica:
         member.save(max(member.epoch, campaign.highest_epoch) + 1, member.me)
         self._role = Backup(member)
         self._announce()
-        campaign.tally.count(member.me, True, "")
+        self._vote_for_oneself(campaign)
         self._ask(now, campaign)
         self._weigh(now, campaign)
+
+    def _vote_for_oneself(self, campaign: Campaign) -> None:
+        member = self._member
+        campaign.tally.count(member.me, True, provisional=is_provisional(member.position, blank=member.blank))
 
     def _ask(self, now: float, campaign: Campaign) -> None:
         campaign.asked_at = now
