@@ -1,0 +1,253 @@
+"""What a broker is told about its cluster: the `--ha-*` options, the settings read from them, and which member this broker is.
+
+Life: `read` takes the command line and the environment and gives the broker's and the cluster's settings, checked together; when
+the broker listens, `own_address` finds out which address of `--ha-brokers-url` is its own. Nothing changes them afterwards.
+
+Invariants: a broker that is told to be in a cluster knows all members' addresses or does not start; the password is in no repr,
+text or error; the times and bounds of the consensus core have their defaults in `ha.core.settings`.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from typing import Any
+
+from broker import settings as broker_settings
+from broker.core import urls
+from broker.core.urls import Address, Url
+from broker.options import Option, SettingsError, gather, number, one_of, seconds, size, text, yes_no
+from broker.settings import BrokerSettings
+from ha.core.settings import MIB, ReplicaSettings
+
+LEVELS = ("none", "configuration", "all")
+HEARTBEATS_AN_ELECTION = 3
+"""A backup gives its primary up only after that many heartbeats were missed: fewer would be noise of the network."""
+_CORE = ReplicaSettings()
+
+
+def _brokers_url(value: str) -> Url:
+    url = urls.parse(value)
+    for address in url.addresses:
+        if address.transport != urls.TCP:
+            raise ValueError(f"{address}: encryption between brokers is not available in this version: write tcp:{address.name}")
+    return url
+
+
+def _member(value: str) -> str:
+    """One address, in the spelling of its name."""
+    addresses = urls.parse(value).addresses
+    if len(addresses) != 1:
+        raise ValueError(f"{value!r} has {len(addresses)} addresses: this broker has one, as in broker1:5672")
+    return addresses[0].name
+
+
+def _mechanism(value: str) -> str:
+    return one_of("ANONYMOUS", "PLAIN")(value.upper())
+
+
+OPTIONS = (
+    Option("ha-cluster", yes_no, False, "yes|no", "Be a member of a cluster: start as a backup and wait to be promoted."),
+    Option(
+        "ha-brokers-url",
+        _brokers_url,
+        None,
+        "URL",
+        "The addresses of all members, `amqp:host:port,host:port,...`, alike on each of them.",
+        aliases=("ha-brokers",),
+    ),
+    Option(
+        "ha-public-url",
+        urls.parse,
+        None,
+        "URL",
+        "The addresses that clients are told to fail over to; by default those of the members.",
+        aliases=("ha-public-brokers",),
+    ),
+    Option("ha-address", _member, "", "HOST:PORT", "Which member this broker is, where its addresses do not tell."),
+    Option("ha-replicate", one_of(*LEVELS), "none", "LEVEL", f"Replicate what says nothing else: {', '.join(LEVELS)}."),
+    Option("ha-username", text, "", "USER", "Who to be towards the other members."),
+    Option(
+        "ha-password", text, "", "PASS", "The password for it; in the file or the environment others cannot read it.", secret=True
+    ),
+    Option("ha-mechanism", _mechanism, "", "MECH", "The SASL mechanism for it: ANONYMOUS or PLAIN."),
+    Option("ha-backup-timeout", seconds(0, 3600), 10.0, "SECONDS", "Give a backup that is expected so long to become ready."),
+    Option(
+        "ha-flow-bytes",
+        size(65_536, 1024 * MIB),
+        _CORE.max_inflight_bytes,
+        "BYTES",
+        "Send a backup this much ahead of its answers.",
+    ),
+    Option(
+        "ha-heartbeat-interval", seconds(0.01, 10), _CORE.heartbeat_s, "SECONDS", "A primary lets itself be heard this often."
+    ),
+    Option(
+        "ha-election-timeout", seconds(0.05, 60), _CORE.election_s, "SECONDS", "A primary that is silent for so long is given up."
+    ),
+    Option(
+        "ha-promote-timeout",
+        seconds(0.05, 600),
+        _CORE.campaign_timeout_s,
+        "SECONDS",
+        "A promotion without a majority by then is refused.",
+    ),
+    Option(
+        "ha-switchover-timeout",
+        seconds(0.05, 600),
+        _CORE.transfer_timeout_s,
+        "SECONDS",
+        "A planned switchover that has not happened by then is called off.",
+    ),
+    Option(
+        "link-heartbeat-interval", number(1, 3600), 2, "SECONDS", "A link between brokers that is silent for so long is closed."
+    ),
+)
+"""Everything that a broker can be told about its cluster, besides `broker.settings.OPTIONS`."""
+
+
+@dataclass(frozen=True, slots=True)
+class HaSettings:
+    """A member's settings. Times in seconds, sizes in bytes, fields named after the options of `OPTIONS`."""
+
+    ha_cluster: bool
+    ha_brokers_url: Url | None
+    ha_public_url: Url | None
+    ha_address: str
+    """A member's name, or "" for the one that `own_address` finds."""
+    ha_replicate: str
+    """The default level: none, configuration or all."""
+    ha_username: str
+    ha_password: str = field(repr=False)
+    ha_mechanism: str
+    """ "" leaves the choice to the two ends."""
+    ha_backup_timeout: float
+    ha_flow_bytes: int
+    ha_heartbeat_interval: float
+    ha_election_timeout: float
+    ha_promote_timeout: float
+    ha_switchover_timeout: float
+    link_heartbeat_interval: int
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> HaSettings:
+        """The settings for these values by field name (as `gather` gives them, other tables' among them); the rest by default.
+
+        SettingsError when they contradict one another or a cluster lacks its members.
+        """
+        own = {option.field: values.get(option.field, option.default) for option in OPTIONS}
+        url: Url | None = own["ha_brokers_url"]
+        if own["ha_cluster"] and url is None:
+            raise SettingsError(
+                "--ha-cluster yes needs the addresses of all members: give --ha-brokers-url amqp:host1:5672,host2:5672,host3:5672"
+            )
+        if own["ha_address"] and (url is None or own["ha_address"] not in url.names):
+            raise SettingsError(f"--ha-address {own['ha_address']} is not among the addresses of --ha-brokers-url ({_list(url)})")
+        if own["ha_election_timeout"] < HEARTBEATS_AN_ELECTION * own["ha_heartbeat_interval"]:
+            raise SettingsError(
+                f"--ha-election-timeout {own['ha_election_timeout']:g} must be at least {HEARTBEATS_AN_ELECTION} times "
+                f"--ha-heartbeat-interval {own['ha_heartbeat_interval']:g}, or a healthy primary would be given up"
+            )
+        _take_credentials(own)
+        return cls(**own)
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The names of all members; () outside a cluster."""
+        return self.ha_brokers_url.names if self.ha_cluster and self.ha_brokers_url is not None else ()
+
+    @property
+    def client_addresses(self) -> tuple[Address, ...]:
+        """Where clients are told to go: the public addresses, or else the members' own."""
+        url = self.ha_public_url or self.ha_brokers_url
+        return url.addresses if self.ha_cluster and url is not None else ()
+
+    def replica(self) -> ReplicaSettings:
+        """What of this the consensus core works with."""
+        return ReplicaSettings(
+            standalone=not self.ha_cluster,
+            heartbeat_s=self.ha_heartbeat_interval,
+            election_s=self.ha_election_timeout,
+            campaign_timeout_s=self.ha_promote_timeout,
+            transfer_timeout_s=self.ha_switchover_timeout,
+            max_inflight_bytes=self.ha_flow_bytes,
+        )
+
+
+def read(command_line: Mapping[str, str | None], environ: Mapping[str, str] | None = None) -> tuple[BrokerSettings, HaSettings]:
+    """All settings of a broker: `command_line` as `broker.options.gather` takes it, `environ` is the process's by default."""
+    values = gather((*broker_settings.OPTIONS, *OPTIONS), command_line, os.environ if environ is None else environ)
+    return BrokerSettings.from_values(values), HaSettings.from_values(values)
+
+
+def own_address(settings: HaSettings, interfaces: tuple[str, ...], port: int) -> Address:
+    """Which member this broker is that listens on `port` of these interfaces.
+
+    It is what `--ha-address` says, else the one address of the URL that has this port and a host of this machine. Names are
+    looked up, which may take a while. SettingsError when none or several match, or when the others could not reach it there.
+    """
+    url = settings.ha_brokers_url
+    assert url is not None, "only a member of a cluster has an address"
+    if settings.ha_address:
+        return next(address for address in url.addresses if address.name == settings.ha_address)
+    here = {address: _local_ips(address) for address in url.addresses if address.port == port}
+    matching = [address for address, ips in here.items() if ips]
+    if not matching:
+        raise SettingsError(
+            f"none of the addresses of --ha-brokers-url ({_list(url)}) is this broker's, which listens on port {port}: add it "
+            "there, or give --ha-address when this machine cannot tell that it is its own"
+        )
+    if len(matching) > 1:
+        raise SettingsError(
+            f"{' and '.join(address.name for address in matching)} of --ha-brokers-url are all this machine's: say with "
+            "--ha-address which of them this broker is"
+        )
+    own = matching[0]
+    if not any(_covers(interface, ip) for interface in interfaces for ip in here[own]):
+        raise SettingsError(
+            f"the other members could not reach this broker at {own.name}, because it listens on {', '.join(interfaces)} only: "
+            f"give --interface {min(here[own])}"
+        )
+    return own
+
+
+def _take_credentials(values: dict[str, Any]) -> None:
+    """User and password may stand in the URL instead; at both places they must be the same."""
+    url: Url | None = values["ha_brokers_url"]
+    if url is None or not url.user:
+        return
+    for name, found in (("ha_username", url.user), ("ha_password", url.password)):
+        if values[name] not in ("", found):
+            raise SettingsError(f"--{name.replace('_', '-')} and --ha-brokers-url say different things: say it at one place only")
+        values[name] = found
+
+
+def _list(url: Url | None) -> str:
+    return ", ".join(url.names) if url is not None else "which is not given"
+
+
+def _local_ips(address: Address) -> set[str]:
+    """The IP addresses of this machine among those that the address's host has."""
+    try:
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_DGRAM)
+    except OSError:
+        return set()
+    return {str(ip_address(sockaddr[0])) for family, _, _, _, sockaddr in found if _is_local(family, sockaddr)}
+
+
+def _is_local(family: int, sockaddr: tuple[Any, ...]) -> bool:
+    """Only a machine's own address can be bound; a datagram socket's port takes nothing away from the broker's."""
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((sockaddr[0], 0, *sockaddr[2:]))
+        except OSError:
+            return False
+    return True
+
+
+def _covers(interface: str, ip: str) -> bool:
+    listening, wanted = ip_address(interface), ip_address(ip)
+    return listening == wanted or (listening.is_unspecified and listening.version in (wanted.version, 6))

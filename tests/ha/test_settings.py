@@ -1,0 +1,185 @@
+"""A member's settings: what a cluster needs to be one, who this broker is in it, and secrets that stay secret."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from broker.options import Option, SettingsError, show
+from ha.core.settings import ReplicaSettings
+from ha.settings import OPTIONS, HaSettings, own_address, read
+
+THREE = "amqp:127.0.0.1:6001,127.0.0.1:6002,127.0.0.1:6003"
+ELSEWHERE = "192.0.2.1"  # an address of documentation (RFC 5737), which no machine has
+LOOPBACK = ("127.0.0.1",)
+
+
+def settings(environ: dict[str, str] | None = None, **given: str) -> HaSettings:
+    return read(given, environ or {})[1]
+
+
+def member(**given: str) -> HaSettings:
+    return read({"ha_cluster": "yes", "ha_brokers_url": THREE, **given}, {})[1]
+
+
+# ---- what a cluster needs
+
+
+def test_a_broker_that_is_told_nothing_is_in_no_cluster() -> None:
+    alone = settings()
+    assert (alone.ha_cluster, alone.members, alone.client_addresses, alone.ha_replicate) == (False, (), (), "none")
+    assert alone.replica().standalone
+
+
+def test_a_cluster_without_members_is_refused_and_told_what_to_give() -> None:
+    with pytest.raises(
+        SettingsError, match="--ha-cluster yes needs the addresses of all members: give --ha-brokers-url amqp:host1"
+    ):
+        settings(ha_cluster="yes")
+
+
+def test_members_are_named_as_they_stand_in_the_url() -> None:
+    assert member().members == ("127.0.0.1:6001", "127.0.0.1:6002", "127.0.0.1:6003")
+
+
+@pytest.mark.parametrize("alias", ["QPID_HA_BROKERS", "QPID_HA_BROKERS_URL"])
+def test_the_preview_s_spellings_still_work(alias: str) -> None:
+    made = settings({alias: THREE, "QPID_HA_PUBLIC_BROKERS": "amqp:front:5672", "QPID_HA_CLUSTER": "yes"})
+    assert len(made.members) == 3
+    assert [address.name for address in made.client_addresses] == ["front:5672"]
+
+
+def test_a_file_may_hold_broker_and_cluster_options_side_by_side(tmp_path: Path) -> None:
+    config = tmp_path / "qpidd.conf"
+    config.write_text(f"port=6002\nha-cluster\nha-brokers={THREE}\nha-replicate=all\n")
+    broker, ha = read({"config": str(config)}, {})
+    assert (broker.port, ha.ha_cluster, ha.ha_replicate) == (6002, True, "all")
+
+
+def test_the_process_s_own_environment_is_read_when_none_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QPID_HA_REPLICATE", "configuration")
+    assert read({})[1].ha_replicate == "configuration"
+
+
+def test_clients_go_to_the_members_when_no_public_addresses_are_given() -> None:
+    assert [address.port for address in member().client_addresses] == [6001, 6002, 6003]
+
+
+@pytest.mark.parametrize(
+    "given, said",
+    [
+        ({"ha_replicate": "some"}, "--ha-replicate: 'some' is not one of none, configuration, all"),
+        ({"ha_cluster": "maybe"}, "--ha-cluster: 'maybe' is neither yes nor no"),
+        ({"ha_brokers_url": "amqp:a:b"}, '--ha-brokers-url: .*"b"'),
+        (
+            {"ha_brokers_url": "ssl:a:1,b:1"},
+            "--ha-brokers-url: ssl:a:1: encryption between brokers is not available .*: write tcp:a:1",
+        ),
+        ({"ha_address": "a:1,b:1"}, "--ha-address: 'a:1,b:1' has 2 addresses"),
+        (
+            {"ha_address": "127.0.0.1:6009"},
+            r"--ha-address 127\.0\.0\.1:6009 is not among the addresses of --ha-brokers-url \(127",
+        ),
+        ({"ha_mechanism": "ROT13"}, "--ha-mechanism: 'ROT13' is not one of ANONYMOUS, PLAIN"),
+        ({"ha_heartbeat_interval": "1"}, "--ha-election-timeout 1 must be at least 3 times --ha-heartbeat-interval 1,"),
+    ],
+)
+def test_a_wrong_option_is_told_by_name_and_with_what_would_do(given: dict[str, str], said: str) -> None:
+    with pytest.raises(SettingsError, match=said):
+        member(**given)
+
+
+def test_an_own_address_without_any_members_is_refused() -> None:
+    with pytest.raises(
+        SettingsError, match=r"--ha-address a:1 is not among the addresses of --ha-brokers-url \(which is not given\)"
+    ):
+        settings(ha_address="a:1")
+
+
+# ---- secrets
+
+
+def test_a_password_shows_in_no_text_of_the_settings() -> None:
+    for made in (member(ha_username="u", ha_password="hunter2"), member(ha_brokers_url="u/hunter2@127.0.0.1:6001")):
+        assert (made.ha_username, made.ha_password) == ("u", "hunter2")
+        assert "hunter2" not in f"{made} {made!r} {made.ha_brokers_url}"
+
+
+def test_credentials_that_differ_from_the_url_s_are_refused_without_showing_them() -> None:
+    with pytest.raises(SettingsError) as caught:
+        member(ha_password="hunter2", ha_brokers_url="u/hunter3@127.0.0.1:6001")
+    assert str(caught.value) == "--ha-password and --ha-brokers-url say different things: say it at one place only"
+
+
+# ---- who this broker is
+
+
+def test_the_port_tells_which_member_of_this_machine_a_broker_is() -> None:
+    assert own_address(member(), LOOPBACK, 6002).name == "127.0.0.1:6002"
+
+
+def test_an_address_of_another_machine_is_not_mine_though_it_has_my_port() -> None:
+    made = member(ha_brokers_url=f"{ELSEWHERE}:6001,127.0.0.1:6001")
+    assert own_address(made, LOOPBACK, 6001).host == "127.0.0.1"
+
+
+def test_a_broker_that_is_not_among_the_members_is_told_so() -> None:
+    with pytest.raises(
+        SettingsError, match=r"none of the addresses .*6003\) is this broker's, which listens on port 7000: add it"
+    ):
+        own_address(member(), LOOPBACK, 7000)
+    with pytest.raises(SettingsError, match="none of the addresses"):
+        own_address(member(ha_brokers_url=f"{ELSEWHERE}:7000"), LOOPBACK, 7000)
+
+
+def test_a_broker_that_could_be_several_members_must_say_which() -> None:
+    both = "127.0.0.1:6001,127.0.0.2:6001"
+    with pytest.raises(
+        SettingsError, match=r"127\.0\.0\.1:6001 and 127\.0\.0\.2:6001 of --ha-brokers-url are all this machine's"
+    ):
+        own_address(member(ha_brokers_url=both), ("0.0.0.0",), 6001)
+    assert own_address(member(ha_brokers_url=both, ha_address="127.0.0.2:6001"), ("0.0.0.0",), 6001).host == "127.0.0.2"
+
+
+def test_an_address_where_nobody_listens_is_refused_with_the_interface_that_would_do() -> None:
+    made = member(ha_brokers_url="127.0.0.2:6001")
+    with pytest.raises(SettingsError, match=r"could not reach this broker at 127\.0\.0\.2:6001.*give --interface 127\.0\.0\.2"):
+        own_address(made, LOOPBACK, 6001)
+    for interface in ("127.0.0.2", "0.0.0.0", "::"):
+        assert own_address(made, (interface,), 6001).host == "127.0.0.2"
+
+
+def test_a_host_that_does_not_exist_is_somebody_else() -> None:
+    made = member(ha_brokers_url="256.256.256.256:6001,127.0.0.1:6001")
+    assert own_address(made, LOOPBACK, 6001).host == "127.0.0.1"
+
+
+# ---- the tables
+
+
+def test_the_table_and_the_settings_name_the_same_things() -> None:
+    assert [option.field for option in OPTIONS] == [field.name for field in fields(HaSettings)]
+
+
+@pytest.mark.parametrize("option", [option for option in OPTIONS if show(option.default)], ids=lambda option: option.name)
+def test_every_default_is_a_value_that_could_be_written(option: Option) -> None:
+    assert option.parse(show(option.default)) == option.default
+
+
+def test_the_core_works_with_what_was_said() -> None:
+    made = member(
+        ha_heartbeat_interval="0.2",
+        ha_election_timeout="2",
+        ha_promote_timeout="3",
+        ha_switchover_timeout="4",
+        ha_flow_bytes="1M",
+    ).replica()
+    assert made == ReplicaSettings(
+        heartbeat_s=0.2, election_s=2.0, campaign_timeout_s=3.0, transfer_timeout_s=4.0, max_inflight_bytes=1 << 20
+    )
+
+
+def test_what_nobody_said_is_as_the_core_has_it() -> None:
+    assert member().replica() == ReplicaSettings()
