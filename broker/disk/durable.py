@@ -36,6 +36,10 @@ class DamagedStore(Exception):
     """A file of the store cannot be what was written there. The text names the file and says what to do."""
 
 
+class NewerFormat(DamagedStore):
+    """The file was written by a later version of the program. It was not touched."""
+
+
 class Disk(Protocol):
     """The calls that carry durable bytes, so that a simulation can fail, tear or forget them."""
 
@@ -89,6 +93,15 @@ def read_whatever(disk: Disk, fd: int, nbytes: int, offset: int) -> bytes:
     return b"\xff" * max(0, min(nbytes, present))
 
 
+def sync_or_stop(disk: Disk, fd: int, path: Path) -> None:
+    """Sync a file that stays in use. Whatever makes that fail is fatal, a full disk too: written pages may have been dropped."""
+    try:
+        disk.sync(fd)
+    except OSError as error:
+        text = f"cannot sync {path}: {error.strerror}; what the disk holds is unknown, so the broker must stop"
+        raise StorageError(text, fatal=True) from error
+
+
 def sync_folder(folder: Path) -> None:
     """Make renames, creations and removals in this folder durable."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -117,9 +130,12 @@ def replace_durably(path: Path, data: bytes, disk: Disk = REAL_DISK) -> None:
 
 
 def remove_durably(path: Path) -> None:
-    """Remove a file, if it is there, so that no power cut brings it back."""
-    path.unlink(missing_ok=True)
-    sync_folder(path.parent)
+    """Remove a file, if it is there, so that no power cut brings it back. StorageError when the disk refuses."""
+    try:
+        path.unlink(missing_ok=True)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise refused(error, "remove", path) from error
 
 
 def refused(error: OSError, doing: str, path: Path | str) -> StorageError:

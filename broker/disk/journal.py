@@ -1,59 +1,65 @@
-"""The journal: one log's batches on disk, appended in groups by one writer thread."""
+"""The journal: one log's batches on disk, appended in groups by one writer thread.
+
+Life of a batch here: `append` hands it over in the reactor thread; the writer takes all that waits, writes it with as few calls as
+possible, syncs **once**, and calls back in the reactor thread: now it may be acknowledged. While one group is being synced the next one
+gathers, so the busier the log, the fewer syncs a batch costs. Later `read` finds it by its offset, until a checkpoint covers it
+and its whole segment is deleted.
+
+Invariants: appends, truncations and resets happen in the order in which they were asked for; nothing is reported durable before the
+sync that covers it and all before it has returned; what `read` gives has been durable and has passed its checksum. After a failed
+sync nothing is written any more: the kernel may have dropped the pages and will report the next sync as good (Rebello et al., "Can
+Applications Recover from fsync Failures?", ATC '20), so only a restart, which reads what is really there, can go on.
+
+A full disk is no such failure: nothing of the group counts, and the same bytes are written to the same place until there is room.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import os
+import threading
+import time
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, TypeVar, assert_never
 
+from broker.core.records import BadBatch, parse_header, verify
+from broker.disk import checkpoint as checkpoints
+from broker.disk import recovery, segments
 from broker.disk.checkpoint import Checkpoint
-from broker.disk.durable import REAL_DISK, Disk
+from broker.disk.durable import (
+    REAL_DISK,
+    Disk,
+    StorageError,
+    refused,
+    remove_durably,
+    replace_durably,
+    seal_json,
+    sync_or_stop,
+)
+from broker.disk.preparation import Preparation
+from broker.disk.recovery import Recovered
+from broker.disk.segments import FIRST_BATCH, Entry, Position, Segment
+
+__all__ = ["Entry", "Figures", "Journal", "Position", "Recovered", "Released"]
 
 SEGMENT_BYTES = 64 * 1024 * 1024
+_IOV_MAX = min(1024, os.sysconf("SC_IOV_MAX"))
+_IDLE_S = 1.0
+_FIRST_RETRY_S = 0.05
+_LAST_RETRY_S = 1.0
+_T = TypeVar("_T")
 
 Reactor = Callable[[Callable[[], None]], None]
 OnDurable = Callable[[int, int, float], None]
 OnError = Callable[[str, bool], None]
 
 
-class Entry(NamedTuple):
-    """One batch of the log, without its bytes."""
-
-    index: int
-    epoch: int
-    nbytes: int
-    n_records: int
-    flags: int
-
-
-class Position(NamedTuple):
-    """A place in the log. Positions compare as logs do: by epoch, then by index (Raft §5.4.1)."""
-
-    epoch: int
-    index: int
-
-
-@dataclass(frozen=True, slots=True)
-class Recovered:
-    """What a start found. `entries` are the batches after the checkpoint (all of them without one), consecutive."""
-
-    epoch: int
-    voted_for: str | None
-    checkpoint: Checkpoint | None
-    entries: list[Entry]
-    blank: bool
-    """Nothing was ever stored here."""
-    floor: Position | None
-    """Acknowledged batches up to here were lost to damage: grant no vote and seek none for a log that is older (vote_floor)."""
-    torn_bytes: int
-    """Bytes of an unfinished last write that were cut off; nobody was told that they were durable."""
-    notes: list[str]
-    """What was repaired, in sentences for the broker's log."""
-
-
 class Released(LookupError):
-    """The batches asked for are before the log's first segment: the peer needs the checkpoint."""
+    """The batches asked for are before the log's first segment, or were dropped during the read: the peer needs the checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +78,67 @@ class Figures:
     checkpoint_index: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Append:
+    batches: list[bytes]
+    last: Position
+    on_durable: OnDurable
+
+
+@dataclass(frozen=True, slots=True)
+class _Truncate:
+    from_index: int
+    done: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Reset:
+    before: Position
+    done: Callable[[], None] | None
+
+
+class _Stopped(Exception):
+    """The journal is being closed; what waits is given up."""
+
+
 class Journal:
-    """One log on disk. All methods are for the reactor thread, but `read`, which any thread may call."""
+    """One log on disk. All methods are for the reactor thread, but `read`, which any thread may call.
+
+    Shared between threads and guarded by `_lock`: the jobs that wait, and which batches the segments hold. The segments' ends and
+    files are the writer's alone.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        kept: list[Segment],
+        checkpoint: Checkpoint | None,
+        *,
+        call_in_reactor: Reactor,
+        on_error: OnError,
+        segment_bytes: int,
+        disk: Disk,
+    ) -> None:
+        """For `open` alone."""
+        self._folder = folder
+        self._segments = kept
+        self._checkpoint = checkpoint
+        self._call_in_reactor = call_in_reactor
+        self._on_error = on_error
+        self._segment_bytes = segment_bytes
+        self._disk = disk
+        self._lock = threading.Condition()
+        self._jobs: deque[_Append | _Truncate | _Reset] = deque()
+        self._waiting_bytes = 0
+        self._next_index = kept[-1].last.index + 1
+        self._rewrites = 0
+        self._last_sync_s = 0.0
+        self._bytes_written = self._batches_written = self._syncs = 0
+        self._failed = False
+        self._closing = threading.Event()
+        self._checkpointing: threading.Thread | None = None
+        self._preparation = Preparation(folder, disk)
+        self._writer = threading.Thread(target=self._run, name=f"write {folder.name}", daemon=True)
 
     @classmethod
     def open(
@@ -85,39 +150,87 @@ class Journal:
         segment_bytes: int = SEGMENT_BYTES,
         disk: Disk = REAL_DISK,
     ) -> tuple[Journal, Recovered]:
-        """Recover the log in `folder` (made if missing) and start its threads. Blocks while it reads. DamagedStore, StorageError."""
-        ...
+        """Recover the log in `folder` (made if missing) and start its threads. Blocks while it reads. DamagedStore, StorageError.
+
+        `call_in_reactor(f)` has f called in the reactor thread, in the order of these calls. `on_error(text, fatal)` is called there
+        too: not fatal, the disk is full, and the next `on_durable` says that this is over; fatal, the broker must stop.
+        """
+        found, kept = recovery.recover(folder, segment_bytes, disk)
+        journal = cls(
+            folder,
+            kept,
+            found.checkpoint,
+            call_in_reactor=call_in_reactor,
+            on_error=on_error,
+            segment_bytes=segment_bytes,
+            disk=disk,
+        )
+        journal._writer.start()
+        return journal, found
+
+    # --- In the reactor thread -------------------------------------------------------------------------------------------
 
     @property
     def figures(self) -> Figures:
         """As of now; cheap."""
-        ...
+        with self._lock:
+            return Figures(
+                last_sync_s=self._last_sync_s,
+                bytes_written=self._bytes_written,
+                batches_written=self._batches_written,
+                syncs=self._syncs,
+                waiting_bytes=self._waiting_bytes,
+                segments=len(self._segments),
+                bytes_on_disk=sum(segment.size for segment in self._segments)
+                + (self._checkpoint.nbytes if self._checkpoint else 0),
+                first_index=self._segments[0].first_index,
+                last_index=self._segments[-1].last.index,
+                checkpoint_index=self._checkpoint.index if self._checkpoint else 0,
+            )
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        """The newest checkpoint, to be read from or sent to a peer."""
+        return self._checkpoint
 
     def append(self, batches: list[bytes], on_durable: OnDurable) -> None:
-        """Store these batches, next in order. `on_durable(last_index, last_epoch, sync_seconds)` is called in the reactor thread once
-        they are synced; it is never called when the disk failed, or was full until `close`."""
-        ...
+        """Store these sealed batches, next in order. The list is the journal's from here on.
+
+        `on_durable(last_index, last_epoch, sync_seconds)` is called in the reactor thread once they are synced; it is never called
+        when the disk has failed, or stays full until `close`. How much waits is for the caller to bound (`figures.waiting_bytes`).
+        """
+        first, last = parse_header(batches[0]), parse_header(batches[-1])
+        assert first.index == self._next_index, f"batch {first.index} appended where {self._next_index} comes next"
+        assert last.index == first.index + len(batches) - 1, "batches are appended without a gap"
+        self._next_index = last.index + 1
+        with self._lock:
+            self._waiting_bytes += sum(map(len, batches))
+            self._add_job(_Append(batches, Position(last.epoch, last.index), on_durable))
 
     def truncate(self, from_index: int, done: Callable[[], None]) -> None:
-        """Drop the batches from `from_index` on, in order with appends (Raft §5.3: conflicting entries)."""
-        ...
+        """Drop the batches from `from_index` on, in order with appends (Raft §5.3: conflicting entries). `done` in the reactor thread."""
+        assert from_index <= self._next_index, f"truncating at {from_index} a log that ends before {self._next_index}"
+        self._next_index = from_index
+        with self._lock:
+            self._add_job(_Truncate(from_index, done))
 
     def reset(self, index: int, epoch: int, done: Callable[[], None] | None = None) -> None:
-        """Drop the whole log and go on after `index` of `epoch`, whose checkpoint a `Receiver` has made durable (Raft §7)."""
-        ...
+        """Drop the whole log and go on after `index` of `epoch`, whose checkpoint a `Receiver` has made durable (Raft §7).
+
+        A crash before this is carried out leaves the checkpoint with a log that does not fit it: the start does the same then.
+        """
+        self._next_index = index + 1
+        with self._lock:
+            self._add_job(_Reset(Position(epoch, index), done))
 
     def save_hard_state(self, epoch: int, voted_for: str | None) -> None:
         """Durable when it returns. StorageError: not saved; do not send what depends on it."""
-        ...
+        self._save(recovery.HARD_STATE, {"epoch": epoch, "voted_for": voted_for})
 
     def floor_passed(self) -> None:
-        """The log is level with the floor again: forget it."""
-        ...
-
-    def read(self, first: int, last: int, max_bytes: int) -> list[bytes]:
-        """Durable batches from `first` on, at most to `last`, at least one and otherwise at most `max_bytes` in all; [] when `first` is
-        not durable yet. Any thread. Released when they are gone; BadBatch (segment and offset) when they have rotted."""
-        ...
+        """The store is level with a primary: note, synced, that it is neither blank nor below a floor any more. StorageError."""
+        self._save(recovery.WHOLE, {})
+        remove_durably(self._folder / recovery.FLOOR)
 
     def write_checkpoint(
         self,
@@ -129,13 +242,326 @@ class Journal:
         keep_from: int | None = None,
     ) -> None:
         """Write a checkpoint in a thread of its own, then drop older ones and release segments below `keep_from` (default: index + 1).
-        `done(checkpoint, "")` or `done(None, why_not)` in the reactor thread. One at a time."""
-        ...
+
+        `batches` is consumed there. `done(checkpoint, "")` or `done(None, why_not)` in the reactor thread. One at a time.
+        """
+        assert self._checkpointing is None, "a checkpoint is being written"
+
+        def in_thread() -> None:
+            found, why_not = self._try_checkpoint(index, epoch, members, batches)
+            self._call_in_reactor(lambda: finished(found, why_not))
+
+        def finished(found: Checkpoint | None, why_not: str) -> None:
+            self._checkpointing = None
+            if found is not None:
+                self._checkpoint = found
+                self.release(index + 1 if keep_from is None else min(keep_from, index + 1))
+            done(found, why_not)
+
+        self._checkpointing = threading.Thread(target=in_thread, name=f"checkpoint {self._folder.name}", daemon=True)
+        self._checkpointing.start()
 
     def release(self, below_index: int) -> None:
-        """Delete, in the background, whole segments that hold only batches below `below_index`. Never below no checkpoint."""
-        ...
+        """Delete, in the background, whole segments that hold only batches below `below_index`; only what the checkpoint covers."""
+        below = min(below_index, self._checkpoint.index + 1 if self._checkpoint else 0)
+        with self._lock:
+            n = bisect_right(self._segments, below, key=_first_index) - 1
+            gone = self._segments[: max(n, 0)]
+            del self._segments[: len(gone)]
+        for segment in gone:
+            segment.close()
+        self._preparation.remove([segment.path for segment in gone])
 
     def close(self) -> None:
         """Write and sync what waits (unless the disk refuses), then stop the threads. Blocks."""
-        ...
+        with self._lock:
+            self._closing.set()
+            self._lock.notify()
+        self._writer.join()
+        if self._checkpointing is not None:
+            self._checkpointing.join()
+        self._preparation.close()
+        for segment in self._segments:
+            segment.close()
+
+    # --- In any thread ---------------------------------------------------------------------------------------------------
+
+    def read(self, first: int, last: int, max_bytes: int) -> list[bytes]:
+        """Durable batches from `first` on, at most to `last`: at least one, otherwise at most `max_bytes` in all.
+
+        [] when `first` is not durable yet. Released when it is gone; BadBatch, which names segment and offset, when it has rotted.
+        """
+        found: list[bytes] = []
+        while first <= last:
+            with self._lock:
+                at = bisect_right(self._segments, first, key=_first_index) - 1
+                if at < 0:
+                    raise Released(
+                        f"batch {first} is before {self._segments[0].first_index}, the first that is kept in {self._folder}"
+                    )
+                segment = self._segments[at]
+                if first > segment.last.index:
+                    break
+                path, bounds, rewrites = segment.path, segment.span(first, last, max_bytes), self._rewrites
+            nbytes = bounds[-1] - bounds[0]
+            if found and nbytes > max_bytes:
+                break
+            try:
+                found += self._read_verified(path, bounds, first)
+            except (FileNotFoundError, BadBatch) as error:
+                with self._lock:
+                    if rewrites == self._rewrites and isinstance(error, BadBatch):
+                        raise
+                raise Released(f"batch {first} was dropped while it was read") from error
+            first += len(bounds) - 1
+            max_bytes -= nbytes
+        return found
+
+    def _read_verified(self, path: Path, bounds: list[int], first: int) -> list[bytes]:
+        fd = os.open(path, os.O_RDONLY)  # a file of its own, so that nothing that the writer closes can be read by accident
+        try:
+            data = self._disk.read(fd, bounds[-1] - bounds[0], bounds[0])
+        except OSError as error:
+            raise BadBatch(f"segment {path} cannot be read at byte {bounds[0]}: {error.strerror}") from error
+        finally:
+            os.close(fd)
+        batches = []
+        for index, (start, end) in enumerate(zip(bounds, bounds[1:], strict=False), first):
+            batch = data[start - bounds[0] : end - bounds[0]]
+            if len(batch) < end - start:
+                raise BadBatch(f"segment {path} ends before byte {end}, within batch {index}, which starts at byte {start}")
+            try:
+                found = verify(batch).index
+            except BadBatch as error:
+                raise BadBatch(f"segment {path} is damaged at byte {start}, in batch {index}: {error}") from None
+            if found != index:
+                raise BadBatch(f"segment {path} has batch {found} at byte {start}, where batch {index} was written")
+            batches.append(batch)
+        return batches
+
+    # --- In the writer thread --------------------------------------------------------------------------------------------
+
+    def _add_job(self, job: _Append | _Truncate | _Reset) -> None:
+        if not self._failed:
+            self._jobs.append(job)
+            self._lock.notify()
+
+    def _run(self) -> None:
+        try:
+            while (jobs := self._next_jobs()) is not None:
+                match jobs[0]:
+                    case _Append():
+                        self._write_group([job for job in jobs if isinstance(job, _Append)])
+                    case _Truncate(from_index, done):
+                        self._truncate(from_index)
+                        self._call_in_reactor(done)
+                    case _Reset(before, reset_done):
+                        self._until_there_is_room(partial(self._reset, before))
+                        if reset_done is not None:
+                            self._call_in_reactor(reset_done)
+                    case other:
+                        assert_never(other)
+            self._mark_all()
+        except _Stopped:
+            pass
+        except OSError as error:
+            self._fail(str(refused(error, "write the log in", self._folder)))
+        except StorageError as error:
+            self._fail(str(error))
+        except BaseException as error:
+            self._fail(f"the writer of the log in {self._folder} has stopped: {error!r}")
+            raise
+
+    def _next_jobs(self) -> list[_Append | _Truncate | _Reset] | None:
+        """All the appends that wait, or one other job; None when the journal closes. Notes, when at rest, that everything is synced."""
+        with self._lock:
+            while not self._jobs and not self._closing.is_set():
+                newest = self._segments[-1]
+                behind = newest.mark.end < newest.end
+                if not self._lock.wait(_IDLE_S if behind else None) and behind:
+                    break
+            jobs: list[_Append | _Truncate | _Reset] = []
+            while self._jobs and (not jobs or (isinstance(jobs[-1], _Append) and isinstance(self._jobs[0], _Append))):
+                jobs.append(self._jobs.popleft())
+        if jobs:
+            return jobs
+        if self._closing.is_set():
+            return None
+        self._mark_all()
+        return self._next_jobs()
+
+    def _mark_all(self) -> None:
+        newest = self._segments[-1]
+        if newest.mark.end < newest.end:
+            newest.write_mark(self._disk, newest.end, newest.last)
+            self._disk.sync(newest.fd)
+
+    def _write_group(self, jobs: list[_Append]) -> None:
+        """Store all batches of these appends; one sync for each segment that they go to."""
+        rest = [batch for job in jobs for batch in job.batches]
+        sync_s = 0.0
+        while rest:
+            n, seconds = self._until_there_is_room(partial(self._write_some, rest))
+            sync_s += seconds
+            del rest[:n]
+        with self._lock:
+            self._last_sync_s = sync_s
+
+        def call_back() -> None:
+            for job in jobs:
+                job.on_durable(job.last.index, job.last.epoch, sync_s)
+
+        self._call_in_reactor(call_back)
+
+    def _until_there_is_room(self, write: Callable[[], _T]) -> _T:
+        """Call `write` again and again while the disk is full: it must be good for repetition. _Stopped when the journal closes."""
+        delay_s = 0.0
+        while True:
+            try:
+                return write()
+            except OSError as error:
+                refusal = refused(error, "write the log in", self._folder)
+            except StorageError as error:
+                refusal = error
+            if refusal.fatal:
+                raise refusal
+            if not delay_s:
+                self._tell(str(refusal), fatal=False)
+            delay_s = min(max(2 * delay_s, _FIRST_RETRY_S), _LAST_RETRY_S)
+            if self._closing.wait(delay_s):
+                raise _Stopped
+
+    def _write_some(self, batches: list[bytes]) -> tuple[int, float]:
+        """Write and sync as many as fit into one segment; returns how many, and how long the sync took.
+
+        Only then do they count: before, a segment's `end` has not moved, and trying again writes over the same bytes.
+        """
+        segment = self._segments[-1]
+        if segment.room < len(batches[0]):
+            segment = self._roll(len(batches[0]))
+        n, nbytes = _fitting(batches, segment.room)
+        if segment.mark.end < segment.end:
+            segment.write_mark(self._disk, segment.end, segment.last)
+        self._write_at(segment, batches[:n])
+        began = time.perf_counter()
+        sync_or_stop(self._disk, segment.fd, segment.path)
+        seconds = time.perf_counter() - began
+        with self._lock:
+            for batch in batches[:n]:
+                segment.add(len(batch), parse_header(batch).epoch)
+            self._waiting_bytes -= nbytes
+            self._bytes_written += nbytes
+            self._batches_written += n
+            self._syncs += 1
+        if segment.end * 4 > segment.size:
+            self._preparation.want(segments.size_after(segment.size, self._segment_bytes))
+        return n, seconds
+
+    def _write_at(self, segment: Segment, batches: list[bytes]) -> None:
+        """Write batches end to end at the segment's end, in calls of at most IOV_MAX buffers, whatever each call accepts."""
+        offset = segment.end
+        for at in range(0, len(batches), _IOV_MAX):
+            buffers = batches[at : at + _IOV_MAX]
+            while buffers:
+                written = self._disk.write(segment.fd, buffers, offset)
+                offset += written
+                while buffers and written >= len(buffers[0]):
+                    written -= len(buffers.pop(0))
+                if buffers and written:
+                    buffers[0] = buffers[0][written:]
+
+    def _roll(self, nbytes: int) -> Segment:
+        """Go on in a new segment, with room for a batch of this size. Everything in the one before has been synced."""
+        full = self._segments[-1]
+        usual = segments.size_after(full.size, self._segment_bytes)
+        size = max(usual, FIRST_BATCH + nbytes)
+        fresh = segments.create(self._folder, full.last, size, self._disk, self._preparation.take(size))
+        with self._lock:
+            self._segments.append(fresh)
+        return fresh
+
+    def _truncate(self, from_index: int) -> None:
+        """Whole segments go first, the newest before the others, so that what a crash leaves is a shorter log, never one with a hole."""
+        with self._lock:
+            self._rewrites += 1
+            n = max(1, bisect_right(self._segments, from_index, key=_first_index))
+            dropped = self._segments[n:]
+            del self._segments[n:]
+            newest = self._segments[-1]
+            dirty_end = newest.end
+            newest.shorten(min(len(newest.epochs), max(0, from_index - newest.first_index)))
+
+        def on_disk() -> None:
+            for segment in reversed(dropped):
+                segment.close()
+                remove_durably(segment.path)
+            newest.clear(self._disk, dirty_end)
+
+        self._until_there_is_room(on_disk)
+
+    def _reset(self, before: Position) -> None:
+        with self._lock:
+            self._rewrites += 1
+            dropped = list(self._segments)
+        fresh = recovery.reset(dropped, self._folder, before, segments.size_after(0, self._segment_bytes), self._disk)
+        newest = Checkpoint.newest(self._folder, disk=self._disk)
+        if newest is not None:
+            checkpoints.remove_older(newest)
+        with self._lock:
+            self._segments[:] = [fresh]
+            self._checkpoint = newest
+
+    def _fail(self, text: str) -> None:
+        """Write nothing any more."""
+        with self._lock:
+            self._failed = True
+            self._jobs.clear()
+        self._tell(text, fatal=True)
+
+    def _tell(self, text: str, *, fatal: bool) -> None:
+        self._call_in_reactor(lambda: self._on_error(text, fatal))
+
+    # --- In the checkpoint's thread, and small files ---------------------------------------------------------------------
+
+    def _try_checkpoint(
+        self, index: int, epoch: int, members: dict[str, Any], batches: Iterable[bytes]
+    ) -> tuple[Checkpoint | None, str]:
+        try:
+            found = checkpoints.write(self._folder, index, epoch, members, self._unless_closing(batches), disk=self._disk)
+            checkpoints.remove_older(found)
+        except (StorageError, OSError, _Stopped) as error:
+            return None, str(error)
+        return found, ""
+
+    def _unless_closing(self, batches: Iterable[bytes]) -> Iterator[bytes]:
+        for batch in batches:
+            if self._closing.is_set():
+                raise _Stopped(f"the checkpoint in {self._folder} was given up: the journal closes")
+            yield batch
+
+    def _save(self, name: str, content: dict[str, Any]) -> None:
+        path = self._folder / name
+        if self._failed:
+            raise StorageError(f"cannot write {path}: the disk has failed before; the broker must stop", fatal=True)
+        try:
+            replace_durably(path, seal_json(content), self._disk)
+        except StorageError as error:
+            if error.fatal:
+                with self._lock:
+                    self._failed = True
+                    self._jobs.clear()
+            raise
+
+
+def _first_index(segment: Segment) -> int:
+    return segment.first_index
+
+
+def _fitting(batches: list[bytes], room: int) -> tuple[int, int]:
+    """How many batches fit into so many bytes, and their bytes."""
+    nbytes = 0
+    for n, batch in enumerate(batches):
+        if nbytes + len(batch) > room:
+            return n, nbytes
+        nbytes += len(batch)
+    return len(batches), nbytes

@@ -1,0 +1,90 @@
+"""What a log needs done beside its writer, in one thread: zeros for the next segment, and the removal of released ones.
+
+A prepared file's life: asked for when the current segment has been used by a quarter; zeros are written aside and synced; the writer
+takes it, gives it a header and a name. If it is not ready when it is needed, the writer goes on with a sparse file, slower but
+at once, and takes it the next time. Its name ends in `.tmp`: a start removes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from pathlib import Path
+
+from broker.disk import segments
+from broker.disk.durable import ASIDE, Disk, sync_folder
+
+
+class Preparation:
+    """The thread. Nothing that it fails to do is an error: the writer notices a full or a broken disk by itself."""
+
+    def __init__(self, folder: Path, disk: Disk) -> None:
+        self._folder = folder
+        self._disk = disk
+        self._spare = folder / f"prepared{ASIDE}"
+        self._lock = threading.Condition()
+        self._wanted = 0
+        self._ready = 0
+        self._removals: deque[Path] = deque()
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name=f"prepare {folder.name}", daemon=True)
+        self._thread.start()
+
+    def want(self, size: int) -> None:
+        """Have `size` bytes of zeros ready soon. Asking again for what is there or under way does nothing."""
+        with self._lock:
+            if not self._ready and not self._wanted:
+                self._wanted = size
+                self._lock.notify()
+
+    def take(self, size: int) -> Path | None:
+        """The prepared file, now the caller's to rename, if it is ready and has at least this size."""
+        with self._lock:
+            if self._ready < size or self._wanted:
+                return None
+            self._ready = 0
+            taken = self._spare.with_name(f"taken{ASIDE}")
+            self._spare.replace(taken)
+            return taken
+
+    def remove(self, paths: list[Path]) -> None:
+        """Delete these files in this order. A crash leaves the later ones of them, which the next release finds again."""
+        with self._lock:
+            self._removals += paths
+            self._lock.notify()
+
+    def close(self) -> None:
+        """Finish the removals, drop what is prepared, end the thread."""
+        with self._lock:
+            self._closing = True
+            self._lock.notify()
+        self._thread.join()
+        with contextlib.suppress(OSError):
+            self._spare.unlink(missing_ok=True)
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                self._lock.wait_for(lambda: self._removals or self._wanted or self._closing)
+                removals = list(self._removals)
+                self._removals.clear()
+                wanted = 0 if self._closing else self._wanted
+                if not removals and not wanted:
+                    return
+            for path in removals:
+                with contextlib.suppress(OSError):
+                    path.unlink(missing_ok=True)
+                    sync_folder(self._folder)
+            if wanted:
+                self._prepare(wanted)
+
+    def _prepare(self, size: int) -> None:
+        try:
+            segments.write_zeros(self._disk, self._spare, size)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._spare.unlink(missing_ok=True)
+            size = 0
+        with self._lock:
+            self._wanted, self._ready = 0, size

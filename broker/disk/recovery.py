@@ -1,0 +1,353 @@
+"""What a log's folder holds at the start, and how what a crash or decay did to it is put right.
+
+The files of a log::
+
+    hard-state                        epoch and vote (Raft §5, "persistent state")
+    00000000000000000042.checkpoint   what was alive at index 42
+    00000000000000000043.seg          the batches from 43 on
+    whole                             this store has once caught up with its cluster; without it, it is blank
+    floor                             the newest batch known to have been lost to damage
+    reset                             the log is being dropped, to go on after the index that it says
+    damaged-*                         what was cut out, for people; at most three
+    *.tmp                             unfinished; removed
+
+Recovery's life: remove what is unfinished; load the newest checkpoint that is whole; walk through the segments for as long as batches
+follow each other; at the first thing that is wrong, decide between a torn group (cut it, nobody relied on it) and damage; then
+see whether the checkpoint and the log fit together.
+
+Damage means that batches are gone which this broker has acknowledged. It must not vote as if it had never had them, or they could be
+lost for all (Alagappan et al., FAST '18): so the newest batch known to have been there is noted, synced, as the **floor** *before*
+anything is cut, and stays until the log is level with a primary again. If the very extent of the loss is unknown, the store
+becomes blank. Whatever is cut out is moved aside first. Each step may be interrupted and done again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from broker.core.records import BadBatch
+from broker.disk import checkpoint, segments
+from broker.disk.checkpoint import Checkpoint
+from broker.disk.durable import (
+    ASIDE,
+    DamagedStore,
+    Disk,
+    read_json,
+    read_whatever,
+    refused,
+    remove_durably,
+    replace_durably,
+    seal_json,
+    sync_folder,
+    write_all,
+)
+from broker.disk.segments import FIRST_BATCH, Entry, Mark, Position, Segment, Window
+
+HARD_STATE = "hard-state"
+WHOLE = "whole"
+FLOOR = "floor"
+RESET = "reset"
+_DAMAGED = "damaged-"
+_MAX_DAMAGED = 3
+_BLOCK = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What a start found. `entries` are the batches after the checkpoint (all of them without one), consecutive."""
+
+    epoch: int
+    voted_for: str | None
+    checkpoint: Checkpoint | None
+    entries: list[Entry]
+    blank: bool
+    """This store has never been level with its cluster (`Journal.floor_passed` says that it is), or nobody can tell any more."""
+    floor: Position | None
+    """Acknowledged batches up to here were lost to damage: grant no vote and seek none for a log that is older (vote_floor)."""
+    torn_bytes: int
+    """Bytes of an unfinished last write that were cut off; nobody was told that they were durable."""
+    notes: list[str]
+    """What was repaired, in sentences for the broker's log."""
+
+
+@dataclass(slots=True)
+class _Recovery:
+    """Recovery under way in one folder."""
+
+    folder: Path
+    disk: Disk
+    kept: list[Segment] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    torn_bytes: int = 0
+
+    @property
+    def end(self) -> Position | None:
+        """The last batch of the log as far as it is known to be good."""
+        return self.kept[-1].last if self.kept else None
+
+    def walk(self, base: Position) -> None:
+        """Go through the segments; afterwards `kept` and `entries` are the good ones, and all else is cut or gone."""
+        found = segments.listed(self.folder)
+        for at, (first_index, path) in enumerate(found):
+            following = found[at + 1][0] if at + 1 < len(found) else None
+            before = self.end or Position(0, min(base.index, first_index - 1))
+            if first_index != before.index + 1:
+                if first_index <= base.index + 1:
+                    self.drop_kept()  # a hole that the checkpoint covers
+                else:
+                    self.lose(found[at:], None, f"the log's batches {before.index + 1} to {first_index - 1} are missing")
+                    return
+            segment, window = self.open(path, first_index)
+            self.take(segment, window)
+            if following is None:
+                self.end_of_log(segment, window)
+            elif segment.last.index + 1 != following:
+                if following <= base.index + 1:
+                    self.drop_kept()  # damage that the checkpoint covers
+                    continue
+                self.lose(found[at + 1 :], window, _where(segment))
+                return
+
+    def open(self, path: Path, first_index: int) -> tuple[Segment, Window]:
+        """Open a segment and read what its head says."""
+        fd = os.open(path, os.O_RDWR)
+        size = os.fstat(fd).st_size
+        prev_epoch = segments.read_head(self.disk, fd, path)
+        if prev_epoch is None:
+            prev_epoch = self.kept[-1].last.epoch if self.kept else 0
+            self.notes.append(f"segment {path}: its header was damaged and is written anew")
+            segments.write_head(self.disk, fd, Position(prev_epoch, first_index - 1))
+        unmarked = Mark(0, FIRST_BATCH, Position(prev_epoch, first_index - 1))
+        segment = Segment(path, fd, size, first_index, prev_epoch, segments.read_mark(self.disk, fd) or unmarked)
+        self.kept.append(segment)
+        return segment, Window(self.disk, fd, size)
+
+    def take(self, segment: Segment, window: Window) -> None:
+        """Enter the good batches of a segment."""
+        for _, header in segments.whole_batches(window, segment.last):
+            segment.add(header.length, header.epoch)
+            self.entries.append(Entry(header.index, header.epoch, header.length, header.n_records, header.flags))
+
+    def end_of_log(self, segment: Segment, window: Window) -> None:
+        """The newest segment's good batches end: in zeros, in a torn group, or in damage."""
+        stop = segment.end
+        dirty_end = window.content_end(stop)
+        unmarked = segment.mark.number == 0  # then whole batches further on are the only sign left
+        if stop < segment.mark.end or (unmarked and segments.newest_beyond(window, stop, segment.last)):
+            self.lose([], window, _where(segment))
+        elif dirty_end > stop:
+            self.torn_bytes = dirty_end - stop
+            self.notes.append(
+                f"segment {segment.path}: {self.torn_bytes} bytes of an unfinished write at byte {stop} were cut off"
+            )
+            segment.clear(self.disk, dirty_end)
+
+    def lose(self, later: list[tuple[int, Path]], window: Window | None, what: str) -> None:
+        """Damage: note the floor, move aside what cannot be used, and cut it out of the log. `window`: the last kept segment's."""
+        end = self.end or Position(0, 0)
+        floor = max([end, *self.evidence(later, window, end), self.floor() or end])
+        self.notes.append(
+            f"{what}; what stood from there on, up to {floor} at least, is cut out and has to come from the primary again"
+        )
+        replace_durably(self.folder / FLOOR, seal_json(floor._asdict()), self.disk)
+        self.make_room_for_damaged()
+        if window is not None:
+            self.cut_out(self.kept[-1], window)
+        for _, path in reversed(later):
+            self.move_aside(path)
+
+    def evidence(self, later: list[tuple[int, Path]], window: Window | None, end: Position) -> list[Position]:
+        """Batches that are known to have stood beyond the damage."""
+        found = []
+        if window is not None:
+            segment = self.kept[-1]
+            found += [segment.mark.last, segments.newest_beyond(window, segment.end, end)]
+        for first_index, path in later:
+            with _opened(path) as fd:
+                prev_epoch = segments.read_head(self.disk, fd, path)
+                mark = segments.read_mark(self.disk, fd)
+                found.append(Position(prev_epoch or end.epoch, first_index - 1))
+                found.append(mark.last if mark else None)
+                found.append(segments.newest_beyond(Window(self.disk, fd, os.fstat(fd).st_size), FIRST_BATCH, end))
+        return [position for position in found if position is not None]
+
+    def cut_out(self, segment: Segment, window: Window) -> None:
+        """Copy what follows a segment's good batches aside, then make zeros of it."""
+        dirty_end = window.content_end(segment.end)
+        if dirty_end > segment.end:
+            target = self.folder / f"{_DAMAGED}{segment.path.stem}-at-{segment.end}"
+            self.copy_aside(segment, dirty_end, target)
+        segment.clear(self.disk, dirty_end)
+
+    def copy_aside(self, segment: Segment, dirty_end: int, target: Path) -> None:
+        """Keep the bytes for people, if there is room for them."""
+        try:
+            with _opened(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as fd:
+                for at in range(segment.end, dirty_end, _BLOCK):
+                    write_all(
+                        self.disk, fd, read_whatever(self.disk, segment.fd, min(_BLOCK, dirty_end - at), at), at - segment.end
+                    )
+                self.disk.sync(fd)
+        except OSError as error:
+            self.notes.append(f"{target} could not be written ({error.strerror}): the damaged bytes are not kept")
+            target.unlink(missing_ok=True)
+
+    def move_aside(self, path: Path) -> None:
+        """Take a file out of the log, durably; keep it for people while there are few."""
+        if len(list(self.folder.glob(_DAMAGED + "*"))) < _MAX_DAMAGED:
+            path.replace(path.with_name(_DAMAGED + path.name))
+        else:
+            path.unlink()
+        sync_folder(self.folder)
+
+    def make_room_for_damaged(self) -> None:
+        """Drop the oldest damaged file when there are as many as may be kept."""
+        damaged = sorted(self.folder.glob(_DAMAGED + "*"), key=lambda path: path.stat().st_mtime_ns)
+        for path in damaged[: max(0, len(damaged) - _MAX_DAMAGED + 1)]:
+            path.unlink()
+
+    def drop_kept(self) -> None:
+        """Delete the segments seen so far: the checkpoint covers them all, and something after them is wrong."""
+        for segment in self.kept:
+            segment.close()
+            segment.path.unlink(missing_ok=True)
+        sync_folder(self.folder)
+        self.kept.clear()
+        self.entries.clear()
+
+    def floor(self) -> Position | None:
+        """The floor noted so far. When the note is damaged, the store becomes blank: nobody can tell what was lost."""
+        try:
+            content = read_json(self.folder / FLOOR)
+        except DamagedStore:
+            self.become_blank("the note of what was lost to damage is itself damaged")
+            remove_durably(self.folder / FLOOR)
+            return None
+        return Position(content["epoch"], content["index"]) if content else None
+
+    def resetting(self) -> Position | None:
+        """Where the log was to go on from when dropping it was interrupted. Beyond every checkpoint, if the note is damaged."""
+        try:
+            content = read_json(self.folder / RESET)
+        except DamagedStore:
+            return Position(2**64, 0)
+        return Position(content["epoch"], content["index"]) if content else None
+
+    def become_blank(self, why: str) -> None:
+        """Have this store treated as a new one until it has caught up."""
+        self.notes.append(f"{self.folder}: {why}; the broker does not vote before it has caught up with a primary")
+        remove_durably(self.folder / WHOLE)
+
+    def checkpoint(self) -> Checkpoint | None:
+        """The newest whole checkpoint; damaged ones that are newer are moved aside."""
+        for path in reversed(checkpoint.listed(self.folder)):
+            try:
+                return checkpoint.load(path, disk=self.disk)
+            except BadBatch as error:
+                self.notes.append(f"{error}; it is moved aside")
+                self.make_room_for_damaged()
+                self.move_aside(path)
+        return None
+
+    def fits(self, found: Checkpoint) -> bool:
+        """Whether the log goes on after this checkpoint: it holds, or begins after, the batch at the checkpoint's index (Raft §7)."""
+        for segment in self.kept:
+            if segment.first_index - 1 <= found.index <= segment.last.index:
+                known = segment.position(found.index - segment.first_index + 1)
+                return known.epoch in (found.epoch, 0)
+        return False
+
+
+def recover(folder: Path, segment_bytes: int, disk: Disk) -> tuple[Recovered, list[Segment]]:
+    """Bring a log's folder (made if missing) in order. DamagedStore when it must not be used; StorageError."""
+    work = _Recovery(folder, disk)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        sync_folder(folder.parent)
+        return _recover(work, segment_bytes)
+    except BaseException as error:
+        for segment in work.kept:
+            segment.close()
+        if isinstance(error, OSError):
+            raise refused(error, "recover the log in", folder) from error
+        raise
+
+
+def _recover(work: _Recovery, segment_bytes: int) -> tuple[Recovered, list[Segment]]:
+    folder, disk = work.folder, work.disk
+    for path in folder.glob("*" + ASIDE):
+        path.unlink()
+    hard_state = read_hard_state(folder)
+    found = work.checkpoint()
+    base = Position(found.epoch, found.index) if found else Position(0, 0)
+    resetting = work.resetting()
+    if resetting is None:
+        if not segments.listed(folder) and (hard_state or found or (folder / WHOLE).exists()):
+            work.become_blank("the log's segments are gone")
+        work.walk(base)
+    elif resetting > base:
+        work.become_blank("the checkpoint that the log was to go on from is gone")
+    if found and work.kept and not work.fits(found):
+        work.notes.append(f"{folder}: the log is older than its checkpoint of batch {found.index} and starts anew after it")
+    if resetting is not None or not work.kept or (found and not work.fits(found)):
+        work.kept[:] = [reset(work.kept, folder, base, segments.size_after(0, segment_bytes), disk)]
+        work.entries.clear()
+    newest = work.end or base
+    if hard_state is None and newest.index > 0:
+        raise DamagedStore(
+            f"{folder / HARD_STATE} (epoch and vote) is missing; move {folder} away: the broker then starts as a new one"
+        )
+    epoch, voted_for = hard_state or (0, None)
+    if epoch < newest.epoch:
+        raise DamagedStore(
+            f"{folder / HARD_STATE} says epoch {epoch}, the log has batches of epoch {newest.epoch}: it was altered or restored from an "
+            f"older copy; move {folder} away: the broker then starts as a new one"
+        )
+    entries = [entry for entry in work.entries if entry.index > base.index]
+    floor, blank = work.floor(), not (folder / WHOLE).exists()
+    return Recovered(epoch, voted_for, found, entries, blank, floor, work.torn_bytes, work.notes), work.kept
+
+
+def read_hard_state(folder: Path) -> tuple[int, str | None] | None:
+    """Epoch and vote; None when never saved. DamagedStore: a broker that forgets its vote could vote twice in an epoch (Raft §5.2)."""
+    try:
+        content = read_json(folder / HARD_STATE)
+    except DamagedStore as error:
+        raise DamagedStore(f"{error}; move {folder} away: the broker then starts as a new one and fetches everything") from None
+    return (content["epoch"], content["voted_for"]) if content else None
+
+
+def reset(kept: list[Segment], folder: Path, before: Position, size: int, disk: Disk) -> Segment:
+    """Drop every segment and make the one that follows `before`, whose checkpoint is durable (or which is the log's beginning).
+
+    The note `reset` is synced first and removed last: a crash in between is seen by it, and all of this done again.
+    """
+    replace_durably(folder / RESET, seal_json(before._asdict()), disk)
+    for segment in kept:
+        segment.close()
+    for _, path in segments.listed(folder):
+        path.unlink(missing_ok=True)
+    sync_folder(folder)
+    fresh = segments.create(folder, before, size, disk)
+    remove_durably(folder / RESET)
+    return fresh
+
+
+def _where(segment: Segment) -> str:
+    if segment.end >= segment.size:
+        return f"segment {segment.path} ends after {segment.size} bytes, before batch {segment.last.index + 1}"
+    return f"segment {segment.path} is damaged at byte {segment.end}, in batch {segment.last.index + 1}"
+
+
+@contextlib.contextmanager
+def _opened(path: Path, flags: int = os.O_RDONLY) -> Iterator[int]:
+    fd = os.open(path, flags, 0o600)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
