@@ -46,9 +46,10 @@ missing_packages() {
     version=$(ask_python 'import sys; print("python%d.%d" % sys.version_info[:2])')
     ask_python 'import ensurepip, venv' || echo "$version-venv"
     ask_python 'import os, sysconfig; os.stat(os.path.join(sysconfig.get_path("include"), "Python.h"))' || echo "$version-dev"
-    command -v gcc >/dev/null || echo gcc libc6-dev
+    command -v gcc >/dev/null || echo gcc
+    [[ -e /usr/include/stdio.h ]] || echo libc6-dev
     command -v pkg-config >/dev/null || echo pkg-config
-    [[ -e /usr/include/openssl/ssl.h ]] || echo libssl-dev
+    pkg-config --exists openssl 2>/dev/null || echo libssl-dev
     PATH=$PATH:/usr/sbin:/sbin command -v ip >/dev/null || echo iproute2
     java_is_there || echo openjdk-17-jre-headless
 }
