@@ -8,8 +8,13 @@ SHELL := /bin/bash
 PYTHON := .venv/bin/python
 TOX := .venv/bin/tox run
 TOX_READY := ./deploy/bootstrap.sh test
-# What the demo takes: INPUT=file of lines to send, KEEP=1 to leave the cluster running.
-export INPUT KEEP
+# What the demo takes from its environment: INPUT=file of lines to send, KEEP=1 to leave the cluster running.
+ifdef INPUT
+export INPUT
+endif
+ifdef KEEP
+export KEEP
+endif
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' Makefile
