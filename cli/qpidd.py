@@ -1,0 +1,74 @@
+"""`qpidd`: the broker, standalone or a member of a cluster.
+
+Life of the process: read the settings, take the port, lock the store, replay the logs, serve until SIGTERM or SIGINT, then stop in order: clients are
+told, the journal is synced, the store marked clean. Whatever keeps it from starting is one line on stderr and exit status 1 (2: usage).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from broker import settings as broker_settings
+from broker.net import reactor as monotonic
+from broker.options import CONFIG, Option, SettingsError
+from ha import settings as ha_settings
+
+
+class _Fatal(Exception):
+    """The broker cannot start, or go on; the text is the line to print."""
+
+
+def _with_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Every option of the tables, as text: the tables' parsers read them, wherever they come from."""
+    table: list[Option] = [*broker_settings.OPTIONS, *ha_settings.OPTIONS, CONFIG]
+    for option in reversed(table):
+        shown = f" [default: {option.default_text}]" if option.default_text else ""
+        function = click.option(*option.flags, option.field, metavar=option.metavar, default=None, help=option.help + shown)(function)
+    return function
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@_with_options
+@click.version_option(package_name="understudy", prog_name="qpidd")
+def command(**command_line: str | None) -> None:
+    """An AMQP 1.0 broker: standalone, or with --ha-cluster yes a member of a cluster that waits to be promoted.
+
+    Every option can also stand in the file named by --config, as `key=value`, or in the environment, as QPID_KEY.
+    """
+    try:
+        broker, ha = ha_settings.read(command_line)
+    except SettingsError as error:
+        raise click.UsageError(str(error)) from None
+    reactor = monotonic.install()
+    # Only now may modules be imported that bring the reactor with them.
+    from ha.service import CannotStart, run
+
+    try:
+        status = run(reactor, broker, ha)
+    except CannotStart as error:
+        raise _Fatal(str(error)) from None
+    sys.exit(status)
+
+
+def main() -> None:
+    """The console script."""
+    try:
+        command.main(standalone_mode=False)
+    except click.UsageError as error:
+        click.echo(f"qpidd: {error.format_message()}", err=True)
+        sys.exit(2)
+    except click.exceptions.Exit as error:
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(130)
+    except _Fatal as error:
+        click.echo(f"qpidd: {error}", err=True)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

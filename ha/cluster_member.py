@@ -1,0 +1,251 @@
+"""This broker as a member of its cluster: the cluster's log, the links to the others, and what management may ask of them.
+
+Life: the store says which members the cluster has, or else `--ha-brokers-url` does; links are tried; the log goes from joining to catchup
+to ready; `PROMOTE` makes it ask for votes, and once it is active it writes its reign into the log, where every member keeps the history.
+
+Invariants: management never decides who is primary, it only asks the log to ask; the cluster's id that the store holds is the one said
+to every other member.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from proton import symbol
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+
+from broker.core import urls
+from broker.service import Broker
+from broker.telemetry import TelemetryWriter
+from ha.core.effects import MembershipEnded, PromotionEnded
+from ha.core.membership import Membership
+from ha.core.messages import Message
+from ha.net.peers import Peers
+from ha.replicated_log import ReplicatedLog
+from ha.settings import HaSettings
+
+_log = Logger(namespace="ha")
+Answer = tuple[int, str, dict[str, Any]]
+
+
+class ClusterStore(Protocol):
+    """What of the store the member needs."""
+
+    cluster_id: str
+
+    def adopt_cluster(self, cluster_id: str) -> None:
+        """Belong to this cluster, durably."""
+
+
+class ClusterMember:
+    """See the module. `wall` gives seconds since 1970, for records that people read. Fulfils `broker.service.HaAdmin`."""
+
+    def __init__(
+        self,
+        reactor: Any,
+        clock: IReactorTime,
+        broker: Broker,
+        store: ClusterStore,
+        settings: HaSettings,
+        me: str,
+        *,
+        wall: Callable[[], float],
+        telemetry: TelemetryWriter | None,
+    ) -> None:
+        self.me = me
+        self._clock = clock
+        self._broker = broker
+        self._store = store
+        self._settings = settings
+        self._wall = wall
+        self._telemetry = telemetry
+        self._asked_because = ""
+        self._primary_lost_at: float | None = None
+        self._was = ("joining", "")
+        self.log: ReplicatedLog
+        self.peers = Peers(
+            reactor,
+            clock,
+            me=me,
+            broker_id=broker.broker_id,
+            events=self,
+            cluster_id=lambda: store.cluster_id,
+            members=lambda: self.log.status().members,
+        )
+        self._ticker = LoopingCall(self.peers.tick)
+        self._ticker.clock = clock
+        broker.ha = self
+        broker.peers = self.peers
+        broker.peer_refusal = "this broker is starting"
+        broker.on_state = self._state_changed
+        broker.failover_urls = self._failover_urls
+
+    def start(self) -> None:
+        """Begin to join."""
+        self._event("discovery", detail=f"looking for the primary among {', '.join(self._settings.members)}")
+        self.log.start()
+        self._ticker.start(1.0, now=False)
+
+    def stop(self) -> None:
+        """End the links."""
+        if self._ticker.running:
+            self._ticker.stop()
+        self.peers.stop()
+
+    # ---- ha.net.peers.PeerEvents
+
+    def connected(self, peer: str) -> None:
+        """A member can be talked to."""
+        self.log.connected(peer)
+
+    def disconnected(self, peer: str) -> None:
+        """A member is gone."""
+        if self._broker.state in ("active", "recovering"):
+            self._event("backup_lost", detail=peer)
+        self.log.disconnected(peer)
+
+    def receive(self, peer: str, message: Message, payload: bytes) -> None:
+        """A member said something."""
+        self.log.receive(peer, message, payload)
+
+    def members_changed(self, members: Membership) -> None:
+        """A membership is in force: remember the cluster's id."""
+        if members.cluster_id and members.cluster_id != self._store.cluster_id:
+            self._store.adopt_cluster(members.cluster_id)
+            if self._telemetry is not None:
+                self._telemetry.cluster = members.cluster_id
+
+    # ---- what the log's state means
+
+    def _state_changed(self, state: str, epoch: int, primary: str) -> None:
+        was, was_primary = self._was
+        self._was = (state, primary)
+        if was_primary and not primary and self._primary_lost_at is None:
+            self._primary_lost_at = self._clock.seconds()
+        if state == was and primary == was_primary:
+            return
+        _log.info(
+            "{state} in epoch {epoch}{where}", state=state, epoch=epoch, where=f", primary {primary}" if primary and primary != self.me else ""
+        )
+        self._event("role", epoch=epoch, from_=was, to=state, detail=primary)
+        if was == "catchup" and state == "ready":
+            self._event("catch_up_end", epoch=epoch, detail=primary)
+        elif state == "catchup" and was != "catchup":
+            self._event("catch_up_begin", epoch=epoch, detail=primary)
+        if state == "active":
+            self._write_reign(epoch)
+        elif state in ("ready", "catchup"):
+            self._primary_lost_at = None
+
+    def _write_reign(self, epoch: int) -> None:
+        gap = -1 if self._primary_lost_at is None else round((self._clock.seconds() - self._primary_lost_at) * 1000)
+        self._primary_lost_at = None
+        moment = datetime.fromtimestamp(self._wall(), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        change = {"op": "reign", "epoch": epoch, "primary": self.me, "reason": self._asked_because, "ts": moment, "gapMs": gap}
+        self._broker.lead.change(change, lambda reason: None)
+        self._event("failover_done", epoch=epoch, to=self.me, duration_ms=max(gap, 0), detail=self._asked_because)
+        self._asked_because = ""
+
+    def _event(self, kind: str, **fields: Any) -> None:
+        if self._telemetry is not None:
+            self._telemetry.event(kind, **fields)
+
+    # ---- what clients are told
+
+    def _failover_urls(self) -> list[dict[Any, Any]]:
+        return [
+            {symbol("network-host"): address.host, symbol("port"): address.port, symbol("scheme"): symbol("amqp")}
+            for address in self._settings.client_addresses
+        ]
+
+    # ---- broker.service.HaAdmin
+
+    def ha_item(self) -> dict[str, Any]:
+        """The one item of `QUERY ha`."""
+        status = self.log.status()
+        figures = self.log.lag()
+        members = []
+        for address in status.members.addresses:
+            role = "learner" if address in status.members.learners else "voter"
+            item: dict[str, Any] = {"address": address, "role": role}
+            if address == self.me:
+                item |= {"connected": True, "ackedIndex": status.durable_index, "state": self._broker.state}
+                item |= {"lagRecords": 0, "lagBytes": 0, "lagMs": 0.0}
+            elif address in figures:
+                lag = figures[address]
+                item |= {"connected": lag.connected, "ackedIndex": lag.acked_index, "state": lag.state}
+                item |= {"lagRecords": lag.lag_records, "lagBytes": lag.lag_bytes, "lagMs": lag.lag_ms}
+            elif self._broker.state in ("active", "recovering"):
+                item |= {"connected": False, "ackedIndex": 0, "state": "", "lagRecords": -1, "lagBytes": -1, "lagMs": -1.0}
+            else:
+                continue
+            members.append(item)
+        journal = self.log.journal.figures
+        public = self._settings.ha_public_url or self._settings.ha_brokers_url
+        return {
+            "status": self._broker.state,
+            "brokerId": self._broker.broker_id,
+            "address": self.me,
+            "brokersUrl": str(self._settings.ha_brokers_url),
+            "publicUrl": str(public),
+            "replicateDefault": self._settings.ha_replicate,
+            "clusterId": self._store.cluster_id,
+            "epoch": status.epoch,
+            "lastIndex": status.last_index,
+            "lastEpoch": status.last_epoch,
+            "commitIndex": status.commit_index,
+            "appliedIndex": self._broker.lead.state.index,
+            "primary": status.primary,
+            "members": members,
+            "inSync": self._broker.state in ("ready", "active"),
+            "store": {"segments": journal.segments, "bytes": journal.bytes_on_disk, "checkpointIndex": journal.checkpoint_index},
+        }
+
+    def act(self, operation: str, body: dict[str, Any]) -> Deferred[Answer]:
+        """PROMOTE, ADD-BROKER, REMOVE-BROKER."""
+        match operation:
+            case "PROMOTE":
+                return self._promote(str(body.get("reason") or "asked by management"))
+            case "ADD-BROKER" | "REMOVE-BROKER":
+                return self._change_members(operation, str(body.get("address") or ""))
+            case _:
+                return succeed((501, f"this broker does not have the operation {operation!r} on its cluster", {}))
+
+    def _promote(self, reason: str) -> Deferred[Answer]:
+        began = self._clock.seconds()
+        if self._broker.state == "active":
+            return succeed((200, "this broker is the primary already", self._promoted(began)))
+        self._asked_because = reason
+        self._event("promote_asked", detail=reason)
+        promotion: Deferred[PromotionEnded] = self.log.promote(reason)
+        return promotion.addCallback(self._promotion_ended, began)
+
+    def _promotion_ended(self, ended: PromotionEnded, began: float) -> Answer:
+        self._event("promote_won" if ended.won else "promote_refused", detail=ended.reason)
+        if ended.won:
+            return 200, ended.reason or "promoted", self._promoted(began)
+        _log.warn("promotion refused: {reason}", reason=ended.reason)
+        return 409, ended.reason, {}
+
+    def _promoted(self, began: float) -> dict[str, Any]:
+        took_ms = (self._clock.seconds() - began) * 1000
+        return {"status": self._broker.state, "epoch": self.log.epoch, "duration_ms": took_ms}
+
+    def _change_members(self, operation: str, text: str) -> Deferred[Answer]:
+        try:
+            addresses = urls.parse(text).addresses
+        except urls.BadUrl as error:
+            return succeed((400, str(error), {}))
+        if len(addresses) != 1:
+            return succeed((400, f"give the one address to add or remove, host:port, not {text!r}", {}))
+        change = self.log.add_member if operation == "ADD-BROKER" else self.log.remove_member
+        return change(addresses[0].name).addCallback(_membership_ended)
+
+
+def _membership_ended(ended: MembershipEnded) -> Answer:
+    return (200, ended.reason or "done", {}) if ended.done else (409, ended.reason, {})
