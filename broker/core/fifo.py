@@ -344,7 +344,10 @@ class Fifo:
         self.acquired = 0
 
     def skip_to(self, next_seq: int) -> None:
-        """The next message gets this sequence: those in between were here before this queue was loaded. ValueError when it would go back."""
+        """The next message gets this sequence: those before it came and went before this queue was loaded.
+
+        ValueError when it would go back.
+        """
         if next_seq < self.next_seq:
             raise ValueError(f"sequence {next_seq} was given already: the next one is {self.next_seq}")
         self.next_seq = next_seq

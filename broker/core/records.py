@@ -12,8 +12,9 @@ Layout, little-endian::
     lengths  4 bytes a message of the ENQUEUE runs, in order of the runs
     payload  the runs' payloads, end to end
 
-Invariants: runs stand in the order DEFINE, ENQUEUE, DEQUEUE, COUNT, MEMBERS, and within one queue in the order in which they were added;
-sequences of an ENQUEUE run are consecutive; a batch that parses is whole (checksum) and self-consistent (lengths add up).
+Invariants: runs stand in the order DEFINE, ENQUEUE, DEQUEUE, COUNT, MEMBERS, and of one kind in the order in which their queues
+were first named; sequences of an ENQUEUE run are consecutive; a batch that parses is whole (checksum) and self-consistent
+(lengths add up).
 """
 
 from __future__ import annotations

@@ -1,0 +1,143 @@
+"""Broker URLs, in the grammar that Apache Qpid's tools and clients take::
+
+    url  = [ "amqp:" | "amqps:" ] [ user [ "/" password ] "@" ] addr *( "," addr )
+    addr = [ "tcp:" | "ssl:" ] host [ ":" port ]            host: a name, an IPv4 address, or an IPv6 address in [ ]
+
+and, since people write it, in the form `amqp://user:password@host:port`. Reserved characters in user and password are written
+as %XX. The port is 5672 unless it is given. "amqps:" means "ssl:" for every address.
+
+Life of a Url: an operator types it, `parse` checks all of it at once, and everybody else sees addresses. A broker of a cluster is
+known by the name of its address, `host:port`, so two names for one broker would be two brokers: an address may stand but once.
+A password is never shown: not by str(), not by repr(), not in an error.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from ipaddress import IPv6Address
+from urllib.parse import quote, unquote
+
+from broker.core import limits
+
+DEFAULT_PORT = 5672
+TCP = "tcp"
+SSL = "ssl"
+_EXAMPLE = "amqp:broker1:5672,broker2:5672"
+_HOST = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_.])?", re.ASCII)
+_PORT = re.compile(r"[0-9]{1,5}", re.ASCII)
+
+
+class BadUrl(ValueError):
+    """This is not a broker URL. The text quotes what is wrong and shows a right one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where one broker listens. `host` is an IPv6 address without its brackets; `transport` is "tcp" or "ssl"."""
+
+    host: str
+    port: int = DEFAULT_PORT
+    transport: str = TCP
+
+    @property
+    def name(self) -> str:
+        """`host:port`, with brackets round an IPv6 address: how a member of a cluster is called."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def __str__(self) -> str:
+        return self.name if self.transport == TCP else f"{self.transport}:{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Url:
+    """Addresses to try, in their order, and who to be there ("" when the URL does not say)."""
+
+    addresses: tuple[Address, ...]
+    user: str = ""
+    password: str = field(default="", repr=False)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the addresses."""
+        return tuple(address.name for address in self.addresses)
+
+    def __str__(self) -> str:
+        """The URL in its plain form, with *** for the password."""
+        who = quote(self.user, safe="") + ("/***" if self.password else "") + "@" if self.user else ""
+        return "amqp:" + who + ",".join(map(str, self.addresses))
+
+
+def parse(text: str) -> Url:
+    """Read a URL. BadUrl quotes the part that is wrong (never the password) and shows a right example."""
+    if len(text.encode(errors="replace")) > limits.MAX_URL_BYTES:
+        raise BadUrl(f"a broker URL has at most {limits.MAX_URL_BYTES} bytes, and this one has more")
+    rest, secure = text.strip(), False
+    scheme, colon, after = rest.partition(":")
+    if colon and scheme.lower() in ("amqp", "amqps"):
+        rest, secure = after, scheme.lower() == "amqps"
+    elif "://" in rest.rpartition("@")[2]:
+        scheme = rest.rpartition("@")[2].partition(":")[0]
+        raise BadUrl(f'"{scheme}" is no scheme of a broker URL: write amqp: or amqps:, as in {_EXAMPLE}')
+    rest = rest.removeprefix("//")
+    credentials, at, hosts = rest.rpartition("@")
+    user, password = _credentials(credentials) if at else ("", "")
+    addresses = tuple(_address(part.strip(), secure) for part in hosts.split(","))
+    if len(addresses) > limits.MAX_URL_ADDRESSES:
+        raise BadUrl(f"a broker URL has at most {limits.MAX_URL_ADDRESSES} addresses, and this one has {len(addresses)}")
+    url = Url(addresses, user, password)
+    for i, name in enumerate(url.names):
+        if name in url.names[:i]:
+            raise BadUrl(f'"{name}" stands twice among the addresses: name each broker once, as in {_EXAMPLE}')
+    return url
+
+
+def _credentials(text: str) -> tuple[str, str]:
+    user, _, password = re.sub("[/:]", "/", text, count=1).partition("/")
+    if not user:
+        raise BadUrl(f'there is no user before the "@": write user/password@host, as in amqp:guest/secret@{_EXAMPLE[5:]}')
+    if "," in text or "@" in text:
+        raise BadUrl(
+            'user and password stand once, before the first address; a "," or "@" in them is written as %2C or %40, '
+            f"as in amqp:guest/sec%40ret@{_EXAMPLE[5:]}"
+        )
+    return unquote(user), unquote(password)
+
+
+def _address(text: str, secure: bool) -> Address:
+    transport, colon, rest = text.partition(":")
+    if colon and transport.lower() in (TCP, SSL):
+        transport = transport.lower()
+        if secure and transport == TCP:
+            raise BadUrl(f'"{text}" asks for no encryption in a URL that begins with amqps: write amqp:{text} or amqps:{rest}')
+    else:
+        transport, rest = SSL if secure else TCP, text
+    if rest.startswith("["):
+        host, bracket, tail = rest[1:].partition("]")
+        if not bracket or not _is_ipv6(host):
+            raise BadUrl(f'"{rest}" is no IPv6 address in brackets: write one as in amqp:[::1]:5672')
+        if tail and not tail.startswith(":"):
+            raise BadUrl(f'"{tail}" may not follow the address in "{rest}": write a port as in amqp:[::1]:5672')
+        return Address(host, _port(tail[1:], text) if tail else DEFAULT_PORT, transport)
+    if rest.count(":") > 1:
+        raise BadUrl(f'"{rest}" has more than one ":": an IPv6 address stands in brackets, as in amqp:[::1]:5672')
+    host, colon, port = rest.partition(":")
+    if not host:
+        raise BadUrl(f'there is no host in the address "{text}": write one as in {_EXAMPLE}')
+    if len(host) > limits.MAX_NAME_BYTES or not _HOST.fullmatch(host):
+        raise BadUrl(f'"{host:.60}" is no host name: letters, digits, ".", "-" and "_" make one, as in {_EXAMPLE}')
+    return Address(host, _port(port, text) if colon else DEFAULT_PORT, transport)
+
+
+def _port(text: str, address: str) -> int:
+    if not _PORT.fullmatch(text) or not 0 < int(text) < 65536:
+        raise BadUrl(f'"{text:.60}" in "{address:.80}" is no port: it is a number from 1 to 65535, as in {_EXAMPLE}')
+    return int(text)
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        IPv6Address(host)
+    except ValueError:
+        return False
+    return True
