@@ -1,0 +1,164 @@
+"""What the resource manager knows of each broker, and how sure it may be of it.
+
+Life of a broker in here: absent until a connection to it is open; reachable while it answers; silent when it has not answered for
+`detection_s` although the connection stands (a frozen process, a host that hangs); absent again at once when the connection
+ends (a killed process). What it said last is kept, with the time at which it said so, since an old view must never decide.
+
+`Detector` takes observations with their times and gives a `Sight`: all brokers at one moment, frozen, for `promotion` to judge.
+
+Pure: times are float seconds of a monotonic clock, passed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+SERVING = frozenset({"active", "standalone"})
+FOLLOWING = frozenset({"catchup", "ready"})
+_STATUSES = frozenset({"joining", "catchup", "ready", "recovering", "active", "standalone"})
+
+
+class BadView(ValueError):
+    """A broker's answer to QUERY ha is not one. The text says what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What one broker says of itself (QUERY ha, docs/reference/management.md): the fields that promotion needs."""
+
+    status: str
+    epoch: int
+    last_epoch: int
+    last_index: int
+    primary: str
+    """The primary that it follows, by member name; "" when it knows none."""
+    learner: bool = False
+
+    @classmethod
+    def of(cls, item: Mapping[str, Any], member: str) -> View:
+        """Read the item of an answer. BadView when something is missing or of the wrong type."""
+        status = item.get("status")
+        if status not in _STATUSES:
+            raise BadView(f"status {status!r} is none of {', '.join(sorted(_STATUSES))}")
+        numbers = [item.get(field) for field in ("epoch", "lastEpoch", "lastIndex")]
+        if not all(isinstance(number, int) and number >= 0 for number in numbers):
+            raise BadView(f"epoch, lastEpoch, lastIndex are {numbers}, not numbers")
+        epoch, last_epoch, last_index = (int(number or 0) for number in numbers)
+        roles = {entry.get("address"): entry.get("role") for entry in item.get("members") or () if isinstance(entry, Mapping)}
+        return cls(status, epoch, last_epoch, last_index, str(item.get("primary") or ""), roles.get(member) == "learner")
+
+
+class Reach(Enum):
+    """How a broker can be reached."""
+
+    ABSENT = "no connection"
+    SILENT = "no answer"
+    REACHABLE = "answers"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One broker at one moment. `answered_s` is when it gave `view`; both None when it has never answered."""
+
+    name: str
+    reach: Reach
+    reason: str
+    """Why it is not reachable; "" when it is."""
+    view: View | None
+    answered_s: float | None
+
+    @property
+    def serves(self) -> bool:
+        """Whether it is reachable and says that it is the primary (or alone)."""
+        return self.reach is Reach.REACHABLE and self.view is not None and self.view.status in SERVING
+
+    def has_answered_since(self, moment_s: float) -> bool:
+        """Whether its view is no older than that."""
+        return self.reach is Reach.REACHABLE and self.answered_s is not None and self.answered_s >= moment_s
+
+    def hears(self, primary: str) -> bool:
+        """Whether it is a backup that has that primary on its line."""
+        view = self.view
+        return self.reach is Reach.REACHABLE and view is not None and view.status in FOLLOWING and view.primary == primary
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """All brokers at one moment, in the order of the configuration."""
+
+    brokers: tuple[Seen, ...]
+
+    @property
+    def majority(self) -> int:
+        """How many brokers are more than half."""
+        return len(self.brokers) // 2 + 1
+
+    @property
+    def reachable(self) -> tuple[Seen, ...]:
+        """Those that answer."""
+        return tuple(seen for seen in self.brokers if seen.reach is Reach.REACHABLE)
+
+    @property
+    def primary(self) -> Seen | None:
+        """The broker that serves; of several the one with the highest epoch, for the others are about to learn of it."""
+        serving = [seen for seen in self.brokers if seen.serves]
+        return max(serving, key=lambda seen: seen.view.epoch if seen.view else 0, default=None)
+
+    def seen(self, name: str) -> Seen | None:
+        """The broker of that name, if it is one of ours."""
+        return next((seen for seen in self.brokers if seen.name == name), None)
+
+
+@dataclass(slots=True)
+class _Record:
+    connected_s: float | None = None
+    answered_s: float | None = None
+    view: View | None = None
+    reason: str = "not connected yet"
+
+
+class Detector:
+    """Takes observations of the brokers, gives the Sight at a moment."""
+
+    def __init__(self, names: Iterable[str], detection_s: float) -> None:
+        self._records = {name: _Record() for name in names}
+        self._detection_s = detection_s
+
+    def connected(self, name: str, now_s: float) -> None:
+        """A connection to the broker is open. It has said nothing yet."""
+        self._records[name] = _Record(connected_s=now_s, reason="")
+
+    def lost(self, name: str, reason: str) -> None:
+        """The connection has ended, or could not be made."""
+        record = self._records[name]
+        record.connected_s, record.reason = None, reason
+
+    def answered(self, name: str, view: View, now_s: float) -> None:
+        """The broker has answered over its open connection; an answer that comes after the connection's end is ignored."""
+        record = self._records[name]
+        if record.connected_s is not None:
+            record.view, record.answered_s = view, now_s
+
+    def sight(self, now_s: float) -> Sight:
+        """All brokers now."""
+        return Sight(tuple(self._seen(name, record, now_s) for name, record in self._records.items()))
+
+    def next_silence_s(self, now_s: float) -> float | None:
+        """When the next broker becomes silent if it goes on saying nothing; None when no connection is open or all are silent."""
+        ends = [self._silent_at(record) for record in self._records.values() if record.connected_s is not None]
+        return min((end for end in ends if end > now_s), default=None)
+
+    def _silent_at(self, record: _Record) -> float:
+        heard_s = max(record.connected_s or 0.0, record.answered_s or 0.0)
+        return heard_s + self._detection_s
+
+    def _seen(self, name: str, record: _Record, now_s: float) -> Seen:
+        if record.connected_s is None:
+            return Seen(name, Reach.ABSENT, record.reason, record.view, record.answered_s)
+        if now_s >= self._silent_at(record):
+            return Seen(name, Reach.SILENT, f"no answer for {self._detection_s:g} s", record.view, record.answered_s)
+        reach = Reach.REACHABLE if record.view is not None else Reach.ABSENT
+        return Seen(name, reach, "" if record.view else "no answer yet", record.view, record.answered_s)

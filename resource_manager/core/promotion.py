@@ -1,0 +1,273 @@
+"""Whether a broker has to be promoted now, and which.
+
+Life of a need: it begins when no reachable broker serves any more (or none has served since the daemon's start), and ends when
+one does. In between `Promotion.step` goes down the same list each time, and stops at the first point that says wait:
+
+1. a majority of all brokers answers (without one no election could be won);
+2. at the start: all brokers are there, or `start_grace_s` is over, so that the newest log is among those to choose from;
+3. it is this daemon's turn (the arbiter says when);
+4. every reachable broker has said what it sees since then; those that do not say it in `ask_grace_s` are left out if a majority
+   has;
+5. nobody is being promoted already;
+6. no primary is still heard by most of the reachable backups: what this daemon cannot reach may work well for everybody else;
+7. a candidate: the log that reaches furthest (last epoch, then last index, as votes demand: Raft §5.4.1), then the highest
+   priority, then the name.
+
+A candidate that refuses rests for a while, which doubles each time, and the next one is asked after another look at all of
+them. A wrong or repeated request does no harm: the brokers' votes decide (docs/ARCHITECTURE.md, "The one idea").
+
+Pure: observations and times in, effects out, to be carried out in their order. At most one request to promote is under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import isfinite
+
+from resource_manager.core.detector import Reach, Seen, Sight
+
+_CANDIDATES = frozenset({"joining", "catchup", "ready"})
+
+
+@dataclass(frozen=True, slots=True)
+class PromotionSettings:
+    """All times in seconds. `priorities`: by broker name, higher is preferred, 0 where nothing is said."""
+
+    start_grace_s: float = 2.0
+    ask_grace_s: float = 0.1
+    recheck_s: float = 0.02
+    max_recheck_s: float = 0.25
+    promote_timeout_s: float = 5.0
+    retry_s: float = 0.2
+    max_retry_s: float = 5.0
+    priorities: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class AskAll:
+    """Ask every connected broker at once what it sees."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskToPromote:
+    """Ask this broker to become the primary; tell `promoted` or `refused` what came of it."""
+
+    name: str
+    reason: str
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class WakeAt:
+    """Call `step` at this time even if nothing happens."""
+
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class FailureDetected:
+    """The primary does not serve any more: this daemon cannot see it, and the other brokers do not hear it."""
+
+    primary: str
+    epoch: int
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A promotion is needed, and this is what it waits for. Said once for each reason."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PrimarySeen:
+    """This broker serves. Said when it is another one than before, or in another epoch."""
+
+    primary: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class PromoteWon:
+    """The broker that was asked is the primary now, so long after the need arose."""
+
+    name: str
+    epoch: int
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PromoteRefused:
+    """The broker that was asked will not, and is left alone for `rest_s`."""
+
+    name: str
+    reason: str
+    rest_s: float
+
+
+Effect = AskAll | AskToPromote | WakeAt | FailureDetected | Waiting | PrimarySeen | PromoteWon | PromoteRefused
+
+
+@dataclass(slots=True)
+class _Need:
+    """A promotion that is needed: why, since when, and how old a view may be."""
+
+    since_s: float
+    reason: str
+    fresh_from_s: float
+    asked_s: float
+    recheck_s: float
+    failure: FailureDetected | None = None
+    """Said once, when the other brokers have confirmed it."""
+
+
+@dataclass(slots=True)
+class _Refusal:
+    times: int
+    until_s: float
+
+
+class Promotion:
+    """Decides. `step` after every observation, and when a WakeAt is due."""
+
+    def __init__(self, settings: PromotionSettings, started_s: float) -> None:
+        self._settings = settings
+        self._started_s = started_s
+        self._served: tuple[str, int] | None = None
+        self._need: _Need | None = None
+        self._asked: str | None = None
+        self._refusals: dict[str, _Refusal] = {}
+        self._said = ""
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether there is no primary, as far as this daemon can see."""
+        return self._need is not None
+
+    def step(self, sight: Sight, now_s: float, acts_at: Callable[[float, float], float]) -> list[Effect]:
+        """What to do now. `acts_at` is the arbiter's: (needed since, now) to the time of our turn."""
+        primary = sight.primary
+        if primary is not None and primary.view is not None:
+            return self._served_by(primary.name, primary.view.epoch)
+        effects: list[Effect] = []
+        if self._need is None:
+            effects += self._begin(sight, now_s)
+        need = self._need
+        assert need is not None
+        if self._asked is not None:
+            return effects + self._await_answer(sight, need, now_s)
+        return effects + self._judge(sight, need, now_s, acts_at)
+
+    def promoted(self, name: str, epoch: int, now_s: float) -> list[Effect]:
+        """The broker that was asked says that it serves now. The next answers will show it."""
+        if self._asked != name or self._need is None:
+            return []
+        self._asked = None
+        self._need.fresh_from_s = self._need.asked_s = now_s
+        return [PromoteWon(name, epoch, now_s - self._need.since_s), AskAll()]
+
+    def refused(self, name: str, reason: str, now_s: float) -> list[Effect]:
+        """The broker that was asked refuses, or has not answered in time."""
+        if self._asked != name or self._need is None:
+            return []
+        self._asked = None
+        times = self._refusals[name].times + 1 if name in self._refusals else 0
+        rest_s = min(self._settings.retry_s * 2.0 ** min(times, 30), self._settings.max_retry_s)
+        self._refusals[name] = _Refusal(times, now_s + rest_s)
+        self._need.fresh_from_s = self._need.asked_s = now_s
+        return [PromoteRefused(name, reason, rest_s), AskAll()]
+
+    # From here on: the points of the list at the top.
+
+    def _served_by(self, name: str, epoch: int) -> list[Effect]:
+        self._need, self._asked, self._said = None, None, ""
+        self._refusals.clear()
+        if self._served == (name, epoch):
+            return []
+        self._served = (name, epoch)
+        return [PrimarySeen(name, epoch)]
+
+    def _begin(self, sight: Sight, now_s: float) -> list[Effect]:
+        settings = self._settings
+        if self._served is None:
+            self._need = _Need(now_s, "there is no primary yet", now_s, now_s, settings.recheck_s)
+            return [AskAll()]
+        name, epoch = self._served
+        cause = _cause(sight.seen(name))
+        failure = FailureDetected(name, epoch, cause)
+        self._need = _Need(now_s, f"the primary {name} failed: {cause}", now_s, now_s, settings.recheck_s, failure)
+        return [AskAll()]
+
+    def _await_answer(self, sight: Sight, need: _Need, now_s: float) -> list[Effect]:
+        asked = sight.seen(self._asked or "")
+        if asked is not None and asked.reach is Reach.REACHABLE:
+            return []
+        return self.refused(self._asked or "", asked.reason if asked else "it is not configured", now_s)
+
+    def _judge(self, sight: Sight, need: _Need, now_s: float, acts_at: Callable[[float, float], float]) -> list[Effect]:
+        settings, reachable, total = self._settings, sight.reachable, len(sight.brokers)
+        if len(reachable) < sight.majority:
+            return self._wait(f"{len(reachable)} of {total} brokers answer, and {sight.majority} are needed")
+        grace_ends_s = self._started_s + settings.start_grace_s
+        if self._served is None and len(reachable) < total and now_s < grace_ends_s:
+            return [*self._wait(f"{len(reachable)} of {total} brokers answer, and the start waits for all"), WakeAt(grace_ends_s)]
+        turn_s = acts_at(need.since_s, now_s)
+        if turn_s > now_s:
+            return [*self._wait("it is another daemon's turn"), *([WakeAt(turn_s)] if isfinite(turn_s) else [])]
+        need.fresh_from_s = max(need.fresh_from_s, turn_s)
+        return self._look(sight, need, now_s)
+
+    def _look(self, sight: Sight, need: _Need, now_s: float) -> list[Effect]:
+        fresh = [seen for seen in sight.reachable if seen.has_answered_since(need.fresh_from_s)]
+        patience_ends_s = need.fresh_from_s + self._settings.ask_grace_s
+        if len(fresh) < sight.majority or (len(fresh) < len(sight.reachable) and now_s < patience_ends_s):
+            return self._ask_again(need, now_s)
+        promoting = [seen.name for seen in fresh if seen.view is not None and seen.view.status == "recovering"]
+        if promoting:
+            return [*self._wait(f"{promoting[0]} is being promoted"), *self._ask_again(need, now_s)]
+        for primary in sorted({seen.view.primary for seen in fresh if seen.view is not None and seen.view.primary}):
+            hearing = [seen.name for seen in fresh if seen.hears(primary)]
+            if 2 * len(hearing) > sum(seen.name != primary for seen in fresh):
+                return [*self._wait(f"{', '.join(hearing)} still hear the primary {primary}"), *self._ask_again(need, now_s)]
+        return self._choose(fresh, need, now_s)
+
+    def _choose(self, fresh: list[Seen], need: _Need, now_s: float) -> list[Effect]:
+        candidates = [seen for seen in fresh if seen.view and seen.view.status in _CANDIDATES and not seen.view.learner]
+        rested = [seen for seen in candidates if seen.name not in self._refusals or self._refusals[seen.name].until_s <= now_s]
+        if not rested:
+            awake_s = [self._refusals[seen.name].until_s for seen in candidates]
+            why = "every candidate has refused" if candidates else "no broker that answers can be promoted"
+            return [*self._wait(why), *([WakeAt(min(awake_s))] if awake_s else [])]
+        best = min(rested, key=self._order)
+        self._asked, self._said = best.name, ""
+        confirmed, need.failure = need.failure, None
+        request = AskToPromote(best.name, need.reason, self._settings.promote_timeout_s)
+        return [request] if confirmed is None else [confirmed, request]
+
+    def _order(self, seen: Seen) -> tuple[int, int, int, str]:
+        assert seen.view is not None
+        return -seen.view.last_epoch, -seen.view.last_index, -self._settings.priorities.get(seen.name, 0), seen.name
+
+    def _ask_again(self, need: _Need, now_s: float) -> list[Effect]:
+        due_s = need.asked_s + need.recheck_s if need.asked_s >= need.fresh_from_s else now_s
+        if now_s < due_s:
+            return [WakeAt(due_s)]
+        need.asked_s = now_s
+        need.recheck_s = min(2 * need.recheck_s, self._settings.max_recheck_s)
+        return [AskAll(), WakeAt(now_s + need.recheck_s)]
+
+    def _wait(self, reason: str) -> list[Effect]:
+        if reason == self._said:
+            return []
+        self._said = reason
+        return [Waiting(reason)]
+
+
+def _cause(primary: Seen | None) -> str:
+    if primary is None:
+        return "it is not configured any more"
+    if primary.reach is not Reach.REACHABLE or primary.view is None:
+        return primary.reason
+    return f"it says that it is {primary.view.status}"

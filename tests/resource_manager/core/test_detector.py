@@ -1,0 +1,136 @@
+"""What the daemon believes of a broker, told as observations with their times."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from resource_manager.core.detector import BadView, Detector, Reach, View
+
+ITEM: dict[str, Any] = {"status": "ready", "epoch": 3, "lastEpoch": 3, "lastIndex": 70, "primary": "a:1"}
+
+
+def view(status: str = "ready", epoch: int = 3, primary: str = "a:1") -> View:
+    return View(status, epoch, 3, 70, primary)
+
+
+def seeing(**views: View) -> Detector:
+    """A detector that was told these views at time 10."""
+    detector = Detector([f"{name}:1" for name in views], detection_s=1.0)
+    for name, told in views.items():
+        detector.connected(f"{name}:1", 10.0)
+        detector.answered(f"{name}:1", told, 10.0)
+    return detector
+
+
+def test_an_answer_is_read_into_what_promotion_needs() -> None:
+    assert View.of(ITEM, "b:1") == View("ready", 3, 3, 70, "a:1", learner=False)
+
+
+def test_a_broker_that_knows_no_primary_names_none() -> None:
+    assert View.of(ITEM | {"primary": ""}, "b:1").primary == ""
+
+
+def test_a_learner_is_known_by_its_own_entry_among_the_members() -> None:
+    """Breaks when another member's role is taken for one's own: a voter would never be promoted."""
+    members = [{"address": "b:1", "role": "learner"}, {"address": "c:1", "role": "voter"}, "nonsense"]
+    assert View.of(ITEM | {"members": members}, "b:1").learner
+    assert not View.of(ITEM | {"members": members}, "c:1").learner
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"status": "dancing"}, {"status": None}, {"epoch": None}, {"lastEpoch": "3"}, {"lastIndex": -1}]
+)
+def test_an_answer_with_something_missing_or_wrong_is_refused(wrong: dict[str, Any]) -> None:
+    """Breaks when a broker of another kind can be counted as a candidate."""
+    with pytest.raises(BadView):
+        View.of(ITEM | wrong, "b:1")
+
+
+def test_a_broker_is_absent_until_it_has_answered() -> None:
+    """Breaks when an open TCP connection counts as a broker: a process that hangs at its start would make a majority."""
+    detector = Detector(["a:1"], detection_s=1.0)
+    assert detector.sight(10.0).brokers[0].reason == "not connected yet"
+    detector.connected("a:1", 10.0)
+    assert detector.sight(10.5).brokers[0].reach is Reach.ABSENT
+    detector.answered("a:1", view(), 10.6)
+    assert detector.sight(10.7).brokers[0].reach is Reach.REACHABLE
+
+
+def test_a_killed_broker_is_absent_at_once() -> None:
+    detector = seeing(a=view("active"))
+    detector.lost("a:1", "closed the connection")
+    seen = detector.sight(10.0).brokers[0]
+    assert (seen.reach, seen.reason, seen.serves) == (Reach.ABSENT, "closed the connection", False)
+
+
+def test_a_broker_is_silent_after_the_detection_time_and_not_before() -> None:
+    detector = seeing(a=view("active"))
+    assert detector.sight(10.999).brokers[0].serves
+    seen = detector.sight(11.0).brokers[0]
+    assert (seen.reach, seen.reason, seen.serves) == (Reach.SILENT, "no answer for 1 s", False)
+
+
+def test_a_silent_broker_that_answers_again_is_reachable() -> None:
+    detector = seeing(a=view())
+    assert detector.sight(15.0).brokers[0].reach is Reach.SILENT
+    detector.answered("a:1", view(), 15.0)
+    assert detector.sight(15.1).brokers[0].reach is Reach.REACHABLE
+
+
+def test_an_answer_that_comes_after_the_end_of_its_connection_is_ignored() -> None:
+    detector = seeing(a=view())
+    detector.lost("a:1", "closed the connection")
+    detector.answered("a:1", view("active"), 10.5)
+    assert detector.sight(10.5).primary is None
+
+
+def test_a_view_from_before_a_reconnection_is_forgotten() -> None:
+    """Breaks when a broker that was the primary in its former life still counts as one."""
+    detector = seeing(a=view("active"))
+    detector.lost("a:1", "closed the connection")
+    detector.connected("a:1", 10.5)
+    assert detector.sight(10.6).primary is None
+
+
+def test_silence_is_due_when_the_first_broker_would_become_silent() -> None:
+    """Breaks when the daemon sleeps through a detection time."""
+    detector = seeing(a=view(), b=view())
+    detector.answered("a:1", view(), 10.4)
+    assert detector.next_silence_s(10.4) == 11.0
+    assert detector.next_silence_s(11.0) == 11.4
+    assert detector.next_silence_s(12.0) is None
+    detector.lost("a:1", "gone")
+    detector.lost("b:1", "gone")
+    assert detector.next_silence_s(10.0) is None
+
+
+def test_the_primary_of_the_highest_epoch_is_the_primary() -> None:
+    """Breaks when a primary that was cut off and does not know it hides the new one."""
+    sight = seeing(a=view("active", epoch=3), b=view("active", epoch=4), c=view()).sight(10.5)
+    assert sight.primary is not None
+    assert sight.primary.name == "b:1"
+
+
+def test_a_standalone_broker_serves() -> None:
+    sight = seeing(a=view("standalone")).sight(10.5)
+    assert sight.primary is not None
+
+
+def test_a_majority_is_more_than_half_of_all_configured_brokers() -> None:
+    assert [seeing(**{name: view() for name in "abcde"[:n]}).sight(10.0).majority for n in (1, 2, 3, 4, 5)] == [1, 2, 2, 3, 3]
+
+
+def test_a_broker_is_found_by_its_name_or_not_at_all() -> None:
+    sight = seeing(a=view()).sight(10.0)
+    assert sight.seen("a:1") is sight.brokers[0]
+    assert sight.seen("z:1") is None
+
+
+def test_only_a_following_backup_hears_a_primary() -> None:
+    """Breaks when a backup that looks for a primary counts as one that has it on the line."""
+    sight = seeing(b=view("ready"), c=view("catchup"), d=view("joining"), e=view("ready", primary="b:1")).sight(10.0)
+    assert [seen.hears("a:1") for seen in sight.brokers] == [True, True, False, False]
+    assert [seen.has_answered_since(10.0) for seen in sight.brokers] == [True] * 4
+    assert [seen.has_answered_since(10.1) for seen in sight.brokers] == [False] * 4

@@ -1,0 +1,352 @@
+"""Whether and whom to promote, told as what three brokers say at which time."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from resource_manager.core.arbiter import NEVER
+from resource_manager.core.detector import Reach, Seen, Sight, View
+from resource_manager.core.promotion import (
+    AskAll,
+    AskToPromote,
+    Effect,
+    FailureDetected,
+    PrimarySeen,
+    PromoteRefused,
+    PromoteWon,
+    Promotion,
+    PromotionSettings,
+    Waiting,
+    WakeAt,
+)
+
+SETTINGS = PromotionSettings()
+
+
+def says(
+    name: str,
+    status: str,
+    at_s: float,
+    *,
+    primary: str = "",
+    last: tuple[int, int] = (3, 70),
+    epoch: int = 3,
+    learner: bool = False,
+) -> Seen:
+    return Seen(name, Reach.REACHABLE, "", View(status, epoch, *last, primary, learner), at_s)
+
+
+def gone(name: str) -> Seen:
+    return Seen(name, Reach.ABSENT, "closed the connection", View("active", 3, 3, 70, ""), 0.0)
+
+
+def silent(name: str) -> Seen:
+    return Seen(name, Reach.SILENT, "no answer for 1 s", View("active", 3, 3, 70, ""), 0.0)
+
+
+def at_once(since_s: float, now_s: float) -> float:
+    return since_s
+
+
+class Story:
+    """A Promotion, and what it has had to say so far."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.promotion = Promotion(PromotionSettings(**settings), started_s=0.0)
+
+    def see(self, now_s: float, *brokers: Seen, acts_at: Any = at_once) -> list[Effect]:
+        return self.promotion.step(Sight(brokers), now_s, acts_at)
+
+    @classmethod
+    def with_a_failed_primary(cls, now_s: float = 10.0, **settings: Any) -> Story:
+        """Broker a served until it was killed at `now_s`; b and c have not yet been asked what they see."""
+        story = cls(**settings)
+        story.see(5.0, says("a", "active", 5.0), says("b", "ready", 5.0, primary="a"), says("c", "ready", 5.0, primary="a"))
+        assert AskAll() in story.see(now_s, gone("a"), says("b", "ready", 9.9, primary="a"), says("c", "ready", 9.9, primary="a"))
+        return story
+
+
+def asked(effects: list[Effect]) -> list[str]:
+    return [effect.name for effect in effects if isinstance(effect, AskToPromote)]
+
+
+def reasons(effects: list[Effect]) -> list[str]:
+    return [effect.reason for effect in effects if isinstance(effect, Waiting)]
+
+
+def test_a_primary_is_reported_once_and_then_left_alone() -> None:
+    story = Story()
+    assert story.see(1.0, says("a", "active", 1.0), says("b", "ready", 1.0)) == [PrimarySeen("a", 3)]
+    assert story.see(1.2, says("a", "active", 1.2), says("b", "ready", 1.2)) == []
+    assert not story.promotion.is_needed
+    assert story.see(1.4, says("a", "active", 1.4, epoch=4)) == [PrimarySeen("a", 4)]
+
+
+def test_after_a_kill_the_others_are_asked_before_anything_is_done() -> None:
+    """Breaks when a view from before the kill decides: both backups said then that all is well."""
+    story = Story.with_a_failed_primary()
+    effects = story.see(10.001, gone("a"), says("b", "joining", 10.001), says("c", "ready", 9.9, primary="a"))
+    assert asked(effects) == []
+    effects = story.see(10.002, gone("a"), says("b", "joining", 10.001), says("c", "joining", 10.002))
+    assert effects == [
+        FailureDetected("a", 3, "closed the connection"),
+        AskToPromote("b", "the primary a failed: closed the connection", SETTINGS.promote_timeout_s),
+    ]
+
+
+def test_a_silent_primary_is_replaced_once_its_backups_have_given_it_up() -> None:
+    story = Story()
+    story.see(5.0, says("a", "active", 5.0), says("b", "ready", 5.0, primary="a"), says("c", "ready", 5.0, primary="a"))
+    story.see(6.0, silent("a"), says("b", "ready", 5.9, primary="a"), says("c", "ready", 5.9, primary="a"))
+    effects = story.see(6.01, silent("a"), says("b", "joining", 6.01), says("c", "joining", 6.01))
+    assert asked(effects) == ["b"]
+    assert FailureDetected("a", 3, "no answer for 1 s") in effects
+
+
+def test_while_most_backups_hear_the_primary_nothing_is_promoted() -> None:
+    """Breaks when a daemon that is cut off from the primary alone makes the whole cluster fail over."""
+    story = Story.with_a_failed_primary()
+    hearing = [says(name, "ready", 10.01, primary="a") for name in "bc"]
+    effects = story.see(10.01, gone("a"), *hearing)
+    assert (asked(effects), reasons(effects)) == ([], ["b, c still hear the primary a"])
+    assert not any(isinstance(effect, FailureDetected) for effect in effects)
+
+
+def test_those_who_hear_the_primary_are_asked_again_less_and_less_often() -> None:
+    """Breaks when the daemon sleeps on a stale view, or asks in a hot loop."""
+    story = Story.with_a_failed_primary()
+    now_s, asked_at = 10.0, []
+    while now_s < 12.0:
+        effects = story.see(now_s, gone("a"), *(says(name, "ready", now_s, primary="a") for name in "bc"))
+        if AskAll() in effects:
+            asked_at.append(now_s)
+        now_s = min(effect.at_s for effect in effects if isinstance(effect, WakeAt))
+    gaps = [round(after - before, 3) for before, after in pairwise(asked_at)]
+    assert gaps == sorted(gaps)
+    assert (gaps[0], gaps[-1]) == (0.04, 0.25)
+
+
+def test_one_of_two_backups_that_hears_the_primary_does_not_hold_things_up() -> None:
+    story = Story.with_a_failed_primary()
+    effects = story.see(10.01, gone("a"), says("b", "ready", 10.01, primary="a"), says("c", "joining", 10.01))
+    assert asked(effects) == ["b"]
+
+
+def test_the_opinion_of_the_old_primary_about_itself_does_not_count() -> None:
+    """Breaks when a primary that steps down is counted among the backups that should hear it."""
+    story = Story.with_a_failed_primary()
+    brokers = [says("a", "joining", 10.01), says("b", "ready", 10.01, primary="a"), says("c", "joining", 10.01)]
+    assert len(asked(story.see(10.01, *brokers))) == 1
+
+
+def test_a_primary_that_steps_down_is_replaced_and_the_cause_says_so() -> None:
+    story = Story.with_a_failed_primary()
+    story.see(10.0, says("a", "active", 10.0, epoch=4))
+    story.see(11.0, *(says(name, "joining", 10.5, epoch=4) for name in "abc"))
+    effects = story.see(11.01, *(says(name, "joining", 11.01, epoch=4) for name in "abc"))
+    assert effects[0] == FailureDetected("a", 4, "it says that it is joining")
+
+
+def test_the_log_that_reaches_furthest_is_chosen_before_priority_and_name() -> None:
+    """Breaks when a preferred broker with an older log is asked: the others would not vote for it."""
+    lasts = {"a": (3, 70), "b": (4, 2), "c": (4, 1)}
+    brokers = [says(name, "joining", 1.0, last=last) for name, last in lasts.items()]
+    assert asked(Story(priorities={"a": 9, "c": 5}).see(1.0, *brokers)) == ["b"]
+
+
+def test_among_equal_logs_priority_decides_and_then_the_name() -> None:
+    def chosen(**settings: Any) -> list[str]:
+        return asked(Story(**settings).see(1.0, *(says(name, "joining", 1.0) for name in "cab")))
+
+    assert chosen(priorities={"c": 1}) == ["c"]
+    assert chosen(priorities={"a": -1}) == ["b"]
+
+
+def test_a_learner_is_never_asked() -> None:
+    story = Story()
+    brokers = [says("a", "joining", 1.0, last=(9, 9), learner=True), says("b", "joining", 1.0), says("c", "joining", 1.0)]
+    assert asked(story.see(1.0, *brokers)) == ["b"]
+
+
+def test_without_a_majority_nothing_is_asked_and_the_log_says_why_once() -> None:
+    """Breaks when a daemon on the small side of a partition keeps asking for elections that nobody can win."""
+    story = Story()
+    assert reasons(story.see(9.0, says("a", "joining", 9.0), gone("b"), gone("c"))) == ["1 of 3 brokers answer, and 2 are needed"]
+    assert story.see(9.1, says("a", "joining", 9.1), gone("b"), gone("c")) == []
+
+
+def test_at_the_start_all_brokers_are_waited_for_but_not_for_ever() -> None:
+    """Breaks when the first two of three are taken, and the third had the newest log."""
+    story = Story(start_grace_s=2.0)
+    effects = story.see(0.5, says("a", "joining", 0.5), says("b", "joining", 0.5), gone("c"))
+    assert reasons(effects) == ["2 of 3 brokers answer, and the start waits for all"]
+    assert WakeAt(2.0) in effects
+    effects = story.see(2.0, says("a", "joining", 2.0), says("b", "joining", 2.0), gone("c"))
+    assert asked(effects) == ["a"]
+    assert not any(isinstance(effect, FailureDetected) for effect in effects)
+
+
+def test_once_all_have_come_the_start_waits_no_longer() -> None:
+    story = Story(start_grace_s=2.0)
+    story.see(0.1, says("a", "joining", 0.1), says("b", "joining", 0.1), gone("c"))
+    assert asked(story.see(0.3, *(says(name, "joining", 0.3) for name in "abc"))) == ["a"]
+
+
+def test_a_failure_later_on_waits_for_nobody_who_is_away() -> None:
+    """Breaks when the start's grace delays a failover shortly after the daemon's start."""
+    story = Story(start_grace_s=100.0)
+    story.see(5.0, says("a", "active", 5.0))
+    assert asked(story.see(6.0, gone("a"), says("b", "joining", 6.0), says("c", "joining", 6.0))) == ["b"]
+
+
+def test_a_broker_that_does_not_say_what_it_sees_is_left_out_after_a_moment() -> None:
+    """Breaks when one slow broker of five delays the failover until it counts as silent."""
+    story = Story(ask_grace_s=0.1)
+    story.see(5.0, says("a", "active", 5.0))
+    others = [says(name, "joining", 10.01) for name in "bcd"]
+    slow = says("e", "ready", 9.9, primary="a")
+    story.see(10.0, gone("a"), *others, slow)
+    assert asked(story.see(10.09, gone("a"), *others, slow)) == []
+    assert asked(story.see(10.1, gone("a"), *others, slow)) == ["b"]
+
+
+def test_a_promotion_that_somebody_else_has_asked_for_is_waited_for() -> None:
+    """Breaks when a second daemon's request disturbs an election that is being won."""
+    story = Story.with_a_failed_primary()
+    effects = story.see(10.01, gone("a"), says("b", "recovering", 10.01, epoch=4), says("c", "joining", 10.01))
+    assert (asked(effects), reasons(effects)) == ([], ["b is being promoted"])
+
+
+def test_when_it_is_anothers_turn_the_daemon_waits_and_then_looks_again() -> None:
+    """Breaks when a daemon that waited asks on what it saw before: the first one's promotion would be disturbed."""
+    story = Story.with_a_failed_primary()
+    joining = [gone("a"), says("b", "joining", 10.01), says("c", "joining", 10.01)]
+    effects = story.see(10.01, *joining, acts_at=lambda since_s, _: since_s + 0.2)
+    assert effects == [Waiting("it is another daemon's turn"), WakeAt(10.2)]
+    effects = story.see(10.2, *joining, acts_at=lambda since_s, _: since_s + 0.2)
+    assert (asked(effects), AskAll() in effects) == ([], True)
+    again = [gone("a"), says("b", "joining", 10.21), says("c", "joining", 10.21)]
+    assert asked(story.see(10.21, *again, acts_at=lambda since_s, _: since_s + 0.2)) == ["b"]
+
+
+def test_a_daemon_whose_turn_never_comes_sets_no_timer() -> None:
+    story = Story.with_a_failed_primary()
+    effects = story.see(10.01, gone("a"), *(says(n, "joining", 10.01) for n in "bc"), acts_at=lambda *_: NEVER)
+    assert effects == [Waiting("it is another daemon's turn")]
+
+
+def test_while_a_request_is_under_way_no_other_is_made() -> None:
+    story = Story.with_a_failed_primary()
+    joining = [gone("a"), says("b", "joining", 10.01), says("c", "joining", 10.01)]
+    assert asked(story.see(10.01, *joining)) == ["b"]
+    assert story.see(10.02, *joining) == []
+
+
+def test_a_promotion_that_is_won_is_confirmed_by_another_look() -> None:
+    story = Story.with_a_failed_primary()
+    joining = [gone("a"), says("b", "joining", 10.01), says("c", "joining", 10.01)]
+    story.see(10.01, *joining)
+    won, look = story.promotion.promoted("b", 4, 10.25)
+    assert won == PromoteWon("b", 4, 0.25)
+    assert look == AskAll()
+    assert asked(story.see(10.25, *joining)) == []
+    assert story.see(10.26, gone("a"), says("b", "active", 10.26, epoch=4)) == [PrimarySeen("b", 4)]
+
+
+def test_after_a_refusal_the_next_candidate_is_asked_on_fresh_views() -> None:
+    """Breaks when the same broker is asked for ever, or the next one before anybody looked whether it is still needed."""
+    story = Story.with_a_failed_primary()
+    story.see(10.01, gone("a"), says("b", "joining", 10.01), says("c", "joining", 10.01))
+    assert story.promotion.refused("b", "not enough votes", 10.05) == [PromoteRefused("b", "not enough votes", 0.2), AskAll()]
+    assert asked(story.see(10.05, gone("a"), says("b", "joining", 10.01), says("c", "joining", 10.01))) == []
+    assert asked(story.see(10.06, gone("a"), says("b", "joining", 10.06), says("c", "joining", 10.06))) == ["c"]
+
+
+def test_one_who_refuses_again_and_again_rests_longer_but_not_for_ever() -> None:
+    story = Story.with_a_failed_primary(retry_s=0.2, max_retry_s=1.0)
+    now_s, rests = 10.0, []
+    for _ in range(5):
+        now_s += 0.01
+        brokers = [gone("a"), says("b", "joining", now_s), says("c", "joining", now_s, learner=True)]
+        assert asked(story.see(now_s, *brokers)) == ["b"]
+        refusal = story.promotion.refused("b", "no", now_s)[0]
+        assert isinstance(refusal, PromoteRefused)
+        rests.append(refusal.rest_s)
+        effects = story.see(now_s + 0.001, gone("a"), *(says(n, "joining", now_s + 0.001, learner=n == "c") for n in "bc"))
+        assert reasons(effects) == ["every candidate has refused"]
+        wake = next(effect for effect in effects if isinstance(effect, WakeAt))
+        assert wake.at_s == pytest.approx(now_s + refusal.rest_s)
+        now_s = wake.at_s
+    assert rests == [0.2, 0.4, 0.8, 1.0, 1.0]
+
+
+def test_when_nobody_that_answers_can_be_promoted_the_log_says_so() -> None:
+    story = Story()
+    brokers = [says(name, "joining", 3.0, learner=True) for name in "ab"]
+    story.see(3.0, *brokers)
+    assert story.see(3.1, *brokers) == []
+    assert reasons(Story().see(3.0, *brokers)) == ["no broker that answers can be promoted"]
+
+
+def test_a_candidate_that_dies_while_being_asked_has_refused() -> None:
+    """Breaks when the daemon waits out the whole timeout of a dead candidate."""
+    story = Story.with_a_failed_primary()
+    story.see(10.01, gone("a"), says("b", "joining", 10.01), says("c", "joining", 10.01))
+    effects = story.see(10.02, gone("a"), gone("b"), says("c", "joining", 10.02))
+    assert PromoteRefused("b", "closed the connection", 0.2) in effects
+
+
+def test_a_candidate_that_is_no_longer_configured_has_refused() -> None:
+    story = Story.with_a_failed_primary()
+    story.see(10.01, gone("a"), says("b", "joining", 10.01), says("c", "joining", 10.01))
+    assert PromoteRefused("b", "it is not configured", 0.2) in story.see(10.02, gone("a"), says("c", "joining", 10.02))
+
+
+def test_the_cause_of_a_primary_that_is_no_longer_configured_is_named() -> None:
+    story = Story()
+    story.see(5.0, says("a", "active", 5.0))
+    assert FailureDetected("a", 3, "it is not configured any more") in story.see(6.0, says("b", "joining", 6.0))
+
+
+def test_answers_about_a_promotion_that_is_over_are_ignored() -> None:
+    """Breaks when a late refusal puts a broker to rest that serves by now."""
+    story = Story.with_a_failed_primary()
+    story.see(10.01, gone("a"), says("b", "joining", 10.01), says("c", "joining", 10.01))
+    story.see(10.02, gone("a"), says("b", "joining", 10.02), says("c", "active", 10.02, epoch=4))
+    assert story.promotion.refused("b", "c was elected", 10.03) == []
+    assert story.promotion.promoted("b", 4, 10.03) == []
+
+
+_STATUS = st.sampled_from(["joining", "catchup", "ready", "recovering", "active"])
+_BROKERS = st.lists(st.tuples(_STATUS, st.sampled_from(["", "a", "b", "c"]), st.booleans()), min_size=3, max_size=3)
+
+
+@given(st.lists(st.tuples(_BROKERS, st.booleans()), max_size=30))
+def test_whatever_is_seen_a_request_is_made_only_with_a_majority_and_without_a_primary(moments: Any) -> None:
+    """Breaks when any order of events makes the daemon ask on a minority, on stale views, twice at once, or against a primary."""
+    promotion, now_s, waiting = Promotion(SETTINGS, started_s=0.0), 0.0, ""
+    for brokers, answer in moments:
+        now_s += 0.05
+        sight = Sight(
+            tuple(
+                says(name, status, now_s, primary=primary) if there else gone(name)
+                for name, (status, primary, there) in zip("abc", brokers, strict=True)
+            )
+        )
+        for effect in promotion.step(sight, now_s, at_once):
+            if isinstance(effect, AskToPromote):
+                assert not waiting or sight.seen(waiting) is not None
+                assert sight.primary is None
+                assert len(sight.reachable) >= 2
+                chosen = sight.seen(effect.name)
+                assert chosen is not None
+                assert chosen.has_answered_since(now_s)
+                waiting = effect.name
+        if waiting and answer:
+            promotion.refused(waiting, "no", now_s)
+            waiting = ""
