@@ -433,9 +433,13 @@ class Replica:
         return objection(Position(last_epoch, last_index), self._member.position, self._member.floor)
 
     def _unfit(self) -> str:
-        """Why this member must not stand for election, or ""."""
+        """Why this member must not stand for election, or "".
+
+        One that is being removed may: until its removal is committed, nobody else may have a log new enough (dissertation §4.2.2).
+        """
         member = self._member
-        if member.me not in member.log.members.voters:
+        role = member.log.members.role(member.me)
+        if role == "learner" or (not role and member.log.members_index <= member.commit_index):
             return f"{member.me} is not a voting member of the cluster ({', '.join(member.log.members.voters)})"
         return unfitness(member.position, member.floor)
 

@@ -1,0 +1,207 @@
+"""Whole clusters under every kind of trouble: what Raft promises (Figure 3) holds after each step, and once the trouble is over the
+cluster serves again.
+
+A schedule is a list of steps: deliver, lose, repeat or reorder a message, sync a part of a disk, let time pass, propose, promote
+anybody, hand over, add and remove members, compact, cut and mend links, kill and restart brokers, and let a store lose its tail.
+`Cluster` checks the promises while the schedule runs. Then everything is mended, and somebody is promoted.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ha.core.effects import PromotionEnded, State
+from ha.core.messages import Position
+from tests.ha.core.cluster import Cluster, Node
+
+NAMES = "abcde"
+STEPS = (
+    *["deliver"] * 60,
+    *["deliver any"] * 6,
+    *["repeat"] * 2,
+    *["lose"] * 2,
+    *["sync"] * 14,
+    *["sync all"] * 4,
+    *["tick"] * 8,
+    *["propose"] * 10,
+    *["promote"] * 2,
+    "transfer",
+    "add",
+    "remove",
+    *["compact"] * 2,
+    "cut",
+    *["mend"] * 4,
+    "crash",
+    *["restart"] * 4,
+    "rot",
+)
+Step = tuple[str, int, int]
+
+
+class Schedule:
+    """Carries steps out on a cluster of three, to which a fourth and a fifth broker may be added."""
+
+    def __init__(self, size: int) -> None:
+        self.cluster = Cluster(*NAMES[:size])
+        self.requests = 0
+
+    def run(self, step: Step) -> None:
+        name, number, other = step
+        cluster = self.cluster
+        nodes = list(cluster.nodes.values())
+        node, peer = nodes[number % len(nodes)], nodes[other % len(nodes)]
+        match name:
+            case "deliver" | "deliver any" | "repeat" | "lose":
+                self.on_wire(name, number)
+            case "crash":
+                cluster.crash(node.address)
+            case "restart" if node.replica is None:
+                cluster.restart(node.address)
+            case "cut":
+                cluster.disconnect(node.address, peer.address)
+            case "mend" if node is not peer:
+                cluster.connect(node.address, peer.address)
+            case "rot":
+                self.rot(node, other)
+            case "propose":
+                for each in nodes:
+                    if each.replica is not None and each.replica.writable:
+                        each.propose()
+            case _ if node.replica is not None:
+                self.on_node(name, node, peer, other)
+        cluster.check()
+
+    def on_wire(self, name: str, number: int) -> None:
+        cluster = self.cluster
+        if not cluster.wires:
+            return
+        position = 0 if name == "deliver" else number % len(cluster.wires)
+        if name == "lose":
+            cluster.wires.pop(position)
+        else:
+            cluster.deliver(position, keep=name == "repeat")
+
+    def on_node(self, name: str, node: Node, peer: Node, number: int) -> None:
+        cluster, replica = self.cluster, node.live
+        self.requests += 1
+        request_id = f"request {self.requests}"
+        match name:
+            case "sync":
+                node.sync(1 + number % 4)
+            case "sync all":
+                node.sync()
+            case "tick":
+                cluster.now += 0.03 * (number % 4)
+                node.run(replica.tick(cluster.now))
+            case "promote":
+                node.run(replica.promote(cluster.now, request_id))
+            case "transfer":
+                node.run(replica.transfer(cluster.now, peer.address))
+            case "remove":
+                node.run(replica.remove_member(cluster.now, peer.address, request_id))
+            case "add":
+                address = NAMES[number % len(NAMES)]
+                if address not in cluster.nodes:
+                    cluster.add(address, replica.members)
+                node.run(replica.add_member(cluster.now, address, request_id))
+            case "compact":
+                node.compact(number % 4)
+
+    def rot(self, node: Node, number: int) -> None:
+        """A store comes back without its tail, and knows it. One of three at a time, and of stores that had caught up before: what
+        several have lost may be lost for good, and then nobody is to be elected.
+        """
+        disk = node.disk
+        voters = node.live.members.voters if node.replica else ()
+        if disk.log and len(voters) > 2 and not any(each.disk.floor or each.disk.blank for each in self.cluster.nodes.values()):
+            self.cluster.crash(node.address)
+            disk.floor = disk.end
+            kept = disk.end.index - 1 - number % 3
+            disk.log = [entry for entry in disk.log if entry.index <= max(kept, disk.checkpoint[0])]
+            self.cluster.restart(node.address)
+
+    def heal(self) -> None:
+        """Everything works again: some broker can be promoted, and all members come to hold the same."""
+        cluster = self.cluster
+        for node in cluster.nodes.values():
+            if node.replica is None:
+                cluster.restart(node.address)
+        cluster.connect_all()
+        cluster.settle()
+        cluster.pass_time(3.0)
+        for _ in range(3):
+            if self.reigning():
+                break
+            for node in sorted(cluster.alive, key=lambda node: node.disk.end, reverse=True):
+                cluster.promote(node.address)
+                cluster.pass_time(3.0)
+                if self.reigning():
+                    break
+        else:
+            raise AssertionError(f"nobody can be promoted: {[each.ends(PromotionEnded)[-1] for each in cluster.alive]}")
+        (primary,) = self.reigning()
+        cluster.propose(primary.address, 3)
+        cluster.pass_time(2.0)
+        self.converged(primary)
+
+    def reigning(self) -> list[Node]:
+        return [node for node in self.cluster.alive if node.live.state is State.ACTIVE]
+
+    def converged(self, primary: Node) -> None:
+        members = primary.live.members
+        assert max(self.cluster.committed) == primary.live.log.last_index == primary.applied
+        for address in members.addresses:
+            node = self.cluster[address]
+            assert node.applied == primary.applied, f"{address} has applied {node.applied}, the primary {primary.applied}"
+            assert node.live.members == members
+            assert not node.disk.blank and node.disk.floor is None
+            assert node is primary or node.live.state is State.READY
+
+
+def run(size: int, steps: list[Step]) -> Schedule:
+    schedule = Schedule(size)
+    for step in steps:
+        schedule.run(step)
+    schedule.heal()
+    return schedule
+
+
+@settings(max_examples=60)
+@given(
+    st.integers(2, 4),
+    st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 40), st.integers(0, 40)), max_size=150),
+)
+def test_no_schedule_breaks_a_promise(size: int, steps: list[Step]) -> None:
+    """Any break of safety, and any state from which the cluster cannot be brought back, shows here and shrinks to a short schedule."""
+    run(size, steps)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_long_troubles_end_well(seed: int) -> None:
+    """Long runs reach what short schedules do not: snapshots to far-behind members, several reigns, grown and shrunk memberships."""
+    generator = random.Random(seed)
+    steps = [(generator.choice(STEPS), generator.randrange(40), generator.randrange(40)) for _ in range(1500)]
+    steps.insert(0, ("promote", generator.randrange(3), 0))
+    schedule = run(3, steps)
+    assert len(schedule.cluster.committed) > 5
+
+
+def test_the_checks_can_fail() -> None:
+    """The promises are checked for real: a store that forgets what it acknowledged, and does not know it, loses a commit visibly."""
+    cluster = Cluster("a", "b", "c")
+    cluster.promote("a")
+    cluster.pass_time(0.2)
+    cluster.crash("c")
+    cluster.propose("a", 3)
+    for address in "ab":
+        cluster.crash(address)
+    cluster["b"].disk.log.clear()
+    cluster.restart("b")
+    cluster.restart("c")
+    with pytest.raises(AssertionError, match="without committed"):
+        cluster.promote("c")
+    assert cluster["b"].disk.end == Position(0, 0)
