@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar, assert_never
 
@@ -326,7 +327,7 @@ class Journal:
         finally:
             os.close(fd)
         batches = []
-        for index, (start, end) in enumerate(zip(bounds, bounds[1:], strict=False), first):
+        for index, (start, end) in enumerate(pairwise(bounds), first):
             batch = data[start - bounds[0] : end - bounds[0]]
             if len(batch) < end - start:
                 raise BadBatch(f"segment {path} ends before byte {end}, within batch {index}, which starts at byte {start}")
@@ -471,12 +472,17 @@ class Journal:
                     buffers[0] = buffers[0][written:]
 
     def _roll(self, nbytes: int) -> Segment:
-        """Go on in a new segment, with room for a batch of this size. Everything in the one before has been synced."""
+        """Go on in a new segment, with room for a batch of this size. Everything in the one before has been synced.
+
+        One that is empty, but too small, is replaced: the new one is renamed over it.
+        """
         full = self._segments[-1]
         usual = segments.size_after(full.size, self._segment_bytes)
         size = max(usual, FIRST_BATCH + nbytes)
         fresh = segments.create(self._folder, full.last, size, self._disk, self._preparation.take(size))
         with self._lock:
+            if not full.epochs:
+                self._segments.pop().close()
             self._segments.append(fresh)
         return fresh
 

@@ -110,7 +110,7 @@ class _Recovery:
                 if following <= base.index + 1:
                     self.drop_kept()  # damage that the checkpoint covers
                     continue
-                self.lose(found[at + 1 :], window, _where(segment))
+                self.lose(found[at + 1 :], window, _where(segment, window, following))
                 return
 
     def open(self, path: Path, first_index: int) -> tuple[Segment, Window]:
@@ -118,12 +118,14 @@ class _Recovery:
         fd = os.open(path, os.O_RDWR)
         size = os.fstat(fd).st_size
         prev_epoch = segments.read_head(self.disk, fd, path)
+        mark = segments.read_mark(self.disk, fd)
+        if size < FIRST_BATCH or (prev_epoch is None and mark is None):
+            self.become_blank(f"segment {path} ({size} bytes) has lost its header, and nobody can tell what it held")
+        before = Position(prev_epoch if prev_epoch is not None else self.kept[-1].last.epoch if self.kept else 0, first_index - 1)
         if prev_epoch is None:
-            prev_epoch = self.kept[-1].last.epoch if self.kept else 0
             self.notes.append(f"segment {path}: its header was damaged and is written anew")
-            segments.write_head(self.disk, fd, Position(prev_epoch, first_index - 1))
-        unmarked = Mark(0, FIRST_BATCH, Position(prev_epoch, first_index - 1))
-        segment = Segment(path, fd, size, first_index, prev_epoch, segments.read_mark(self.disk, fd) or unmarked)
+            segments.write_head(self.disk, fd, before)
+        segment = Segment(path, fd, size, first_index, before.epoch, mark or Mark(0, FIRST_BATCH, before))
         self.kept.append(segment)
         return segment, Window(self.disk, fd, size)
 
@@ -139,7 +141,7 @@ class _Recovery:
         dirty_end = window.content_end(stop)
         unmarked = segment.mark.number == 0  # then whole batches further on are the only sign left
         if stop < segment.mark.end or (unmarked and segments.newest_beyond(window, stop, segment.last)):
-            self.lose([], window, _where(segment))
+            self.lose([], window, _where(segment, window, None))
         elif dirty_end > stop:
             self.torn_bytes = dirty_end - stop
             self.notes.append(
@@ -338,10 +340,13 @@ def reset(kept: list[Segment], folder: Path, before: Position, size: int, disk: 
     return fresh
 
 
-def _where(segment: Segment) -> str:
-    if segment.end >= segment.size:
-        return f"segment {segment.path} ends after {segment.size} bytes, before batch {segment.last.index + 1}"
-    return f"segment {segment.path} is damaged at byte {segment.end}, in batch {segment.last.index + 1}"
+def _where(segment: Segment, window: Window, following: int | None) -> str:
+    index = segment.last.index + 1
+    if following is not None and segment.mark.end <= segment.end == window.content_end(segment.end):
+        return f"the log's batches {index} to {following - 1} are missing: no segment has them"
+    if segment.size < segment.mark.end:
+        return f"segment {segment.path} ends after {segment.size} bytes, in or before batch {index}"
+    return f"segment {segment.path} is damaged at byte {segment.end}, in batch {index}"
 
 
 @contextlib.contextmanager

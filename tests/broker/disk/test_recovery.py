@@ -1,0 +1,401 @@
+"""A crash is cut off, damage is noticed, and neither is taken for the other."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from broker.core.records import HEADER_BYTES
+from broker.disk import checkpoint, recovery, segments
+from broker.disk.durable import REAL_DISK, DamagedStore, NewerFormat, RealDisk
+from broker.disk.recovery import Recovered, recover
+from broker.disk.segments import FIRST_BATCH, Position
+from tests.broker.disk.logs import SMALL, Log, PowerCutDisk, batch, batches, flip, written
+
+FIRST = segments.name_of(1)
+
+
+def recovered(folder: Path, disk: RealDisk = REAL_DISK) -> Recovered:
+    found, kept = recover(folder, SMALL, disk)
+    for segment in kept:
+        segment.close()
+    return found
+
+
+def indexes(found: Recovered) -> list[int]:
+    return [entry.index for entry in found.entries]
+
+
+def test_a_folder_that_never_was_a_log_is_blank_and_starts_at_one(tmp_path: Path) -> None:
+    found = recovered(tmp_path / "cluster")
+    assert found == Recovered(0, None, None, [], True, None, 0, [])
+
+
+def test_an_orderly_log_comes_back_as_it_was(tmp_path: Path) -> None:
+    sealed = batches(1, 200)
+    written(tmp_path, sealed, epoch=3)
+    found = recovered(tmp_path)
+    assert len(segments.listed(tmp_path)) > 2
+    assert [(entry.index, entry.epoch, entry.nbytes, entry.n_records, entry.flags) for entry in found.entries] == [
+        (index, 1, len(one), 1, 0) for index, one in enumerate(sealed, 1)
+    ]
+    assert (found.epoch, found.voted_for, found.blank, found.floor, found.torn_bytes, found.notes) == (3, "a", False, None, 0, [])
+
+
+def test_a_store_stays_blank_until_it_has_been_level_with_its_cluster(tmp_path: Path) -> None:
+    # Otherwise a broker killed half-way through its first catch-up would vote with half a log.
+    log = Log(tmp_path)
+    log.journal.save_hard_state(1, None)
+    log.store(batches(1, 2))
+    log.close()
+    log = Log(tmp_path)
+    assert log.found.blank
+    log.journal.floor_passed()
+    log.close()
+    assert not recovered(tmp_path).blank
+
+
+def test_a_segment_cut_at_any_byte_gives_a_prefix_and_says_that_something_is_lost(tmp_path: Path) -> None:
+    sealed = batches(1, 3, nbytes=4)
+    written(tmp_path / "whole", sealed)
+    ends = [FIRST_BATCH + sum(map(len, sealed[:n])) for n in range(len(sealed) + 1)]
+    for length in [*range(0, 64, 7), *range(500, 1100, 41), *range(FIRST_BATCH - 3, ends[-1] + 3)]:
+        folder = tmp_path / "cut"
+        shutil.copytree(tmp_path / "whole", folder)
+        os.truncate(folder / FIRST, length)
+        found = recovered(folder)
+        n = sum(end <= length for end in ends[1:])
+        assert indexes(found) == list(range(1, n + 1)), length
+        if n < len(sealed):
+            assert found.blank or found.floor == (1, 3), length
+            assert found.notes
+        else:
+            assert not found.blank and found.floor is None
+        again = recovered(folder)
+        assert (again.entries, again.floor, again.blank) == (found.entries, found.floor, found.blank), "a repaired log stays so"
+        shutil.rmtree(folder)
+
+
+def test_a_bit_that_flips_at_rest_anywhere_is_noticed_or_harmless(tmp_path: Path) -> None:
+    sealed = [batch(1, nbytes=5), batch(2, epoch=2, nbytes=9), batch(3, epoch=2, nbytes=1)]
+    written(tmp_path / "whole", sealed, epoch=2)
+    ends = [FIRST_BATCH + sum(map(len, sealed[:n])) for n in range(len(sealed) + 1)]
+    header = [*range(40), *range(510, 560), *range(1020, 1072)]
+    flips = [(at, at % 8) for at in header] + [(at, bit) for at in range(FIRST_BATCH, ends[-1]) for bit in (at % 8, (at + 3) % 8)]
+    for at, bit in flips + [(ends[-1] + 100, 3), (SMALL - 1, 7)]:
+        folder = tmp_path / "flipped"
+        shutil.copytree(tmp_path / "whole", folder)
+        flip(folder / FIRST, at, bit)
+        try:
+            found = recovered(folder)
+        except NewerFormat:
+            pytest.fail("a flipped bit passed a checksum")
+        n = sum(end <= at for end in ends[1:]) if FIRST_BATCH <= at < ends[-1] else 3
+        assert indexes(found) == list(range(1, n + 1)), (at, bit)
+        assert found.floor == (None if n == 3 else (2, 3)), (at, bit)
+        assert not found.blank
+        assert (found.torn_bytes > 0) == (at >= ends[-1])
+        shutil.rmtree(folder)
+
+
+def test_damage_before_other_segments_is_noticed_by_them(tmp_path: Path) -> None:
+    written(tmp_path, [*batches(1, 60), *batches(61, 120, epoch=4)], epoch=4)
+    first, second, *_ = segments.listed(tmp_path)
+    flip(first[1], FIRST_BATCH + 10)
+    found = recovered(tmp_path)
+    assert indexes(found) == []
+    assert found.floor == Position(4, 120)
+    assert "batch 1;" in found.notes[0] and str(first[1]) in found.notes[0]
+    assert not second[1].exists()
+
+
+def test_the_floor_holds_over_restarts_until_the_log_has_passed_it(tmp_path: Path) -> None:
+    # A broker that forgot its floor could give a candidate the vote that loses acknowledged batches.
+    written(tmp_path, batches(1, 9))
+    flip(tmp_path / FIRST, FIRST_BATCH + HEADER_BYTES)
+    assert recovered(tmp_path).floor == (1, 9)
+    log = Log(tmp_path)
+    assert log.found.floor == (1, 9)
+    log.store(batches(1, 9))
+    log.journal.floor_passed()
+    log.close()
+    assert recovered(tmp_path).floor is None
+
+
+def test_damage_twice_keeps_the_higher_floor(tmp_path: Path) -> None:
+    written(tmp_path, batches(1, 9))
+    flip(tmp_path / FIRST, FIRST_BATCH + 8 * len(batch(1)))
+    assert recovered(tmp_path).floor == (1, 9)
+    flip(tmp_path / FIRST, FIRST_BATCH)
+    found = recovered(tmp_path)
+    assert (indexes(found), found.floor) == ([], (1, 9))
+
+
+def test_zeros_in_the_place_of_a_synced_batch_are_damage_and_no_end(tmp_path: Path) -> None:
+    # A disk that lost a write gives back what was there before: the zeros of the prepared segment.
+    written(tmp_path, batches(1, 9))
+    with (tmp_path / FIRST).open("r+b") as file:
+        file.seek(FIRST_BATCH + 4 * len(batch(1)))
+        file.write(bytes(10 * len(batch(1))))
+    found = recovered(tmp_path)
+    assert (indexes(found), found.floor) == ([1, 2, 3, 4], (1, 9))
+
+
+def test_unreadable_sectors_are_damage_and_not_a_crash_of_the_broker(tmp_path: Path) -> None:
+    class BadSectors(RealDisk):
+        def read(self, fd: int, nbytes: int, offset: int) -> bytes:
+            if offset <= FIRST_BATCH + 300 < offset + nbytes:
+                raise OSError(errno.EIO, "Input/output error")
+            return super().read(fd, nbytes, offset)
+
+    written(tmp_path, batches(1, 30))
+    found = recovered(tmp_path, BadSectors())
+    assert indexes(found) == []
+    assert found.floor == (1, 30)
+
+
+def test_both_marks_gone_whole_batches_further_on_still_tell_damage(tmp_path: Path) -> None:
+    written(tmp_path, batches(1, 9))
+    for slot in (512, 1024):
+        flip(tmp_path / FIRST, slot + 6)
+    shutil.copytree(tmp_path, tmp_path / "end")
+    flip(tmp_path / FIRST, FIRST_BATCH + 3 * len(batch(1)) + 9, 1)  # a stated length that leads nowhere
+    assert recovered(tmp_path).floor == (1, 9)
+    flip(tmp_path / "end" / FIRST, FIRST_BATCH + 9 * len(batch(1)) - 1)  # the last one: as good as torn
+    found = recovered(tmp_path / "end")
+    assert (len(found.entries), found.floor, found.torn_bytes) == (8, None, len(batch(1)))
+
+
+def test_a_missing_segment_takes_what_follows_it_along_and_is_told(tmp_path: Path) -> None:
+    written(tmp_path, batches(1, 150))
+    listed = segments.listed(tmp_path)
+    listed[1][1].unlink()
+    found = recovered(tmp_path)
+    assert indexes(found) == list(range(1, listed[1][0]))
+    assert found.floor == (1, 150)
+    assert f"batches {listed[1][0]} to {listed[2][0] - 1} are missing" in found.notes[0]
+
+
+def test_a_missing_first_segment_empties_the_log_and_is_told(tmp_path: Path) -> None:
+    written(tmp_path, batches(1, 150))
+    segments.listed(tmp_path)[0][1].unlink()
+    found = recovered(tmp_path)
+    assert (indexes(found), found.floor) == ([], (1, 150))
+    log = Log(tmp_path)
+    log.store(batches(1, 3))
+    log.close()
+    assert indexes(recovered(tmp_path)) == [1, 2, 3]
+
+
+def test_a_store_whose_segments_are_all_gone_is_blank_again(tmp_path: Path) -> None:
+    written(tmp_path, batches(1, 3))
+    (tmp_path / FIRST).unlink()
+    found = recovered(tmp_path)
+    assert found.blank and found.epoch == 1
+    assert "the log's segments are gone" in found.notes[0]
+
+
+def test_damaged_files_are_kept_for_people_but_never_more_than_three(tmp_path: Path) -> None:
+    written(tmp_path, batches(1, 200))
+    cut = (tmp_path / FIRST).read_bytes()[FIRST_BATCH + len(batch(1)) :].rstrip(b"\0")
+    flip(tmp_path / FIRST, FIRST_BATCH + len(batch(1)))
+    recovered(tmp_path)
+    kept = tmp_path / f"damaged-{FIRST[:-4]}-at-{FIRST_BATCH + len(batch(1))}"
+    assert kept.read_bytes()[1:] == cut[1:]
+    assert len(list(tmp_path.glob("damaged-*"))) == 3
+    log = Log(tmp_path)
+    log.store(batches(2, 5))
+    log.close()
+    flip(tmp_path / FIRST, FIRST_BATCH)
+    recovered(tmp_path)
+    assert len(list(tmp_path.glob("damaged-*"))) == 3
+
+
+def test_damage_that_the_checkpoint_covers_costs_nothing(tmp_path: Path) -> None:
+    written(tmp_path, batches(1, 150))
+    listed = segments.listed(tmp_path)
+    checkpoint.write(tmp_path, listed[1][0] + 3, 1, {}, [batch(1)])
+    flip(listed[0][1], FIRST_BATCH + 5)
+    found = recovered(tmp_path)
+    assert indexes(found) == list(range(listed[1][0] + 4, 151))
+    assert (found.floor, found.blank) == (None, False)
+    assert not listed[0][1].exists()
+
+
+def test_a_hole_that_the_checkpoint_covers_costs_nothing(tmp_path: Path) -> None:
+    # Released segments may vanish in any order when the power goes.
+    written(tmp_path, batches(1, 200))
+    listed = segments.listed(tmp_path)
+    checkpoint.write(tmp_path, listed[2][0] + 3, 1, {}, [batch(1)])
+    listed[1][1].unlink()
+    found = recovered(tmp_path)
+    assert indexes(found) == list(range(listed[2][0] + 4, 201))
+    assert found.floor is None
+
+
+def test_a_damaged_checkpoint_falls_back_to_the_one_before_it(tmp_path: Path) -> None:
+    written(tmp_path, batches(1, 20))
+    checkpoint.write(tmp_path, 5, 1, {"voters": ["a"]}, batches(1, 2))
+    newer = checkpoint.write(tmp_path, 9, 1, {"voters": ["b"]}, batches(1, 2))
+    flip(newer.path, newer.nbytes - 30)
+    found = recovered(tmp_path)
+    assert found.checkpoint is not None
+    assert (found.checkpoint.index, found.checkpoint.members) == (5, {"voters": ["a"]})
+    assert indexes(found) == list(range(6, 21))
+    assert not newer.path.exists()
+
+
+def test_a_damaged_checkpoint_that_was_the_only_one_leaves_a_floor(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    log.journal.save_hard_state(1, "a")
+    log.journal.floor_passed()
+    log.store(batches(1, 150))
+    assert log.checkpoint(100, 1, batches(1, 2)) == ""
+    log.close()
+    assert segments.listed(tmp_path)[0][0] > 1
+    flip(checkpoint.listed(tmp_path)[0], 90)
+    found = recovered(tmp_path)
+    assert (found.checkpoint, indexes(found), found.floor) == (None, [], (1, 150))
+
+
+def test_a_checkpoint_beyond_the_log_or_of_another_history_replaces_it(tmp_path: Path) -> None:
+    # Killed between receiving a checkpoint and resetting the log.
+    for index, epoch in ((40, 1), (10, 2)):
+        folder = tmp_path / str(index)
+        written(folder, batches(1, 30), epoch=2)
+        checkpoint.write(folder, index, epoch, {}, [batch(1)])
+        found = recovered(folder)
+        assert (indexes(found), found.floor, found.blank) == ([], None, False)
+        assert [first for first, _ in segments.listed(folder)] == [index + 1]
+        assert recovered(folder).entries == []
+
+
+@pytest.mark.parametrize("left", [0, 1, 2])
+def test_an_interrupted_reset_is_finished_whatever_is_left_of_the_old_log(tmp_path: Path, left: int) -> None:
+    written(tmp_path, batches(1, 200))
+    checkpoint.write(tmp_path, 300, 1, {}, [batch(1)])
+    recovery.replace_durably(tmp_path / recovery.RESET, recovery.seal_json({"epoch": 1, "index": 300}))
+    for _, path in segments.listed(tmp_path)[: len(segments.listed(tmp_path)) - left]:
+        path.unlink()
+    found = recovered(tmp_path)
+    assert (indexes(found), found.floor, found.blank) == ([], None, False)
+    assert [first for first, _ in segments.listed(tmp_path)] == [301]
+    assert not (tmp_path / recovery.RESET).exists()
+
+
+def test_a_log_without_its_epoch_and_vote_is_refused(tmp_path: Path) -> None:
+    # It could vote twice in one epoch (Raft §5.2).
+    written(tmp_path, batches(1, 3))
+    (tmp_path / "hard-state").unlink()
+    with pytest.raises(DamagedStore, match=r"hard-state \(epoch and vote\) is missing; move .* away"):
+        recovered(tmp_path)
+
+
+def test_an_altered_epoch_and_vote_is_refused(tmp_path: Path) -> None:
+    written(tmp_path, batches(1, 3))
+    whole = (tmp_path / "hard-state").read_bytes()
+    for at in range(len(whole)):
+        flip(tmp_path / "hard-state", at, at % 8)
+        with pytest.raises(DamagedStore, match="hard-state is damaged"):
+            recovered(tmp_path)
+        (tmp_path / "hard-state").write_bytes(whole)
+
+
+def test_an_epoch_older_than_the_log_is_refused(tmp_path: Path) -> None:
+    written(tmp_path, batches(1, 3, epoch=5), epoch=4)
+    with pytest.raises(DamagedStore, match="says epoch 4, the log has batches of epoch 5"):
+        recovered(tmp_path)
+
+
+def test_a_damaged_note_of_the_floor_makes_the_store_blank(tmp_path: Path) -> None:
+    written(tmp_path, batches(1, 9))
+    flip(tmp_path / FIRST, FIRST_BATCH)
+    recovered(tmp_path)
+    flip(tmp_path / "floor", 3)
+    assert recovered(tmp_path).blank
+    assert recovered(tmp_path).blank
+
+
+def test_a_segment_of_a_newer_version_is_refused_untouched(tmp_path: Path) -> None:
+    written(tmp_path, batches(1, 3))
+    path = tmp_path / FIRST
+    head = segments._HEADER.pack(b"USG1", 2, 1, 0)
+    with path.open("r+b") as file:
+        file.write(head + segments._CRC.pack(segments.google_crc32c.value(head)))
+    before = path.read_bytes()
+    with pytest.raises(NewerFormat, match="has format 2, newer than 1"):
+        recovered(tmp_path)
+    assert path.read_bytes() == before
+
+
+def test_what_was_unfinished_is_removed(tmp_path: Path) -> None:
+    written(tmp_path, batches(1, 3))
+    (tmp_path / "prepared.tmp").write_bytes(bytes(100))
+    (tmp_path / "hard-state.tmp").write_bytes(b"{")
+    recovered(tmp_path)
+    assert list(tmp_path.glob("*.tmp")) == []
+
+
+Step = tuple[str, int]
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["append", "append", "append", "truncate"]), st.integers(1, 12)), min_size=1, max_size=8
+)
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(steps=STEPS, calls=st.integers(1, 60), data=st.data())
+def test_a_power_cut_at_any_call_loses_nothing_that_was_durable_and_is_never_taken_for_damage(
+    tmp_path: Path, steps: list[Step], calls: int, data: st.DataObject
+) -> None:
+    """Unsynced sectors survive in any combination. A floor here would stop a cluster whose brokers lost power together."""
+    folder = tmp_path / "log"
+    shutil.rmtree(folder, ignore_errors=True)
+    log = Log(folder)
+    log.journal.save_hard_state(100, "a")
+    log.close()
+    disk = PowerCutDisk(calls)
+    log = Log(folder, disk=disk)
+    durable: list[bytes] = []
+    attempted: list[bytes] = []
+    truncating = False
+    for epoch, (step, n) in enumerate(steps, 1):
+        if step == "append":
+            more = batches(len(attempted) + 1, len(attempted) + n, epoch, nbytes=300 * n)
+            attempted = attempted + more
+            log.journal.append(list(more), log.reactor.on_durable)
+            log.reactor.turn()
+        else:
+            truncating = True
+            durable = durable[: max(0, len(attempted) - n)]
+            log.journal.truncate(max(1, len(attempted) - n + 1), lambda: None)
+            log.reactor.turn()
+        if log.reactor.errors:
+            break
+        if step == "truncate":
+            attempted, truncating = list(durable), False
+        else:
+            durable = list(attempted)
+    if not disk.dead:
+        disk._calls_left = 0  # the power goes now, before the journal is closed in order
+    log.close()
+    disk.lose(folder, lambda: data.draw(st.booleans()))
+
+    log = Log(folder)
+    found = log.all()
+    assert found[: len(durable)] == durable, "what was reported durable is there"
+    assert found == attempted[: len(found)], "and nothing but what was written"
+    assert log.found.floor is None
+    assert not truncating or len(found) >= len(durable)
+    following = batches(len(found) + 1, len(found) + 2, 99)
+    log.store(following)
+    log.close()
+    log = Log(folder)
+    assert log.all() == found + following, "no remains of the old log come back behind the new one"
+    assert (log.found.floor, log.found.torn_bytes) == (None, 0)
+    log.close()

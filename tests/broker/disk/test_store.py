@@ -1,0 +1,164 @@
+"""A store belongs to one process at a time and to one cluster for good."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from broker.disk.durable import DamagedStore, NewerFormat, seal_json
+from broker.disk.store import LogInfo, Store, StoreInUse, StoreOfAnotherCluster, inspect
+from tests.broker.disk.logs import SMALL, Log, Reactor, batch, batches, flip
+
+ROOT = Path(__file__).parents[3]
+
+
+def filled(folder: Path) -> Store:
+    """A store with some batches in its cluster log, left open."""
+    store = Store.open(folder)
+    reactor = Reactor()
+    journal, _ = store.journal("cluster", call_in_reactor=reactor.call, on_error=reactor.on_error, segment_bytes=SMALL)
+    journal.save_hard_state(4, "127.0.0.1:5672")
+    journal.append(batches(1, 100, epoch=3), reactor.on_durable)
+    reactor.until(lambda: bool(reactor.durable))
+    return store
+
+
+def test_a_store_keeps_its_id(tmp_path: Path) -> None:
+    store = Store.open(tmp_path / "new" / "data")
+    store_id = store.store_id
+    assert len(store_id) == 36
+    assert store.cluster_id == ""
+    store.close()
+    store = Store.open(tmp_path / "new" / "data", create=False)
+    assert store.store_id == store_id
+    store.close()
+
+
+def test_two_processes_cannot_share_a_store(tmp_path: Path) -> None:
+    store = Store.open(tmp_path)
+    program = "import sys\nfrom broker.disk.store import Store, StoreInUse\ntry: Store.open(sys.argv[1])\nexcept StoreInUse as e: print(e)"
+    said = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True, cwd=ROOT
+    ).stdout
+    assert said == f"data folder {tmp_path} is in use by process {os.getpid()}\n"
+    with pytest.raises(StoreInUse):
+        Store.open(tmp_path)
+    store.close()
+    store.close()
+    Store.open(tmp_path).close()
+
+
+def test_a_killed_process_leaves_no_lock_and_no_clean_mark(tmp_path: Path) -> None:
+    Store.open(tmp_path).close()
+    program = "import os, sys\nfrom broker.disk.store import Store\nstore = Store.open(sys.argv[1])\nos.kill(os.getpid(), 9)"
+    assert subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False, cwd=ROOT).returncode == -9
+    assert not inspect(tmp_path).clean
+    store = Store.open(tmp_path)
+    assert not store.was_clean
+    store.close()
+    assert inspect(tmp_path).clean
+    store = Store.open(tmp_path)
+    assert store.was_clean
+    store.close(clean=False)
+    assert not Store.open(tmp_path).was_clean
+
+
+def test_a_cluster_is_adopted_once(tmp_path: Path) -> None:
+    store = Store.open(tmp_path)
+    store.adopt_cluster("c1")
+    store.adopt_cluster("c1")
+    with pytest.raises(StoreOfAnotherCluster, match=rf"the store in {tmp_path} belongs to cluster c1, not to cluster c2"):
+        store.adopt_cluster("c2")
+    store.close()
+    store = Store.open(tmp_path)
+    assert store.cluster_id == "c1"
+    store.close()
+
+
+def test_opening_without_create_does_not_make_a_store(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="there is no store in"):
+        Store.open(tmp_path / "nowhere", create=False)
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_somebody_elses_folder_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "letters.txt").write_text("Dear ...")
+    with pytest.raises(DamagedStore, match=r"is not empty and has no store\.json"):
+        Store.open(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["letters.txt"]
+
+
+def test_a_start_killed_before_it_gave_the_store_an_id_is_done_again(tmp_path: Path) -> None:
+    (tmp_path / "lock").write_text("1\n")
+    (tmp_path / "store.json.tmp").write_text("{")
+    Store.open(tmp_path).close()
+
+
+def test_an_altered_identity_is_refused_and_unlocked(tmp_path: Path) -> None:
+    Store.open(tmp_path).close()
+    whole = (tmp_path / "store.json").read_bytes()
+    for at in range(len(whole)):
+        flip(tmp_path / "store.json", at, at % 8)
+        with pytest.raises(DamagedStore, match=r"store\.json is damaged"):
+            Store.open(tmp_path)
+        (tmp_path / "store.json").write_bytes(whole)
+    Store.open(tmp_path).close()
+
+
+def test_a_newer_format_is_refused(tmp_path: Path) -> None:
+    Store.open(tmp_path).close()
+    (tmp_path / "store.json").write_bytes(seal_json({"format": 2, "store_id": "x", "cluster_id": ""}))
+    with pytest.raises(NewerFormat, match="has format 2, newer than 1"):
+        Store.open(tmp_path)
+    with pytest.raises(NewerFormat):
+        inspect(tmp_path)
+
+
+def test_a_data_folder_that_is_a_file_gets_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Exception, match=r"cannot open the data folder .*file: File exists"):
+        Store.open(tmp_path / "file")
+
+
+def test_inspect_tells_what_a_running_brokers_store_holds_and_changes_nothing(tmp_path: Path) -> None:
+    store = filled(tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    info = inspect(tmp_path)
+    assert (info.store_id, info.cluster_id, info.clean, info.format) == (store.store_id, "", False, 1)
+    (log,) = info.logs
+    nbytes = sum(path.stat().st_size for path in (tmp_path / "cluster").iterdir())
+    assert log == LogInfo("cluster", 4, "127.0.0.1:5672", 100, 3, 0, log.segments, nbytes)
+    assert log.segments == len(list((tmp_path / "cluster").glob("*.seg")))
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+    store.close()
+
+
+def test_inspect_of_damage_does_not_repair_it(tmp_path: Path) -> None:
+    filled(tmp_path).close()
+    newest = sorted((tmp_path / "cluster").glob("*.seg"))[-1]
+    flip(newest, 4096)
+    shutil.copytree(tmp_path, tmp_path.parent / "copy")
+    first_index = int(newest.stem)
+    (log,) = inspect(tmp_path).logs
+    assert (log.last_index, log.last_epoch) == (first_index - 1, 3)
+    for path in (tmp_path / "cluster").iterdir():
+        assert path.read_bytes() == (tmp_path.parent / "copy" / "cluster" / path.name).read_bytes()
+
+
+def test_inspect_knows_checkpoints(tmp_path: Path) -> None:
+    filled(tmp_path).close()
+    log = Log(tmp_path / "cluster")
+    assert log.checkpoint(60, 3, [batch(1)]) == ""
+    log.close()
+    (info,) = inspect(tmp_path).logs
+    assert (info.checkpoint_index, info.last_index, info.last_epoch) == (60, 100, 3)
+
+
+def test_inspect_of_no_store_says_so(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=f"there is no store in {tmp_path}"):
+        inspect(tmp_path)
