@@ -86,6 +86,7 @@ class _Login:
     user: str | None
     password: str | None
     mechanism: str | None
+    container: str
 
 
 @dataclass(slots=True)
@@ -147,7 +148,7 @@ class _Wire(Protocol):
             sasl.allowed_mechs(login.mechanism or "PLAIN")
         if self._heartbeat_s:
             self._engine.idle_timeout = self._heartbeat_s * 1.5
-        self._connection.container = f"{os.path.basename(sys.argv[0]) or 'client'}-{os.getpid()}-{id(self):x}"
+        self._connection.container = login.container or f"{os.path.basename(sys.argv[0]) or 'client'}-{os.getpid()}-{id(self):x}"
         self._connection.hostname = self._name.rpartition(":")[0]
         properties: dict[str, Any] = {"qpid.client_process": os.path.basename(sys.argv[0]), "qpid.client_pid": os.getpid()}
         if self._admin:
@@ -393,17 +394,18 @@ class ManagementClient:
         mechanism: str | None = None,
         timeout_s: float = 10.0,
         heartbeat_s: float | None = None,
+        container: str = "",
         seconds: Callable[[], float] = time.monotonic,
     ) -> Deferred[ManagementClient]:
         """Open a management connection.
 
-        admin: send `qpid.ha-admin`, so that a backup answers too. user None means ANONYMOUS. heartbeat_s: a broker that
-        says nothing for twice as long counts as lost. seconds: a clock that is never set back. Cancelling the Deferred
-        drops the connection. Fails with ConnectError or TimedOut.
+        admin: send `qpid.ha-admin`, so that a backup answers too. user None means ANONYMOUS. heartbeat_s: a broker that says
+        nothing for twice as long counts as lost. container: the AMQP container id, made up when "". seconds: a clock that is
+        never set back. Cancelling the Deferred drops the connection. Fails with ConnectError or TimedOut.
         """
         if address.transport != "tcp":
             return _failed(ConnectError(f"{address.name}: transport {address.transport!r} is not supported, only tcp"))
-        wire = _Wire(reactor, address.name, _Login(user, password, mechanism), admin, heartbeat_s, seconds)
+        wire = _Wire(reactor, address.name, _Login(user, password, mechanism, container), admin, heartbeat_s, seconds)
         return _open(cls, reactor, address, wire, timeout_s)
 
     def request(
@@ -612,7 +614,9 @@ def _open(
 ) -> Deferred[ManagementClient]:
     """TCP, then AMQP, within timeout_s in all."""
     result: Deferred[ManagementClient] = Deferred(lambda _: give_up("cancelled"))
-    reaching: Deferred[Any] = _endpoint(reactor, address.host, address.port, timeout_s).connect(Factory.forProtocol(lambda: wire))
+    factory = Factory.forProtocol(lambda: wire)
+    factory.noisy = False
+    reaching: Deferred[Any] = _endpoint(reactor, address.host, address.port, timeout_s).connect(factory)
 
     def give_up(reason: str) -> None:
         wire.abort(reason)

@@ -150,7 +150,7 @@ class Promotion:
         """What to do now. `acts_at` is the arbiter's: (needed since, now) to the time of our turn."""
         primary = sight.primary
         if primary is not None and primary.view is not None:
-            return self._served_by(primary.name, primary.view.epoch)
+            return self._served_by(primary.name, primary.view.epoch, now_s)
         effects: list[Effect] = []
         if self._need is None:
             effects += self._begin(sight, now_s)
@@ -181,13 +181,16 @@ class Promotion:
 
     # From here on: the points of the list at the top.
 
-    def _served_by(self, name: str, epoch: int) -> list[Effect]:
+    def _served_by(self, name: str, epoch: int, now_s: float) -> list[Effect]:
+        effects: list[Effect] = []
+        if self._need is not None and self._asked == name:  # its answer to the request comes later than its view
+            effects.append(PromoteWon(name, epoch, now_s - self._need.since_s))
         self._need, self._asked, self._said = None, None, ""
         self._refusals.clear()
         if self._served == (name, epoch):
-            return []
+            return effects
         self._served = (name, epoch)
-        return [PrimarySeen(name, epoch)]
+        return [*effects, PrimarySeen(name, epoch)]
 
     def _begin(self, sight: Sight, now_s: float) -> list[Effect]:
         settings = self._settings

@@ -138,6 +138,9 @@ class Peer:
     def freeze(self) -> None:
         os.kill(self.process.pid, signal.SIGSTOP)
 
+    def thaw(self) -> None:
+        os.kill(self.process.pid, signal.SIGCONT)
+
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()

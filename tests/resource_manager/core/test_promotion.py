@@ -258,6 +258,15 @@ def test_a_promotion_that_is_won_is_confirmed_by_another_look() -> None:
     assert story.see(10.26, gone("a"), says("b", "active", 10.26, epoch=4)) == [PrimarySeen("b", 4)]
 
 
+def test_a_promotion_whose_success_shows_before_its_answer_comes_is_won_once() -> None:
+    """Breaks when the broker's view overtakes its answer, and the promotion is reported never or twice."""
+    story = Story.with_a_failed_primary()
+    story.see(10.01, gone("a"), says("b", "joining", 10.01), says("c", "joining", 10.01))
+    effects = story.see(10.25, gone("a"), says("b", "active", 10.25, epoch=4), says("c", "joining", 10.01))
+    assert effects == [PromoteWon("b", 4, 0.25), PrimarySeen("b", 4)]
+    assert story.promotion.promoted("b", 4, 10.26) == []
+
+
 def test_after_a_refusal_the_next_candidate_is_asked_on_fresh_views() -> None:
     """Breaks when the same broker is asked for ever, or the next one before anybody looked whether it is still needed."""
     story = Story.with_a_failed_primary()

@@ -1,0 +1,84 @@
+"""How our commands end: exit codes, one line for an error, and never a traceback for what a user or a broker did.
+
+0 done; 1 refused, or not so (`--expect`, `--is-primary`); 2 usage; 3 cannot connect, or timed out.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any, NoReturn, TypeVar
+
+import click
+
+from broker.net import reactor as monotonic
+from broker.options import SettingsError
+
+DONE, REFUSED, USAGE, UNREACHABLE, INTERRUPTED = 0, 1, 2, 3, 130
+
+Result = TypeVar("Result")
+
+
+class Refused(Exception):
+    """What was asked for is not so, or was not done. The text is the line to print."""
+
+
+def run(work: Callable[[Any], Coroutine[Any, Any, Result]]) -> Result:
+    """Run `work(reactor)` in a reactor of its own, and return or raise what it does. Once in a process."""
+    reactor: Any = monotonic.install()
+    from twisted.internet.defer import ensureDeferred
+    from twisted.python.failure import Failure
+
+    outcome: list[Any] = []
+
+    def begin() -> None:
+        ensureDeferred(work(reactor)).addBoth(outcome.append).addBoth(lambda _: reactor.stop())
+
+    reactor.callWhenRunning(begin)
+    reactor.run()
+    if not outcome:  # a signal has stopped the reactor
+        raise KeyboardInterrupt
+    if isinstance(outcome[0], Failure):
+        outcome[0].raiseException()
+    result: Result = outcome[0]
+    return result
+
+
+def end(name: str, command: click.Command) -> NoReturn:
+    """Run a console script to its end: the exit code says how it went, and stderr in one line why."""
+    try:
+        status = command.main(prog_name=name, standalone_mode=False)
+        sys.stdout.flush()
+    except (click.UsageError, SettingsError) as error:
+        text = error.format_message() if isinstance(error, click.ClickException) else str(error)
+        _say(name, f"{text} (see {name} --help)")
+        sys.exit(USAGE)
+    except click.exceptions.Exit as error:
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(INTERRUPTED)
+    except Refused as error:
+        _say(name, str(error))
+        sys.exit(REFUSED)
+    except BrokenPipeError:  # whoever reads us has had enough; the interpreter must not find that out again at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(DONE)
+    except Exception as error:
+        sys.exit(_client_error(name, error))
+    sys.exit(status or DONE)
+
+
+def _client_error(name: str, error: Exception) -> int:
+    """The exit code for a broker's refusal or absence; anything else is our own bug and is raised again."""
+    from broker.client import ClientError, ManagementError
+
+    if not isinstance(error, ClientError):
+        raise error
+    _say(name, str(error))
+    return REFUSED if isinstance(error, ManagementError) else UNREACHABLE
+
+
+def _say(name: str, text: str) -> None:
+    """One line on stderr, whatever the text holds."""
+    click.echo(f"{name}: {' '.join(text.split())}", err=True)

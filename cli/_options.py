@@ -1,0 +1,104 @@
+"""Options that several commands share, and the connection that they mean.
+
+`-b/--broker URL` names one broker, or all of a cluster: of several the tool finds the primary by itself. With one address, a
+backup turns an ordinary connection away, as it does to any client, unless --ha-admin is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import click
+
+from broker.client import ManagementClient, find_primary
+from broker.core import urls
+from broker.core.urls import Url
+from broker.options import Option, gather, one_of, seconds
+
+try:
+    VERSION = version("understudy")
+except PackageNotFoundError:  # run from a checkout
+    VERSION = "(not installed)"
+
+DEFAULT_BROKER = urls.parse("localhost")
+CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+
+CONNECTION = (
+    Option(
+        "broker", urls.parse, DEFAULT_BROKER, "URL", "The broker, or all of a cluster: [user/password@]host[:port],...", short="b"
+    ),
+    Option("timeout", seconds(0.1, 3600), 10.0, "SECONDS", "Give up after so long without an answer.", short="t"),
+    Option("sasl-mechanism", one_of("ANONYMOUS", "PLAIN"), "", "MECH", "By default PLAIN where the URL names a user."),
+)
+"""Read from the command line, the environment (QPID_BROKER, ...) and the file that --config names, in this order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Whom to talk to, and how; times in seconds."""
+
+    url: Url
+    timeout_s: float
+    mechanism: str
+    admin: bool
+
+    async def connect(self, reactor: Any) -> ManagementClient:
+        """A client to the broker of the URL; of several addresses, to the primary."""
+        user, password, mechanism = self.url.user or None, self.url.password or None, self.mechanism or None
+        if len(self.url.addresses) == 1:
+            return await ManagementClient.connect(
+                reactor,
+                self.url.addresses[0],
+                admin=self.admin,
+                user=user,
+                password=password,
+                mechanism=mechanism,
+                timeout_s=self.timeout_s,
+            )
+        return await find_primary(
+            reactor, self.url.addresses, user=user, password=password, mechanism=mechanism, timeout_s=self.timeout_s
+        )
+
+    def each(self) -> list[Target]:
+        """One target for each address of the URL."""
+        return [
+            Target(Url((address,), self.url.user, self.url.password), self.timeout_s, self.mechanism, self.admin)
+            for address in self.url.addresses
+        ]
+
+
+def target(command_line: dict[str, Any], *, admin: bool) -> Target:
+    """Take the connection options out of a command's arguments. SettingsError when one cannot be."""
+    import os
+
+    given = {name: command_line.pop(name, None) for name in ("broker", "timeout", "sasl_mechanism", "config")}
+    values = gather(CONNECTION, given, os.environ)
+    return Target(values["broker"], values["timeout"], values["sasl_mechanism"], admin)
+
+
+def connection_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """-b, -t, --sasl-mechanism, --config and --format."""
+    function = click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", help="How to print.")(
+        function
+    )
+    function = click.option("--config", metavar="FILE", help="Read further options from FILE, one key=value a line.")(function)
+    for option in reversed(CONNECTION):
+        shown = f" [default: {option.default_text.removeprefix('amqp:')}]" if option.default_text else ""
+        function = click.option(*option.flags, option.field, metavar=option.metavar, default=None, help=option.help + shown)(
+            function
+        )
+    return function
+
+
+def ha_admin_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """--ha-admin."""
+    return click.option("--ha-admin", is_flag=True, help="Allow the connection to a backup (read only there).")(function)
+
+
+data_dir_option = click.option(
+    "--data-dir", type=click.Path(path_type=Path, file_okay=False), default=None, help="A broker's folder; needs no broker."
+)

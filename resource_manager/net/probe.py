@@ -1,0 +1,170 @@
+"""One broker's line: a management connection that is kept up, and the questions asked over it.
+
+Life of a `Probe`: it connects, and when it cannot it tries again after a short pause that doubles up to a bound. While
+connected it asks QUERY ha each interval (not exactly: jitter keeps daemons out of step), and at once when `ask` is called. What
+comes in goes to the listener: connected, answered, lost. The connection's own heartbeat ends it when the broker is silent for
+long; that it is silent for short is for the detector to say, from the times of the answers.
+
+Invariants: at most `MAX_QUESTIONS` questions wait for an answer; after `stop` the listener is not called any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.python.failure import Failure
+
+from broker.client import ClientError, ManagementClient
+from broker.core.urls import Address
+from resource_manager.settings import jittered
+
+MAX_QUESTIONS = 8
+CONTAINER = "qpid-resource-manager:"
+"""The AMQP container id of a daemon's connection is this and its name, so that daemons see each other in a broker's list."""
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 1.0
+
+
+class ProbeListener(Protocol):
+    """Who is told; called in the reactor's thread."""
+
+    def on_connected(self, name: str) -> None:
+        """The connection to that broker is open."""
+
+    def on_answer(self, name: str, item: dict[str, Any]) -> None:
+        """The broker has answered QUERY ha with that item."""
+
+    def on_lost(self, name: str, reason: str) -> None:
+        """The connection has ended, or could not be made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """How to talk to a broker: who to be, and the times in seconds."""
+
+    user: str
+    password: str
+    mechanism: str
+    daemon: str
+    interval_s: float
+    detection_s: float
+
+
+class Probe:
+    """Keeps the line to one broker. `jitter` gives numbers in [0, 1)."""
+
+    def __init__(self, reactor: Any, address: Address, line: Line, listener: ProbeListener, jitter: Callable[[], float]) -> None:
+        self.name = address.name
+        self._reactor = reactor
+        self._address = address
+        self._line = line
+        self._listener = listener
+        self._jitter = jitter
+        self._client: ManagementClient | None = None
+        self._connecting: Deferred[ManagementClient] | None = None
+        self._timer: Any = None
+        self._pause_s = _FIRST_PAUSE_S
+        self._questions = 0
+        self._stopped = False
+
+    def start(self) -> None:
+        """Begin to connect."""
+        self._connect()
+
+    def stop(self) -> None:
+        """End the line without a word to the listener."""
+        self._stopped = True
+        if self._timer is not None and self._timer.active():
+            self._timer.cancel()
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self._client is not None:
+            self._client.abort()
+
+    def ask(self) -> None:
+        """Ask at once what the broker sees, if it is connected and does not owe too many answers."""
+        client = self._client
+        if client is None or self._questions >= MAX_QUESTIONS:
+            return
+        self._questions += 1
+        question = client.request("QUERY", "ha", timeout_s=4 * self._line.detection_s)
+        question.addCallbacks(lambda body: self._answered(client, body), lambda failure: self._unanswered(client, failure))
+
+    def promote(self, reason: str, timeout_s: float) -> Deferred[dict[str, Any]]:
+        """Ask the broker to promote itself; the answer's body, or a ClientError. Call only while it is connected."""
+        assert self._client is not None, "a broker without a connection was asked to promote itself"
+        body = {"reason": reason, "force_switchover": False, "timeout_s": timeout_s}
+        return self._client.request("PROMOTE", "ha", body=body, timeout_s=timeout_s + 0.5)
+
+    def daemons(self) -> Deferred[frozenset[str]]:
+        """The names of the daemons that are connected to this broker; none when it cannot tell."""
+        return ensureDeferred(self._daemons())
+
+    async def _daemons(self) -> frozenset[str]:
+        names: set[str] = set()
+        with suppress(ClientError):
+            if self._client is not None:
+                body = await self._client.request("QUERY", "connection", timeout_s=4 * self._line.detection_s)
+                containers = [str(item.get("container", "")) for item in body.get("items") or () if isinstance(item, dict)]
+                names.update(one.removeprefix(CONTAINER) for one in containers if one.startswith(CONTAINER))
+        return frozenset(names)
+
+    def _connect(self) -> None:
+        line = self._line
+        self._connecting = ManagementClient.connect(
+            self._reactor,
+            self._address,
+            user=line.user or None,
+            password=line.password or None,
+            mechanism=line.mechanism or None,
+            timeout_s=2 * line.detection_s,
+            heartbeat_s=line.detection_s,
+            container=f"{CONTAINER}{line.daemon}",
+        )
+        self._connecting.addCallbacks(self._connected, self._refused)
+
+    def _connected(self, client: ManagementClient) -> None:
+        self._connecting = None
+        if self._stopped:
+            client.abort()
+            return
+        self._client, self._questions, self._pause_s = client, 0, _FIRST_PAUSE_S
+        client.lost.addCallback(self._lost)
+        self._listener.on_connected(self.name)
+        self._ask_regularly()
+
+    def _ask_regularly(self) -> None:
+        self.ask()
+        self._timer = self._reactor.callLater(jittered(self._line.interval_s, self._jitter), self._ask_regularly)
+
+    def _answered(self, client: ManagementClient, body: dict[str, Any]) -> None:
+        self._questions -= 1
+        items = body.get("items") or [{}]
+        if not self._stopped and client is self._client and isinstance(items[0], dict):
+            self._listener.on_answer(self.name, items[0])
+
+    def _unanswered(self, client: ManagementClient, failure: Failure) -> None:
+        if not isinstance(failure.value, ClientError):
+            failure.raiseException()
+        if client is self._client:
+            self._questions -= 1
+
+    def _refused(self, failure: Failure) -> None:
+        self._connecting = None
+        if not isinstance(failure.value, ClientError):
+            failure.raiseException()
+        self._lost(str(failure.value).removeprefix(f"{self.name}: "))
+
+    def _lost(self, reason: str) -> None:
+        self._client = None
+        if self._stopped:
+            return
+        if self._timer is not None and self._timer.active():
+            self._timer.cancel()
+        self._timer = self._reactor.callLater(jittered(self._pause_s, self._jitter), self._connect)
+        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+        self._listener.on_lost(self.name, reason)

@@ -1,0 +1,204 @@
+"""The resource manager: a daemon that sees to it that the cluster has a primary.
+
+Life: it keeps a line to every broker (`net.probe`), tells the detector what comes in, and after each piece of news lets
+`core.promotion` say what to do, which it does in that order: ask all, ask one to promote itself, set a timer, log. Brokers may
+be missing at its start and come and go; it holds nothing that must survive, and can itself be killed and started at any time,
+and run more than once.
+
+Invariants: one timer at most; each decision is one line in the log; nothing here decides.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, assert_never
+
+from twisted.application.service import Service
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from broker.client import ClientError
+from broker.telemetry import TelemetryWriter
+from resource_manager import arbiters
+from resource_manager.core.arbiter import Arbiter, Published
+from resource_manager.core.detector import BadView, Detector, View
+from resource_manager.core.promotion import (
+    AskAll,
+    AskToPromote,
+    Effect,
+    FailureDetected,
+    PrimarySeen,
+    PromoteRefused,
+    PromoteWon,
+    Promotion,
+    Waiting,
+    WakeAt,
+)
+from resource_manager.net.probe import Line, Probe
+from resource_manager.settings import ManagerSettings
+
+_DAEMONS_INTERVAL_S = 2.0
+
+
+class ResourceManager(Service):
+    """The daemon as a Twisted service. `jitter` gives numbers in [0, 1)."""
+
+    log = Logger(namespace="resource_manager")
+
+    def __init__(self, reactor: Any, settings: ManagerSettings, jitter: Callable[[], float] = random.random) -> None:
+        self._reactor = reactor
+        self._settings = settings
+        url = settings.brokers
+        line = Line(url.user, url.password, settings.mechanism, settings.name, settings.probe_interval_s, settings.detection_s)
+        self._probes = {address.name: Probe(reactor, address, line, self, jitter) for address in url.addresses}
+        self._detector = Detector(url.names, settings.detection_s)
+        self._promotion = Promotion(settings.promotion, reactor.seconds())
+        self._arbiter: Arbiter = arbiters.make(settings.arbiter, settings.name)
+        self._daemons = LoopingCall(self._look_for_daemons)
+        self._daemons.clock = reactor
+        self._timer: Any = None
+        self._faults: dict[str, str] = {}
+        self._end = ExitStack()
+        self._telemetry: TelemetryWriter | None = None
+
+    def startService(self) -> None:
+        """Begin to connect to the brokers."""
+        super().startService()
+        settings = self._settings
+        if settings.telemetry_dir is not None:
+            self._telemetry = TelemetryWriter(settings.telemetry_dir, cluster=settings.cluster_name, sender=settings.name)
+            self._end.callback(self._telemetry.close)
+        self._arbiter.watch(self._step)
+        self._end.callback(self._arbiter.close)
+        self.log.info("{name} watches {brokers}", name=settings.name, brokers=", ".join(self._probes))
+        for probe in self._probes.values():
+            probe.start()
+            self._end.callback(probe.stop)
+        self._daemons.start(_DAEMONS_INTERVAL_S, now=False)
+        self._end.callback(self._daemons.stop)
+
+    def stopService(self) -> None:
+        """End the lines, and the timer."""
+        super().stopService()
+        if self._timer is not None and self._timer.active():
+            self._timer.cancel()
+        self._end.close()
+
+    # What comes in.
+
+    def on_connected(self, name: str) -> None:
+        """See ProbeListener."""
+        self.log.info("{broker}: connected", broker=name)
+        self._faults.pop(name, None)
+        self._detector.connected(name, self._reactor.seconds())
+        self._step()
+
+    def on_answer(self, name: str, item: dict[str, Any]) -> None:
+        """See ProbeListener."""
+        try:
+            view = View.of(item, name)
+        except BadView as error:
+            self._fault(name, f"its answer cannot be used: {error}")
+            return
+        self._detector.answered(name, view, self._reactor.seconds())
+        self._step()
+
+    def on_lost(self, name: str, reason: str) -> None:
+        """See ProbeListener."""
+        self._fault(name, reason)
+        self._detector.lost(name, reason)
+        self._step()
+
+    def _fault(self, name: str, reason: str) -> None:
+        """Log a broker's trouble once, not at each attempt."""
+        if self._faults.get(name) != reason:
+            self._faults[name] = reason
+            self.log.warn("{broker}: {reason}", broker=name, reason=reason)
+
+    def _look_for_daemons(self) -> None:
+        """Ask one backup (it has few connections to list) which daemons there are."""
+        sight = self._detector.sight(self._reactor.seconds())
+        backups = [seen.name for seen in sight.reachable if not seen.serves]
+        if backups:
+            self._probes[backups[0]].daemons().addCallback(self._arbiter.hears_of)
+
+    # What is done.
+
+    def _step(self) -> None:
+        if not self.running:
+            return
+        now_s = self._reactor.seconds()
+        sight = self._detector.sight(now_s)
+        wake_s = [silence_s] if (silence_s := self._detector.next_silence_s(now_s)) is not None else []
+        wake_s += self._carry_out(self._promotion.step(sight, now_s, self._arbiter.acts_at))
+        if self._timer is not None and self._timer.active():
+            self._timer.cancel()
+        if wake_s:
+            self._timer = self._reactor.callLater(max(min(wake_s) - now_s, 0.001), self._step)
+
+    def _carry_out(self, effects: list[Effect]) -> list[float]:
+        """Do these, in their order; returns the times at which to step again."""
+        wake_s: list[float] = []
+        for effect in effects:
+            match effect:
+                case AskAll():
+                    for probe in self._probes.values():
+                        probe.ask()
+                case AskToPromote():
+                    self._ask_to_promote(effect)
+                case WakeAt(at_s):
+                    wake_s.append(at_s)
+                case Waiting() | PrimarySeen() | FailureDetected() | PromoteWon() | PromoteRefused():
+                    self._report(effect)
+                case _:
+                    assert_never(effect)
+        return wake_s
+
+    def _ask_to_promote(self, effect: AskToPromote) -> None:
+        name = effect.name
+        self.log.info("{broker}: asked to become the primary, because {reason}", broker=name, reason=effect.reason)
+        self._event("promote_asked", name, detail=effect.reason)
+        answer = self._probes[name].promote(effect.reason, effect.timeout_s)
+
+        def won(body: dict[str, Any]) -> list[Effect]:
+            return self._promotion.promoted(name, int(body.get("epoch") or 0), self._reactor.seconds())
+
+        def refused(failure: Failure) -> list[Effect]:
+            if not isinstance(failure.value, ClientError):
+                failure.raiseException()
+            return self._promotion.refused(name, str(failure.value).removeprefix(f"{name}: "), self._reactor.seconds())
+
+        def go_on(effects: list[Effect]) -> None:
+            if self.running:
+                self._carry_out(effects)
+                self._step()
+
+        answer.addCallbacks(won, refused).addCallback(go_on)
+
+    def _report(self, effect: Waiting | PrimarySeen | FailureDetected | PromoteWon | PromoteRefused) -> None:
+        match effect:
+            case Waiting(reason):
+                self.log.info("waiting: {reason}", reason=reason)
+            case PrimarySeen(primary, epoch):
+                self.log.info("{broker}: is the primary of epoch {epoch}", broker=primary, epoch=epoch)
+                self._arbiter.publish(Published(primary, epoch))
+            case FailureDetected(primary, epoch, cause):
+                self.log.warn("{broker}: the primary of epoch {epoch} failed: {cause}", broker=primary, epoch=epoch, cause=cause)
+                self._event("failure_detected", primary, epoch=epoch, detail=cause)
+                self._arbiter.publish(Published("", epoch))
+            case PromoteWon(name, epoch, duration_s):
+                ms = round(duration_s * 1000)
+                self.log.info("{broker}: became the primary of epoch {epoch} in {ms} ms", broker=name, epoch=epoch, ms=ms)
+                self._event("promote_won", name, epoch=epoch, duration_ms=duration_s * 1000)
+            case PromoteRefused(name, reason, rest_s):
+                self.log.warn("{broker}: refused: {reason}; left alone for {rest} s", broker=name, reason=reason, rest=rest_s)
+                self._event("promote_refused", name, detail=reason)
+            case _:
+                assert_never(effect)
+
+    def _event(self, type: str, broker: str, **fields: Any) -> None:
+        if self._telemetry is not None:
+            self._telemetry.event(type, broker=broker, **fields)

@@ -1,0 +1,116 @@
+"""What the resource manager is told: its options, of which `OPTIONS` is the one table, and the settings read from them.
+
+Life: `broker.options.gather` reads the texts of all sources, `read` checks what concerns several options at once and freezes the
+result; nothing changes it afterwards. The command's options and the reference page are made from the table. This is the only
+module here that looks at the environment.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from broker.core import urls
+from broker.core.urls import Url
+from broker.options import Option, SettingsError, folder, gather, one_of, seconds, text
+from resource_manager.arbiters import ARBITERS
+from resource_manager.core.promotion import PromotionSettings
+
+MAX_PRIORITY = 1_000_000
+MAX_NAME_CHARS = 128
+
+
+def _arbiter(value: str) -> str:
+    if value not in ARBITERS:
+        raise ValueError(f"there is no arbiter {value!r}; there are: {', '.join(sorted(ARBITERS))}")
+    return value
+
+
+def _name(value: str) -> str:
+    if not 0 < len(value) <= MAX_NAME_CHARS or not value.isprintable() or value != value.strip():
+        raise ValueError(f"{value!r} is not a name of 1 to {MAX_NAME_CHARS} printable characters")
+    return value
+
+
+def _priorities(value: str) -> dict[str, int]:
+    """`ADDR=N,ADDR=N`: by member name."""
+    found: dict[str, int] = {}
+    for part in value.split(","):
+        address, equals, number = part.strip().rpartition("=")
+        if not equals or not number.removeprefix("-").isdecimal() or abs(int(number[:20])) > MAX_PRIORITY:
+            raise ValueError(f"{part.strip()!r} is not ADDR=N, as in broker1:5672=10 (N from -{MAX_PRIORITY} to {MAX_PRIORITY})")
+        found.update(dict.fromkeys(urls.parse(address).names, int(number)))
+    return found
+
+
+OPTIONS = (
+    Option("brokers", urls.parse, None, "URL", "All brokers of the cluster, as in amqp:host1:5672,host2:5672,host3:5672."),
+    Option("arbiter", _arbiter, "builtin", "NAME", f"How several daemons agree on who acts: {', '.join(sorted(ARBITERS))}."),
+    Option("name", _name, "", "NAME", "This daemon's name, unlike any other's; by default the host's name and the process id."),
+    Option("detection-time", seconds(0.1, 60), 1.0, "SECONDS", "A broker that has not answered for so long counts as failed."),
+    Option("probe-interval", seconds(0.02, 30), 0.25, "SECONDS", "Ask each broker this often."),
+    Option(
+        "start-grace", seconds(0, 600), 2.0, "SECONDS", "At the start wait so long for all brokers before a majority is enough."
+    ),
+    Option("promote-timeout", seconds(0.5, 600), 5.0, "SECONDS", "A broker that has not become the primary by then has refused."),
+    Option("priority", _priorities, {}, "ADDR=N,...", "Prefer this broker among those with equally new logs; the default is 0."),
+    Option("telemetry-dir", folder, None, "DIR", "Write what happens as telemetry files into this folder; without it none are."),
+    Option(
+        "sasl-mechanism", one_of("ANONYMOUS", "PLAIN"), "", "MECH", "By default PLAIN where the URL names a user, else ANONYMOUS."
+    ),
+    Option("cluster-name", text, "", "NAME", "The cluster's name in the telemetry; by default the names of its brokers."),
+)
+"""Everything that the resource manager can be told."""
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerSettings:
+    """The daemon's settings; times in seconds."""
+
+    brokers: Url
+    arbiter: str
+    name: str
+    detection_s: float
+    probe_interval_s: float
+    promotion: PromotionSettings
+    telemetry_dir: Path | None
+    mechanism: str
+    cluster_name: str
+
+
+def read(command_line: Mapping[str, str | None], environ: Mapping[str, str] | None = None) -> ManagerSettings:
+    """The settings from the command line, the environment and the file that `--config` names. SettingsError says what is
+    wrong."""
+    values = gather(OPTIONS, command_line, os.environ if environ is None else environ)
+    url, priorities = values["brokers"], values["priority"]
+    if url is None:
+        raise SettingsError("--brokers URL is needed: the addresses of all brokers, as in amqp:host1:5672,host2:5672,host3:5672")
+    strangers = sorted(priorities.keys() - set(url.names))
+    if strangers:
+        raise SettingsError(f"--priority names {strangers[0]}, which is none of --brokers ({', '.join(url.names)})")
+    if values["probe_interval"] >= values["detection_time"]:
+        raise SettingsError(
+            f"--probe-interval {values['probe_interval']:g} must be below --detection-time {values['detection_time']:g}: "
+            "a broker would count as failed between two questions"
+        )
+    return ManagerSettings(
+        brokers=url,
+        arbiter=values["arbiter"],
+        name=values["name"] or f"{socket.gethostname()}-{os.getpid()}",
+        detection_s=values["detection_time"],
+        probe_interval_s=values["probe_interval"],
+        promotion=PromotionSettings(
+            start_grace_s=values["start_grace"], promote_timeout_s=values["promote_timeout"], priorities=priorities
+        ),
+        telemetry_dir=values["telemetry_dir"],
+        mechanism=values["sasl_mechanism"],
+        cluster_name=values["cluster_name"] or ",".join(url.names),
+    )
+
+
+def jittered(interval_s: float, jitter: Callable[[], float]) -> float:
+    """The interval, up to a tenth shorter or longer, so that daemons and brokers do not fall into step. `jitter` gives [0, 1)."""
+    return interval_s * (0.9 + 0.2 * jitter())

@@ -1,0 +1,209 @@
+"""The daemon on real connections: brokers are responders in processes of their own, killed and frozen for real."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_twisted
+from twisted.internet import reactor as installed_reactor
+from twisted.internet.defer import Deferred
+
+from broker.client import ManagementClient
+from broker.core import urls
+from resource_manager.service import ResourceManager
+from resource_manager.settings import read
+from tests.broker.management_peer import Peer, running_peer
+
+reactor: Any = installed_reactor
+
+JOINING: dict[str, Any] = {"status": "joining", "epoch": 3, "lastEpoch": 3, "lastIndex": 70, "primary": ""}
+ACTIVE = JOINING | {"status": "active"}
+
+
+@pytest.fixture
+def peers() -> Iterator[Any]:
+    with ExitStack() as stack:
+        yield lambda **given: stack.enter_context(running_peer(**given))
+
+
+@pytest.fixture
+def manage() -> Iterator[Any]:
+    """Start daemons with `manage(peers, **options)`; all are stopped after the test."""
+    services: list[ResourceManager] = []
+
+    def start(brokers: list[Peer], **options: str) -> ResourceManager:
+        url = ",".join(peer.name for peer in brokers)
+        settings = read({"brokers": url, "detection_time": "0.4", "probe_interval": "0.05"} | options, {})
+        services.append(ResourceManager(reactor, settings, jitter=lambda: 0.5))
+        services[-1].startService()
+        return services[-1]
+
+    yield start
+    for service in services:
+        if service.running:
+            service.stopService()
+
+
+def soon(delay_s: float) -> Deferred[None]:
+    waited: Deferred[None] = Deferred()
+    reactor.callLater(delay_s, waited.callback, None)
+    return waited
+
+
+class Watcher:
+    """Looks over a connection of its own at what a responder was asked."""
+
+    def __init__(self, client: ManagementClient) -> None:
+        self._client = client
+
+    @classmethod
+    async def of(cls, peer: Peer) -> Watcher:
+        return cls(await ManagementClient.connect(reactor, urls.parse(peer.name).addresses[0]))
+
+    async def promotions(self) -> list[dict[str, Any]]:
+        items = (await self._client.request("QUERY", "requests"))["items"]
+        return [item["body"] for item in items if item["what"] == "PROMOTE ha"]
+
+    async def promoted(self, within_s: float) -> float:
+        """Seconds until the responder was asked to promote itself."""
+        began = reactor.seconds()
+        while not await self.promotions():
+            assert reactor.seconds() - began < within_s, f"no PROMOTE in {within_s} s"
+            await soon(0.002)
+        return float(reactor.seconds() - began)
+
+    async def becomes(self, **ha: Any) -> None:
+        await self._client.request("SET", "peer", body={"ha": JOINING | ha})
+
+    async def close(self) -> None:
+        await self._client.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_at_the_start_the_newest_log_is_promoted(peers: Any, manage: Any) -> None:
+    older, newest, third = peers(ha=JOINING), peers(ha=JOINING | {"lastIndex": 71}), peers(ha=JOINING)
+    watcher, other = await Watcher.of(newest), await Watcher.of(older)
+    manage([older, newest, third])
+    await watcher.promoted(within_s=5.0)
+    assert (await watcher.promotions())[0]["reason"] == "there is no primary yet"
+    await soon(0.3)
+    assert (len(await watcher.promotions()), await other.promotions()) == (1, [])
+    await watcher.close()
+    await other.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_killed_primary_is_replaced_in_the_blink_of_an_eye(peers: Any, manage: Any) -> None:
+    """Breaks when the daemon waits for its next probe, or for a new connection to the candidate."""
+    primary, backup, third = peers(ha=ACTIVE), peers(ha=JOINING), peers(ha=JOINING | {"lastIndex": 1})
+    watcher = await Watcher.of(backup)
+    manage([primary, backup, third], detection_time="30", probe_interval="10")
+    await soon(0.3)
+    primary.kill()
+    assert await watcher.promoted(within_s=5.0) < 0.25  # some 10 ms on a machine at rest
+    await watcher.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_frozen_primary_is_replaced_after_the_detection_time(peers: Any, manage: Any) -> None:
+    primary, backup, third = peers(ha=ACTIVE), peers(ha=JOINING), peers(ha=JOINING)
+    watcher, other = await Watcher.of(backup), await Watcher.of(third)
+    manage([primary, backup, third], priority=f"{backup.name}=1")
+    await soon(0.3)
+    assert await watcher.promotions() == []
+    primary.freeze()
+    assert 0.25 < await watcher.promoted(within_s=5.0) < 2.0
+    await watcher.close()
+    await other.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_while_the_backups_hear_the_primary_the_daemon_keeps_still(peers: Any, manage: Any) -> None:
+    """Breaks when the daemon believes its own eyes alone; and when it does not come back to the matter."""
+    primary = peers(ha=ACTIVE)
+    hearing = JOINING | {"status": "ready", "primary": primary.name}
+    backups = [peers(ha=hearing), peers(ha=hearing)]
+    watchers = [await Watcher.of(backup) for backup in backups]
+    manage([primary, *backups], priority=f"{backups[0].name}=1")
+    await soon(0.3)
+    primary.kill()
+    await soon(0.4)
+    assert [await watcher.promotions() for watcher in watchers] == [[], []]
+    for watcher in watchers:
+        await watcher.becomes(status="joining")
+    await watchers[0].promoted(within_s=5.0)
+    for watcher in watchers:
+        await watcher.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_next_candidate_is_asked_when_the_first_refuses(peers: Any, manage: Any, tmp_path: Path) -> None:
+    refusing = peers(ha=JOINING | {"lastIndex": 99}, answers={"PROMOTE ha": [409, "not enough votes", None]})
+    willing = peers(ha=JOINING)
+    watcher = await Watcher.of(willing)
+    service = manage([refusing, willing], telemetry_dir=str(tmp_path), name="rm-1")
+    await watcher.promoted(within_s=5.0)
+    await soon(0.2)
+    service.stopService()
+    events = [line for path in tmp_path.glob("*.jsonl") for line in map(json.loads, path.read_text().splitlines())]
+    told = [(event["type"], event["broker"]) for event in events if event["kind"] == "event"]
+    assert told == [
+        ("promote_asked", refusing.name),
+        ("promote_refused", refusing.name),
+        ("promote_asked", willing.name),
+        ("promote_won", willing.name),
+    ]
+    await watcher.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_brokers_may_come_after_the_daemon(peers: Any, manage: Any) -> None:
+    """Breaks when a broker that is missing at the start is given up."""
+    first, second = peers(ha=JOINING), peers(ha=JOINING)
+    first.freeze()
+    watcher = await Watcher.of(second)
+    manage([first, second], start_grace="0")
+    await soon(0.4)
+    assert await watcher.promotions() == []
+    first.thaw()
+    began = reactor.seconds()
+    other = await Watcher.of(first)
+    while not (await watcher.promotions() or await other.promotions()):
+        assert reactor.seconds() - began < 5.0
+        await soon(0.01)
+    await watcher.close()
+    await other.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_second_daemon_lets_the_first_act(peers: Any, manage: Any) -> None:
+    """Breaks when daemons do not find each other in the brokers' lists of connections, or both ask."""
+    listed = {"connection": [{"container": f"qpid-resource-manager:rm-{n}"} for n in (1, 2)]}
+    primary, backup, third = peers(ha=ACTIVE), peers(ha=JOINING, items=listed), peers(ha=JOINING, items=listed)
+    watcher = await Watcher.of(backup)
+    daemons = [manage([primary, backup, third], name=f"rm-{n}", priority=f"{backup.name}=1") for n in (2, 1)]
+    await soon(0.3)
+    for daemon in daemons:
+        daemon._look_for_daemons()
+    await soon(0.2)
+    primary.kill()
+    await watcher.promoted(within_s=5.0)
+    await soon(0.5)
+    assert len(await watcher.promotions()) == 1
+    await watcher.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_after_its_end_the_daemon_has_no_timer_and_no_connection(peers: Any, manage: Any) -> None:
+    peer = peers(ha=ACTIVE)
+    before = len(reactor.getDelayedCalls())
+    service = manage([peer])
+    await soon(0.2)
+    service.stopService()
+    await soon(0.1)
+    assert len(reactor.getDelayedCalls()) <= before

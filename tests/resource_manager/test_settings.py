@@ -1,0 +1,53 @@
+"""The daemon's options: what is taken, and how what is wrong is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.options import SettingsError
+from resource_manager.settings import jittered, read
+
+
+def test_the_brokers_are_enough() -> None:
+    settings = read({"brokers": "amqp:guest/secret@a,b:5673"}, {})
+    assert settings.brokers.names == ("a:5672", "b:5673")
+    assert (settings.detection_s, settings.probe_interval_s, settings.promotion.start_grace_s) == (1.0, 0.25, 2.0)
+    assert (settings.arbiter, settings.cluster_name) == ("builtin", "a:5672,b:5673")
+    assert settings.name
+
+
+def test_two_daemons_of_one_host_have_different_names_by_default() -> None:
+    """Breaks when daemons cannot tell each other apart, and both take the first turn."""
+    assert read({"brokers": "a"}, {}).name.rpartition("-")[2].isdecimal()
+
+
+def test_file_and_environment_are_read_as_well(tmp_path: Path) -> None:
+    file = tmp_path / "rm.conf"
+    file.write_text("brokers = a,b\npriority = a=3, b:5672=-1\n")
+    settings = read({"config": str(file)}, {"QPID_DETECTION_TIME": "0.7"})
+    assert (settings.promotion.priorities, settings.detection_s) == ({"a:5672": 3, "b:5672": -1}, 0.7)
+
+
+@pytest.mark.parametrize(
+    "options, text",
+    [
+        ({}, "--brokers URL is needed"),
+        ({"brokers": "a b"}, "is no host name"),
+        ({"brokers": "a", "arbiter": "etcd"}, "there is no arbiter 'etcd'; there are: builtin"),
+        ({"brokers": "a", "priority": "b=1"}, "which is none of --brokers"),
+        ({"brokers": "a", "priority": "a"}, "is not ADDR=N"),
+        ({"brokers": "a", "priority": "a=x"}, "is not ADDR=N"),
+        ({"brokers": "a", "detection_time": "0.2"}, "must be below --detection-time"),
+        ({"brokers": "a", "name": " "}, "is not a name"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_option(options: dict[str, str], text: str) -> None:
+    with pytest.raises(SettingsError, match=text):
+        read(options, {})
+
+
+def test_jitter_stays_within_a_tenth() -> None:
+    draws = iter([0.0, 0.5, 1.0])
+    assert [jittered(1.0, lambda: next(draws)) for _ in range(3)] == pytest.approx([0.9, 1.0, 1.1])
