@@ -1,16 +1,16 @@
 """Checkpoints: what is alive at one index, in one file, so that the log before it can go.
 
-A checkpoint's life: sealed snapshot batches are written end to end into a file aside, with a trailer that says how many they are and
-the checksum of everything; the file is synced, renamed in and the folder synced. Only then may older checkpoints, and after them the
-log's segments before it, be deleted. So a crash at any moment leaves a whole checkpoint with all of the log after it: the old
-pair, the new one, or both.
+A checkpoint's life: sealed snapshot batches are written end to end into a file aside, with a trailer that says how many they
+are and the checksum of everything; the file is synced, renamed in and the folder synced. Only then may older checkpoints, and
+after them the log's segments before it, be deleted. So a crash at any moment leaves a whole checkpoint with all of the log
+after it: the old pair, the new one, or both.
 
 A backup that lacks what was deleted gets the same file in chunks, verifies the whole, and renames it in; then its log starts anew
 (`Journal.reset`).
 
-Layout, little-endian: magic "USC1", version, bytes of members, index, epoch, CRC-32C of these and of the members; the members as JSON;
-batches end to end; magic "USCE", number of batches, bytes of batches, CRC-32C of everything before it. A file that was cut lacks
-the trailer.
+Layout, little-endian: magic "USC1", version, bytes of members, index, epoch, CRC-32C of these and of the members; the members
+as JSON; batches end to end; magic "USCE", number of batches, bytes of batches, CRC-32C of everything before it. A file that
+was cut lacks the trailer.
 """
 
 from __future__ import annotations

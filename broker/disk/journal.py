@@ -1,14 +1,15 @@
 """The journal: one log's batches on disk, appended in groups by one writer thread.
 
-Life of a batch here: `append` hands it over in the reactor thread; the writer takes all that waits, writes it with as few calls as
-possible, syncs **once**, and calls back in the reactor thread: now it may be acknowledged. While one group is being synced the next one
-gathers, so the busier the log, the fewer syncs a batch costs. Later `read` finds it by its offset, until a checkpoint covers it
-and its whole segment is deleted.
+Life of a batch here: `append` hands it over in the reactor thread; the writer takes all that waits, writes it with as few
+calls as possible, syncs **once**, and calls back in the reactor thread: now it may be acknowledged. While one group is being
+synced the next one gathers, so the busier the log, the fewer syncs a batch costs. Later `read` finds it by its offset, until
+a checkpoint covers it and its whole segment is deleted.
 
-Invariants: appends, truncations and resets happen in the order in which they were asked for; nothing is reported durable before the
-sync that covers it and all before it has returned; what `read` gives has been durable and has passed its checksum. After a failed
-sync nothing is written any more: the kernel may have dropped the pages and will report the next sync as good (Rebello et al., "Can
-Applications Recover from fsync Failures?", ATC '20), so only a restart, which reads what is really there, can go on.
+Invariants: appends, truncations and resets happen in the order in which they were asked for; nothing is reported durable
+before the sync that covers it and all before it has returned; what `read` gives has been durable and has passed its checksum.
+After a failed sync nothing is written any more: the kernel may have dropped the pages and will report the next sync as good
+(Rebello et al., "Can Applications Recover from fsync Failures?", ATC '20), so only a restart, which reads what is really
+there, can go on.
 
 A full disk is no such failure: nothing of the group counts, and the same bytes are written to the same place until there is room.
 """
@@ -60,7 +61,7 @@ OnError = Callable[[str, bool], None]
 
 
 class Released(LookupError):
-    """The batches asked for are before the log's first segment, or were dropped during the read: the peer needs the checkpoint."""
+    """These batches are before the log's first segment, or were dropped during the read: the peer needs the checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +154,9 @@ class Journal:
     ) -> tuple[Journal, Recovered]:
         """Recover the log in `folder` (made if missing) and start its threads. Blocks while it reads. DamagedStore, StorageError.
 
-        `call_in_reactor(f)` has f called in the reactor thread, in the order of these calls. `on_error(text, fatal)` is called there
-        too: not fatal, the disk is full, and the next `on_durable` says that this is over; fatal, the broker must stop.
+        `call_in_reactor(f)` has f called in the reactor thread, in the order of these calls. `on_error(text, fatal)` is
+        called there too: not fatal, the disk is full, and the next `on_durable` says that this is over; fatal, the broker
+        must stop.
         """
         found, kept = recovery.recover(folder, segment_bytes, disk)
         journal = cls(
@@ -197,8 +199,9 @@ class Journal:
     def append(self, batches: list[bytes], on_durable: OnDurable) -> None:
         """Store these sealed batches, next in order. The list is the journal's from here on.
 
-        `on_durable(last_index, last_epoch, sync_seconds)` is called in the reactor thread once they are synced; it is never called
-        when the disk has failed, or stays full until `close`. How much waits is for the caller to bound (`figures.waiting_bytes`).
+        `on_durable(last_index, last_epoch, sync_seconds)` is called in the reactor thread once they are synced; it is never
+        called when the disk has failed, or stays full until `close`. How much waits is for the caller to bound
+        (`figures.waiting_bytes`).
         """
         first, last = parse_header(batches[0]), parse_header(batches[-1])
         assert first.index == self._next_index, f"batch {first.index} appended where {self._next_index} comes next"
@@ -209,7 +212,10 @@ class Journal:
             self._add_job(_Append(batches, Position(last.epoch, last.index), on_durable))
 
     def truncate(self, from_index: int, done: Callable[[], None]) -> None:
-        """Drop the batches from `from_index` on, in order with appends (Raft §5.3: conflicting entries). `done` in the reactor thread."""
+        """Drop the batches from `from_index` on, in order with appends (Raft §5.3: conflicting entries).
+
+        `done` in the reactor thread.
+        """
         assert from_index <= self._next_index, f"truncating at {from_index} a log that ends before {self._next_index}"
         self._next_index = from_index
         with self._lock:
@@ -242,7 +248,8 @@ class Journal:
         done: Callable[[Checkpoint | None, str], None],
         keep_from: int | None = None,
     ) -> None:
-        """Write a checkpoint in a thread of its own, then drop older ones and release segments below `keep_from` (default: index + 1).
+        """Write a checkpoint in a thread of its own, then drop older ones and release segments below `keep_from` (default:
+        index + 1).
 
         `batches` is consumed there. `done(checkpoint, "")` or `done(None, why_not)` in the reactor thread. One at a time.
         """
@@ -263,7 +270,7 @@ class Journal:
         self._checkpointing.start()
 
     def release(self, below_index: int) -> None:
-        """Delete, in the background, whole segments that hold only batches below `below_index`; only what the checkpoint covers."""
+        """Delete, in the background, whole segments below `below_index`; only what the checkpoint covers."""
         below = min(below_index, self._checkpoint.index + 1 if self._checkpoint else 0)
         with self._lock:
             n = bisect_right(self._segments, below, key=_first_index) - 1
@@ -290,7 +297,8 @@ class Journal:
     def read(self, first: int, last: int, max_bytes: int) -> list[bytes]:
         """Durable batches from `first` on, at most to `last`: at least one, otherwise at most `max_bytes` in all.
 
-        [] when `first` is not durable yet. Released when it is gone; BadBatch, which names segment and offset, when it has rotted.
+        [] when `first` is not durable yet. Released when it is gone; BadBatch, which names segment and offset, when it has
+        rotted.
         """
         found: list[bytes] = []
         while first <= last:
@@ -374,7 +382,10 @@ class Journal:
             raise
 
     def _next_jobs(self) -> list[_Append | _Truncate | _Reset] | None:
-        """All the appends that wait, or one other job; None when the journal closes. Notes, when at rest, that everything is synced."""
+        """All the appends that wait, or one other job; None when the journal closes.
+
+        Notes, when at rest, that everything is synced.
+        """
         with self._lock:
             while not self._jobs and not self._closing.is_set():
                 newest = self._segments[-1]
@@ -415,7 +426,10 @@ class Journal:
         self._call_in_reactor(call_back)
 
     def _until_there_is_room(self, write: Callable[[], _T]) -> _T:
-        """Call `write` again and again while the disk is full: it must be good for repetition. _Stopped when the journal closes."""
+        """Call `write` again and again while the disk is full: it must be good for repetition.
+
+        _Stopped when the journal closes.
+        """
         delay_s = 0.0
         while True:
             try:
@@ -487,7 +501,7 @@ class Journal:
         return fresh
 
     def _truncate(self, from_index: int) -> None:
-        """Whole segments go first, the newest before the others, so that what a crash leaves is a shorter log, never one with a hole."""
+        """Whole segments go first, the newest before the others: what a crash leaves is a shorter log, never one with a hole."""
         with self._lock:
             self._rewrites += 1
             n = max(1, bisect_right(self._segments, from_index, key=_first_index))

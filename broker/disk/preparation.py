@@ -1,8 +1,8 @@
 """What a log needs done beside its writer, in one thread: zeros for the next segment, and the removal of released ones.
 
-A prepared file's life: asked for when the current segment has been used by a quarter; zeros are written aside and synced; the writer
-takes it, gives it a header and a name. If it is not ready when it is needed, the writer goes on with a sparse file, slower but
-at once, and takes it the next time. Its name ends in `.tmp`: a start removes it.
+A prepared file's life: asked for when the current segment has been used by a quarter; zeros are written aside and synced; the
+writer takes it, gives it a header and a name. If it is not ready when it is needed, the writer goes on with a sparse file,
+slower but at once, and takes it the next time. Its name ends in `.tmp`: a start removes it.
 """
 
 from __future__ import annotations

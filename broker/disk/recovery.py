@@ -11,14 +11,14 @@ The files of a log::
     damaged-*                         what was cut out, for people; at most three
     *.tmp                             unfinished; removed
 
-Recovery's life: remove what is unfinished; load the newest checkpoint that is whole; walk through the segments for as long as batches
-follow each other; at the first thing that is wrong, decide between a torn group (cut it, nobody relied on it) and damage; then
-see whether the checkpoint and the log fit together.
+Recovery's life: remove what is unfinished; load the newest checkpoint that is whole; walk through the segments for as long as
+batches follow each other; at the first thing that is wrong, decide between a torn group (cut it, nobody relied on it) and
+damage; then see whether the checkpoint and the log fit together.
 
-Damage means that batches are gone which this broker has acknowledged. It must not vote as if it had never had them, or they could be
-lost for all (Alagappan et al., FAST '18): so the newest batch known to have been there is noted, synced, as the **floor** *before*
-anything is cut, and stays until the log is level with a primary again. If the very extent of the loss is unknown, the store
-becomes blank. Whatever is cut out is moved aside first. Each step may be interrupted and done again.
+Damage means that batches are gone which this broker has acknowledged. It must not vote as if it had never had them, or they
+could be lost for all (Alagappan et al., FAST '18): so the newest batch known to have been there is noted, synced, as the
+**floor** *before* anything is cut, and stays until the log is level with a primary again. If the very extent of the loss is
+unknown, the store becomes blank. Whatever is cut out is moved aside first. Each step may be interrupted and done again.
 """
 
 from __future__ import annotations
@@ -150,7 +150,10 @@ class _Recovery:
             segment.clear(self.disk, dirty_end)
 
     def lose(self, later: list[tuple[int, Path]], window: Window | None, what: str) -> None:
-        """Damage: note the floor, move aside what cannot be used, and cut it out of the log. `window`: the last kept segment's."""
+        """Damage: note the floor, move aside what cannot be used, and cut it out of the log.
+
+        `window`: the last kept segment's.
+        """
         end = self.end or Position(0, 0)
         floor = max([end, *self.evidence(later, window, end), self.floor() or end])
         self.notes.append(
@@ -257,7 +260,7 @@ class _Recovery:
         return None
 
     def fits(self, found: Checkpoint) -> bool:
-        """Whether the log goes on after this checkpoint: it holds, or begins after, the batch at the checkpoint's index (Raft §7)."""
+        """Whether the log goes on after this checkpoint: it holds, or begins after, the batch at that index (Raft §7)."""
         for segment in self.kept:
             if segment.first_index - 1 <= found.index <= segment.last.index:
                 known = segment.position(found.index - segment.first_index + 1)
@@ -307,8 +310,8 @@ def _recover(work: _Recovery, segment_bytes: int) -> tuple[Recovered, list[Segme
     epoch, voted_for = hard_state or (0, None)
     if epoch < newest.epoch:
         raise DamagedStore(
-            f"{folder / HARD_STATE} says epoch {epoch}, the log has batches of epoch {newest.epoch}: it was altered or restored from an "
-            f"older copy; move {folder} away: the broker then starts as a new one"
+            f"{folder / HARD_STATE} says epoch {epoch}, the log has batches of epoch {newest.epoch}: "
+            f"it was altered or restored from an older copy; move {folder} away: the broker then starts as a new one"
         )
     entries = [entry for entry in work.entries if entry.index > base.index]
     floor, blank = work.floor(), not (folder / WHOLE).exists()
@@ -316,7 +319,10 @@ def _recover(work: _Recovery, segment_bytes: int) -> tuple[Recovered, list[Segme
 
 
 def read_hard_state(folder: Path) -> tuple[int, str | None] | None:
-    """Epoch and vote; None when never saved. DamagedStore: a broker that forgets its vote could vote twice in an epoch (Raft §5.2)."""
+    """Epoch and vote; None when never saved.
+
+    DamagedStore: a broker that forgets its vote could vote twice in an epoch (Raft §5.2).
+    """
     try:
         content = read_json(folder / HARD_STATE)
     except DamagedStore as error:

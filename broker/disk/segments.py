@@ -1,8 +1,9 @@
 """Segments: the files that a log is made of, and what can be known from their bytes alone.
 
-A segment's life: zeros are written and synced aside, long before they are needed; then it gets its header, is synced, renamed to the
-index of its first batch and the folder is synced. Batches are appended back to back, exactly as they were sealed. When one does not
-fit, everything here is synced and the next segment is made; from then on this one never changes until it is deleted whole.
+A segment's life: zeros are written and synced aside, long before they are needed; then it gets its header, is synced, renamed
+to the index of its first batch and the folder is synced. Batches are appended back to back, exactly as they were sealed. When
+one does not fit, everything here is synced and the next segment is made; from then on this one never changes until it is
+deleted whole.
 
 Layout: one page of header, then batches, then zeros up to the end of the file::
 
@@ -11,11 +12,12 @@ Layout: one page of header, then batches, then zeros up to the end of the file::
     1024  mark B
     4096  the batches
 
-The **mark** says how far this segment was known to be synced: it is written, into the two slots in turn, along with the group of
-batches after the one that it speaks of. It tells damage from a crash, which batches alone cannot (Alagappan et al., "Protocol-Aware
-Recovery for Consensus-Based Storage", FAST '18, §3): what is not whole before the mark was acknowledged and has rotted; what is not
-whole after it is the last group, of which a power cut may leave any pages in any order, and which nobody relies on. One group, the last
-before a crash, is synced but not yet marked; when the log rests, its mark follows within a second.
+The **mark** says how far this segment was known to be synced: it is written, into the two slots in turn, along with the group
+of batches after the one that it speaks of. It tells damage from a crash, which batches alone cannot (Alagappan et al.,
+"Protocol-Aware Recovery for Consensus-Based Storage", FAST '18, §3): what is not whole before the mark was acknowledged and
+has rotted; what is not whole after it is the last group, of which a power cut may leave any pages in any order, and which
+nobody relies on. One group, the last before a crash, is synced but not yet marked; when the log rests, its mark follows
+within a second.
 
 Because every file is zeros beyond its batches, an append changes neither the file's length nor its blocks, and fdatasync has no
 file-system metadata to write. And whatever shortens a segment puts the zeros back before it may be appended to again, so that no
@@ -121,7 +123,7 @@ class Segment:
         self.epochs.append(epoch)
 
     def span(self, first: int, last: int, max_bytes: int) -> list[int]:
-        """Where the batches from `first` on start, to `last`, as many as make `max_bytes` but at least one, and where they end."""
+        """Where the batches `first` to `last` start, as many as make `max_bytes` but at least one, and where they end."""
         at = first - self.first_index
         stop = min(len(self.epochs), last - self.first_index + 1)
         upto = bisect_right(self.starts, self.starts[at] + max_bytes, at + 1, stop + 1)
@@ -307,7 +309,7 @@ class Window:
 
 
 def whole_batches(window: Window, before: Position) -> Iterator[tuple[int, Header]]:
-    """Offset and header of the batches that follow `before` without a break: consecutive indexes, epochs never falling (Raft §5.3)."""
+    """Offset and header of the batches that follow `before`: consecutive indexes, epochs never falling (Raft §5.3)."""
     offset = FIRST_BATCH
     epoch, index = before
     while offset + HEADER_BYTES <= window.size:
@@ -325,8 +327,8 @@ def whole_batches(window: Window, before: Position) -> Iterator[tuple[int, Heade
 def newest_beyond(window: Window, offset: int, after: Position) -> Position | None:
     """The newest whole batch of this log that stands anywhere at or after `offset`, where something is wrong.
 
-    What is wrong may have kept its length, so the search goes on behind it; else at the next place that looks like the beginning of
-    a batch. Bytes inside of messages may look like one too: the effort spent on checking them is bounded.
+    What is wrong may have kept its length, so the search goes on behind it; else at the next place that looks like the
+    beginning of a batch. Bytes inside of messages may look like one too: the effort spent on checking them is bounded.
     """
     found: Position | None = None
     effort = _SEARCH_EFFORT * window.size

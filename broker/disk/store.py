@@ -4,8 +4,8 @@ A store's life: made at a broker's first start, with an id of its own; it learns
 another. While a broker runs it holds the lock, which the kernel gives back when the process ends, however it ends. Shut down in
 order, it has the mark `clean`, which the next start takes away, synced, before it touches anything else.
 
-The files: `store.json` (identity), `lock` (with the process id of its holder, for people), `clean`, and a folder for each log, which
-`recovery` describes.
+The files: `store.json` (identity), `lock` (with the process id of its holder, for people), `clean`, and a folder for each
+log, which `recovery` describes.
 """
 
 from __future__ import annotations
@@ -105,13 +105,16 @@ class Store:
         return str(self._identity["cluster_id"])
 
     def adopt_cluster(self, cluster_id: str) -> None:
-        """Belong to this cluster, durably. The same id again does nothing; another one raises StoreOfAnotherCluster. StorageError."""
+        """Belong to this cluster, durably.
+
+        The same id again does nothing; another one raises StoreOfAnotherCluster. StorageError.
+        """
         if cluster_id == self.cluster_id:
             return
         if self.cluster_id:
             raise StoreOfAnotherCluster(
-                f"the store in {self.data_dir} belongs to cluster {self.cluster_id}, not to cluster {cluster_id}; nothing was changed. "
-                f"Give this broker the addresses of its own cluster, or an empty data folder"
+                f"the store in {self.data_dir} belongs to cluster {self.cluster_id}, not to cluster {cluster_id}; "
+                f"nothing was changed. Give this broker the addresses of its own cluster, or an empty data folder"
             )
         identity = {**self._identity, "cluster_id": cluster_id}
         replace_durably(self.data_dir / _IDENTITY, seal_json(identity))
@@ -173,7 +176,8 @@ def _identity(folder: Path) -> dict[str, Any] | None:
     content = read_json(folder / _IDENTITY)
     if content is not None and content["format"] > FORMAT:
         raise NewerFormat(
-            f"the store in {folder} has format {content['format']}, newer than {FORMAT}; use the version of the program that wrote it"
+            f"the store in {folder} has format {content['format']}, newer than {FORMAT}; "
+            f"use the version of the program that wrote it"
         )
     return content
 

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import google_crc32c
 import pytest
 
 from broker.core.records import BadBatch
@@ -66,7 +67,7 @@ def test_a_checkpoint_of_a_newer_version_is_refused_and_not_passed_over(tmp_path
     write(tmp_path, 3, 1, {}, [])
     newer = write(tmp_path, 9, 2, {}, [])
     fixed = checkpoint._HEAD.pack(b"USC1", 2, 2, 9, 2)
-    data = fixed + checkpoint._CRC.pack(checkpoint.google_crc32c.value(fixed + b"{}")) + b"{}"
+    data = fixed + checkpoint._CRC.pack(google_crc32c.value(fixed + b"{}")) + b"{}"
     newer.path.write_bytes(data)
     with pytest.raises(NewerFormat, match="has format 2, newer than 1"):
         Checkpoint.newest(tmp_path)
@@ -141,7 +142,7 @@ def test_a_full_disk_while_receiving_is_told_and_not_fatal(tmp_path: Path) -> No
     disk = FullDisk()
     receiver = Receiver(tmp_path, 100, disk=disk)
     disk.full.set()
-    with pytest.raises(StorageError, match="cannot receive a checkpoint into .*make room") as refusal:
+    with pytest.raises(StorageError, match=r"cannot receive a checkpoint into .*make room") as refusal:
         receiver.write(0, b"x")
     assert not refusal.value.fatal
     disk.full.clear()

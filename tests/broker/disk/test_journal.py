@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -94,8 +95,8 @@ def test_more_batches_than_one_call_takes_are_all_written(tmp_path: Path) -> Non
 
 def test_a_disk_that_takes_a_few_bytes_at_a_time_gets_them_all(tmp_path: Path) -> None:
     class Sipping(GatedDisk):
-        def write(self, fd: int, buffers: object, offset: int) -> int:
-            return os.pwrite(fd, b"".join(buffers)[:37], offset)  # type: ignore[call-overload]
+        def write(self, fd: int, buffers: Sequence[bytes], offset: int) -> int:
+            return os.pwrite(fd, b"".join(buffers)[:37], offset)
 
     sealed = batches(1, 50)
     log = opened(tmp_path, disk=Sipping())
@@ -240,7 +241,8 @@ def test_after_a_failed_sync_nothing_is_acknowledged_or_written_ever_again(tmp_p
     log.reactor.until(lambda: bool(log.reactor.errors))
     ((text, fatal),) = log.reactor.errors
     assert fatal
-    assert text.startswith("cannot sync") and "the broker must stop" in text
+    assert text.startswith("cannot sync")
+    assert "the broker must stop" in text
     writes = disk.writes_after
     disk.broken.clear()
     log.journal.append(batches(6, 9), log.reactor.on_durable)

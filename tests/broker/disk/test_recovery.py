@@ -7,13 +7,14 @@ import os
 import shutil
 from pathlib import Path
 
+import google_crc32c
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from broker.core.records import HEADER_BYTES
 from broker.disk import checkpoint, recovery, segments
-from broker.disk.durable import REAL_DISK, DamagedStore, NewerFormat, RealDisk
+from broker.disk.durable import REAL_DISK, DamagedStore, NewerFormat, RealDisk, replace_durably, seal_json
 from broker.disk.recovery import Recovered, recover
 from broker.disk.segments import FIRST_BATCH, Position
 from tests.broker.disk.logs import SMALL, Log, PowerCutDisk, batch, batches, flip, written
@@ -76,7 +77,7 @@ def test_a_segment_cut_at_any_byte_gives_a_prefix_and_says_that_something_is_los
             assert found.blank or found.floor == (1, 3), length
             assert found.notes
         else:
-            assert not found.blank and found.floor is None
+            assert (found.blank, found.floor) == (False, None)
         again = recovered(folder)
         assert (again.entries, again.floor, again.blank) == (found.entries, found.floor, found.blank), "a repaired log stays so"
         shutil.rmtree(folder)
@@ -88,7 +89,7 @@ def test_a_bit_that_flips_at_rest_anywhere_is_noticed_or_harmless(tmp_path: Path
     ends = [FIRST_BATCH + sum(map(len, sealed[:n])) for n in range(len(sealed) + 1)]
     header = [*range(40), *range(510, 560), *range(1020, 1072)]
     flips = [(at, at % 8) for at in header] + [(at, bit) for at in range(FIRST_BATCH, ends[-1]) for bit in (at % 8, (at + 3) % 8)]
-    for at, bit in flips + [(ends[-1] + 100, 3), (SMALL - 1, 7)]:
+    for at, bit in [*flips, (ends[-1] + 100, 3), (SMALL - 1, 7)]:
         folder = tmp_path / "flipped"
         shutil.copytree(tmp_path / "whole", folder)
         flip(folder / FIRST, at, bit)
@@ -111,7 +112,7 @@ def test_damage_before_other_segments_is_noticed_by_them(tmp_path: Path) -> None
     found = recovered(tmp_path)
     assert indexes(found) == []
     assert found.floor == Position(4, 120)
-    assert "batch 1;" in found.notes[0] and str(first[1]) in found.notes[0]
+    assert f"segment {first[1]} is damaged at byte {FIRST_BATCH}, in batch 1;" in found.notes[0]
     assert not second[1].exists()
 
 
@@ -197,7 +198,7 @@ def test_a_store_whose_segments_are_all_gone_is_blank_again(tmp_path: Path) -> N
     written(tmp_path, batches(1, 3))
     (tmp_path / FIRST).unlink()
     found = recovered(tmp_path)
-    assert found.blank and found.epoch == 1
+    assert (found.blank, found.epoch) == (True, 1)
     assert "the log's segments are gone" in found.notes[0]
 
 
@@ -280,7 +281,7 @@ def test_a_checkpoint_beyond_the_log_or_of_another_history_replaces_it(tmp_path:
 def test_an_interrupted_reset_is_finished_whatever_is_left_of_the_old_log(tmp_path: Path, left: int) -> None:
     written(tmp_path, batches(1, 200))
     checkpoint.write(tmp_path, 300, 1, {}, [batch(1)])
-    recovery.replace_durably(tmp_path / recovery.RESET, recovery.seal_json({"epoch": 1, "index": 300}))
+    replace_durably(tmp_path / recovery.RESET, seal_json({"epoch": 1, "index": 300}))
     for _, path in segments.listed(tmp_path)[: len(segments.listed(tmp_path)) - left]:
         path.unlink()
     found = recovered(tmp_path)
@@ -327,7 +328,7 @@ def test_a_segment_of_a_newer_version_is_refused_untouched(tmp_path: Path) -> No
     path = tmp_path / FIRST
     head = segments._HEADER.pack(b"USG1", 2, 1, 0)
     with path.open("r+b") as file:
-        file.write(head + segments._CRC.pack(segments.google_crc32c.value(head)))
+        file.write(head + segments._CRC.pack(google_crc32c.value(head)))
     before = path.read_bytes()
     with pytest.raises(NewerFormat, match="has format 2, newer than 1"):
         recovered(tmp_path)

@@ -41,7 +41,14 @@ def test_a_store_keeps_its_id(tmp_path: Path) -> None:
 
 def test_two_processes_cannot_share_a_store(tmp_path: Path) -> None:
     store = Store.open(tmp_path)
-    program = "import sys\nfrom broker.disk.store import Store, StoreInUse\ntry: Store.open(sys.argv[1])\nexcept StoreInUse as e: print(e)"
+    program = """
+import sys
+from broker.disk.store import Store, StoreInUse
+try:
+    Store.open(sys.argv[1])
+except StoreInUse as error:
+    print(error)
+"""
     said = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True, cwd=ROOT
     ).stdout
