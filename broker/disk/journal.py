@@ -370,7 +370,7 @@ class Journal:
                             self._call_in_reactor(reset_done)
                     case other:
                         assert_never(other)
-            self._mark_all()
+            self._until_there_is_room(self._mark_all)
         except _Stopped:
             pass
         except OSError as error:
@@ -399,14 +399,14 @@ class Journal:
             return jobs
         if self._closing.is_set():
             return None
-        self._mark_all()
+        self._until_there_is_room(self._mark_all)
         return self._next_jobs()
 
     def _mark_all(self) -> None:
         newest = self._segments[-1]
         if newest.mark.end < newest.end:
             newest.write_mark(self._disk, newest.end, newest.last)
-            self._disk.sync(newest.fd)
+            sync_or_stop(self._disk, newest.fd, newest.path)
 
     def _write_group(self, jobs: list[_Append]) -> None:
         """Store all batches of these appends; one sync for each segment that they go to."""
@@ -551,6 +551,8 @@ class Journal:
             checkpoints.remove_older(found)
         except (StorageError, OSError, _Stopped) as error:
             return None, str(error)
+        except Exception as error:  # in `batches`: the caller's, who must hear of it
+            return None, f"the checkpoint of batch {index} in {self._folder} could not be made: {error!r}"
         return found, ""
 
     def _unless_closing(self, batches: Iterable[bytes]) -> Iterator[bytes]:

@@ -26,21 +26,26 @@ class Preparation:
         self._lock = threading.Condition()
         self._wanted = 0
         self._ready = 0
+        self._gave_up = False
         self._removals: deque[Path] = deque()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name=f"prepare {folder.name}", daemon=True)
         self._thread.start()
 
     def want(self, size: int) -> None:
-        """Have `size` bytes of zeros ready soon. Asking again for what is there or under way does nothing."""
+        """Have `size` bytes of zeros ready soon. Asking again for what is there or under way does nothing.
+
+        Nor does it after a failure, until the log has gone on to another segment: a full disk is not filled again and again.
+        """
         with self._lock:
-            if not self._ready and not self._wanted:
+            if not self._ready and not self._wanted and not self._gave_up:
                 self._wanted = size
                 self._lock.notify()
 
     def take(self, size: int) -> Path | None:
         """The prepared file, now the caller's to rename, if it is ready and has at least this size."""
         with self._lock:
+            self._gave_up = False
             if self._ready < size or self._wanted:
                 return None
             self._ready = 0
@@ -87,4 +92,4 @@ class Preparation:
                 self._spare.unlink(missing_ok=True)
             size = 0
         with self._lock:
-            self._wanted, self._ready = 0, size
+            self._wanted, self._ready, self._gave_up = 0, size, size == 0

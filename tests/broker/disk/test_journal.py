@@ -138,6 +138,28 @@ def test_the_next_segment_is_prepared_with_zeros_in_time(tmp_path: Path) -> None
     assert list(tmp_path.glob("*.tmp")) == []
 
 
+def test_a_preparation_that_fails_costs_nothing_but_speed_and_is_not_tried_all_the_time(tmp_path: Path) -> None:
+    # On a disk that is nearly full, each try would take the room that the log itself needs.
+    class NoZeros(GatedDisk):
+        tries = 0
+
+        def write(self, fd: int, buffers: Sequence[bytes], offset: int) -> int:
+            if not any(map(any, buffers)):
+                self.tries += 1
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return super().write(fd, buffers, offset)
+
+    disk = NoZeros()
+    log = opened(tmp_path, disk=disk)
+    sealed = batches(1, 100)
+    for one in sealed:
+        log.store([one])
+    assert log.reactor.errors == []
+    assert log.all() == sealed
+    assert 0 < disk.tries <= log.journal.figures.segments
+    log.close()
+
+
 def test_a_log_that_nobody_uses_stays_small(tmp_path: Path) -> None:
     log = opened(tmp_path, segment_bytes=64 << 20)
     assert log.journal.figures.bytes_on_disk == 1 << 20
@@ -347,6 +369,14 @@ def test_a_checkpoint_that_cannot_be_written_leaves_log_and_older_checkpoint(tmp
     assert log.found.checkpoint is not None
     assert log.found.checkpoint.index == 5
     assert log.all() == batches(1, 100)
+    log.close()
+
+
+def test_a_snapshot_that_breaks_is_told_and_the_next_one_works(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    log.store(batches(1, 10))
+    assert log.checkpoint(5, 1, ["not bytes"]) != ""  # type: ignore[list-item]
+    assert log.checkpoint(5, 1, [batch(1)]) == ""
     log.close()
 
 
