@@ -152,7 +152,7 @@ class Exchange(Generic[K]):
             for place in places:
                 if place.is_hash:
                     following[place] = None
-                for step in (word, "*") if word not in ("*", "#") else ("*",):
+                for step in (word, "*"):
                     child = place.children.get(step)
                     if child is not None:
                         _enter(following, child)

@@ -416,7 +416,7 @@ class Fifo:
                 max_count -= 1
             if stop > start:
                 lots.append(Lot(chunk, start, stop))
-        return max_count if max_bytes >= 0 else 0, max_bytes
+        return max_count, max_bytes
 
     def _forget_released(self, first_seq: int, end_seq: int) -> int:
         gone = _inside(self._released, first_seq, end_seq)

@@ -166,6 +166,17 @@ def test_a_headers_exchange_without_bindings_does_not_decode_the_message() -> No
     assert Exchange[str]("h", HEADERS).route("x", none_asked) == ()
 
 
+def test_binding_again_keeps_the_place_in_the_order() -> None:
+    """The order of queues must not depend on how often an operator's script has run."""
+    for kind in KINDS:
+        exchange = Exchange[str]("e", kind)
+        exchange.bind("first", "a", {})
+        exchange.bind("second", "a", {})
+        assert exchange.bind("first", "a", {"x-match": "all"})
+        assert not exchange.bind("first", "a", {"x-match": "all"})
+        assert exchange.route("a", dict) == ("first", "second")
+
+
 def test_binding_arguments_are_copied() -> None:
     """A change of the caller's dict must not change a binding behind its back."""
     arguments = {"p": 1}
