@@ -20,6 +20,7 @@ from typing import Any
 from broker.core.records import BadBatch
 from broker.disk import checkpoint, recovery, segments
 from broker.disk.durable import (
+    ASIDE,
     REAL_DISK,
     DamagedStore,
     Disk,
@@ -234,8 +235,16 @@ def _log_info(folder: Path) -> LogInfo:
         break
     listed = segments.listed(folder)
     last = max(base, _last_batch(listed))
-    nbytes = sum(path.stat().st_size for path in folder.iterdir() if path.exists())
+    nbytes = sum(map(_size, folder.iterdir()))
     return LogInfo(folder.name, epoch, voted_for, last.index, last.epoch, base.index, len(listed), nbytes)
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file, 0 when it is unfinished or has just gone."""
+    try:
+        return 0 if path.suffix == ASIDE else path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _last_batch(listed: list[tuple[int, Path]]) -> Position:

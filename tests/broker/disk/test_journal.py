@@ -14,7 +14,7 @@ import pytest
 
 from broker.core.records import BadBatch
 from broker.disk import checkpoint, segments
-from broker.disk.durable import StorageError
+from broker.disk.durable import RealDisk, StorageError
 from broker.disk.journal import Released
 from broker.disk.segments import FIRST_BATCH
 from tests.broker.disk.logs import PATIENCE_S, FailingSync, FullDisk, GatedDisk, Log, batch, batches, flip
@@ -399,6 +399,53 @@ def test_a_reset_drops_the_log_and_goes_on_after_the_checkpoint(tmp_path: Path) 
     assert log.found.checkpoint == received
     assert log.all() == batches(501, 503, epoch=8)
     log.close()
+
+
+def test_a_reset_that_is_interrupted_after_the_old_log_is_gone_is_no_loss(tmp_path: Path) -> None:
+    # Without its note, the next start would find a log without segments and take the store for a blank one.
+    class NoNewSegments(GatedDisk):
+        refusing = False
+
+        def write(self, fd: int, buffers: Sequence[bytes], offset: int) -> int:
+            if self.refusing and buffers[0].startswith(b"USG1"):
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return super().write(fd, buffers, offset)
+
+    disk = NoNewSegments()
+    log = opened(tmp_path, disk=disk)
+    log.journal.floor_passed()
+    log.journal.save_hard_state(7, None)
+    log.store(batches(1, 100))
+    checkpoint.write(tmp_path, 500, 7, {}, [])
+    disk.refusing = True
+    log.journal.reset(500, 7)
+    log.reactor.until(lambda: bool(log.reactor.errors))
+    assert not log.reactor.errors[0][1]
+    log.close()
+    assert segments.listed(tmp_path) == []
+    log = opened(tmp_path)
+    assert (log.found.blank, log.found.floor, log.found.notes) == (False, None, [])
+    log.store(batches(501, 502, epoch=7))
+    log.close()
+
+
+def test_the_mark_before_stands_while_the_next_one_is_written(tmp_path: Path) -> None:
+    # The sector of a mark may be torn like any other.
+    log = opened(tmp_path, segment_bytes=10**6)
+    for index in range(1, 6):
+        log.store([batch(index)])
+    path = segments.listed(tmp_path)[0][1]
+    log.close()
+    ends = []
+    for slot in (512, 1024):
+        flip(path, slot)
+        fd = os.open(path, os.O_RDONLY)
+        mark = segments.read_mark(RealDisk(), fd)
+        os.close(fd)
+        assert mark is not None
+        ends.append(mark.last.index)
+        flip(path, slot)
+    assert sorted(ends) == [4, 5]
 
 
 def test_a_log_at_rest_is_marked_so_that_damage_to_its_last_batch_is_noticed(tmp_path: Path) -> None:
