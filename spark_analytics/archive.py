@@ -1,0 +1,84 @@
+"""An archive of the classes that Spark loads, which halves its start: made once per Java, PySpark and user, optional always.
+
+`make` runs one small summary in a process of its own, told to write the archive when it ends; the file is written aside and renamed,
+so that no start ever meets half of one. Java itself ignores an archive that does not fit it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+import pyspark
+
+from spark_analytics.errors import Refused
+
+TRAIN: Final = "UNDERSTUDY_SPARK_ARCHIVE_TO"
+"""Set in the training process's environment: where Java shall write its archive."""
+_TIMEOUT_S: Final = 300
+
+
+def path(java: int) -> Path:
+    """Where the archive for this major version of Java lies."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "understudy" / f"spark-{pyspark.__version__}-java-{java}.jsa"
+
+
+def option(java: int) -> str:
+    """The Java option for the archive: to write it while training, to use it when it is there, none otherwise."""
+    if wanted := os.environ.get(TRAIN):
+        return f"-XX:ArchiveClassesAtExit={wanted}"
+    there = path(java)
+    return f"-XX:SharedArchiveFile={there}" if there.is_file() else "-Xshare:auto"
+
+
+def make() -> Path:
+    """Make the archive, replacing one that is there. Takes about half a minute. Refused when it cannot be written."""
+    from spark_analytics import demo_data, session
+
+    target = path(session.java_version())
+    with tempfile.TemporaryDirectory(prefix="qpid-lag-") as folder:
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            aside = target.with_name(f".{target.name}.{os.getpid()}")
+            aside.unlink(missing_ok=True)
+        except OSError as error:
+            raise Refused(f"cannot write to {target.parent}: {error.strerror}; set XDG_CACHE_HOME to a folder of yours") from None
+        demo_data.write(folder, demo_data.Shape(start_ms=1_767_600_000_000, seconds=120, queues=2))
+        code = "from spark_analytics.archive import train; import sys; train(sys.argv[1])"
+        try:
+            done = subprocess.run(
+                [sys.executable, "-c", code, folder],
+                env=os.environ | {TRAIN: str(aside)},
+                timeout=_TIMEOUT_S,
+                capture_output=True,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise Refused(f"Spark did not finish a small summary in {_TIMEOUT_S} s; summaries work without the archive") from None
+        if done.returncode or not aside.is_file():
+            raise Refused("Java wrote no class archive; summaries work without it, only slower to start")
+        aside.replace(target)
+    return target
+
+
+def train(folder: str) -> None:
+    """One small summary, then wait for Java to end: it writes the archive as the last thing it does."""
+    from pyspark import SparkContext
+
+    from spark_analytics import session
+    from spark_analytics.jobs.summarise import Request, summarise
+
+    spark = session.start()
+    summarise(spark, Request(folder, now_ms=1_767_700_000_000, nbytes=1))
+    gateway = SparkContext._gateway
+    spark.stop()
+    if gateway is not None:
+        java = gateway.proc
+        gateway.shutdown()
+        java.stdin.close()
+        java.wait(_TIMEOUT_S)

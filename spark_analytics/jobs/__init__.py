@@ -1,0 +1,1 @@
+"""Whole jobs: what the commands run. Each takes a session and options, and returns plain values for the page and the terminal."""
