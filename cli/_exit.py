@@ -12,6 +12,7 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 
+from broker.core.urls import BadUrl
 from broker.net import reactor as monotonic
 from broker.options import SettingsError
 
@@ -50,7 +51,7 @@ def end(name: str, command: click.Command) -> NoReturn:
     try:
         status = command.main(prog_name=name, standalone_mode=False)
         sys.stdout.flush()
-    except (click.UsageError, SettingsError) as error:
+    except (click.UsageError, SettingsError, BadUrl) as error:
         text = error.format_message() if isinstance(error, click.ClickException) else str(error)
         _say(name, f"{text} (see {name} --help)")
         sys.exit(USAGE)

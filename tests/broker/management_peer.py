@@ -13,6 +13,7 @@ Keys of what it is given:
     stray        whether an answer to a request that nobody made goes out before each true one
     refuse       whether a connection without qpid.ha-admin is dropped without an Open
     close        [condition, description] to close each new connection with
+    record       file to which each request is added as a line of JSON
     reject       text with which to reject the delivery of each request
 """
 
@@ -85,6 +86,9 @@ class Responder(MessagingHandler):
         event.delivery.settle()
         if what not in ("QUERY requests", "SET peer", "QUERY ha"):
             self.requests.append({"what": what, "name": properties.get("name"), "body": message.body})
+            if "record" in self.given:
+                with Path(self.given["record"]).open("a") as file:
+                    print(json.dumps(self.requests[-1]), file=file)
         if what in self.given.get("silent_on", ()):
             return
         status, text, body = answers.get(what) or self.answer(what, message.body)

@@ -1,0 +1,115 @@
+"""How our commands print: tables laid out as Apache Qpid's tools lay them out, or JSON.
+
+A table has a title, a line of column names, a line of `=`, and rows, indented by two; texts stand to the left, numbers to the
+right. In a terminal window that is too narrow for it each row becomes a block of `name: value` lines instead. Into a pipe or a
+file it is always a table, as wide as it needs to be, so that scripts can rely on it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+_KILO = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: its heading, the item's field, and how the field is written."""
+
+    heading: str
+    field: str
+    write: Callable[[Any], str] = str
+    number: bool = False
+
+
+def text(value: Any) -> str:
+    """A text; nothing for None."""
+    return "" if value is None else str(value)
+
+
+def flag(value: Any) -> str:
+    """Y, or nothing."""
+    return "Y" if value else ""
+
+
+def count(value: Any) -> str:
+    """A number of at most four digits, with k, m or g (powers of 1000) behind it where it is larger: 999, 1.00k, 12.3m, 123g."""
+    amount = float(value or 0)
+    if amount < _KILO:
+        return str(int(amount))
+    for unit in "kmg":
+        amount /= _KILO
+        if amount < _KILO or unit == "g":
+            break
+    return f"{amount:.{2 if amount < 10 else 1 if amount < 100 else 0}f}{unit}"
+
+
+def duration(value: Any) -> str:
+    """Seconds as `1d 2h 3m 4s`, from the largest unit that is not zero."""
+    left = int(value or 0)
+    parts: list[str] = []
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s")):
+        amount, left = divmod(left, size)
+        if amount or parts or unit == "s":
+            parts.append(f"{amount}{unit}")
+    return " ".join(parts)
+
+
+def counting(heading: str, field: str) -> Column:
+    """A column of numbers."""
+    return Column(heading, field, count, number=True)
+
+
+def table(title: str, columns: Sequence[Column], items: Iterable[dict[str, Any]], width: int | None = None) -> str:
+    """The items as a table; as blocks where it is wider than `width` characters."""
+    rows = [[column.write(item.get(column.field)) for column in columns] for item in items]
+    widths = [max(len(column.heading), *(len(row[i]) for row in rows), 0) for i, column in enumerate(columns)]
+    total = sum(widths) + 2 * len(columns)
+    if width is not None and total > width:
+        return _blocks(title, [column.heading for column in columns], rows)
+
+    def line(cells: Sequence[str], is_row: bool) -> str:
+        padded = [
+            cell.rjust(size) if column.number and is_row else cell.ljust(size)
+            for cell, size, column in zip(cells, widths, columns, strict=True)
+        ]
+        return ("  " + "  ".join(padded)).rstrip()
+
+    lines = [title] if title else []
+    lines += [line([column.heading for column in columns], False), "  " + "=" * (total - 2)]
+    return "\n".join(lines + [line(row, True) for row in rows])
+
+
+def _blocks(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    longest = max(map(len, headings)) + 1
+    blocks = [
+        "\n".join(f"  {name + ':':{longest}} {cell}".rstrip() for name, cell in zip(headings, row, strict=True)) for row in rows
+    ]
+    return "\n\n".join([title, *blocks] if title else blocks)
+
+
+def window() -> int | None:
+    """The width of the terminal that stdout is; None when it is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def show_table(title: str, columns: Sequence[Column], items: Iterable[dict[str, Any]]) -> None:
+    """Print the items as a table that fits where it is printed."""
+    click.echo(table(title, columns, items, window()))
+
+
+def show_json(value: Any) -> None:
+    """Print a value as JSON."""
+    click.echo(json.dumps(value, indent=2, default=str))
+
+
+def warn(text: str) -> None:
+    """One line on stderr about something that was done but may not be what was meant."""
+    click.echo(f"warning: {text}", err=True)

@@ -1,0 +1,380 @@
+"""`qpid-config`: list, make and remove queues, exchanges and bindings.
+
+The command line is that of Apache Qpid's tool: words that say what to do (`add queue NAME`), and options anywhere among them.
+Words and options become one management request; whether the broker can do what it asks for, the broker says. On a replicated
+object the answer comes once the change is on a majority of the cluster.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from cli import _exit, _options
+from cli._output import Column, show_json, show_table, text, warn
+
+NAME = "qpid-config"
+EXCHANGE_TYPES = ("direct", "fanout", "topic", "headers")
+_TYPES = ("broker", "queue", "exchange", "binding", "connection", "subscription", "ha", "history")
+_REPLICATED = ("all", "configuration")
+
+_ARGUMENTS = {
+    "max_queue_size": ("qpid.max_size", int),
+    "max_queue_count": ("qpid.max_count", int),
+    "limit_policy": ("qpid.policy_type", str),
+    "lvq_key": ("qpid.last_value_queue_key", str),
+    "flow_stop_size": ("qpid.flow_stop_size", int),
+    "flow_resume_size": ("qpid.flow_resume_size", int),
+    "flow_stop_count": ("qpid.flow_stop_count", int),
+    "flow_resume_count": ("qpid.flow_resume_count", int),
+    "group_header": ("qpid.group_header_key", str),
+    "shared_groups": ("qpid.shared_msg_group", int),
+    "sequence": ("qpid.msg_sequence", int),
+    "ive": ("qpid.ive", int),
+}
+"""Option to the argument that it stands for, as qpidd names it. A broker that does not know an argument refuses it by that
+name."""
+
+Ask = Callable[..., Coroutine[Any, Any, dict[str, Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What the words and options say: `words` without the command, the options by their names."""
+
+    ask: Ask
+    words: tuple[str, ...]
+    options: dict[str, Any]
+
+    async def items(self, type: str, name: str | None = None) -> list[dict[str, Any]]:
+        """What the broker has of this type."""
+        return list((await self.ask("QUERY", type, None if name is None else {"name": name})).get("items") or [])
+
+
+def _argument(value: str) -> tuple[str, Any]:
+    """`N=V`: V as a number where it is one. `N` alone stands for N=1."""
+    name, equals, given = value.partition("=")
+    if not name:
+        raise click.UsageError(f"--argument takes NAME=VALUE, not {value!r}")
+    return name, (int(given) if given.removeprefix("-").isdecimal() else given) if equals else 1
+
+
+def _flags(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options, in the groups in which a reader looks for them."""
+    size, once = {"metavar": "BYTES", "type": click.IntRange(0)}, {"metavar": "N", "type": click.IntRange(0)}
+    table: Sequence[tuple[tuple[str, ...], dict[str, Any]]] = (
+        (("-r", "--recursive"), {"is_flag": True, "help": "Show the bindings too."}),
+        (("--replicate",), {"metavar": "LEVEL", "help": "Replicate to the backups: none, configuration or all."}),
+        (("--durable",), {"is_flag": True, "help": "Survives a restart of the broker."}),
+        (("--alternate-exchange",), {"metavar": "NAME", "help": "Where messages go that cannot stay."}),
+        (("--argument", "arguments"), {"metavar": "N=V", "multiple": True, "help": "A further argument; may be repeated."}),
+        (("--max-queue-size",), size | {"help": "The queue holds at most so many bytes."}),
+        (("--max-queue-count",), once | {"help": "The queue holds at most so many messages."}),
+        (("--limit-policy",), {"metavar": "POLICY", "help": "What a full queue does: none, reject, ring, ring-strict."}),
+        (("--lvq-key",), {"metavar": "KEY", "help": "Keep the last message for each value of this property."}),
+        (("--flow-stop-size",), size | {"help": "Stop producers at so many bytes."}),
+        (("--flow-resume-size",), size | {"help": "Let them go on below so many bytes."}),
+        (("--flow-stop-count",), once | {"help": "Stop producers at so many messages."}),
+        (("--flow-resume-count",), once | {"help": "Let them go on below so many messages."}),
+        (("--group-header",), {"metavar": "KEY", "help": "Group messages by this property."}),
+        (("--shared-groups",), {"is_flag": True, "help": "Several consumers may share a group."}),
+        (("--sequence",), {"is_flag": True, "help": "The exchange numbers its messages."}),
+        (("--ive",), {"is_flag": True, "help": "The exchange gives its last message to new bindings."}),
+        (("--force",), {"is_flag": True, "help": "del queue: even if it has messages or consumers."}),
+        (("--force-if-not-empty",), {"is_flag": True, "help": "del queue: even if it has messages."}),
+        (("--force-if-used",), {"is_flag": True, "help": "del queue: even if it has consumers."}),
+        (
+            ("--show-property", "properties"),
+            {"metavar": "P", "multiple": True, "help": "list: show this property; may be repeated."},
+        ),
+    )
+    for names, settings in reversed(table):
+        function = click.option(*names, **settings)(function)
+    return function
+
+
+@click.command(context_settings=_options.CONTEXT)
+@click.argument("words", nargs=-1)
+@_flags
+@_options.ha_admin_option
+@_options.connection_options
+@click.version_option(_options.VERSION, prog_name=NAME)
+def command(words: tuple[str, ...], ha_admin: bool, form: str, **given: Any) -> None:
+    """List, make and remove queues, exchanges and bindings.
+
+    \b
+    qpid-config [OPTIONS]                                    an overview
+    qpid-config [OPTIONS] exchanges|queues [FILTER]          a list; -r with bindings
+    qpid-config [OPTIONS] add exchange TYPE NAME             TYPE: direct fanout topic headers
+    qpid-config [OPTIONS] del exchange NAME
+    qpid-config [OPTIONS] add queue NAME
+    qpid-config [OPTIONS] del queue NAME
+    qpid-config [OPTIONS] bind EXCHANGE QUEUE [KEY]          direct, topic, fanout
+    qpid-config [OPTIONS] bind EXCHANGE QUEUE KEY all|any [N=V]...    headers
+    qpid-config [OPTIONS] unbind EXCHANGE QUEUE [KEY]
+    qpid-config [OPTIONS] list TYPE                          everything of a type
+    """
+    target = _options.target(given, admin=ha_admin)
+    given["arguments"] = dict(map(_argument, given["arguments"]))
+    work, rest = _meant(words)
+
+    async def run(reactor: Any) -> Any:
+        client = await target.connect(reactor)
+
+        async def ask(operation: str, type: str, body: dict[str, Any] | None = None, name: str | None = None) -> dict[str, Any]:
+            return await client.request(operation, type, name, body, target.timeout_s)
+
+        result = await work(Task(ask, rest, given))
+        await client.close()
+        return result
+
+    result = _exit.run(run)
+    if form == "json":
+        show_json(result)
+    elif (show := _SHOW.get(work)) is not None:
+        show(result, given)
+
+
+def _meant(words: tuple[str, ...]) -> tuple[Callable[[Task], Coroutine[Any, Any, Any]], tuple[str, ...]]:
+    """The work that the words mean, and the words that it still needs. UsageError tells what would do."""
+    match words:
+        case ():
+            return overview, ()
+        case ("exchanges" | "queues" as type, *rest) if len(rest) <= 1:
+            return (exchanges if type == "exchanges" else queues), tuple(rest)
+        case "add", "exchange", type, name:
+            if type not in EXCHANGE_TYPES:
+                raise click.UsageError(f"{type!r} is no type of exchange; there are: {', '.join(EXCHANGE_TYPES)}")
+            return add_exchange, (type, name)
+        case "add", "queue", name:
+            return add_queue, (name,)
+        case "del", ("exchange" | "queue" as type), name:
+            return (del_exchange if type == "exchange" else del_queue), (name,)
+        case "bind", exchange, queue, *rest:
+            _binding_arguments(list(rest))  # what is wrong with them is better known before a broker is asked
+            return bind, (exchange, queue, *rest)
+        case "unbind", exchange, queue, *rest if len(rest) <= 1:
+            return unbind, (exchange, queue, *rest)
+        case "list", type:
+            if type not in _TYPES:
+                raise click.UsageError(f"there is nothing of type {type!r}; there are: {', '.join(_TYPES)}")
+            return listing, (type,)
+        case _:
+            raise click.UsageError(f"{' '.join(words)!r} is not a command, or has too many or too few words")
+
+
+# ---- the work: questions to the broker, and what they come to
+
+
+async def overview(task: Task) -> dict[str, Any]:
+    """Counts by type of exchange, and of queues."""
+    exchanges_, queues_ = await task.items("exchange"), await task.items("queue")
+    return {
+        "exchanges": {
+            type: sum(item["exchangeType"] == type for item in exchanges_) for type in ("topic", "headers", "fanout", "direct")
+        },
+        "totalExchanges": len(exchanges_),
+        "totalQueues": len(queues_),
+        "durable": sum(bool(item["durable"]) for item in queues_),
+    }
+
+
+async def exchanges(task: Task) -> list[dict[str, Any]]:
+    """All exchanges, or those that match; with -r, their bindings in `boundQueues`."""
+    return await _with_bindings(task, "exchange", "boundQueues")
+
+
+async def queues(task: Task) -> list[dict[str, Any]]:
+    """All queues, or those that match; with -r, their bindings in `boundTo`."""
+    return await _with_bindings(task, "queue", "boundTo")
+
+
+async def _with_bindings(task: Task, type: str, field: str) -> list[dict[str, Any]]:
+    items = await task.items(type)
+    if task.words:
+        items = [item for item in items if fnmatch.fnmatchcase(str(item["name"]), task.words[0])]
+    if task.options["recursive"]:
+        bindings = await task.items("binding")
+        for item in items:
+            item[field] = [binding for binding in bindings if binding[type] == item["name"]]
+    return items
+
+
+def _definition(task: Task) -> dict[str, Any]:
+    """What add queue and add exchange have in common. Level and arguments go to the broker as they are."""
+    options = task.options
+    arguments: dict[str, Any] = dict(options["arguments"])
+    for option, (argument, type) in _ARGUMENTS.items():
+        if options[option] not in (None, False):
+            arguments[argument] = type(options[option])
+    body: dict[str, Any] = {"durable": options["durable"], "arguments": arguments}
+    if options["replicate"] is not None:
+        body["replicate"] = options["replicate"]
+    if options["alternate_exchange"] is not None:
+        body["alternateExchange"] = options["alternate_exchange"]
+    return body
+
+
+async def add_exchange(task: Task) -> dict[str, Any]:
+    """Make an exchange; what the broker says of it."""
+    type, name = task.words
+    return await task.ask("CREATE", "exchange", _definition(task) | {"exchangeType": type}, name)
+
+
+async def add_queue(task: Task) -> dict[str, Any]:
+    """Make a queue; what the broker says of it."""
+    return await task.ask("CREATE", "queue", _definition(task) | {"autoDelete": False, "exclusive": False}, task.words[0])
+
+
+async def del_exchange(task: Task) -> dict[str, Any]:
+    """Remove an exchange."""
+    return await task.ask("DELETE", "exchange", None, task.words[0])
+
+
+async def del_queue(task: Task) -> dict[str, Any]:
+    """Remove a queue; one with messages or consumers only by force."""
+    options = task.options
+    body = {
+        "ifEmpty": not (options["force"] or options["force_if_not_empty"]),
+        "ifUnused": not (options["force"] or options["force_if_used"]),
+    }
+    return await task.ask("DELETE", "queue", body, task.words[0])
+
+
+async def bind(task: Task) -> dict[str, Any]:
+    """Bind a queue to an exchange; on a headers exchange by `all|any N=V...`."""
+    exchange, queue, *rest = task.words
+    key, arguments = _binding_arguments(rest)
+    arguments |= task.options["arguments"]
+    body = {"exchange": exchange, "queue": queue, "key": key, "arguments": arguments}
+    answer = await task.ask("CREATE", "binding", body)
+    await _warn_of_unreplicated(task, exchange, queue)
+    return answer
+
+
+def _binding_arguments(rest: list[str]) -> tuple[str, dict[str, Any]]:
+    """The key, and what a headers binding matches. `all` or `any` may stand in the key's place."""
+    key = "" if not rest or (rest[0] in ("all", "any") and len(rest) != 2) else rest.pop(0)
+    if not rest:
+        return key, {}
+    match, *pairs = rest
+    if match not in ("all", "any"):
+        raise click.UsageError(f"after the key comes all or any for a headers exchange, not {match!r}")
+    wrong = next((pair for pair in pairs if "=" not in pair.lstrip("=")), None)
+    if wrong is not None:
+        raise click.UsageError(f"{wrong!r} is not N=V, as in: bind EXCHANGE QUEUE KEY any colour=red")
+    return key, {"x-match": match} | dict(map(_argument, pairs))
+
+
+async def _warn_of_unreplicated(task: Task, exchange: str, queue: str) -> None:
+    """Messages of a replicated queue may come through a binding that a new primary does not have."""
+    found = [next(iter(await task.items("queue", queue)), {}), next(iter(await task.items("exchange", exchange)), {})]
+    levels = [item.get("replicate") for item in found]
+    if levels[0] in _REPLICATED and levels[1] not in _REPLICATED:
+        warn(
+            f"queue {queue!r} is replicated, but exchange {exchange!r} is not, so the binding will be missing after a failover; "
+            f"make the exchange with --replicate {levels[0]}"
+        )
+
+
+async def unbind(task: Task) -> dict[str, Any]:
+    """Remove a binding."""
+    exchange, queue, *key = task.words
+    return await task.ask("DELETE", "binding", {"exchange": exchange, "queue": queue, "key": key[0] if key else ""})
+
+
+async def listing(task: Task) -> list[dict[str, Any]]:
+    """Everything of a type, with all its properties or those asked for."""
+    items = await task.items(task.words[0])
+    wanted = task.options["properties"]
+    return [{field: value for field, value in item.items() if not wanted or field in wanted} for item in items]
+
+
+# ---- printing
+
+
+def _show_overview(counts: dict[str, Any], options: dict[str, Any]) -> None:
+    lines = [("Total Exchanges", counts["totalExchanges"]), *counts["exchanges"].items()]
+    lines += [("Total Queues", counts["totalQueues"]), ("durable", counts["durable"])]
+    lines += [("non-durable", counts["totalQueues"] - counts["durable"])]
+    for label, number in lines:
+        if label == "Total Queues":
+            click.echo()
+        click.echo(f"{label:>15}: {number}")
+
+
+def _attributes(item: dict[str, Any]) -> str:
+    """An object's properties as the options that would make it."""
+    parts = ["--durable"] if item.get("durable") else []
+    parts += [f"--{option}" for option, field in (("auto-del", "autoDelete"), ("excl", "exclusive")) if item.get(field)]
+    parts += [f"--replicate={item['replicate']}"] if item.get("replicate") in _REPLICATED else []
+    parts += [f"--alternate-exchange={item['alternateExchange']}"] if item.get("alternateExchange") else []
+    option_of = {argument: option.replace("_", "-") for option, (argument, _) in _ARGUMENTS.items()}
+    for name, value in sorted((item.get("arguments") or {}).items()):
+        parts.append(f"--{option_of[name]}={value}" if name in option_of else f"--argument {name}={value}")
+    return " ".join(parts)
+
+
+def _show_exchanges(items: list[dict[str, Any]], options: dict[str, Any]) -> None:
+    if options["recursive"]:
+        for item in items:
+            click.echo(f"Exchange '{item['name']}' ({item['exchangeType']})")
+            _show_bindings(item["boundQueues"], "queue")
+        return
+    _show_list(("Type", "Exchange Name"), [(item["exchangeType"], item["name"], _attributes(item)) for item in items])
+
+
+def _show_queues(items: list[dict[str, Any]], options: dict[str, Any]) -> None:
+    if options["recursive"]:
+        for item in items:
+            click.echo(f"Queue '{item['name']}'")
+            _show_bindings(item["boundTo"], "exchange")
+        return
+    _show_list(("Queue Name",), [(item["name"], _attributes(item)) for item in items])
+
+
+def _show_bindings(bindings: list[dict[str, Any]], other: str) -> None:
+    for binding in bindings:
+        arguments = f" {binding['arguments']}" if binding.get("arguments") else ""
+        name = binding[other] or "''"
+        click.echo(f"    bind [{binding['key']}] => {name}{arguments}")
+
+
+def _show_list(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+    """Names in columns, attributes behind them."""
+    headings = (*headings, "Attributes")
+    widths = [max(len(row[i]) for row in [headings, *rows]) for i in range(len(headings) - 1)]
+    lines = [
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]) for row in [headings, *rows]
+    ]
+    click.echo(lines[0])
+    click.echo("=" * max(65, *map(len, lines)))
+    for line in lines[1:]:
+        click.echo(line.rstrip())
+
+
+def _show_listing(items: list[dict[str, Any]], options: dict[str, Any]) -> None:
+    fields = list(dict.fromkeys(field for item in items for field in item))
+    if fields:
+        show_table("", [Column(field, field, text) for field in fields], items)
+
+
+_SHOW: dict[Any, Callable[[Any, dict[str, Any]], None]] = {
+    overview: _show_overview,
+    exchanges: _show_exchanges,
+    queues: _show_queues,
+    listing: _show_listing,
+}
+
+
+def main() -> None:
+    """The console script."""
+    _exit.end(NAME, command)
+
+
+if __name__ == "__main__":
+    main()

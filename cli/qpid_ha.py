@@ -1,0 +1,344 @@
+"""`qpid-ha`: look at a cluster, and change who leads it.
+
+Every command speaks to the broker that -b names, a backup too; with several addresses to the primary among them. `--all` asks
+every member. Nothing here can harm the data: a promotion is decided by the brokers' votes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from broker.core import urls
+from cli import _exit, _options
+from cli._options import Target
+from cli._output import Column, show_json, show_table, text
+
+NAME = "qpid-ha"
+STATUSES = ("joining", "catchup", "ready", "recovering", "active", "standalone")
+
+
+@click.group(context_settings=_options.CONTEXT)
+@click.version_option(_options.VERSION, prog_name=NAME)
+def command() -> None:
+    """Look at a cluster of brokers, and change who leads it."""
+
+
+def _command(name: str) -> Callable[[Callable[..., Any]], click.Command]:
+    """A command that talks to a broker."""
+
+    def make(function: Callable[..., Any]) -> click.Command:
+        return command.command(name)(_options.connection_options(function))
+
+    return make
+
+
+async def _ask(target: Target, reactor: Any, operation: str, type: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    """One request over a connection of its own."""
+    client = await target.connect(reactor)
+    answer = await client.request(operation, type, body=body, timeout_s=target.timeout_s)
+    await client.close()
+    return answer
+
+
+async def _view(target: Target, reactor: Any) -> dict[str, Any]:
+    """What the broker says of itself."""
+    items = (await _ask(target, reactor, "QUERY", "ha")).get("items") or [{}]
+    return dict(items[0])
+
+
+async def _views(target: Target, reactor: Any) -> list[dict[str, Any]]:
+    """What every member says of itself, in their order; of those that cannot be reached, `error`."""
+    from twisted.internet.defer import DeferredList, ensureDeferred
+
+    from broker.client import ClientError
+
+    url = target.url
+    if len(url.addresses) == 1:
+        known = str((await _view(target, reactor)).get("brokersUrl") or "")
+        url = urls.parse(known) if known else url
+    everyone = Target(urls.Url(url.addresses, target.url.user, target.url.password), target.timeout_s, target.mechanism, True)
+    results: list[tuple[bool, Any]] = await DeferredList(
+        [ensureDeferred(_view(one, reactor)) for one in everyone.each()], consumeErrors=True
+    )
+    views: list[dict[str, Any]] = []
+    for name, (succeeded, result) in zip(url.names, results, strict=True):
+        if not succeeded and not isinstance(result.value, ClientError):
+            result.raiseException()
+        error = {} if succeeded else {"status": "", "error": str(result.value).removeprefix(f"{name}: ")}
+        views.append({"broker": name} | (result if succeeded else error))
+    return views
+
+
+@_command("ping")
+def ping(form: str, **given: Any) -> None:
+    """Check that the broker answers."""
+    target = _options.target(given, admin=True)
+    view = _exit.run(lambda reactor: _view(target, reactor))
+    if form == "json":
+        show_json({"broker": str(target.url), "alive": True, "status": view.get("status")})
+
+
+@_command("status")
+@click.option("--expect", type=click.Choice(STATUSES), help="Exit with 1 unless the broker's status is this.")
+@click.option("--is-primary", is_flag=True, help="Exit with 1 unless the broker is the primary.")
+@click.option("--all", "everyone", is_flag=True, help="Ask every member of the cluster.")
+def status(expect: str | None, is_primary: bool, everyone: bool, form: str, **given: Any) -> None:
+    """Print the broker's status: joining, catchup, ready, recovering, active or standalone."""
+    if (expect is not None) + is_primary + everyone > 1:
+        raise click.UsageError("--expect, --is-primary and --all exclude each other")
+    target = _options.target(given, admin=True)
+    if everyone:
+        _show_all(_exit.run(lambda reactor: _views(target, reactor)), form)
+        return
+    found = str(_exit.run(lambda reactor: _view(target, reactor)).get("status"))
+    if form == "json":
+        show_json({"status": found})
+    elif not is_primary:
+        click.echo(found)
+    if expect is not None and found != expect:
+        raise _exit.Refused(f"the broker is {found}, not {expect}")
+    if is_primary and found not in ("active", "recovering"):
+        raise _exit.Refused(f"the broker is {found}, not the primary")
+
+
+def _show_all(views: list[dict[str, Any]], form: str) -> None:
+    """A line for each member; exit code 3 when one of them cannot be reached."""
+    if form == "json":
+        show_json([{"broker": view["broker"], "status": view["status"], "error": view.get("error", "")} for view in views])
+    else:
+        for view in views:
+            click.echo(f"{view['broker']} {view['status'] or view['error']}")
+    if any("error" in view for view in views):
+        raise click.exceptions.Exit(_exit.UNREACHABLE)
+
+
+@_command("query")
+@click.option("--all", "everyone", is_flag=True, help="Ask every member of the cluster.")
+def query(everyone: bool, form: str, **given: Any) -> None:
+    """Print the broker's HA settings, its place in the log, and on the primary how far each backup lags."""
+    target = _options.target(given, admin=True)
+    if everyone:
+        views = _exit.run(lambda reactor: _views(target, reactor))
+    else:
+        views = [_exit.run(lambda reactor: _view(target, reactor))]
+    if form == "json":
+        show_json(views if everyone else views[0])
+    else:
+        for view in views:
+            _show_view(view, everyone)
+    if any("error" in view for view in views):
+        raise click.exceptions.Exit(_exit.UNREACHABLE)
+
+
+def _show_view(view: dict[str, Any], named: bool) -> None:
+    if named:
+        click.echo(view["broker"])
+    if "error" in view:
+        click.echo(f"  {view['error']}")
+        return
+    fields = (
+        ("Status", "status"),
+        ("Broker ID", "brokerId"),
+        ("Brokers URL", "brokersUrl"),
+        ("Public URL", "publicUrl"),
+        ("Replicate", "replicateDefault"),
+        ("Primary", "primary"),
+        ("Epoch", "epoch"),
+        ("Index", "lastIndex"),
+        ("Committed", "commitIndex"),
+    )
+    for label, field in fields:
+        if field in view:
+            click.echo(f"{'  ' if named else ''}{label + ':':<20} {view[field]}".rstrip())
+    if view.get("status") in ("active", "recovering"):
+        columns = (
+            Column("member", "address", text),
+            Column("role", "role", text),
+            Column("state", "state", text),
+            Column("connected", "connected", lambda value: "yes" if value else "no"),
+            Column("index", "ackedIndex", text, number=True),
+            Column("lag", "lagRecords", text, number=True),
+            Column("lagBytes", "lagBytes", text, number=True),
+            Column("lagMs", "lagMs", lambda value: f"{float(value or 0):.0f}", number=True),
+        )
+        show_table("Lag:", columns, view.get("members") or [])
+
+
+def _show_promoted(answer: dict[str, Any], broker: str, form: str) -> None:
+    if form == "json":
+        show_json({"broker": broker} | answer)
+    else:
+        took = f" in {float(answer['duration_ms']):.0f} ms" if "duration_ms" in answer else ""
+        click.echo(f"{broker} is {answer.get('status', 'active')} in epoch {answer.get('epoch', '?')}{took}")
+
+
+@_command("promote")
+@click.option("--cluster-manager", is_flag=True, help="Taken for the sake of old scripts; makes no difference.")
+def promote(cluster_manager: bool, form: str, **given: Any) -> None:
+    """Make the broker the primary.
+
+    The brokers vote on it: one that has not the newest log, or no majority, is refused. When there is a healthy primary, it hands
+    over without loss.
+    """
+    target = _options.target(given, admin=True)
+    if len(target.url.addresses) != 1:
+        raise click.UsageError("name the one broker to promote with -b, or use switchover")
+    body = {"reason": "qpid-ha promote", "force_switchover": False, "timeout_s": target.timeout_s}
+    answer = _exit.run(lambda reactor: _ask(target, reactor, "PROMOTE", "ha", body))
+    _show_promoted(answer, target.url.names[0], form)
+
+
+@_command("switchover")
+@click.option("--candidate", metavar="BROKER", help="The backup to take over; by default the one with the most of the log.")
+def switchover(candidate: str | None, form: str, **given: Any) -> None:
+    """Let the primary hand over to a backup, without loss."""
+    target = _options.target(given, admin=True)
+    chosen = urls.parse(candidate) if candidate else None
+    if chosen is not None and len(chosen.addresses) != 1:
+        raise click.UsageError("--candidate takes one broker")
+
+    async def hand_over(reactor: Any) -> tuple[str, dict[str, Any]]:
+        views = await _views(target, reactor)
+        primary = next((view for view in views if view["status"] == "active"), None)
+        if primary is None:
+            told = ", ".join(f"{view['broker']} ({view['status'] or view['error']})" for view in views)
+            raise _exit.Refused(f"there is no primary to hand over: {told}")
+        address = _candidate(views, chosen.addresses[0] if chosen else None)
+        taker = Target(urls.Url((address,), target.url.user, target.url.password), target.timeout_s, target.mechanism, True)
+        body = {"reason": "planned switchover", "force_switchover": True, "timeout_s": target.timeout_s}
+        return address.name, await _ask(taker, reactor, "PROMOTE", "ha", body)
+
+    name, answer = _exit.run(hand_over)
+    _show_promoted(answer, name, form)
+
+
+def _candidate(views: list[dict[str, Any]], wanted: urls.Address | None) -> urls.Address:
+    """Who takes over: the broker that is wanted, else the ready backup with the longest log, by its name among equals."""
+    ready = [view for view in views if view["status"] == "ready"]
+    if wanted is not None:
+        view = next((view for view in views if view["broker"] == wanted.name), None)
+        if view is None:
+            raise _exit.Refused(f"{wanted.name} is no member; there are: {', '.join(view['broker'] for view in views)}")
+        if view["status"] == "active":
+            raise _exit.Refused(f"{wanted.name} is the primary already")
+        if view["status"] != "ready":
+            raise _exit.Refused(f"{wanted.name} is {view['status'] or view['error']}, not ready")
+        return wanted
+    if not ready:
+        raise _exit.Refused("no backup is ready to take over; qpid-ha status --all shows what each is doing")
+    best = max(sorted(ready, key=lambda view: str(view["broker"])), key=lambda view: int(view.get("lastIndex") or 0))
+    return urls.parse(str(best["broker"])).addresses[0]
+
+
+@_command("history")
+def history(form: str, **given: Any) -> None:
+    """Print who was the primary when, and why."""
+    target = _options.target(given, admin=True)
+    items = list(_exit.run(lambda reactor: _ask(target, reactor, "QUERY", "history")).get("items") or [])
+    if form == "json":
+        show_json(items)
+        return
+    columns = (
+        Column("time", "ts", text),
+        Column("epoch", "epoch", text, number=True),
+        Column("primary", "primary", text),
+        Column("gapMs", "gap_ms", lambda value: "" if value is None or value < 0 else f"{value:.0f}", number=True),
+        Column("reason", "reason", text),
+    )
+    show_table("Primaries:", columns, items)
+
+
+def _membership(name: str, operation: str, summary: str) -> None:
+    """add-broker and remove-broker differ in one word."""
+
+    @_command(name)
+    @click.argument("address")
+    def change(address: str, form: str, **given: Any) -> None:
+        target = _options.target(given, admin=True)
+        member = urls.parse(address)
+        if len(member.addresses) != 1:
+            raise click.UsageError("name one broker, host:port")
+        body = {"address": member.names[0]}
+        _exit.run(lambda reactor: _ask(target, reactor, operation, "ha", body))
+        if form == "json":
+            show_json(body | {"done": True})
+
+    change.help = summary
+
+
+_membership("add-broker", "ADD-BROKER", "Make the broker at ADDRESS a member of the cluster. Ask the primary.")
+_membership("remove-broker", "REMOVE-BROKER", "Take the broker at ADDRESS out of the cluster. Ask the primary.")
+
+
+@_command("store-info")
+@_options.data_dir_option
+def store_info(data_dir: Path | None, form: str, **given: Any) -> None:
+    """Print what a broker's store holds: after an outage of all, the store with the highest epoch and index is the newest.
+
+    With --data-dir the folder itself is looked at, whether its broker runs or not; else the broker is asked.
+    """
+    if data_dir is None:
+        target = _options.target(given, admin=True)
+        view = _exit.run(lambda reactor: _view(target, reactor))
+        found = {field: view.get(field) for field in ("brokerId", "clusterId", "epoch", "lastEpoch", "lastIndex", "commitIndex")}
+        found |= dict(view.get("store") or {})
+    else:
+        found = _inspected(data_dir)
+    if form == "json":
+        show_json(found)
+        return
+    logs = found.pop("logs", [])
+    for field, value in found.items():
+        click.echo(f"{field + ':':<20} {text(value)}".rstrip())
+    if logs:
+        show_table("Logs:", [Column(field, field, text, number=field not in ("name", "voted_for")) for field in logs[0]], logs)
+
+
+def _inspected(data_dir: Path) -> dict[str, Any]:
+    from broker.disk import store
+    from broker.disk.durable import DamagedStore, StorageError
+
+    try:
+        return asdict(store.inspect(data_dir))
+    except (FileNotFoundError, DamagedStore, StorageError, OSError) as error:
+        raise _exit.Refused(f"{data_dir}: {error}") from None
+
+
+@command.command("help")
+@click.argument("name", required=False, type=str)
+@click.pass_context
+def help_(context: click.Context, name: str | None) -> None:
+    """Print the help of a command, or of all briefly."""
+    parent = context.parent
+    assert parent is not None
+    if name is None:
+        click.echo(parent.get_help())
+        return
+    found = command.commands.get(name)
+    if found is None:
+        raise click.UsageError(f"there is no command {name!r}; there are: {', '.join(command.commands)}")
+    click.echo(click.Context(found, info_name=name, parent=parent).get_help())
+
+
+@command.command("help-all")
+@click.pass_context
+def help_all(context: click.Context) -> None:
+    """Print the help of every command."""
+    parent = context.parent
+    assert parent is not None
+    texts = [click.Context(one, info_name=name, parent=parent).get_help() for name, one in command.commands.items()]
+    click.echo("\n\n".join([parent.get_help(), *texts]))
+
+
+def main() -> None:
+    """The console script."""
+    _exit.end(NAME, command)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,223 @@
+"""`qpid-stat`: what a broker is doing, as tables: the broker itself, its connections, exchanges, queues, subscriptions.
+
+One kind of table a call; columns and layout are those of Apache Qpid's tool of that name, so that scripts go on reading them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from cli import _exit, _options
+from cli._output import Column, count, counting, duration, flag, show_json, show_table, text
+
+NAME = "qpid-stat"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of table."""
+
+    type: str
+    title: str
+    columns: tuple[Column, ...]
+
+
+def _connection_table() -> Kind:
+    return Kind(
+        "connection",
+        "Connections",
+        (
+            Column("connection", "address", text),
+            Column("cproc", "processName", text),
+            Column("cpid", "processId", text),
+            Column("mech", "mechanism", text),
+            Column("auth", "user", text),
+            Column("connected", "connected_s", duration, number=True),
+            Column("idle", "idle_s", duration, number=True),
+            counting("msgIn", "messagesIn"),
+            counting("msgOut", "messagesOut"),
+        ),
+    )
+
+
+KINDS = {
+    "general": Kind(
+        "broker",
+        "Broker Summary:",
+        (
+            Column("uptime", "uptime_s", duration),
+            Column("cluster", "cluster", lambda value: str(value or "<standalone>")),
+            counting("connections", "connections"),
+            counting("sessions", "sessions"),
+            counting("exchanges", "exchanges"),
+            counting("queues", "queues"),
+        ),
+    ),
+    "connections": _connection_table(),
+    "exchanges": Kind(
+        "exchange",
+        "Exchanges",
+        (
+            Column("exchange", "name", text),
+            Column("type", "exchangeType", text),
+            Column("dur", "durable", flag),
+            counting("bind", "bindings"),
+            counting("msgIn", "messagesIn"),
+            counting("msgOut", "messagesRouted"),
+            counting("msgDrop", "messagesDropped"),
+        ),
+    ),
+    "queues": Kind(
+        "queue",
+        "Queues",
+        (
+            Column("queue", "name", text),
+            Column("dur", "durable", flag),
+            Column("autoDel", "autoDelete", flag),
+            Column("excl", "exclusive", flag),
+            counting("msg", "messages"),
+            counting("msgIn", "messagesIn"),
+            counting("msgOut", "messagesOut"),
+            counting("bytes", "bytes"),
+            counting("bytesIn", "bytesIn"),
+            counting("bytesOut", "bytesOut"),
+            counting("cons", "consumers"),
+            counting("bind", "bindings"),
+        ),
+    ),
+    "subscriptions": Kind(
+        "subscription",
+        "Subscriptions",
+        (
+            Column("subscr", "id", text),
+            Column("queue", "queue", text),
+            Column("conn", "connection", text),
+            Column("procName", "processName", text),
+            Column("procId", "processId", text),
+            Column("browse", "browse", flag),
+            Column("acked", "acknowledged", flag),
+            Column("excl", "exclusive", flag),
+            Column("creditMode", "creditMode", text),
+            counting("delivered", "delivered"),
+            counting("sessUnacked", "unacked"),
+        ),
+    ),
+}
+_SHORT = {"general": "-g", "connections": "-c", "exchanges": "-e", "queues": "-q", "subscriptions": "-u"}
+
+
+def _kind_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    for name, short in reversed(_SHORT.items()):
+        function = click.option(short, f"--{name}", "kinds", flag_value=name, multiple=True, help=f"Show the {name}.")(function)
+    return function
+
+
+@click.command(context_settings=_options.CONTEXT)
+@_kind_options
+@click.argument("queue", required=False)
+@click.option("-S", "--sort-by", metavar="COLUMN", help="Sort by this column.")
+@click.option("-I", "--increasing", is_flag=True, help="Sort upwards instead of downwards.")
+@click.option("-L", "--limit", metavar="N", type=click.IntRange(0), default=50, show_default=True, help="Show at most N rows.")
+@_options.ha_admin_option
+@_options.connection_options
+@click.version_option(_options.VERSION, prog_name=NAME)
+def command(
+    kinds: tuple[str, ...],
+    queue: str | None,
+    sort_by: str | None,
+    increasing: bool,
+    limit: int,
+    ha_admin: bool,
+    form: str,
+    **given: Any,
+) -> None:
+    """Show what a broker is doing: -g the broker, -c connections, -e exchanges, -q queues, -u subscriptions.
+
+    With -q and the name of a queue, all about that one.
+    """
+    if len(set(kinds)) != 1:
+        raise click.UsageError(f"say which table to show, one of {', '.join(_SHORT.values())}")
+    if queue is not None and kinds[0] != "queues":
+        raise click.UsageError(f"only -q takes the name of a queue, not {_SHORT[kinds[0]]}")
+    kind = KINDS[kinds[0]]
+    if sort_by is not None and sort_by not in [column.heading for column in kind.columns]:
+        raise click.UsageError(f"there is no column {sort_by!r}; there are: {', '.join(c.heading for c in kind.columns)}")
+    target = _options.target(given, admin=ha_admin)
+
+    async def ask(reactor: Any) -> list[dict[str, Any]]:
+        client = await target.connect(reactor)
+        body = {"name": queue} if queue is not None else None
+        answer = await client.request("QUERY", kind.type, body=body, timeout_s=target.timeout_s)
+        await client.close()
+        return list(answer.get("items") or [])
+
+    items = _sorted(_exit.run(ask), kind.columns, sort_by, increasing)[: limit or None]
+    if form == "json":
+        show_json(items)
+    elif queue is not None:
+        _show_queue(items, queue)
+    else:
+        show_table(kind.title, kind.columns, items)
+
+
+def _sorted(
+    items: list[dict[str, Any]], columns: Sequence[Column], heading: str | None, increasing: bool
+) -> list[dict[str, Any]]:
+    """By that column, the largest first unless `increasing`; as the broker gave them without one."""
+    if heading is None:
+        return items
+    column = next(column for column in columns if column.heading == heading)
+    numeric = column.number or column.write is duration
+
+    def key(item: dict[str, Any]) -> Any:
+        value = item.get(column.field)
+        return (value or 0) if numeric else column.write(value)
+
+    return sorted(items, key=key, reverse=not increasing)
+
+
+def _show_queue(items: list[dict[str, Any]], name: str) -> None:
+    """All about one queue: its properties, its arguments, its counters."""
+    if not items:
+        raise _exit.Refused(f"there is no queue named {name!r}")
+    (item,) = items[:1]
+    properties = (
+        Column("Name", "name", text),
+        Column("Durable", "durable", flag),
+        Column("AutoDelete", "autoDelete", flag),
+        Column("Exclusive", "exclusive", flag),
+        Column("Replicate", "replicate", text),
+        counting("Consumers", "consumers"),
+        counting("Bindings", "bindings"),
+    )
+    show_table("Properties:", properties, [item])
+    optional = dict(item.get("arguments") or {}) | (
+        {"alternate-exchange": item["alternateExchange"]} if item.get("alternateExchange") else {}
+    )
+    click.echo()
+    columns = (Column("Property", "property", text), Column("Value", "value", text))
+    show_table("Optional Properties:", columns, [{"property": key, "value": value} for key, value in sorted(optional.items())])
+    statistics = [
+        {"statistic": label, "messages": item.get(messages, 0), "bytes": item.get(nbytes, 0)}
+        for label, messages, nbytes in (
+            ("queue-depth", "messages", "bytes"),
+            ("total-enqueues", "messagesIn", "bytesIn"),
+            ("total-dequeues", "messagesOut", "bytesOut"),
+        )
+    ]
+    click.echo()
+    whole = Column("Messages", "messages", str, number=True), Column("Bytes", "bytes", count, number=True)
+    show_table("Statistics:", (Column("Statistic", "statistic", text), *whole), statistics)
+
+
+def main() -> None:
+    """The console script."""
+    _exit.end(NAME, command)
+
+
+if __name__ == "__main__":
+    main()

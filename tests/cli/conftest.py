@@ -1,0 +1,18 @@
+"""Responders that stand for brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from tests.broker.management_peer import running_peer
+
+
+@pytest.fixture(scope="module")
+def peers() -> Iterator[Any]:
+    """Start responders with `peers(**given)`; they are gone after the module."""
+    with ExitStack() as stack:
+        yield lambda **given: stack.enter_context(running_peer(**given))

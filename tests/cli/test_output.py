@@ -1,0 +1,68 @@
+"""Tables and numbers as Apache Qpid's tools write them."""
+
+from __future__ import annotations
+
+import pytest
+
+from cli._output import Column, count, counting, duration, flag, table
+
+COLUMNS = (Column("queue", "name"), Column("dur", "durable", flag), counting("msg", "messages"))
+ITEMS = [{"name": "a.long.queue", "durable": True, "messages": 7}, {"name": "b", "durable": False, "messages": 12_345}]
+
+
+def test_a_table_has_title_headings_a_rule_and_rows() -> None:
+    assert table("Queues", COLUMNS, ITEMS).splitlines() == [
+        "Queues",
+        "  queue         dur  msg",
+        "  " + "=" * 24,
+        "  a.long.queue  Y        7",
+        "  b                  12.3k",
+    ]
+
+
+def test_a_table_without_rows_still_shows_its_columns() -> None:
+    assert table("Queues", COLUMNS, []).splitlines()[1] == "  queue  dur  msg"
+
+
+def test_in_a_narrow_window_each_row_is_a_block() -> None:
+    """Breaks when lines wrap and columns cannot be told apart."""
+    assert table("Queues", COLUMNS, ITEMS, width=20).splitlines() == [
+        "Queues",
+        "",
+        "  queue: a.long.queue",
+        "  dur:   Y",
+        "  msg:   7",
+        "",
+        "  queue: b",
+        "  dur:",
+        "  msg:   12.3k",
+    ]
+
+
+def test_a_table_that_fits_stays_a_table() -> None:
+    assert table("Queues", COLUMNS, ITEMS, width=26) == table("Queues", COLUMNS, ITEMS)
+
+
+@pytest.mark.parametrize(
+    "number, written",
+    [
+        (None, "0"),
+        (0, "0"),
+        (999, "999"),
+        (1_000, "1.00k"),
+        (12_345, "12.3k"),
+        (123_456, "123k"),
+        (7_180_000, "7.18m"),
+        (2_500_000_000, "2.50g"),
+        (4_000_000_000_000, "4000g"),
+    ],
+)
+def test_large_numbers_are_short(number: int | None, written: str) -> None:
+    assert count(number) == written
+
+
+@pytest.mark.parametrize(
+    "seconds, written", [(None, "0s"), (3.7, "3s"), (63, "1m 3s"), (3600, "1h 0m 0s"), (8_382_461, "97d 0h 27m 41s")]
+)
+def test_durations_begin_with_their_largest_unit(seconds: float | None, written: str) -> None:
+    assert duration(seconds) == written

@@ -1,0 +1,200 @@
+"""`qpid-config`: words and options become requests; what the broker has becomes lists."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.running import run
+
+EXCHANGES = [
+    {"name": "", "exchangeType": "direct", "durable": True, "replicate": "configuration"},
+    {"name": "news", "exchangeType": "topic", "durable": False, "replicate": "none"},
+    {"name": "orders", "exchangeType": "topic", "durable": False, "replicate": "all"},
+]
+QUEUES = [
+    {
+        "name": "jobs",
+        "durable": True,
+        "replicate": "all",
+        "arguments": {"qpid.max_count": 9, "x": 1},
+        "alternateExchange": "dead",
+    },
+    {"name": "mail", "durable": False, "replicate": "none", "arguments": {}},
+]
+BINDINGS = [
+    {"exchange": "", "queue": "jobs", "key": "jobs", "arguments": {}},
+    {"exchange": "news", "queue": "jobs", "key": "eu.#", "arguments": {}},
+]
+
+
+@pytest.fixture(scope="module")
+def broker(peers: Any) -> Any:
+    return peers(items={"exchange": EXCHANGES, "queue": QUEUES, "binding": BINDINGS})
+
+
+@pytest.fixture
+def asked(peers: Any, tmp_path: Path) -> Any:
+    """Run qpid-config with these words, and give the one change that it asked the broker for."""
+
+    def ask(*words: str) -> Any:
+        record = tmp_path / "requests"
+        broker = peers(items={"exchange": EXCHANGES, "queue": QUEUES, "binding": BINDINGS}, record=str(record))
+        ran = run("qpid-config", *words, "-b", broker.name)
+        assert (ran.status, ran.err) == (0, "")
+        (change,) = [one for one in map(json.loads, record.read_text().splitlines()) if not one["what"].startswith("QUERY")]
+        return change["what"], change["name"], change["body"]
+
+    return ask
+
+
+def test_without_words_there_is_an_overview(broker: Any) -> None:
+    assert run("qpid-config", "-b", broker.name).out.splitlines() == [
+        "Total Exchanges: 3",
+        "          topic: 2",
+        "        headers: 0",
+        "         fanout: 0",
+        "         direct: 1",
+        "",
+        "   Total Queues: 2",
+        "        durable: 1",
+        "    non-durable: 1",
+    ]
+
+
+def test_queues_are_listed_with_the_options_that_would_make_them(broker: Any) -> None:
+    lines = run("qpid-config", "-b", broker.name, "queues").out.splitlines()
+    assert (lines[0].split(), set(lines[1])) == (["Queue", "Name", "Attributes"], {"="})
+    assert lines[2].split() == [
+        *("jobs", "--durable", "--replicate=all", "--alternate-exchange=dead", "--max-queue-count=9", "--argument", "x=1")
+    ]
+    assert lines[3] == "mail"
+
+
+def test_lists_are_filtered_by_name(broker: Any) -> None:
+    lines = run("qpid-config", "-b", broker.name, "exchanges", "n*").out.splitlines()
+    assert [line.split() for line in lines[2:]] == [["topic", "news"]]
+
+
+def test_bindings_are_shown_from_both_sides(broker: Any) -> None:
+    queues = run("qpid-config", "queues", "-r", "-b", broker.name).out.splitlines()
+    assert queues == ["Queue 'jobs'", "    bind [jobs] => ''", "    bind [eu.#] => news", "Queue 'mail'"]
+    exchanges = run("qpid-config", "exchanges", "news", "-r", "-b", broker.name).out.splitlines()
+    assert exchanges == ["Exchange 'news' (topic)", "    bind [eu.#] => jobs"]
+
+
+def test_a_queue_is_made_with_level_limits_and_arguments(asked: Any) -> None:
+    """Breaks when an option is taken and then not passed on."""
+    options = ["--replicate", "all", "--durable", "--max-queue-count", "9", "--argument", "a=b", "--argument", "n=-3"]
+    assert asked("add", "queue", "jobs", *options, "--alternate-exchange", "dead") == (
+        "CREATE queue",
+        "jobs",
+        {
+            "durable": True,
+            "autoDelete": False,
+            "exclusive": False,
+            "replicate": "all",
+            "alternateExchange": "dead",
+            "arguments": {"qpid.max_count": 9, "a": "b", "n": -3},
+        },
+    )
+
+
+def test_without_a_level_the_brokers_default_holds(asked: Any) -> None:
+    """Breaks when the tool says "none" where the user has said nothing."""
+    assert "replicate" not in asked("add", "queue", "plain")[2]
+
+
+def test_what_the_broker_may_not_know_is_passed_on_for_it_to_refuse(asked: Any) -> None:
+    assert asked("add", "queue", "r", "--limit-policy", "ring")[2]["arguments"] == {"qpid.policy_type": "ring"}
+
+
+def test_the_brokers_refusal_is_the_line_that_is_printed(peers: Any) -> None:
+    broker = peers(answers={"CREATE queue": [501, "queue 'r': the policy 'ring' is not available", None]})
+    ran = run("qpid-config", "add", "queue", "r", "--limit-policy", "ring", "-b", broker.name)
+    assert (ran.status, ran.err) == (1, "qpid-config: queue 'r': the policy 'ring' is not available\n")
+
+
+def test_an_exchange_is_made_of_its_type(asked: Any) -> None:
+    what, name, body = asked("add", "exchange", "topic", "news", "--replicate", "configuration")
+    assert (what, name, body["exchangeType"], body["replicate"]) == ("CREATE exchange", "news", "topic", "configuration")
+
+
+@pytest.mark.parametrize(
+    "options, empty, unused",
+    [
+        ([], True, True),
+        (["--force"], False, False),
+        (["--force-if-not-empty"], False, True),
+        (["--force-if-used"], True, False),
+    ],
+)
+def test_a_queue_in_use_is_removed_by_force_alone(asked: Any, options: list[str], empty: bool, unused: bool) -> None:
+    assert asked("del", "queue", "jobs", *options) == ("DELETE queue", "jobs", {"ifEmpty": empty, "ifUnused": unused})
+
+
+def test_an_exchange_is_removed(asked: Any) -> None:
+    assert asked("del", "exchange", "news") == ("DELETE exchange", "news", None)
+
+
+@pytest.mark.parametrize(
+    "words, key, arguments",
+    [
+        (["eu.#"], "eu.#", {}),
+        ([], "", {}),
+        (["k", "all", "a=1", "b=x"], "k", {"x-match": "all", "a": 1, "b": "x"}),
+        (["any", "a=1", "b=2"], "", {"x-match": "any", "a": 1, "b": 2}),
+        (["all"], "", {"x-match": "all"}),
+    ],
+)
+def test_bindings_are_made_with_key_or_headers(asked: Any, words: list[str], key: str, arguments: dict[str, Any]) -> None:
+    body = {"exchange": "orders", "queue": "jobs", "key": key, "arguments": arguments}
+    assert asked("bind", "orders", "jobs", *words) == ("CREATE binding", None, body)
+
+
+def test_a_binding_is_removed(asked: Any) -> None:
+    assert asked("unbind", "news", "jobs", "eu.#") == (
+        "DELETE binding",
+        None,
+        {"exchange": "news", "queue": "jobs", "key": "eu.#"},
+    )
+
+
+def test_binding_a_replicated_queue_to_an_unreplicated_exchange_warns(broker: Any) -> None:
+    """Breaks when the loss of a binding comes as a surprise after the first failover."""
+    ran = run("qpid-config", "bind", "news", "jobs", "k", "-b", broker.name)
+    assert ran.status == 0
+    assert ran.err.startswith("warning: queue 'jobs' is replicated, but exchange 'news' is not")
+    assert run("qpid-config", "bind", "news", "mail", "k", "-b", broker.name).err == ""
+
+
+def test_anything_is_listed_by_its_properties(broker: Any) -> None:
+    out = run("qpid-config", "list", "queue", "--show-property", "name", "-b", broker.name).out
+    assert out.split() == ["name", "====", "jobs", "mail"]
+
+
+def test_json_is_what_the_broker_said(broker: Any) -> None:
+    assert json.loads(run("qpid-config", "queues", "-b", broker.name, "--format", "json").out) == QUEUES
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["dance"],
+        ["add", "queue"],
+        ["add", "exchange", "round", "x"],
+        ["bind", "e"],
+        ["bind", "e", "q", "k", "some", "a=1"],
+        ["bind", "e", "q", "k", "all", "a"],
+        ["list", "cats"],
+        ["queues", "a", "b"],
+        ["add", "queue", "q", "--max-queue-count", "many"],
+        ["add", "queue", "q", "--argument", "=1"],
+    ],
+)
+def test_wrong_usage_ends_with_2_before_any_broker_is_asked(words: list[str]) -> None:
+    ran = run("qpid-config", *words, "-b", "127.0.0.1:1")
+    assert (ran.status, ran.out) == (2, "")

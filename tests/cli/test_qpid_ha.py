@@ -1,0 +1,207 @@
+"""`qpid-ha` as an operator and his scripts use it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.cli.running import run
+
+PRIMARY = {
+    "status": "active",
+    "brokerId": "6e1f",
+    "brokersUrl": "",
+    "publicUrl": "amqp:vip",
+    "replicateDefault": "all",
+    "epoch": 4,
+    "lastIndex": 120,
+    "commitIndex": 119,
+    "members": [
+        {
+            "address": "a:1",
+            "role": "voter",
+            "connected": True,
+            "ackedIndex": 118,
+            "lagRecords": 2,
+            "lagBytes": 900,
+            "lagMs": 3.2,
+            "state": "ready",
+        }
+    ],
+    "store": {"segments": 2, "bytes": 4096, "checkpointIndex": 7},
+}
+READY = {"status": "ready", "epoch": 4, "lastIndex": 118, "primary": "a:1"}
+NOWHERE = "127.0.0.1:1"
+
+
+@pytest.fixture(scope="module")
+def primary(peers: Any) -> Any:
+    return peers(
+        ha=PRIMARY,
+        items={"history": [{"ts": "2026-01-02T03:04:05Z", "epoch": 4, "primary": "a:1", "reason": "start", "gap_ms": -1}]},
+    )
+
+
+@pytest.fixture(scope="module")
+def backup(peers: Any) -> Any:
+    return peers(ha=READY, refuse=True)
+
+
+def test_ping_says_nothing_and_ends_well(primary: Any) -> None:
+    assert run("qpid-ha", "ping", "-b", primary.name) == run("qpid-ha", "ping", "--broker", primary.name)
+    assert run("qpid-ha", "ping", "-b", primary.name).status == 0
+
+
+def test_without_a_broker_the_exit_code_is_3_and_the_line_says_why() -> None:
+    ran = run("qpid-ha", "ping", "-b", NOWHERE)
+    assert (ran.status, ran.out, ran.err) == (3, "", "qpid-ha: 127.0.0.1:1: connection refused\n")
+
+
+def test_status_is_one_word(primary: Any, backup: Any) -> None:
+    assert (run("qpid-ha", "status", "-b", primary.name).out, run("qpid-ha", "status", "-b", backup.name).out) == (
+        "active\n",
+        "ready\n",
+    )
+
+
+@pytest.mark.parametrize("options, code", [(["--expect", "ready"], 0), (["--expect", "active"], 1), (["--is-primary"], 1)])
+def test_what_is_expected_decides_the_exit_code(backup: Any, options: list[str], code: int) -> None:
+    """Breaks when a health check is told that all is well whatever the broker says."""
+    assert run("qpid-ha", "status", "-b", backup.name, *options).status == code
+
+
+def test_the_primary_is_primary(primary: Any) -> None:
+    assert run("qpid-ha", "status", "-b", primary.name, "--is-primary").status == 0
+
+
+def test_status_of_all_names_each_and_what_is_wrong(primary: Any, backup: Any) -> None:
+    ran = run("qpid-ha", "status", "-b", f"{primary.name},{backup.name},{NOWHERE}", "--all")
+    assert ran.out.splitlines() == [f"{primary.name} active", f"{backup.name} ready", f"{NOWHERE} connection refused"]
+    assert ran.status == 3
+
+
+def test_one_broker_tells_who_all_are(peers: Any, backup: Any) -> None:
+    knowing = peers(ha=PRIMARY | {"brokersUrl": f"amqp:{backup.name}"})
+    assert run("qpid-ha", "status", "-b", knowing.name, "--all").out == f"{backup.name} ready\n"
+
+
+def test_of_several_addresses_the_primary_answers(primary: Any, backup: Any) -> None:
+    assert run("qpid-ha", "status", "-b", f"{backup.name},{primary.name}").out == "active\n"
+
+
+def test_query_prints_what_the_original_prints_and_the_lag(primary: Any) -> None:
+    lines = run("qpid-ha", "query", "-b", primary.name).out.splitlines()
+    assert [line.split(":")[0] for line in lines[:5]] == ["Status", "Broker ID", "Brokers URL", "Public URL", "Replicate"]
+    assert lines[0] == "Status:              active"
+    assert "Lag:" in lines
+    assert lines[-1].split() == ["a:1", "voter", "ready", "yes", "118", "2", "900", "3"]
+
+
+def test_query_as_json_is_the_whole_view(primary: Any) -> None:
+    assert json.loads(run("qpid-ha", "query", "-b", primary.name, "--format", "json").out) == PRIMARY
+
+
+def test_promote_says_what_came_of_it(peers: Any) -> None:
+    peer = peers(ha=READY)
+    ran = run("qpid-ha", "promote", "-b", peer.name, "--cluster-manager")
+    assert (ran.status, ran.out) == (0, f"{peer.name} is active in epoch 5 in 3 ms\n")
+
+
+def test_a_refused_promotion_ends_with_1_and_the_reason(peers: Any) -> None:
+    peer = peers(ha=READY, answers={"PROMOTE ha": [409, "b:1 has a newer log", None]})
+    ran = run("qpid-ha", "promote", "-b", peer.name)
+    assert (ran.status, ran.err) == (1, "qpid-ha: b:1 has a newer log\n")
+
+
+def test_a_broker_that_never_answers_ends_with_3(peers: Any) -> None:
+    peer = peers(ha=READY, silent_on=["PROMOTE ha"])
+    ran = run("qpid-ha", "promote", "-b", peer.name, "--timeout", "0.3")
+    assert ran.status == 3
+    assert "no answer to PROMOTE ha in 0.3 s" in ran.err
+
+
+def test_a_switchover_asks_the_ready_backup_with_the_longest_log(peers: Any) -> None:
+    primary, short, long = peers(ha=PRIMARY), peers(ha=READY), peers(ha=READY | {"lastIndex": 119})
+    ran = run("qpid-ha", "switchover", "-b", f"{primary.name},{short.name},{long.name}")
+    assert (ran.status, ran.out.split()[0]) == (0, long.name)
+
+
+def test_a_switchover_to_a_candidate_asks_that_one(peers: Any) -> None:
+    primary, wanted, long = peers(ha=PRIMARY), peers(ha=READY), peers(ha=READY | {"lastIndex": 119})
+    everyone = f"{primary.name},{wanted.name},{long.name}"
+    assert run("qpid-ha", "switchover", "-b", everyone, "--candidate", wanted.name).out.split()[0] == wanted.name
+
+
+def test_a_switchover_that_cannot_be_is_refused_with_the_reason(peers: Any) -> None:
+    primary, catching_up = peers(ha=PRIMARY), peers(ha=READY | {"status": "catchup"})
+    everyone = f"{primary.name},{catching_up.name}"
+    refusals = {
+        (): "no backup is ready to take over",
+        ("--candidate", catching_up.name): "is catchup, not ready",
+        ("--candidate", primary.name): "is the primary already",
+        ("--candidate", "z:1"): "z:1 is no member",
+    }
+    for options, reason in refusals.items():
+        ran = run("qpid-ha", "switchover", "-b", everyone, *options)
+        assert ran.status == 1
+        assert reason in ran.err
+
+
+def test_history_is_a_table_with_no_gap_where_none_is_known(primary: Any) -> None:
+    assert run("qpid-ha", "history", "-b", primary.name).out.splitlines()[-1].split() == [
+        "2026-01-02T03:04:05Z",
+        "4",
+        "a:1",
+        "start",
+    ]
+
+
+@pytest.mark.parametrize("command", ["add-broker", "remove-broker"])
+def test_members_come_and_go_by_address(primary: Any, command: str) -> None:
+    assert run("qpid-ha", command, "d:5672", "-b", primary.name).status == 0
+
+
+def test_store_info_of_a_broker_shows_its_place_in_the_log(primary: Any) -> None:
+    out = run("qpid-ha", "store-info", "-b", primary.name).out
+    assert "lastIndex:           120" in out
+    assert "segments:            2" in out
+
+
+def test_store_info_of_a_folder_without_a_store_is_refused(tmp_path: Any) -> None:
+    ran = run("qpid-ha", "store-info", "--data-dir", tmp_path)
+    assert (ran.status, "there is no store in" in ran.err) == (1, True)
+
+
+def test_store_info_of_a_folder_needs_no_broker(tmp_path: Any) -> None:
+    from broker.disk.store import Store
+
+    Store.open(tmp_path / "store").close(clean=True)
+    found = json.loads(run("qpid-ha", "store-info", "--data-dir", tmp_path / "store", "--format", "json").out)
+    assert (found["clean"], found["cluster_id"]) == (True, "")
+
+
+def test_help_lists_the_commands_and_help_all_their_options() -> None:
+    assert "switchover" in run("qpid-ha", "help").out
+    assert "--candidate" in run("qpid-ha", "help", "switchover").out
+    assert "--candidate" in run("qpid-ha", "help-all").out
+    assert run("qpid-ha", "help", "dance").status == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["dance"],
+        ["status", "--expect", "happy"],
+        ["status", "-b", "a b"],
+        ["status", "--timeout", "soon"],
+        ["status", "--expect", "ready", "--is-primary"],
+        ["promote", "-b", "a,b"],
+        ["add-broker"],
+    ],
+)
+def test_wrong_usage_ends_with_2_and_one_line(words: list[str]) -> None:
+    ran = run("qpid-ha", *words)
+    assert (ran.status, ran.out) == (2, "")
+    assert ran.err.startswith("qpid-ha: ")

@@ -1,0 +1,48 @@
+"""The daemon's command: options, errors, and an orderly end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.broker.management_peer import ROOT
+from tests.cli.running import run
+
+
+@pytest.mark.parametrize(
+    "words, text",
+    [
+        ([], "--brokers URL is needed"),
+        (["--brokers", "a", "--arbiter", "etcd"], "there is no arbiter 'etcd'; there are: builtin"),
+        (["--brokers", "a", "--priority", "a=1", "--priority", "b=2"], "which is none of --brokers"),
+        (["--brokers", "a", "--config", "/nowhere"], "cannot read the configuration file /nowhere"),
+        (["--dance"], "--dance"),
+    ],
+)
+def test_what_is_wrong_with_the_options_is_said_in_one_line(words: list[str], text: str) -> None:
+    ran = run("qpid-resource-manager", *words)
+    assert ran.status == 2
+    assert text in ran.err
+
+
+def test_it_watches_logs_and_ends_when_told_to(peers: Any) -> None:
+    """Breaks when a daemon that is stopped by its service ends with an error, or not at all."""
+    broker = peers(ha={"status": "active", "epoch": 3, "lastEpoch": 3, "lastIndex": 7, "primary": ""})
+    command = [sys.executable, "-m", "cli.qpid_resource_manager", "--brokers", f"{broker.name},127.0.0.1:1", "--name", "rm-1"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, cwd=ROOT) as daemon:
+        assert daemon.stderr is not None
+        lines: list[str] = []
+        while not any("is the primary of epoch 3" in line for line in lines):
+            lines.append(daemon.stderr.readline())
+            assert lines[-1], "".join(lines)
+        daemon.send_signal(signal.SIGTERM)
+        rest = daemon.stderr.read()
+    assert daemon.returncode == 0, rest
+    assert any("127.0.0.1:1: connection refused" in line for line in lines)
+    assert "Traceback" not in rest

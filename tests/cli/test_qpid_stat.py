@@ -1,0 +1,112 @@
+"""`qpid-stat`: tables that scripts read."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.cli.running import run
+
+QUEUE: dict[str, Any] = {
+    "name": "jobs",
+    "durable": True,
+    "autoDelete": False,
+    "exclusive": False,
+    "replicate": "all",
+    "messages": 7,
+    "messagesIn": 12_345,
+    "messagesOut": 12_338,
+    "bytes": 7_000,
+    "bytesIn": 12_345_000,
+    "bytesOut": 12_338_000,
+    "consumers": 2,
+    "bindings": 1,
+    "arguments": {"qpid.max_count": 99},
+    "alternateExchange": "dead",
+}
+ITEMS: dict[str, list[dict[str, Any]]] = {
+    "queue": [QUEUE, QUEUE | {"name": "mail", "messages": 900}, QUEUE | {"name": "zoo", "messages": 30}],
+    "broker": [{"uptime_s": 3661, "cluster": "", "connections": 1, "sessions": 1, "exchanges": 8, "queues": 3}],
+    "connection": [
+        {"address": "127.0.0.1:999", "processName": "app", "processId": 41, "mechanism": "ANONYMOUS", "connected_s": 9}
+    ],
+    "exchange": [{"name": "amq.topic", "exchangeType": "topic", "durable": True, "bindings": 2, "messagesDropped": 3}],
+    "subscription": [{"id": "s1", "queue": "jobs", "connection": "c1", "creditMode": "CREDIT", "delivered": 5}],
+}
+
+
+@pytest.fixture(scope="module")
+def broker(peers: Any) -> Any:
+    return peers(items=ITEMS)
+
+
+def rows(out: str) -> list[str]:
+    """The names in the first column."""
+    return [line.split()[0] for line in out.splitlines()[3:]]
+
+
+@pytest.mark.parametrize(
+    "kind, headings",
+    [
+        ("-g", "uptime cluster connections sessions exchanges queues"),
+        ("-c", "connection cproc cpid mech auth connected idle msgIn msgOut"),
+        ("-e", "exchange type dur bind msgIn msgOut msgDrop"),
+        ("-q", "queue dur autoDel excl msg msgIn msgOut bytes bytesIn bytesOut cons bind"),
+        ("-u", "subscr queue conn procName procId browse acked excl creditMode delivered sessUnacked"),
+    ],
+)
+def test_each_table_has_the_columns_of_the_original(broker: Any, kind: str, headings: str) -> None:
+    ran = run("qpid-stat", kind, "-b", broker.name)
+    assert (ran.status, ran.out.splitlines()[1].split()) == (0, headings.split())
+
+
+def test_a_row_is_written_as_the_original_writes_it(broker: Any) -> None:
+    row = run("qpid-stat", "-q", "-b", broker.name).out.splitlines()[3]
+    assert row.split() == ["jobs", "Y", "7", "12.3k", "12.3k", "7.00k", "12.3m", "12.3m", "2", "1"]
+
+
+def test_a_broker_by_itself_says_so(broker: Any) -> None:
+    assert "1h 1m 1s  <standalone>" in run("qpid-stat", "-g", "-b", broker.name).out
+
+
+def test_rows_are_sorted_limited_and_turned_round(broker: Any) -> None:
+    """Breaks when numbers are sorted as texts: 900 before 30 before 7 is right, "900" "7" "30" is not."""
+    assert rows(run("qpid-stat", "-q", "-b", broker.name, "-S", "msg").out) == ["mail", "zoo", "jobs"]
+    assert rows(run("qpid-stat", "-q", "-b", broker.name, "-S", "msg", "-I", "-L", "2").out) == ["jobs", "zoo"]
+
+
+def test_one_queue_is_shown_in_full(broker: Any) -> None:
+    out = run("qpid-stat", "-q", "jobs", "-b", broker.name).out
+    for expected in (
+        "Properties:",
+        "Optional Properties:",
+        "qpid.max_count",
+        "alternate-exchange",
+        "Statistics:",
+        "total-enqueues",
+    ):
+        assert expected in out
+
+
+def test_json_is_what_the_broker_said(broker: Any) -> None:
+    assert json.loads(run("qpid-stat", "-q", "-b", broker.name, "--format", "json").out) == ITEMS["queue"]
+
+
+def test_a_queue_that_is_not_there_is_refused(peers: Any) -> None:
+    absent = peers(answers={"QUERY queue": [404, "there is no queue named 'x'", None]})
+    ran = run("qpid-stat", "-q", "x", "-b", absent.name)
+    assert (ran.status, ran.err) == (1, "qpid-stat: there is no queue named 'x'\n")
+
+
+def test_a_backup_is_looked_at_with_ha_admin_alone(peers: Any) -> None:
+    backup = peers(items=ITEMS, refuse=True)
+    ran = run("qpid-stat", "-q", "-b", backup.name)
+    assert (ran.status, "--ha-admin" in ran.err) == (3, True)
+    assert run("qpid-stat", "-q", "-b", backup.name, "--ha-admin").status == 0
+
+
+@pytest.mark.parametrize("words", [[], ["-q", "-c"], ["-g", "jobs"], ["-q", "-S", "colour"], ["-q", "-L", "-1"]])
+def test_wrong_usage_ends_with_2(words: list[str]) -> None:
+    assert run("qpid-stat", *words).status == 2
