@@ -1,18 +1,52 @@
-"""A replicated log: a Replica (ha.core), a Journal (broker.disk) and links to the other members, as one CommitLog."""
+"""A replicated log: a Replica (ha.core), a Journal (broker.disk) and links to the other members, as one CommitLog.
+
+Life of a batch on a primary: `propose` seals it with the next index; the same bytes go to the journal and to each backup; when the core says Commit, it is
+parsed and handed to the listener. On a backup: it comes in an Append, is checked, goes to the journal, is acknowledged when synced, and
+handed to the listener when the primary says that it is committed. In both cases the order of the core's effects is kept: what it
+wants saved is saved before what it wants sent leaves.
+
+What the listener is told comes in order too: a state is told only after everything committed before it was applied. A long log is applied in
+slices, so that a broker which replays stays responsive.
+
+Invariants: the listener is never called from within `propose`; bytes that fail their checksum never reach core, journal or listener; a batch is in
+memory until it is applied here and durable here; at most one checkpoint is written, and one received, at a time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import uuid
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
 
-from broker.core.records import BatchBuilder
-from ha.core.effects import MembershipEnded, PromotionEnded, State, TransferEnded
-from ha.core.membership import Membership
-from ha.core.messages import Message
-from ha.core.replica import ReplicaStatus
+from broker.commit_log import LogListener
+from broker.core.records import BadBatch, Batch, BatchBuilder, Kind, parse_header, split
+from broker.disk.checkpoint import Checkpoint
+from broker.disk.durable import StorageError
+from broker.disk.journal import Journal
+from broker.disk.store import Store
+from ha.batch_cache import BatchCache
+from ha.core import effects as do
+from ha.core.effects import Effect, MembershipEnded, PromotionEnded, State, TransferEnded
+from ha.core.log import Log
+from ha.core.membership import BadMembership, Membership
+from ha.core.messages import Append, Entry, Message, Position, SnapshotChunk, fault_of
+from ha.core.replica import Replica, ReplicaStatus
+from ha.core.settings import MIB, ReplicaSettings
+from ha.outbox import Outbox
+from ha.progress_clock import Lag, ProgressClock
+from ha.snapshots import Snapshots
+
+_log = Logger(namespace="ha")
+LARGE_BATCH_BYTES = 64 * 1024
+SMALL_WINDOW = 4
+CHECKPOINT_BYTES = 64 * MIB
+APPLY_SLICE_BYTES = 8 * MIB
 
 
 class Peers(Protocol):
@@ -29,46 +63,527 @@ class Peers(Protocol):
         """Close the link to this peer, which has sent something that cannot be right; it may be opened again."""
 
 
+class NoPeers:
+    """The links of a log that is this broker's alone."""
+
+    def send(self, peer: str, message: Message, batches: Sequence[bytes]) -> None:
+        """Nobody is there."""
+
+    def set_members(self, members: Membership) -> None:
+        """Nobody is there."""
+
+    def close(self, peer: str, reason: str) -> None:
+        """Nobody is there."""
+
+
 class ReplicatedLog:
     """Fulfils broker.commit_log.CommitLog. Everything is called in the reactor thread.
 
     The edge calls `start`, then `connected` / `disconnected` / `receive` as links come and go and messages arrive.
     """
 
-    state: State
-    epoch: int
-    primary: str
-    may_propose: bool
+    def __init__(
+        self,
+        store: Store,
+        name: str,
+        *,
+        me: str,
+        settings: ReplicaSettings,
+        members: Membership,
+        clock: IReactorTime,
+        wall: Callable[[], float],
+        listener: LogListener,
+        call_in_reactor: Callable[[Callable[[], None]], None],
+        in_thread: Callable[[Callable[[], object]], Deferred[object]],
+        peers: Peers | None = None,
+        on_members: Callable[[Membership], None] = lambda members: None,
+        checkpoint_bytes: int = CHECKPOINT_BYTES,
+    ) -> None:
+        """Open the log `name` of the store; blocks while it is read. `members` are those of a log that does not know better. `wall` gives
+        seconds since 1970; `in_thread` runs a function in another thread. DamagedStore, StorageError."""
+        self.name = name
+        self.me = me
+        self._clock = clock
+        self._wall = wall
+        self._listener = listener
+        self._in_thread = in_thread
+        self._peers: Peers = peers if peers is not None else NoPeers()
+        self._on_members = on_members
+        self._checkpoint_bytes = checkpoint_bytes
+        self.journal, found = store.journal(name, call_in_reactor=call_in_reactor, on_error=self._storage_error)
+        for note in found.notes:
+            _log.warn("{name} log: {note}", name=name, note=note)
+        log = self._rebuild_log(members, found.checkpoint, found.entries)
+        self.replica = Replica(
+            me,
+            settings,
+            epoch=found.epoch,
+            voted_for=found.voted_for,
+            log=log,
+            commit_index=log.base_index,
+            blank=found.blank,
+            vote_floor=None if found.floor is None else Position(found.floor.epoch, found.floor.index),
+        )
+        self._first_checkpoint = found.checkpoint
+        self._cache = BatchCache(log.last_index + 1)
+        self._applied = log.base_index
+        self._committed = log.base_index
+        self._state = State.JOINING
+        self._told: deque[tuple[int, State, int, str]] = deque()
+        self._apply_call: IDelayedCall | None = None
+        self._effects: deque[Effect] = deque()
+        self._running = False
+        self._members_due: Membership | None = None
+        self._proposed_through = 0
+        self._last_proposed_bytes = 0
+        self._disk_refuses = False
+        self._was_writable = False
+        self._stopped = False
+        self._received: bytes | list[bytes] = b""
+        self._outbox = Outbox(self._peers)
+        self._snapshots = Snapshots(self.journal, store.data_dir / name, in_thread, self._outbox)
+        self._progress = ProgressClock()
+        self._requests: dict[str, Deferred[PromotionEnded]] = {}
+        self._transfers: dict[str, list[Deferred[TransferEnded]]] = {}
+        self._changes: dict[str, Deferred[MembershipEnded]] = {}
+        self.bad_batches = 0
+        self._ticker = LoopingCall(self._tick)
+        self._ticker.clock = clock
+        self._heartbeat_s = settings.heartbeat_s
+
+    def _rebuild_log(self, members: Membership, checkpoint: Checkpoint | None, entries: Sequence[object]) -> Log:
+        log = Log(members)
+        if checkpoint is not None:
+            log = Log(Membership.from_dict(checkpoint.members), checkpoint.index, checkpoint.epoch)
+        for found in entries:
+            index, epoch, nbytes, n_records, flags = found  # type: ignore[misc]
+            if index > log.base_index:
+                changed = self._members_in(self.journal.read(index, index, 1)[0]) if flags else None
+                log.append(Entry(index, epoch, nbytes, changed, n_records))
+        return log
+
+    @staticmethod
+    def _members_in(data: bytes) -> Membership | None:
+        batch = Batch.parse(data, verified=True)
+        for run in batch.runs:
+            if run.kind is Kind.MEMBERS:
+                return Membership.from_dict(batch.json(run))
+        return None
+
+    # ---- CommitLog
+
+    @property
+    def state(self) -> State:
+        """joining, catchup, ready, recovering, active or standalone, as the listener knows it."""
+        return self._state
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that this broker is in."""
+        return self.replica.epoch
+
+    @property
+    def primary(self) -> str:
+        """The primary's address, or ""."""
+        return self.replica.primary
+
+    @property
+    def may_propose(self) -> bool:
+        """Writable, the disk willing, and few enough batches under way: one when they are large, a few when they are small."""
+        if self._state not in (State.ACTIVE, State.STANDALONE) or not self.replica.writable:
+            return False
+        if self._disk_refuses or self._members_due is not None or self._stopped:
+            return False
+        under_way = self._proposed_through - self._committed
+        return under_way < (1 if self._last_proposed_bytes >= LARGE_BATCH_BYTES else SMALL_WINDOW)
+
+    def propose(self, builder: BatchBuilder) -> int:
+        """Seal and replicate; returns the batch's index."""
+        assert self.may_propose, "a batch was proposed while the log takes none"
+        return self._propose(builder, None)
+
+    def _propose(self, builder: BatchBuilder, members: Membership | None) -> int:
+        now = self._clock.seconds()
+        index = self.replica.next_index
+        data = builder.seal(self.replica.epoch, index, round(self._wall() * 1000))
+        self._cache.put(index, data)
+        self._proposed_through = index
+        self._last_proposed_bytes = len(data)
+        self._progress.proposed(index, now)
+        self._take(self.replica.propose(now, len(data), parse_header(data).n_records, members))
+        return index
+
+    # ---- what the edge tells
 
     def start(self) -> None:
         """Begin: from here on the listener is called."""
+        checkpoint = self._first_checkpoint
+        if checkpoint is not None:
+            self._load(checkpoint)
+        self._take(self.replica.start(self._clock.seconds()))
+        self._ticker.start(self._heartbeat_s / 2, now=False)
+
+    def _load(self, checkpoint: Checkpoint) -> None:
+        batches = (Batch.parse(data, verified=True) for data in Checkpoint.read(checkpoint.path))
+        self._listener.on_reset(batches, checkpoint.index)
 
     def stop(self) -> Deferred[None]:
-        """End: fires when nothing is in flight to the disk; the journal is left open."""
-
-    def propose(self, builder: BatchBuilder) -> int:
-        """See CommitLog."""
+        """End: nothing more is sent, proposed or told. The journal is left open, for the store to close."""
+        if not self._stopped:
+            self._stopped = True
+            if self._ticker.running:
+                self._ticker.stop()
+            if self._apply_call is not None and self._apply_call.active():
+                self._apply_call.cancel()
+        return succeed(None)
 
     def connected(self, peer: str) -> None:
-        """A link to this member is up (either side may have opened it)."""
+        """A link to this member is up."""
+        self._take(self.replica.connected(self._clock.seconds(), peer))
 
     def disconnected(self, peer: str) -> None:
         """The link to this member is gone."""
+        self._outbox.clear(peer)
+        self._take(self.replica.disconnected(self._clock.seconds(), peer))
 
     def receive(self, peer: str, message: Message, payload: bytes) -> None:
         """A message came; `payload` is what stood beside it: whole batches end to end, or a chunk of a snapshot."""
+        if self._stopped:
+            return
+        if isinstance(message, Append):
+            checked = self._checked(peer, message, payload)
+            if checked is None:
+                return
+            message = checked
+        elif isinstance(message, SnapshotChunk):
+            if len(payload) != message.nbytes:
+                self._reject(peer, f"a snapshot chunk of {len(payload)} bytes came where {message.nbytes} were announced")
+                return
+            self._received = payload
+        self._take(self.replica.step(self._clock.seconds(), peer, message))
+
+    def _checked(self, peer: str, append: Append, payload: bytes) -> Append | None:
+        """The Append with its entries, its batches kept at hand; None when they are not what they should be."""
+        try:
+            batches = list(split(payload)) if payload else []
+            entries = []
+            for data in batches:
+                header = parse_header(data)
+                members = self._members_in(data) if header.holds_members else None
+                entries.append(Entry(header.index, header.epoch, header.length, members, header.n_records))
+        except (BadBatch, BadMembership) as error:
+            self._reject(peer, str(error))
+            return None
+        filled = Append(
+            append.epoch, append.round, append.prev_index, append.prev_epoch, append.first, append.last, append.commit_index, tuple(entries)
+        )
+        fault = fault_of(filled)
+        if fault:
+            self._reject(peer, fault)
+            return None
+        self._received = batches
+        self._received_first = append.first
+        return filled
+
+    def _reject(self, peer: str, fault: str) -> None:
+        self.bad_batches += 1
+        _log.error("nothing of a message from {peer} was stored: {fault}", peer=peer, fault=fault)
+        self._peers.close(peer, fault)
+
+    def _tick(self) -> None:
+        self._take(self.replica.tick(self._clock.seconds()))
+
+    # ---- requests
 
     def promote(self, reason: str) -> Deferred[PromotionEnded]:
         """Become the primary; fires when active, or when refused."""
+        del reason
+        request_id = str(uuid.uuid4())
+        ended: Deferred[PromotionEnded] = Deferred()
+        self._requests[request_id] = ended
+        self._take(self.replica.promote(self._clock.seconds(), request_id))
+        return ended
 
     def transfer(self, candidate: str) -> Deferred[TransferEnded]:
         """Hand over to this backup (on a primary)."""
+        ended: Deferred[TransferEnded] = Deferred()
+        self._transfers.setdefault(candidate, []).append(ended)
+        self._take(self.replica.transfer(self._clock.seconds(), candidate))
+        return ended
 
     def add_member(self, address: str) -> Deferred[MembershipEnded]:
         """Add a broker to the cluster (on a primary)."""
+        return self._change(self.replica.add_member, address)
 
     def remove_member(self, address: str) -> Deferred[MembershipEnded]:
         """Remove a broker from the cluster (on a primary)."""
+        return self._change(self.replica.remove_member, address)
+
+    def _change(self, change: Callable[[float, str, str], list[Effect]], address: str) -> Deferred[MembershipEnded]:
+        request_id = str(uuid.uuid4())
+        ended: Deferred[MembershipEnded] = Deferred()
+        self._changes[request_id] = ended
+        self._take(change(self._clock.seconds(), address, request_id))
+        return ended
+
+    # ---- views
 
     def status(self) -> ReplicaStatus:
         """The replica's own figures."""
+        return self.replica.status(self._clock.seconds())
+
+    def lag(self) -> dict[str, Lag]:
+        """How far each other member is behind, by address; empty unless this broker is primary."""
+        return self._progress.lag(self.status(), self._clock.seconds())
+
+    def cached(self, first: int, last: int) -> list[bytes] | None:
+        """Batches that are in memory; None when not all are."""
+        return self._cache.span(first, last)
+
+    # ---- effects
+
+    def _take(self, effects: list[Effect]) -> None:
+        """Carry out effects in order, those that arise meanwhile after them."""
+        self._effects.extend(effects)
+        if self._running or self._stopped:
+            return
+        self._running = True
+        try:
+            while self._effects or self._members_due is not None:
+                if self._effects:
+                    self._execute(self._effects.popleft())
+                elif self._members_due is not None:
+                    self._propose_members(self._members_due)
+        except StorageError as error:
+            self._effects.clear()
+            self._storage_error(str(error), True)
+        finally:
+            self._running = False
+        self._tell_writable()
+
+    def _execute(self, effect: Effect) -> None:
+        match effect:
+            case do.SaveHardState(epoch, voted_for):
+                self.journal.save_hard_state(epoch, voted_for)
+            case do.StoreWhole():
+                self.journal.floor_passed()
+            case do.StoreEntries(first, last):
+                self._store(first, last)
+            case do.TruncateLog(from_index):
+                assert from_index > self._applied, f"batch {from_index} is applied and cannot be taken back"
+                self._cache.truncate(from_index)
+                self.journal.truncate(from_index, lambda: None)
+            case do.Commit(index):
+                self._committed = max(self._committed, index)
+                self._apply_soon()
+            case do.Send(peer, message):
+                self._outbox.send(peer, message, ())
+            case do.SendEntries(peer, append):
+                self._send_entries(peer, append)
+            case do.SendSnapshot(peer, epoch, index, offset):
+                self._send_snapshot(peer, epoch, index, offset)
+            case do.StoreChunk(chunk):
+                self._store_chunk(chunk)
+            case do.InstallSnapshot(index, epoch, _):
+                self._install(index, epoch)
+            case do.StateChanged(state, epoch, primary):
+                self._state_changed(state, epoch, primary)
+            case do.WritableChanged():
+                pass
+            case do.ProposeMembers(members):
+                self._members_due = members
+            case do.MembershipChanged(members):
+                self._on_members(members)
+                self._peers.set_members(members)
+            case PromotionEnded(request_id):
+                self._end(self._requests.pop(request_id), effect)
+            case TransferEnded(candidate):
+                for ended in self._transfers.pop(candidate, []):
+                    self._end(ended, effect)
+            case MembershipEnded(request_id):
+                self._end(self._changes.pop(request_id), effect)
+
+    def _end(self, ended: Deferred[object], effect: object) -> None:
+        """Fire outside of the effects, and, like everything told, after what was committed before it is applied."""
+        self._clock.callLater(0, ended.callback, effect)
+
+    def _propose_members(self, members: Membership) -> None:
+        self._members_due = None
+        if not members.cluster_id:
+            members = Membership(members.voters, members.learners, str(uuid.uuid4()))
+        builder = BatchBuilder()
+        builder.members(members.to_dict())
+        self._propose(builder, members)
+
+    # ---- storing
+
+    def _store(self, first: int, last: int) -> None:
+        if first not in self._cache:
+            assert isinstance(self._received, list)
+            for index in range(first, last + 1):
+                self._cache.put(index, self._received[index - self._received_first])
+        batches = self._cache.span(first, last)
+        assert batches is not None
+        self.journal.append(batches, self._durable)
+
+    def _durable(self, index: int, epoch: int, sync_s: float) -> None:
+        del sync_s
+        if self._disk_refuses:
+            self._disk_refuses = False
+            _log.info("the disk takes writes again ({name} log)", name=self.name)
+        if not self._stopped:
+            self._take(self.replica.stored(self._clock.seconds(), index, epoch))
+
+    def _storage_error(self, text: str, fatal: bool) -> None:
+        self._disk_refuses = True
+        self._listener.on_storage_error(text, fatal)
+
+    # ---- sending
+
+    def _send_entries(self, peer: str, append: Append) -> None:
+        if append.last < append.first:
+            self._outbox.send(peer, append, ())
+            return
+        batches = self._cache.span(append.first, append.last)
+        if batches is not None:
+            self._outbox.send(peer, append, batches)
+            return
+        reign = self.replica.epoch
+
+        def read() -> list[bytes]:
+            found: list[bytes] = []
+            while len(found) < append.last - append.first + 1:
+                more = self.journal.read(append.first + len(found), append.last, 1 << 40)
+                if not more:
+                    raise LookupError(f"batch {append.first + len(found)} is neither in memory nor on disk")
+                found += more
+            return found
+
+        self._outbox.send_later(peer, append, self._in_thread(read), lambda: self.replica.epoch == reign, self._unreadable)
+
+    def _unreadable(self, peer: str, error: Exception) -> None:
+        """A backup needs batches that cannot be read: damaged, or released meanwhile. A new checkpoint covers them."""
+        _log.error("batches for {peer} cannot be read: {error}; it gets a snapshot instead", peer=peer, error=str(error))
+        self._begin_checkpoint()
+        self._peers.close(peer, "it is sent a snapshot")
+
+    def _send_snapshot(self, peer: str, epoch: int, index: int, offset: int) -> None:
+        if self.journal.checkpoint is None:
+            self._begin_checkpoint()
+            self._snapshots.wait(peer, epoch)
+        else:
+            self._snapshots.send(peer, epoch, index, offset)
+
+    # ---- snapshots and checkpoints
+
+    def _store_chunk(self, chunk: SnapshotChunk) -> None:
+        assert isinstance(self._received, bytes)
+        self._snapshots.store(chunk, self._received).addCallbacks(self._chunk_stored, self._chunk_failed, callbackArgs=(chunk,), errbackArgs=(chunk,))
+
+    def _chunk_stored(self, checkpoint: Checkpoint | None, chunk: SnapshotChunk) -> None:
+        if checkpoint is not None and not self._stopped:
+            now = self._clock.seconds()
+            self._take(self.replica.snapshot_stored(now, checkpoint.index, checkpoint.epoch, Membership.from_dict(checkpoint.members)))
+
+    def _chunk_failed(self, failure: object, chunk: SnapshotChunk) -> None:
+        _log.error("the snapshot of batch {index} cannot be kept: {why}", index=chunk.index, why=str(getattr(failure, "value", failure)))
+        if not self._stopped:
+            self._take(self.replica.snapshot_failed(self._clock.seconds(), chunk.index))
+
+    def _install(self, index: int, epoch: int) -> None:
+        checkpoint = self._snapshots.received
+        assert checkpoint is not None
+        assert checkpoint.index == index
+        self.journal.reset(index, epoch)
+        self._cache.clear(index + 1)
+        self._applied = self._committed = index
+        self._told = deque((index, state, at, primary) for _, state, at, primary in self._told)
+        self._load(checkpoint)
+
+    def _maybe_checkpoint(self) -> None:
+        log = self.replica.log
+        covered = 0 if self.journal.checkpoint is None else self.journal.checkpoint.index
+        grown = log.bytes_between(covered, self._applied)
+        if grown > self._checkpoint_bytes and grown > self._listener.live_bytes():
+            self._begin_checkpoint()
+
+    def _begin_checkpoint(self) -> None:
+        index = self._applied
+        epoch = self.replica.log.epoch_at(index)
+        if self._snapshots.writing or epoch is None or index == 0:
+            return
+        stamp = round(self._wall() * 1000)
+        builders = self._listener.snapshot()
+        batches = (builder.seal(epoch, index, stamp) for builder in builders)
+        members = self.replica.log.members_at(index).to_dict()
+        self._snapshots.write(index, epoch, members, batches, self._keep_from(index), self._checkpointed)
+
+    def _keep_from(self, index: int) -> int:
+        """Keep what a connected backup that is a little behind still needs, rather than send it a snapshot."""
+        log = self.replica.log
+        behind = [peer.match_index + 1 for peer in self.status().peers if peer.connected]
+        keep = min([index + 1, *behind])
+        return keep if log.bytes_between(keep - 1, index) <= self._checkpoint_bytes * 2 else index + 1
+
+    def _checkpointed(self, keep_from: int) -> None:
+        if not self._stopped:
+            self._take(self.replica.compacted(max(keep_from, self.replica.log.first_index)))
+
+    # ---- telling the listener, in order
+
+    def _state_changed(self, state: State, epoch: int, primary: str) -> None:
+        if state in (State.ACTIVE, State.STANDALONE, State.RECOVERING):
+            self._told.append((self._committed, state, epoch, primary))
+            self._apply_soon()
+        else:
+            # A reign that ended is told at once: what it had proposed is void.
+            self._told.clear()
+            self._told.append((self._applied, state, epoch, primary))
+            self._apply_soon()
+
+    def _apply_soon(self) -> None:
+        if self._apply_call is None and not self._stopped:
+            self._apply_call = self._clock.callLater(0, self._apply)
+
+    def _apply(self) -> None:
+        """Tell states and committed batches in order, as much as one slice holds; the rest in the next turn."""
+        self._apply_call = None
+        while self._told and self._told[0][0] <= self._applied:
+            _, state, epoch, primary = self._told.popleft()
+            if state in (State.ACTIVE, State.STANDALONE):
+                self._proposed_through = max(self._proposed_through, self.replica.log.last_index)
+            self._state = state
+            self._listener.on_state(str(state), epoch, primary)
+        if self._applied < self._committed:
+            batches = self._next_batches()
+            self._applied = batches[-1].header.index
+            self._listener.on_committed(batches)
+            if self._cache.nbytes > self._cache.max_bytes:
+                self._cache.trim(min(self._applied, self.status().durable_index) + 1)
+            self._maybe_checkpoint()
+        if self._applied < self._committed or self._told:
+            self._apply_soon()
+        self._tell_writable()
+
+    def _next_batches(self) -> list[Batch]:
+        first, last = self._applied + 1, self._committed
+        if self._told:
+            last = min(last, max(self._told[0][0], first))
+        if first in self._cache:
+            nbytes, stop = 0, first
+            while stop <= last and stop in self._cache and nbytes < APPLY_SLICE_BYTES:
+                nbytes += len(self._cache[stop])
+                stop += 1
+            found = self._cache.span(first, stop - 1)
+            assert found is not None
+        else:
+            found = self.journal.read(first, last, APPLY_SLICE_BYTES)
+            assert found, f"batch {first} is committed, but neither in memory nor on disk"
+        return [Batch.parse(data, verified=True) for data in found]
+
+    def _tell_writable(self) -> None:
+        """Say, each time when it has become so, that proposals are welcome."""
+        writable = self.may_propose
+        became, self._was_writable = writable and not self._was_writable, writable
+        if became:
+            self._listener.on_writable()

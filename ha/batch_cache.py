@@ -1,0 +1,63 @@
+"""The newest batches of a log, in memory: for applying them, and for the backups that are nearly level.
+
+Life of a batch here: `put` when it is proposed or received, looked up by index, dropped from the front once it is no longer needed (applied and durable, as
+`trim` is told) and the cache holds more than its bound; or from the back, when the log is truncated.
+
+Invariant: what it holds is consecutive; a batch that is not yet needed no more is never dropped, so the bound may be exceeded by what is under way.
+"""
+
+from __future__ import annotations
+
+CACHE_BYTES = 64 * 1024 * 1024
+
+
+class BatchCache:
+    """Batches `first` .. `last` by index; `first > last` when it is empty."""
+
+    __slots__ = ("_batches", "first", "last", "max_bytes", "nbytes")
+
+    def __init__(self, next_index: int, max_bytes: int = CACHE_BYTES) -> None:
+        self._batches: dict[int, bytes] = {}
+        self.first = next_index
+        self.last = next_index - 1
+        self.nbytes = 0
+        self.max_bytes = max_bytes
+
+    def __contains__(self, index: int) -> bool:
+        return self.first <= index <= self.last
+
+    def __getitem__(self, index: int) -> bytes:
+        return self._batches[index]
+
+    def put(self, index: int, batch: bytes) -> None:
+        """Add the next batch."""
+        assert index == self.last + 1, f"batch {index} put after {self.last}"
+        self._batches[index] = batch
+        self.last = index
+        self.nbytes += len(batch)
+
+    def span(self, first: int, last: int) -> list[bytes] | None:
+        """The batches first .. last; None when not all of them are here."""
+        if first < self.first or last > self.last:
+            return None
+        batches = self._batches
+        return [batches[index] for index in range(first, last + 1)]
+
+    def truncate(self, from_index: int) -> None:
+        """Drop this batch and all after it."""
+        while self.last >= max(from_index, self.first):
+            self.nbytes -= len(self._batches.pop(self.last))
+            self.last -= 1
+        self.last = min(self.last, from_index - 1)
+        self.first = min(self.first, self.last + 1)
+
+    def trim(self, needed_from: int) -> None:
+        """Drop batches before `needed_from`, as many as the bound demands."""
+        while self.nbytes > self.max_bytes and self.first < needed_from and self.first <= self.last:
+            self.nbytes -= len(self._batches.pop(self.first))
+            self.first += 1
+
+    def clear(self, next_index: int) -> None:
+        """Forget all; `next_index` comes next."""
+        self._batches.clear()
+        self.first, self.last, self.nbytes = next_index, next_index - 1, 0

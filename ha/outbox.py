@@ -1,0 +1,86 @@
+"""What waits to be sent to each member, in the order in which the core wanted it sent.
+
+Almost everything leaves at once. When the bytes of a message must be read from disk first, what comes after it for the same member waits behind it.
+
+Life of an item: `send` or `send_later` puts it at the end of its member's line; it leaves when all before it have left; `clear` drops the line, when the
+link is lost, and whatever is still being read for it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
+
+from ha.core.messages import Message
+
+
+class Sending(Protocol):
+    """Where messages leave."""
+
+    def send(self, peer: str, message: Message, batches: Sequence[bytes]) -> None:
+        """Send this."""
+
+
+class _Item:
+    __slots__ = ("batches", "message", "wanted")
+
+    def __init__(self, message: Message, batches: Sequence[bytes] | None, wanted: Callable[[], bool] | None) -> None:
+        self.message = message
+        self.batches = batches
+        self.wanted = wanted
+
+
+class Outbox:
+    """One line a member."""
+
+    def __init__(self, peers: Sending) -> None:
+        self._peers = peers
+        self._lines: dict[str, deque[_Item]] = {}
+
+    def send(self, peer: str, message: Message, batches: Sequence[bytes]) -> None:
+        """Send now, or when what is before it has left."""
+        line = self._lines.get(peer)
+        if line:
+            line.append(_Item(message, batches, None))
+        else:
+            self._peers.send(peer, message, batches)
+
+    def send_later(
+        self,
+        peer: str,
+        message: Message,
+        reading: Deferred[Any],
+        wanted: Callable[[], bool],
+        failed: Callable[[str, Exception], None],
+    ) -> None:
+        """Send when `reading` has brought the batches, if it is still `wanted` then. `failed` when it could not."""
+        item = _Item(message, None, wanted)
+        line = self._lines.setdefault(peer, deque())
+        line.append(item)
+
+        def arrived(batches: Sequence[bytes]) -> None:
+            item.batches = batches
+            self._flush(peer, line)
+
+        def went_wrong(failure: Failure) -> None:
+            if self._lines.get(peer) is line:
+                self.clear(peer)
+                failed(peer, failure.value if isinstance(failure.value, Exception) else RuntimeError(str(failure.value)))
+
+        reading.addCallbacks(arrived, went_wrong)
+
+    def clear(self, peer: str) -> None:
+        """Drop this member's line."""
+        self._lines.pop(peer, None)
+
+    def _flush(self, peer: str, line: deque[_Item]) -> None:
+        if self._lines.get(peer) is not line:
+            return
+        while line and line[0].batches is not None:
+            item = line.popleft()
+            if item.wanted is None or item.wanted():
+                self._peers.send(peer, item.message, item.batches or ())

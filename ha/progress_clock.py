@@ -1,0 +1,82 @@
+"""When each batch was proposed, and so how old the oldest one is that a backup has not acknowledged.
+
+Life: `proposed` notes each batch's time. The newest are kept one by one, older ones one a second, so that hours of a backup's absence cost
+little; beyond that, an age is at least what is known.
+
+Invariant: an age is never overstated by more than a second, and 0 exactly when nothing waits.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from dataclasses import dataclass
+
+from ha.core.replica import PeerStatus, ReplicaStatus
+
+_FINE = 4096
+_COARSE = 36_000
+_COARSE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far one member is behind, as the primary knows it. `lag_ms` is the age of the oldest batch that it has not acknowledged."""
+
+    address: str
+    connected: bool
+    sent_index: int
+    acked_index: int
+    lag_records: int
+    lag_bytes: int
+    lag_ms: float
+    state: str
+    round_trip_s: float | None
+
+
+class ProgressClock:
+    """Times in seconds of a monotonic clock."""
+
+    def __init__(self) -> None:
+        self._fine: deque[tuple[int, float]] = deque(maxlen=_FINE)
+        self._coarse: deque[tuple[int, float]] = deque(maxlen=_COARSE)
+
+    def proposed(self, index: int, now: float) -> None:
+        """This batch was proposed now."""
+        while self._fine and self._fine[-1][0] >= index:
+            self._fine.pop()
+        while self._coarse and self._coarse[-1][0] >= index:
+            self._coarse.pop()
+        self._fine.append((index, now))
+        if not self._coarse or now - self._coarse[-1][1] >= _COARSE_S:
+            self._coarse.append((index, now))
+
+    def since(self, index: int) -> float | None:
+        """When batch `index` was proposed, to a second; None when nothing is known of it or of any before it."""
+        times = self._fine if self._fine and self._fine[0][0] <= index else self._coarse
+        position = bisect_right(times, index, key=lambda item: item[0])
+        if position == 0:
+            return times[0][1] if times else None
+        return times[position - 1][1]
+
+    def lag(self, status: ReplicaStatus, now: float) -> dict[str, Lag]:
+        """The lag of each member that the status speaks of."""
+        return {peer.address: self._of(peer, status.last_index, now) for peer in status.peers}
+
+    def _of(self, peer: PeerStatus, last_index: int, now: float) -> Lag:
+        began = None if peer.match_index >= last_index else self.since(peer.match_index + 1)
+        state = "" if not peer.connected else "ready" if peer.lag_batches <= _READY_BATCHES else "catchup"
+        return Lag(
+            address=peer.address,
+            connected=peer.connected,
+            sent_index=peer.received_index,
+            acked_index=peer.match_index,
+            lag_records=peer.lag_records,
+            lag_bytes=peer.lag_bytes,
+            lag_ms=0.0 if began is None else max(0.0, now - began) * 1000,
+            state=state,
+            round_trip_s=peer.round_trip_s,
+        )
+
+
+_READY_BATCHES = 256
