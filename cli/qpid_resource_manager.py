@@ -25,7 +25,7 @@ def _with_options(function: Callable[..., Any]) -> Callable[..., Any]:
     from resource_manager.settings import OPTIONS
 
     for option in reversed([*OPTIONS, CONFIG]):
-        shown = f" [default: {option.default_text}]" if option.default_text and option.name != "priority" else ""
+        shown = f" [default: {option.default_text}]" if option.default_text else ""
         function = click.option(
             *option.flags,
             option.field,

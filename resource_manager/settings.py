@@ -56,7 +56,9 @@ OPTIONS = (
         "start-grace", seconds(0, 600), 2.0, "SECONDS", "At the start wait so long for all brokers before a majority is enough."
     ),
     Option("promote-timeout", seconds(0.5, 600), 5.0, "SECONDS", "A broker that has not become the primary by then has refused."),
-    Option("priority", _priorities, {}, "ADDR=N,...", "Prefer this broker among those with equally new logs; the default is 0."),
+    Option(
+        "priority", _priorities, None, "ADDR=N,...", "Prefer this broker among those with equally new logs; the default is 0."
+    ),
     Option("telemetry-dir", folder, None, "DIR", "Write what happens as telemetry files into this folder; without it none are."),
     Option(
         "sasl-mechanism", one_of("ANONYMOUS", "PLAIN"), "", "MECH", "By default PLAIN where the URL names a user, else ANONYMOUS."
@@ -85,7 +87,7 @@ def read(command_line: Mapping[str, str | None], environ: Mapping[str, str] | No
     """The settings from the command line, the environment and the file that `--config` names. SettingsError says what is
     wrong."""
     values = gather(OPTIONS, command_line, os.environ if environ is None else environ)
-    url, priorities = values["brokers"], values["priority"]
+    url, priorities = values["brokers"], values["priority"] or {}
     if url is None:
         raise SettingsError("--brokers URL is needed: the addresses of all brokers, as in amqp:host1:5672,host2:5672,host3:5672")
     strangers = sorted(priorities.keys() - set(url.names))

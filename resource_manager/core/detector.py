@@ -43,7 +43,8 @@ class View:
         status = item.get("status")
         if status not in _STATUSES:
             raise BadView(f"status {status!r} is none of {', '.join(sorted(_STATUSES))}")
-        numbers = [item.get(field) for field in ("epoch", "lastEpoch", "lastIndex")]
+        # A standalone broker has no log that it shares, and so no place in one.
+        numbers = [item.get(field, 0 if status == "standalone" else None) for field in ("epoch", "lastEpoch", "lastIndex")]
         if not all(isinstance(number, int) and number >= 0 for number in numbers):
             raise BadView(f"epoch, lastEpoch, lastIndex are {numbers}, not numbers")
         epoch, last_epoch, last_index = (int(number or 0) for number in numbers)

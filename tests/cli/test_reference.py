@@ -1,0 +1,42 @@
+"""The reference page has every command and every option, because this says so when it has not."""
+
+from __future__ import annotations
+
+import re
+
+import click
+import pytest
+
+from broker.options import CONFIG, markdown
+from cli import qpid_config, qpid_ha, qpid_resource_manager, qpid_stat
+from cli._options import CONNECTION
+from resource_manager.settings import OPTIONS
+from tests.broker.management_peer import ROOT
+
+PAGE = (ROOT / "docs" / "reference" / "cli.md").read_text()
+COMMON = {"--help", "--version", "--format", "--ha-admin"}
+
+
+def options(command: click.Command) -> set[str]:
+    """The long options of a command, and of its commands."""
+    found = {flag for parameter in command.params for flag in parameter.opts if flag.startswith("--")}
+    return found.union(*(options(one) for one in command.commands.values())) if isinstance(command, click.Group) else found
+
+
+@pytest.mark.parametrize(
+    "module", [qpid_config, qpid_ha, qpid_stat, qpid_resource_manager], ids=lambda module: str(module.__name__)
+)
+def test_every_option_is_in_the_reference(module: object) -> None:
+    command = module.command  # type: ignore[attr-defined]
+    documented = set(re.findall(r"--[a-z][a-z-]*", PAGE))
+    assert sorted(options(command) - COMMON - documented) == []
+
+
+def test_every_command_of_qpid_ha_is_in_the_reference() -> None:
+    assert [name for name in qpid_ha.command.commands if f"`{name}" not in PAGE] == []
+
+
+def test_the_tables_of_options_are_those_of_the_code() -> None:
+    """Breaks when a default changes and the page does not."""
+    assert markdown([*CONNECTION, CONFIG]).strip() in PAGE
+    assert markdown([*OPTIONS, CONFIG]).strip() in PAGE
