@@ -1,15 +1,16 @@
 """Replication-lag telemetry: small JSON-lines files that appear whole, are bounded in all, and never slow or stop the broker.
 
-The life of a line: the broker gathers a `LagSample` per backup and per replicated queue each interval and hands them over in one call of
-`TelemetryWriter.samples`. They become bytes at once (the shared fields are encoded once a call), join a bounded buffer, and a worker
-thread appends them to a hidden file (`.NAME.part`). When that file is big or old enough it is renamed to `NAME.jsonl`, which is when
-readers see it; the oldest files are deleted beyond `max_files`. A file left over from a killed process is cut after its last
-whole line and renamed by the next writer of the same sender, so that a kill -9 loses no more than what was still in memory.
+The life of a line: the broker gathers a `LagSample` per backup and per replicated queue each interval and hands them over in
+one call of `TelemetryWriter.samples`. They become bytes at once (the shared fields are encoded once a call), join a bounded
+buffer, and a worker thread appends them to a hidden file (`.NAME.part`). When that file is big or old enough it is renamed to
+`NAME.jsonl`, which is when readers see it; the oldest files are deleted beyond `max_files`. A file left over from a killed
+process is cut after its last whole line and renamed by the next writer of the same sender, so that a kill -9 loses no more than
+what was still in memory.
 
-Invariants: no call raises, blocks on a disk, or keeps more than `max_pending_bytes`; whatever is not written, or is deleted before its time,
-is counted, and the count is itself written as a `drop` event as soon as the disk takes one; `seq` rises by one a line and never
-repeats for a sender, restarts included, because it starts from the wall clock; every file begins with the roster, so that each can
-be understood alone and a reader knows whom to miss.
+Invariants: no call raises, blocks on a disk, or keeps more than `max_pending_bytes`; whatever is not written, or is deleted
+before its time, is counted, and the count is itself written as a `drop` event as soon as the disk takes one; `seq` rises by one
+a line and never repeats for a sender, restarts included, because it starts from the wall clock; every file begins with the
+roster, so that each can be understood alone and a reader knows whom to miss.
 
 The fields of the three kinds of line, version 1, are in docs/reference/telemetry.md; `spark_analytics.schemas` reads them.
 """
@@ -177,7 +178,9 @@ def roster_record(
     backups: Sequence[str],
     queues: Sequence[str],
 ) -> dict[str, Any]:
-    """A roster line as a dict: each of `backups` is expected to have a sample per interval for each of `queues` and for the whole log."""
+    """A roster line as a dict: each of `backups` is expected to have a sample per interval for each of `queues` and for the
+    whole log.
+    """
     return {
         "v": VERSION,
         "kind": "roster",
@@ -262,9 +265,10 @@ class StallMeter:
 class TelemetryWriter:
     """Writes one sender's telemetry into a folder; see the module's text for its promises.
 
-    `cluster` names the cluster and may be set again once it is known. `sender` is the member address (or name) of who writes. `clock` gives
-    wall-clock seconds since 1970. A file is rolled when it holds `max_bytes_per_file` or is `max_age_s` old at the next write; `max_files` whole
-    ones are kept per sender. `submit` runs a function in another thread, one at a time or not (by default a thread of the writer's own).
+    `cluster` names the cluster and may be set again once it is known. `sender` is the member address (or name) of who writes.
+    `clock` gives wall-clock seconds since 1970. A file is rolled when it holds `max_bytes_per_file` or is `max_age_s` old at
+    the next write; `max_files` whole ones are kept per sender. `submit` runs a function in another thread, one at a time or not
+    (by default a thread of the writer's own).
     """
 
     def __init__(
@@ -322,7 +326,9 @@ class TelemetryWriter:
         return self._dropped
 
     def samples(self, *, epoch: int, primary: str, rows: Iterable[LagSample]) -> None:
-        """Take one interval's samples, in one call for all backups and queues. A row that cannot be encoded is counted as dropped."""
+        """Take one interval's samples, in one call for all backups and queues. A row that cannot be encoded is counted as
+        dropped.
+        """
         rows = tuple(rows)
         seq = self._take_seq(len(rows))
         try:
@@ -351,7 +357,9 @@ class TelemetryWriter:
             self.samples(epoch=epoch, primary=primary, rows=(row,))
 
     def event(self, type: str, *, epoch: int | None = None, broker: str | None = None, **fields: Any) -> None:
-        """Something that happened: `fields` are from_, to, index, lost_records, duration_ms, detail. Without an epoch, the last one seen."""
+        """Something that happened: `fields` are from_, to, index, lost_records, duration_ms, detail. Without an epoch, the last
+        one seen.
+        """
         try:
             self._epoch = self._epoch if epoch is None else epoch
             line = _line(self._event(type, broker=broker or self.sender, **fields))

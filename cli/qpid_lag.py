@@ -1,7 +1,7 @@
 """qpid-lag: replication lag over any span, summarised on Spark.
 
-A thin shell: it reads options, looks at the folder before anything is started, and prints. Spark is imported only when a summary is
-made, so that `--help` is instant. Exit codes: 0 done, 1 refused (the line says why and what to do), 2 usage.
+A thin shell: it reads options, looks at the folder before anything is started, and prints. Spark is imported only when a
+summary is made, so that `--help` is instant. Exit codes: 0 done, 1 refused (the line says why and what to do), 2 usage.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """An archive of the classes that Spark loads, which halves its start: made once per Java, PySpark and user, optional always.
 
-`make` runs one small summary in a process of its own, told to write the archive when it ends; the file is written aside and renamed,
-so that no start ever meets half of one. Java itself ignores an archive that does not fit it.
+`make` runs one small summary in a process of its own, told to write the archive when it ends; the file is written aside and
+renamed, so that no start ever meets half of one. Java itself ignores an archive that does not fit it.
 """
 
 from __future__ import annotations

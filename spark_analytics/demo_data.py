@@ -1,8 +1,8 @@
 """Telemetry with known answers: a day in the life of a cluster, squeezed into any length, for demonstrations and tests.
 
-Three brokers; load that swells and ebbs once over the span; and, at fixed fractions of it: a backup whose disk stalls, a primary that is
-killed and comes back as a backup, a backup of which nothing is heard, a planned switchover. Among the lines stand torn, foreign,
-doubled and repeated ones. `write` returns what a truthful summary must find.
+Three brokers; load that swells and ebbs once over the span; and, at fixed fractions of it: a backup whose disk stalls, a
+primary that is killed and comes back as a backup, a backup of which nothing is heard, a planned switchover. Among the lines
+stand torn, foreign, doubled and repeated ones. `write` returns what a truthful summary must find.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def _sample(
 
 def _events(shape: Shape, senders: dict[str, _Sender]) -> None:
     def say(
-        broker: int, share: float, epoch: int, type_: str, offset_ms: int = 0, about: int | None = None, **fields: Any
+        broker: int, share: float, epoch: int, type_: str, offset_ms: int = 0, *, about: int | None = None, **fields: Any
     ) -> None:
         ts_ms = shape.start_ms + _at(shape, share) * 1000 + offset_ms
         empty = {"from": None, "to": None, "index": None, "lost_records": None, "duration_ms": None, "detail": None}
@@ -189,18 +189,19 @@ def _events(shape: Shape, senders: dict[str, _Sender]) -> None:
             "event", epoch, ts_ms, broker=BROKERS[broker if about is None else about], type=type_, **(empty | fields)
         )
 
-    say(0, 0, 1, "role", 10, **{"from": "recovering", "to": "active"})
+    became_active: dict[str, Any] = {"from": "recovering", "to": "active"}
+    say(0, 0, 1, "role", 10, **became_active)
     say(1, KILL, 1, "failure_detected", 900, about=0, duration_ms=900.0, detail="connection lost")
     say(1, KILL, 2, "promote_asked", 950, detail="primary lost")
     say(1, KILL, 2, "promote_won", 1100, duration_ms=150.0)
-    say(1, KILL, 2, "role", 1240, **{"from": "recovering", "to": "active"})
+    say(1, KILL, 2, "role", 1240, **became_active)
     say(1, KILL, 2, "failover_done", 1240, duration_ms=float(GAP_MS), lost_records=0, detail="primary lost")
     say(0, BACK, 2, "catch_up_begin", 40)
     say(0, LEVEL, 2, "catch_up_end", 0, duration_ms=float((_at(shape, LEVEL) - _at(shape, BACK)) * 1000))
     say(1, SILENCE[0], 2, "backup_lost", 400, about=2, detail="no word")
     say(2, SWITCH, 3, "promote_asked", -200, detail="planned switchover")
     say(2, SWITCH, 3, "promote_won", -60, duration_ms=140.0)
-    say(2, SWITCH, 3, "role", -20, **{"from": "recovering", "to": "active"})
+    say(2, SWITCH, 3, "role", -20, **became_active)
     say(2, SWITCH, 3, "failover_done", -20, duration_ms=float(SWITCH_MS), lost_records=0, detail="planned switchover")
 
 
@@ -260,7 +261,8 @@ def describe(answers: dict[str, Any]) -> Iterator[str]:
     yield f"{answers['lines']:,} lines in {answers['files']} files; a truthful summary finds:"
     yield f"  {stalled['backup']} stalled from {stalled['from']} for {stalled['longest_stall_ms'] / 1000:g} s at the longest"
     for change in answers["failovers"]:
-        yield f"  {change['kind']} from {change['from']} to {change['to']} in epoch {change['epoch']}, gap {change['gap_ms']:g} ms"
+        who = f"{change['kind']} from {change['from']} to {change['to']}"
+        yield f"  {who} in epoch {change['epoch']}, gap {change['gap_ms']:g} ms"
     yield f"  {stopped['backup']} not connected for {stopped['seconds']} s after it was killed"
     yield f"  nothing heard of {silent['backup']} for {silent['seconds']} s from {silent['from']}"
     yield f"  {answers['bad_lines']} lines that are no telemetry, {answers['repeated_lines']} lines twice"

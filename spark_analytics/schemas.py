@@ -1,8 +1,8 @@
 """The telemetry's schema as Spark reads it, version 1. `broker.telemetry` writes it; a contract test compares the two.
 
-One line is one JSON object of one kind: `sample`, `event` or `roster`. All kinds are read with one flat schema, the union of their
-fields, because one pass over the files must serve them all. Fields are only ever added: an older file lacks a field, which then reads as
-null; a line of a newer version is kept aside and counted.
+One line is one JSON object of one kind: `sample`, `event` or `roster`. All kinds are read with one flat schema, the union of
+their fields, because one pass over the files must serve them all. Fields are only ever added: an older file lacks a field,
+which then reads as null; a line of a newer version is kept aside and counted.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A Spark session that starts quickly, stays quiet and needs no network.
 
-Java is looked for before Spark is, so that a missing or old one is a sentence and not a stack of exceptions. Spark's own logging goes
-nowhere below ERROR, and what the Java process writes on its standard error goes to a file, whose name is told when it fails to start.
+Java is looked for before Spark is, so that a missing or old one is a sentence and not a stack of exceptions. Spark's own
+logging goes nowhere below ERROR, and what the Java process writes on its standard error goes to a file, whose name is told when
+it fails to start.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ def _ask(java: Path) -> str:
 
 
 def start(master: str = "local[2]", *, app: str = "qpid-lag", heap: str = "1g", heavy: bool = False) -> SparkSession:
-    """A session on `master`. `heavy` allows the optimising compilers, Java's and Spark's, which long jobs need and short ones pay for in vain.
+    """A session on `master`. `heavy` allows the optimising compilers, Java's and Spark's, which long jobs need and short ones
+    pay for in vain.
 
     Refused when there is no suitable Java, or Spark does not start.
     """

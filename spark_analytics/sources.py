@@ -1,7 +1,7 @@
 """Where telemetry lines come from: folders of JSON lines, read as text so that no bad line is lost or fatal.
 
-Spark's JSON source would drop the second of two objects on one line and hide which file a bad line stands in; its text source gives
-the line itself. Files that are still being written are hidden (a dot in front) and Spark leaves those alone.
+Spark's JSON source would drop the second of two objects on one line and hide which file a bad line stands in; its text source
+gives the line itself. Files that are still being written are hidden (a dot in front) and Spark leaves those alone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A report as one HTML file that needs nothing else: no network, no other file, scripts and styles named by their hashes.
 
-Everything that is a fact stands in tables that work without scripts and for screen readers; `page.js` draws the pictures from the JSON that
-the page carries.
+Everything that is a fact stands in tables that work without scripts and for screen readers; `page.js` draws the pictures from
+the JSON that the page carries.
 """
 
 from __future__ import annotations
@@ -126,7 +126,8 @@ def _table(caption: str, heads: list[str], rows: list[list[str]], *, numeric: in
 
     body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{caption}"><table><caption class="unseen">{caption}</caption>'
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{caption}">'
+        f'<table><caption class="unseen">{caption}</caption>'
         f"<thead><tr>{cells(heads, 'th')}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
@@ -188,13 +189,14 @@ def _heat_note(report: dict[str, Any]) -> str:
     heat = report["heat"]
     shown, all_ = len(heat["rows"]), heat["queues_in_all"]
     which = f"the worst {shown} of {all_:,} queues" if all_ > shown else f"all {all_} queues"
-    return f"Worst lag of any backup, {which}, in steps of {duration(heat['step_ms'])}; dotted where a backup was silent or not connected."
+    dotted = "dotted where a backup was silent or not connected"
+    return f"Worst lag of any backup, {which}, in steps of {duration(heat['step_ms'])}; {dotted}."
 
 
 def _failovers(report: dict[str, Any]) -> str:
     if not report["failovers"]:
         return '<p class="empty">The primary did not change in this span.</p>'
-    heads = ["When (UTC)", "What", "From", "To", "Why", "Epoch", "Gap", "Noticed after", "Records lost"]
+    heads = ["When (UTC)", "What", "From", "To", "Why", "Epoch", "Gap", "Asked after notice", "Records lost"]
     rows = []
     for row in report["failovers"]:
         noticed = row["asked_ms"] - row["detected_ms"] if row["asked_ms"] and row["detected_ms"] else None
@@ -216,7 +218,7 @@ def _failovers(report: dict[str, Any]) -> str:
                 count(row["lost_records"]),
             ]
         )
-    return _table("Failovers and switchovers", heads, rows, numeric=4).replace("Noticed after", "Asked after notice")
+    return _table("Failovers and switchovers", heads, rows, numeric=4)
 
 
 def _events(report: dict[str, Any]) -> str:

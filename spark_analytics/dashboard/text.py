@@ -69,7 +69,8 @@ def _failovers(report: dict[str, Any]) -> Iterator[str]:
         for row in changes:
             gap = ("" if row["measured"] else "~") + _tight(row["gap_ms"])
             yield (
-                f"{moment(row['at_ms']):11}{row['kind']:11}{_cut(row['previous'], 21):22}{_cut(row['primary'], 21):22}{gap:>8}{row['epoch']:>6}"
+                f"{moment(row['at_ms']):11}{row['kind']:11}{_cut(row['previous'], 21):22}{_cut(row['primary'], 21):22}"
+                f"{gap:>8}{row['epoch']:>6}"
             )
     yield ""
 

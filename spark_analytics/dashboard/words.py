@@ -82,7 +82,9 @@ def span(from_ms: int, to_ms: int) -> str:
 
 
 def sparkline(values: list[float | None], silent: list[bool], width: int) -> str:
-    """Values as bars on a log scale from 1 to 100,000 (ms), worst of each piece; a cross where it was silent, a blank where not expected."""
+    """Values as bars on a log scale from 1 to 100,000 (ms), worst of each piece; a cross where it was silent, a blank where not
+    expected.
+    """
     bars = []
     for i in range(width):
         first, last = i * len(values) // width, max(i * len(values) // width + 1, (i + 1) * len(values) // width)

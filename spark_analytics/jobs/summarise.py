@@ -1,8 +1,8 @@
 """The batch summary: a folder of telemetry to one `Report` of plain values, which the page, the terminal table and JSON all show.
 
-Order of work: one light pass takes stock (span, clusters, bad lines), then the additive partials are built once and merged to each span
-that the report needs: the windows asked for, a fine timeline of each backup's whole log, a queue by time map, and totals.
-What comes back to this process is bounded by the sizes below, whatever the data's size.
+Order of work: one light pass takes stock (span, clusters, bad lines), then the additive partials are built once and merged to
+each span that the report needs: the windows asked for, a fine timeline of each backup's whole log, a queue by time map, and
+totals. What comes back to this process is bounded by the sizes below, whatever the data's size.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ Report = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to summarise. Times in ms since 1970; `window_ms` None picks one by the span; `nbytes` is the input's size, if known."""
+    """What to summarise. Times in ms since 1970; `window_ms` None picks one by the span; `nbytes` is the input's size, if
+    known.
+    """
 
     path: str
     now_ms: int

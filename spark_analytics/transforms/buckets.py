@@ -1,11 +1,12 @@
 """Percentiles that can be added up: 44 buckets in steps of the square root of two, and one of them for exactly zero.
 
 Bucket 0 holds zero; bucket 1 holds (0, 1]; bucket k holds (2^((k-2)/2), 2^((k-1)/2)]; bucket 43 holds all above 2^20.5. With
-milliseconds that reaches 25 minutes, with records 1.5 million, with KiB 1.4 GiB; above that the observed maximum bounds the answer.
+milliseconds that reaches 25 minutes, with records 1.5 million, with KiB 1.4 GiB; above that the observed maximum bounds the
+answer.
 
-Counters travel two to a long, 31 bits each (22 longs instead of 44 columns): a key may hold two thousand million samples, 68 years at one a
-second. Percentiles of any span come from summed counters, never from averaged percentiles.
-The error of a percentile is at most one step (41 %) and about 8 % on average.
+Counters travel two to a long, 31 bits each (22 longs instead of 44 columns): a key may hold two thousand million samples, 68
+years at one a second. Percentiles of any span come from summed counters, never from averaged percentiles. The error of a
+percentile is at most one step (41 %) and about 8 % on average.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ def packed_counts(prefix: str, bucket: str) -> list[Column]:
 
 
 def summed(prefix: str) -> Column:
-    """The aggregate column `{prefix}`, an array of words, that merges packed counts. Not a column a word: wide plans are slow to analyse."""
+    """The aggregate column `{prefix}`, an array of words, that merges packed counts. Not a column a word: wide plans are slow
+    to analyse.
+    """
     return F.expr(f"array({', '.join(f'sum({prefix}{index})' for index in range(WORDS))}) AS {prefix}")
 
 
@@ -68,8 +71,8 @@ def unpacked(words: str) -> str:
 class Measure:
     """What to take percentiles of: the packed counts in the array column `prefix`, bounded by the column `highest`.
 
-    `worse` counts observations that rank above every bucket (seconds of silence), which answer `worst`: columns or SQL, all of them.
-    Answers are multiplied by `unit`.
+    `worse` counts observations that rank above every bucket (seconds of silence), which answer `worst`: columns or SQL, all of
+    them. Answers are multiplied by `unit`.
     """
 
     prefix: str
@@ -83,8 +86,8 @@ class Measure:
 def with_percentiles(rows: DataFrame, measures: list[Measure]) -> DataFrame:
     """Add `p50_{name}`, `p95_{name}`, `p99_{name}` of each measure by nearest rank; null where nothing was observed.
 
-    In stages, each a projection of its own: one expression for all of it would be repeated by the optimiser wherever it is used, which made
-    a small summary take a minute.
+    In stages, each a projection of its own: one expression for all of it would be repeated by the optimiser wherever it is
+    used, which made a small summary take a minute.
     """
     for stage in (_counts, _total, _places):
         rows = rows.select("*", *(F.expr(stage(m)) for m in measures))

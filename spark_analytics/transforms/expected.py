@@ -1,8 +1,8 @@
 """Who should have said something, and when: without it silence would be missing data instead of the worst lag there is.
 
-A *reign* is one primary's epoch. Within it each backup and queue that the primary's roster names (or, for lack of a roster, that it ever
-sampled) is expected in every slot, from when it was first named until the roster drops it or the reign ends. A reign ends
-when the next begins, not when its primary falls silent: the gap between two primaries is silence of everybody.
+A *reign* is one primary's epoch. Within it each backup and queue that the primary's roster names (or, for lack of a roster,
+that it ever sampled) is expected in every slot, from when it was first named until the roster drops it or the reign ends. A
+reign ends when the next begins, not when its primary falls silent: the gap between two primaries is silence of everybody.
 """
 
 from __future__ import annotations

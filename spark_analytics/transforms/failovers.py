@@ -1,9 +1,9 @@
 """When the cluster changed its primary: to whom, why, how long nobody served, and what it cost.
 
-A failover is a reign that follows another. Its times come from the events of those who took part, and where one is missing from the
-telemetry itself: the old primary's last sample and the new one's first. The gap is what the new primary measured
-(`failover_done`) when it said so; otherwise from the last sign of the old primary to the new one's taking over, which is
-exact only to the sampling interval.
+A failover is a reign that follows another. Its times come from the events of those who took part, and where one is missing from
+the telemetry itself: the old primary's last sample and the new one's first. The gap is what the new primary measured
+(`failover_done`) when it said so; otherwise from the last sign of the old primary to the new one's taking over, which is exact
+only to the sampling interval.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ LEAD_MS = 120_000
 
 
 def failovers(reigns: DataFrame, events: DataFrame) -> DataFrame:
-    """One row per change of primary: `at_ms`, `epoch`, `primary`, `previous`, `kind`, `gap_ms`, `measured`, `detected_ms`, `asked_ms`, `lost_records`.
+    """One row per change of primary: `at_ms`, `epoch`, `primary`, `previous`, `kind`, `gap_ms`, `measured`, `detected_ms`,
+    `asked_ms`, `lost_records`.
 
-    `kind` is `failover` (somebody noticed a failure, or the old primary fell silent first) or `switchover` (asked for on a healthy primary).
+    `kind` is `failover` (somebody noticed a failure, or the old primary fell silent first) or `switchover` (asked for on a
+    healthy primary).
     """
     col = F.col
     order = Window.partitionBy("cluster").orderBy("epoch", "begin_ms")

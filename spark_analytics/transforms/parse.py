@@ -1,7 +1,9 @@
-"""Text lines to typed lines. A line that cannot be trusted keeps its text and gets a `problem`; it is never fatal and never guessed at.
+"""Text lines to typed lines. A line that cannot be trusted keeps its text and gets a `problem`; it is never fatal and never
+guessed at.
 
-Life of a line: `parse` reads its JSON with the explicit schema, turns `ts` into `ts_ms`, and names the first thing that is wrong with it;
-`good` drops those and repeats of the same (cluster, sender, seq); `samples`, `events` and `rosters` pick the kinds.
+Life of a line: `parse` reads its JSON with the explicit schema, turns `ts` into `ts_ms`, and names the first thing that is
+wrong with it; `good` drops those and repeats of the same (cluster, sender, seq); `samples`, `events` and `rosters` pick the
+kinds.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ _JSON_OPTIONS = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, "al
 
 
 def parse(lines: DataFrame, *, now_ms: int) -> DataFrame:
-    """`schemas.LINES` to the fields of `schemas.LINE` with `ts_ms` (UTC, ms since 1970), `problem` (null when good), `value`, `file`.
+    """`schemas.LINES` to the fields of `schemas.LINE` with `ts_ms` (UTC, ms since 1970), `problem` (null when good), `value`,
+    `file`.
 
     Lines from more than a day after `now_ms` are a problem too: one wrong clock must not stretch a summary by years.
     """

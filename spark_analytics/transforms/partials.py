@@ -1,12 +1,12 @@
 """The additive state of lag: what one backup and queue did in one short grain of time, in a form that can be merged to any span.
 
-Every column is a sum, a maximum, a minimum or a bitwise or, so partials of the same key may be merged in any order and any number of times.
-Keys carry the epoch: an index is never compared with one of another epoch. A sample counts as *told* when the primary spoke of the backup,
-and as *heard* when it also said that the backup is connected: a primary that reports a dead backup each second is not news of that
-backup.
+Every column is a sum, a maximum, a minimum or a bitwise or, so partials of the same key may be merged in any order and any
+number of times. Keys carry the epoch: an index is never compared with one of another epoch. A sample counts as *told* when the
+primary spoke of the backup, and as *heard* when it also said that the backup is connected: a primary that reports a dead backup
+each second is not news of that backup.
 
-Time is counted in slots: a slot is the sampling interval, but at least a second, so that a grain of at most a minute fits the 64 bits
-of a long. `told`, `heard` and `over` are bitmaps of slots.
+Time is counted in slots: a slot is the sampling interval, but at least a second, so that a grain of at most a minute fits the
+64 bits of a long. `told`, `heard` and `over` are bitmaps of slots.
 """
 
 from __future__ import annotations
@@ -107,8 +107,9 @@ def lag_partials(samples: DataFrame, *, grain_ms: int, objective_ms: float) -> D
 def merge(partials: DataFrame, lengths: Sequence[int], *, whole_log_only: Sequence[int] = ()) -> DataFrame:
     """Partials to one row per cluster, backup, queue, `window_ms` and `start_ms`, for several window lengths at once.
 
-    `lengths` in ms are multiples of the grain; those of `whole_log_only` are not made for single queues. Epochs meet here, so what
-    compares indexes is settled first: `rewound` within each partial's epoch, `first` and `last` from the newest epoch in the window.
+    `lengths` in ms are multiples of the grain; those of `whole_log_only` are not made for single queues. Epochs meet here, so
+    what compares indexes is settled first: `rewound` within each partial's epoch, `first` and `last` from the newest epoch in
+    the window.
     """
     col = F.col
     cut = partials.withColumn("window_ms", F.explode(F.array(*(F.lit(length).cast("long") for length in lengths))))

@@ -1,4 +1,6 @@
-"""How much of the telemetry could be used: counts, per file and kind, of what was read, and a few of the lines that could not be."""
+"""How much of the telemetry could be used: counts, per file and kind, of what was read, and a few of the lines that could not
+be.
+"""
 
 from __future__ import annotations
 

@@ -30,7 +30,8 @@ _KEY = ("cluster", "backup", "queue", "window_ms", "start_ms")
 def summarise(merged: DataFrame, expected: DataFrame, *, objective_ms: float) -> DataFrame:
     """`partials.merge` and `expected.expected_windows` of the same lengths to one row per expected window.
 
-    Lags in ms, records and bytes; `over_share` in 0..1; `forecast_s` null when nothing waits, infinite when the backup does not gain.
+    Lags in ms, records and bytes; `over_share` in 0..1; `forecast_s` null when nothing waits, infinite when the backup does not
+    gain.
     """
     return _answers(_with_status(_with_silence(_joined(merged, expected)), objective_ms))
 
@@ -41,7 +42,7 @@ def _joined(merged: DataFrame, expected: DataFrame) -> DataFrame:
     for name in ("cluster", "backup", "window_ms", "start_ms"):
         same = same & (F.col(name) == F.col(f"_{name}"))
     rows = expected.join(right, same, "left").drop(*(f"_{name}" for name in _KEY))
-    rows = rows.fillna({name: 0 for name in ("n", "n_unreachable", "told", "heard", "over")})
+    rows = rows.fillna(dict.fromkeys(("n", "n_unreachable", "told", "heard", "over"), 0))
     return rows.withColumn("expected", F.greatest("expected", "told")).where(F.col("expected") > 0)
 
 
