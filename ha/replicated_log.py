@@ -17,7 +17,7 @@ from __future__ import annotations
 import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -94,7 +94,7 @@ class ReplicatedLog:
         wall: Callable[[], float],
         listener: LogListener,
         call_in_reactor: Callable[[Callable[[], None]], None],
-        in_thread: Callable[[Callable[[], object]], Deferred[object]],
+        in_thread: Callable[[Callable[[], object]], Deferred[Any]],
         peers: Peers | None = None,
         on_members: Callable[[Membership], None] = lambda members: None,
         checkpoint_bytes: int = CHECKPOINT_BYTES,
@@ -146,6 +146,7 @@ class ReplicatedLog:
         self._requests: dict[str, Deferred[PromotionEnded]] = {}
         self._transfers: dict[str, list[Deferred[TransferEnded]]] = {}
         self._changes: dict[str, Deferred[MembershipEnded]] = {}
+        self._ended: list[tuple[Deferred[Any], Any]] = []
         self.bad_batches = 0
         self._ticker = LoopingCall(self._tick)
         self._ticker.clock = clock
@@ -403,9 +404,10 @@ class ReplicatedLog:
             case MembershipEnded(request_id):
                 self._end(self._changes.pop(request_id), effect)
 
-    def _end(self, ended: Deferred[object], effect: object) -> None:
-        """Fire outside of the effects, and, like everything told, after what was committed before it is applied."""
-        self._clock.callLater(0, ended.callback, effect)
+    def _end(self, ended: Deferred[Any], effect: Any) -> None:
+        """Fire outside of the effects, and after the states that came before it were told."""
+        self._ended.append((ended, effect))
+        self._apply_soon()
 
     def _propose_members(self, members: Membership) -> None:
         self._members_due = None
@@ -563,6 +565,10 @@ class ReplicatedLog:
             self._maybe_checkpoint()
         if self._applied < self._committed or self._told:
             self._apply_soon()
+        elif self._ended:
+            ended, self._ended = self._ended, []
+            for deferred, effect in ended:
+                deferred.callback(effect)
         self._tell_writable()
 
     def _next_batches(self) -> list[Batch]:

@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from proton import symbol
-from twisted.internet.defer import Deferred, DeferredList, succeed
-from twisted.internet.task import LoopingCall
+from twisted.internet.defer import Deferred
+from twisted.internet.threads import deferToThreadPool
 from twisted.logger import (
     FilteringLogObserver,
     ILogObserver,
@@ -31,19 +29,22 @@ from twisted.logger import (
 from zope.interface import provider
 
 from broker.core.nodes import CLUSTER, LOCAL
+from broker.core.records import BadBatch
 from broker.disk.store import DamagedStore, StorageError, Store, StoreInUse, StoreOfAnotherCluster
 from broker.net.listener import CannotListen, listen
 from broker.options import SettingsError
 from broker.service import Broker
 from broker.settings import BrokerSettings
 from broker.telemetry import TelemetryWriter
+from ha.cluster_member import ClusterMember
+from ha.core.membership import Membership
 from ha.core.settings import ReplicaSettings
 from ha.lag import LagReporter
-from ha.net.peers import Peers
-from ha.replicated_log import ReplicatedLog
+from ha.replicated_log import Peers, ReplicatedLog
 from ha.settings import HaSettings, own_address
 
 _log = Logger(namespace="qpidd")
+_STOP_S = 5.0
 
 
 class CannotStart(Exception):
@@ -67,41 +68,40 @@ class Process:
         self.ha = ha
         self.status = 0
         self.logs: dict[str, ReplicatedLog] = {}
-        self.member: Member | None = None
-        self._stopping: Deferred[Any] | None = None
+        self.member: ClusterMember | None = None
+        self.lag: LagReporter | None = None
         self._ports: list[Any] = []
 
     def start(self) -> None:
         """Take port and store, replay, begin to join or to serve. CannotStart says why not."""
-        settings, ha = self.settings, self.ha
         try:
-            self.store = Store.open(settings.data_dir)
+            self.store = Store.open(self.settings.data_dir)
         except (StoreInUse, DamagedStore, StorageError, OSError) as error:
             raise CannotStart(str(error)) from None
         self.broker = Broker(
             self.reactor,
             broker_id=self.store.store_id,
             version=release(),
-            clustered=ha.ha_cluster,
-            default_level=ha.ha_replicate,
-            max_message_bytes=settings.max_message_size,
-            max_connections=settings.max_connections,
-            default_queue_bytes=settings.default_queue_limit,
+            clustered=self.ha.ha_cluster,
+            default_level=self.ha.ha_replicate,
+            max_message_bytes=self.settings.max_message_size,
+            max_connections=self.settings.max_connections,
+            default_queue_bytes=self.settings.default_queue_limit,
             on_fatal=self.fail,
         )
         try:
             self._listen()
-            if ha.ha_cluster:
-                me = own_address(ha, settings.interface, self.port).name
-                self.member = Member(self, me)
-            self._open_log(LOCAL, "local", ReplicaSettings(standalone=True))
-        except (CannotListen, SettingsError, DamagedStore, StorageError, StoreOfAnotherCluster, OSError) as error:
+            if self.ha.ha_cluster:
+                self._join()
+            self._open_log(LOCAL, "this broker", ReplicaSettings(standalone=True), Membership.of(["this broker"]))
+            self.logs[LOCAL].start()
+            if self.member is not None:
+                self.member.start()
+        except (CannotListen, SettingsError, DamagedStore, StorageError, StoreOfAnotherCluster, BadBatch, OSError) as error:
             self.store.close(clean=self.store.was_clean)
             raise CannotStart(str(error)) from None
-        for log in self.logs.values():
-            log.start()
-        if self.member is not None:
-            self.member.start()
+        if self.lag is not None:
+            self.lag.start()
 
     def _listen(self) -> None:
         for interface in self.settings.interface:
@@ -109,32 +109,83 @@ class Process:
             self._ports.append(port)
             self.port: int = port.getHost().port
 
-    def _open_log(self, name: str, me: str, replica: ReplicaSettings) -> None:
-        self.logs[name] = ReplicatedLog.open(
-            self.store, name, me=me, settings=replica, clock=self.reactor, listener=self.broker.ledgers[name],
-            call_in_reactor=self.reactor.callFromThread,
+    def _join(self) -> None:
+        """Open the cluster's log; nothing is sent before `start`."""
+        me = own_address(self.ha, self.settings.interface, self.port).name
+        telemetry = None
+        if self.settings.telemetry_dir is not None:
+            telemetry = TelemetryWriter(
+                self.settings.telemetry_dir,
+                cluster=self.store.cluster_id or "new",
+                sender=me,
+                interval_ms=self.settings.telemetry_interval_ms,
+            )
+        member = ClusterMember(
+            self.reactor, self.reactor, self.broker, self.store, self.ha, me, wall=time.time, telemetry=telemetry
         )
-        self.broker.attach_log(name, self.logs[name])
+        log = self._open_log(CLUSTER, me, self.ha.replica(), Membership.of(self.ha.members), member.peers, member)
+        if self.store.cluster_id and not set(self.ha.members) & set(log.replica.members.addresses):
+            raise CannotStart(
+                f"the store in {self.settings.data_dir} belongs to cluster {self.store.cluster_id} of "
+                f"{', '.join(log.replica.members.addresses)}, and --ha-brokers-url names none of them: give another --data-dir, or the right URL"
+            )
+        member.log = log
+        self.member = member
+        if telemetry is not None:
+            self.lag = LagReporter(self.reactor, self.broker, log, me, telemetry, time.time)
+
+    def _open_log(
+        self, name: str, me: str, replica: ReplicaSettings, members: Membership, peers: Peers | None = None, member: ClusterMember | None = None
+    ) -> ReplicatedLog:
+        log = ReplicatedLog(
+            self.store,
+            name,
+            me=me,
+            settings=replica,
+            members=members,
+            clock=self.reactor,
+            wall=time.time,
+            listener=self.broker.ledgers[name],
+            call_in_reactor=self.reactor.callFromThread,
+            in_thread=lambda work: deferToThreadPool(self.reactor, self.reactor.getThreadPool(), work),
+            peers=peers,
+            on_members=member.members_changed if member is not None else lambda members: None,
+        )
+        self.logs[name] = log
+        self.broker.attach_log(name, log)
+        return log
 
     def fail(self, text: str) -> None:
         """The broker cannot go on: end the process, marking nothing clean."""
         _log.critical("{text}; this broker stops", text=text)
         self.status = 1
-        if self.reactor.running:
+        self.reactor.callWhenRunning(self._end)
+
+    def _end(self) -> None:
+        if self.reactor.running and not self.reactor._stopped:
             self.reactor.stop()
 
-    def stop(self) -> Deferred[Any]:
-        """Stop in order; again and again gives the same Deferred."""
-        if self._stopping is None:
-            _log.info("stopping")
-            for port in self._ports:
-                port.stopListening()
-            self.broker.close()
-            if self.member is not None:
-                self.member.stop()
-            stopped = DeferredList([log.stop() for log in self.logs.values()]) if self.status == 0 else succeed(None)
-            self._stopping = stopped.addBoth(lambda result: self.store.close(clean=self.status == 0))
-        return self._stopping
+    def stop(self) -> Deferred[None]:
+        """Stop in order: clients, links, logs, store. Fires when what clients were told has left, or soon in any case."""
+        _log.info("stopping")
+        for port in self._ports:
+            port.stopListening()
+        if self.member is not None:
+            self.member.stop()
+        self.broker.close()
+        for log in self.logs.values():
+            log.stop()
+        if self.lag is not None:
+            self.lag.stop()
+        stopped: Deferred[None] = Deferred()
+        self._wait_for_clients(self.reactor.seconds() + _STOP_S, stopped)
+        return stopped.addBoth(lambda _: self.store.close(clean=self.status == 0))
+
+    def _wait_for_clients(self, deadline: float, stopped: Deferred[None]) -> None:
+        if self.broker.connections and self.reactor.seconds() < deadline:
+            self.reactor.callLater(0.02, self._wait_for_clients, deadline, stopped)
+        else:
+            stopped.callback(None)
 
 
 def run(reactor: Any, settings: BrokerSettings, ha: HaSettings) -> int:
@@ -154,7 +205,7 @@ _LEVELS = {"trace": "debug", "notice": "info", "warning": "warn"}
 
 
 def log_to_stderr(level: str) -> None:
-    """One line an event on stderr: time, level, text; no traceback without a crash of our own."""
+    """One line an event on stderr: time, level, text."""
 
     @provider(ILogObserver)
     def write(event: dict[str, Any]) -> None:
@@ -162,7 +213,5 @@ def log_to_stderr(level: str) -> None:
         text = eventAsText(event, includeTimestamp=False, includeSystem=False)
         sys.stderr.write(f"{moment:%Y-%m-%d %H:%M:%S}.{moment.microsecond // 1000:03d} {event['log_level'].name} {text}\n")
 
-    names = {each.name for each in LogLevel.iterconstants()}
-    name = _LEVELS.get(level, level)
-    predicate = LogLevelFilterPredicate(LogLevel.levelWithName(name if name in names else "info"))
+    predicate = LogLevelFilterPredicate(LogLevel.levelWithName(_LEVELS.get(level, level)))
     globalLogBeginner.beginLoggingTo([FilteringLogObserver(write, [predicate])], redirectStandardIO=False)
