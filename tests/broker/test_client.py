@@ -209,6 +209,7 @@ async def test_closing_towards_a_frozen_broker_ends_all_the_same(peers: Any) -> 
     client = await connect(peer)
     peer.freeze()
     await client.close()
+    assert client.lost.called
 
 
 @pytest_twisted.ensureDeferred

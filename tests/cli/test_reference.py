@@ -7,9 +7,11 @@ import re
 import click
 import pytest
 
+from broker import settings as broker_settings
 from broker.options import CONFIG, markdown
 from cli import qpid_config, qpid_ha, qpid_resource_manager, qpid_stat
 from cli._options import CONNECTION
+from ha import settings as ha_settings
 from resource_manager.settings import OPTIONS
 from tests.broker.management_peer import ROOT
 
@@ -40,3 +42,4 @@ def test_the_tables_of_options_are_those_of_the_code() -> None:
     """Breaks when a default changes and the page does not."""
     assert markdown([*CONNECTION, CONFIG]).strip() in PAGE
     assert markdown([*OPTIONS, CONFIG]).strip() in PAGE
+    assert markdown([*broker_settings.OPTIONS, *ha_settings.OPTIONS, CONFIG]).strip() in PAGE

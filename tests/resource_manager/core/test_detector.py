@@ -32,6 +32,10 @@ def test_a_broker_that_knows_no_primary_names_none() -> None:
     assert View.of(ITEM | {"primary": ""}, "b:1").primary == ""
 
 
+def test_a_standalone_broker_needs_no_place_in_a_log() -> None:
+    assert View.of({"status": "standalone"}, "b:1") == View("standalone", 0, 0, 0, "")
+
+
 def test_a_learner_is_known_by_its_own_entry_among_the_members() -> None:
     """Breaks when another member's role is taken for one's own: a voter would never be promoted."""
     members = [{"address": "b:1", "role": "learner"}, {"address": "c:1", "role": "voter"}, "nonsense"]
