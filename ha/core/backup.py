@@ -113,9 +113,10 @@ class Backup:
     def snapshot_stored(self, now: float, index: int, epoch: int, members: Membership) -> None:
         """The edge holds the whole snapshot, durably. One that is not wanted any more is ignored."""
         member = self._member
-        incoming, self._incoming = self._incoming, None
+        incoming = self._incoming
         if incoming is None or not incoming.complete or incoming.index != index:
             return
+        self._incoming = None
         if index > member.commit_index and member.log.epoch_at(index) != epoch:
             before = member.log.members
             member.log.restore(index, epoch, members)
@@ -129,8 +130,11 @@ class Backup:
 
     def snapshot_failed(self, index: int) -> None:
         """The edge found the snapshot damaged: begin again."""
-        incoming, self._incoming = self._incoming, None
-        if incoming is not None and incoming.index == index and self.primary:
+        incoming = self._incoming
+        if incoming is None or incoming.index != index:
+            return
+        self._incoming = None
+        if self.primary:
             self._member.send(self.primary, SnapshotReply(self._member.epoch, index, 0))
 
     def hears(self, now: float) -> bool:

@@ -435,7 +435,7 @@ class Replica:
     def _unfit(self) -> str:
         """Why this member must not stand for election, or "".
 
-        One that is being removed may: until its removal is committed, nobody else may have a log new enough (dissertation §4.2.2).
+        One that is being removed may: until that is committed, nobody else may have a log new enough (dissertation §4.2.2).
         """
         member = self._member
         role = member.log.members.role(member.me)

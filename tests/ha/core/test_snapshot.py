@@ -1,0 +1,165 @@
+"""Snapshots (§7): for a member that needs what the log no longer holds."""
+
+from __future__ import annotations
+
+from ha.core.effects import Commit, InstallSnapshot, MembershipChanged, Send, SendSnapshot, StoreChunk
+from ha.core.membership import Membership
+from ha.core.messages import AppendReply, SnapshotChunk, SnapshotReply
+from ha.core.progress import Pace
+from tests.ha.core.cluster import Cluster
+from tests.ha.core.test_replication import append, backup
+
+ABC = Membership.of("abc")
+ABCD = Membership.of("abcd")
+
+
+def chunk(offset: int, *, index: int = 9, epoch: int = 2, of: int = 3) -> SnapshotChunk:
+    return SnapshotChunk(epoch, index, 1, ABCD, offset, 1, of)
+
+
+def behind() -> Cluster:
+    """c has missed 20 batches, and the primary a holds them no longer."""
+    cluster = Cluster("a", "b", "c")
+    cluster.promote("a")
+    cluster.pass_time(0.3)
+    cluster.crash("c")
+    cluster.propose("a", 20)
+    cluster["a"].compact()
+    return cluster
+
+
+class TestReceiving:
+    """At the backup."""
+
+    def test_chunks_are_asked_for_one_after_the_other_and_the_whole_is_installed(self) -> None:
+        """The log starts anew after it, and goes on from there."""
+        replica = backup(1, 1)
+        effects = replica.step(1.0, "a", chunk(0))
+        assert effects.index(StoreChunk(chunk(0))) < effects.index(Send("a", SnapshotReply(2, 9, 1)))
+        replica.step(1.0, "a", chunk(1))
+        assert replica.step(1.0, "a", chunk(2)) == [StoreChunk(chunk(2))], "no answer before it is durable"
+        effects = replica.snapshot_stored(1.0, 9, 1, ABCD)
+        assert effects[:2] == [InstallSnapshot(9, 1, ABCD), MembershipChanged(ABCD)]
+        assert Send("a", AppendReply(2, 0, True, 9, 9)) in effects
+        assert (replica.commit_index, replica.next_index, replica.members) == (9, 10, ABCD)
+
+    def test_a_repeated_or_late_chunk_is_answered_with_the_one_wanted(self) -> None:
+        """And never written twice, nor in the wrong place."""
+        replica = backup()
+        replica.step(1.0, "a", chunk(0))
+        assert replica.step(1.0, "a", chunk(0)) == [Send("a", SnapshotReply(2, 9, 1))]
+        assert replica.step(1.0, "a", chunk(2)) == [Send("a", SnapshotReply(2, 9, 1))]
+        replica.step(1.0, "a", chunk(1))
+        replica.step(1.0, "a", chunk(2))
+        assert replica.step(1.0, "a", chunk(2)) == [], "being made durable"
+
+    def test_the_bytes_of_two_snapshots_never_mix(self) -> None:
+        """Another checkpoint, or the same index from another primary, begins at its beginning."""
+        replica = backup()
+        replica.step(1.0, "a", chunk(0))
+        assert replica.step(1.0, "a", chunk(1, index=12)) == [Send("a", SnapshotReply(2, 12, 0))]
+        assert Send("b", SnapshotReply(3, 9, 0)) in replica.step(1.0, "b", chunk(1, epoch=3))
+
+    def test_a_snapshot_that_the_log_has_overtaken_is_not_installed(self) -> None:
+        """§7, receiver rule 6: what follows in the log is kept, and may be acknowledged already."""
+        replica = backup()
+        for offset in range(3):
+            replica.step(1.0, "a", chunk(offset))
+        replica.step(1.0, "a", append(2, (0, 0), *[1] * 12))
+        replica.stored(1.0, 12, 1)
+        effects = replica.snapshot_stored(1.0, 9, 1, ABCD)
+        assert not any(isinstance(effect, InstallSnapshot) for effect in effects)
+        assert (replica.commit_index, replica.next_index) == (9, 13)
+        assert replica.step(1.0, "a", chunk(0)) == [Send("a", AppendReply(2, 0, True, 12, 12))]
+        assert replica.step(1.0, "a", chunk(0, index=11)) == [Commit(11), Send("a", AppendReply(2, 0, True, 12, 12))]
+
+    def test_news_of_a_snapshot_that_nobody_waits_for_is_ignored(self) -> None:
+        """The reign in which it was sent is over, or another one is on its way."""
+        replica = backup()
+        assert replica.snapshot_stored(1.0, 9, 1, ABCD) == []
+        assert replica.snapshot_failed(1.0, 9) == []
+        replica.step(1.0, "a", chunk(0))
+        assert replica.snapshot_stored(1.0, 9, 1, ABCD) == [], "not complete"
+        assert replica.snapshot_stored(1.0, 8, 1, ABCD) == []
+        assert replica.snapshot_failed(1.0, 8) == []
+        assert replica.step(1.0, "a", chunk(1))[0] == StoreChunk(chunk(1)), "it goes on where it was"
+
+    def test_a_damaged_snapshot_is_fetched_again(self) -> None:
+        """From its beginning."""
+        replica = backup()
+        for offset in range(3):
+            replica.step(1.0, "a", chunk(offset))
+        assert replica.snapshot_failed(1.0, 9) == [Send("a", SnapshotReply(2, 9, 0))]
+        assert replica.step(1.0, "a", chunk(0))[0] == StoreChunk(chunk(0))
+
+    def test_without_a_primary_there_is_nobody_to_tell(self) -> None:
+        """The link broke while the snapshot was made durable; it counts all the same."""
+        replica, other = backup(), backup()
+        for each in (replica, other):
+            for offset in range(3):
+                each.step(1.0, "a", chunk(offset))
+            each.disconnected(1.0, "a")
+        assert replica.snapshot_stored(1.0, 9, 1, ABC) == [InstallSnapshot(9, 1, ABC)]
+        assert other.snapshot_failed(1.0, 9) == []
+
+
+class TestSending:
+    """At the primary."""
+
+    def test_a_backup_far_behind_gets_a_snapshot_and_then_the_rest(self) -> None:
+        """Also when batches are proposed meanwhile."""
+        cluster = behind()
+        cluster.restart("c")
+        cluster.propose("a", 3, settle=False)
+        cluster.pass_time(0.3)
+        assert cluster.states()["c"] == "ready"
+        assert cluster["c"].applied == cluster["a"].applied == 24
+        assert cluster["c"].disk.base[0] == 21
+
+    def test_a_lost_chunk_is_sent_again_after_a_while(self) -> None:
+        """The receiver's disk may be slow: not with every heartbeat. Heartbeats go on meanwhile."""
+        cluster = behind()
+        cluster.restart("c")
+        while not any(isinstance(wire[2], SnapshotChunk) for wire in cluster.wires):
+            cluster.deliver()
+        cluster.wires.clear()
+        cluster.pass_time(0.5)
+        assert cluster.states() == {"a": "active", "b": "ready", "c": "catchup"}
+        cluster.pass_time(0.7)
+        assert cluster.states()["c"] == "ready"
+
+    def test_a_repeated_answer_does_not_double_the_stream(self) -> None:
+        """Each answer leads to one chunk; a repeated one to none, or streams would multiply."""
+        cluster = behind()
+        cluster.restart("c")
+        while not any(isinstance(wire[2], SnapshotReply) for wire in cluster.wires):
+            cluster.deliver()
+        reply = next(wire[2] for wire in cluster.wires if isinstance(wire[2], SnapshotReply))
+        replica = cluster["a"].live
+        assert replica.step(cluster.now, "c", reply) == [SendSnapshot("c", 1, reply.index, reply.next_offset)]
+        assert replica.step(cluster.now, "c", reply) == []
+        assert replica.step(cluster.now, "b", reply) == [], "b is fed from the log"
+
+    def test_compaction_overtakes_what_a_backup_was_to_be_sent(self) -> None:
+        """The batches that wait for room in the link are gone: it gets the checkpoint."""
+        cluster = Cluster("a", "b", "c")
+        cluster.promote("a")
+        cluster.pass_time(0.3)
+        cluster.wires.clear()
+        cluster.propose("a", 12, settle=False)
+        to_c = [wire for wire in cluster.wires if wire[1] == "c"]
+        cluster.wires = [wire for wire in cluster.wires if wire[1] != "c"]
+        cluster.settle()
+        cluster["a"].compact()
+        cluster.wires = to_c
+        cluster.settle()
+        cluster.pass_time(0.3)
+        assert (cluster["c"].applied, cluster["c"].disk.base[0]) == (13, 13)
+
+    def test_the_primary_itself_takes_no_snapshot(self) -> None:
+        """News of one from the time when it was a backup comes too late."""
+        cluster = behind()
+        replica = cluster["a"].live
+        assert replica.snapshot_stored(cluster.now, 99, 1, ABC) == []
+        assert replica.snapshot_failed(cluster.now, 99) == []
+        assert replica.status(cluster.now).peers[0].progress == Pace.REPLICATE
