@@ -17,7 +17,7 @@ from twisted.internet.protocol import Factory, Protocol
 
 from broker import client as client_module
 from broker.client import ConnectError, ManagementClient, ManagementError, NoPrimary, TimedOut, find_primary
-from tests.broker.management_peer import Peer, running_peer
+from tests.broker.management_peer import running_peer
 
 reactor: Any = installed_reactor
 
@@ -306,7 +306,7 @@ async def test_of_two_that_say_active_the_higher_epoch_is_the_primary(peers: Any
 
 @pytest_twisted.ensureDeferred
 async def test_without_a_primary_the_error_says_what_each_broker_said(peers: Any) -> None:
-    backup: Peer = peers(ha=READY)
+    backup = peers(ha=READY)
     with pytest.raises(NoPrimary) as error:
         await find_primary(reactor, [backup, nobody()])
     assert error.value.said == {backup.name: "ready", "127.0.0.1:1": "connection refused"}
