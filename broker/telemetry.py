@@ -308,6 +308,7 @@ class TelemetryWriter:
         self._unreported: dict[str, int] = {}
         self._dropped = 0
         self._roster: dict[str, Any] | None = None
+        self._roster_due = False
         self._roll_wanted = False
         self._scheduled = False
         self._closed = False
@@ -376,7 +377,8 @@ class TelemetryWriter:
             if roster == self._roster:
                 return
             self._roster = roster
-        self._add(_line(self._roster_record(roster)), 1)
+            self._roster_due = True
+        self._schedule()
 
     def flush(self) -> None:
         """Let what was taken so far appear as a whole file. Returns at once; the worker does it."""
@@ -477,15 +479,17 @@ class TelemetryWriter:
             self._salvage()
             self._salvaged = True
         report = self._drop_report()
-        if data or report:
+        head = self._roster_line() if data or report or self._roster_due else b""
+        if data or report or head:
             try:
                 file = self._file or self._open()
-                file.write(data + report)
+                file.write(head + data + report)
                 file.flush()
             except OSError:
                 self._owed = [report]  # a line per reason, so few
+                self._roster_due = True
                 raise
-            self._file_bytes += len(data) + len(report)
+            self._file_bytes += len(head) + len(data) + len(report)
         too_old = self._clock() - self._file_since >= self._max_age_s
         if self._file is not None and (roll or too_old or self._file_bytes >= self._max_bytes):
             self._roll()
@@ -500,6 +504,13 @@ class TelemetryWriter:
         owed, self._owed = self._owed, []
         return b"".join((*owed, *fresh))
 
+    def _roster_line(self) -> bytes:
+        """The roster, when it has changed or a new file begins."""
+        with self._lock:
+            due, self._roster_due = self._roster_due or self._file is None, False
+            roster = self._roster if due else None
+        return _line(self._roster_record(roster)) if roster else b""
+
     def _open(self) -> BinaryIO:
         start_ms = int(self._clock() * 1000)
         while True:
@@ -508,13 +519,9 @@ class TelemetryWriter:
             if not self._whole.exists():
                 break
             start_ms += 1
-        with self._lock:
-            roster = self._roster
-        head = _line(self._roster_record(roster)) if roster else b""
         self._file = self._part.open("ab")
         self._file_since = self._clock()
-        self._file.write(head)
-        self._file_bytes = len(head)
+        self._file_bytes = 0
         return self._file
 
     def _roll(self) -> None:

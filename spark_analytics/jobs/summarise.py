@@ -25,6 +25,7 @@ HEAT_STEPS: Final = 120
 HEAT_QUEUES: Final = 40
 MAX_EVENTS: Final = 500
 MAX_ROWS: Final = 200_000
+UNNAMED: Final = ("", "new")
 _WHOLE_SPAN_MS: Final = 1 << 50
 _CACHE_BELOW_BYTES: Final = 512 << 20
 
@@ -58,6 +59,8 @@ class _Stock:
     end_ms: int
     interval_ms: int
     cluster: str
+    names: tuple[str, ...]
+    """What the cluster goes by in the lines: its name, and the names of those that did not know it."""
     quality: dict[str, Any]
 
 
@@ -132,8 +135,8 @@ def _take_stock(parsed: DataFrame, request: Request) -> _Stock:
     usable = [row for row in rows if not row["problem"]]
     if not usable:
         raise Refused(_no_schema(request.path, bad))
-    cluster = _only_cluster(usable, request.cluster)
-    chosen = [row for row in usable if row["cluster"] in (cluster, "")]
+    cluster, names = _only_cluster(usable, request.cluster)
+    chosen = [row for row in usable if row["cluster"] in names]
     first, last = min(row["first_ms"] for row in chosen), max(row["last_ms"] for row in chosen)
     begin = first if request.since_ms is None else max(first, request.since_ms)
     end = last + 1 if request.until_ms is None else request.until_ms
@@ -152,7 +155,7 @@ def _take_stock(parsed: DataFrame, request: Request) -> _Stock:
         "holes": quality.holes(chosen),
         "age_ms": request.now_ms - last,
     }
-    return _Stock(begin, end, interval, cluster, counts)
+    return _Stock(begin, end, interval, cluster, names, counts)
 
 
 def _no_schema(path: str, bad: dict[str, int]) -> str:
@@ -162,22 +165,29 @@ def _no_schema(path: str, bad: dict[str, int]) -> str:
     return f"no line in {path} is telemetry of version 1 ({sum(bad.values()):,} lines, mostly: {reason}); is it the right folder?"
 
 
-def _only_cluster(usable: Iterable[Row], wanted: str | None) -> str:
-    names = sorted({row["cluster"] for row in usable if row["cluster"]})
-    if wanted is not None:
-        if wanted not in names:
-            raise Refused(
-                f"no cluster {wanted} in there, only {', '.join(names) or 'one without a name'}: give --cluster one of those"
-            )
-        return wanted
-    if len(names) > 1:
-        raise Refused(f"telemetry of {len(names)} clusters in there ({', '.join(names[:5])}): choose one with --cluster")
-    return names[0] if names else ""
+def _only_cluster(usable: list[Row], wanted: str | None) -> tuple[str, tuple[str, ...]]:
+    """The cluster to summarise, and every name under which its lines may stand.
+
+    Only samples name a cluster for certain. A broker that has not joined yet writes one of UNNAMED, and a resource manager may know the
+    cluster by a name of its own: when there is only one cluster, such lines are its.
+    """
+    sampled = {row["cluster"] for row in usable if row["kind"] != "event"} - set(UNNAMED)
+    others = {row["cluster"] for row in usable} - sampled
+    if wanted is not None and wanted not in sampled:
+        raise Refused(
+            f"no cluster {wanted} in there, only {', '.join(sorted(sampled)) or 'one without a name'}: give --cluster one of those"
+        )
+    if wanted is None and len(sampled) > 1:
+        raise Refused(
+            f"telemetry of {len(sampled)} clusters in there ({', '.join(sorted(sampled)[:5])}): choose one with --cluster"
+        )
+    name = wanted or next(iter(sampled), "")
+    return name, (name,) if len(sampled) > 1 else (name, *sorted(others))
 
 
 def _in_span(parsed: DataFrame, stock: _Stock) -> DataFrame:
-    """The lines of the cluster and span. What a broker wrote before it knew its cluster's name belongs to it."""
-    inside = F.col("ts_ms").between(stock.begin_ms, stock.end_ms - 1) & F.col("cluster").isin(stock.cluster, "")
+    """The lines of the cluster and span, all under the cluster's own name."""
+    inside = F.col("ts_ms").between(stock.begin_ms, stock.end_ms - 1) & F.col("cluster").isin(*stock.names)
     return parsed.where(F.col("problem").isNotNull() | inside).withColumn("cluster", F.lit(stock.cluster))
 
 

@@ -1,0 +1,92 @@
+"""The contract between the broker, which writes telemetry, and Spark, which reads it: neither imports the other."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.types import ArrayType, BooleanType, DataType, DoubleType, LongType, StringType
+
+from broker import telemetry
+from spark_analytics import schemas
+from spark_analytics.sources import read_lines
+from spark_analytics.transforms import parse
+
+ROW = telemetry.LagSample("b", "q", "all", 9, 8, 7, 6, 5, 4, 3072, 12.5, 2.0, "ready", True, False, 1 << 40)
+COMMON = {"cluster": "c", "epoch": 3, "sender": "p", "seq": 1, "ts": "2026-01-05T08:00:00.000Z"}
+SAMPLE = telemetry.sample_record(**COMMON, interval_ms=1000, primary="p", sample=ROW)
+EVENT = telemetry.event_record(
+    **COMMON, broker="b", type="role", from_="ready", to="active", index=3, lost_records=0, duration_ms=1.5, detail="x"
+)
+ROSTER = telemetry.roster_record(**COMMON, interval_ms=1000, primary="p", backups=["b"], queues=["q"])
+
+PYTHON_OF: list[tuple[DataType, type | tuple[type, ...]]] = [
+    (LongType(), int),
+    (StringType(), str),
+    (DoubleType(), (int, float)),
+    (BooleanType(), bool),
+    (ArrayType(StringType()), list),
+]
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [(SAMPLE, schemas.SAMPLE), (EVENT, schemas.EVENT), (ROSTER, schemas.ROSTER)],
+    ids=["sample", "event", "roster"],
+)
+def test_what_the_broker_writes_is_what_spark_reads_field_by_field(written: dict[str, object], read: dict[str, DataType]) -> None:
+    assert list(written) == list(read)
+    for name, value in written.items():
+        wanted = next(kinds for kind, kinds in PYTHON_OF if kind == read[name])
+        assert isinstance(value, wanted), name
+
+
+def test_both_speak_of_the_same_version() -> None:
+    assert telemetry.VERSION == schemas.VERSION
+
+
+def test_a_line_of_the_writer_comes_back_whole(spark: SparkSession, tmp_path: Path) -> None:
+    writer = telemetry.TelemetryWriter(
+        tmp_path, cluster="c", sender="p", clock=lambda: 1_767_600_000.5, submit=lambda work: work()
+    )
+    writer.roster(epoch=3, primary="p", backups=["b"], queues=["q"])
+    writer.samples(epoch=3, primary="p", rows=[ROW, ROW._replace(queue=None, headroom_bytes=None)])
+    writer.event("role", from_="ready", to="active", detail='quotes " and ünïcode')
+    writer.close()
+    lines = parse.good(parse.parse(read_lines(spark, str(tmp_path)), now_ms=1_767_600_000_000)).cache()
+    (whole_log, queue) = (row.asDict() for row in parse.samples(lines).orderBy("seq", ascending=False).collect())
+    assert whole_log["queue"] is None
+    assert {name: queue[name] for name in ROW._fields} == ROW._asdict()
+    assert queue["ts_ms"] == 1_767_600_000_500
+    (event,) = parse.events(lines).collect()
+    assert (event["from"], event["to"], event["detail"]) == ("ready", "active", 'quotes " and ünïcode')
+    (roster,) = parse.rosters(lines).collect()
+    assert (roster["backups"], roster["queues"]) == (["b"], ["q"])
+
+
+BAD = {
+    "torn": json.dumps(SAMPLE)[:80],
+    "two records on one line": json.dumps(SAMPLE) * 2,
+    "not telemetry in JSON": json.dumps(SAMPLE).replace('"lag_records": 4', '"lag_records": "four"'),
+    "written by a newer version": json.dumps(SAMPLE | {"v": 2}),
+    "no version or kind": json.dumps({"hello": "world"}),
+    "unknown kind": json.dumps(SAMPLE | {"kind": "song"}),
+    "no valid time": json.dumps(SAMPLE | {"ts": "1767600000000"}),
+    "time in the future": json.dumps(SAMPLE | {"ts": "9999-01-05T08:00:00Z"}),
+    "a field is missing": json.dumps({name: value for name, value in SAMPLE.items() if name != "backup"}),
+    "impossible value": json.dumps(SAMPLE | {"lag_ms": -1}),
+}
+
+
+def test_each_bad_line_is_kept_aside_under_its_own_name_and_the_good_one_beside_it_is_used(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    nan = json.dumps(SAMPLE).replace('"lag_ms": 12.5', '"lag_ms": NaN')
+    (tmp_path / "a.jsonl").write_text("\n".join([*BAD.values(), nan, "", json.dumps(SAMPLE | {"field_of_tomorrow": 1})]) + "\n")
+    rows = parse.parse(read_lines(spark, str(tmp_path)), now_ms=1_767_600_000_000).collect()
+    found = {row["value"]: row["problem"] for row in rows}
+    assert {problem: found[line] for problem, line in BAD.items()} == {problem: problem for problem in BAD}
+    assert found[nan] == "not telemetry in JSON", "NaN is no number of JSON's"
+    assert [row["lag_ms"] for row in rows if row["problem"] is None] == [12.5], "an unknown field is tomorrow's, not an error"

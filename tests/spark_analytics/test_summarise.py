@@ -1,0 +1,214 @@
+"""The summary must find what happened, and above all not be fooled by what was not said."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_analytics import demo_data
+from spark_analytics.demo_data import BROKERS
+from spark_analytics.errors import Refused
+from spark_analytics.jobs.summarise import Report
+from tests.spark_analytics.conftest import START_MS, Summarise
+
+FIRST, SECOND, THIRD = BROKERS
+Story = tuple[Path, dict[str, Any]]
+
+
+def row_of(report: Report, backup: str) -> dict[str, Any]:
+    """A backup's whole log over the whole span."""
+    (row,) = [row for row in report["backups"] if row["backup"] == backup]
+    return dict(row)
+
+
+def statuses(report: Report, backup: str) -> set[str]:
+    """The statuses that a backup had on the timeline."""
+    return {status for status in report["timeline"]["backups"][backup]["status"] if status}
+
+
+def sample(second: float, *, sender: str = "p", backup: str = "b", epoch: int = 1, seq: int = 0, **fields: Any) -> dict[str, Any]:
+    """A healthy sample at `second`, with `fields` changed."""
+    base = {
+        "v": 1,
+        "kind": "sample",
+        "cluster": "c",
+        "epoch": epoch,
+        "sender": sender,
+        "seq": seq or int(second * 1000) * 10 + epoch,
+        "ts": demo_data.iso(START_MS + int(second * 1000)),
+        "interval_ms": 1000,
+        "primary": sender,
+        "backup": backup,
+        "queue": None,
+        "replicate": "all",
+        "commit_index": 100 + int(second),
+        "sent_index": None,
+        "received_index": None,
+        "acked_index": 100 + int(second),
+        "applied_index": None,
+        "lag_records": 0,
+        "lag_bytes": 0,
+        "lag_ms": 0.0,
+        "stall_ms": 0.0,
+        "state": "ready",
+        "in_sync": True,
+        "connected": True,
+        "headroom_bytes": None,
+    }
+    return base | fields
+
+
+def written(folder: Path, lines: Iterable[dict[str, Any]], name: str = "a") -> Path:
+    """A folder with those lines in one file."""
+    (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def test_the_failover_and_the_switchover_are_found_with_their_measured_gaps(report: Report, story: Story) -> None:
+    found = [
+        {"kind": row["kind"], "epoch": row["epoch"], "from": row["previous"], "to": row["primary"], "gap_ms": row["gap_ms"]}
+        for row in report["failovers"]
+    ]
+    assert found == story[1]["failovers"]
+    assert all(row["measured"] for row in report["failovers"])
+
+
+def test_a_stalled_backup_is_stalled_for_as_long_as_it_stood_still(report: Report, story: Story) -> None:
+    assert row_of(report, THIRD)["stall_ms"] == story[1]["stalled"]["longest_stall_ms"]
+    assert "STALLED" in statuses(report, THIRD)
+    assert "STALLED" not in statuses(report, SECOND)
+
+
+def test_a_silent_backup_is_the_worst_lag_and_not_a_gap(report: Report, story: Story) -> None:
+    silent = story[1]["silent"]["seconds"]
+    third = report["timeline"]["backups"][THIRD]
+    at = [i for i, status in enumerate(third["status"]) if status == "SILENT"]
+    assert silent - 1 <= len(at) * report["timeline"]["step_ms"] / 1000 <= silent + 3
+    assert third["worst_ms"][at[-2]] > (silent - 4) * 1000, "the lag grows for as long as nothing is heard"
+    missing = row_of(report, THIRD)["expected"] - row_of(report, THIRD)["told"]
+    assert missing == silent + 2, "its own silence, and the two seconds without a primary"
+    assert row_of(report, THIRD)["over_share"] >= missing / row_of(report, THIRD)["expected"]
+
+
+def test_a_dead_backup_of_which_the_primary_speaks_is_stopped_and_over_the_objective(report: Report, story: Story) -> None:
+    assert "STOPPED" in statuses(report, FIRST)
+    first = row_of(report, FIRST)
+    assert first["told"] - first["heard"] == story[1]["stopped"]["seconds"]
+    assert first["over_share"] * first["expected"] >= story[1]["stopped"]["seconds"]
+
+
+def test_bad_lines_and_repeats_are_counted_and_change_nothing_else(
+    summary: Summarise, report: Report, story: Story, tmp_path: Path
+) -> None:
+    quality = report["quality"]
+    assert (quality["bad"], quality["repeated"], quality["holes"]) == (story[1]["bad_lines"], story[1]["repeated_lines"], 0)
+    assert len(quality["examples"]) == quality["bad"]
+    for path in story[0].glob("*.jsonl"):
+        shutil.copy(path, tmp_path / path.name)
+        lines = path.read_text().splitlines()
+        (tmp_path / f"again-{path.name}").write_text("\n".join(reversed(lines)) + "\n")
+    twice = summary(tmp_path)
+    for part in ("backups", "queues", "windows", "timeline", "heat", "failovers"):
+        assert twice[part] == report[part], f"{part} of the same telemetry twice over, the second time backwards"
+    assert twice["quality"]["repeated"] > 1000
+
+
+def test_windows_add_up_to_the_whole(report: Report) -> None:
+    for backup in BROKERS:
+        rows = [row for row in report["windows"] if row["backup"] == backup and row["queue"] is None]
+        whole = row_of(report, backup)
+        assert sum(row["n"] for row in rows) == whole["n"]
+        assert max(row["max_ms"] or 0 for row in rows) == whole["max_ms"]
+        assert max(row["stall_ms"] or 0 for row in rows) == whole["stall_ms"]
+
+
+def test_indexes_are_never_compared_across_epochs_but_a_fall_within_one_is_a_rewind(summary: Summarise, tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
+    before = [sample(s + 0.5, acked_index=500 + s, commit_index=500 + s) for s in range(10)]
+    after = [sample(s + 0.5, epoch=2, sender="q", acked_index=10 + s, commit_index=10 + s) for s in range(10, 20)]
+    lower = summary(written(tmp_path / "new", before + after))
+    assert statuses(lower, "b") == {"OK"}, "a new epoch's indexes may start anywhere"
+    (tmp_path / "fall").mkdir()
+    fallen = [sample(s + 0.5, acked_index=500 + s if s < 12 else 100 + s, commit_index=500 + s) for s in range(20)]
+    rewound = summary(written(tmp_path / "fall", fallen), window_ms=20_000)
+    assert {row["status"] for row in rewound["windows"]} == {"REWOUND"}
+
+
+def test_a_deposed_primary_that_goes_on_praising_its_backups_is_not_believed(summary: Summarise, tmp_path: Path) -> None:
+    old = [sample(s + 0.5) for s in range(20)]
+    new = [sample(s + 0.5, epoch=2, sender="q", connected=False, lag_ms=9000.0, lag_records=5) for s in range(10, 20)]
+    report = summary(written(tmp_path, old + new))
+    assert row_of(report, "b")["n"] == 20
+    assert row_of(report, "b")["now"] == "STOPPED"
+
+
+def test_a_cluster_that_was_down_is_silent_until_the_end_that_was_asked_for(summary: Summarise, tmp_path: Path) -> None:
+    folder = written(tmp_path, [sample(s + 0.5) for s in range(30)])
+    quiet = summary(folder, until_ms=START_MS + 60_000)
+    assert row_of(quiet, "b")["now"] == "SILENT"
+    assert row_of(quiet, "b")["over_share"] == pytest.approx(0.5)
+    assert row_of(quiet, "b")["worst_ms"] == pytest.approx(30_500, abs=600)
+    assert row_of(quiet, "b")["p99_ms"] == row_of(quiet, "b")["worst_ms"], (
+        "the 99th percentile is the silence, not the last good sample"
+    )
+
+
+def test_a_backup_on_the_roster_that_was_never_sampled_is_silent_all_along(summary: Summarise, tmp_path: Path) -> None:
+    roster = {
+        **{name: sample(0.4)[name] for name in ("v", "cluster", "epoch", "sender", "seq", "ts", "interval_ms", "primary")},
+        "kind": "roster",
+        "backups": ["b", "ghost"],
+        "queues": [],
+    }
+    report = summary(written(tmp_path, [roster, *(sample(s + 0.5) for s in range(20))]))
+    assert row_of(report, "ghost")["status"] == "SILENT"
+    assert row_of(report, "ghost")["over_share"] == 1
+
+
+def test_lagging_is_decided_over_a_window_and_not_by_one_sample(summary: Summarise, tmp_path: Path) -> None:
+    spike = [sample(s + 0.5, lag_ms=5000.0 if s == 4 else 1.0, lag_records=9, acked_index=90 + s) for s in range(20)]
+    growing = [
+        sample(s + 0.5, backup="g", seq=9_000_000 + s, lag_ms=900.0 + 60 * s, lag_records=9 + s, acked_index=90 + s // 2)
+        for s in range(20)
+    ]
+    report = summary(written(tmp_path, spike + growing), window_ms=10_000)
+    by_backup = {(row["backup"], row["start_ms"] - START_MS): row["status"] for row in report["windows"]}
+    assert by_backup == {("b", 0): "OK", ("b", 10_000): "OK", ("g", 0): "LAGGING", ("g", 10_000): "LAGGING"}
+    assert row_of(report, "g")["forecast_s"] == -1, "it gains nothing: never"
+
+
+def test_lines_that_were_numbered_and_are_not_there_are_counted(summary: Summarise, tmp_path: Path) -> None:
+    report = summary(written(tmp_path, [sample(s + 0.5, seq=100 + s) for s in range(20) if s not in (5, 6, 11)]))
+    assert report["quality"]["holes"] == 3
+
+
+def test_a_failover_without_any_event_is_still_found_and_its_gap_said_to_be_estimated(summary: Summarise, tmp_path: Path) -> None:
+    old = [sample(s + 0.5) for s in range(10)]
+    new = [sample(s + 0.5, epoch=2, sender="q") for s in range(13, 20)]
+    report = summary(written(tmp_path, old + new))
+    (change,) = report["failovers"]
+    assert (change["kind"], change["previous"], change["primary"], change["measured"]) == ("failover", "p", "q", False)
+    assert change["gap_ms"] == 4000
+
+
+@pytest.mark.parametrize(
+    ("lines", "asked", "sentence"),
+    [
+        ([{"hello": "world"}], {}, "is telemetry of version 1"),
+        ([sample(1), sample(2, seq=7, cluster="d")], {}, "choose one with --cluster"),
+        ([sample(1)], {"cluster": "e"}, "no cluster e in there, only c"),
+        ([sample(1)], {"since_ms": START_MS + 9_000_000}, "no telemetry in that span"),
+    ],
+    ids=["other schema", "two clusters", "no such cluster", "another time"],
+)
+def test_what_cannot_be_summarised_is_refused_in_one_line_that_says_what_to_do(
+    summary: Summarise, tmp_path: Path, lines: list[dict[str, Any]], asked: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(Refused, match=sentence) as refused:
+        summary(written(tmp_path, lines), **asked)
+    assert "\n" not in str(refused.value)
