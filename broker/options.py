@@ -125,13 +125,18 @@ def show(value: Any) -> str:
             return str(value)
 
 
+def _cell(text: str) -> str:
+    """Text for a cell of a Markdown table."""
+    return text.replace("|", r"\|")
+
+
 def markdown(options: Iterable[Option]) -> str:
     """The options as a table for docs/reference."""
     lines = ["| option | environment | default | meaning |", "|---|---|---|---|"]
     for option in options:
         flags = ", ".join(f"`{flag}`" for flag in option.flags)
         default = f"`{option.default_text}`" if option.default_text else ""
-        lines.append(f"| {flags} `{option.metavar}` | `{option.environment[0]}` | {default} | {option.help} |".replace("  ", " "))
+        lines.append(f"| {flags} `{_cell(option.metavar)}` | `{option.environment[0]}` | {default} | {_cell(option.help)} |".replace("  ", " "))
     return "\n".join(lines) + "\n"
 
 

@@ -1,0 +1,45 @@
+"""The reference pages say what the code does."""
+
+from pathlib import Path
+
+from broker import options
+from broker import settings as broker_settings
+from ha import settings as ha_settings
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_every_option_of_qpidd_stands_in_its_page_as_the_code_has_it() -> None:
+    page = (ROOT / "docs/reference/options.md").read_text()
+    for table in (broker_settings.OPTIONS, ha_settings.OPTIONS):
+        assert options.markdown(table) in page, "make it anew: python -m tests.test_docs"
+
+
+def test_the_index_of_decisions_names_each_of_them() -> None:
+    index = (ROOT / "docs/adr/README.md").read_text()
+    pages = sorted(path.name for path in (ROOT / "docs/adr").glob("0*.md"))
+    assert pages, "there are decisions"
+    assert [name for name in pages if name not in index] == []
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    import re
+
+    broken = []
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+            if "://" not in target and not (page.parent / target).exists():
+                broken.append(f"{page.relative_to(ROOT)} -> {target}")
+    assert broken == []
+
+
+def _write() -> None:
+    page = ROOT / "docs/reference/options.md"
+    text = page.read_text()
+    head = text[: text.index("## The broker")]
+    broker, ha = options.markdown(broker_settings.OPTIONS), options.markdown(ha_settings.OPTIONS)
+    page.write_text(f"{head}## The broker\n\n{broker}\n## Its cluster\n\n{ha}")
+
+
+if __name__ == "__main__":
+    _write()
