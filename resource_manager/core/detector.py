@@ -138,10 +138,9 @@ class Detector:
         record.connected_s, record.reason = None, reason
 
     def answered(self, name: str, view: View, now_s: float) -> None:
-        """The broker has answered over its open connection; an answer that comes after the connection's end is ignored."""
+        """The broker has answered. An answer that comes after the connection's end makes it no less absent."""
         record = self._records[name]
-        if record.connected_s is not None:
-            record.view, record.answered_s = view, now_s
+        record.view, record.answered_s = view, now_s
 
     def sight(self, now_s: float) -> Sight:
         """All brokers now."""
