@@ -1,0 +1,90 @@
+"""What the demo shows: its story with the time before each line, how far it is, and a table at the end.
+
+Invariants: what goes to a terminal fits its window, however narrow; what goes elsewhere holds no control characters. A figure is
+never cut: what has no room is left off, or stands on a line of its own.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+import time
+from collections.abc import Mapping, Sequence
+
+LIVE_S, SPARSE_S = 0.2, 5.0
+"""How often it says how far it is: on a terminal, and elsewhere."""
+INDENT = 10
+
+
+class Screen:
+    """The story, and below it how far it is: a line that is renewed on a terminal, elsewhere one every few seconds."""
+
+    def __init__(self, whole: int) -> None:
+        self.whole = whole
+        self.began = time.monotonic()
+        self._live = sys.stdout.isatty()
+        self._shown_s = 0.0
+        self._before = 0
+
+    @property
+    def width(self) -> int:
+        """Columns to write in; more than enough where it is no terminal."""
+        return shutil.get_terminal_size().columns - 1 if self._live else 130
+
+    def say(self, text: str) -> None:
+        """A line of the story."""
+        self._wipe()
+        print(wrapped(time.monotonic() - self.began, text, self.width), flush=True)
+
+    def show(self, figures: Mapping[str, int]) -> None:
+        """How far it is, when it is time to say so."""
+        now, received = time.monotonic(), figures["received"]
+        since_s = now - self._shown_s
+        if since_s < (LIVE_S if self._live else SPARSE_S):
+            return
+        rate = (received - self._before) / since_s
+        first, self._shown_s, self._before = not self._shown_s, now, received
+        if self._live:
+            self._wipe()
+            print(progress(figures, self.whole, rate, self.width), end="", flush=True)
+        elif not first:
+            self.say(progress(figures, self.whole, rate, self.width - INDENT))
+
+    def _wipe(self) -> None:
+        if self._live:
+            print("\r\033[K", end="")
+
+
+def progress(figures: Mapping[str, int], whole: int, rate: float, width: int) -> str:
+    """How far it is, in one line of at most `width` characters: the percentage first, because what does not fit is left off."""
+    percent = min(100, 100 * figures["received"] // whole)
+    parts = [f"{percent:3} %", *(f"{figures[name]:,} {name}" for name in ("accepted", "received")), f"{rate:,.0f}/s"]
+    line = parts[0]
+    for part in parts[1:]:
+        if len(line) + 2 + len(part) > width:
+            break
+        line += f"  {part}"
+    return line[:width]
+
+
+def table(rows: Sequence[tuple[str, str]], width: int) -> str:
+    """Names and values; a value that does not fit beside its name in `width` characters stands below it, never cut."""
+    longest = max(len(name) for name, _ in rows)
+    lines: list[str] = []
+    for name, value in rows:
+        beside = f"  {name:{longest}}  {value}"
+        lines += [beside] if len(beside) <= width else [f"  {name}", f"    {value}"]
+    return "\n".join(lines)
+
+
+def wrapped(moment_s: float, text: str, width: int) -> str:
+    """A line of the demo's story, with the seconds since its start; a narrow window gets it in several lines."""
+    return textwrap.fill(
+        text,
+        max(width, 30),
+        initial_indent=f"{moment_s:6.1f} s  ",
+        subsequent_indent=" " * INDENT,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

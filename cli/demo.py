@@ -1,0 +1,353 @@
+"""`make demo`: the main job on real input, with everything that a cluster is for happening to it on the way.
+
+Life of a run: three brokers and a resource manager start on loopback, with their stores in a temporary folder; `qpid-config`
+makes a replicated queue; a producer sends every line of a text as a message while a consumer takes them; half-way the primary
+gets kill -9, and the resource manager has a backup promoted; the killed broker comes back and catches up; `qpid-ha
+switchover` moves the primary once more; what was accepted is compared with what was received; the brokers stop; Spark makes a
+page of the replication lag; a table tells all.
+
+INPUT=file   the text to send; without it one that the machine has. It is sent again until there are at least 100,000 messages
+             and all of this has happened.
+KEEP=1       leave the cluster running, and print the commands to play with it.
+
+Exit status: 0 all accepted messages have arrived unaltered; 1 not so, or a step failed; 2 the input cannot be sent; 130
+interrupted.
+
+Invariants: whatever was started is stopped, however the run ends, except the cluster with KEEP=1; the folder is kept when
+there is something to look up in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from cli._demo_accounts import (
+    Accounts,
+    BadInput,
+    choose_text,
+    longest_gap_ms,
+    planned,
+    read_text,
+    settle_accounts,
+    split_lines,
+    usual_texts,
+)
+from cli._demo_cluster import STEP_TIMEOUT_S, Client, Cluster, Failed, Process, ask, command, wait_until
+from cli._demo_screen import Screen, table
+
+QUEUE = "demo"
+PAGE = Path("build/demo/lag.html")
+SPARK_TIMEOUT_S = 120.0
+QUIET_S = 20.0
+"""A message that has not come that long after the last one is given up."""
+SLOWEST_PER_S = 500
+"""A machine that moves fewer messages than this is taken to be stuck."""
+
+
+class Demo:
+    """One run; see the module."""
+
+    def __init__(self, text: Path, folder: Path, *, keep: bool) -> None:
+        content = read_text(text)
+        copy = folder / "input"
+        copy.write_bytes(content)
+        self.text = text
+        self.lines = len(split_lines(content))
+        self.whole = planned(self.lines)
+        self.folder = folder
+        self.keep = keep
+        self.cluster = Cluster(folder, tied=not keep)
+        self.producer = Client("producer", folder, self.cluster.url, QUEUE, copy, self.whole)
+        self.consumer = Client("consumer", folder, self.cluster.url, QUEUE, copy)
+        self.screen = Screen(self.whole)
+        self.sending = False
+        self.failover = self.switchover = (0.0, 0.0)
+        """When they began, and when both clients went on, in seconds of the monotonic clock."""
+        self.catch_up_s = 0.0
+
+    # ---- the steps
+
+    def run(self) -> int:
+        """All of it. Returns the exit status; Failed when a step could not be done."""
+        self._start()
+        self._begin_to_send()
+        self._wait(lambda: self._figures()["accepted"] >= self.whole // 2, "half of the messages accepted", whole=True)
+        killed = self._kill()
+        self._bring_back(killed)
+        self._switch_over()
+        accounts = self._finish()
+        page, trouble = self._make_page()
+        print(f"\n{table(self._rows(accounts, page), self.screen.width)}\n", flush=True)
+        faults = [*self._faults(accounts), *([trouble] if trouble else [])]
+        for fault in faults:
+            print(f"demo: {fault}", file=sys.stderr)
+        return 1 if faults else 0
+
+    def _start(self) -> None:
+        say, cluster = self.screen.say, self.cluster
+        again = "" if self.whole == self.lines else f", sent {self.whole // self.lines} times"
+        say(f"{self.text}: {self.lines:,} lines{again}: {self.whole:,} messages")
+        cluster.start()
+        say(f"three brokers at {cluster.url.replace(',', ', ')}, and a resource manager; stores in {self.folder}")
+        self._wait(lambda: sorted(cluster.states().values()) == ["active", "ready", "ready"], "one broker active and two ready")
+        say(f"the resource manager had {cluster.primary()} promoted; the two others are ready")
+
+    def _begin_to_send(self) -> None:
+        words = ["qpid-config", "add", "queue", QUEUE, "--replicate", "all"]
+        ask([*words, "-b", self.cluster.url])
+        self.screen.say(" ".join(words))
+        self.consumer.begin()
+        self.producer.begin()
+        self.sending = True
+        self._wait(lambda: self._figures()["received"] > 0, "a first message received")
+        self.screen.say("a producer sends each line as a message, a consumer takes them")
+
+    def _kill(self) -> str:
+        """kill -9 of the primary, until both clients go on with another. Returns the killed broker's address."""
+        address = self.cluster.primary()
+        if not address:
+            raise Failed("half-way no broker is active, though none was killed yet")
+        before, begin = self._opened(), time.monotonic()
+        self.cluster.brokers[address].kill()
+        self.screen.say(f"kill -9 of the primary {address}")
+        self._wait(lambda: self._gone_on(before), "both clients being served by another broker")
+        self.failover = begin, time.monotonic()
+        self.screen.say(f"the resource manager had {self._primary_after(address)} promoted, and the clients go on with it")
+        return address
+
+    def _bring_back(self, address: str) -> None:
+        begin = time.monotonic()
+        self.cluster.brokers[address].start()
+        self._wait(lambda: self.cluster.state(address) == "ready", f"{address} caught up")
+        self.catch_up_s = time.monotonic() - begin
+        self.screen.say(f"{address} was started again, and has caught up")
+
+    def _switch_over(self) -> None:
+        """Hand over as planned, until both clients go on with the new primary."""
+        old, before, begin = self.cluster.primary(), self._opened(), time.monotonic()
+        ask(["qpid-ha", "switchover", "-b", self.cluster.url])
+        self._wait(lambda: self._gone_on(before), "both clients being served by the new primary")
+        self.switchover = begin, time.monotonic()
+        self.screen.say(f"qpid-ha switchover: {old} has handed over to {self._primary_after(old)}")
+
+    def _primary_after(self, old: str) -> str:
+        found = [old]
+
+        def another() -> bool:
+            found[0] = self.cluster.primary()
+            return found[0] not in ("", old)
+
+        self._wait(another, f"another primary than {old}")
+        return found[0]
+
+    def _finish(self) -> Accounts:
+        """Let the rest flow, and end both clients. Returns what became of the messages."""
+        self.producer.ask_to_finish("enough")
+        accepted = self._end_of(self.producer)
+        count, since = -1, 0.0
+
+        def has_come() -> bool:
+            nonlocal count, since
+            if (now := self._figures()["received"]) != count:
+                count, since = now, time.monotonic()
+            return time.monotonic() - since > QUIET_S or (count >= self.producer.figures["distinct"] and self._queue_is_empty())
+
+        self._wait(has_come, "everything received", whole=True)
+        self.consumer.ask_to_finish("stop")
+        received = self._end_of(self.consumer)
+        self.sending = False
+        self.screen.say("the producer has sent everything, and the consumer has taken what there is")
+        return settle_accounts(accepted, received)
+
+    def _end_of(self, client: Client) -> bytes:
+        self._wait(lambda: client.status is not None, f"the {client.name} at its end", whole=True)
+        return client.finish()
+
+    def _queue_is_empty(self) -> bool:
+        answer = ask(["qpid-stat", "-q", QUEUE, "--format", "json", "-b", self.cluster.url])
+        return [item["messages"] for item in json.loads(answer)] == [0]
+
+    def _make_page(self) -> tuple[Path | None, str]:
+        """The page of the replication lag, or why there is none. Brokers complete their telemetry when they stop."""
+        cluster = json.loads(ask(["qpid-ha", "query", "--format", "json", "-b", self.cluster.url]))["clusterId"]
+        telemetry = self.cluster.telemetry
+        if self.keep:
+            telemetry = copy_telemetry(telemetry, self.folder / "telemetry-so-far")
+        else:
+            self.cluster.stop()
+        self.screen.say("qpid-lag summarise: Spark makes a page of the replication lag")
+        page = PAGE.absolute()
+        try:
+            page.parent.mkdir(parents=True, exist_ok=True)
+            words = ["qpid-lag", "summarise", "--cluster", cluster, "--input", str(telemetry), "--output", str(page)]
+            ask(words, timeout_s=SPARK_TIMEOUT_S)
+        except OSError as error:
+            return None, f"{page}: {error.strerror}"
+        except Failed as error:
+            return None, str(error)
+        return page, ""
+
+    # ---- while waiting
+
+    def _wait(self, is_so: Callable[[], bool], what: str, *, whole: bool = False) -> None:
+        """Wait for it, showing how far it is; `whole`: for as long as all messages may take. Failed when a process has ended."""
+
+        def meanwhile() -> None:
+            for process in self.processes:
+                process.check()
+            if self.sending:
+                self.screen.show(self._figures())
+
+        wait_until(is_so, what, meanwhile, timeout_s=STEP_TIMEOUT_S + (self.whole / SLOWEST_PER_S if whole else 0))
+
+    @property
+    def processes(self) -> list[Process]:
+        """Everything that runs besides the commands."""
+        return [self.producer, self.consumer, *self.cluster.processes]
+
+    def _figures(self) -> dict[str, int]:
+        """What the clients last told."""
+        return {"accepted": self.producer.figures.get("distinct", 0), "received": self.consumer.figures.get("distinct", 0)}
+
+    def _opened(self) -> tuple[int, int]:
+        return self.producer.figures["opened"], self.consumer.figures["opened"]
+
+    def _gone_on(self, before: tuple[int, int]) -> bool:
+        return self.producer.gone_on(before[0]) and self.consumer.gone_on(before[1])
+
+    # ---- at the end
+
+    def _rows(self, accounts: Accounts, page: Path | None) -> list[tuple[str, str]]:
+        sent, came = self.producer.figures, self.consumer.figures
+
+        def gap(span: tuple[float, float]) -> str:
+            mine, theirs = (longest_gap_ms(figures["gaps"], *span) for figures in (sent, came))
+            return f"{mine:,.0f} ms without an accept, {theirs:,.0f} ms without a message"
+
+        return [
+            ("messages sent", f"{sent['sent']:,} ({sent['resent']:,} of them once more, after a connection was lost)"),
+            ("accepted", f"{accounts.accepted:,}"),
+            ("received", f"{accounts.received:,} ({came['altered']:,} altered, {came['disordered']:,} out of order)"),
+            ("lost", f"{accounts.lost:,}"),
+            ("duplicated", f"{accounts.duplicated:,}"),
+            ("failover gap", gap(self.failover)),
+            ("switchover gap", gap(self.switchover)),
+            ("catch-up time", f"{self.catch_up_s:.1f} s from the start of the killed broker's process to ready"),
+            ("time in all", f"{time.monotonic() - self.screen.began:.0f} s"),
+            ("replication lag", f"{page}" if page else "no page, see below"),
+        ]
+
+    def _faults(self, accounts: Accounts) -> list[str]:
+        """What must not be, a line each."""
+        faults = []
+        if accounts.lost:
+            faults.append(
+                f"{accounts.lost:,} accepted messages were never received, the first of them number {accounts.first_lost}"
+            )
+        if altered := self.consumer.figures["altered"]:
+            faults.append(f"{altered:,} messages arrived with another content than they were sent with")
+        if refused := self.producer.figures["refused"]:
+            faults.append(f"the brokers rejected {refused:,} messages; {self.producer.log} says why")
+        return faults
+
+    def commands(self) -> str:
+        """What can be done with a cluster that was left running."""
+        url, primary = self.cluster.url, self.cluster.primary()
+
+        def line(*words: str) -> str:
+            return "  " + shlex.join([*command(words[0]), *words[1:]])
+
+        pids = [str(process.pid) for process in self.cluster.processes]
+        return "\n".join(
+            [
+                "The cluster goes on running. Look at it:",
+                line("qpid-ha", "status", "--all", "-b", url),
+                line("qpid-ha", "query", "-b", url),
+                line("qpid-ha", "history", "-b", url),
+                line("qpid-stat", "-q", "-b", url),
+                "Let the primary hand over, or kill it and see the resource manager act:",
+                line("qpid-ha", "switchover", "-b", url),
+                f"  kill -9 {self.cluster.brokers[primary].pid}" if primary else "  kill -9 PID",
+                "Stop it:",
+                f"  kill {' '.join(pids)}; sleep 2; rm -r {shlex.quote(str(self.folder))}",
+            ]
+        )
+
+    def stop(self, *, leave_cluster: bool = False) -> None:
+        """Stop what runs."""
+        for client in (self.producer, self.consumer):
+            client.stop()
+        if not leave_cluster:
+            self.cluster.stop()
+
+    def tails(self) -> str:
+        """The last lines of every log."""
+        found = [(process.name, process.tail()) for process in self.processes]
+        return "\n".join(f"  {name}: {line}" for name, lines in found for line in lines)
+
+
+def copy_telemetry(source: Path, target: Path) -> Path:
+    """What running brokers have written so far, as whole files: those still hidden are cut after the last whole line."""
+    target.mkdir()
+    for path in source.glob("*.jsonl"):
+        shutil.copy(path, target)
+    for path in source.glob(".*.part"):
+        content = path.read_bytes()
+        (target / f"{path.stem.removeprefix('.')}.jsonl").write_bytes(content[: content.rfind(b"\n") + 1])
+    return target
+
+
+def main() -> int:
+    """`python -m cli.demo`. Returns the exit status."""
+    if sys.argv[1:]:
+        print(__doc__)
+        return 0 if sys.argv[1:] in (["-h"], ["--help"]) else 2
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
+    keep = os.environ.get("KEEP", "").lower() not in ("", "0", "no", "false")
+    folder: Path | None = None
+    demo: Demo | None = None
+    status = 1
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="understudy-demo-"))
+        demo = Demo(choose_text(os.environ.get("INPUT", ""), usual_texts()), folder, keep=keep)
+        status = demo.run()
+    except BadInput as error:
+        print(f"demo: {error}", file=sys.stderr)
+        status = 2
+    except (Failed, OSError) as error:
+        print(f"\ndemo: {' '.join(str(error).split())}", file=sys.stderr)
+        if demo is not None:
+            print(demo.tails(), file=sys.stderr)
+    except KeyboardInterrupt:
+        print("\ndemo: interrupted", file=sys.stderr)
+        status = 130
+    finally:
+        _clear_away(demo, folder, status, keep=keep)
+    return status
+
+
+def _clear_away(demo: Demo | None, folder: Path | None, status: int, *, keep: bool) -> None:
+    """Stop what runs, and be not disturbed; take the folder away unless somebody will want to look into it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    goes_on = demo is not None and keep and status == 0
+    if demo is not None:
+        demo.stop(leave_cluster=goes_on)
+    if demo is not None and goes_on:
+        print(demo.commands())
+    elif demo is not None and status == 1:
+        print(f"demo: logs and stores are kept in {folder}", file=sys.stderr)
+    elif folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
