@@ -65,7 +65,7 @@ def _exchange_item(nodes: Nodes, node: ExchangeNode) -> Item:
         "exchangeType": definition["kind"],
         "durable": definition["durable"],
         "replicate": definition["level"],
-        "bindings": len(node.routing.bindings()),
+        "bindings": len(node.routing),
         "messagesIn": node.received,
         "messagesRouted": node.routed,
         "messagesDropped": node.dropped,

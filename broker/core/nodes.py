@@ -1,20 +1,22 @@
 """Addresses → nodes: queues and exchanges of both logs in one namespace, with the routing between them.
 
-Life of the registry: `rebuild` makes it from the states (at start, after a snapshot); `follow` keeps it level with each definition that
-a log applied. It holds no messages and decides nothing; `plan_*` turn a wish (a queue to create, a binding) into the change to
-propose and the log to propose it to, or refuse it with a status and a text.
+Life of the registry: `rebuild` makes it from the states (at start, after a snapshot); `follow` keeps it level with each
+definition that a log applied. It holds no messages and decides nothing; `plan_*` turn a wish (a queue to create, a binding) into
+the change to propose and the log to propose it to, or refuse it with a status and a text.
 
 An address names a queue or an exchange; `exchange/key` names an exchange with a routing key (subject). A queue is found first.
 
-Invariants: a name is one queue and one exchange at most, over both logs; every QueueNode that is not of level `configuration` has its
-messages; the binding between two replicated objects is replicated, any other belongs to the local log.
+Invariants: a name is one queue and one exchange at most, over both logs: while a replicated object has the name of a local one
+(the primary cannot know the names on other brokers), it hides that one; every QueueNode that is not of level `configuration`
+has its messages; the binding between two replicated objects is replicated, any other belongs to the local log; the order in which
+the two logs are followed makes no difference.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from broker.core import limits
 from broker.core.exchange import Exchange, fault_of
@@ -76,7 +78,7 @@ class ExchangeNode:
 
     definition: Change
     log: str
-    routing: Exchange
+    routing: Exchange[str]
     received: int = 0
     routed: int = 0
     dropped: int = 0
@@ -105,7 +107,9 @@ class ExchangeNode:
 class Nodes:
     """The registry. `clustered` says whether there is a cluster log; without one everything is local."""
 
-    def __init__(self, *, clustered: bool, default_level: str = "none", default_queue_bytes: int = limits.MAX_QUEUE_BYTES) -> None:
+    def __init__(
+        self, *, clustered: bool, default_level: str = "none", default_queue_bytes: int = limits.MAX_QUEUE_BYTES
+    ) -> None:
         self.clustered = clustered
         self.default_level = default_level
         self.default_queue_bytes = default_queue_bytes
@@ -113,18 +117,21 @@ class Nodes:
         self.exchanges: dict[str, ExchangeNode] = {}
         self._queues_by_uuid: dict[str, QueueNode] = {}
         self._exchanges_by_uuid: dict[str, ExchangeNode] = {}
-        self._dangling: list[Change] = []
+        self._hidden_queues: dict[str, QueueNode] = {}
+        self._hidden_exchanges: dict[str, ExchangeNode] = {}
+        self._dangling: dict[str, list[Change]] = {}
         self._states: dict[str, State] = {}
         self.rebuild({})
 
     # ---- following the logs
 
     def rebuild(self, states: dict[str, State]) -> None:
-        """Forget everything and read these states: log name → state."""
-        contexts = {uuid: node.context for uuid, node in self._queues_by_uuid.items()}
+        """Forget everything and read these states: log name → state. What a queue carries at run time stays with it."""
+        before = self._queues_by_uuid
         self._states = dict(states)
-        self.queues, self._queues_by_uuid, self._dangling = {}, {}, []
-        self.exchanges, self._exchanges_by_uuid = {}, {}
+        self.queues, self._queues_by_uuid, self._hidden_queues = {}, {}, {}
+        self.exchanges, self._exchanges_by_uuid, self._hidden_exchanges = {}, {}, {}
+        self._dangling = {}
         for name, kind in BUILT_IN.items():
             definition = {"uuid": name, "name": name, "kind": kind, "level": "configuration", "durable": True, "arguments": {}}
             self._add_exchange(LOCAL, definition | {"alternate": ""})
@@ -137,9 +144,11 @@ class Nodes:
         for log, state in states.items():
             for change in state.bindings.values():
                 self.follow(log, change)
-        for uuid, context in contexts.items():
-            if uuid in self._queues_by_uuid:
-                self._queues_by_uuid[uuid].context = context
+        for uuid in before.keys() & self._queues_by_uuid.keys():
+            was, node = before[uuid], self._queues_by_uuid[uuid]
+            node.context = was.context
+            if was.messages is node.messages:
+                node.proposed_seq, node.proposed_bytes = was.proposed_seq, was.proposed_bytes
 
     def follow(self, log: str, change: Change) -> QueueNode | None:
         """Take up a definition that `log` has applied. Returns the queue that it removed, if it did."""
@@ -151,13 +160,13 @@ class Nodes:
             case "store-add":
                 node = self._queues_by_uuid.get(change["uuid"])
                 if node is not None:
-                    node.messages = self._states[log].by_uuid[change["uuid"]]
+                    _place(node, self._states[log].by_uuid.get(change["uuid"]))
             case "exchange-add":
                 self._add_exchange(log, change)
             case "exchange-del":
-                node_gone = self._exchanges_by_uuid.pop(change["uuid"], None)
-                if node_gone is not None:
-                    del self.exchanges[node_gone.name]
+                exchange_gone = self._exchanges_by_uuid.pop(change["uuid"], None)
+                if exchange_gone is not None:
+                    _take_name(self.exchanges, self._hidden_exchanges, exchange_gone)
             case "bind":
                 self._bind(change)
             case "unbind":
@@ -171,32 +180,54 @@ class Nodes:
     def _add_queue(self, log: str, change: Change) -> None:
         messages_log = log if change["level"] != "configuration" else LOCAL
         state = self._states.get(messages_log)
-        messages = None if state is None else state.by_uuid.get(change["uuid"])
-        node = QueueNode(change, log, messages_log, messages)
+        node = QueueNode(change, log, messages_log, None)
+        _place(node, None if state is None else state.by_uuid.get(change["uuid"]))
         arguments = change["arguments"]
         node.max_count = int(arguments.get("qpid.max_count", 0))
         node.max_bytes = int(arguments.get("qpid.max_size", self.default_queue_bytes))
-        self.queues[node.name] = node
         self._queues_by_uuid[node.uuid] = node
-        self.exchanges[""].routing.bind(node.uuid, node.name, {})
+        self._route_by_name(_give_name(self.queues, self._hidden_queues, node), node.name)
+        self._bind_dangling(node.uuid)
+
+    def _route_by_name(self, was: QueueNode | None, name: str) -> None:
+        """Let the default exchange's binding of that name be the queue's that has it now."""
+        routing = self.exchanges[""].routing
+        if was is not None:
+            routing.unbind(was.uuid, name)
+        now = self.queues.get(name)
+        if now is not None:
+            routing.bind(now.uuid, name, {})
 
     def _remove_queue(self, uuid: str) -> QueueNode | None:
         node = self._queues_by_uuid.pop(uuid, None)
         if node is not None:
-            del self.queues[node.name]
-            for exchange in self.exchanges.values():
+            for exchange in self._exchanges_by_uuid.values():
                 exchange.routing.unbind_queue(uuid)
+            _take_name(self.queues, self._hidden_queues, node)
+            self._route_by_name(None, node.name)
         return node
 
     def _add_exchange(self, log: str, change: Change) -> None:
         node = ExchangeNode(change, log, Exchange(change["name"], change["kind"]))
-        self.exchanges[node.name] = node
         self._exchanges_by_uuid[node.uuid] = node
+        _give_name(self.exchanges, self._hidden_exchanges, node)
+        self._bind_dangling(node.uuid)
 
     def _bind(self, change: Change) -> None:
         exchange = self._exchanges_by_uuid.get(change["exchange"])
-        if exchange is not None and change["queue"] in self._queues_by_uuid:
+        if exchange is None:
+            self._dangling.setdefault(change["exchange"], []).append(change)
+        elif change["queue"] not in self._queues_by_uuid:
+            self._dangling.setdefault(change["queue"], []).append(change)
+        else:
             exchange.routing.bind(change["queue"], change["key"], change["arguments"])
+
+    def _bind_dangling(self, uuid: str) -> None:
+        """Make the bindings that one log had before the other log had what they bind."""
+        for change in self._dangling.pop(uuid, ()):
+            key = (change["exchange"], change["queue"], change["key"])
+            if any(state.bindings.get(key) == change for state in self._states.values()):
+                self._bind(change)
 
     def orphans(self) -> list[Change]:
         """Changes for the local log that clear away what it holds about objects which the cluster's log has deleted."""
@@ -305,10 +336,10 @@ class Nodes:
     def plan_binding(self, exchange: str, queue: str, key: str, arguments: dict[str, Any]) -> tuple[str, Change]:
         """(log, change) that binds a queue to an exchange."""
         found, bound = self._ends(exchange, queue)
-        if len(found.routing.bindings()) >= limits.MAX_BINDINGS_PER_EXCHANGE:
-            raise Refused(409, f"exchange {exchange!r} has {limits.MAX_BINDINGS_PER_EXCHANGE} bindings, its limit; unbind some first")
-        if len(key.encode()) > limits.MAX_NAME_BYTES:
-            raise Refused(400, f"a binding key may have {limits.MAX_NAME_BYTES} bytes, this one has {len(key.encode())}")
+        if len(found.routing) >= limits.MAX_BINDINGS_PER_EXCHANGE:
+            raise Refused(
+                409, f"exchange {exchange!r} has {limits.MAX_BINDINGS_PER_EXCHANGE} bindings, its limit; unbind some first"
+            )
         fault = fault_of(found.definition["kind"], key, arguments)
         if fault:
             raise Refused(400, f"queue {queue!r} cannot be bound to exchange {exchange!r}: {fault}")
@@ -365,6 +396,37 @@ class Nodes:
         return alternate
 
 
+Node = TypeVar("Node", QueueNode, ExchangeNode)
+
+
+def _give_name(named: dict[str, Node], hidden: dict[str, Node], node: Node) -> Node | None:
+    """Let a node have its name, unless a replicated one has it: then it is hidden. Returns the one that it hides itself."""
+    was = named.get(node.name)
+    if was is not None and was.log == CLUSTER:
+        hidden[node.name] = node
+        return None
+    if was is not None:
+        hidden[node.name] = was
+    named[node.name] = node
+    return was
+
+
+def _take_name(named: dict[str, Node], hidden: dict[str, Node], node: Node) -> None:
+    """A node is gone: the one that it hid has the name again."""
+    other = hidden.pop(node.name, None)
+    if named.get(node.name) is node:
+        del named[node.name]
+        if other is not None:
+            named[node.name] = other
+
+
+def _place(node: QueueNode, messages: Messages | None) -> None:
+    """These are the queue's messages; the next one proposed goes behind them."""
+    node.messages = messages
+    if messages is not None:
+        node.proposed_seq, node.proposed_bytes = messages.fifo.next_seq, messages.enqueued_bytes
+
+
 def _check_name(what: str, name: str) -> None:
     if not name:
         raise Refused(400, f"a {what} needs a name")
@@ -379,6 +441,8 @@ KNOWN_ARGUMENTS = frozenset({"qpid.replicate", "qpid.max_count", "qpid.max_size"
 
 def _check_arguments(name: str, arguments: dict[str, Any]) -> None:
     for key in arguments:
+        if not isinstance(key, str):
+            raise Refused(400, f"queue {name!r}: the names of arguments are texts, {key!r} is none")
         if key.startswith(("qpid.", "x-qpid")) and key not in KNOWN_ARGUMENTS:
             known = ", ".join(sorted(KNOWN_ARGUMENTS))
             raise Refused(501, f"queue {name!r}: this broker does not have {key!r} (it knows {known})")

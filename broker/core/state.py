@@ -1,8 +1,8 @@
 """What a log says: definitions and messages. Applying the same batches gives the same state on every broker.
 
-Life of a state: it starts empty, `apply` takes committed batches in order, `snapshot` writes down what is alive as batches that rebuild it.
-It decides nothing: which message left, which one came, was decided by the primary and stands in the records. A definition
-that does not fit (a name that exists, a queue that is gone) changes nothing and says why, alike everywhere.
+Life of a state: it starts empty, `apply` takes committed batches in order, `snapshot` writes down what is alive as batches that
+rebuild it. It decides nothing: which message left, which one came, was decided by the primary and stands in the records. A
+definition that does not fit (a name that exists, a queue that is gone) changes nothing and says why, alike everywhere.
 
 Forms of a DEFINE record (JSON objects, `op` says which)::
 
@@ -17,8 +17,8 @@ Forms of a DEFINE record (JSON objects, `op` says which)::
     reign         epoch primary reason ts gapMs     a broker became primary
     numbers       next, seqs                        only in snapshots, last: the counters to go on from
 
-Invariants: queue numbers are given in order of definition and never used twice; a queue's sequences only grow; messages exist only
-for a number that is defined; records for a number that is gone do nothing.
+Invariants: queue numbers are given in order of definition and never used twice; a queue's sequences only grow; messages
+exist only for a number that is defined; records for a number that is gone do nothing.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ from broker.core.fifo import Fifo, Lot
 from broker.core.records import Batch, BatchBuilder, Kind
 
 Change = dict[str, Any]
+MAX_COUNT = 255
+"""The most by which one COUNT record raises a delivery count."""
 
 
 @dataclass(slots=True)
@@ -71,7 +73,10 @@ class State:
         self._next_number = 1
 
     def apply(self, batch: Batch, *, snapshot: bool = False) -> Applied:
-        """Apply one committed batch, the next by index (a snapshot's batches carry the index of the whole). O(runs), not messages."""
+        """Apply one committed batch, the next by index (a snapshot's batches carry the index of the whole).
+
+        The cost is that of its runs, not of its messages.
+        """
         assert snapshot or batch.header.index > self.index, f"batch {batch.header.index} after {self.index}"
         applied = Applied(set(), [])
         for run in batch.runs:
@@ -210,17 +215,20 @@ class State:
     # ---- snapshots
 
     def snapshot(self) -> Iterator[BatchBuilder]:
-        """Batches (each about `limits.BATCH_TARGET_BYTES`) that rebuild this state. What they hold is fixed at the call; they may be
-        taken later and in another thread while this state goes on."""
+        """Batches (each about `limits.BATCH_TARGET_BYTES`) that rebuild this state.
+
+        What they hold is fixed at the call; they may be taken later and in another thread while this state goes on.
+        """
         defines = [dict(change) for change in self._definitions()]
-        lots = [(number, list(messages.fifo.lots()), messages.fifo.delivery_counts()) for number, messages in self.messages.items()]
+        lots = [
+            (number, list(messages.fifo.lots()), messages.fifo.delivery_counts()) for number, messages in self.messages.items()
+        ]
         seqs = [(number, messages.fifo.next_seq) for number, messages in self.messages.items()]
         return _snapshot_batches(defines, lots, {"op": "numbers", "next": self._next_number, "seqs": seqs})
 
     def _definitions(self) -> Iterator[Change]:
-        for change in (*self.queues.values(), *self.stores.values()):
-            messages = self.by_uuid.get(change["uuid"])
-            yield change if messages is None else {**change, "number": messages.number}
+        yield from self.queues.values()
+        yield from self.stores.values()
         yield from self.exchanges.values()
         yield from self.bindings.values()
         yield from self.reigns
@@ -244,13 +252,20 @@ def _snapshot_batches(
                 if builder.nbytes >= limits.BATCH_TARGET_BYTES:
                     yield builder
                     builder = BatchBuilder()
-        for sequence, count in counts.items():
-            builder.count(number, sequence, min(count, 255))
-        if builder:
-            yield builder
+        yield from _with_counts(builder, number, counts)
     builder = BatchBuilder()
     builder.define(last)
     yield builder
+
+
+def _with_counts(builder: BatchBuilder, number: int, counts: dict[int, int]) -> Iterator[BatchBuilder]:
+    """The last batch of a queue's messages with their delivery counts, and more batches for what does not fit one record."""
+    while builder or counts:
+        for sequence, count in counts.items():
+            builder.count(number, sequence, min(count, MAX_COUNT))
+        counts = {sequence: count - MAX_COUNT for sequence, count in counts.items() if count > MAX_COUNT}
+        yield builder
+        builder = BatchBuilder()
 
 
 def _slices(lot: Lot) -> Iterator[tuple[int, list[bytes]]]:
