@@ -1,19 +1,21 @@
 """Messages on their way out: from a queue to the links that take from it, and back when they were not wanted.
 
-Life of a subscription: a client attaches a receiving link to a queue; while it has credit, `dispatch` gives it messages in order, sharing a queue
-among its subscriptions in turn; an acquired message is gone for good when its dequeue is committed, and back in its old place when it is released, or the link
-or the reign ends. A browsing subscription only looks.
+Life of a subscription: a client attaches a receiving link to a queue; while it has credit, `dispatch` gives it messages in
+order, sharing a queue among its subscriptions in turn; an acquired message is gone for good when its dequeue is committed, and
+back in its old place when it is released, or the link or the reign ends. A browsing subscription only looks.
 
-A mailbox is a node of one link: the volatile place for answers that a client asks for with a dynamic source. It dies with its link.
+A mailbox is a node of one link: the volatile place for answers that a client asks for with a dynamic source. It dies with its
+link.
 
-Invariants: a message is acquired by one subscription at a time; a settled `accepted` of a consumer is confirmed only when its dequeue
-is committed; what waits unsettled on a link is bounded by the client's credit and by `limits.MAX_UNSETTLED_PER_LINK`.
+Invariants: a message is acquired by one subscription at a time; a settled `accepted` of a consumer is confirmed only when its
+dequeue is committed; what waits unsettled on a link is bounded by the client's credit and by `limits.MAX_UNSETTLED_PER_LINK`.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Protocol
 
 from cproton_ffi import lib
@@ -40,6 +42,9 @@ class ConsumerHost(Protocol):
     def dispatch_soon(self, node: QueueNode) -> None:
         """The queue has messages to give out again."""
 
+    def choked(self, link: Sender) -> None:
+        """Too much output waits on this link: ask for its queue's dispatch when that has gone."""
+
     def dead_letter(self, node: QueueNode, data: bytes, done: Callable[[], None]) -> bool:
         """Send a rejected message to the queue's alternate exchange; `done` when it is safe there. False: there is none."""
 
@@ -47,7 +52,7 @@ class ConsumerHost(Protocol):
 class Subscription:
     """A client's receiving link on a queue."""
 
-    __slots__ = ("browse", "cursor", "delivered", "first_acquirer_below", "host", "link", "node", "presettled")
+    __slots__ = ("browse", "cursor", "delivered", "host", "link", "node", "presettled")
 
     def __init__(self, host: ConsumerHost, link: Sender, node: QueueNode, *, browse: bool) -> None:
         self.host = host
@@ -62,7 +67,10 @@ class Subscription:
         """How many messages may go out on it now."""
         link = self.link
         credit = link.credit
-        if credit <= 0 or link.buffered_bytes > limits.MAX_OUTPUT_BYTES:
+        if credit <= 0:
+            return 0
+        if link.buffered_bytes > limits.MAX_OUTPUT_BYTES:
+            self.host.choked(link)
             return 0
         return min(credit, limits.MAX_UNSETTLED_PER_LINK - len(link.unsettled), _TURN_MESSAGES)
 
@@ -98,7 +106,8 @@ class Subscription:
             one = data[offsets[position] : offsets[position + 1]]
             count = fifo.delivery_count(sequence)
             if count:
-                one = message.with_delivery_state(one, message.header(one).delivery_count + count, False)
+                with suppress(message.BadMessage):  # what is no AMQP message goes out as it came in
+                    one = message.with_delivery_state(one, message.header(one).delivery_count + count, False)
             self.link.send_one(one, sequence, self.presettled)
 
     # ---- what comes back
@@ -132,6 +141,7 @@ class Subscription:
         link.settle(settled, 0)
         if back:
             node.messages.fifo.release(back)
+        if back or link.credit > 0:  # there are messages again, or room for more unsettled ones
             self.host.dispatch_soon(node)
         self.host.touched(link)
 

@@ -1,10 +1,11 @@
 """One log seen from the broker: what waits to be written, what waits to be committed, and the state that is committed.
 
-Life of a ledger: messages, outcomes and changes of one reactor turn gather in a batch builder; at the end of the turn, or once the log takes
-another batch, they are proposed; when the log says that the batch is committed, the state applies it, and then, and only
-then, producers get their outcome, consumers their settlement and askers their answer. All of it goes by the batch.
+Life of a ledger: messages, outcomes and changes of one reactor turn gather in a batch builder; at the end of the turn, or once
+the log takes another batch, they are proposed; when the log says that the batch is committed, the state applies it, and then,
+and only then, producers get their outcome, consumers their settlement and askers their answer. All of it goes by the batch.
 
-Invariants: nothing is applied that is not committed; waits end in the order of the log's indexes; a reign that ends takes every wait with it
+Invariants: nothing is applied that is not committed; nothing is proposed before the log has said that it serves, which it says
+when everything before is applied; waits end in the order of the log's indexes; a reign that ends takes every wait with it
 unanswered (its clients are cut off, so they know that they do not know).
 """
 
@@ -24,6 +25,8 @@ from broker.core.nodes import QueueNode
 from broker.core.records import Batch, BatchBuilder
 from broker.core.state import Change, State
 
+SERVING = ("active", "standalone")
+"""The states of a log in which this broker may write to it."""
 DEQUEUE_DELAY_S = 0.010
 _log = Logger()
 
@@ -33,6 +36,9 @@ class LedgerOwner(Protocol):
 
     def ledger_applied(self, ledger: Ledger, fed: Iterable[int], changes: Iterable[tuple[Change, str]]) -> None:
         """Batches were applied and their waits ended: `fed` queue numbers got messages, `changes` were made (or not: reason)."""
+
+    def ledger_begins(self, ledger: Ledger) -> None:
+        """A reign begins: everything committed is applied, and nothing is proposed yet."""
 
     def ledger_state(self, ledger: Ledger, state: str, epoch: int, primary: str) -> None:
         """The log's state changed."""
@@ -75,13 +81,15 @@ class Ledger:
         self._proposed: deque[tuple[int, _Waits]] = deque()
         self._turn_call: Any = None
         self._turn_is_late = False
+        self._reigns = False
+        self._closed = False
 
     # ---- what the broker puts in
 
     @property
     def serving(self) -> bool:
         """Whether this broker may write to the log now."""
-        return self.log is not None and self.log.state in ("active", "standalone")
+        return self._reigns and self.log is not None and self.log.state in SERVING
 
     def enqueue(self, node: QueueNode, messages: list[bytes], nbytes: int, link: Receiver | None, deliveries: list[Any]) -> None:
         """Put messages (of `nbytes` in all) on a queue; `deliveries` of `link` are accepted when they are committed."""
@@ -111,7 +119,7 @@ class Ledger:
         self._arm()
 
     def change(self, change: Change, answer: Callable[[str], None]) -> None:
-        """Propose a change of definitions; `answer` gets "" once it is committed and made, or the reason why it changed nothing."""
+        """Propose a change of definitions; `answer` gets "" when it is committed and made, or why it changed nothing."""
         self._builder.define(change)
         self._waits.answers.append(answer)
         self._arm()
@@ -124,6 +132,8 @@ class Ledger:
     # ---- turns
 
     def _arm(self) -> None:
+        if self._closed:
+            return
         if self._builder.nbytes >= limits.BATCH_TARGET_BYTES:
             self._full.append((self._builder, self._waits))
             self._builder, self._waits = BatchBuilder(), _Waits()
@@ -162,13 +172,14 @@ class Ledger:
                 index = self._proposed[-1][0] if self._proposed else self.state.index
                 self._proposed.append((index, waits))
                 if index <= self.state.index:
-                    self._end_waits([])
+                    self._end_waits({})
 
     def close(self) -> None:
         """Stop: nothing more is proposed."""
         if self._turn_call is not None and self._turn_call.active():
             self._turn_call.cancel()
         self._turn_call = None
+        self._closed = True
         self.log = None
 
     # ---- LogListener
@@ -177,28 +188,31 @@ class Ledger:
         """Apply, end the waits, tell the owner: once for all of these batches."""
         fed: set[int] = set()
         changes: list[tuple[Change, str]] = []
+        reasons: dict[int, list[str]] = {}
         for batch in batches:
             applied = self.state.apply(batch)
             fed |= applied.fed
-            changes += applied.changes
-        self._end_waits(changes)
+            if applied.changes:
+                changes += applied.changes
+                reasons[batch.header.index] = [reason for _, reason in applied.changes]
+        self._end_waits(reasons)
         self._owner.ledger_applied(self, fed, changes)
 
-    def _end_waits(self, changes: list[tuple[Change, str]]) -> None:
-        reasons = iter([reason for _, reason in changes])
-        ended: list[_Waits] = []
-        while self._proposed and self._proposed[0][0] <= self.state.index:
-            ended.append(self._proposed.popleft()[1])
+    def _end_waits(self, reasons: dict[int, list[str]]) -> None:
+        """End the waits of what is applied; `reasons` has, by index, what became of each change in a batch."""
         answered: list[tuple[Callable[[str], None], str]] = []
-        for waits in ended:
+        calls: list[Callable[[], None]] = []
+        while self._proposed and self._proposed[0][0] <= self.state.index:
+            index, waits = self._proposed.popleft()
             for link, deliveries in waits.accepts.items():
                 link.settle([delivery for delivery in deliveries if delivery is not None], ACCEPTED)
                 if link.open and link.context is not None:
                     link.context.accepted(len(deliveries))
             for sender, deliveries in waits.settles.items():
                 sender.settle(deliveries, ACCEPTED)
-            answered += [(answer, next(reasons, "")) for answer in waits.answers]
-        calls = [call for waits in ended for call in waits.calls]
+            if waits.answers:
+                answered += zip(waits.answers, reasons[index], strict=True)
+            calls += waits.calls
         if answered or calls:
             self._clock.callLater(0, self._answer, answered, calls)
 
@@ -211,8 +225,11 @@ class Ledger:
 
     def on_state(self, state: str, epoch: int, primary: str) -> None:
         """A reign begins or ends."""
-        if state not in ("active", "standalone"):
+        began, self._reigns = self._reigns, state in SERVING
+        if not self._reigns:
             self._void()
+        elif not began:
+            self._owner.ledger_begins(self)
         self._owner.ledger_state(self, state, epoch, primary)
         self.pump()
 

@@ -1,10 +1,11 @@
 """Messages on their way in: from a client's link to the queues that they are for.
 
-Life of a producer: a client attaches a sending link to a node (or to none: then each message's `to` names its node); it gets credit; each
-batch of messages that comes is routed, put into the ledger of its queues, and accepted when committed; the credit comes back with the accept.
+Life of a producer: a client attaches a sending link to a node (or to none: then each message's `to` names its node); it gets
+credit; each batch of messages that comes is routed, put into the ledger of its queues, and accepted when committed; the credit
+comes back with the accept.
 
-Invariants: a message gets `accepted` only when every queue that it was routed to holds it durably (or no queue wanted it); credit out
-plus messages that wait for their commit never exceed `limits.CREDIT_WINDOW`.
+Invariants: a message gets `accepted` only when every queue that it was routed to holds it durably (or no queue wanted it); credit
+out plus messages that wait for their commit never exceed `limits.CREDIT_WINDOW`.
 """
 
 from __future__ import annotations
@@ -44,11 +45,14 @@ class Full(Exception):
 
 
 class Producer:
-    """A client's sending link. `node` is where it sends: a queue, an exchange (with a default key), a mailbox, management, or None."""
+    """A client's sending link. `node` is where it sends: a queue, an exchange (`key` then names the subject), a mailbox, the
+    management node, or None for messages that say it themselves."""
 
     __slots__ = ("_held", "host", "key", "link", "node")
 
-    def __init__(self, host: ProducerHost, link: Receiver, node: QueueNode | ExchangeNode | Mailbox | str | None, key: str) -> None:
+    def __init__(
+        self, host: ProducerHost, link: Receiver, node: QueueNode | ExchangeNode | Mailbox | str | None, key: str
+    ) -> None:
         self.host = host
         self.link = link
         self.node = node
@@ -152,7 +156,7 @@ class Producer:
         size = len(data)
         for queue in queues:
             if not has_room(queue, 1, size):
-                raise Full(full_text(queue))
+                raise Full(full_text(queue, size))
         if not queues:
             self._done([delivery])
             return
@@ -218,7 +222,7 @@ def pending_bytes(node: QueueNode) -> int:
 
 
 def is_crowded(node: QueueNode, ratio: float = limits.FLOW_STOP_RATIO) -> bool:
-    """Whether the queue has come so near its limit that producers must wait (Qpid's flow control: stop at 80 %, resume at 70 %)."""
+    """Whether the queue has come so near its limit that producers must wait: Qpid stops them at 80 %, and resumes at 70 %."""
     messages = node.messages
     if messages is None:
         return False
@@ -226,9 +230,10 @@ def is_crowded(node: QueueNode, ratio: float = limits.FLOW_STOP_RATIO) -> bool:
     return bool((limit_bytes and messages.fifo.live_bytes > limit_bytes) or (limit_count and messages.fifo.depth > limit_count))
 
 
-def full_text(node: QueueNode) -> str:
-    """Why a queue takes no more, for people."""
+def full_text(node: QueueNode, nbytes: int) -> str:
+    """Why a queue has no room for a message of `nbytes`, for people."""
     assert node.messages is not None
     fifo = node.messages.fifo
-    limit = f"{node.max_count} messages" if node.max_count and fifo.depth >= node.max_count else f"{node.max_bytes} bytes"
-    return f"queue {node.name!r} holds {fifo.depth} messages, {fifo.live_bytes} bytes: its limit of {limit} is reached"
+    held, held_bytes = fifo.depth + node.proposed_seq - fifo.next_seq, fifo.live_bytes + pending_bytes(node)
+    limit = f"{node.max_bytes} bytes" if node.max_bytes and held_bytes + nbytes > node.max_bytes else f"{node.max_count} messages"
+    return f"queue {node.name!r} holds {held} messages, {held_bytes} bytes: one of {nbytes} bytes would pass its limit of {limit}"

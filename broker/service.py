@@ -1,11 +1,13 @@
 """The broker: its ledgers, its nodes, its connections, and what happens between them.
 
-Life of a broker: its logs are plugged in (`attach_log`); states come and go with them. While it serves (active or standalone) it admits
-clients and attaches their links to nodes; a batch of messages goes link → Producer → Ledger → log, and when committed ledger
-→ `ledger_applied` → dispatch → Subscription → link. When it stops serving, every client is cut off and everything volatile is undone.
+Life of a broker: its logs are plugged in (`attach_log`); states come and go with them. While it serves (active or standalone) it
+admits clients and attaches their links to nodes; a batch of messages goes link → Producer → Ledger → log, and when committed
+ledger → `ledger_applied` → dispatch → Subscription → link. When it stops serving, every client is cut off and everything volatile
+is undone. A standalone broker begins as "recovering": it has its log to read first.
 
-Invariants: clients are admitted only while serving; `flush` runs once at the end of every entry from the reactor, so that a turn's
-output to a connection is one write; nothing here depends on what the logs are made of.
+Invariants: clients are admitted only while serving; `flush` runs once at the end of every entry from the reactor, so that a
+turn's output to a connection is one write; the local log forgets what the cluster's log has deleted only while this broker is
+active, because only then has the cluster's log been read to its end; nothing here depends on what the logs are made of.
 """
 
 from __future__ import annotations
@@ -24,15 +26,15 @@ from broker.amqp import management_node
 from broker.amqp.engine import Condition, Link, Receiver, Sender
 from broker.commit_log import CommitLog
 from broker.consumers import Mailbox, Queueing, Subscription, dispatch
-from broker.core import limits, management
+from broker.core import limits, management, message
+from broker.core.exchange import fault_of
 from broker.core.nodes import CLUSTER, LOCAL, ExchangeNode, Nodes, QueueNode, Refused
 from broker.core.state import Change
-from broker.ledger import Ledger
+from broker.ledger import SERVING, Ledger
 from broker.net.connection import BrokerConnection
-from broker.producers import Producer, is_crowded, route
+from broker.producers import Producer, full_text, has_room, is_crowded, route
 
 _log = Logger()
-SERVING = ("active", "standalone")
 
 
 class HaAdmin(Protocol):
@@ -65,6 +67,8 @@ class Broker:
         default_level: str = "none",
         max_message_bytes: int = limits.MAX_MESSAGE_BYTES,
         max_connections: int = limits.MAX_CONNECTIONS,
+        max_frame_bytes: int = limits.MAX_FRAME_BYTES,
+        open_timeout_s: float = limits.OPEN_TIMEOUT_S,
         default_queue_bytes: int = limits.MAX_QUEUE_BYTES,
         on_fatal: Callable[[str], None],
     ) -> None:
@@ -74,13 +78,15 @@ class Broker:
         self.version = version
         self.max_message_bytes = max_message_bytes
         self.max_connections = max_connections
+        self.max_frame_bytes = max_frame_bytes
+        self.open_timeout_s = open_timeout_s
         self.started = clock.seconds()
         self.nodes = Nodes(clustered=clustered, default_level=default_level, default_queue_bytes=default_queue_bytes)
         self.ledgers: dict[str, Ledger] = {LOCAL: Ledger(LOCAL, clock, self)}
         if clustered:
             self.ledgers[CLUSTER] = Ledger(CLUSTER, clock, self)
         self.lead = self.ledgers[CLUSTER] if clustered else self.ledgers[LOCAL]
-        self.state = "joining" if clustered else "standalone"
+        self.state = "joining" if clustered else "recovering"
         self.primary = ""
         self.failover_urls: Callable[[], list[dict[str, Any]]] = list
         self.ha: HaAdmin | None = None
@@ -143,14 +149,12 @@ class Broker:
     def _tidy_local(self) -> None:
         """Keep the local log level with what the cluster's log has made or deleted."""
         local = self.ledgers[LOCAL]
-        if local.serving:
+        if self.state in SERVING and local.serving:
             for change in (*self.nodes.orphans(), *self.nodes.unplaced()):
                 local.change(change, lambda reason: None)
 
     def ledger_state(self, ledger: Ledger, state: str, epoch: int, primary: str) -> None:
         """A log's state changed: begin or end to serve."""
-        if state in SERVING:
-            self._reset_sequences(ledger)
         if ledger is not self.lead:
             self._tidy_local()
             return
@@ -165,20 +169,40 @@ class Broker:
         self.on_state(state, epoch, primary)
         self.flush()
 
-    def _reset_sequences(self, ledger: Ledger) -> None:
+    def ledger_begins(self, ledger: Ledger) -> None:
+        """What comes next goes behind what is there; subscriptions that ended with the last process leave no queues."""
         for node in self.nodes.queues.values():
             if node.messages_log == ledger.name and node.messages is not None:
                 node.proposed_seq = node.messages.fifo.next_seq
                 node.proposed_bytes = node.messages.enqueued_bytes
+        if ledger is self.ledgers[LOCAL]:
+            for node in self.nodes.queues.values():
+                definition, temporary = node.definition, ("autoDelete", "exclusive")
+                if node.log == LOCAL and all(definition[each] for each in temporary) and not definition["durable"]:
+                    self._delete_queue(node)
 
     def _stop_serving(self, primary: str) -> None:
         where = f"; the primary is {primary}" if primary else ""
         for connection in list(self.connections.values()):
-            if not connection.peer and not connection.admin:
+            if connection.admin:
+                self._close_queue_links(connection, Condition("amqp:not-allowed", f"this broker is a backup now{where}"))
+            elif connection.opened and not connection.peer:
                 connection.force_close(f"this broker is a backup now{where}")
         for node in self.nodes.queues.values():
             if node.messages is not None:
                 node.messages.fifo.release_all()
+
+    def _close_queue_links(self, connection: BrokerConnection, condition: Condition) -> None:
+        """Leave an administrator's connection nothing but management."""
+        for link in connection.engine.links:
+            context = link.context
+            if isinstance(context, Subscription) or (
+                isinstance(context, Producer) and isinstance(context.node, QueueNode | ExchangeNode)
+            ):
+                self.detached(link)
+                link.context = None
+                link.close(condition)
+                self.touched(link)
 
     def ledger_storage_error(self, ledger: Ledger, text: str, fatal: bool) -> None:
         """The disk refused a write."""
@@ -222,17 +246,22 @@ class Broker:
 
     def new_connection(self, address: str) -> BrokerConnection | None:
         """A connection object for a socket from `address`; None when there are too many."""
-        if len(self.connections) >= self.max_connections:
-            _log.warn("{address} refused: {limit} connections are the limit (--max-connections)", address=address, limit=self.max_connections)
+        limit = self.max_connections + limits.SPARE_CONNECTIONS
+        if len(self.connections) >= limit:
+            _log.warn("{address} refused: there are {limit} connections, with the spare ones", address=address, limit=limit)
             return None
         number, self._next_connection = self._next_connection, self._next_connection + 1
         return BrokerConnection(self, number, address)
 
     def admit(self, connection: BrokerConnection) -> None:
         """A client's Open: answer it, keep it waiting, or turn the client away."""
-        if self.state in SERVING or connection.admin:
+        if len(self.connections) > self.max_connections and not connection.admin:
+            text = f"this broker serves {self.max_connections} connections at once (--max-connections): close some first"
+            connection.refuse(Condition("amqp:resource-limit-exceeded", text))
+        elif self.state in SERVING or connection.admin:
             connection.complete_open()
         elif self.state == "recovering":
+            connection.waiting = True
             self._held_opens.append(connection)
         else:
             connection.drop()
@@ -289,7 +318,10 @@ class Broker:
         if target.coordinator:
             raise Condition("amqp:not-implemented", "this broker has no transactions")
         if target.dynamic:
-            raise Condition("amqp:not-implemented", "a dynamic target is not available: create a queue, or use a dynamic source for answers")
+            raise Condition(
+                "amqp:not-implemented",
+                "a dynamic target is not available: create a queue, or use a dynamic source for answers",
+            )
         if not target.address:
             node = None
         elif target.address == "$management":
@@ -307,13 +339,15 @@ class Broker:
 
     def _serving_node(self, address: str) -> tuple[QueueNode | ExchangeNode, str]:
         if self.state not in SERVING:
-            raise Condition("amqp:not-allowed", f"this broker is {self.state}: it serves no queues; the primary is {self.primary or 'unknown'}")
+            where = self.primary or "unknown"
+            raise Condition("amqp:not-allowed", f"this broker is {self.state}: it serves no queues; the primary is {where}")
         found = self.nodes.find(address)
         if found is None:
-            raise Condition("amqp:not-found", f"there is no queue and no exchange named {address!r}; create it with qpid-config add queue")
+            text = f"there is no queue and no exchange named {address!r}; create one with qpid-config add queue or add exchange"
+            raise Condition("amqp:not-found", text)
         node = found[0]
-        if isinstance(node, QueueNode) and node.messages is None:
-            raise Condition("amqp:resource-locked", f"queue {address!r} is being made; try again")
+        if isinstance(node, QueueNode) and (node.messages is None or not self.ledger_of(node).serving):
+            raise Condition("amqp:resource-locked", f"queue {address!r} is not ready yet; try again")
         return found
 
     def _attach_consumer(self, connection: BrokerConnection, link: Sender) -> None:
@@ -330,30 +364,33 @@ class Broker:
         if isinstance(node, QueueNode):
             self._subscribe(link, node, browse=source.copy)
         else:
-            self._subscribe_exchange(link, node, _binding_key(source.filters, key))
+            self._subscribe_exchange(link, node, *_binding_of(node, source.filters, key))
 
     def _subscribe(self, link: Sender, node: QueueNode, *, browse: bool) -> None:
         queueing = self._queueing(node)
         if not browse and node.definition["exclusive"] and any(not each.browse for each in queueing.subscriptions):
             raise Condition("amqp:resource-locked", f"queue {node.name!r} is exclusive and has its consumer already")
         if len(queueing.subscriptions) >= limits.MAX_CONSUMERS_PER_QUEUE:
-            raise Condition("amqp:resource-limit-exceeded", f"queue {node.name!r} has {limits.MAX_CONSUMERS_PER_QUEUE} subscriptions, its limit")
+            text = f"queue {node.name!r} has {limits.MAX_CONSUMERS_PER_QUEUE} subscriptions, its limit"
+            raise Condition("amqp:resource-limit-exceeded", text)
         subscription = Subscription(self, link, node, browse=browse)
         link.context = subscription
         link.accept()
         queueing.subscriptions.append(subscription)
         self.dispatch_soon(node)
 
-    def _subscribe_exchange(self, link: Sender, exchange: ExchangeNode, key: str) -> None:
-        """A receiving link on an exchange gets a queue of its own for as long as it lasts: this broker's alone, bound before it is attached."""
+    def _subscribe_exchange(self, link: Sender, exchange: ExchangeNode, key: str, arguments: dict[str, Any]) -> None:
+        """A receiving link on an exchange gets a queue of its own while it lasts: this broker's alone, bound before it."""
+        fault = fault_of(exchange.definition["kind"], key, arguments)
+        if fault:
+            raise Condition("amqp:invalid-field", f"the filter of this subscription cannot be: {fault}")
         if len(self.nodes.queues) >= limits.MAX_QUEUES:
             raise Condition("amqp:resource-limit-exceeded", f"this broker has {limits.MAX_QUEUES} queues, its limit")
         name = f"{exchange.name}_{uuid.uuid4()}"
         attributes = {"replicate": "none", "autoDelete": True, "exclusive": True}
         local = self.ledgers[LOCAL]
         _, create = self.nodes.plan_queue(name, str(uuid.uuid4()), attributes)
-        kind = exchange.definition["kind"]
-        bind = {"op": "bind", "exchange": exchange.uuid, "queue": create["uuid"], "key": key or ("#" if kind == "topic" else ""), "arguments": {}}
+        bind = {"op": "bind", "exchange": exchange.uuid, "queue": create["uuid"], "key": key, "arguments": arguments}
 
         def made(reason: str) -> None:
             node = self.nodes.queues.get(name)
@@ -419,14 +456,28 @@ class Broker:
             if isinstance(link.context, Subscription):
                 self.dispatch_soon(link.context.node)
 
+    def choked(self, link: Sender) -> None:
+        """Dispatch to this link again when its connection has written what waits."""
+        connection = link.engine.listener
+        assert isinstance(connection, BrokerConnection)
+        connection.choked = True
+
     def mailbox(self, address: str) -> Mailbox | None:
         """The mailbox of that address."""
         return self._mailboxes.get(address)
 
     def dead_letter(self, node: QueueNode, data: bytes, done: Callable[[], None]) -> bool:
-        """Send a rejected message by the queue's alternate exchange; in the same batch as its dequeue where both are in one log."""
+        """Send a rejected message by the queue's alternate exchange, with its subject as the key.
+
+        It is in the same batch as its dequeue where both are in one log. Limits of the queues there do not hold it back: it is on
+        this broker already. What is no AMQP message cannot be routed.
+        """
         exchange = self.nodes.exchanges.get(node.definition["alternate"]) if node.definition["alternate"] else None
-        queues = [] if exchange is None else [queue for queue in route(self.nodes, exchange, "", data) if queue is not node]
+        try:
+            found = [] if exchange is None else route(self.nodes, exchange, message.subject(data) or "", data)
+        except message.BadMessage:
+            found = []
+        queues = [queue for queue in found if queue is not node]
         if not queues:
             return False
         ledgers = {id(self.ledger_of(queue)): self.ledger_of(queue) for queue in queues}
@@ -501,6 +552,9 @@ class Broker:
             found = self.nodes.find(request.reply_to)
             if found is not None and isinstance(found[0], QueueNode) and found[0].messages is not None:
                 data = management_node.encode(request, status, text, body)
+                if not has_room(found[0], 1, len(data)):
+                    _log.warn("the answer to a management request was dropped: {text}", text=full_text(found[0], len(data)))
+                    return
                 self.ledger_of(found[0]).enqueue(found[0], [data], len(data), None, [])
 
         try:
@@ -517,7 +571,10 @@ class Broker:
         elif kind == "ha":
             if self.ha is None:
                 raise Refused(409, "this broker is standalone: it was started without --ha-cluster yes")
-            self.ha.act(operation, request.body).addCallback(lambda result: answer(*result))
+            self.ha.act(operation, request.body).addCallbacks(
+                lambda result: answer(*result),
+                lambda failure: answer(500, f"{operation} failed: {failure.getErrorMessage()}", {}),
+            )
         else:
             self._change(request, answer)
 
@@ -626,12 +683,18 @@ class Broker:
             ledger.close()
 
 
-def _binding_key(filters: dict[Any, Any], key: str) -> str:
-    """The binding key that a source's filter names (Apache's legacy-amqp-*-binding filters), else the one of the address."""
-    for name, value in filters.items():
+def _binding_of(exchange: ExchangeNode, filters: dict[Any, Any], key: str) -> tuple[str, dict[str, Any]]:
+    """Key and arguments of the binding that a source's filter names (Apache's legacy-amqp-direct-, -topic-, -headers-binding).
+
+    Without one, the key is that of the address; a topic exchange without any gives everything.
+    """
+    for name, described in filters.items():
         if "binding" in str(name):
-            return str(value.value if isinstance(value, Described) else value)
-    return key
+            value = described.value if isinstance(described, Described) else described
+            if isinstance(value, dict):
+                return key, {str(each): item for each, item in value.items()}
+            return str(value), {}
+    return key or ("#" if exchange.definition["kind"] == "topic" else ""), {}
 
 
 def _reign_item(change: Change) -> dict[str, Any]:

@@ -1,12 +1,12 @@
 """A client's connection: a socket, an engine, and the producers and subscriptions on its links.
 
-Life of a connection: bytes come, the engine is drained, the broker does what the batch asks, and one write goes out. A backup reads the client's
-Open and ends the TCP connection without an Open of its own: after that, and only after that, every client goes on to its next address at
-once. A connection whose Open names a peer becomes a replication link. A broker that has been promoted but is not active yet keeps
-Opens waiting for the moment.
+Life of a connection: bytes come, the engine is drained, the broker does what the batch asks, and one write goes out. A backup
+reads the client's Open and ends the TCP connection without an Open of its own: after that, and only after that, every client goes
+on to its next address at once. A connection whose Open names a peer becomes a replication link. A broker that has been promoted
+but is not active yet keeps Opens, and the links that come behind them, waiting for the moment.
 
 Invariants: nothing is written while the socket is full (the engine keeps it, boundedly: see `Subscription.room`); when the
-connection is lost everything acquired over it goes back to its queue before its C objects are freed.
+connection ends, from either side, everything acquired over it goes back to its queue at once, and before its C objects are freed.
 """
 
 from __future__ import annotations
@@ -42,15 +42,21 @@ class BrokerConnection(TwistedProtocol):
         self.broker = broker
         self.number = number
         self.address = address
-        self.engine = Engine(self, server=True, container=broker.container)
+        self.engine = Engine(self, server=True, container=broker.container, max_frame=broker.max_frame_bytes)
         self.engine.max_message_bytes = broker.max_message_bytes
         self.opened = False
         self.admin = False
         self.peer = ""
+        self.waiting = False
+        """Whether its Open is kept until the broker is active."""
+        self.choked = False
+        """Whether a subscription waits for output to leave."""
         self.since = broker.clock.seconds()
         self.heard = self.since
         self._paused = False
         self._gone = False
+        self._ended_at: float | None = None
+        self._early_links: list[Link] = []
         self._peer_listener: Any = None
         self.properties: dict[str, Any] = {}
         self.container = ""
@@ -79,8 +85,7 @@ class BrokerConnection(TwistedProtocol):
     def connectionLost(self, reason: Failure = TwistedProtocol.connectionLost.__defaults__[0]) -> None:  # type: ignore[index]
         """The socket is gone: give back what was acquired, then the C objects."""
         self._gone = True
-        for link in self.engine.links:
-            self._end_link(link)
+        self._end_links()
         self.engine.free()
         if self._peer_listener is not None:
             self._peer_listener.lost()
@@ -113,8 +118,17 @@ class BrokerConnection(TwistedProtocol):
         if pieces:
             self.transport.writeSequence(pieces)
         if engine.finished and not self._gone:
-            self._gone = True
-            self.transport.loseConnection()
+            self._end()
+        elif self.choked and pieces and not self._paused:
+            self.choked = False
+            self.broker.room_again(self)
+
+    def _end(self) -> None:
+        """End the TCP connection when what was written has left."""
+        self._gone = True
+        self._ended_at = self.broker.clock.seconds()
+        assert self.transport is not None
+        self.transport.loseConnection()
 
     def drop(self) -> None:
         """End the TCP connection now, saying nothing more."""
@@ -127,18 +141,23 @@ class BrokerConnection(TwistedProtocol):
         """Tell the client to go elsewhere, then drop it."""
         if self._gone:
             return
+        self._end_links()
         self.engine.close(Condition("amqp:connection:forced", text))
         self._paused = False
         self.flush()
         if not self._gone:
-            self._gone = True
-            assert self.transport is not None
-            self.transport.loseConnection()
+            self._end()
 
     def tick(self, now_s: float) -> None:
-        """Once a second: heartbeats, and an end to those who connect and say nothing."""
-        if not self.opened and now_s - self.since > limits.OPEN_TIMEOUT_S and not self._gone:
-            _log.warn("{address} said no Open within {limit} s: connection dropped", address=self.address, limit=limits.OPEN_TIMEOUT_S)
+        """Once a second: heartbeats, and an end to those who connect and say nothing, or do not read that it is over."""
+        if self._gone:
+            if self._ended_at is not None and now_s - self._ended_at > limits.OPEN_TIMEOUT_S:
+                self._ended_at = None
+                assert self.transport is not None
+                self.transport.abortConnection()  # type: ignore[attr-defined]
+            return
+        if not self.opened and not self.waiting and now_s - self.since > limits.OPEN_TIMEOUT_S:
+            _log.warn("{address} is not open after {limit_s} s: dropped", address=self.address, limit_s=limits.OPEN_TIMEOUT_S)
             self.drop()
             return
         self.engine.tick(int(now_s * 1000))
@@ -174,6 +193,10 @@ class BrokerConnection(TwistedProtocol):
             offered=("ANONYMOUS-RELAY",),
             idle_timeout_s=limits.IDLE_TIMEOUT_S,
         )
+        early, self._early_links = self._early_links, []
+        for link in early:
+            if link.open:
+                self.on_link(self.engine, link)
 
     def on_link(self, engine: Engine, link: Link) -> None:
         """A link: let the broker attach it."""
@@ -184,6 +207,9 @@ class BrokerConnection(TwistedProtocol):
             link.accept()
             if isinstance(link, Receiver):
                 link.flow(limits.PEER_CREDIT)
+            return
+        if not self.opened:
+            self._early_links.append(link)
             return
         try:
             self.broker.attach(self, link)
@@ -223,6 +249,11 @@ class BrokerConnection(TwistedProtocol):
         """The peer closed, or broke the protocol."""
         if reason:
             _log.warn("connection from {address} ended: {reason}", address=self.address, reason=reason)
+        self._end_links()
+
+    def _end_links(self) -> None:
+        for link in self.engine.links:
+            self._end_link(link)
 
     def _end_link(self, link: Link) -> None:
         if self._peer_listener is None and link.context is not None:
@@ -232,12 +263,13 @@ class BrokerConnection(TwistedProtocol):
     def describe(self) -> dict[str, Any]:
         """For `qpid-stat -c`."""
         now = self.broker.clock.seconds()
+        pid = self.properties.get("qpid.client_pid")
         return {
             "id": f"qpid.{self.number}",
             "address": self.address,
             "container": self.container,
             "processName": str(self.properties.get("qpid.client_process", self.properties.get("product", ""))),
-            "processId": int(self.properties.get("qpid.client_pid", 0) or 0),
+            "processId": pid if isinstance(pid, int) else 0,
             "mechanism": "ANONYMOUS",
             "user": "anonymous",
             "connected_s": now - self.since,
