@@ -1,13 +1,13 @@
 """Proton's C engine, driven by the batch.
 
-Life of an engine: `push` gives it the bytes that a socket brought; `drain` empties its whole event queue and calls its listener once a
-link with everything that came for it, not once a message; `take_output` gives the bytes to write. `free` ends it, and with it every C
-object that it owns: nothing of it may be used afterwards, so whoever keeps a `Link` asks `link.open` first.
+Life of an engine: `push` gives it the bytes that a socket brought; `drain` empties its whole event queue and calls its listener
+once a link with everything that came for it, not once a message; `take_output` gives the bytes to write. `free` ends it, and with
+it every C object that it owns: nothing of it may be used afterwards, so whoever keeps a `Link` asks `link.open` first.
 
 The C functions are called straight through proton's cffi module. Wrapper objects per event cost 47 us a message, this way 5.
 
-Invariants: the event queue is empty between calls; a delivery pointer is used only while its engine lives; an incoming delivery stays
-unsettled until `Receiver.settle`, an outgoing one until its outcome came and `Sender.settle` was called, or its link went away.
+Invariants: the event queue is empty between calls; a delivery pointer is used only while its engine lives; an incoming delivery
+stays unsettled until `Receiver.settle`, an outgoing one until its outcome came and `Sender.settle` was called, or its link went.
 
 Source: AMQP 1.0 part 2 (transport). Objects are freed in the order that proton needs: unbind, collector, connection, transport.
 """
@@ -18,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from cproton_ffi import ffi, lib
+from proton import UNDESCRIBED, Array, Data, ProtonException, symbol
 from proton._data import dat2obj, obj2dat
 
 from broker.core import limits
@@ -127,7 +128,7 @@ class Link:
         return bool(lib.pn_link_snd_settle_mode(self.handle) == lib.PN_SND_SETTLED)
 
     def accept(self, dynamic_address: str | None = None, max_message_size: int = 0) -> None:
-        """Attach this side too, repeating the peer's termini (clients insist on it); name the node that was made for a dynamic one."""
+        """Attach this side too, repeating the peer's termini (clients insist on it), with the address made for a dynamic one."""
         handle = self.handle
         source, target = lib.pn_link_source(handle), lib.pn_link_target(handle)
         lib.pn_terminus_copy(source, lib.pn_link_remote_source(handle))
@@ -158,14 +159,13 @@ class Link:
 class Receiver(Link):
     """A link on which messages come in."""
 
-    __slots__ = ("inbox", "inbox_deliveries", "partial", "presettled_in")
+    __slots__ = ("inbox", "inbox_deliveries", "partial")
 
     def __init__(self, engine: Engine, handle: Any) -> None:
         super().__init__(engine, handle, False)
         self.inbox: list[bytes] = []
         self.inbox_deliveries: list[Any] = []
         self.partial: bytearray | None = None
-        self.presettled_in = 0
 
     def flow(self, credit: int) -> None:
         """Grant so much more credit."""
@@ -268,7 +268,9 @@ class Sender(Link):
 class Engine:
     """One AMQP connection's protocol state."""
 
-    def __init__(self, listener: EngineListener, *, server: bool, container: str, max_frame: int = limits.MAX_FRAME_BYTES) -> None:
+    def __init__(
+        self, listener: EngineListener, *, server: bool, container: str, max_frame: int = limits.MAX_FRAME_BYTES
+    ) -> None:
         self.listener = listener
         self.connection = lib.pn_connection()
         self.transport = lib.pn_transport()
@@ -278,20 +280,16 @@ class Engine:
         self.dirty = True
         self.remote_open = False
         self._close_told = False
+        self._refused = 0
         self.messages_in = self.messages_out = 0
         self.max_message_bytes = limits.MAX_MESSAGE_BYTES
         lib.pn_connection_set_container(self.connection, container.encode())
         lib.pn_connection_collect(self.connection, self._collector)
         lib.pn_transport_set_max_frame(self.transport, max_frame)
         lib.pn_transport_set_channel_max(self.transport, limits.MAX_SESSIONS_PER_CONNECTION - 1)
-        sasl = None
         if server:
             lib.pn_transport_set_server(self.transport)
-            sasl = lib.pn_sasl(self.transport)
-            lib.pn_sasl_allowed_mechs(sasl, b"ANONYMOUS")
-        else:
-            sasl = lib.pn_sasl(self.transport)
-            lib.pn_sasl_allowed_mechs(sasl, b"ANONYMOUS")
+        lib.pn_sasl_allowed_mechs(lib.pn_sasl(self.transport), b"ANONYMOUS")
         lib.pn_transport_bind(self.transport, self.connection)
 
     # ---- opening and closing
@@ -310,11 +308,8 @@ class Engine:
         if properties:
             obj2dat(properties, lib.pn_connection_properties(self.connection))
         if offered:
-            from proton import Array, Data, UNDESCRIBED, symbol
-
-            obj2dat(
-                Array(UNDESCRIBED, Data.SYMBOL, *map(symbol, offered)), lib.pn_connection_offered_capabilities(self.connection)
-            )
+            symbols = Array(UNDESCRIBED, Data.SYMBOL, *map(symbol, offered))  # type: ignore[arg-type]
+            obj2dat(symbols, lib.pn_connection_offered_capabilities(self.connection))
         if idle_timeout_s:
             lib.pn_transport_set_idle_timeout(self.transport, int(idle_timeout_s * 1000))
         lib.pn_connection_open(self.connection)
@@ -366,8 +361,11 @@ class Engine:
 
     @property
     def remote_properties(self) -> dict[str, Any]:
-        """The properties of the peer's Open, keys as plain strings."""
-        return {str(key): value for key, value in _map(lib.pn_connection_remote_properties(self.connection)).items()}
+        """The properties of the peer's Open, keys as plain strings; none when they cannot be read."""
+        try:
+            return {str(key): value for key, value in _map(lib.pn_connection_remote_properties(self.connection)).items()}
+        except Condition:
+            return {}
 
     @property
     def remote_container(self) -> str:
@@ -441,18 +439,15 @@ class Engine:
 
     def drain(self) -> None:
         """Handle every event that waits, then tell the listener of whole batches."""
-        collector = self._collector
+        collector, links = self._collector, self._links
         peek, pop, kind_of = lib.pn_collector_peek, lib.pn_collector_pop, lib.pn_event_type
-        delivery_of, context_of, to_delivery = lib.pn_event_delivery, lib.pn_event_context, lib.pn_cast_pn_delivery
-        del delivery_of
-        links = self._links
-        link_of = lib.pn_delivery_link
+        delivery_of, link_of = lib.pn_event_delivery, lib.pn_delivery_link
         touched: dict[Link, None] = {}
         while True:
             event = peek(collector)
             if event == NULL:
                 if not touched:
-                    break
+                    return
                 self._tell(touched)
                 touched = {}
                 if not self.alive:
@@ -460,26 +455,14 @@ class Engine:
                 continue
             kind = kind_of(event)
             if kind == _DELIVERY:
-                delivery = to_delivery(context_of(event))
+                delivery = delivery_of(event)
                 link = links.get(link_of(delivery))
-                if link is None:
-                    pass
-                elif link.is_sender:
-                    key = link.unsettled.pop(delivery, self)  # type: ignore[attr-defined]
-                    if key is not self:
-                        self._outcome(link, delivery, key)  # type: ignore[arg-type]
-                        touched[link] = None
-                else:
-                    self._incoming(link, delivery)  # type: ignore[arg-type]
+                if isinstance(link, Receiver):
+                    self._incoming(link, delivery)
                     touched[link] = None
-            elif kind == _FLOW:
-                link = links.get(lib.pn_event_link(event))
-                if link is not None and link.is_sender:
-                    if touched:
-                        self._tell(touched)
-                        touched = {}
-                    if self.alive:
-                        self.listener.on_credit(self, link)  # type: ignore[arg-type]
+                elif isinstance(link, Sender):
+                    self._outcome(link, delivery)
+                    touched[link] = None
             else:
                 if touched:
                     self._tell(touched)
@@ -503,35 +486,31 @@ class Engine:
             if not self.alive:
                 return
 
-    def _outcome(self, link: Sender, delivery: Any, key: Any) -> None:
-        settled = lib.pn_delivery_settled(delivery)
-        outcome = lib.pn_delivery_remote_state(delivery)
-        if settled or (outcome and outcome != lib.PN_RECEIVED):
-            link.outcomes.append((delivery, key, outcome, bool(settled)))
-        else:
-            link.unsettled[delivery] = key
+    def _outcome(self, link: Sender, delivery: Any) -> None:
+        """The peer's word on a delivery of ours: kept for the listener when it is an outcome, and the first one."""
+        unsettled = link.unsettled
+        if delivery in unsettled:
+            settled, outcome = lib.pn_delivery_settled(delivery), lib.pn_delivery_remote_state(delivery)
+            if settled or (outcome and outcome != lib.PN_RECEIVED):
+                link.outcomes.append((delivery, unsettled.pop(delivery), outcome, settled))
 
     def _incoming(self, link: Receiver, delivery: Any) -> None:
+        """Bytes of a delivery to us: a whole message goes to the link's inbox, a part of one is gathered."""
         handle = link.handle
         if lib.pn_link_current(handle) != delivery:
             return
-        if lib.pn_delivery_aborted(delivery):
-            link.partial = None
-            lib.pn_delivery_settle(delivery)
-            return
         size = lib.pn_delivery_pending(delivery)
-        partial = lib.pn_delivery_partial(delivery)
-        if partial or link.partial is not None or size > _SCRATCH_BYTES:
-            if not self._gather(link, delivery, size):
+        if link.partial is not None or size > _SCRATCH_BYTES:
+            data = self._gather(link, delivery, size)
+            if data is None:
                 return
-            if partial:
-                return
-            assert link.partial is not None
-            data = bytes(link.partial)
-            link.partial = None
+        elif lib.pn_delivery_partial(delivery):
+            return  # proton keeps the part; the session's window is far larger
         else:
-            lib.pn_link_recv(handle, _scratch, size)
-            data = ffi.buffer(_scratch, size)[:]
+            if lib.pn_link_recv(handle, _scratch, size) != size and (size or lib.pn_delivery_aborted(delivery)):
+                self._given_up(link, delivery)
+                return
+            data = ffi.unpack(_scratch, size)
             if size > self.max_message_bytes:
                 self._too_large(link, size)
                 return
@@ -539,13 +518,18 @@ class Engine:
         link.inbox.append(data)
         if lib.pn_delivery_settled(delivery):
             lib.pn_delivery_settle(delivery)
-            link.presettled_in += 1
             link.inbox_deliveries.append(None)
         else:
             link.inbox_deliveries.append(delivery)
 
-    def _gather(self, link: Receiver, delivery: Any, size: int) -> bool:
-        """Take the bytes of a message that comes in several frames, so that the session's window opens again."""
+    def _gather(self, link: Receiver, delivery: Any, size: int) -> bytes | None:
+        """Take the bytes of a message that comes in several frames, so that the session's window opens again.
+
+        None when it is not whole yet, given up by its sender, or too large.
+        """
+        if lib.pn_delivery_aborted(delivery):
+            self._given_up(link, delivery)
+            return None
         if link.partial is None:
             link.partial = bytearray()
         while size > 0:
@@ -556,8 +540,18 @@ class Engine:
             size -= count
             if len(link.partial) > self.max_message_bytes:
                 self._too_large(link, len(link.partial))
-                return False
-        return True
+                return None
+        if lib.pn_delivery_partial(delivery):
+            return None
+        data = bytes(link.partial)
+        link.partial = None
+        return data
+
+    def _given_up(self, link: Receiver, delivery: Any) -> None:
+        """The sender aborted this delivery (part 2.6.14): forget it, and give back the credit that it took."""
+        link.partial = None
+        lib.pn_delivery_settle(delivery)
+        link.flow(1)
 
     def _too_large(self, link: Receiver, size: int) -> None:
         link.partial = None
@@ -573,7 +567,11 @@ class Engine:
         )
 
     def _control(self, kind: int, event: Any) -> None:
-        if kind == lib.PN_CONNECTION_REMOTE_OPEN:
+        if kind == _FLOW:
+            link = self._links.get(lib.pn_event_link(event))
+            if isinstance(link, Sender):
+                self.listener.on_credit(self, link)
+        elif kind == lib.PN_CONNECTION_REMOTE_OPEN:
             self.remote_open = True
             self.listener.on_open(self)
         elif kind == lib.PN_SESSION_REMOTE_OPEN:
@@ -609,9 +607,12 @@ class Engine:
             return
         link: Link = Sender(self, handle) if lib.pn_link_is_sender(handle) else Receiver(self, handle)
         if len(self._links) >= limits.MAX_LINKS_PER_CONNECTION:
-            link.refuse(
-                Condition("amqp:resource-limit-exceeded", f"a connection may have {limits.MAX_LINKS_PER_CONNECTION} links; close some first")
-            )
+            text = f"a connection may have {limits.MAX_LINKS_PER_CONNECTION} links"
+            self._refused += 1
+            if self._refused > limits.MAX_LINKS_PER_CONNECTION:
+                self.close(Condition("amqp:resource-limit-exceeded", f"{text}; this one goes on asking for more"))
+            else:
+                link.refuse(Condition("amqp:resource-limit-exceeded", f"{text}; close some first"))
             return
         self._links[handle] = link
         self.listener.on_link(self, link)
@@ -668,8 +669,12 @@ def _text(pointer: Any) -> str:
 
 
 def _value(data: Any) -> Any:
+    """A peer's data as Python's; Condition when they are no such thing (text that is not UTF-8, a list as the key of a map)."""
     lib.pn_data_rewind(data)
-    return dat2obj(data)
+    try:
+        return dat2obj(data)
+    except (ProtonException, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise Condition("amqp:decode-error", f"a property or filter cannot be read: {error}") from None
 
 
 def _map(data: Any) -> dict[Any, Any]:

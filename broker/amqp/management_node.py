@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from proton import Message, MessageException, ulong
+from proton import Message, ProtonException, ulong
 
 from broker.core import limits
 
@@ -30,15 +30,17 @@ def decode(data: bytes) -> Request:
     """Read a request; BadRequest when it is not one that can be answered."""
     if len(data) > limits.MAX_REQUEST_BYTES:
         raise BadRequest(f"a management request may have {limits.MAX_REQUEST_BYTES} bytes, this one has {len(data)}")
-    message = Message()
+    message: Any = Message()
     try:
         message.decode(data)
-        properties = message.properties or {}
+        properties: dict[Any, Any] = message.properties or {}
         body = message.body
         correlation_id = message.correlation_id if message.correlation_id is not None else message.id
         reply_to = message.reply_to
-    except (MessageException, UnicodeDecodeError, ValueError, TypeError) as error:
+    except (ProtonException, ValueError, TypeError, KeyError, RecursionError) as error:
         raise BadRequest(f"this is not an AMQP message: {error}") from None
+    if not isinstance(properties, dict):
+        raise BadRequest("the application-properties of a management request are a map")
     if not reply_to:
         raise BadRequest("a management request needs a reply-to")
     return Request(
@@ -53,7 +55,7 @@ def decode(data: bytes) -> Request:
 
 def encode(request: Request, status: int, text: str, body: dict[str, Any]) -> bytes:
     """An answer to that request."""
-    message = Message(body=_amqp(body))
+    message: Any = Message(body=_amqp(body))
     message.properties = {"statusCode": status, "statusDescription": text}
     message.correlation_id = request.correlation_id
     message.address = request.reply_to
