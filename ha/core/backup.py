@@ -117,7 +117,7 @@ class Backup:
         if incoming is None or not incoming.complete or incoming.index != index:
             return
         self._incoming = None
-        if index > member.commit_index and member.log.epoch_at(index) != epoch:
+        if index > member.commit_index:
             before = member.log.members
             member.log.restore(index, epoch, members)
             member.durable_index = member.commit_index = index

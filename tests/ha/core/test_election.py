@@ -130,6 +130,23 @@ def test_a_broker_that_is_behind_loses_and_is_told_whose_log_is_newer() -> None:
     assert "c got 1 of the 2 votes needed (pre-vote)" in ended.reason
 
 
+def test_section_5_4_1_a_newer_epoch_beats_a_longer_log() -> None:
+    """The longer log's tail was never committed; what the newer one holds in its place was."""
+    cluster = led("a", "b", "c")
+    cluster.isolate("a")
+    cluster.propose("a", 9)
+    cluster.promote("b")
+    cluster.crash("a")
+    cluster.crash("b")
+    cluster.restart("a")
+    cluster.promote("a")
+    cluster.pass_time(3)
+    reason = last_promotion(cluster, "a").reason
+    assert "c refused: its log is newer (epoch 2, index 2; yours ends at epoch 1, index 10)" in reason
+    cluster.promote("c")
+    assert last_promotion(cluster, "c").won
+
+
 def test_a_promotion_without_a_majority_is_refused_in_time() -> None:
     """And says who did not answer and who is not there."""
     cluster = led("a", "b", "c")
