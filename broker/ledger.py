@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from broker.amqp.engine import ACCEPTED, Receiver, Sender
+from broker.amqp.engine import ACCEPTED, Link, Receiver, Sender
 from broker.commit_log import CommitLog
 from broker.core import limits
 from broker.core.nodes import QueueNode
@@ -51,6 +51,12 @@ class LedgerOwner(Protocol):
 
     def ledger_writable(self, ledger: Ledger) -> None:
         """The disk takes writes again."""
+
+    def touched(self, link: Link) -> None:
+        """This link's connection has output."""
+
+    def flush(self) -> None:
+        """An entry from the reactor ends: write what it brought."""
 
 
 class _Waits:
@@ -210,18 +216,19 @@ class Ledger:
                     link.context.accepted(len(deliveries))
             for sender, deliveries in waits.settles.items():
                 sender.settle(deliveries, ACCEPTED)
+                self._owner.touched(sender)
             if waits.answers:
                 answered += zip(waits.answers, reasons[index], strict=True)
             calls += waits.calls
         if answered or calls:
             self._clock.callLater(0, self._answer, answered, calls)
 
-    @staticmethod
-    def _answer(answered: list[tuple[Callable[[str], None], str]], calls: list[Callable[[], None]]) -> None:
+    def _answer(self, answered: list[tuple[Callable[[str], None], str]], calls: list[Callable[[], None]]) -> None:
         for answer, reason in answered:
             answer(reason)
         for call in calls:
             call()
+        self._owner.flush()
 
     def on_state(self, state: str, epoch: int, primary: str) -> None:
         """A reign begins or ends."""

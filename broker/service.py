@@ -218,6 +218,7 @@ class Broker:
             if node.context is not None and node.messages_log == ledger.name:
                 for producer in node.context.producers:
                     producer.resume()
+        self.flush()
 
     def _resume_producers(self) -> None:
         for node in [node for node in self._crowded if not is_crowded(node, limits.FLOW_RESUME_RATIO)]:

@@ -281,6 +281,7 @@ class Engine:
         self.remote_open = False
         self._close_told = False
         self._refused = 0
+        self._early_sessions: list[Any] = []
         self.messages_in = self.messages_out = 0
         self.max_message_bytes = limits.MAX_MESSAGE_BYTES
         lib.pn_connection_set_container(self.connection, container.encode())
@@ -313,6 +314,9 @@ class Engine:
         if idle_timeout_s:
             lib.pn_transport_set_idle_timeout(self.transport, int(idle_timeout_s * 1000))
         lib.pn_connection_open(self.connection)
+        for session in self._early_sessions:
+            lib.pn_session_open(session)
+        self._early_sessions.clear()
         self.dirty = True
 
     def close(self, condition: Condition | None = None) -> None:
@@ -578,7 +582,10 @@ class Engine:
             session = lib.pn_event_session(event)
             if lib.pn_session_state(session) & _LOCAL_UNINIT:
                 lib.pn_session_set_incoming_capacity(session, limits.SESSION_WINDOW_BYTES)
-                lib.pn_session_open(session)
+                if lib.pn_connection_state(self.connection) & _LOCAL_UNINIT:
+                    self._early_sessions.append(session)  # proton would forget to send a Begin that is due before its Open
+                else:
+                    lib.pn_session_open(session)
         elif kind == lib.PN_LINK_REMOTE_OPEN:
             self._link_opened(lib.pn_event_link(event))
         elif kind in (lib.PN_LINK_REMOTE_CLOSE, lib.PN_LINK_REMOTE_DETACH):
@@ -636,6 +643,8 @@ class Engine:
                 del self._links[handle]
                 self.listener.on_link_closed(self, link)
                 link.open = False
+        if session in self._early_sessions:
+            self._early_sessions.remove(session)
         if self.alive:
             lib.pn_session_close(session)
             lib.pn_session_free(session)
