@@ -1,0 +1,111 @@
+"""What management answers over the wire."""
+
+from __future__ import annotations
+
+from broker.core.nodes import CLUSTER, LOCAL
+from tests.broker.clients import (
+    ACCEPTED,
+    bench,
+    condition,
+    creating,
+    request,
+    statuses,
+)
+
+
+def test_management_shows_connections_and_subscriptions() -> None:
+    with bench() as b:
+        b.queue("q")
+        client = b.client({"qpid.client_process": "worker", "qpid.client_pid": 42, "product": "x"}, container="c1")
+        client.send(client.sender("q"), "one")
+        client.auto_accept = False
+        client.receiver("q", name="sub")
+        admin = b.client({"qpid.client_pid": "no number"})
+        items = admin.request("QUERY", "connection")[2]["items"]
+        one = next(item for item in items if item["container"] == "c1")
+        assert (one["processName"], one["processId"], one["messagesIn"], one["messagesOut"]) == ("worker", 42, 1, 1)
+        assert {item["processId"] for item in items} == {42, 0}
+        (subscription,) = admin.request("QUERY", "subscription")[2]["items"]
+        assert (subscription["queue"], subscription["processId"], subscription["unacked"]) == ("q", 42, 1)
+        assert (subscription["browse"], subscription["acknowledged"], subscription["delivered"]) == (False, True, 1)
+
+
+def test_management_answers_what_it_is_asked() -> None:
+    with bench() as b:
+        client = b.client()
+        (item,) = client.request("QUERY", "broker")[2]["items"]
+        assert (item["name"], item["version"], item["cluster"], item["connections"]) == ("broker-1", "1", "", 1)
+        (ha,) = client.request("QUERY", "ha")[2]["items"]
+        assert ha["status"] == "standalone"
+        assert client.request("PROMOTE", "ha")[:2] == (
+            409,
+            "this broker is standalone: it was started without --ha-cluster yes",
+        )
+        reign = {"op": "reign", "epoch": 3, "primary": "a:1", "reason": "asked", "ts": "2026-01-01", "gapMs": 7}
+        b.lead.ledger.change(reign, lambda reason: None)
+        b.settle()
+        (row,) = client.request("QUERY", "history")[2]["items"]
+        assert row == {"ts": "2026-01-01", "epoch": 3, "primary": "a:1", "reason": "asked", "gap_ms": 7}
+        assert client.request("QUERY", "weather")[0] == 404
+        assert client.request("JUGGLE", "queue")[0] == 501
+        assert client.request("CREATE", "queue", "q", {"arguments": [1]})[0] == 400
+        assert client.request("CREATE", "queue", "q", {"arguments": {1: 2}})[0] == 400
+        assert client.request("CREATE", "queue", "q", {"arguments": {"x": b"no text"}})[0] == 400
+        assert client.request("CREATE", "queue", "q")[0] == 201
+        assert client.request("CREATE", "queue", "q")[0] == 409
+        assert client.request("QUERY", "queue", "none")[0] == 404
+        assert len(client.request("QUERY", "binding")[2]["items"]) == 1
+        assert client.request("QUERY", "exchange")[0] == 200
+
+
+def test_two_that_create_one_queue_at_once_hear_who_was_second() -> None:
+    with bench(automatic=False) as b:
+        client = b.client()
+        reply = client.receiver(None, dynamic=True)
+        sender = client.sender("$management")
+        for number in range(2):
+            client.send_encoded(sender, request("CREATE", "queue", "q", reply.remote_source.address, number))
+        b.lead.commit()
+        b.settle()
+        answers = [message for _, message in client.received[reply.name]]
+        assert [(each.correlation_id, each.properties["statusCode"]) for each in answers] == [(0, 201), (1, 409)]
+        assert "exists already" in answers[1].properties["statusDescription"]
+        b.lead.automatic = True
+
+
+def test_an_answer_may_go_to_a_queue_but_not_beyond_its_limit() -> None:
+    with bench() as b:
+        b.queue("answers", arguments={"qpid.max_count": 1})
+        client = b.client()
+        sender = client.sender("$management")
+        asked, lost = request("QUERY", "broker", "", "answers"), request("QUERY", "broker", "", "nobody")
+        client.send_encoded(sender, asked, asked, lost, b"no request")
+        b.pass_time(1)
+        assert statuses(client, sender) == [ACCEPTED] * 4
+        assert b.depth("answers") == 1
+
+
+def test_a_queue_of_level_configuration_is_answered_when_its_messages_have_a_place() -> None:
+    with bench(clustered=True) as b:
+        client = b.client()
+        status, _, item = client.request("CREATE", "queue", "q", {"replicate": "configuration"})
+        assert (status, item["replicate"]) == (201, "configuration")
+        node = b.broker.nodes.queues["q"]
+        assert (node.log, node.messages_log) == (CLUSTER, LOCAL)
+        assert node.messages is not None
+        client.send(client.sender("q"), "one")
+        assert b.broker.ledgers[LOCAL].live_bytes() > 0
+        assert b.broker.ledgers[CLUSTER].live_bytes() == 0
+
+
+def test_a_link_to_a_queue_whose_messages_have_no_place_yet_is_to_be_tried_again() -> None:
+    with bench(clustered=True) as b:
+        b.logs[LOCAL].automatic = False
+        b.lead.take(creating("q", level="configuration"))
+        b.settle()
+        client = b.client()
+        assert condition(client.sender("q")) == "amqp:resource-locked"
+        b.logs[LOCAL].commit()
+        b.logs[LOCAL].automatic = True
+        b.settle()
+        assert condition(client.sender("q")) == ""

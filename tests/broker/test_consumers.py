@@ -1,0 +1,350 @@
+"""What consumers and browsers get, in which order, and what becomes of what they do not want."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import proton
+import pytest
+
+from broker.core import limits
+from tests.broker.clients import (
+    ACCEPTED,
+    bench,
+    condition,
+    statuses,
+)
+
+
+def test_messages_come_in_order_as_they_were_sent_and_leave_the_queue_when_accepted() -> None:
+    with bench() as b:
+        b.queue("q")
+        client = b.client()
+        producer = client.sender("q")
+        client.send(producer, *range(300))
+        assert statuses(client, producer) == [ACCEPTED] * 300
+        assert producer.credit == limits.CREDIT_WINDOW, "the credit comes back with the accept"
+        consumer = client.receiver("q", credit=1000)
+        assert client.bodies(consumer) == list(range(300))
+        b.pass_time(1)
+        assert b.depth("q") == 0
+
+
+def test_a_consumer_that_wants_everything_settled_takes_messages_off_as_they_go() -> None:
+    with bench() as b:
+        b.queue("q")
+        client = b.client()
+        client.send(client.sender("q"), "one", "two")
+        consumer = client.receiver("q", presettled=True)
+        assert [delivery.settled for delivery, _ in client.received[consumer.name]] == [True, True]
+        b.pass_time(1)
+        assert b.depth("q") == 0
+
+
+def test_a_consumer_that_settles_second_hears_accepted_when_the_dequeue_is_committed() -> None:
+    with bench() as b:
+        b.queue("q")
+        client = b.client()
+        client.send(client.sender("q"), "one")
+        b.lead.automatic = False
+        consumer = client.receiver("q", second=True)
+        ((delivery, _),) = client.received[consumer.name]
+        b.pass_time(1)
+        assert not delivery.settled
+        assert b.depth("q") == 1
+        b.lead.commit()
+        b.settle()
+        assert delivery.settled
+        assert str(delivery.remote_state) == ACCEPTED
+        assert b.depth("q") == 0
+
+
+def test_a_browser_sees_every_message_and_takes_none() -> None:
+    with bench() as b:
+        b.queue("q")
+        client = b.client()
+        client.send(client.sender("q"), *range(5))
+        browser = client.receiver("q", browse=True)
+        other = client.receiver("q", browse=True, presettled=True)
+        assert client.bodies(browser) == client.bodies(other) == list(range(5))
+        b.pass_time(1)
+        assert b.depth("q") == 5
+        assert client.bodies(client.receiver("q")) == list(range(5))
+
+
+def test_competing_consumers_share_a_queue_in_turn() -> None:
+    with bench() as b:
+        b.queue("q")
+        client = b.client()
+        first, second = client.receiver("q", credit=1000), client.receiver("q", credit=1000)
+        producer = client.sender("q")
+        for i in range(40):
+            client.send(producer, i)
+        shares = [client.bodies(first), client.bodies(second)]
+        assert sorted(shares[0] + shares[1]) == list(range(40))
+        assert [len(share) for share in shares] == [20, 20]
+        assert shares[0] == sorted(shares[0])
+
+
+def test_a_consumer_gets_no_more_than_its_credit() -> None:
+    with bench() as b:
+        b.queue("q")
+        client = b.client()
+        client.send(client.sender("q"), *range(10))
+        consumer = client.receiver("q", credit=3)
+        assert client.bodies(consumer) == [0, 1, 2]
+        consumer.flow(2)
+        b.settle()
+        assert client.bodies(consumer) == [0, 1, 2, 3, 4]
+
+
+def test_a_consumer_that_drains_gets_what_is_there_and_its_credit_back() -> None:
+    with bench() as b:
+        b.queue("q")
+        client = b.client()
+        client.send(client.sender("q"), "one")
+        consumer = client.receiver("q", credit=0)
+        consumer.drain(10)
+        b.settle()
+        assert client.bodies(consumer) == ["one"]
+        assert consumer.credit == 0, "the broker gave the rest of the credit back"
+
+
+def test_a_consumer_with_more_credit_than_may_be_unsettled_goes_on_when_it_has_settled() -> None:
+    """The credit was granted once: if settling did not ask for the next messages, nothing would."""
+    with bench() as b:
+        b.queue("q")
+        client = b.client()
+        producer = client.sender("q")
+        total = limits.MAX_UNSETTLED_PER_LINK + 200
+        for start in range(0, total, 900):
+            client.send(producer, *range(start, min(start + 900, total)))
+        client.auto_accept = False
+        consumer = client.receiver("q", credit=2 * total)
+        assert len(client.received[consumer.name]) == limits.MAX_UNSETTLED_PER_LINK
+        for delivery, _ in client.received[consumer.name]:
+            delivery.update(proton.Delivery.ACCEPTED)
+            delivery.settle()
+        b.settle()
+        assert len(client.received[consumer.name]) == total
+
+
+def test_a_consumer_whose_session_window_was_full_goes_on_when_it_has_read() -> None:
+    """Its window opens by a flow of the session that names no link: output that leaves must ask for the next messages."""
+    with bench() as b:
+        b.queue("q")
+        client = b.client()
+        producer = client.sender("q")
+        for _ in range(10):
+            client.send(producer, *([b"x" * 200_000] * 4))
+        session = client.connection.session()
+        session.incoming_capacity = 1 << 20
+        session.open()
+        client.session, client.auto_accept = session, False
+        consumer = client.receiver("q", credit=100)
+        assert len(client.received[consumer.name]) == 40
+
+
+# ---- outcomes that give messages back
+
+
+def test_a_released_message_comes_again_unchanged_and_in_its_old_place() -> None:
+    with bench() as b:
+        b.queue("q")
+        client = b.client()
+        client.send(client.sender("q"), "one", "two")
+        client.auto_accept = False
+        consumer = client.receiver("q", credit=1)
+        client.give(client.received[consumer.name][0][0], proton.Delivery.RELEASED)
+        consumer.flow(2)
+        b.settle()
+        assert client.bodies(consumer) == ["one", "one", "two"]
+        assert client.received[consumer.name][1][1].delivery_count == 0
+
+
+def test_a_message_whose_delivery_failed_comes_again_with_its_count_raised() -> None:
+    with bench() as b:
+        b.queue("q")
+        client = b.client()
+        client.send(client.sender("q"), "one")
+        client.auto_accept = False
+        consumer = client.receiver("q", credit=1)
+        for n in range(3):
+            delivery, message = client.received[consumer.name][-1]
+            assert message.delivery_count == n
+            client.give(delivery, proton.Delivery.MODIFIED, failed=True)
+            consumer.flow(1)
+            b.settle()
+
+
+def test_bytes_that_are_no_message_survive_a_failed_delivery() -> None:
+    """The broker cannot raise a count in a header that it cannot read; it must not fall over it either."""
+    with bench() as b:
+        b.queue("q")
+        client = b.client()
+        client.send_encoded(client.sender("q"), b"\xff\xff no message", b"")
+        client.auto_accept = False
+        consumer = b.client()
+        seen: list[bytes] = []
+
+        def take(delivery: Any) -> None:
+            if delivery.link.is_receiver and delivery.readable:
+                seen.append(delivery.link.recv(delivery.pending))
+                delivery.link.advance()
+                if len(seen) <= 2:
+                    delivery.local.failed = True
+                    delivery.update(proton.Delivery.MODIFIED)
+                    delivery.settle()
+
+        consumer._delivery = take  # type: ignore[method-assign]
+        consumer.receiver("q", credit=4)
+        assert sorted(filter(None, seen)) == [b"\xff\xff no message"] * 2
+
+
+def test_what_a_lost_connection_had_goes_to_the_next_consumer() -> None:
+    with bench() as b:
+        b.queue("q")
+        client, other = b.client(), b.client()
+        client.send(client.sender("q"), "one", "two")
+        client.auto_accept = False
+        client.receiver("q")
+        waiting = other.receiver("q")
+        assert other.bodies(waiting) == []
+        client.lose()
+        b.settle()
+        assert other.bodies(waiting) == ["one", "two"]
+
+
+def test_what_a_connection_had_that_closed_but_keeps_its_socket_goes_on_at_once() -> None:
+    with bench() as b:
+        b.queue("q")
+        client, other = b.client(), b.client()
+        client.send(client.sender("q"), "one")
+        client.auto_accept = False
+        client.receiver("q")
+        waiting = other.receiver("q")
+        client.socket.loseConnection = lambda: None  # type: ignore[method-assign]
+        client.connection.close()
+        b.settle()
+        assert other.bodies(waiting) == ["one"]
+
+
+def test_a_connection_that_closed_and_never_reads_its_end_is_cut_off() -> None:
+    with bench() as b:
+        client = b.client()
+        cut: list[bool] = []
+        client.socket.loseConnection = lambda: None  # type: ignore[method-assign]
+        client.socket.abortConnection = lambda: cut.append(True)  # type: ignore[method-assign]
+        client.connection.close()
+        b.settle()
+        b.pass_time(limits.OPEN_TIMEOUT_S - 1)
+        assert not cut
+        b.pass_time(3)
+        assert cut == [True]
+
+
+def test_a_detached_link_gives_back_what_it_had_not_settled_and_keeps_what_it_had() -> None:
+    with bench() as b:
+        b.queue("q")
+        client = b.client()
+        client.send(client.sender("q"), "one", "two")
+        client.auto_accept = False
+        consumer = client.receiver("q")
+        first = client.received[consumer.name][0][0]
+        first.update(proton.Delivery.ACCEPTED)
+        first.settle()
+        consumer.close()
+        b.settle()
+        b.pass_time(1)
+        assert client.bodies(client.receiver("q")) == ["two"]
+
+
+# ---- dead letters
+
+
+@pytest.mark.parametrize("outcome,options", [("REJECTED", {}), ("MODIFIED", {"undeliverable": True})])
+@pytest.mark.parametrize("clustered", [False, True])
+def test_a_rejected_message_goes_to_the_alternate_exchange_by_its_subject(
+    outcome: str, options: dict[str, bool], clustered: bool
+) -> None:
+    with bench(clustered=clustered) as b:
+        client = b.client()
+        assert client.request("CREATE", "exchange", "dead", {"exchangeType": "direct"})[0] == 201
+        assert client.request("CREATE", "queue", "morgue", {})[0] == 201
+        bind = {"exchange": "dead", "queue": "morgue", "key": "bad"}
+        assert client.request("CREATE", "binding", "", bind)[0] == 201
+        assert client.request("CREATE", "queue", "q", {"alternateExchange": "dead", "replicate": "all"})[0] == 201
+        client.send(client.sender("q"), "a corpse", subject="bad")
+        client.send(client.sender("q"), "nobody's", subject="other")
+        client.auto_accept = False
+        consumer = client.receiver("q")
+        for delivery, _ in client.received[consumer.name]:
+            client.give(delivery, getattr(proton.Delivery, outcome), **options)
+        b.pass_time(1)
+        assert (b.depth("q"), b.depth("morgue")) == (0, 1)
+        found = client.receiver("morgue")
+        assert client.bodies(found) == ["a corpse"]
+
+
+def test_a_rejected_message_with_nowhere_to_go_is_gone() -> None:
+    with bench() as b:
+        b.queue("q")
+        client = b.client()
+        assert client.request("CREATE", "queue", "h", {"alternateExchange": "amq.match"})[0] == 201
+        client.auto_accept = False
+        for queue in ("q", "h"):
+            client.send_encoded(client.sender(queue), b"", proton.Message(body=1).encode())
+            consumer = client.receiver(queue)
+            for delivery, _ in client.received[consumer.name]:
+                client.give(delivery, proton.Delivery.REJECTED)
+        b.pass_time(1)
+        assert (b.depth("q"), b.depth("h")) == (0, 0)
+
+
+# ---- exclusive, auto-delete, deleted
+
+
+def test_an_exclusive_queue_has_one_consumer_and_any_browsers() -> None:
+    with bench() as b:
+        b.queue("q", exclusive=True)
+        client = b.client()
+        first = client.receiver("q")
+        second = client.receiver("q")
+        assert condition(second) == "amqp:resource-locked"
+        browser = client.receiver("q", browse=True)
+        assert condition(browser) == ""
+        first.close()
+        b.settle()
+        assert condition(client.receiver("q")) == ""
+
+
+def test_an_auto_delete_queue_goes_with_its_last_consumer() -> None:
+    with bench() as b:
+        b.queue("q", autoDelete=True)
+        client, other = b.client(), b.client()
+        first, _ = client.receiver("q"), other.receiver("q")
+        first.close()
+        b.settle()
+        assert "q" in b.broker.nodes.queues
+        other.lose()
+        b.settle()
+        assert "q" not in b.broker.nodes.queues
+
+
+def test_a_queue_that_is_deleted_closes_the_links_of_its_producers_and_consumers() -> None:
+    with bench() as b:
+        b.queue("q")
+        client, admin = b.client(), b.client()
+        producer, consumer = client.sender("q"), client.receiver("q")
+        client.auto_accept = False
+        client.send(producer, "one")
+        delivery = client.received[consumer.name][0][0]
+        assert admin.request("DELETE", "queue", "q", {"ifUnused": True})[0] == 409
+        assert admin.request("DELETE", "queue", "q", {"ifEmpty": True})[0] == 409
+        assert admin.request("DELETE", "queue", "q")[0] == 204
+        assert [condition(producer), condition(consumer)] == ["amqp:resource-deleted"] * 2
+        delivery.update(proton.Delivery.ACCEPTED)
+        delivery.settle()
+        b.settle()
+        assert admin.request("DELETE", "queue", "q")[0] == 404
+        assert condition(client.receiver("q")) == "amqp:not-found"

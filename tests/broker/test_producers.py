@@ -1,0 +1,297 @@
+"""What producers hear of their messages, and where these go: addresses, exchanges, limits and credit."""
+
+from __future__ import annotations
+
+import proton
+import pytest
+
+from broker.core import limits
+from tests.broker.clients import (
+    ACCEPTED,
+    ADMIN,
+    REJECTED,
+    bench,
+    condition,
+    request,
+    statuses,
+)
+
+
+def test_a_message_is_accepted_when_it_is_committed_and_not_before() -> None:
+    with bench(automatic=False) as b:
+        b.clock.callLater(0, b.lead.commit)
+        client = b.client()
+        link = client.receiver(None, dynamic=True)
+        sender = client.sender("$management")
+        client.send_encoded(sender, request("CREATE", "queue", "q", link.remote_source.address))
+        assert not client.received[link.name], "the answer came before the queue was committed"
+        b.lead.commit()
+        b.settle()
+        assert client.received[link.name][0][1].properties["statusCode"] == 201
+
+        producer = client.sender("q")
+        client.send(producer, "one", "two")
+        assert statuses(client, producer) == []
+        b.lead.commit()
+        b.settle()
+        assert statuses(client, producer) == [ACCEPTED, ACCEPTED]
+        assert b.depth("q") == 2
+
+
+def test_a_message_that_is_sent_settled_is_queued_and_its_credit_comes_back() -> None:
+    with bench() as b:
+        b.queue("q")
+        client = b.client()
+        producer = client.sender("q", presettled=True)
+        client.send(producer, "one", "two")
+        assert b.depth("q") == 2
+        assert producer.credit == limits.CREDIT_WINDOW
+
+
+# ---- limits
+
+
+def test_a_full_queue_rejects_and_says_which_limit_is_reached() -> None:
+    with bench() as b:
+        b.queue("q", arguments={"qpid.max_count": 10})
+        client = b.client()
+        producer = client.sender("q")
+        deliveries = client.send(producer, *range(12))
+        assert statuses(client, producer).count(ACCEPTED) == 10
+        assert statuses(client, producer).count(REJECTED) == 2
+        fault = deliveries[-1].remote.condition
+        assert fault.name == "amqp:resource-limit-exceeded"
+        assert "10 messages" in fault.description
+        assert "'q'" in fault.description
+        assert b.depth("q") == 10
+
+
+def test_a_queue_that_is_full_of_bytes_says_so() -> None:
+    with bench() as b:
+        b.queue("q", arguments={"qpid.max_size": 1000})
+        client = b.client()
+        producer = client.sender("q")
+        (delivery,) = client.send(producer, "x" * 2000)
+        assert "1000 bytes" in delivery.remote.condition.description
+        assert b.depth("q") == 0
+
+
+def test_credit_stops_when_a_queue_is_four_fifths_full_and_comes_back_when_there_is_room() -> None:
+    with bench() as b:
+        b.queue("q", arguments={"qpid.max_count": 1000})
+        client = b.client()
+        producer = client.sender("q")
+        client.send(producer, *range(700))
+        client.send(producer, *range(101))
+        assert producer.credit == limits.CREDIT_WINDOW - 101, "above 80 % no credit comes back"
+        late = client.sender("q")
+        assert late.credit == 0, "nor does a new producer get any"
+        client.receiver("q", credit=50)
+        b.pass_time(1)
+        assert b.depth("q") == 751
+        assert (producer.credit, late.credit) == (limits.CREDIT_WINDOW - 101, 0), "between 70 % and 80 % nothing changes"
+        client.receiver("q", credit=60)
+        b.pass_time(1)
+        assert b.depth("q") == 691
+        assert (producer.credit, late.credit) == (limits.CREDIT_WINDOW, limits.CREDIT_WINDOW)
+
+
+def test_a_message_that_is_too_large_ends_its_link_and_no_other() -> None:
+    with bench(max_message_bytes=1000) as b:
+        b.queue("q")
+        client = b.client()
+        producer, other = client.sender("q"), client.sender("q", name="other")
+        assert producer.remote_max_message_size == 1000
+        client.send(producer, "x" * 2000)
+        assert condition(producer) == "amqp:link:message-size-exceeded"
+        client.send(other, "small")
+        assert statuses(client, other) == [ACCEPTED]
+
+
+def test_one_client_too_many_is_told_so_and_an_administrator_comes_in_all_the_same() -> None:
+    with bench(max_connections=2) as b:
+        clients = [b.client() for _ in range(3)]
+        assert [condition(client.connection) for client in clients] == ["", "", "amqp:resource-limit-exceeded"]
+        b.client()
+        assert b.client(ADMIN).request("QUERY", "broker")[0] == 200
+
+
+# ---- addresses
+
+
+@pytest.mark.parametrize("address", ["nothing", "amq.nothing/key", "/"])
+def test_an_unknown_address_is_refused_with_a_text_that_helps(address: str) -> None:
+    with bench() as b:
+        client = b.client()
+        for link in (client.sender(address), client.receiver(address)):
+            assert condition(link) == "amqp:not-found"
+            assert "qpid-config" in link.remote_condition.description
+
+
+def test_a_receiver_without_an_address_is_refused() -> None:
+    with bench() as b:
+        assert condition(b.client().receiver(None)) == "amqp:invalid-field"
+
+
+def test_what_this_broker_does_not_have_is_said_so() -> None:
+    with bench() as b:
+        client = b.client()
+        dynamic = client.session.sender("dynamic")
+        dynamic.target.dynamic = True
+        dynamic.open()
+        transactions = client.session.sender("transactions")
+        transactions.target.type = proton.Terminus.COORDINATOR
+        transactions.open()
+        b.settle()
+        assert [condition(dynamic), condition(transactions)] == ["amqp:not-implemented"] * 2
+
+
+def test_an_exchange_routes_by_subject_or_by_the_key_in_the_address() -> None:
+    with bench() as b:
+        client = b.client()
+        for queue in ("red", "blue"):
+            b.queue(queue)
+            client.request("CREATE", "binding", "", {"exchange": "amq.direct", "queue": queue, "key": queue})
+        plain, keyed = client.sender("amq.direct"), client.sender("amq.direct/blue")
+        client.send(plain, 1, subject="red")
+        client.send(keyed, 2, subject="red")
+        client.send(plain, 3, subject="nobody")
+        assert statuses(client, plain) == [ACCEPTED, ACCEPTED], "what nobody wants is accepted and dropped"
+        assert client.bodies(client.receiver("red")) == [1]
+        assert client.bodies(client.receiver("blue")) == [2]
+        (item,) = client.request("QUERY", "exchange", body={"name": "amq.direct"})[2]["items"]
+        assert (item["messagesIn"], item["messagesRouted"], item["messagesDropped"]) == (3, 2, 1)
+
+
+def test_an_exchange_rejects_what_it_cannot_read() -> None:
+    with bench() as b:
+        client = b.client()
+        producer = client.sender("amq.topic")
+        (delivery,) = client.send_encoded(producer, b"\x00\x53\x73 rubbish")
+        assert statuses(client, producer) == [REJECTED]
+        assert delivery.remote.condition.name == "amqp:decode-error"
+        assert producer.credit == limits.CREDIT_WINDOW
+
+
+def test_a_fanout_to_both_logs_is_accepted_when_both_have_it() -> None:
+    with bench(clustered=True) as b:
+        client = b.client()
+        for name, level in (("here", "none"), ("everywhere", "all")):
+            client.request("CREATE", "queue", name, {"replicate": level})
+            client.request("CREATE", "binding", "", {"exchange": "amq.fanout", "queue": name, "key": ""})
+        producer = client.sender("amq.fanout")
+        b.lead.automatic = False
+        client.send(producer, "one")
+        assert b.depth("here") == 1
+        assert statuses(client, producer) == []
+        b.lead.commit()
+        b.settle()
+        assert statuses(client, producer) == [ACCEPTED]
+        b.lead.automatic = True
+
+
+def test_a_fanout_of_one_log_is_accepted_once() -> None:
+    with bench() as b:
+        client = b.client()
+        for name in ("a", "b"):
+            b.queue(name)
+            client.request("CREATE", "binding", "", {"exchange": "amq.fanout", "queue": name, "key": ""})
+        producer = client.sender("amq.fanout")
+        client.send(producer, "one")
+        assert (b.depth("a"), b.depth("b")) == (1, 1)
+        assert statuses(client, producer) == [ACCEPTED]
+        assert producer.credit == limits.CREDIT_WINDOW
+
+
+def test_a_subscription_to_a_topic_exchange_gets_what_its_filter_names_while_it_lasts() -> None:
+    with bench() as b:
+        client = b.client()
+        described = proton.Described(proton.symbol("apache.org:legacy-amqp-topic-binding:string"), "news.#")
+        some = client.receiver("amq.topic", filters={proton.symbol("filter"): described})
+        binding = {proton.symbol("apache.org:legacy-amqp-topic-binding:string"): described}
+        filtered = client.receiver("amq.topic", filters=binding)
+        everything, keyed = client.receiver("amq.topic"), client.receiver("amq.topic/*.sport")
+        producer = client.sender("amq.topic")
+        for subject in ("news.sport", "news.weather.today", "other"):
+            client.send(producer, subject, subject=subject)
+        assert client.bodies(filtered) == ["news.sport", "news.weather.today"]
+        assert client.bodies(everything) == client.bodies(some) == ["news.sport", "news.weather.today", "other"]
+        assert client.bodies(keyed) == ["news.sport"]
+        queues = len(b.broker.nodes.queues)
+        filtered.close()
+        b.settle()
+        assert len(b.broker.nodes.queues) == queues - 1, "its queue goes with it"
+
+
+def test_a_subscription_to_a_headers_exchange_takes_its_arguments_from_the_filter() -> None:
+    with bench() as b:
+        client = b.client()
+        name = proton.symbol("apache.org:legacy-amqp-headers-binding:map")
+        link = client.receiver("amq.match", filters={name: proton.Described(name, {"x-match": "all", "colour": "red"})})
+        producer = client.sender("amq.match")
+        for colour in ("red", "blue"):
+            client.send(producer, colour, properties={"colour": colour})
+        assert client.bodies(link) == ["red"]
+        wrong = client.receiver("amq.match", filters={name: proton.Described(name, {"x-match": "some"})})
+        assert condition(wrong) == "amqp:invalid-field"
+
+
+def test_a_subscription_that_is_gone_before_its_queue_is_made_leaves_none() -> None:
+    with bench(automatic=False) as b:
+        client = b.client()
+        link = client.receiver("amq.topic")
+        link.close()
+        client.receiver("amq.topic")
+        b.settle()
+        client.lose()
+        b.lead.automatic = True
+        b.lead.commit()
+        b.settle()
+        b.pass_time(1)
+        assert not b.broker.nodes.queues
+
+
+def test_the_anonymous_relay_reads_the_address_of_each_message() -> None:
+    with bench() as b:
+        b.queue("q")
+        client = b.client()
+        reply = client.receiver(None, dynamic=True)
+        relay = client.sender(None)
+        client.send(relay, "to a queue", address="q")
+        client.send(relay, "to a mailbox", address=reply.remote_source.address)
+        client.send(relay, "to management", address="$management")
+        nowhere = client.send(relay, "lost", address="nothing") + client.send(relay, "lost")
+        assert statuses(client, relay) == [ACCEPTED] * 3 + [REJECTED] * 2
+        assert [delivery.remote.condition.name for delivery in nowhere] == ["amqp:not-found"] * 2
+        assert b.depth("q") == 1
+        assert client.bodies(reply) == ["to a mailbox"]
+
+
+def test_a_dynamic_address_is_a_mailbox_while_its_link_lasts() -> None:
+    with bench() as b:
+        client, other = b.client(), b.client()
+        reply = client.receiver(None, dynamic=True, credit=1)
+        address = reply.remote_source.address
+        sender = other.sender(address)
+        other.send(sender, 1, 2)
+        assert client.bodies(reply) == [1], "the second one waits for credit"
+        reply.flow(1)
+        b.settle()
+        assert client.bodies(reply) == [1, 2]
+        reply.drain(5)
+        b.settle()
+        assert reply.credit == 0
+        reply.close()
+        b.settle()
+        assert condition(other.sender(address)) == "amqp:not-found"
+
+
+def test_a_mailbox_that_nobody_reads_forgets_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAILBOX_MESSAGES", 3)
+    with bench() as b:
+        client = b.client()
+        reply = client.receiver(None, dynamic=True, credit=0)
+        client.send(client.sender(reply.remote_source.address), *range(5))
+        reply.flow(10)
+        b.settle()
+        assert client.bodies(reply) == [2, 3, 4]

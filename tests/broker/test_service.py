@@ -1,0 +1,360 @@
+"""A broker's life with its logs and connections: backup, primary and back, two logs, a full disk, clients that misbehave."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import proton
+
+from broker.core import limits
+from broker.core.nodes import CLUSTER, LOCAL
+from broker.core.records import Batch, BatchBuilder
+from tests.broker.clients import (
+    ACCEPTED,
+    ADMIN,
+    Bench,
+    Client,
+    MemoryLog,
+    bench,
+    condition,
+    creating,
+    statuses,
+)
+
+# ---- being a backup, becoming a primary, and no longer being one
+
+
+def test_a_backup_turns_a_client_away_without_a_word_and_serves_an_administrator() -> None:
+    """proton's clients go on to their next address at once only when they get no Open (measured)."""
+    with bench(clustered=True, state="ready") as b:
+        client = Client(b)
+        b.clients.append(client)
+        client.connection.open()
+        b.settle()
+        assert client.lost
+        assert not client.connection.state & proton.Endpoint.REMOTE_ACTIVE
+        admin = b.client(ADMIN)
+        assert admin.request("QUERY", "broker")[0] == 200
+        assert condition(admin.sender("anything")) == "amqp:not-allowed"
+        status, text, _ = admin.request("CREATE", "queue", "q", {"replicate": "all"})
+        assert status == 409
+        assert "only the primary" in text
+
+
+def test_a_backup_names_the_primary_when_it_refuses() -> None:
+    with bench(clustered=True, start=False) as b:
+        b.logs[LOCAL].become("standalone")
+        b.logs[CLUSTER].become("ready", "other:5672")
+        admin = b.client(ADMIN)
+        assert "other:5672" in admin.request("CREATE", "queue", "q", {"replicate": "all"})[1]
+        assert "other:5672" in admin.receiver("q").remote_condition.description
+        assert admin.request("CREATE", "queue", "mine", {"replicate": "none"})[0] == 201, "what is its own it may change"
+
+
+def test_opens_and_the_links_behind_them_wait_while_a_primary_recovers() -> None:
+    """proton's clients send Open, Begin and Attach in one piece: none of it may be refused meanwhile."""
+    with bench(clustered=True, state="recovering") as b:
+        b.lead.take(creating("q"))
+        client = Client(b)
+        b.clients.append(client)
+        client.connection.open()
+        client.session.open()
+        producer, consumer, gone = client.sender("q"), client.receiver("q"), client.receiver("q", name="gone")
+        gone.close()
+        b.pass_time(limits.OPEN_TIMEOUT_S + 2)
+        assert not client.lost, "it is not the client that is slow"
+        assert not client.connection.state & proton.Endpoint.REMOTE_ACTIVE
+        b.lead.become("active")
+        b.settle()
+        assert client.connection.state & proton.Endpoint.REMOTE_ACTIVE
+        client.send(producer, "one")
+        assert client.bodies(consumer) == ["one"]
+
+
+def test_opens_that_waited_for_a_promotion_that_failed_are_dropped() -> None:
+    with bench(clustered=True, state="recovering") as b:
+        client = Client(b)
+        b.clients.append(client)
+        client.connection.open()
+        b.settle()
+        gone = Client(b)
+        b.clients.append(gone)
+        gone.connection.open()
+        b.settle()
+        gone.lose()
+        b.lead.become("ready")
+        b.settle()
+        assert client.lost
+        assert not client.connection.state & proton.Endpoint.REMOTE_ACTIVE
+
+
+def test_a_broker_that_steps_down_sends_its_clients_away_and_answers_nothing_of_that_reign() -> None:
+    with bench(clustered=True) as b:
+        admin, client = b.client(ADMIN), b.client()
+        admin.request("CREATE", "queue", "q", {"replicate": "all"})
+        client.auto_accept = False
+        client.send(client.sender("q"), "one")
+        client.receiver("q")
+        b.lead.automatic = False
+        producer = client.sender("q", name="late")
+        client.send(producer, "never committed")
+        b.lead.become("ready", "other:5672")
+        b.settle()
+        assert client.lost
+        assert condition(client.connection) == "amqp:connection:forced"
+        assert "other:5672" in client.connection.remote_condition.description
+        assert statuses(client, producer) == []
+        assert not admin.lost
+        b.lead.become("recovering")
+        b.lead.automatic = True
+        b.lead.become("active")
+        again = b.client()
+        assert again.bodies(again.receiver("q")) == ["one"], "what was acquired is back, what was not committed is not"
+        again.send(again.sender("q"), "two")
+        assert b.depth("q") == 2 or b.depth("q") == 1
+
+
+def test_an_administrator_keeps_nothing_but_management_when_a_broker_steps_down() -> None:
+    with bench(clustered=True) as b:
+        admin = b.client(ADMIN)
+        admin.request("CREATE", "queue", "q", {"replicate": "all"})
+        consumer, producer = admin.receiver("q"), admin.sender("q")
+        b.lead.become("ready", "other:5672")
+        b.settle()
+        assert [condition(consumer), condition(producer)] == ["amqp:not-allowed"] * 2
+        builder = BatchBuilder()
+        messages = b.lead.ledger.state.by_uuid[b.broker.nodes.queues["q"].uuid]
+        builder.enqueue_at(messages.number, 1, [proton.Message(body=1).encode()])
+        b.lead.take(builder)
+        b.settle()
+        assert admin.bodies(consumer) == [], "a backup gives nothing out"
+        assert admin.request("QUERY", "queue")[2]["items"][0]["messages"] == 1
+
+
+def test_a_client_that_has_connected_and_says_nothing_is_dropped() -> None:
+    with bench() as b:
+        client = Client(b)
+        b.clients.append(client)
+        b.pass_time(limits.OPEN_TIMEOUT_S)
+        assert not client.lost
+        b.pass_time(2)
+        assert client.lost
+
+
+def test_a_client_that_has_fallen_silent_is_given_up_and_one_that_says_it_lives_is_not() -> None:
+    with bench() as b:
+        silent, alive = b.client(), b.client()
+        silent.pump = lambda: False  # type: ignore[method-assign]
+        for _ in range(int(limits.IDLE_TIMEOUT_S) + 5):
+            alive.transport.tick(b.clock.seconds() + 1)
+            b.pass_time(1)
+        assert silent.server.engine.finished
+        assert not alive.lost
+
+
+def test_a_standalone_broker_admits_clients_when_it_has_read_its_log() -> None:
+    with bench(start=False) as b:
+        client = Client(b)
+        b.clients.append(client)
+        client.connection.open()
+        client.session.open()
+        b.settle()
+        b.lead.take(creating("q", level="none"))
+        b.start()
+        assert client.connection.state & proton.Endpoint.REMOTE_ACTIVE
+        assert condition(client.sender("q")) == ""
+
+
+# ---- the two logs of a clustered broker
+
+
+def test_messages_of_level_configuration_survive_a_restart_in_which_the_local_log_is_read_first() -> None:
+    """Until the cluster's log has been read to its end, a queue that is not known yet is not one that was deleted."""
+    with bench(clustered=True) as before:
+        client = before.client()
+        client.request("CREATE", "queue", "q", {"replicate": "configuration"})
+        client.request("CREATE", "queue", "mine", {"replicate": "none"})
+        client.request("CREATE", "exchange", "x", {"replicate": "none", "exchangeType": "fanout"})
+        client.request("CREATE", "binding", "", {"exchange": "x", "queue": "q", "key": ""})
+        client.send(client.sender("x"), "one", "two")
+        client.send(client.sender("mine"), "three")
+        assert before.depth("q") == 2
+        with bench(clustered=True, start=False) as after:
+            before.logs[LOCAL].replayed_into(after.logs[LOCAL])
+            after.logs[LOCAL].become("standalone")
+            after.settle()
+            after.lead.become("ready", "other:5672")
+            after.settle()
+            before.logs[CLUSTER].replayed_into(after.lead)
+            after.settle()
+            after.lead.become("recovering")
+            after.lead.become("active")
+            after.settle()
+            assert after.depth("q") == 2
+            client = after.client()
+            client.send(client.sender("x"), "four")
+            assert client.bodies(client.receiver("q")) == ["one", "two", "four"], "the local binding holds too"
+            assert client.bodies(client.receiver("mine")) == ["three"]
+
+
+def test_a_snapshot_of_the_cluster_log_leaves_local_queues_where_they_were() -> None:
+    with bench(clustered=True) as b:
+        client = b.client(ADMIN)
+        client.request("CREATE", "queue", "mine", {"replicate": "none"})
+        client.request("CREATE", "queue", "ours", {"replicate": "all"})
+        client.send(client.sender("mine"), 1, 2)
+        b.lead.become("catchup", "other:5672")
+        snapshot = [_batch(builder) for builder in b.lead.ledger.snapshot()]
+        b.lead.ledger.on_reset(snapshot, 100)
+        b.lead.index = 100
+        b.lead.become("ready", "other:5672")
+        b.lead.become("recovering")
+        b.lead.become("active")
+        b.settle()
+        assert set(b.broker.nodes.queues) == {"mine", "ours"}
+        client.send(client.sender("mine"), 3)
+        assert client.bodies(client.receiver("mine")) == [1, 2, 3]
+
+
+def _batch(builder: BatchBuilder) -> Any:
+    return Batch.parse(builder.seal(1, 100, 0))
+
+
+def test_the_local_log_forgets_what_the_cluster_has_deleted_once_this_broker_is_active() -> None:
+    with bench(clustered=True) as b:
+        client = b.client()
+        client.request("CREATE", "queue", "q", {"replicate": "configuration"})
+        client.request("CREATE", "exchange", "x", {"replicate": "none"})
+        client.request("CREATE", "binding", "", {"exchange": "x", "queue": "q", "key": "k"})
+        local = b.broker.ledgers[LOCAL].state
+        assert len(local.stores) == len(local.bindings) == 1
+        client.request("DELETE", "queue", "q")
+        assert not local.stores
+        assert not local.bindings
+
+
+def test_a_subscription_of_the_last_process_leaves_no_queue_and_a_durable_one_stays() -> None:
+    with bench(start=False) as b:
+        b.lead.take(creating("left over", level="none", autoDelete=True, exclusive=True))
+        b.lead.take(creating("kept", level="none", autoDelete=True, exclusive=True, durable=True))
+        b.start()
+        assert set(b.broker.nodes.queues) == {"kept"}
+
+
+# ---- the disk
+
+
+def test_a_full_disk_holds_producers_back_until_it_takes_writes_again() -> None:
+    with bench() as b:
+        b.queue("q")
+        client = b.client()
+        producer = client.sender("q")
+        b.lead.automatic = False
+        client.send(producer, *range(10))
+        b.lead.ledger.on_storage_error("the disk of /var is full", False)
+        b.settle()
+        late = client.sender("q")
+        assert (late.credit, producer.credit) == (0, limits.CREDIT_WINDOW - 10)
+        b.lead.commit()
+        b.settle()
+        assert statuses(client, producer) == [ACCEPTED] * 10
+        assert (late.credit, producer.credit) == (limits.CREDIT_WINDOW, limits.CREDIT_WINDOW)
+        assert not b.fatal
+
+
+def test_a_disk_that_failed_stops_the_broker() -> None:
+    with bench() as b:
+        b.lead.ledger.on_storage_error("the disk did not keep what it was given", True)
+        assert b.fatal == ["the disk did not keep what it was given"]
+
+
+# ---- connections that do not behave
+
+
+def test_rubbish_ends_one_connection_and_no_other() -> None:
+    with bench() as b:
+        client, rude = b.client(), Client(b)
+        b.clients.append(rude)
+        rude.server.dataReceived(b"GET / HTTP/1.1\r\n\r\n")
+        b.settle()
+        assert rude.lost
+        assert not client.lost
+        assert client.request("QUERY", "broker")[0] == 200
+
+
+def test_output_waits_while_the_socket_is_full() -> None:
+    with bench() as b:
+        b.queue("q")
+        client = b.client()
+        producer = client.sender("q")
+        for _ in range(4):
+            client.send(producer, *([b"x" * 100_000] * 10))
+        consumer = client.receiver("q", credit=0)
+        client.server.pauseProducing()
+        consumer.flow(100)
+        b.settle()
+        assert client.received[consumer.name] == []
+        waiting = client.server.engine.links
+        assert sum(len(link.unsettled) for link in waiting if hasattr(link, "unsettled")) < 40, "a slow reader is not fed"
+        client.server.resumeProducing()
+        b.settle()
+        assert len(client.received[consumer.name]) == 40
+
+
+def test_a_link_between_brokers_is_refused_where_there_is_no_cluster() -> None:
+    with bench() as b:
+        peer = b.client({"qpid.ha-peer": "other:5672"})
+        assert condition(peer.connection) == "amqp:not-allowed"
+        assert "not in a cluster" in peer.connection.remote_condition.description
+
+
+def test_a_link_between_brokers_goes_to_who_takes_it() -> None:
+    class Peer:
+        def __init__(self) -> None:
+            self.got: list[bytes] = []
+            self.is_lost = False
+
+        def received(self, messages: list[bytes]) -> None:
+            self.got += messages
+
+        def lost(self) -> None:
+            self.is_lost = True
+
+    class Acceptor:
+        answer: Any = "the cluster's id differs"
+
+        def accept(self, connection: Any) -> Any:
+            return self.answer
+
+    with bench(clustered=True) as b:
+        acceptor = b.broker.peers = Acceptor()
+        refused = b.client({"qpid.ha-peer": "other:5672"})
+        assert "id differs" in refused.connection.remote_condition.description
+        peer = acceptor.answer = Peer()
+        client = b.client({"qpid.ha-peer": "other:5672"})
+        link = client.sender("raft")
+        client.send_encoded(link, b"one", b"two")
+        assert peer.got == [b"one", b"two"]
+        b.lead.become("ready")
+        b.settle()
+        assert not client.lost, "links between brokers outlive a reign"
+        client.lose()
+        assert peer.is_lost
+
+
+def test_closing_tells_clients_that_the_broker_shuts_down() -> None:
+    b = Bench()
+    client = b.client()
+    b.close()
+    assert condition(client.connection) == "amqp:connection:forced"
+    assert "shutting down" in client.connection.remote_condition.description
+
+
+def test_the_open_names_the_other_brokers() -> None:
+    with bench() as b:
+        urls: list[dict[Any, Any]] = [{proton.symbol("network-host"): "other", proton.symbol("port"): 5672}]
+        b.broker.failover_urls = lambda: urls
+        properties = b.client().connection.remote_properties
+        assert properties["product"] == "understudy"
+        assert [dict(url) for url in properties["failover-server-list"]] == urls
+        assert isinstance(b.lead, MemoryLog)
