@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import proton
 from twisted.internet.abstract import isIPAddress, isIPv6Address
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.endpoints import HostnameEndpoint, TCP4ClientEndpoint, TCP6ClientEndpoint
 from twisted.internet.error import ConnectError as TwistedConnectError
 from twisted.internet.error import DNSLookupError
@@ -274,7 +274,7 @@ class _Search:
                 self._primaries.append((int(view.get("epoch") or 0), clients.pop()))
 
         def failed(failure: Failure) -> None:
-            if not isinstance(failure.value, ClientError):
+            if not isinstance(failure.value, ClientError | CancelledError):
                 failure.raiseException()
             self._said[name] = str(failure.value).removeprefix(f"{name}: ")
 

@@ -17,7 +17,7 @@ from twisted.internet.protocol import Factory, Protocol
 
 from broker import client as client_module
 from broker.client import ConnectError, ManagementClient, ManagementError, NoPrimary, TimedOut, find_primary
-from tests.broker.management_peer import running_peer
+from tests.broker.management_peer import Peer, running_peer
 
 reactor: Any = installed_reactor
 
@@ -291,6 +291,25 @@ async def test_the_primary_is_found_among_backups_dead_and_frozen_ones(peers: An
     client = await find_primary(reactor, [nobody(), frozen, peers(ha=READY), primary], timeout_s=30.0)
     assert client.name == primary.name
     assert reactor.seconds() - began < 3.0
+    await client.close()
+
+
+def connections_to(peer: Peer) -> int:
+    """How many connections to that peer the reactor reads from."""
+    peers = [reader.getPeer() for reader in reactor.getReaders() if hasattr(reader, "getPeer")]
+    return sum(getattr(one, "port", None) == peer.port for one in peers)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_broker_that_owes_its_view_is_left_when_the_primary_is_found(peers: Any) -> None:
+    """Breaks when each search leaves a connection behind."""
+    mute, primary = peers(silent_on=["QUERY ha"]), peers(ha=ACTIVE)
+    searching = find_primary(reactor, [mute, primary], timeout_s=30.0)
+    await time_passes(0.2)
+    assert connections_to(mute) == 1
+    client = await searching
+    await time_passes(0.1)
+    assert (connections_to(mute), connections_to(primary)) == (0, 1)
     await client.close()
 
 
