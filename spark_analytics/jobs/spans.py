@@ -45,12 +45,12 @@ def parse_moment(text: str, now_ms: int) -> int:
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
-def step_for(span_ms: int, *, at_most: int, slot_ms: int) -> int:
-    """The shortest round step that cuts the span into `at_most` pieces and is a multiple of a slot."""
+def step_for(span_ms: int, *, at_most: int, multiple_of: int) -> int:
+    """The shortest round step that cuts the span into `at_most` pieces and is a multiple of `multiple_of` ms."""
     for step in ROUND_STEPS:
-        if step >= slot_ms and step % slot_ms == 0 and span_ms <= step * at_most:
+        if step >= multiple_of and step % multiple_of == 0 and span_ms <= step * at_most:
             return step
-    return max(ROUND_STEPS[-1], slot_ms)
+    return -(-span_ms // (at_most * multiple_of)) * multiple_of
 
 
 def window_for(span_ms: int) -> int:

@@ -7,7 +7,7 @@ totals. What comes back to this process is bounded by the sizes below, whatever 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Final
@@ -79,7 +79,11 @@ def summarise(spark: SparkSession, request: Request, progress: Callable[[str], N
     reigns = expected.reigns(samples, rosters, end_ms=stock.end_ms).cache()
     view = partials.current_view(samples, reigns)
     keys = expected.expected_keys(view, rosters, reigns).cache()
-    state = partials.lag_partials(view, grain_ms=cut.grain_ms, objective_ms=request.objective_ms).cache()
+    grains = {
+        "grain_ms": spans.grain_for(cut.window_ms, cut.step_ms, cut.heat_ms),
+        "queue_grain_ms": spans.grain_for(cut.window_ms, cut.heat_ms),
+    }
+    state = partials.lag_partials(view, **grains, objective_ms=request.objective_ms).cache()
 
     progress("summarising windows")
     rows = _rows(_summary(state, keys, cut, request.objective_ms).limit(MAX_ROWS + 1))
@@ -173,14 +177,11 @@ def _only_cluster(usable: list[Row], wanted: str | None) -> tuple[str, tuple[str
     """
     sampled = {row["cluster"] for row in usable if row["kind"] != "event"} - set(UNNAMED)
     others = {row["cluster"] for row in usable} - sampled
+    some = ", ".join(sorted(sampled)[:5]) or "one without a name"
     if wanted is not None and wanted not in sampled:
-        raise Refused(
-            f"no cluster {wanted} in there, only {', '.join(sorted(sampled)) or 'one without a name'}: give --cluster one of those"
-        )
+        raise Refused(f"no cluster {wanted} in there, only {some}: give --cluster one of those")
     if wanted is None and len(sampled) > 1:
-        raise Refused(
-            f"telemetry of {len(sampled)} clusters in there ({', '.join(sorted(sampled)[:5])}): choose one with --cluster"
-        )
+        raise Refused(f"telemetry of {len(sampled)} clusters in there ({some}): choose one with --cluster")
     name = wanted or next(iter(sampled), "")
     return name, (name,) if len(sampled) > 1 else (name, *sorted(others))
 
@@ -196,22 +197,23 @@ def _in_span(parsed: DataFrame, stock: _Stock) -> DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """Lengths in ms: the windows asked for, the timeline's step, the map's step, and the grain that divides them all."""
+    """Lengths in ms: the windows asked for, the timeline's step (whole log only), the map's step."""
 
     window_ms: int
     step_ms: int
     heat_ms: int
-    grain_ms: int
 
 
 def _cut(stock: _Stock, request: Request) -> _Cut:
+    """Lengths that divide each other where they can: the coarser the common grain, the fewer the partials."""
     span = stock.end_ms - stock.begin_ms
     slot = max(spans.SECOND, stock.interval_ms)
     window = request.window_ms or spans.window_for(span)
     spans.check_count(span, window)
-    step = spans.step_for(span, at_most=TIMELINE_STEPS, slot_ms=slot)
-    heat = spans.step_for(span, at_most=HEAT_STEPS, slot_ms=slot)
-    return _Cut(window, step, heat, spans.grain_for(window, step, heat))
+    step = spans.step_for(span, at_most=TIMELINE_STEPS, multiple_of=slot)
+    if HEAT_STEPS // 3 <= span // window <= HEAT_STEPS:
+        return _Cut(window, step, window)
+    return _Cut(window, step, spans.step_for(span, at_most=HEAT_STEPS, multiple_of=step))
 
 
 def _summary(state: DataFrame, keys: DataFrame, cut: _Cut, objective_ms: float) -> DataFrame:

@@ -39,11 +39,16 @@ def current_view(samples: DataFrame, reigns: DataFrame) -> DataFrame:
     return spoken.join(reign, ["cluster", "epoch", "primary"]).where(F.col("ts_ms") < F.col("end_ms")).drop("end_ms")
 
 
-def lag_partials(samples: DataFrame, *, grain_ms: int, objective_ms: float) -> DataFrame:
-    """Samples to partials, one row per cluster, epoch, backup, queue and grain (`start_ms`). `grain_ms` is at most a minute."""
-    assert 0 < grain_ms <= MAX_GRAIN_MS, "a grain must fit a bitmap of slots"
+def lag_partials(samples: DataFrame, *, grain_ms: int, queue_grain_ms: int | None = None, objective_ms: float) -> DataFrame:
+    """Samples to partials, one row per cluster, epoch, backup, queue and grain (`start_ms`). Grains are at most a minute.
+
+    `queue_grain_ms` is for single queues, of which there are many; `grain_ms` for the whole log, which deserves a finer look.
+    """
+    queue_grain_ms = queue_grain_ms or grain_ms
+    assert all(0 < grain <= MAX_GRAIN_MS for grain in (grain_ms, queue_grain_ms)), "a grain must fit a bitmap of slots"
     col = F.col
-    start = F.floor(col("ts_ms") / grain_ms) * grain_ms
+    grain = F.when(col("queue").isNull(), F.lit(grain_ms)).otherwise(F.lit(queue_grain_ms))
+    start = F.floor(col("ts_ms") / grain) * grain
     slot = F.floor((col("ts_ms") - start) / slot_ms(col("interval_ms"))).cast("int")
     bit = F.call_function("shiftleft", F.lit(1).cast("long"), slot)
     nothing = F.lit(0).cast("long")

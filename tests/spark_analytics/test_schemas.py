@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -15,7 +16,7 @@ from spark_analytics.sources import read_lines
 from spark_analytics.transforms import parse
 
 ROW = telemetry.LagSample("b", "q", "all", 9, 8, 7, 6, 5, 4, 3072, 12.5, 2.0, "ready", True, False, 1 << 40)
-COMMON = {"cluster": "c", "epoch": 3, "sender": "p", "seq": 1, "ts": "2026-01-05T08:00:00.000Z"}
+COMMON: dict[str, Any] = {"cluster": "c", "epoch": 3, "sender": "p", "seq": 1, "ts": "2026-01-05T08:00:00.000Z"}
 SAMPLE = telemetry.sample_record(**COMMON, interval_ms=1000, primary="p", sample=ROW)
 EVENT = telemetry.event_record(
     **COMMON, broker="b", type="role", from_="ready", to="active", index=3, lost_records=0, duration_ms=1.5, detail="x"
@@ -32,7 +33,7 @@ PYTHON_OF: list[tuple[DataType, type | tuple[type, ...]]] = [
 
 
 @pytest.mark.parametrize(
-    ("written", "read"),
+    "written, read",
     [(SAMPLE, schemas.SAMPLE), (EVENT, schemas.EVENT), (ROSTER, schemas.ROSTER)],
     ids=["sample", "event", "roster"],
 )

@@ -197,7 +197,7 @@ def test_a_failover_without_any_event_is_still_found_and_its_gap_said_to_be_esti
 
 
 @pytest.mark.parametrize(
-    ("lines", "asked", "sentence"),
+    "lines, asked, sentence",
     [
         ([{"hello": "world"}], {}, "is telemetry of version 1"),
         ([sample(1), sample(2, seq=7, cluster="d")], {}, "choose one with --cluster"),
@@ -212,3 +212,13 @@ def test_what_cannot_be_summarised_is_refused_in_one_line_that_says_what_to_do(
     with pytest.raises(Refused, match=sentence) as refused:
         summary(written(tmp_path, lines), **asked)
     assert "\n" not in str(refused.value)
+
+
+def test_lines_from_before_the_name_was_known_and_from_a_resource_manager_belong_to_the_one_cluster(
+    summary: Summarise, tmp_path: Path
+) -> None:
+    early = [sample(s + 0.5, cluster="new") for s in range(3)]
+    event = {name: sample(9.2)[name] for name in ("v", "epoch", "seq", "ts")}
+    told = event | {"kind": "event", "cluster": "a,b,c", "sender": "manager", "broker": "p", "type": "failure_detected"}
+    report = summary(written(tmp_path, [*early, *(sample(s + 0.5) for s in range(3, 20)), told]))
+    assert (report["cluster"], row_of(report, "b")["n"], report["events"][0]["sender"]) == ("c", 20, "manager")
