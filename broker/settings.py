@@ -57,6 +57,13 @@ OPTIONS = (
     Option("data-dir", folder, Path("~/.qpidd"), "DIR", "Keep the store in this folder; it is made when it is missing."),
     Option("auth", _auth, False, "yes|no", "Demand authentication. Only `no` can be chosen in this version."),
     Option("max-connections", number(1, 100_000), limits.MAX_CONNECTIONS, "N", "Serve at most so many connections at once."),
+    Option(
+        "max-negotiate-time",
+        number(1000, 3_600_000),
+        round(limits.OPEN_TIMEOUT_S * 1000),
+        "MS",
+        "Drop a connection that has not said its AMQP Open by then, in ms.",
+    ),
     Option("max-frame-size", size(512, MAX_FRAME_SIZE), limits.MAX_FRAME_BYTES, "BYTES", "Take AMQP frames up to this size."),
     Option(
         "max-message-size",
@@ -88,6 +95,7 @@ class BrokerSettings:
     data_dir: Path
     auth: bool
     max_connections: int
+    max_negotiate_time: int
     max_frame_size: int
     max_message_size: int
     default_queue_limit: int

@@ -25,7 +25,7 @@ from broker.telemetry import TelemetryWriter
 from ha.core.effects import MembershipEnded, PromotionEnded
 from ha.core.membership import Membership
 from ha.core.messages import Message
-from ha.net.peers import Peers
+from ha.net.peers import TICK_S, Peers
 from ha.replicated_log import ReplicatedLog
 from ha.settings import HaSettings
 
@@ -74,6 +74,7 @@ class ClusterMember:
             me=me,
             broker_id=broker.broker_id,
             events=self,
+            silence_s=settings.link_heartbeat_interval,
             cluster_id=lambda: store.cluster_id,
             members=lambda: self.log.status().members,
         )
@@ -89,7 +90,7 @@ class ClusterMember:
         """Begin to join."""
         self._event("discovery", detail=f"looking for the primary among {', '.join(self._settings.members)}")
         self.log.start()
-        self._ticker.start(1.0, now=False)
+        self._ticker.start(TICK_S, now=False)
 
     def stop(self) -> None:
         """End the links."""

@@ -86,6 +86,8 @@ class Process:
             default_level=self.ha.ha_replicate,
             max_message_bytes=self.settings.max_message_size,
             max_connections=self.settings.max_connections,
+            max_frame_bytes=self.settings.max_frame_size,
+            open_timeout_s=self.settings.max_negotiate_time / 1000,
             default_queue_bytes=self.settings.default_queue_limit,
             on_fatal=self.fail,
         )

@@ -3,8 +3,9 @@
 Life: `read` takes the command line and the environment and gives the broker's and the cluster's settings, checked together; when
 the broker listens, `own_address` finds out which address of `--ha-brokers-url` is its own. Nothing changes them afterwards.
 
-Invariants: a broker that is told to be in a cluster knows all members' addresses or does not start; the password is in no repr,
-text or error; the times and bounds of the consensus core have their defaults in `ha.core.settings`.
+Invariants: a broker that is told to be in a cluster knows all members' addresses or does not start; what this version
+cannot do (credentials, encryption) is refused and not ignored; the times and bounds of the consensus core have their defaults in
+`ha.core.settings`.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any
 
 from broker import settings as broker_settings
 from broker.core import urls
 from broker.core.urls import Address, Url
-from broker.options import Option, SettingsError, gather, number, one_of, seconds, size, text, yes_no
+from broker.options import Option, SettingsError, gather, number, one_of, seconds, size, yes_no
 from broker.settings import BrokerSettings
 from ha.core.settings import MIB, ReplicaSettings
 
@@ -31,6 +32,10 @@ _CORE = ReplicaSettings()
 
 def _brokers_url(value: str) -> Url:
     url = urls.parse(value)
+    if url.user:
+        raise ValueError(
+            "authentication between brokers is not available in this version: give the addresses alone, without a user"
+        )
     for address in url.addresses:
         if address.transport != urls.TCP:
             raise ValueError(f"{address}: encryption between brokers is not available in this version: write tcp:{address.name}")
@@ -43,10 +48,6 @@ def _member(value: str) -> str:
     if len(addresses) != 1:
         raise ValueError(f"{value!r} has {len(addresses)} addresses: this broker has one, as in broker1:5672")
     return addresses[0].name
-
-
-def _mechanism(value: str) -> str:
-    return one_of("ANONYMOUS", "PLAIN")(value.upper())
 
 
 OPTIONS = (
@@ -69,12 +70,6 @@ OPTIONS = (
     ),
     Option("ha-address", _member, "", "HOST:PORT", "Which member this broker is, where its addresses do not tell."),
     Option("ha-replicate", one_of(*LEVELS), "none", "LEVEL", f"Replicate what says nothing else: {', '.join(LEVELS)}."),
-    Option("ha-username", text, "", "USER", "Who to be towards the other members."),
-    Option(
-        "ha-password", text, "", "PASS", "The password for it; in the file or the environment others cannot read it.", secret=True
-    ),
-    Option("ha-mechanism", _mechanism, "", "MECH", "The SASL mechanism for it: ANONYMOUS or PLAIN."),
-    Option("ha-backup-timeout", seconds(0, 3600), 10.0, "SECONDS", "Give a backup that is expected so long to become ready."),
     Option(
         "ha-flow-bytes",
         size(65_536, 1024 * MIB),
@@ -120,11 +115,6 @@ class HaSettings:
     """A member's name, or "" for the one that `own_address` finds."""
     ha_replicate: str
     """The default level: none, configuration or all."""
-    ha_username: str
-    ha_password: str = field(repr=False)
-    ha_mechanism: str
-    """ "" leaves the choice to the two ends."""
-    ha_backup_timeout: float
     ha_flow_bytes: int
     ha_heartbeat_interval: float
     ha_election_timeout: float
@@ -151,7 +141,6 @@ class HaSettings:
                 f"--ha-election-timeout {own['ha_election_timeout']:g} must be at least {HEARTBEATS_AN_ELECTION} times "
                 f"--ha-heartbeat-interval {own['ha_heartbeat_interval']:g}, or a healthy primary would be given up"
             )
-        _take_credentials(own)
         return cls(**own)
 
     @property
@@ -212,17 +201,6 @@ def own_address(settings: HaSettings, interfaces: tuple[str, ...], port: int) ->
             f"give --interface {min(here[own])}"
         )
     return own
-
-
-def _take_credentials(values: dict[str, Any]) -> None:
-    """User and password may stand in the URL instead; at both places they must be the same."""
-    url: Url | None = values["ha_brokers_url"]
-    if url is None or not url.user:
-        return
-    for name, found in (("ha_username", url.user), ("ha_password", url.password)):
-        if values[name] not in ("", found):
-            raise SettingsError(f"--{name.replace('_', '-')} and --ha-brokers-url say different things: say it at one place only")
-        values[name] = found
 
 
 def _list(url: Url | None) -> str:

@@ -11,7 +11,7 @@ KIB = 1024
 MIB = 1024 * KIB
 
 MAX_FRAME_BYTES = 64 * KIB
-"""Largest AMQP frame that we announce to clients; larger messages come in several frames."""
+"""Largest AMQP frame that we announce by default; larger messages come in several frames."""
 
 SESSION_WINDOW_BYTES = 16 * MIB
 """Incoming capacity of a session: proton counts its window in frames, and smaller ones were measured to halve the throughput."""
@@ -20,7 +20,10 @@ MAX_MESSAGE_BYTES = 16 * MIB
 """Largest encoded message by default: announced on attach, and a larger one is refused with amqp:link:message-size-exceeded."""
 
 MAX_CONNECTIONS = 10_000
-"""Connections at a time; one more is closed with amqp:resource-limit-exceeded. (Open files may set a lower bound.)"""
+"""Connections at a time by default; one more client is closed with amqp:resource-limit-exceeded. (Open files may set a lower bound.)"""
+
+SPARE_CONNECTIONS = 64
+"""Sockets beyond that, for administrators, other members, and telling clients that they are too many. More are closed at once."""
 
 MAX_SESSIONS_PER_CONNECTION = 256
 """Sessions of one connection: announced as channel-max of this minus one."""
@@ -38,7 +41,7 @@ MAX_UNSETTLED_PER_LINK = 5000
 """Deliveries to one consumer that it has not settled: no more are sent, whatever its credit."""
 
 OPEN_TIMEOUT_S = 10.0
-"""How long a new connection may take from the TCP handshake to the AMQP Open before it is dropped."""
+"""How long a new connection may take by default from the TCP handshake to the AMQP Open before it is dropped."""
 
 IDLE_TIMEOUT_S = 60.0
 """Idle time-out that we announce by default; a connection silent for longer is taken to be dead."""

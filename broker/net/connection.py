@@ -47,6 +47,8 @@ class BrokerConnection(TwistedProtocol):
         self.opened = False
         self.admin = False
         self.peer = ""
+        self.idle_timeout_s = limits.IDLE_TIMEOUT_S
+        """After so long a silence the peer is taken to be dead."""
         self.waiting = False
         """Whether its Open is kept until the broker is active."""
         self.choked = False
@@ -156,8 +158,9 @@ class BrokerConnection(TwistedProtocol):
                 assert self.transport is not None
                 self.transport.abortConnection()  # type: ignore[attr-defined]
             return
-        if not self.opened and not self.waiting and now_s - self.since > limits.OPEN_TIMEOUT_S:
-            _log.warn("{address} is not open after {limit_s} s: dropped", address=self.address, limit_s=limits.OPEN_TIMEOUT_S)
+        limit_s = self.broker.open_timeout_s
+        if not self.opened and not self.waiting and now_s - self.since > limit_s:
+            _log.warn("{address} is not open after {limit_s:g} s: dropped", address=self.address, limit_s=limit_s)
             self.drop()
             return
         self.engine.tick(int(now_s * 1000))
@@ -177,11 +180,16 @@ class BrokerConnection(TwistedProtocol):
         if self.peer:
             self._peer_listener = self.broker.accept_peer(self)
             if self._peer_listener is None:
-                engine.close(Condition("amqp:not-allowed", self.broker.peer_refusal))
+                self.refuse(Condition("amqp:not-allowed", self.broker.peer_refusal))
                 return
             self.complete_open()
             return
         self.broker.admit(self)
+
+    def refuse(self, condition: Condition) -> None:
+        """Answer the Open with a Close that says why; who does not take it as the end is dropped after the time for an Open."""
+        self.engine.open()
+        self.engine.close(condition)
 
     def complete_open(self) -> None:
         """Answer the Open."""
@@ -191,7 +199,7 @@ class BrokerConnection(TwistedProtocol):
         self.engine.open(
             {symbol(key): value for key, value in self.broker.open_properties().items()},
             offered=("ANONYMOUS-RELAY",),
-            idle_timeout_s=limits.IDLE_TIMEOUT_S,
+            idle_timeout_s=self.idle_timeout_s,
         )
         early, self._early_links = self._early_links, []
         for link in early:

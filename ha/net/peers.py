@@ -6,7 +6,8 @@ What the other side sends comes in over the connection that it opened (`Incoming
 at once. A joining broker therefore finds the primary wherever it is: whichever of its addresses answers tells it.
 
 Invariants: messages to a member leave in order over one connection, or not at all; nothing is kept for a member that is not connected; a link
-that does not read holds back at most `limits.PEER_BUFFER_BYTES` before it is dropped and started anew.
+that does not read holds back at most `limits.PEER_BUFFER_BYTES` before it is dropped and started anew; a link on which nothing is heard for
+`silence_s`, though heartbeats are due, is dropped and started anew too (AMQP part 2.4.5).
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ _log = Logger()
 _DELAYS_S = (0.02, 0.05, 0.1, 0.2, 0.4, 0.5)
 _CONNECT_TIMEOUT_S = 3
 PEER_ADDRESS = "$ha"
+TICK_S = 0.2
+"""Often enough for proton to send heartbeats in time: after a quarter of the other side's `silence_s`, which is 1 at the least."""
 
 
 class PeerEvents:
@@ -63,7 +66,11 @@ class _Outgoing(Protocol):
             self.transport.setTcpNoDelay(True)
         engine = self.engine
         properties = self.link.peers.open_properties()
-        engine.open({symbol(key): value for key, value in properties.items()}, hostname=self.link.address)
+        engine.open(
+            {symbol(key): value for key, value in properties.items()},
+            hostname=self.link.address,
+            idle_timeout_s=self.link.peers.silence_s,
+        )
         session = engine.new_session()
         self.sender = engine.attach_sender(session, f"ha-{self.link.peers.me}", PEER_ADDRESS)
         self.flush()
@@ -135,9 +142,12 @@ class _Outgoing(Protocol):
         self._refusal = reason
 
     def tick(self, now_s: float) -> None:
-        """Heartbeats of the AMQP connection."""
+        """Heartbeats of the AMQP connection, and its end when none came for too long: whoever is silent does not read either."""
         self.engine.tick(int(now_s * 1000))
+        self.engine.drain()
         self.flush()
+        if self.engine.finished:
+            self.drop()
 
 
 class OutgoingLink(ClientFactory):
@@ -193,7 +203,7 @@ class OutgoingLink(ClientFactory):
             self._connection.drop()
 
     def tick(self, now_s: float) -> None:
-        """Once a second."""
+        """Heartbeats."""
         if self._connection is not None:
             self._connection.tick(now_s)
 
@@ -267,8 +277,9 @@ class IncomingPeer:
             self.peers.events.receive(self.peer, message, payload)
 
     def lost(self) -> None:
-        """The connection ended."""
-        self.peers.incoming.pop(self.peer, None)
+        """The connection ended; the member may have opened another one since."""
+        if self.peers.incoming.get(self.peer) is self:
+            del self.peers.incoming[self.peer]
 
 
 class Peers:
@@ -282,6 +293,7 @@ class Peers:
         me: str,
         broker_id: str,
         events: PeerEvents,
+        silence_s: float,
         cluster_id: Callable[[], str],
         members: Callable[[], Membership],
     ) -> None:
@@ -290,6 +302,7 @@ class Peers:
         self.me = me
         self.broker_id = broker_id
         self.events = events
+        self.silence_s = silence_s
         self.bad_messages = 0
         self.incoming: dict[str, IncomingPeer] = {}
         self._cluster_id = cluster_id
@@ -349,6 +362,7 @@ class Peers:
         if not known and not (theirs and ours):
             return f"{connection.peer} is not among the members {', '.join(self._members().addresses)}; add it with qpid-ha add-broker"
         connection.engine.max_message_bytes = limits.PEER_MESSAGE_BYTES
+        connection.idle_timeout_s = self.silence_s
         peer = IncomingPeer(self, connection)
         self.incoming[connection.peer] = peer
         link = self._links.get(connection.peer)
@@ -371,7 +385,9 @@ class Peers:
             connection.flush()
 
     def tick(self) -> None:
-        """Once a second: the connections' heartbeats."""
+        """Every TICK_S: the heartbeats of the connections in both directions."""
         now = self.clock.seconds()
         for link in list(self._links.values()):
             link.tick(now)
+        for peer in list(self.incoming.values()):
+            peer.connection.tick(now)
