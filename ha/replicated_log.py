@@ -483,8 +483,12 @@ class ReplicatedLog:
         self._snapshots.store(chunk, self._received).addCallbacks(self._chunk_stored, self._chunk_failed, callbackArgs=(chunk,), errbackArgs=(chunk,))
 
     def _chunk_stored(self, checkpoint: Checkpoint | None, chunk: SnapshotChunk) -> None:
-        if checkpoint is not None and not self._stopped:
-            now = self._clock.seconds()
+        if self._stopped:
+            return
+        now = self._clock.seconds()
+        if checkpoint is None:
+            self._take(self.replica.chunk_stored(now, chunk.index))
+        else:
             self._take(self.replica.snapshot_stored(now, checkpoint.index, checkpoint.epoch, Membership.from_dict(checkpoint.members)))
 
     def _chunk_failed(self, failure: object, chunk: SnapshotChunk) -> None:

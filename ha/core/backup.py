@@ -104,11 +104,23 @@ class Backup:
         incoming = self._incoming
         if incoming is None or not incoming.same_file(sender, chunk):
             incoming = self._incoming = Incoming(sender, chunk)
+        if incoming.writing:
+            return
         if chunk.offset == incoming.next_offset:
-            incoming.next_offset += chunk.nbytes
+            incoming.writing = chunk.nbytes
             member.emit(StoreChunk(chunk))
-        if not incoming.complete:
+        else:
             member.send(sender, SnapshotReply(member.epoch, incoming.index, incoming.next_offset))
+
+    def chunk_stored(self, index: int) -> None:
+        """The edge has written a chunk that was not the last: ask for the next."""
+        incoming = self._incoming
+        if incoming is None or incoming.index != index or incoming.complete:
+            return
+        incoming.next_offset += incoming.writing
+        incoming.writing = 0
+        if self.primary:
+            self._member.send(self.primary, SnapshotReply(self._member.epoch, index, incoming.next_offset))
 
     def snapshot_stored(self, now: float, index: int, epoch: int, members: Membership) -> None:
         """The edge holds the whole snapshot, durably. One that is not wanted any more is ignored."""

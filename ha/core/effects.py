@@ -103,9 +103,10 @@ class SendSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class StoreChunk:
-    """Write the bytes of the SnapshotChunk just stepped at its offset (0: of a new file).
+    """Write the bytes of the SnapshotChunk just stepped at its offset (0: of a new file), then call `Replica.chunk_stored`.
 
-    When it is the last: sync, check the whole checkpoint, and call `Replica.snapshot_stored`, or `snapshot_failed`.
+    When it is the last: sync, check the whole checkpoint, and call `Replica.snapshot_stored` instead. `snapshot_failed` when
+    either cannot be done.
     """
 
     chunk: SnapshotChunk

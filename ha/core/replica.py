@@ -263,6 +263,12 @@ class Replica:
             self._role.stored(now)
         return self._done(now)
 
+    def chunk_stored(self, now: float, index: int) -> list[Effect]:
+        """The chunk of the last StoreChunk is written (not the last chunk of the snapshot: see `snapshot_stored`)."""
+        if isinstance(self._role, Backup):
+            self._role.chunk_stored(index)
+        return self._done(now)
+
     def snapshot_stored(self, now: float, index: int, epoch: int, members: Membership) -> list[Effect]:
         """A received checkpoint is complete, synced and whole. It counts when InstallSnapshot is among the effects."""
         if isinstance(self._role, Backup):

@@ -1,7 +1,8 @@
 """A snapshot on its way (§7): what the sender knows of it, and what the receiver has of it.
 
-One chunk is under way at a time. The receiver names the offset that it wants next, so a lost, repeated or late chunk costs a
-repetition and nothing else. The bytes of two checkpoints never mix: a chunk of another checkpoint counts only from offset 0 on.
+One chunk is under way at a time, and the next is asked for only when it is written, so a slow disk slows the sender and nothing
+piles up. The receiver names the offset that it wants next, so a lost, repeated or late chunk costs a repetition and nothing else.
+The bytes of two checkpoints never mix: a chunk of another checkpoint counts only from offset 0 on.
 """
 
 from __future__ import annotations
@@ -27,17 +28,19 @@ class Outgoing:
 
 
 class Incoming:
-    """At a backup: the checkpoint that begins with this chunk; the bytes before `next_offset` are with the edge."""
+    """At a backup: the checkpoint that begins with this chunk; the bytes before `next_offset` are written, `writing` more are
+    about to be.
+    """
 
-    __slots__ = ("epoch", "index", "index_epoch", "next_offset", "sender", "total_bytes")
+    __slots__ = ("epoch", "index", "next_offset", "sender", "total_bytes", "writing")
 
     def __init__(self, sender: str, chunk: SnapshotChunk) -> None:
         self.sender = sender
         self.epoch = chunk.epoch
         self.index = chunk.index
-        self.index_epoch = chunk.index_epoch
         self.total_bytes = chunk.total_bytes
         self.next_offset = 0
+        self.writing = 0
 
     def same_file(self, sender: str, chunk: SnapshotChunk) -> bool:
         """Whether this chunk is of the same file, byte for byte: the same checkpoint of the same primary's reign."""
@@ -45,5 +48,5 @@ class Incoming:
 
     @property
     def complete(self) -> bool:
-        """Whether every byte is with the edge, which now makes the file durable."""
-        return self.next_offset >= self.total_bytes
+        """Whether every byte is with the edge, which makes the file durable."""
+        return self.next_offset + self.writing >= self.total_bytes

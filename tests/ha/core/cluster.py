@@ -89,7 +89,7 @@ class Node:
         for entry in disk.log:
             log.append(entry)
         self.writing: list[Entry | int] = []
-        self.received: tuple[int, int, Membership] | None = None
+        self.chunk: SnapshotChunk | None = None
         self.entries = {entry.index: entry for entry in disk.log}
         self.applied = disk.checkpoint[0]
         self.message: Append | None = None
@@ -143,8 +143,7 @@ class Node:
                 case SendSnapshot(peer, epoch, index, offset):
                     self.send_snapshot(peer, epoch, index, offset)
                 case StoreChunk(chunk):
-                    if chunk.offset + chunk.nbytes == chunk.total_bytes:
-                        self.received = (chunk.index, chunk.index_epoch, chunk.members)
+                    self.chunk = chunk
                 case InstallSnapshot(index, epoch, members):
                     self.disk.base = self.disk.checkpoint = (index, epoch, members)
                     self.disk.log, self.writing, self.entries = [], [], {}
@@ -205,9 +204,12 @@ class Node:
         appended = [operation for operation in done if isinstance(operation, Entry)]
         if appended:
             self.run(self.live.stored(self.cluster.now, appended[-1].index, appended[-1].epoch))
-        if self.received is not None and not self.writing:
-            received, self.received = self.received, None
-            self.run(self.live.snapshot_stored(self.cluster.now, *received))
+        if self.chunk is not None and not self.writing:
+            chunk, self.chunk = self.chunk, None
+            if chunk.offset + chunk.nbytes < chunk.total_bytes:
+                self.run(self.live.chunk_stored(self.cluster.now, chunk.index))
+            else:
+                self.run(self.live.snapshot_stored(self.cluster.now, chunk.index, chunk.index_epoch, chunk.members))
 
     def compact(self, keep: int = 0) -> None:
         """Take a checkpoint of what is applied and on disk, and drop the log before it but for `keep` entries."""
@@ -309,7 +311,7 @@ class Cluster:
         for _ in range(2000):
             if self.wires:
                 self.deliver()
-            elif writing := [node for node in self.alive if node.writing or node.received]:
+            elif writing := [node for node in self.alive if node.writing or node.chunk]:
                 for node in writing:
                     node.sync()
             else:

@@ -6,6 +6,7 @@ from ha.core.effects import Commit, InstallSnapshot, MembershipChanged, Send, Se
 from ha.core.membership import Membership
 from ha.core.messages import AppendReply, SnapshotChunk, SnapshotReply
 from ha.core.progress import Pace
+from ha.core.replica import Replica
 from tests.ha.core.cluster import Cluster
 from tests.ha.core.test_replication import append, backup
 
@@ -15,6 +16,13 @@ ABCD = Membership.of("abcd")
 
 def chunk(offset: int, *, index: int = 9, epoch: int = 2, of: int = 3) -> SnapshotChunk:
     return SnapshotChunk(epoch, index, 1, ABCD, offset, 1, of)
+
+
+def receive(replica: Replica, count: int) -> None:
+    """The first chunks of the snapshot arrive, and all of them but the last of three are written."""
+    for offset in range(count):
+        replica.step(1.0, "a", chunk(offset))
+        replica.chunk_stored(1.0, 9)
 
 
 def behind() -> Cluster:
@@ -32,39 +40,39 @@ class TestReceiving:
     """At the backup."""
 
     def test_chunks_are_asked_for_one_after_the_other_and_the_whole_is_installed(self) -> None:
-        """The log starts anew after it, and goes on from there."""
+        """Each when the one before is written, so that a slow disk slows the sender. The log goes on after the snapshot."""
         replica = backup(1, 1)
-        effects = replica.step(1.0, "a", chunk(0))
-        assert effects.index(StoreChunk(chunk(0))) < effects.index(Send("a", SnapshotReply(2, 9, 1)))
+        assert StoreChunk(chunk(0)) in replica.step(1.0, "a", chunk(0))
+        assert replica.chunk_stored(1.0, 9) == [Send("a", SnapshotReply(2, 9, 1))]
         replica.step(1.0, "a", chunk(1))
-        assert replica.step(1.0, "a", chunk(2)) == [StoreChunk(chunk(2))], "no answer before it is durable"
+        assert replica.chunk_stored(1.0, 9) == [Send("a", SnapshotReply(2, 9, 2))]
+        assert replica.step(1.0, "a", chunk(2)) == [StoreChunk(chunk(2))]
         effects = replica.snapshot_stored(1.0, 9, 1, ABCD)
         assert effects[:2] == [InstallSnapshot(9, 1, ABCD), MembershipChanged(ABCD)]
         assert Send("a", AppendReply(2, 0, True, 9, 9)) in effects
         assert (replica.commit_index, replica.next_index, replica.members) == (9, 10, ABCD)
 
     def test_a_repeated_or_late_chunk_is_answered_with_the_one_wanted(self) -> None:
-        """And never written twice, nor in the wrong place."""
+        """And never written twice, nor in the wrong place; nor answered while one is being written."""
         replica = backup()
         replica.step(1.0, "a", chunk(0))
+        assert replica.step(1.0, "a", chunk(0)) == []
+        replica.chunk_stored(1.0, 9)
         assert replica.step(1.0, "a", chunk(0)) == [Send("a", SnapshotReply(2, 9, 1))]
         assert replica.step(1.0, "a", chunk(2)) == [Send("a", SnapshotReply(2, 9, 1))]
-        replica.step(1.0, "a", chunk(1))
-        replica.step(1.0, "a", chunk(2))
-        assert replica.step(1.0, "a", chunk(2)) == [], "being made durable"
 
     def test_the_bytes_of_two_snapshots_never_mix(self) -> None:
         """Another checkpoint, or the same index from another primary, begins at its beginning."""
         replica = backup()
-        replica.step(1.0, "a", chunk(0))
+        receive(replica, 1)
         assert replica.step(1.0, "a", chunk(1, index=12)) == [Send("a", SnapshotReply(2, 12, 0))]
+        assert replica.chunk_stored(1.0, 9) == [], "of the one given up"
         assert Send("b", SnapshotReply(3, 9, 0)) in replica.step(1.0, "b", chunk(1, epoch=3))
 
     def test_a_snapshot_that_the_log_has_overtaken_is_not_installed(self) -> None:
         """§7, receiver rule 6: what follows in the log is kept, and may be acknowledged already."""
         replica = backup()
-        for offset in range(3):
-            replica.step(1.0, "a", chunk(offset))
+        receive(replica, 3)
         replica.step(1.0, "a", append(2, (0, 0), *[1] * 12))
         replica.stored(1.0, 12, 1)
         effects = replica.snapshot_stored(1.0, 9, 1, ABCD)
@@ -78,7 +86,8 @@ class TestReceiving:
         replica = backup()
         assert replica.snapshot_stored(1.0, 9, 1, ABCD) == []
         assert replica.snapshot_failed(1.0, 9) == []
-        replica.step(1.0, "a", chunk(0))
+        assert replica.chunk_stored(1.0, 9) == []
+        receive(replica, 1)
         assert replica.snapshot_stored(1.0, 9, 1, ABCD) == [], "not complete"
         assert replica.snapshot_stored(1.0, 8, 1, ABCD) == []
         assert replica.snapshot_failed(1.0, 8) == []
@@ -87,17 +96,18 @@ class TestReceiving:
     def test_a_damaged_snapshot_is_fetched_again(self) -> None:
         """From its beginning."""
         replica = backup()
-        for offset in range(3):
-            replica.step(1.0, "a", chunk(offset))
+        receive(replica, 3)
         assert replica.snapshot_failed(1.0, 9) == [Send("a", SnapshotReply(2, 9, 0))]
         assert replica.step(1.0, "a", chunk(0))[0] == StoreChunk(chunk(0))
 
     def test_without_a_primary_there_is_nobody_to_tell(self) -> None:
         """The link broke while the snapshot was made durable; it counts all the same."""
-        replica, other = backup(), backup()
+        replica, other, third = backup(), backup(), backup()
+        third.step(1.0, "a", chunk(0))
+        third.disconnected(1.0, "a")
+        assert third.chunk_stored(1.0, 9) == []
         for each in (replica, other):
-            for offset in range(3):
-                each.step(1.0, "a", chunk(offset))
+            receive(each, 3)
             each.disconnected(1.0, "a")
         assert replica.snapshot_stored(1.0, 9, 1, ABC) == [InstallSnapshot(9, 1, ABC)]
         assert other.snapshot_failed(1.0, 9) == []
@@ -133,7 +143,9 @@ class TestSending:
         cluster = behind()
         cluster.restart("c")
         while not any(isinstance(wire[2], SnapshotReply) for wire in cluster.wires):
-            cluster.deliver()
+            if cluster.wires:
+                cluster.deliver()
+            cluster["c"].sync()
         reply = next(wire[2] for wire in cluster.wires if isinstance(wire[2], SnapshotReply))
         replica = cluster["a"].live
         assert replica.step(cluster.now, "c", reply) == [SendSnapshot("c", 1, reply.index, reply.next_offset)]
@@ -162,4 +174,5 @@ class TestSending:
         replica = cluster["a"].live
         assert replica.snapshot_stored(cluster.now, 99, 1, ABC) == []
         assert replica.snapshot_failed(cluster.now, 99) == []
+        assert replica.chunk_stored(cluster.now, 99) == []
         assert replica.status(cluster.now).peers[0].progress == Pace.REPLICATE
