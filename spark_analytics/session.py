@@ -83,6 +83,7 @@ def start(master: str = "local[2]", *, app: str = "qpid-lag", heap: str = "1g", 
         # Planning and compiling is what a small job spends its time on, and what a large one saves by.
         "spark.sql.adaptive.enabled": str(heavy).lower(),
         "spark.sql.codegen.wholeStage": str(heavy).lower(),
+        "spark.sql.codegen.factoryMode": "FALLBACK" if heavy else "NO_CODEGEN",
         "spark.sql.files.ignoreCorruptFiles": "true",
         "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
         "spark.sql.catalogImplementation": "in-memory",

@@ -172,8 +172,8 @@ def _no_schema(path: str, bad: dict[str, int]) -> str:
 def _only_cluster(usable: list[Row], wanted: str | None) -> tuple[str, tuple[str, ...]]:
     """The cluster to summarise, and every name under which its lines may stand.
 
-    Only samples name a cluster for certain. A broker that has not joined yet writes one of UNNAMED, and a resource manager may know the
-    cluster by a name of its own: when there is only one cluster, such lines are its.
+    Only samples name a cluster for certain. A broker that has not joined yet writes one of UNNAMED, and a resource manager may
+    know the cluster by a name of its own: when there is only one cluster, such lines are its.
     """
     sampled = {row["cluster"] for row in usable if row["kind"] != "event"} - set(UNNAMED)
     others = {row["cluster"] for row in usable} - sampled
