@@ -1,0 +1,161 @@
+"""`make bench`: throughput and latency of a real cluster on this machine, beside a calibration of the machine itself.
+
+Three brokers, fdatasync on, level all, 1 KiB messages, a load generator in C++ on Qpid Proton (tests/bench/load.cpp; g++ and libqpid-proton-cpp12-dev, which
+`apt-get install` brings). Figures move with the machine: compare ratios, and the calibration first. Options: `--messages N`, `--scenario NAME`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.system import harness
+
+HERE = Path(__file__).parent
+KIB = 1024
+WINDOW = "1000"
+
+
+def main() -> int:
+    """Run the scenarios and print a table."""
+    parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
+    parser.add_argument("--messages", type=int, default=200_000, help="messages in each throughput scenario")
+    parser.add_argument("--scenario", action="append", choices=sorted(SCENARIOS), help="only this one (again for more)")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="understudy-bench-") as folder:
+        load = build(Path(folder))
+        if load is None:
+            return 1
+        print("the machine:", ", ".join(f"{name} {value}" for name, value in calibrate(Path(folder)).items()), flush=True)
+        print(f"{'scenario':<34}{'messages/s':>12}{'p50 ms':>9}{'p99 ms':>9}{'primary us/msg':>16}{'backup us/msg':>15}")
+        for name in options.scenario or SCENARIOS:
+            with harness.cluster(Path(folder) / name) as brokers:
+                SCENARIOS[name](name, brokers, str(load), options.messages)
+            shutil.rmtree(Path(folder) / name)
+    return 0
+
+
+def build(folder: Path) -> Path | None:
+    """Compile the load generator; None, having said why, when that cannot be."""
+    target = folder / "load"
+    command = ["g++", "-O2", "-std=c++17", "-o", str(target), str(HERE / "load.cpp"), "-lqpid-proton-cpp"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        print("bench: the load generator needs a compiler: apt-get install g++ libqpid-proton-cpp12-dev", file=sys.stderr)
+        return None
+    if done.returncode:
+        print("bench: the load generator does not compile: apt-get install libqpid-proton-cpp12-dev", file=sys.stderr)
+        return None
+    return target
+
+
+def calibrate(folder: Path) -> dict[str, str]:
+    """What the machine gives to anybody: a call into proton, a synced write, bytes over loopback."""
+    from cproton_ffi import lib
+
+    collector = lib.pn_collector()
+    began = time.perf_counter()
+    for _ in range(200_000):
+        lib.pn_collector_peek(collector)
+    call_ns = (time.perf_counter() - began) / 200_000 * 1e9
+    lib.pn_collector_free(collector)
+    return {
+        "cores": str(os.cpu_count()),
+        "call into proton": f"{call_ns:.0f} ns",
+        "fdatasync of 64 KiB": f"{_sync_us(folder):.0f} us",
+        "loopback": f"{_loopback_mb_s():.0f} MB/s",
+    }
+
+
+def _sync_us(folder: Path) -> float:
+    path, block, times = folder / "sync", bytes(64 * KIB), []
+    path.write_bytes(bytes(200 * len(block)))
+    with path.open("r+b", buffering=0) as file:
+        os.fsync(file.fileno())
+        for position in range(200):
+            began = time.perf_counter()
+            os.pwrite(file.fileno(), block, position * len(block))
+            os.fdatasync(file.fileno())
+            times.append(time.perf_counter() - began)
+    path.unlink()
+    return statistics.median(times) * 1e6
+
+
+def _loopback_mb_s() -> float:
+    total, block = 512 * KIB * KIB, bytes(64 * KIB)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def drain() -> None:
+            peer, _ = server.accept()
+            with peer:
+                left = total
+                while left > 0:
+                    left -= len(peer.recv(256 * KIB))
+
+        reader = threading.Thread(target=drain)
+        reader.start()
+        with socket.create_connection(server.getsockname()) as client:
+            began = time.perf_counter()
+            for _ in range(total // len(block)):
+                client.sendall(block)
+            reader.join()
+    return total / (time.perf_counter() - began) / 1e6
+
+
+def _cpu_s(broker: harness.BrokerProcess) -> float:
+    assert broker.process is not None
+    fields = Path(f"/proc/{broker.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _run(commands: list[list[str]]) -> list[dict[str, Any]]:
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
+    outputs = [process.communicate(timeout=300)[0] for process in running]
+    for command, process in zip(commands, running, strict=True):
+        if process.returncode:
+            raise SystemExit(f"bench: {' '.join(command)} ended with {process.returncode}")
+    return [json.loads(output.strip().splitlines()[-1]) for output in outputs]
+
+
+def _pairs(name: str, brokers: harness.Cluster, load: str, messages: int, pairs: int, window: str, *, receive: bool = True) -> None:
+    primary = brokers.brokers[0]
+    queues = [f"q{number}" for number in range(pairs)]
+    for queue in queues:
+        harness.ask(primary.address, "CREATE", "queue", queue, {"replicate": "all", "arguments": {"qpid.max_size": 0}})
+    each = messages // pairs
+    commands = [[load, "send", primary.address, queue, str(each), str(KIB), window] for queue in queues]
+    if receive:
+        commands += [[load, "receive", primary.address, queue, str(each), WINDOW] for queue in queues]
+    before = [_cpu_s(broker) for broker in brokers.brokers]
+    began = time.perf_counter()
+    results = _run(commands)
+    took = time.perf_counter() - began
+    used = [(_cpu_s(broker) - start) / messages * 1e6 for broker, start in zip(brokers.brokers, before, strict=True)]
+    sent = [result for result in results if "sent" in result]
+    p50, p99 = statistics.median(result["p50_ms"] for result in sent), max(result["p99_ms"] for result in sent)
+    rate = results[0]["rate"] if pairs == 1 else messages / took
+    print(f"{name:<34}{rate:>12,.0f}{p50:>9.2f}{p99:>9.2f}{used[0]:>16.1f}{statistics.mean(used[1:]):>15.1f}", flush=True)
+
+
+SCENARIOS: dict[str, Any] = {
+    "one producer, one consumer": lambda *known: _pairs(*known, 1, WINDOW),
+    "ten producers, ten consumers": lambda *known: _pairs(*known, 10, WINDOW),
+    "one producer alone": lambda *known: _pairs(*known, 1, WINDOW, receive=False),
+    "a window of one message": lambda name, brokers, load, messages: _pairs(name, brokers, load, messages // 100, 1, "1"),
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
