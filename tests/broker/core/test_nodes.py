@@ -1,0 +1,373 @@
+"""Addresses and what they name, however the two logs come together; and what may be asked of the registry."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.core import limits
+from broker.core.nodes import BUILT_IN, CLUSTER, LOCAL, ExchangeNode, Nodes, Refused
+from broker.core.state import Change, State
+from tests.broker.core.definitions import batch, bind, delete, exchange, histories, play, queue, unbind
+
+
+def nodes_of(cluster: State | None, local: State | None = None, **options: Any) -> Nodes:
+    """The registry of a clustered broker with these states, or of a standalone one."""
+    states = {CLUSTER: cluster, LOCAL: local}
+    nodes = Nodes(clustered=cluster is not None, **options)
+    nodes.rebuild({name: state for name, state in states.items() if state is not None})
+    return nodes
+
+
+class Two:
+    """A clustered broker's states and the registry that follows them."""
+
+    def __init__(self, **options: Any) -> None:
+        self.states = {CLUSTER: State(), LOCAL: State()}
+        self.nodes = Nodes(clustered=True, **options)
+        self.nodes.rebuild(self.states)
+
+    def apply(self, log: str, *changes: Change) -> None:
+        state = self.states[log]
+        for change, reason in state.apply(batch(state.index + 1, *changes)).changes:
+            if not reason:
+                self.nodes.follow(log, change)
+
+    def plan(self, planned: tuple[str, Change]) -> str:
+        """Carry out what was planned; returns the log that it went to."""
+        self.apply(*planned)
+        return planned[0]
+
+
+def picture(nodes: Nodes) -> dict[str, Any]:
+    """Everything that can be seen of a registry."""
+    return {
+        "queues": {
+            name: (node.uuid, node.log, node.messages_log, id(node.messages), node.max_count, node.max_bytes, node.replicated)
+            for name, node in nodes.queues.items()
+        },
+        "exchanges": {name: (node.uuid, node.log, node.built_in, node.replicated) for name, node in nodes.exchanges.items()},
+        "routing": {
+            name: {(each.queue, each.key, tuple(each.arguments.items())) for each in node.routing.bindings()}
+            for name, node in nodes.exchanges.items()
+        },
+        "bindings": sorted((e.uuid, q.uuid, c["key"], log) for e, q, c, log in nodes.bindings()),
+        "found": {address: _found(nodes, address) for address in ("a", "b", "c", "a/k", "amq.topic/k", "", "/", "nothing")},
+        "orphans": sorted(map(str, nodes.orphans())),
+        "unplaced": sorted(map(str, nodes.unplaced())),
+    }
+
+
+def _found(nodes: Nodes, address: str) -> tuple[str, str] | None:
+    found = nodes.find(address)
+    return None if found is None else (found[0].uuid, found[1])
+
+
+def refusal(call: Any, *args: Any, **kwargs: Any) -> tuple[int, str]:
+    with pytest.raises(Refused) as caught:
+        call(*args, **kwargs)
+    assert str(caught.value) == caught.value.text
+    return caught.value.status, caught.value.text
+
+
+# ---- following
+
+
+@settings(max_examples=60)
+@given(histories(messages=False), histories(messages=False, level=st.just("none")), st.integers(0, 2**16))
+def test_following_two_logs_in_any_order_comes_to_the_same_as_reading_them_anew(
+    cluster: list[list[Change]], local: list[list[Change]], order: int
+) -> None:
+    """A restart reads the logs one after the other; a running broker sees their changes interleaved: both must route alike."""
+    two = Two()
+    for one in local:
+        for change in one:  # what belongs to the local log has uuids of its own, but it may bind what belongs to the other
+            for field in ("uuid", "exchange"):
+                if field in change and change["op"] not in ("bind", "unbind", "store-add", "store-del"):
+                    change[field] = "local-" + change[field]
+    waiting = {CLUSTER: list(cluster), LOCAL: list(local)}
+    while any(waiting.values()):
+        name = CLUSTER if waiting[CLUSTER] and (order & 1 or not waiting[LOCAL]) else LOCAL
+        order = order >> 1 or 0xA5A5
+        two.apply(name, *waiting[name].pop(0))
+    anew = Nodes(clustered=True)
+    anew.rebuild(two.states)
+    assert picture(two.nodes) == picture(anew)
+
+
+@settings(max_examples=40)
+@given(histories(messages=False))
+def test_a_standalone_registry_follows_its_only_log(history: list[list[Change]]) -> None:
+    state = State()
+    nodes = nodes_of(None, state)
+    for data in play(State(), history):
+        for change, reason in state.apply(data).changes:
+            if not reason:
+                nodes.follow(LOCAL, change)
+    assert picture(nodes) == picture(nodes_of(None, state))
+
+
+def test_a_queue_that_came_and_went_in_one_go_leaves_nothing() -> None:
+    two = Two()
+    two.apply(LOCAL, {"op": "store-add", "uuid": "u-c"}, delete("store", "u-c"))
+    two.apply(CLUSTER, queue("c", "configuration"))
+    two.apply(LOCAL, {"op": "store-add", "uuid": "u-c"}, delete("store", "u-c"))
+    assert two.nodes.queues["c"].messages is None
+    two.apply(CLUSTER, queue("q"), delete("queue", "u-q"))
+    assert "q" not in two.nodes.queues
+
+
+def test_the_queue_that_a_change_removed_is_returned() -> None:
+    two = Two()
+    two.apply(CLUSTER, queue("q"))
+    node = two.nodes.queues["q"]
+    assert two.nodes.follow(CLUSTER, delete("queue", "u-q")) is node
+    assert two.nodes.follow(CLUSTER, delete("queue", "u-q")) is None
+    assert two.nodes.queue_by_uuid("u-q") is None
+
+
+def test_a_replicated_object_hides_a_local_one_of_its_name_while_it_lives() -> None:
+    """A primary cannot know the names that other brokers use for themselves: its definition must hold there too."""
+    for first, second in ((CLUSTER, LOCAL), (LOCAL, CLUSTER)):
+        two = Two()
+        objects = {CLUSTER: (queue("n"), exchange("n", "topic")), LOCAL: (queue("n", "none", uuid="l"), exchange("n", uuid="lx"))}
+        two.apply(first, *objects[first])
+        two.apply(second, *objects[second])
+        two.apply(LOCAL, bind("lx", "l", "k"))
+        nodes = two.nodes
+        assert (nodes.queues["n"].uuid, nodes.exchanges["n"].uuid) == ("u-n", "x-n")
+        assert nodes.exchanges[""].routing.route("n", dict) == ("u-n",)
+        two.apply(CLUSTER, delete("queue", "u-n"), delete("exchange", "x-n"))
+        assert (nodes.queues["n"].uuid, nodes.exchanges["n"].uuid) == ("l", "lx")
+        assert nodes.exchanges[""].routing.route("n", dict) == ("l",)
+        assert nodes.exchanges["n"].routing.route("k", dict) == ("l",)
+        two.apply(LOCAL, delete("queue", "l"))
+        assert nodes.exchanges[""].routing.route("n", dict) == ()
+
+
+def test_a_hidden_object_may_go_first() -> None:
+    two = Two()
+    two.apply(LOCAL, queue("n", "none", uuid="l"))
+    two.apply(CLUSTER, queue("n"))
+    two.apply(LOCAL, delete("queue", "l"))
+    assert two.nodes.queues["n"].uuid == "u-n"
+    two.apply(CLUSTER, delete("queue", "u-n"))
+    assert not two.nodes.queues
+
+
+def test_a_local_binding_waits_for_what_the_other_log_has_yet_to_say() -> None:
+    two = Two()
+    two.apply(LOCAL, bind("x-x", "u-q", "k"), bind("x-x", "u-q", "other"), unbind("x-x", "u-q", "other"))
+    two.apply(CLUSTER, queue("q"))
+    two.apply(CLUSTER, exchange("x"))
+    routing = two.nodes.exchanges["x"].routing
+    assert [each.key for each in routing.bindings()] == ["k"]
+    two.apply(LOCAL, unbind("x-x", "u-q", "k"))
+    assert len(routing) == 0
+
+
+def test_reading_anew_keeps_what_a_queue_carries_and_where_its_next_message_goes() -> None:
+    two = Two()
+    two.apply(CLUSTER, queue("q"), queue("p"))
+    node = two.nodes.queues["q"]
+    node.context, node.proposed_seq, node.proposed_bytes = "subscriptions", 7, 700
+    two.nodes.rebuild(two.states)
+    again = two.nodes.queues["q"]
+    assert (again.context, again.proposed_seq, again.proposed_bytes) == ("subscriptions", 7, 700)
+    assert two.nodes.queues["p"].context is None
+
+
+def test_a_queue_that_was_read_anew_with_other_messages_goes_on_behind_those() -> None:
+    two = Two()
+    two.apply(CLUSTER, queue("q"))
+    two.nodes.queues["q"].proposed_seq = 7
+    other = State()
+    other.apply(batch(1, queue("q")))
+    other.apply(batch(2, enqueue=[(1, 1, [b"one", b"two"])]))
+    two.nodes.rebuild({CLUSTER: other, LOCAL: State()})
+    node = two.nodes.queues["q"]
+    assert (node.proposed_seq, node.proposed_bytes, node.depth) == (3, 6, 2)
+
+
+def test_a_queue_of_level_configuration_has_its_messages_in_the_local_log() -> None:
+    two = Two()
+    two.apply(CLUSTER, queue("q", "configuration"))
+    node = two.nodes.queues["q"]
+    assert (node.messages, node.depth, node.messages_log) == (None, 0, LOCAL)
+    (place,) = two.nodes.unplaced()
+    two.apply(LOCAL, place)
+    assert node.messages is two.states[LOCAL].by_uuid["u-q"]
+    assert two.nodes.unplaced() == two.nodes.orphans() == []
+    two.apply(LOCAL, bind("amq.topic", "u-q"))
+    two.apply(CLUSTER, delete("queue", "u-q"))
+    two.apply(LOCAL, *two.nodes.orphans())
+    assert not two.states[LOCAL].stores
+    assert not two.states[LOCAL].bindings
+    assert two.nodes.orphans() == []
+
+
+def test_a_registry_without_logs_has_what_is_built_in() -> None:
+    nodes = Nodes(clustered=False)
+    assert {name: node.definition["kind"] for name, node in nodes.exchanges.items()} == BUILT_IN
+    assert all(node.built_in and node.replicated for node in nodes.exchanges.values())
+    assert nodes.orphans() == []
+
+
+# ---- looking up
+
+
+def test_an_address_is_a_queue_or_an_exchange_or_an_exchange_with_a_key() -> None:
+    two = Two()
+    two.apply(CLUSTER, queue("amq.topic"), queue("with/slash"), exchange("x"))
+    nodes = two.nodes
+
+    def found(address: str) -> tuple[str, str, bool] | None:
+        at = nodes.find(address)
+        return None if at is None else (at[0].name, at[1], isinstance(at[0], ExchangeNode))
+
+    assert found("amq.topic") == ("amq.topic", "", False), "a queue is found first"
+    assert found("amq.topic/key") == ("amq.topic", "key", True)
+    assert found("with/slash") == ("with/slash", "", False)
+    assert found("x") == ("x", "", True)
+    assert found("x/a/b") == ("x", "a/b", True)
+    assert found("x/") == ("x", "", True)
+    for address in ("", "/", "/key", "none", "none/key"):
+        assert found(address) is None
+
+
+def test_the_bindings_that_were_asked_for_are_listed_with_their_log() -> None:
+    two = Two()
+    two.apply(CLUSTER, queue("q"), bind("amq.topic", "u-q", "k"))
+    two.apply(LOCAL, bind("amq.topic", "u-q", "l"), bind("amq.topic", "u-none", "l"), bind("x-none", "u-q", "l"))
+    assert [(e.name, q.name, c["key"], log) for e, q, c, log in two.nodes.bindings()] == [
+        ("amq.topic", "q", "k", CLUSTER),
+        ("amq.topic", "q", "l", LOCAL),
+    ]
+
+
+# ---- planning
+
+
+def test_a_level_decides_which_log_holds_a_definition() -> None:
+    two = Two(default_level="all")
+    for level, log in (("all", CLUSTER), ("configuration", CLUSTER), ("none", LOCAL), (None, CLUSTER)):
+        planned = two.nodes.plan_queue(f"q-{level}", f"u-{level}", {"replicate": level} if level else {})
+        assert two.plan(planned) == log
+        planned = two.nodes.plan_exchange(f"x-{level}", f"x-{level}", {"replicate": level} if level else {})
+        assert two.plan(planned) == log
+    assert two.nodes.queues["q-None"].definition["level"] == "all"
+    assert two.plan(two.nodes.plan_queue("argument", "u", {"arguments": {"qpid.replicate": "none"}})) == LOCAL
+    assert refusal(two.nodes.plan_queue, "q", "u", {"replicate": "some"})[0] == 400
+
+
+def test_a_standalone_broker_keeps_everything_in_its_log() -> None:
+    state = State()
+    nodes = nodes_of(None, state)
+    for level in ("all", "configuration", "none"):
+        log, change = nodes.plan_queue(level, f"u-{level}", {"replicate": level})
+        assert log == LOCAL
+        state.apply(batch(state.index + 1, change))
+        nodes.follow(log, change)
+        assert nodes.queues[level].messages is not None
+    assert nodes.plan_binding("amq.topic", "all", "k", {})[0] == LOCAL
+
+
+def test_a_queue_gets_what_was_asked_for() -> None:
+    nodes = nodes_of(None, State(), default_queue_bytes=77)
+    wanted = {"durable": True, "exclusive": True, "autoDelete": 1, "alternateExchange": "amq.fanout"}
+    _, change = nodes.plan_queue("q", "u", wanted | {"arguments": {"qpid.max_count": 5, "x-other": "kept"}})
+    assert (change["durable"], change["exclusive"], change["autoDelete"]) == (True, True, True)
+    assert change["alternate"] == "amq.fanout"
+    nodes.follow(LOCAL, change)
+    assert (nodes.queues["q"].max_count, nodes.queues["q"].max_bytes) == (5, 77)
+    assert nodes.queues["q"].definition["arguments"]["x-other"] == "kept"
+
+
+@pytest.mark.parametrize(
+    "name,attributes,status,word",
+    [
+        ("", {}, 400, "needs a name"),
+        ("$q", {}, 400, "cannot name"),
+        ("a\nb", {}, 400, "control"),
+        ("ä" * 128, {}, 400, "255 bytes"),
+        ("taken", {}, 409, "exists"),
+        ("q", {"alternateExchange": "none"}, 404, "'none'"),
+        ("q", {"arguments": {"qpid.last_value_queue": 1}}, 501, "qpid.last_value_queue"),
+        ("q", {"arguments": {"qpid.policy_type": "ring"}}, 501, "ring"),
+        ("q", {"arguments": {"qpid.max_count": -1}}, 400, "qpid.max_count"),
+        ("q", {"arguments": {"qpid.max_size": True}}, 400, "qpid.max_size"),
+        ("q", {"arguments": {"qpid.max_size": "big"}}, 400, "qpid.max_size"),
+        ("q", {"arguments": {7: "x"}}, 400, "7"),
+    ],
+)
+def test_a_queue_that_cannot_be_is_refused_with_a_reason(name: str, attributes: dict[str, Any], status: int, word: str) -> None:
+    two = Two()
+    two.apply(CLUSTER, queue("taken"))
+    found, text = refusal(two.nodes.plan_queue, name, "u", attributes)
+    assert found == status
+    assert word in text
+
+
+def test_an_exchange_that_cannot_be_is_refused_with_a_reason() -> None:
+    nodes = nodes_of(None, State())
+    assert refusal(nodes.plan_exchange, "", "u", {})[0] == 400
+    assert refusal(nodes.plan_exchange, "x", "u", {"exchangeType": "xml"})[0] == 400
+    assert refusal(nodes.plan_exchange, "amq.topic", "u", {})[0] == 409
+
+
+def test_there_is_a_limit_to_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    two = Two()
+    two.apply(CLUSTER, queue("q"), bind("amq.topic", "u-q"))
+    for name, limit in (("MAX_QUEUES", 1), ("MAX_EXCHANGES", len(BUILT_IN)), ("MAX_BINDINGS_PER_EXCHANGE", 1)):
+        monkeypatch.setattr(limits, name, limit)
+    assert refusal(two.nodes.plan_queue, "p", "u", {})[0] == 409
+    assert refusal(two.nodes.plan_exchange, "x", "u", {})[0] == 409
+    assert refusal(two.nodes.plan_binding, "amq.topic", "q", "k", {})[0] == 409
+
+
+def test_a_binding_of_two_replicated_objects_is_replicated_and_any_other_is_local() -> None:
+    two = Two()
+    two.apply(CLUSTER, queue("ours"), exchange("our-x"))
+    two.apply(LOCAL, queue("mine", "none"), exchange("my-x"))
+    expected = {("our-x", "ours"): CLUSTER, ("amq.topic", "ours"): CLUSTER, ("my-x", "ours"): LOCAL, ("our-x", "mine"): LOCAL}
+    for (at, name), log in expected.items():
+        assert two.plan(two.nodes.plan_binding(at, name, "k", {})) == log
+        assert two.nodes.exchanges[at].routing.bindings()[-1].queue == f"u-{name}"
+    for (at, name), log in expected.items():
+        assert two.plan(two.nodes.plan_unbinding(at, name, "k")) == log
+    assert list(two.nodes.bindings()) == []
+
+
+def test_a_binding_that_cannot_be_is_refused_with_a_reason() -> None:
+    two = Two()
+    two.apply(CLUSTER, queue("q"))
+    nodes = two.nodes
+    assert refusal(nodes.plan_binding, "none", "q", "", {})[0] == 404
+    assert refusal(nodes.plan_binding, "amq.topic", "none", "", {})[0] == 404
+    assert refusal(nodes.plan_binding, "", "q", "other", {})[0] == 409
+    assert refusal(nodes.plan_binding, "amq.topic", "q", "k" * 300, {})[0] == 400
+    assert refusal(nodes.plan_binding, "amq.match", "q", "k", {"x-match": "some"})[0] == 400
+    assert refusal(nodes.plan_unbinding, "amq.topic", "q", "k")[0] == 404
+
+
+def test_deleting_asks_for_what_is_there_and_may_ask_that_nobody_needs_it() -> None:
+    two = Two()
+    two.apply(CLUSTER, queue("q", alternate="x"), exchange("x"), exchange("y"))
+    two.states[CLUSTER].apply(batch(9, enqueue=[(1, 1, [b"one"])]))
+    nodes = two.nodes
+    assert refusal(nodes.plan_queue_removal, "none", if_empty=False, if_unused=False, consumers=0)[0] == 404
+    assert "1 messages" in refusal(nodes.plan_queue_removal, "q", if_empty=True, if_unused=False, consumers=0)[1]
+    assert "2 consumers" in refusal(nodes.plan_queue_removal, "q", if_empty=False, if_unused=True, consumers=2)[1]
+    assert nodes.plan_queue_removal("q", if_empty=False, if_unused=True, consumers=0) == (CLUSTER, delete("queue", "u-q"))
+    assert nodes.plan_queue_removal("q", if_empty=False, if_unused=False, consumers=2)[0] == CLUSTER
+    assert refusal(nodes.plan_exchange_removal, "none")[0] == 404
+    assert refusal(nodes.plan_exchange_removal, "amq.topic")[0] == 409
+    assert "'q'" in refusal(nodes.plan_exchange_removal, "x")[1]
+    assert two.plan(nodes.plan_exchange_removal("y")) == CLUSTER
+    assert "y" not in nodes.exchanges
+    two.apply(CLUSTER, unbind("x-y", "u-q"))
+    assert nodes.follow(CLUSTER, unbind("x-y", "u-q")) is None
+    assert nodes.follow(CLUSTER, delete("exchange", "x-y")) is None

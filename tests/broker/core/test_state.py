@@ -1,0 +1,210 @@
+"""What a log says, applied: the same everywhere, rebuilt by its own snapshot, and unmoved by definitions that do not fit."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+
+from broker.core import limits
+from broker.core.records import Batch, BatchBuilder
+from broker.core.state import Change, State
+from tests.broker.core.definitions import (
+    alive,
+    batch,
+    bind,
+    contents,
+    delete,
+    exchange,
+    histories,
+    play,
+    queue,
+    state_number,
+    state_of,
+    unbind,
+)
+
+
+def rebuilt(state: State) -> State:
+    """The state that another broker makes of this one's snapshot."""
+    other = State()
+    for builder in state.snapshot():
+        other.apply(Batch.parse(builder.seal(1, state.index, 0)), snapshot=True)
+    return other
+
+
+def reasons(state: State, *changes: Change) -> list[str]:
+    """What became of each change in one batch."""
+    return [reason for _, reason in state.apply(batch(state.index + 1, *changes)).changes]
+
+
+# ---- the two laws
+
+
+@settings(max_examples=60)
+@given(histories())
+def test_a_snapshot_rebuilds_the_state_that_it_was_taken_of(history: list[list[Change]]) -> None:
+    """Otherwise a backup that caught up by snapshot would differ from one that was there all the time."""
+    state = State()
+    play(state, history)
+    other = rebuilt(state)
+    assert contents(other) == contents(state)
+    assert other.index == state.index
+
+
+@settings(max_examples=40)
+@given(histories(), histories())
+def test_brokers_that_apply_the_same_batches_agree_even_if_one_began_with_a_snapshot(
+    before: list[list[Change]], after: list[list[Change]]
+) -> None:
+    primary, backup = State(), State()
+    for data in play(primary, before):
+        backup.apply(data)
+    late = rebuilt(primary)
+    for data in play(primary, after):
+        backup.apply(data)
+        late.apply(data)
+    assert contents(backup) == contents(late) == contents(primary)
+
+
+def test_a_snapshot_is_of_the_moment_of_its_call() -> None:
+    """It is written by another thread while the broker goes on."""
+    state = state_of(queue("q"))
+    state.apply(batch(2, enqueue=[(1, 1, [b"one", b"two"])]))
+    taken, expected = state.snapshot(), contents(state)
+    builder = BatchBuilder()
+    builder.dequeues_for(1).append(1)
+    builder.define(queue("later"))
+    state.apply(Batch.parse(builder.seal(1, 3, 0)))
+    state.apply(batch(4, delete("queue", "u-q")))
+    other = State()
+    for each in taken:
+        other.apply(Batch.parse(each.seal(1, 2, 0)), snapshot=True)
+    assert contents(other) == expected
+
+
+# ---- batches
+
+
+def test_batches_come_in_the_order_of_their_indexes() -> None:
+    state = state_of(queue("q"))
+    with pytest.raises(AssertionError, match="batch 1 after 1"):
+        state.apply(batch(1))
+
+
+def test_applying_tells_which_queues_got_messages_and_what_became_of_each_change() -> None:
+    state = state_of(queue("q"), queue("other"))
+    applied = state.apply(batch(2, queue("q", uuid="second"), enqueue=[(1, 1, [b"one"]), (99, 1, [b"nobody's"])]))
+    assert applied.fed == {1}
+    ((change, reason),) = applied.changes
+    assert change["uuid"] == "second"
+    assert "exists already" in reason
+
+
+def test_messages_are_counted_as_they_come_and_go() -> None:
+    state = state_of(queue("q"))
+    state.apply(batch(2, enqueue=[(1, 1, [b"one", b"three"])]))
+    builder = BatchBuilder()
+    builder.dequeues_for(1).append(2)
+    builder.dequeues_for(7).append(2)
+    builder.count(1, 1)
+    builder.count(7, 1)
+    state.apply(Batch.parse(builder.seal(1, 3, 0)))
+    messages = state.messages[1]
+    assert (messages.enqueued, messages.enqueued_bytes) == (2, 8)
+    assert (messages.dequeued, messages.dequeued_bytes) == (1, 5)
+    assert alive(state) == {1: {1: (b"one", 1)}}
+    assert state.live_bytes == 3
+
+
+def test_records_for_a_queue_that_is_gone_do_nothing() -> None:
+    state = state_of(queue("q"))
+    state.apply(batch(2, enqueue=[(1, 1, [b"one"])]))
+    applied = state.apply(batch(3, delete("queue", "u-q"), enqueue=[(1, 2, [b"two"])]))
+    assert applied.fed == set()
+    assert state.live_bytes == 0
+    assert state.messages == {}
+
+
+def test_a_batch_that_changes_the_members_changes_nothing_here() -> None:
+    builder = BatchBuilder()
+    builder.members({"voters": []})
+    state = State()
+    assert state.apply(Batch.parse(builder.seal(1, 1, 0))).changes == []
+    assert state.index == 1
+
+
+# ---- definitions
+
+
+def test_a_queue_number_is_never_used_again() -> None:
+    """Records of a deleted queue may still be under way: they must not hit its successor."""
+    state = state_of(queue("q"), delete("queue", "u-q"), queue("q", uuid="second"))
+    assert list(state.messages) == [2]
+    assert state_number(rebuilt(state)) == 3
+
+
+def test_a_queue_of_level_configuration_has_no_messages_here_and_a_store_has_nothing_else() -> None:
+    state = state_of(queue("q", "configuration"), {"op": "store-add", "uuid": "u-of-another-log"})
+    assert list(state.by_uuid) == ["u-of-another-log"]
+    assert reasons(state, {"op": "store-add", "uuid": "u-of-another-log"}) == ["this queue's messages have a place already"]
+    assert reasons(state, *[delete("store", "u-of-another-log")] * 2) == ["", "there is no place for this queue's messages"]
+    assert state.messages == {}
+
+
+def test_what_is_gone_takes_its_bindings_with_it_and_frees_its_name() -> None:
+    state = state_of(queue("q"), queue("p"), exchange("x"), bind("x-x", "u-q", "k"), bind("x-x", "u-p"), bind("amq.topic", "u-q"))
+    assert reasons(state, *[delete("queue", "u-q")] * 2) == ["", "there is no such queue"]
+    assert list(state.bindings) == [("x-x", "u-p", "")]
+    assert reasons(state, *[delete("exchange", "x-x")] * 2) == ["", "there is no such exchange"]
+    assert not state.bindings
+    assert reasons(state, queue("q"), exchange("x")) == ["", ""]
+
+
+def test_a_name_is_one_queue_and_one_exchange() -> None:
+    state = state_of(queue("n"), exchange("n"))
+    assert reasons(state, queue("n", uuid="2"), exchange("n", uuid="3")) == [
+        "a queue named 'n' exists already",
+        "an exchange named 'n' exists already",
+    ]
+
+
+def test_binding_again_changes_the_arguments_or_nothing() -> None:
+    state = state_of(queue("q"), exchange("x", "headers"))
+    first, second = bind("x-x", "u-q", "k", a=1), bind("x-x", "u-q", "k", a=2)
+    assert reasons(state, first, first, second) == ["", "this binding exists already", ""]
+    assert state.bindings["x-x", "u-q", "k"]["arguments"] == {"a": 2}
+    assert reasons(state, *[unbind("x-x", "u-q", "k")] * 2) == ["", "there is no such binding"]
+
+
+def test_a_change_of_a_newer_version_is_passed_over() -> None:
+    assert reasons(State(), {"op": "juggle"}) == ["this version does not know the change 'juggle'"]
+
+
+def test_only_the_latest_reigns_are_remembered() -> None:
+    state = state_of(*({"op": "reign", "epoch": n} for n in range(limits.MAX_HISTORY + 5)))
+    assert [reign["epoch"] for reign in state.reigns] == list(range(5, limits.MAX_HISTORY + 5))
+
+
+# ---- snapshots of much
+
+
+def test_a_snapshot_of_much_comes_in_many_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One batch of everything would have to fit in memory three times over."""
+    monkeypatch.setattr(limits, "BATCH_TARGET_BYTES", 200)
+    state = state_of(*(queue(f"queue-{n}") for n in range(5)))
+    state.apply(batch(2, enqueue=[(n, 1, [b"x" * 90] * 10) for n in (1, 2)]))
+    sizes = [len(builder.seal(1, 2, 0)) for builder in state.snapshot()]
+    assert len(sizes) > 10
+    assert max(sizes) < 600
+    assert contents(rebuilt(state)) == contents(state)
+
+
+def test_a_delivery_count_beyond_one_record_survives_a_snapshot() -> None:
+    state = state_of(queue("q"))
+    state.apply(batch(2, enqueue=[(1, 1, [b"one", b"two", b"three"])]))
+    for index in range(3, 6):
+        builder = BatchBuilder()
+        builder.count(1, 1, 255)
+        builder.count(1, 2, 85)
+        state.apply(Batch.parse(builder.seal(1, index, 0)))
+    assert alive(rebuilt(state))[1] == {1: (b"one", 765), 2: (b"two", 255), 3: (b"three", 0)}
