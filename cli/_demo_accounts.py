@@ -121,7 +121,7 @@ class Accounts:
     """The lowest number that was lost."""
 
 
-def settle_accounts(accepted: bytes, received: bytes) -> Accounts:
+def settle_accounts(accepted: bytes | bytearray, received: bytes | bytearray) -> Accounts:
     """Compare how often each number was accepted with how often it arrived; a column that ends early goes on with zeros."""
     size = max(len(accepted), len(received))
     accepted, received = accepted.ljust(size, b"\0"), received.ljust(size, b"\0")

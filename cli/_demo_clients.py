@@ -67,7 +67,10 @@ class Client(MessagingHandler):
         self.link = self.make_link(event)
 
     def on_disconnected(self, event: Any) -> None:
-        """The connection has dropped: proton would attach the link again by itself, but its credit and deliveries are void."""
+        """The connection has dropped: proton would attach the link again by itself, but its credit and deliveries are void.
+
+        Events of the old link may still come, hence the comparisons below.
+        """
         if self.link is not None:
             self.link.free()
             self.link = None
@@ -142,7 +145,8 @@ class Producer(Client):
 
     def on_sendable(self, event: Any) -> None:
         """There is credit."""
-        self._send()
+        if event.link == self.link:
+            self._send()
 
     def _send(self) -> None:
         while self.link.credit > 0 and len(self.unsettled) < WINDOW:
