@@ -257,8 +257,11 @@ class ReplicatedLog:
                 return
             message = checked
         elif isinstance(message, SnapshotChunk):
+            fault = fault_of(message)
             if len(payload) != message.nbytes:
-                self._reject(peer, f"a snapshot chunk of {len(payload)} bytes came where {message.nbytes} were announced")
+                fault = f"a snapshot chunk of {len(payload)} bytes came where {message.nbytes} were announced"
+            if fault:
+                self._reject(peer, fault)
                 return
             self._received = payload
         self._take(self.replica.step(self._clock.seconds(), peer, message))

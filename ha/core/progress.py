@@ -26,9 +26,13 @@ class Pace(StrEnum):
 
 
 class Progress:
-    """One other member, as its primary sees it. Times in seconds of the monotonic clock."""
+    """One other member, as its primary sees it. Times in seconds of the monotonic clock.
+
+    `match_index` counts for commits; `acked_index` is what the member has last said, kept while its link is down, for people.
+    """
 
     __slots__ = (
+        "acked_index",
         "address",
         "answered_round",
         "connected",
@@ -45,7 +49,7 @@ class Progress:
         self.address = address
         self.connected = connected
         self.pace = Pace.PROBE
-        self.match_index = 0
+        self.match_index = self.acked_index = 0
         self.received_index = 0
         self.next_index = next_index
         self.heard_at = now
@@ -76,7 +80,7 @@ class Progress:
         match = min(reply.match_index, log.last_index)
         received = min(max(reply.received_index, match), log.last_index)
         grown = match > self.match_index
-        self.match_index = max(self.match_index, match)
+        self.match_index = self.acked_index = max(self.match_index, match)
         self.received_index = max(self.received_index, received)
         if self.pace is Pace.PROBE or (self.pace is Pace.SNAPSHOT and received >= log.base_index):
             self.pace = Pace.REPLICATE

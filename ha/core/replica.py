@@ -54,7 +54,10 @@ from ha.core.settings import ReplicaSettings
 
 @dataclass(frozen=True, slots=True)
 class PeerStatus:
-    """A primary's view of one other member. Times in seconds; None when not known."""
+    """A primary's view of one other member. Times in seconds; None when not known.
+
+    `match_index` is what the member has last acknowledged to this primary (0: nothing yet), also while its link is down.
+    """
 
     address: str
     role: str
@@ -182,11 +185,11 @@ class Replica:
                     role=log.members.role(each.address),
                     connected=each.connected,
                     progress=each.pace,
-                    match_index=each.match_index,
+                    match_index=each.acked_index,
                     received_index=each.received_index,
-                    lag_batches=log.last_index - each.match_index,
-                    lag_bytes=log.bytes_between(each.match_index, log.last_index),
-                    lag_records=log.records_between(each.match_index, log.last_index),
+                    lag_batches=log.last_index - each.acked_index,
+                    lag_bytes=log.bytes_between(each.acked_index, log.last_index),
+                    lag_records=log.records_between(each.acked_index, log.last_index),
                     round_trip_s=each.round_trip_s,
                     last_heard_s=now - each.heard_at,
                 )

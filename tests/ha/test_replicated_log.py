@@ -1,0 +1,417 @@
+"""The replicated log with real journals: what is committed is applied everywhere, survives kills, and nothing damaged gets in."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from broker.core.records import BatchBuilder
+from broker.disk.durable import RealDisk
+from ha.core.effects import PromotionEnded
+from ha.core.messages import Append, SnapshotChunk
+from ha.core.settings import ReplicaSettings
+from tests.ha.log_cluster import Broker, Machine
+
+LARGE = bytes(70 * 1024)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    made = Machine(tmp_path)
+    yield made
+    made.close()
+
+
+def bodies(broker: Broker) -> list[bytes]:
+    return list(broker.ledger.messages.values())
+
+
+class TestOneMember:
+    """A standalone broker and the local log: the same code with one member."""
+
+    @pytest.fixture
+    def alone(self, tmp_path: Path) -> Iterator[Machine]:
+        made = Machine(tmp_path, ReplicaSettings(standalone=True), checkpoint_bytes=4096)
+        yield made
+        made.close()
+
+    def test_a_standalone_log_serves_by_itself_and_keeps_what_it_committed(self, alone: Machine) -> None:
+        """Through a kill; each start is a new epoch."""
+        broker = alone.start("a", "a")
+        alone.run_until(lambda: broker.log.state == "standalone")
+        alone.write(broker, b"one", b"two")
+        alone.kill("a")
+        again = alone.start("a", "a")
+        alone.run_until(lambda: again.log.state == "standalone")
+        assert bodies(again) == [b"one", b"two"]
+        assert again.log.epoch == 2
+
+    def test_the_broker_is_told_that_it_serves_after_all_that_was_committed_before(self, alone: Machine) -> None:
+        """A client that got in earlier would find queues missing."""
+        broker = alone.start("a", "a")
+        alone.run_until(lambda: broker.log.state == "standalone")
+        alone.write(broker, *(b"%d" % number for number in range(20)))
+        alone.kill("a")
+        again = alone.start("a", "a")
+        alone.run_until(lambda: again.log.may_propose)
+        told = again.ledger.told
+        assert told.index("recovering") < told.index("batches") < told.index("standalone") < told.index("writable")
+        assert "batches" not in told[told.index("standalone") :]
+
+    def test_the_log_is_checkpointed_when_it_has_outgrown_what_is_alive(self, alone: Machine) -> None:
+        """And a start loads the checkpoint, then the batches after it."""
+        broker = alone.start("a", "a")
+        alone.run_until(lambda: broker.log.state == "standalone")
+        for number in range(30):
+            alone.write(broker, b"%03d" % number * 100)
+            builder = BatchBuilder()
+            builder.dequeues_for(1).append(number + 1)
+            alone.run_until(lambda: broker.log.may_propose)
+            broker.log.propose(builder)
+        alone.run_until(lambda: broker.log.journal.figures.checkpoint_index > 0)
+        alone.write(broker, b"after")
+        held = bodies(broker)
+        assert broker.log.status().first_index > 1
+        alone.kill("a")
+        again = alone.start("a", "a")
+        alone.run_until(lambda: again.log.state == "standalone")
+        assert again.ledger.resets == [broker.log.journal.figures.checkpoint_index]
+        assert bodies(again) == held
+
+
+class TestCluster:
+    """Three members."""
+
+    def test_what_the_primary_commits_all_members_apply(self, machine: Machine) -> None:
+        """The same messages in the same order."""
+        a, b, c = machine.cluster("a", "b", "c")
+        machine.write(a, b"one", b"two", b"three")
+        machine.run_until(lambda: machine.level(a, b, c))
+        assert bodies(a) == bodies(b) == bodies(c) == [b"one", b"two", b"three"]
+        assert {members.cluster_id for members in machine.memberships.values()} == {a.log.status().members.cluster_id} != {""}
+
+    def test_a_killed_primary_loses_nothing_that_was_committed_and_catches_up_when_it_returns(self, machine: Machine) -> None:
+        """The whole point."""
+        a, b, c = machine.cluster("a", "b", "c")
+        machine.write(a, *(b"before %d" % number for number in range(50)))
+        held = bodies(a)
+        machine.kill("a")
+        ended = machine.promote("b")
+        assert isinstance(ended, PromotionEnded)
+        assert ended.won
+        assert b.log.state == "active"
+        assert bodies(b) == held
+        machine.write(b, b"after")
+        back = machine.start("a")
+        machine.run_until(lambda: machine.level(back, b, c) and back.log.state == "ready")
+        assert bodies(back) == bodies(c) == [*held, b"after"]
+
+    def test_all_members_killed_at_once_come_back_with_everything(self, machine: Machine) -> None:
+        """A power cut; whoever holds the newest log is elected."""
+        a, _, _ = machine.cluster("a", "b", "c")
+        machine.write(a, *(b"%d" % number for number in range(20)))
+        held = bodies(a)
+        for address in "abc":
+            machine.kill(address)
+        brokers = [machine.start(address) for address in "abc"]
+        assert machine.promote("a").won
+        machine.run_until(lambda: machine.level(*brokers))
+        assert [bodies(each) for each in brokers] == [held] * 3
+
+    def test_a_primary_that_was_cut_off_takes_back_what_nobody_else_has(self, machine: Machine) -> None:
+        """It was never committed, so its listener never heard of it; its journal is cut and filled anew."""
+        a, b, c = machine.cluster("a", "b", "c")
+        machine.write(a, b"shared")
+        machine.isolate("a")
+        a.propose(b"mine alone")
+        assert machine.promote("b").won
+        machine.write(b, b"ours", b"too")
+        for other in "bc":
+            machine.connect("a", other)
+        machine.run_until(lambda: machine.level(a, b, c) and a.log.state == "ready")
+        assert bodies(a) == [b"shared", b"ours", b"too"]
+        machine.kill("a")
+        back = machine.start("a")
+        machine.run_until(lambda: machine.level(back, b))
+        assert bodies(back) == [b"shared", b"ours", b"too"]
+
+    def test_a_reign_that_ends_is_told_before_another_primarys_batches_are(self, machine: Machine) -> None:
+        """Otherwise a producer would be answered for a batch of the same index that is not its own."""
+        a, b, _ = machine.cluster("a", "b", "c")
+        machine.isolate("a")
+        a.propose(b"mine alone")
+        machine.promote("b")
+        machine.write(b, b"ours")
+        at = len(a.ledger.told)
+        for other in "bc":
+            machine.connect("a", other)
+        machine.run_until(lambda: machine.level(a, b))
+        told = [what for what in a.ledger.told[at:] if what in ("joining", "catchup", "ready", "batches")]
+        assert told.index("batches") > 0
+
+    def test_a_planned_switchover_loses_nothing_and_pauses_proposals(self, machine: Machine) -> None:
+        """The candidate is asked; the old primary becomes its backup."""
+        a, b, c = machine.cluster("a", "b", "c")
+        machine.write(a, b"one")
+        ended = machine.promote("b")
+        assert ended.won
+        assert not a.log.may_propose
+        machine.run_until(lambda: [each.log.state for each in (a, b, c)] == ["ready", "active", "ready"])
+        machine.write(b, b"two")
+        machine.run_until(lambda: machine.level(a, b, c))
+        assert bodies(a) == [b"one", b"two"]
+
+    def test_a_refused_promotion_says_why(self, machine: Machine) -> None:
+        """To whoever asked."""
+        machine.cluster("a", "b", "c")
+        machine.kill("a")
+        machine.kill("b")
+        ended = machine.promote("c")
+        assert not ended.won
+        assert "a is not connected; b is not connected" in ended.reason
+
+    def test_members_are_added_and_removed_and_handed_over_to_through_the_log(self, machine: Machine) -> None:
+        """Each request is answered once."""
+        a, b, c = machine.cluster("a", "b", "c")
+        machine.write(a, b"one")
+        d = machine.start("d", "abcd")
+        assert machine.result(a.log.add_member("d")).done
+        machine.run_until(lambda: d.log.status().members.voters == ("a", "b", "c", "d") and machine.level(a, b, c, d))
+        assert not machine.result(a.log.add_member("d")).done
+        assert machine.result(a.log.remove_member("c")).done
+        assert machine.result(b.log.remove_member("c")).reason == "b is not the primary; a is"
+        assert machine.result(a.log.transfer("x")).reason == "x is not another voting member of this cluster"
+        assert machine.result(a.log.transfer("d")).done
+        machine.run_until(lambda: d.log.state == "active")
+        assert bodies(d) == [b"one"]
+        assert machine.memberships["d"].voters == ("a", "b", "d")
+
+
+class TestWindow:
+    """How many batches may be under way."""
+
+    def test_small_batches_overlap_and_large_ones_do_not(self, machine: Machine) -> None:
+        """Under load one batch gathers while the other is under way, and so grows; when idle, four hide each other's latency."""
+        a, b, c = machine.cluster("a", "b", "c")
+        for _ in range(4):
+            assert a.log.may_propose
+            a.propose(b"small")
+        assert not a.log.may_propose
+        at = len(a.ledger.told)
+        machine.run_until(lambda: machine.level(a, b, c))
+        assert "writable" in a.ledger.told[at:]
+        a.propose(LARGE)
+        assert not a.log.may_propose
+        machine.run_until(lambda: a.log.may_propose)
+
+    def test_only_an_active_primary_may_propose(self, machine: Machine) -> None:
+        """Not a backup, and nobody once stopped."""
+        a, b, _ = machine.cluster("a", "b", "c")
+        assert (a.log.may_propose, b.log.may_propose) == (True, False)
+        with pytest.raises(AssertionError, match="takes none"):
+            b.propose(b"x")
+        a.log.stop()
+        a.log.stop()
+        assert not a.log.may_propose
+
+
+class TestCatchUp:
+    """Backups that were away."""
+
+    @pytest.fixture
+    def small(self, tmp_path: Path) -> Iterator[Machine]:
+        settings = ReplicaSettings(max_append_bytes=8 * 1024, max_inflight_bytes=32 * 1024)
+        made = Machine(tmp_path, settings, checkpoint_bytes=48 * 1024)
+        yield made
+        made.close()
+
+    def test_what_is_no_longer_in_memory_is_read_from_the_journal(self, machine: Machine) -> None:
+        """A restarted primary has nothing in memory."""
+        a, b, c = machine.cluster("a", "b", "c")
+        machine.kill("c")
+        machine.write(a, *(b"%d" % number * 50 for number in range(60)))
+        machine.kill("a")
+        machine.run_until(lambda: b.log.state == "joining")
+        machine.kill("b")
+        b = machine.start("b")
+        back = machine.start("c")
+        assert machine.promote("b").won
+        machine.run_until(lambda: machine.level(b, back) and back.log.state == "ready")
+        assert len(bodies(back)) == 60
+        del c
+
+    def test_a_backup_that_needs_what_was_dropped_gets_a_snapshot(self, small: Machine) -> None:
+        """And goes on from there, and can itself be started from it."""
+        a, b, _ = small.cluster("a", "b", "c")
+        small.kill("c")
+        for number in range(60):
+            small.write(a, b"%02d" % number * 1500)
+            builder = BatchBuilder()
+            builder.dequeues_for(1).append(number + 1)
+            small.run_until(lambda: a.log.may_propose)
+            a.log.propose(builder)
+        small.run_until(lambda: a.log.journal.figures.checkpoint_index > 2 and a.log.status().first_index > 2)
+        small.write(a, b"kept", b"too")
+        back = small.start("c")
+        small.run_until(lambda: small.level(a, b, back) and back.log.state == "ready")
+        assert back.ledger.resets
+        assert bodies(back) == bodies(a) == [b"kept", b"too"]
+        small.write(a, b"more")
+        small.run_until(lambda: small.level(a, back))
+        small.kill("c")
+        again = small.start("c")
+        small.run_until(lambda: small.level(a, again) and again.log.state == "ready")
+        assert bodies(again) == [b"kept", b"too", b"more"]
+
+    def test_a_snapshot_larger_than_a_chunk_arrives_whole(self, tmp_path: Path) -> None:
+        """Several chunks, each asked for by the backup."""
+        big = Machine(tmp_path, checkpoint_bytes=1024 * 1024)
+        a, b, _ = big.cluster("a", "b", "c")
+        big.kill("c")
+        for number in range(30):
+            big.write(a, b"%02d" % number * 50_000)
+            builder = BatchBuilder()
+            builder.count(1, 1)
+            big.run_until(lambda: a.log.may_propose)
+            a.log.propose(builder)
+        big.run_until(lambda: a.log.journal.figures.checkpoint_index > 2 or not big.turn())
+        back = big.start("c")
+        big.run_until(lambda: big.level(a, b, back))
+        assert bodies(back) == bodies(a)
+        big.close()
+
+
+class TestBadInput:
+    """Nothing of a message that cannot be right is stored; the link is closed, and the text says what was wrong."""
+
+    def corrupt(self, machine: Machine, address: str) -> tuple[str, Append, bytes]:
+        """The next Append with batches that is under way to this member, taken off the wire."""
+        for wire in machine.wires:
+            if wire[1] == address and isinstance(wire[2], Append) and wire[3]:
+                machine.wires.remove(wire)
+                return wire[0], wire[2], wire[3]
+        raise AssertionError("no batch is under way")
+
+    def test_a_batch_with_a_wrong_checksum_is_refused_and_later_stored_whole(self, machine: Machine) -> None:
+        """One flipped bit, in memory or on the way."""
+        a, b, c = machine.cluster("a", "b", "c")
+        a.propose(b"precious")
+        sender, append, payload = self.corrupt(machine, "b")
+        before = b.log.status().last_index
+        b.log.receive(sender, append, payload[:-1] + bytes([payload[-1] ^ 1]))
+        assert b.log.status().last_index == before
+        assert b.log.bad_batches == 1
+        ((peer, reason),) = b.closed
+        assert peer == "a"
+        assert "checksum" in reason
+        assert f"batch {append.first}" in reason
+        machine.disconnect("a", "b")
+        machine.connect("a", "b")
+        machine.run_until(lambda: machine.level(a, b, c))
+        assert bodies(b) == [b"precious"]
+
+    def test_batches_that_are_not_those_announced_are_refused(self, machine: Machine) -> None:
+        """Fewer, others, torn, or no batches at all."""
+        a, b, _ = machine.cluster("a", "b", "c")
+        a.propose(b"precious")
+        sender, append, payload = self.corrupt(machine, "b")
+        for message, data in (
+            (append, b""),
+            (append, payload[:60]),
+            (append, b"no batch at all, but long enough to be the header of one, as it seems"),
+            (replace(append, last=append.last + 1), payload),
+            (replace(append, prev_index=append.prev_index + 1, first=append.first + 1, last=append.last + 1), payload),
+        ):
+            b.log.receive(sender, message, data)
+        assert b.log.bad_batches == len(b.closed) == 5
+        assert b.log.status().last_index == append.prev_index
+
+    def test_a_chunk_that_is_not_what_it_says_is_refused(self, machine: Machine) -> None:
+        """By its size, or by its place in the snapshot."""
+        a, b, _ = machine.cluster("a", "b", "c")
+        members = a.log.status().members
+        b.log.receive("a", SnapshotChunk(1, 9, 1, members, 0, 10, 10), b"too short")
+        b.log.receive("a", SnapshotChunk(1, 9, 1, members, 8, 10, 10), b"ten bytes!")
+        assert [reason for _, reason in b.closed] == [
+            "a snapshot chunk of 9 bytes came where 10 were announced",
+            "10 bytes at 8 are no part of a snapshot of 10 bytes",
+        ]
+
+    def test_a_damaged_snapshot_is_not_installed_and_is_asked_for_again(self, machine: Machine) -> None:
+        """The whole is checked before any of it counts."""
+        a, b, _ = machine.cluster("a", "b", "c")
+        members = a.log.status().members
+        b.log.receive("a", SnapshotChunk(1, 99, 1, members, 0, 10, 10), b"ten bytes!")
+        machine.write(a, b"still fine")
+        machine.run_until(lambda: machine.level(a, b))
+        assert not b.ledger.resets
+
+
+class FillingDisk(RealDisk):
+    """A disk that can be made full, and be made to fail."""
+
+    def __init__(self) -> None:
+        self.full = False
+        self.broken = False
+
+    def write(self, fd: int, buffers: Sequence[bytes], offset: int) -> int:
+        if self.full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return super().write(fd, buffers, offset)
+
+    def sync(self, fd: int) -> None:
+        if self.broken:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        super().sync(fd)
+
+
+class TestDisk:
+    """A disk that refuses."""
+
+    def test_a_full_disk_stops_proposals_until_there_is_room(self, machine: Machine) -> None:
+        """Nothing is lost, and the broker goes on by itself."""
+        disk = machine.disks["a"] = FillingDisk()
+        (a,) = machine.cluster("a")
+        disk.full = True
+        a.propose(b"waits")
+        machine.run_until(lambda: bool(a.ledger.errors))
+        assert not a.log.may_propose
+        ((text, fatal),) = a.ledger.errors
+        assert not fatal
+        assert "make room" in text
+        disk.full = False
+        machine.run_until(lambda: a.log.may_propose and machine.level(a))
+        assert bodies(a) == [b"waits"]
+
+    def test_a_failed_sync_is_fatal(self, machine: Machine) -> None:
+        """What the disk holds is unknown: the broker must stop, and nothing more counts."""
+        disk = machine.disks["a"] = FillingDisk()
+        (a,) = machine.cluster("a")
+        disk.broken = True
+        a.propose(b"unknown")
+        machine.run_until(lambda: bool(a.ledger.errors))
+        assert a.ledger.errors[0][1]
+        machine.run_for(0.5)
+        assert bodies(a) == []
+        assert not a.log.may_propose
+
+
+def test_the_lag_of_a_silent_backup_grows_and_that_of_a_level_one_is_zero(machine: Machine) -> None:
+    """Silence is the worst lag there is, and not a gap."""
+    a, b, c = machine.cluster("a", "b", "c")
+    machine.disconnect("a", "c")
+    machine.write(a, b"one", b"two")
+    machine.run_for(2.0)
+    lag = a.log.lag()
+    assert (lag["b"].lag_records, lag["b"].lag_bytes, lag["b"].lag_ms, lag["b"].state) == (0, 0, 0.0, "ready")
+    assert lag["c"].lag_records == 2
+    assert lag["c"].lag_bytes > 0
+    assert lag["c"].lag_ms >= 2000
+    assert not lag["c"].connected
+    assert b.log.lag() == {}
+    del c
