@@ -280,6 +280,7 @@ class Engine:
         self.dirty = True
         self.remote_open = False
         self._close_told = False
+        self._deaf = False
         self._refused = 0
         self._early_sessions: list[Any] = []
         self.messages_in = self.messages_out = 0
@@ -388,13 +389,14 @@ class Engine:
             if room <= 0:
                 # Either the tail is closed (an error was met), or the engine must be drained before it takes more.
                 if room < 0 or not self._make_room():
-                    return
+                    break
                 continue
             taken = lib.pn_transport_push(transport, base + position, min(room, size - position))
             if taken <= 0:
-                return
+                break
             position += taken
         self.dirty = True
+        self._deaf = self.alive and (lib.pn_transport_capacity(transport) < 0 or (not self.remote_open and self.finished))
 
     def _make_room(self) -> bool:
         self.drain()
@@ -413,7 +415,8 @@ class Engine:
     @property
     def finished(self) -> bool:
         """Whether this side has said everything: the TCP stream may be ended."""
-        return bool(lib.pn_transport_pending(self.transport) < 0)
+        pending = lib.pn_transport_pending(self.transport)
+        return bool(pending < 0 or (pending == 0 and self._deaf and not self.remote_open))
 
     def take_output(self, max_bytes: int = 1 << 24) -> list[bytes]:
         """All bytes that wait to be written, up to about `max_bytes`."""
@@ -451,6 +454,8 @@ class Engine:
             event = peek(collector)
             if event == NULL:
                 if not touched:
+                    if self._deaf and not self._close_told:
+                        self._undecodable()
                     return
                 self._tell(touched)
                 touched = {}
@@ -601,6 +606,16 @@ class Engine:
         elif kind == lib.PN_TRANSPORT_CLOSED:
             self._told_close("")
         self.dirty = True
+
+    def _undecodable(self) -> None:
+        """Proton stops listening without a word at a frame that makes no sense to it, and at TLS: say it in its place."""
+        text = (
+            "a frame cannot be decoded"
+            if self.remote_open
+            else "this is no AMQP 1.0; if it is TLS: this broker does not speak it"
+        )
+        self._told_close(f"amqp:decode-error: {text}")
+        self.close(Condition("amqp:decode-error", text))
 
     def _told_close(self, reason: str) -> None:
         if not self._close_told:
