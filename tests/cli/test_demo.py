@@ -169,6 +169,11 @@ def test_a_table_puts_below_its_name_what_has_no_room_beside_it() -> None:
     rows = [("lost", "0"), ("page", "/a/path/that/is/long.html")]
     assert table(rows, 80) == "  lost  0\n  page  /a/path/that/is/long.html"
     assert table(rows, 30) == "  lost  0\n  page\n    /a/path/that/is/long.html"
+    assert table([("gap", "12 ms without an accept, 9 ms without a message")], 34).splitlines() == [
+        "  gap",
+        "    12 ms without an accept, 9 ms",
+        "    without a message",
+    ]
 
 
 def test_a_line_of_the_story_is_wrapped_and_a_path_in_it_stays_whole() -> None:
