@@ -46,11 +46,13 @@ def parse_moment(text: str, now_ms: int) -> int:
 
 
 def step_for(span_ms: int, *, at_most: int, multiple_of: int) -> int:
-    """The shortest round step that cuts the span into `at_most` pieces and is a multiple of `multiple_of` ms."""
-    for step in ROUND_STEPS:
-        if step >= multiple_of and step % multiple_of == 0 and span_ms <= step * at_most:
-            return step
-    return -(-span_ms // (at_most * multiple_of)) * multiple_of
+    """The shortest round step that cuts the span into `at_most` pieces and is a multiple of `multiple_of` ms.
+
+    Where no round step of about that length is (sampling every 7 s), it is not round.
+    """
+    shortest = max(multiple_of, -(-span_ms // at_most))
+    fitting = (step for step in ROUND_STEPS if shortest <= step <= 10 * shortest and step % multiple_of == 0)
+    return next(fitting, -(-shortest // multiple_of) * multiple_of)
 
 
 def window_for(span_ms: int) -> int:

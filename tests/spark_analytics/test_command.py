@@ -1,0 +1,122 @@
+"""qpid-lag for a person who errs: one line, what to do, the right exit code, and Spark not even started."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from cli.qpid_lag import main
+from spark_analytics.errors import Refused
+from spark_analytics.jobs import spans
+from spark_analytics.session import java_version
+
+
+def run(*arguments: str) -> Result:
+    """The command, in this process."""
+    return CliRunner().invoke(main, arguments)
+
+
+def test_help_does_not_load_spark() -> None:
+    code = (
+        "import sys; from cli.qpid_lag import main; main(['--help'], standalone_mode=False); sys.exit('pyspark' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "summarise" in done.stdout
+
+
+def test_a_folder_that_is_not_there_an_empty_one_and_a_bad_window_are_refused_before_spark_starts(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text("{}\n")
+    (tmp_path / "empty").mkdir()
+    cases = {
+        ("--input", str(tmp_path / "none")): "there is no folder",
+        ("--input", str(tmp_path / "empty")): "holds no telemetry yet",
+        ("--input", str(tmp_path), "--window", "7s"): "try 10s, 1m or 1h",
+        ("--input", str(tmp_path), "--since", "yesterday"): "is no time",
+        ("--input", str(tmp_path), "--output", str(tmp_path / "no" / "p.html")): "make it first",
+    }
+    for arguments, sentence in cases.items():
+        result = run("summarise", *arguments)
+        assert result.exit_code == 1, arguments
+        assert sentence in result.stderr
+        assert result.stderr.count("\n") == 1
+        assert "Traceback" not in result.output
+
+
+def test_a_wrong_option_is_a_question_of_usage() -> None:
+    assert run("summarise").exit_code == 2
+    assert run("summarise", "--input", ".", "--objective-ms", "-1").exit_code == 2
+    assert run("summarise", "--input", ".", "--format", "xml").exit_code == 2
+
+
+def test_files_that_are_still_being_written_are_spoken_of(tmp_path: Path) -> None:
+    (tmp_path / ".b.000000000000001.part").write_text("{}\n")
+    assert "1 unfinished file(s)" in run("summarise", "--input", str(tmp_path)).stderr
+
+
+@pytest.mark.parametrize("release, major", [("17.0.21", 17), ("21", 21), ("1.8.0_402", 8)])
+def test_the_version_of_java_is_read_without_starting_it(tmp_path: Path, release: str, major: int) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "java").write_text("")
+    (tmp_path / "release").write_text(f'IMPLEMENTOR="x"\nJAVA_VERSION="{release}"\n')
+    if major >= 17:
+        assert java_version({"JAVA_HOME": str(tmp_path)}) == major
+    else:
+        with pytest.raises(Refused, match="is Java 8: install one"):
+            java_version({"JAVA_HOME": str(tmp_path)})
+
+
+def test_a_missing_java_is_said_with_what_to_install(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="no java on the PATH: install one"):
+        java_version({"PATH": str(tmp_path)})
+    with pytest.raises(Refused, match="has no bin/java"):
+        java_version({"JAVA_HOME": str(tmp_path)})
+
+
+def test_the_story_is_the_same_for_the_same_seed_and_never_written_over_something(tmp_path: Path) -> None:
+    asked = ("demo-data", "--seconds", "120", "--queues", "2", "--start", "2026-01-05T08:00:00Z", "--output")
+    first, second = run(*asked, str(tmp_path / "a")), run(*asked, str(tmp_path / "b"))
+    assert first.exit_code == second.exit_code == 0
+    assert "a truthful summary finds" in first.output
+    bytes_of = [sorted((path.name, path.read_bytes()) for path in (tmp_path / name).iterdir()) for name in "ab"]
+    assert bytes_of[0] == bytes_of[1]
+    again = run(*asked, str(tmp_path / "a"))
+    assert (again.exit_code, "is not empty" in again.stderr) == (1, True)
+
+
+def test_a_summary_is_printed_and_the_page_appears_whole(story: tuple[Path, dict[str, object]], tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "cli.qpid_lag", "summarise", "--input", str(story[0]), "--format", "json"]
+    done = subprocess.run(
+        [*command, "--output", str(tmp_path / "p.html")], capture_output=True, text=True, check=False, timeout=240
+    )
+    assert (done.returncode, done.stderr) == (0, ""), "not a word of Spark's on the terminal"
+    assert len(json.loads(done.stdout)["failovers"]) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["p.html"]
+
+
+@pytest.mark.parametrize("text, ms", [("10s", 10_000), ("1m", 60_000), ("2h", 7_200_000), ("1d", 86_400_000)])
+def test_lengths_are_read(text: str, ms: int) -> None:
+    assert spans.parse_length(text) == ms
+
+
+def test_moments_are_read_in_utc_unless_they_say_otherwise() -> None:
+    assert spans.parse_moment("2026-01-05T08:00:00", 0) == 1_767_600_000_000
+    assert spans.parse_moment("2026-01-05T09:00:00+01:00", 0) == 1_767_600_000_000
+    assert spans.parse_moment("15m", 1_000_000) == 100_000
+    assert spans.parse_moment("now", 7) == 7
+
+
+def test_more_windows_than_anybody_can_use_are_refused() -> None:
+    with pytest.raises(Refused, match="choose a longer --window"):
+        spans.check_count(400 * spans.DAY, 10_000)
+
+
+def test_steps_are_round_and_few() -> None:
+    assert spans.step_for(600_000, at_most=360, multiple_of=1000) == 2000
+    assert spans.step_for(600_000, at_most=120, multiple_of=2000) == 10_000
+    assert spans.step_for(60_000, at_most=360, multiple_of=7000) == 7000
