@@ -106,7 +106,7 @@ function hover(node, width, description) {
   });
 }
 function timeAxis(node, width, y, top) {
-  const { ticks, step } = tickTimes(from, to, Math.max(3, Math.floor((width - left()) / 75)));
+  const { ticks, step } = tickTimes(from, to, Math.max(5, Math.floor((width - left()) / 75)));
   ticks.forEach((t) => {
     const x = xOf(t, width);
     svg("line", { x1: x, x2: x, y1: top, y2: y, class: "gridline" }, node);
@@ -158,7 +158,7 @@ function drawLag() {
   for (let power = low; power <= high; power++) {
     const y = yOf(10 ** power);
     svg("line", { x1: left(), x2: width - right, y1: y, y2: y, class: "gridline" }, node);
-    svg("text", { x: left() - 8, y: y + 4, "text-anchor": "end", class: "axis" }, node, power === 5 ? "100 s" : duration(10 ** power));
+    if (power > low) svg("text", { x: left() - 8, y: y + 4, "text-anchor": "end", class: "axis" }, node, power === 5 ? "100 s" : duration(10 ** power));
   }
   svg("text", { x: left() - 8, y: bottom, "text-anchor": "end", class: "axis" }, node, "0");
   const defs = svg("defs", {}, node);
@@ -241,7 +241,7 @@ function drawHeat() {
     });
   });
   g.fillStyle = soft; g.font = "11px system-ui, 'DejaVu Sans', sans-serif"; g.textAlign = "center";
-  const { ticks, step } = tickTimes(from, to, Math.max(3, Math.floor((width - left()) / 75)));
+  const { ticks, step } = tickTimes(from, to, Math.max(5, Math.floor((width - left()) / 75)));
   ticks.forEach((t) => g.fillText(label(t, step), xOf(t, width), bottom + 12));
   g.strokeStyle = ink; g.lineWidth = 1;
   report.failovers.forEach((f) => {
