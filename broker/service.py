@@ -385,9 +385,12 @@ class Broker:
         fault = fault_of(exchange.definition["kind"], key, arguments)
         if fault:
             raise Condition("amqp:invalid-field", f"the filter of this subscription cannot be: {fault}")
+        for name, value in arguments.items():
+            if not isinstance(value, str | int | float | None):
+                raise Condition("amqp:invalid-field", f"the filter compares {name!r} with what is no text, number or boolean")
         if len(self.nodes.queues) >= limits.MAX_QUEUES:
             raise Condition("amqp:resource-limit-exceeded", f"this broker has {limits.MAX_QUEUES} queues, its limit")
-        name = f"{exchange.name}_{uuid.uuid4()}"
+        name = f"{exchange.name[:50]}_{uuid.uuid4()}"  # a name that was as long as may be would have no room for more
         attributes = {"replicate": "none", "autoDelete": True, "exclusive": True}
         local = self.ledgers[LOCAL]
         _, create = self.nodes.plan_queue(name, str(uuid.uuid4()), attributes)

@@ -36,6 +36,8 @@ def decode(data: bytes) -> Request:
         properties: dict[Any, Any] = message.properties or {}
         body = message.body
         correlation_id = message.correlation_id if message.correlation_id is not None else message.id
+        if isinstance(correlation_id, memoryview):
+            correlation_id = bytes(correlation_id)  # proton shows its own memory, which goes with the message
         reply_to = message.reply_to
     except (ProtonException, ValueError, TypeError, KeyError, RecursionError) as error:
         raise BadRequest(f"this is not an AMQP message: {error}") from None

@@ -232,8 +232,20 @@ def test_a_subscription_to_a_headers_exchange_takes_its_arguments_from_the_filte
         for colour in ("red", "blue"):
             client.send(producer, colour, properties={"colour": colour})
         assert client.bodies(link) == ["red"]
-        wrong = client.receiver("amq.match", filters={name: proton.Described(name, {"x-match": "some"})})
-        assert condition(wrong) == "amqp:invalid-field"
+        unfits: list[Any] = [{"x-match": "some"}, {"colour": b"red"}]
+        for unfit in unfits:
+            wrong = client.receiver("amq.match", filters={name: proton.Described(name, unfit)})
+            assert condition(wrong) == "amqp:invalid-field"
+
+
+def test_an_exchange_of_the_longest_name_can_be_subscribed_to() -> None:
+    with bench() as b:
+        client = b.client()
+        name = "ä" * (limits.MAX_NAME_BYTES // 2)
+        assert client.request("CREATE", "exchange", name, {"exchangeType": "fanout"})[0] == 201
+        link = client.receiver(name)
+        client.send(client.sender(name), "one")
+        assert client.bodies(link) == ["one"]
 
 
 def test_a_subscription_that_is_gone_before_its_queue_is_made_leaves_none() -> None:

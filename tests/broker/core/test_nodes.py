@@ -158,6 +158,15 @@ def test_a_hidden_object_may_go_first() -> None:
     assert not two.nodes.queues
 
 
+def test_a_queue_that_is_deleted_leaves_hidden_exchanges_too() -> None:
+    two = Two()
+    two.apply(LOCAL, exchange("n", uuid="lx"), queue("q", "none"), bind("lx", "u-q"))
+    two.apply(CLUSTER, exchange("n"))
+    two.apply(LOCAL, delete("queue", "u-q"))
+    two.apply(CLUSTER, delete("exchange", "x-n"))
+    assert (two.nodes.exchanges["n"].uuid, len(two.nodes.exchanges["n"].routing)) == ("lx", 0)
+
+
 def test_a_local_binding_waits_for_what_the_other_log_has_yet_to_say() -> None:
     two = Two()
     two.apply(LOCAL, bind("x-x", "u-q", "k"), bind("x-x", "u-q", "other"), unbind("x-x", "u-q", "other"))

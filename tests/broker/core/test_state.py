@@ -199,6 +199,16 @@ def test_a_snapshot_of_much_comes_in_many_batches(monkeypatch: pytest.MonkeyPatc
     assert contents(rebuilt(state)) == contents(state)
 
 
+def test_an_empty_queue_goes_on_counting_behind_a_snapshot() -> None:
+    """A sequence that came twice would let the end of one message take the other off."""
+    state = state_of(queue("q"))
+    builder = BatchBuilder()
+    builder.messages_for(1, 1).extend([b"one", b"two"])
+    builder.dequeues_for(1).extend([1, 2])
+    state.apply(Batch.parse(builder.seal(1, 2, 0)))
+    assert rebuilt(state).messages[1].fifo.next_seq == 3
+
+
 def test_a_delivery_count_beyond_one_record_survives_a_snapshot() -> None:
     state = state_of(queue("q"))
     state.apply(batch(2, enqueue=[(1, 1, [b"one", b"two", b"three"])]))
