@@ -177,7 +177,6 @@ class Demo:
 
     def _make_page(self) -> tuple[Path | None, str]:
         """The page of the replication lag, or why there is none. Brokers complete their telemetry when they stop."""
-        cluster = json.loads(ask(["qpid-ha", "query", "--format", "json", "-b", self.cluster.url]))["clusterId"]
         telemetry = self.cluster.telemetry
         if self.keep:
             telemetry = copy_telemetry(telemetry, self.folder / "telemetry-so-far")
@@ -187,7 +186,7 @@ class Demo:
         page = PAGE.absolute()
         try:
             page.parent.mkdir(parents=True, exist_ok=True)
-            words = ["qpid-lag", "summarise", "--cluster", cluster, "--input", str(telemetry), "--output", str(page)]
+            words = ["qpid-lag", "summarise", "--input", str(telemetry), "--output", str(page)]
             ask(words, timeout_s=SPARK_TIMEOUT_S)
         except OSError as error:
             return None, f"{page}: {error.strerror}"
