@@ -1,9 +1,11 @@
 """The newest batches of a log, in memory: for applying them, and for the backups that are nearly level.
 
-Life of a batch here: `put` when it is proposed or received, looked up by index, dropped from the front once it is no longer needed (applied and durable, as
-`trim` is told) and the cache holds more than its bound; or from the back, when the log is truncated.
+Life of a batch here: `put` when it is proposed or received, looked up by index, dropped from the front once it is no longer
+needed (applied and durable, as `trim` is told) and the cache holds more than its bound; or from the back, when the log is
+truncated.
 
-Invariant: what it holds is consecutive; a batch that is not yet needed no more is never dropped, so the bound may be exceeded by what is under way.
+Invariant: what it holds is consecutive; a batch that is still needed is never dropped, so the bound may be exceeded by what is
+under way.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """What waits to be sent to each member, in the order in which the core wanted it sent.
 
-Almost everything leaves at once. When the bytes of a message must be read from disk first, what comes after it for the same member waits behind it.
+Almost everything leaves at once. When the bytes of a message must be read from disk first, what comes after it for the same
+member waits behind it.
 
-Life of an item: `send` or `send_later` puts it at the end of its member's line; it leaves when all before it have left; `clear` drops the line, when the
-link is lost, and whatever is still being read for it.
+Life of an item: `send` or `send_later` puts it at the end of its member's line; it leaves when all before it have left; `clear`
+drops the line, when the link is lost, and whatever is still being read for it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """When each batch was proposed, and so how old the oldest one is that a backup has not acknowledged.
 
-Life: `proposed` notes each batch's time. The newest are kept one by one, older ones one a second, so that hours of a backup's absence cost
-little; beyond that, an age is at least what is known.
+Life: `proposed` notes each batch's time. The newest are kept one by one, older ones one a second, so that hours of a backup's
+absence cost little; beyond that, an age is at least what is known.
 
 Invariant: an age is never overstated by more than a second, and 0 exactly when nothing waits.
 """
@@ -21,7 +21,7 @@ _COARSE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far one member is behind, as the primary knows it. `lag_ms` is the age of the oldest batch that it has not acknowledged."""
+    """How far one member is behind, as its primary knows. `lag_ms` is the age of the oldest batch not acknowledged by it."""
 
     address: str
     connected: bool

@@ -1,15 +1,16 @@
 """A replicated log: a Replica (ha.core), a Journal (broker.disk) and links to the other members, as one CommitLog.
 
-Life of a batch on a primary: `propose` seals it with the next index; the same bytes go to the journal and to each backup; when the core says Commit, it is
-parsed and handed to the listener. On a backup: it comes in an Append, is checked, goes to the journal, is acknowledged when synced, and
-handed to the listener when the primary says that it is committed. In both cases the order of the core's effects is kept: what it
-wants saved is saved before what it wants sent leaves.
+Life of a batch on a primary: `propose` seals it with the next index; the same bytes go to the journal and to each backup; when
+the core says Commit, it is parsed and handed to the listener. On a backup: it comes in an Append, is checked, goes to the
+journal, is acknowledged when synced, and handed to the listener when the primary says that it is committed. In both cases the
+order of the core's effects is kept: what it wants saved is saved before what it wants sent leaves.
 
-What the listener is told comes in order too: a state is told only after everything committed before it was applied. A long log is applied in
-slices, so that a broker which replays stays responsive.
+What the listener is told comes in order too: a state is told only after everything committed before it was applied. A long log is
+applied in slices, so that a broker which replays stays responsive.
 
-Invariants: the listener is never called from within `propose`; bytes that fail their checksum never reach core, journal or listener; a batch is in
-memory until it is applied here and durable here; at most one checkpoint is written, and one received, at a time.
+Invariants: the listener is never called from within `propose`; bytes that fail their checksum never reach core, journal or
+listener; a batch is in memory until it is applied here and durable here; at most one checkpoint is written, and one received, at
+a time.
 """
 
 from __future__ import annotations
@@ -17,29 +18,29 @@ from __future__ import annotations
 import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, assert_never
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from broker.commit_log import LogListener
-from broker.core.records import BadBatch, Batch, BatchBuilder, Kind, parse_header, split
+from broker.core.records import BadBatch, Batch, BatchBuilder, parse_header
 from broker.disk.checkpoint import Checkpoint
 from broker.disk.durable import StorageError
-from broker.disk.journal import Journal
 from broker.disk.store import Store
 from ha.batch_cache import BatchCache
 from ha.core import effects as do
 from ha.core.effects import Effect, MembershipEnded, PromotionEnded, State, TransferEnded
-from ha.core.log import Log
-from ha.core.membership import BadMembership, Membership
-from ha.core.messages import Append, Entry, Message, Position, SnapshotChunk, fault_of
+from ha.core.membership import Membership
+from ha.core.messages import Append, Message, Position, SnapshotChunk
 from ha.core.replica import Replica, ReplicaStatus
 from ha.core.settings import MIB, ReplicaSettings
 from ha.outbox import Outbox
 from ha.progress_clock import Lag, ProgressClock
+from ha.received import BadMessage, check_chunk, checked_append, stored_log
 from ha.snapshots import Snapshots
 
 _log = Logger(namespace="ha")
@@ -53,8 +54,8 @@ class Peers(Protocol):
     """The links to the other members, by address. Calls return at once and never raise."""
 
     def send(self, peer: str, message: Message, batches: Sequence[bytes]) -> None:
-        """Send a message, and beside it these batches (Append), or the one chunk of bytes (SnapshotChunk). In order; dropped when the
-        peer is not connected."""
+        """Send a message, and beside it these batches (Append), or the one chunk of bytes (SnapshotChunk). In order; dropped when
+        the peer is not connected."""
 
     def set_members(self, members: Membership) -> None:
         """Keep links to these members, and to no others."""
@@ -99,8 +100,11 @@ class ReplicatedLog:
         on_members: Callable[[Membership], None] = lambda members: None,
         checkpoint_bytes: int = CHECKPOINT_BYTES,
     ) -> None:
-        """Open the log `name` of the store; blocks while it is read. `members` are those of a log that does not know better. `wall` gives
-        seconds since 1970; `in_thread` runs a function in another thread. DamagedStore, StorageError."""
+        """Open the log `name` of the store; blocks while it is read.
+
+        `members` are those of a store that knows of none. `wall` gives seconds since 1970; `in_thread` runs a function in
+        another thread. DamagedStore, StorageError, BadBatch.
+        """
         self.name = name
         self.me = me
         self._clock = clock
@@ -113,7 +117,7 @@ class ReplicatedLog:
         self.journal, found = store.journal(name, call_in_reactor=call_in_reactor, on_error=self._storage_error)
         for note in found.notes:
             _log.warn("{name} log: {note}", name=name, note=note)
-        log = self._rebuild_log(members, found.checkpoint, found.entries)
+        log = stored_log(self.journal, members, found.checkpoint, found.entries)
         self.replica = Replica(
             me,
             settings,
@@ -139,7 +143,8 @@ class ReplicatedLog:
         self._disk_refuses = False
         self._was_writable = False
         self._stopped = False
-        self._received: bytes | list[bytes] = b""
+        self._received: list[bytes] = []
+        self._received_first = 0
         self._outbox = Outbox(self._peers)
         self._snapshots = Snapshots(self.journal, store.data_dir / name, in_thread, self._outbox)
         self._progress = ProgressClock()
@@ -151,25 +156,6 @@ class ReplicatedLog:
         self._ticker = LoopingCall(self._tick)
         self._ticker.clock = clock
         self._heartbeat_s = settings.heartbeat_s
-
-    def _rebuild_log(self, members: Membership, checkpoint: Checkpoint | None, entries: Sequence[object]) -> Log:
-        log = Log(members)
-        if checkpoint is not None:
-            log = Log(Membership.from_dict(checkpoint.members), checkpoint.index, checkpoint.epoch)
-        for found in entries:
-            index, epoch, nbytes, n_records, flags = found  # type: ignore[misc]
-            if index > log.base_index:
-                changed = self._members_in(self.journal.read(index, index, 1)[0]) if flags else None
-                log.append(Entry(index, epoch, nbytes, changed, n_records))
-        return log
-
-    @staticmethod
-    def _members_in(data: bytes) -> Membership | None:
-        batch = Batch.parse(data, verified=True)
-        for run in batch.runs:
-            if run.kind is Kind.MEMBERS:
-                return Membership.from_dict(batch.json(run))
-        return None
 
     # ---- CommitLog
 
@@ -222,7 +208,7 @@ class ReplicatedLog:
         if checkpoint is not None:
             self._load(checkpoint)
         self._take(self.replica.start(self._clock.seconds()))
-        self._ticker.start(self._heartbeat_s / 2, now=False)
+        self._ticker.start(self._heartbeat_s / 2, now=False).addErrback(self._broken)
 
     def _load(self, checkpoint: Checkpoint) -> None:
         batches = (Batch.parse(data, verified=True) for data in Checkpoint.read(checkpoint.path))
@@ -251,48 +237,22 @@ class ReplicatedLog:
         """A message came; `payload` is what stood beside it: whole batches end to end, or a chunk of a snapshot."""
         if self._stopped:
             return
-        if isinstance(message, Append):
-            checked = self._checked(peer, message, payload)
-            if checked is None:
-                return
-            message = checked
-        elif isinstance(message, SnapshotChunk):
-            fault = fault_of(message)
-            if len(payload) != message.nbytes:
-                fault = f"a snapshot chunk of {len(payload)} bytes came where {message.nbytes} were announced"
-            if fault:
-                self._reject(peer, fault)
-                return
-            self._received = payload
-        self._take(self.replica.step(self._clock.seconds(), peer, message))
-
-    def _checked(self, peer: str, append: Append, payload: bytes) -> Append | None:
-        """The Append with its entries, its batches kept at hand; None when they are not what they should be."""
         try:
-            batches = list(split(payload)) if payload else []
-            entries = []
-            for data in batches:
-                header = parse_header(data)
-                members = self._members_in(data) if header.holds_members else None
-                entries.append(Entry(header.index, header.epoch, header.length, members, header.n_records))
-        except (BadBatch, BadMembership) as error:
-            self._reject(peer, str(error))
-            return None
-        filled = Append(
-            append.epoch, append.round, append.prev_index, append.prev_epoch, append.first, append.last, append.commit_index, tuple(entries)
-        )
-        fault = fault_of(filled)
-        if fault:
-            self._reject(peer, fault)
-            return None
-        self._received = batches
-        self._received_first = append.first
-        return filled
-
-    def _reject(self, peer: str, fault: str) -> None:
-        self.bad_batches += 1
-        _log.error("nothing of a message from {peer} was stored: {fault}", peer=peer, fault=fault)
-        self._peers.close(peer, fault)
+            match message:
+                case Append():
+                    message, self._received = checked_append(message, payload)
+                    self._received_first = message.first
+                case SnapshotChunk():
+                    check_chunk(message, payload)
+                    self._received = [payload]
+                case _:
+                    pass
+        except BadMessage as error:
+            self.bad_batches += 1
+            _log.error("nothing of a message from {peer} was stored: {error}", peer=peer, error=str(error))
+            self._peers.close(peer, str(error))
+            return
+        self._take(self.replica.step(self._clock.seconds(), peer, message))
 
     def _tick(self) -> None:
         self._take(self.replica.tick(self._clock.seconds()))
@@ -390,15 +350,23 @@ class ReplicatedLog:
                 self._store_chunk(chunk)
             case do.InstallSnapshot(index, epoch, _):
                 self._install(index, epoch)
-            case do.StateChanged(state, epoch, primary):
-                self._state_changed(state, epoch, primary)
-            case do.WritableChanged():
-                pass
             case do.ProposeMembers(members):
                 self._members_due = members
             case do.MembershipChanged(members):
                 self._on_members(members)
                 self._peers.set_members(members)
+            case do.StateChanged(state, epoch, primary):
+                self._state_changed(state, epoch, primary)
+            case do.WritableChanged():
+                pass  # asked for by `may_propose` after each list of effects
+            case PromotionEnded() | TransferEnded() | MembershipEnded():
+                self._answer(effect)
+            case _:
+                assert_never(effect)
+
+    def _answer(self, effect: PromotionEnded | TransferEnded | MembershipEnded) -> None:
+        """A request has come to its end."""
+        match effect:
             case PromotionEnded(request_id):
                 self._end(self._requests.pop(request_id), effect)
             case TransferEnded(candidate):
@@ -406,6 +374,8 @@ class ReplicatedLog:
                     self._end(ended, effect)
             case MembershipEnded(request_id):
                 self._end(self._changes.pop(request_id), effect)
+            case _:
+                assert_never(effect)
 
     def _end(self, ended: Deferred[Any], effect: Any) -> None:
         """Fire outside of the effects, and after the states that came before it were told."""
@@ -424,7 +394,6 @@ class ReplicatedLog:
 
     def _store(self, first: int, last: int) -> None:
         if first not in self._cache:
-            assert isinstance(self._received, list)
             for index in range(first, last + 1):
                 self._cache.put(index, self._received[index - self._received_first])
         batches = self._cache.span(first, last)
@@ -438,6 +407,11 @@ class ReplicatedLog:
             _log.info("the disk takes writes again ({name} log)", name=self.name)
         if not self._stopped:
             self._take(self.replica.stored(self._clock.seconds(), index, epoch))
+
+    def _broken(self, failure: Failure) -> None:
+        """Our own bug, met while time passed: a log whose clock stands still must not go on as if it did not."""
+        _log.failure("the {name} log cannot go on", failure=failure, name=self.name)
+        self._storage_error(f"the {self.name} log cannot go on: {failure.getErrorMessage()}", True)
 
     def _storage_error(self, text: str, fatal: bool) -> None:
         self._disk_refuses = True
@@ -469,8 +443,8 @@ class ReplicatedLog:
     def _unreadable(self, peer: str, error: Exception) -> None:
         """A backup needs batches that cannot be read: damaged, or released meanwhile. A new checkpoint covers them."""
         _log.error("batches for {peer} cannot be read: {error}; it gets a snapshot instead", peer=peer, error=str(error))
-        self._begin_checkpoint()
-        self._peers.close(peer, "it is sent a snapshot")
+        self._begin_checkpoint(keep=False)
+        self._peers.close(peer, "batches for it cannot be read, so it is sent a snapshot when it comes back")
 
     def _send_snapshot(self, peer: str, epoch: int, index: int, offset: int) -> None:
         if self.journal.checkpoint is None:
@@ -482,8 +456,8 @@ class ReplicatedLog:
     # ---- snapshots and checkpoints
 
     def _store_chunk(self, chunk: SnapshotChunk) -> None:
-        assert isinstance(self._received, bytes)
-        self._snapshots.store(chunk, self._received).addCallbacks(self._chunk_stored, self._chunk_failed, callbackArgs=(chunk,), errbackArgs=(chunk,))
+        stored = self._snapshots.store(chunk, self._received[0])
+        stored.addCallbacks(self._chunk_stored, self._chunk_failed, callbackArgs=(chunk,), errbackArgs=(chunk,))
 
     def _chunk_stored(self, checkpoint: Checkpoint | None, chunk: SnapshotChunk) -> None:
         if self._stopped:
@@ -492,10 +466,11 @@ class ReplicatedLog:
         if checkpoint is None:
             self._take(self.replica.chunk_stored(now, chunk.index))
         else:
-            self._take(self.replica.snapshot_stored(now, checkpoint.index, checkpoint.epoch, Membership.from_dict(checkpoint.members)))
+            members = Membership.from_dict(checkpoint.members)
+            self._take(self.replica.snapshot_stored(now, checkpoint.index, checkpoint.epoch, members))
 
-    def _chunk_failed(self, failure: object, chunk: SnapshotChunk) -> None:
-        _log.error("the snapshot of batch {index} cannot be kept: {why}", index=chunk.index, why=str(getattr(failure, "value", failure)))
+    def _chunk_failed(self, failure: Failure, chunk: SnapshotChunk) -> None:
+        _log.error("the snapshot of batch {index} cannot be kept: {why}", index=chunk.index, why=failure.getErrorMessage())
         if not self._stopped:
             self._take(self.replica.snapshot_failed(self._clock.seconds(), chunk.index))
 
@@ -516,7 +491,8 @@ class ReplicatedLog:
         if grown > self._checkpoint_bytes and grown > self._listener.live_bytes():
             self._begin_checkpoint()
 
-    def _begin_checkpoint(self) -> None:
+    def _begin_checkpoint(self, *, keep: bool = True) -> None:
+        """Write a checkpoint of what is applied now; `keep` spares what backups that are a little behind still need."""
         index = self._applied
         epoch = self.replica.log.epoch_at(index)
         if self._snapshots.writing or epoch is None or index == 0:
@@ -525,7 +501,8 @@ class ReplicatedLog:
         builders = self._listener.snapshot()
         batches = (builder.seal(epoch, index, stamp) for builder in builders)
         members = self.replica.log.members_at(index).to_dict()
-        self._snapshots.write(index, epoch, members, batches, self._keep_from(index), self._checkpointed)
+        keep_from = self._keep_from(index) if keep else index + 1
+        self._snapshots.write(index, epoch, members, batches, keep_from, self._checkpointed)
 
     def _keep_from(self, index: int) -> int:
         """Keep what a connected backup that is a little behind still needs, rather than send it a snapshot."""
@@ -564,7 +541,11 @@ class ReplicatedLog:
             self._state = state
             self._listener.on_state(str(state), epoch, primary)
         if self._applied < self._committed:
-            batches = self._next_batches()
+            try:
+                batches = self._next_batches()
+            except (BadBatch, LookupError) as error:
+                self._storage_error(f"a committed batch cannot be read back: {error}", True)
+                return
             self._applied = batches[-1].header.index
             self._listener.on_committed(batches)
             if self._cache.nbytes > self._cache.max_bytes:
@@ -591,7 +572,8 @@ class ReplicatedLog:
             assert found is not None
         else:
             found = self.journal.read(first, last, APPLY_SLICE_BYTES)
-            assert found, f"batch {first} is committed, but neither in memory nor on disk"
+            if not found:
+                raise LookupError(f"batch {first} is neither in memory nor on disk")
         return [Batch.parse(data, verified=True) for data in found]
 
     def _tell_writable(self) -> None:

@@ -1,8 +1,9 @@
 """Checkpoints being written, sent to backups that are too far behind, and received.
 
-Life of a checkpoint here: `write` has it written in a thread from what was alive at one index; `send` gives a chunk of the newest one to a backup that asks, as
-often as it asks; on the backup `store` takes the chunks, and with the last one the whole is verified and put in place, ready for
-the core to install. A backup that asks before there is any checkpoint waits for the one that is being written.
+Life of a checkpoint here: `write` has it written in a thread from what was alive at one index; `send` gives a chunk of the newest
+one to a backup that asks, as often as it asks; on the backup `store` takes the chunks, and with the last one the whole is
+verified and put in place, ready for the core to install. A backup that asks before there is any checkpoint waits for the one that
+is being written.
 
 Invariants: one is written and one is received at a time; nothing of a received one counts before all of it was verified.
 """
@@ -30,7 +31,9 @@ CHUNK_BYTES = MIB
 class Snapshots:
     """See the module."""
 
-    def __init__(self, journal: Journal, folder: Path, in_thread: Callable[[Callable[[], Any]], Deferred[Any]], outbox: Outbox) -> None:
+    def __init__(
+        self, journal: Journal, folder: Path, in_thread: Callable[[Callable[[], Any]], Deferred[Any]], outbox: Outbox
+    ) -> None:
         self.received: Checkpoint | None = None
         self.writing = False
         self._journal = journal
@@ -82,7 +85,9 @@ class Snapshots:
             offset = 0
 
         def failed(peer: str, error: Exception) -> None:
-            _log.warn("a chunk of a checkpoint for {peer} could not be read: {error}; it will ask again", peer=peer, error=str(error))
+            _log.warn(
+                "a chunk of a checkpoint for {peer} could not be read: {error}; it will ask again", peer=peer, error=str(error)
+            )
 
         nbytes = min(CHUNK_BYTES, checkpoint.nbytes - offset)
         chunk = SnapshotChunk(
@@ -94,7 +99,7 @@ class Snapshots:
     # ---- receiving
 
     def store(self, chunk: SnapshotChunk, data: bytes) -> Deferred[Checkpoint | None]:
-        """Keep a chunk; fires with the checkpoint when it was the last one and the whole is right. Chunks are kept in their order."""
+        """Keep a chunk, in the order of these calls; fires with the checkpoint when it was the last one and all is right."""
         stored: Deferred[Checkpoint | None] = Deferred()
 
         def begin(_: object) -> Deferred[Any]:

@@ -26,7 +26,7 @@ from ha.core.messages import Message
 from ha.core.settings import ReplicaSettings
 from ha.replicated_log import ReplicatedLog
 
-PATIENCE_S = 30.0
+PATIENCE_S = 20.0
 QUEUE = 1
 ONE = "one"
 

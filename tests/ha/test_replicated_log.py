@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from broker.core.records import BatchBuilder
+from broker.disk import segments
 from broker.disk.durable import RealDisk
 from ha.core.effects import PromotionEnded
 from ha.core.messages import Append, SnapshotChunk
@@ -350,6 +351,59 @@ class TestBadInput:
         machine.write(a, b"still fine")
         machine.run_until(lambda: machine.level(a, b))
         assert not b.ledger.resets
+
+
+def rot(machine: Machine, address: str) -> None:
+    """One bit flips in every batch that lies in a broker's segments."""
+    for _, path in segments.listed(machine.folder / address / "cluster"):
+        data = bytearray(path.read_bytes())
+        at = data.find(b"USB1")
+        while at >= 0:
+            data[at + 30] ^= 1
+            at = data.find(b"USB1", at + 1)
+        with path.open("r+b") as file:
+            file.write(data)
+
+
+class TestRot:
+    """Batches that were whole on disk when the broker started, and are not when they are read."""
+
+    def test_a_committed_batch_that_cannot_be_read_stops_the_broker(self, machine: Machine) -> None:
+        """It must not go on as if it had applied it; its next start finds the damage and has it fetched from the others."""
+        a, _, _ = machine.cluster("a", "b", "c")
+        machine.write(a, b"one", b"two")
+        machine.kill("a")
+        a = machine.start("a", connect=False)
+        rot(machine, "a")
+        assert machine.promote("b").won
+        for other in "bc":
+            machine.connect("a", other)
+        machine.run_until(lambda: bool(a.ledger.errors))
+        ((text, fatal),) = a.ledger.errors
+        assert fatal
+        assert "a committed batch cannot be read back" in text
+        assert "is damaged at byte" in text
+        assert bodies(a) == []
+
+    def test_a_backup_that_needs_a_rotten_batch_gets_a_snapshot_instead(self, machine: Machine) -> None:
+        """What the batches did is alive in the primary's memory; a checkpoint of it brings the backup level."""
+        a, b, _ = machine.cluster("a", "b", "c")
+        machine.kill("c")
+        machine.write(a, b"one", b"two")
+        machine.kill("a")
+        machine.kill("b")
+        a, b = machine.start("a"), machine.start("b")
+        assert machine.promote("a").won
+        machine.run_until(lambda: machine.level(a, b))
+        rot(machine, "a")
+        c = machine.start("c")
+        machine.run_until(lambda: bool(a.closed))
+        machine.run_until(lambda: a.log.status().first_index > 2)
+        machine.disconnect("a", "c")
+        machine.connect("a", "c")
+        machine.run_until(lambda: machine.level(a, b, c))
+        assert bodies(c) == [b"one", b"two"]
+        assert c.ledger.resets
 
 
 class FillingDisk(RealDisk):

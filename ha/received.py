@@ -1,0 +1,66 @@
+"""Batches as the core sees them: from the journal at a start, and from a message that has come in.
+
+A message that carries batches is looked at whole before any of it counts: each batch against its checksum, then their indexes and
+epochs against the message's header. Only then does the core step it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from broker.core.records import BadBatch, Batch, Kind, parse_header, split
+from broker.disk.checkpoint import Checkpoint
+from broker.disk.journal import Entry as Stored
+from broker.disk.journal import Journal
+from ha.core.log import Log
+from ha.core.membership import BadMembership, Membership
+from ha.core.messages import Append, Entry, SnapshotChunk, fault_of
+
+
+class BadMessage(ValueError):
+    """A member has sent something that cannot be right; the text says what."""
+
+
+def stored_log(journal: Journal, members: Membership, checkpoint: Checkpoint | None, entries: Sequence[Stored]) -> Log:
+    """The log that a journal's recovery has found. `members` are those of a store that knows of none. BadBatch."""
+    log = Log(members)
+    if checkpoint is not None:
+        log = Log(Membership.from_dict(checkpoint.members), checkpoint.index, checkpoint.epoch)
+    for stored in entries:
+        changed = members_in(journal.read(stored.index, stored.index, 1)[0]) if stored.flags else None
+        log.append(Entry(stored.index, stored.epoch, stored.nbytes, changed, stored.n_records))
+    return log
+
+
+def members_in(batch: bytes) -> Membership | None:
+    """The membership that a verified batch carries, if it does. BadBatch, BadMembership."""
+    parsed = Batch.parse(batch, verified=True)
+    return next((Membership.from_dict(parsed.json(run)) for run in parsed.runs if run.kind is Kind.MEMBERS), None)
+
+
+def checked_append(append: Append, payload: bytes) -> tuple[Append, list[bytes]]:
+    """The message with its entries filled in, and its batches. BadMessage."""
+    try:
+        batches = list(split(payload))
+        entries = []
+        for batch in batches:
+            header = parse_header(batch)
+            members = members_in(batch) if header.holds_members else None
+            entries.append(Entry(header.index, header.epoch, header.length, members, header.n_records))
+    except (BadBatch, BadMembership) as error:
+        raise BadMessage(str(error)) from None
+    filled = replace(append, entries=tuple(entries))
+    fault = fault_of(filled)
+    if fault:
+        raise BadMessage(fault)
+    return filled, batches
+
+
+def check_chunk(chunk: SnapshotChunk, payload: bytes) -> None:
+    """BadMessage when the bytes are not what the message says."""
+    fault = fault_of(chunk)
+    if len(payload) != chunk.nbytes:
+        fault = f"a snapshot chunk of {len(payload)} bytes came where {chunk.nbytes} were announced"
+    if fault:
+        raise BadMessage(fault)

@@ -1,0 +1,53 @@
+"""The cache of recent batches, against a plain dictionary."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ha.batch_cache import BatchCache
+
+ACTIONS = st.one_of(
+    st.tuples(st.just("put"), st.integers(0, 40)),
+    st.tuples(st.just("truncate"), st.integers(1, 30)),
+    st.tuples(st.just("trim"), st.integers(1, 30)),
+    st.tuples(st.just("clear"), st.integers(1, 30)),
+)
+
+
+@given(st.lists(ACTIONS, max_size=40), st.integers(0, 30), st.integers(0, 30))
+def test_a_cache_holds_what_a_dictionary_would(actions: list[tuple[str, int]], first: int, last: int) -> None:
+    """A batch under a wrong index would be sent, and stored, as another one."""
+    cache, plain, following = BatchCache(1, max_bytes=60), dict[int, bytes](), 1
+    for name, number in actions:
+        match name:
+            case "put":
+                plain[following] = bytes(number)
+                cache.put(following, plain[following])
+                following += 1
+            case "truncate" if number <= following:
+                cache.truncate(number)
+                plain = {index: batch for index, batch in plain.items() if index < number}
+                following = number
+            case "trim":
+                cache.trim(number)
+                for index in sorted(plain):
+                    if index < number and sum(map(len, plain.values())) > 60:
+                        del plain[index]
+            case "clear":
+                cache.clear(number)
+                plain, following = {}, number
+    assert cache.nbytes == sum(map(len, plain.values()))
+    assert [index for index in range(60) if index in cache] == sorted(plain)
+    assert all(cache[index] == batch for index, batch in plain.items())
+    wanted = range(first, last + 1)
+    if first <= last:
+        held = all(index in plain for index in wanted)
+        assert cache.span(first, last) == ([plain[index] for index in wanted] if held else None)
+
+
+def test_a_gap_is_our_own_bug() -> None:
+    """It would shift every batch after it."""
+    with pytest.raises(AssertionError, match="batch 3 put after 0"):
+        BatchCache(1).put(3, b"")
