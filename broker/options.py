@@ -136,7 +136,8 @@ def markdown(options: Iterable[Option]) -> str:
     for option in options:
         flags = ", ".join(f"`{flag}`" for flag in option.flags)
         default = f"`{option.default_text}`" if option.default_text else ""
-        lines.append(f"| {flags} `{_cell(option.metavar)}` | `{option.environment[0]}` | {default} | {_cell(option.help)} |".replace("  ", " "))
+        cells = (f"{flags} `{_cell(option.metavar)}`", f"`{option.environment[0]}`", default, _cell(option.help))
+        lines.append(f"| {' | '.join(cells)} |".replace("  ", " "))
     return "\n".join(lines) + "\n"
 
 

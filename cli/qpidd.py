@@ -1,7 +1,8 @@
 """`qpidd`: the broker, standalone or a member of a cluster.
 
-Life of the process: read the settings, take the port, lock the store, replay the logs, serve until SIGTERM or SIGINT, then stop in order: clients are
-told, the journal is synced, the store marked clean. Whatever keeps it from starting is one line on stderr and exit status 1 (2: usage).
+Life of the process: read the settings, take the port, lock the store, replay the logs, serve until SIGTERM or SIGINT, then
+stop in order: clients are told, the journal is synced, the store marked clean. Whatever keeps it from starting is one line on
+stderr and exit status 1 (2: usage).
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ def _with_options(function: Callable[..., Any]) -> Callable[..., Any]:
     table: list[Option] = [*broker_settings.OPTIONS, *ha_settings.OPTIONS, CONFIG]
     for option in reversed(table):
         shown = f" [default: {option.default_text}]" if option.default_text else ""
-        function = click.option(*option.flags, option.field, metavar=option.metavar, default=None, help=option.help + shown)(function)
+        function = click.option(*option.flags, option.field, metavar=option.metavar, default=None, help=option.help + shown)(
+            function
+        )
     return function
 
 

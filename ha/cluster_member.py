@@ -1,10 +1,11 @@
 """This broker as a member of its cluster: the cluster's log, the links to the others, and what management may ask of them.
 
-Life: the store says which members the cluster has, or else `--ha-brokers-url` does; links are tried; the log goes from joining to catchup
-to ready; `PROMOTE` makes it ask for votes, and once it is active it writes its reign into the log, where every member keeps the history.
+Life: the store says which members the cluster has, or else `--ha-brokers-url` does; links are tried; the log goes from
+joining to catchup to ready; `PROMOTE` makes it ask for votes, and once it is active it writes its reign into the log, where
+every member keeps the history.
 
-Invariants: management never decides who is primary, it only asks the log to ask; the cluster's id that the store holds is the one said
-to every other member.
+Invariants: management never decides who is primary, it only asks the log to ask; the cluster's id that the store holds is the
+one said to every other member.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ Answer = tuple[int, str, dict[str, Any]]
 class ClusterStore(Protocol):
     """What of the store the member needs."""
 
-    cluster_id: str
+    @property
+    def cluster_id(self) -> str:
+        """The cluster's id, "" until it is known."""
 
     def adopt_cluster(self, cluster_id: str) -> None:
         """Belong to this cluster, durably."""
@@ -131,7 +134,10 @@ class ClusterMember:
         if state == was and primary == was_primary:
             return
         _log.info(
-            "{state} in epoch {epoch}{where}", state=state, epoch=epoch, where=f", primary {primary}" if primary and primary != self.me else ""
+            "{state} in epoch {epoch}{where}",
+            state=state,
+            epoch=epoch,
+            where=f", primary {primary}" if primary and primary != self.me else "",
         )
         self._event("role", epoch=epoch, from_=was, to=state, detail=primary)
         if was == "catchup" and state == "ready":

@@ -1,8 +1,9 @@
 """How far each backup is behind, taken once an interval and handed to telemetry.
 
-On a primary: a row per backup for the whole log, and one per backup and replicated queue; on a backup, its own view of the whole log. A
-queue's lag is what the batches that a backup has not acknowledged hold for it. A backup so far behind that its batches are no longer in
-memory has the whole log's row alone: its queues' share is not known without reading the disk, and a sample must not do that.
+On a primary: a row per backup for the whole log, and one per backup and replicated queue; on a backup, its own view of the
+whole log. A queue's lag is what the batches that a backup has not acknowledged hold for it. A backup so far behind that its
+batches are no longer in memory has the whole log's row alone: its queues' share is not known without reading the disk, and a
+sample must not do that.
 """
 
 from __future__ import annotations
@@ -25,7 +26,13 @@ class LagReporter:
     """Samples every `interval_ms`. `wall` gives seconds since 1970."""
 
     def __init__(
-        self, clock: IReactorTime, broker: Broker, log: ReplicatedLog, me: str, telemetry: TelemetryWriter, wall: Callable[[], float]
+        self,
+        clock: IReactorTime,
+        broker: Broker,
+        log: ReplicatedLog,
+        me: str,
+        telemetry: TelemetryWriter,
+        wall: Callable[[], float],
     ) -> None:
         self._clock = clock
         self._broker = broker

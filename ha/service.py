@@ -1,14 +1,17 @@
 """A broker process put together: store, logs, links to the other members, listening port.
 
-Life: `run` takes the port first (so that a second broker on it fails before it touches anything), then the store; it replays the local log and, in a
-cluster, joins: links to every member are tried until one is, or knows, the primary. Nothing here makes this broker primary: `PROMOTE`
-does, asked for by a resource manager or a person. SIGTERM and SIGINT stop everything in order.
+Life: `run` locks the store and takes the port, so that nothing of another broker is touched; it replays
+the local log and, in a cluster, joins: links to every member are tried until one is, or knows, the primary. Nothing here
+makes this broker primary: `PROMOTE` does, asked for by a resource manager or a person. SIGTERM and SIGINT stop everything in
+order.
 
-Invariants: each log has its own journal in the one store; the cluster's id, once learned, is written to the store before this broker acts on it.
+Invariants: each log has its own journal in the one store; the cluster's id, once learned, is written to the store before this
+broker acts on it.
 """
 
 from __future__ import annotations
 
+import gc
 import sys
 import time
 from datetime import UTC, datetime
@@ -45,6 +48,7 @@ from ha.settings import HaSettings, own_address
 
 _log = Logger(namespace="qpidd")
 _STOP_S = 5.0
+_COLLECT_AFTER = 50_000
 
 
 class CannotStart(Exception):
@@ -129,7 +133,8 @@ class Process:
         if self.store.cluster_id and not set(self.ha.members) & set(log.replica.members.addresses):
             raise CannotStart(
                 f"the store in {self.settings.data_dir} belongs to cluster {self.store.cluster_id} of "
-                f"{', '.join(log.replica.members.addresses)}, and --ha-brokers-url names none of them: give another --data-dir, or the right URL"
+                f"{', '.join(log.replica.members.addresses)}, and --ha-brokers-url names none of them: give another --data-dir, "
+                "or the right URL"
             )
         member.log = log
         self.member = member
@@ -137,7 +142,13 @@ class Process:
             self.lag = LagReporter(self.reactor, self.broker, log, me, telemetry, time.time)
 
     def _open_log(
-        self, name: str, me: str, replica: ReplicaSettings, members: Membership, peers: Peers | None = None, member: ClusterMember | None = None
+        self,
+        name: str,
+        me: str,
+        replica: ReplicaSettings,
+        members: Membership,
+        peers: Peers | None = None,
+        member: ClusterMember | None = None,
     ) -> ReplicatedLog:
         log = ReplicatedLog(
             self.store,
@@ -199,6 +210,9 @@ def run(reactor: Any, settings: BrokerSettings, ha: HaSettings) -> int:
     if settings.exposed:
         _log.warn("this broker listens beyond loopback and asks nobody for credentials: keep its network closed to others")
     print(f"Listening on TCP/TCP6 port {process.port}", file=sys.stderr, flush=True)
+    # What is there now stays; what comes is mostly messages, which are in no cycles.
+    gc.freeze()
+    gc.set_threshold(_COLLECT_AFTER)
     reactor.run()
     return process.status
 

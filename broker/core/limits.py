@@ -20,7 +20,9 @@ MAX_MESSAGE_BYTES = 16 * MIB
 """Largest encoded message by default: announced on attach, and a larger one is refused with amqp:link:message-size-exceeded."""
 
 MAX_CONNECTIONS = 10_000
-"""Connections at a time by default; one more client is closed with amqp:resource-limit-exceeded. (Open files may set a lower bound.)"""
+"""Connections at a time by default; one more client is closed with amqp:resource-limit-exceeded. (Open files may set a lower
+bound.)
+"""
 
 SPARE_CONNECTIONS = 64
 """Sockets beyond that, for administrators, other members, and telling clients that they are too many. More are closed at once."""

@@ -29,7 +29,9 @@ class BrokerFactory(Factory):
     def buildProtocol(self, addr: IAddress | None) -> BrokerConnection | None:
         """A connection for an accepted socket; None ends it."""
         where: Any = addr
-        return self.broker.new_connection(f"{where.host}:{where.port}" if where is not None and hasattr(where, "port") else "unknown")
+        return self.broker.new_connection(
+            f"{where.host}:{where.port}" if where is not None and hasattr(where, "port") else "unknown"
+        )
 
 
 def listen(reactor: IReactorTCP, broker: Broker, port: int, interface: str) -> IListeningPort:
@@ -38,4 +40,6 @@ def listen(reactor: IReactorTCP, broker: Broker, port: int, interface: str) -> I
         return reactor.listenTCP(port, BrokerFactory(broker), backlog=_BACKLOG, interface=interface)
     except CannotListenError as error:
         why = error.socketError.strerror if isinstance(error.socketError, OSError) else str(error.socketError)
-        raise CannotListen(f"cannot listen on {interface}:{port}: {why}; choose another --port or --interface, or stop what uses it") from None
+        raise CannotListen(
+            f"cannot listen on {interface}:{port}: {why}; choose another --port or --interface, or stop what uses it"
+        ) from None

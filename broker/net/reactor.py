@@ -1,7 +1,7 @@
 """The reactor that every daemon runs on: epoll, with timers that follow the monotonic clock.
 
-Twisted's reactors take their time from the wall clock: a step of that clock fires a three-second timer after one second, or never. Detection
-times and leases must not depend on it.
+Twisted's reactors take their time from the wall clock: a step of that clock fires a three-second timer after one second, or
+never. Detection times and leases must not depend on it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What the members of a cluster say to each other, as AMQP messages: one message each, whole batches in it.
 
-A message is one AMQP data section (part 3.2.6) that holds the length of a JSON head, the head (kind and fields of an `ha.core.messages`
-message), and the bytes that travel beside it: batches end to end, or a chunk of a snapshot. Heads are small and few, one a batch; the
-batches are never looked into here.
+A message is one AMQP data section (part 3.2.6) that holds the length of a JSON head, the head (kind and fields of an
+`ha.core.messages` message), and the bytes that travel beside it: batches end to end, or a chunk of a snapshot. Heads are
+small and few, one a batch; the batches are never looked into here.
 """
 
 from __future__ import annotations

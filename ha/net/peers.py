@@ -1,13 +1,14 @@
 """Links to the other members, and discovery: every member keeps one connection open to each other one, and sends over its own.
 
-Life of a link: it tries its address, waits a little longer after each failure (`_DELAYS_S`), and says in its Open who it is and to which cluster it
-belongs; once its sending link has credit the member counts as connected; when the connection ends it is disconnected, and the link tries again.
-What the other side sends comes in over the connection that it opened (`IncomingPeer`); that it has come is a reason to try our own
-at once. A joining broker therefore finds the primary wherever it is: whichever of its addresses answers tells it.
+Life of a link: it tries its address, waits a little longer after each failure (`_DELAYS_S`), and says in its Open who it is
+and to which cluster it belongs; once its sending link has credit the member counts as connected; when the connection ends it
+is disconnected, and the link tries again. What the other side sends comes in over the connection that it opened
+(`IncomingPeer`); that it has come is a reason to try our own at once. A joining broker therefore finds the primary wherever
+it is: whichever of its addresses answers tells it.
 
-Invariants: messages to a member leave in order over one connection, or not at all; nothing is kept for a member that is not connected; a link
-that does not read holds back at most `limits.PEER_BUFFER_BYTES` before it is dropped and started anew; a link on which nothing is heard for
-`silence_s`, though heartbeats are due, is dropped and started anew too (AMQP part 2.4.5).
+Invariants: messages to a member leave in order over one connection, or not at all; nothing is kept for a member that is not
+connected; a link that does not read holds back at most `limits.PEER_BUFFER_BYTES` before it is dropped and started anew; a
+link on which nothing is heard for `silence_s`, though heartbeats are due, is dropped and started anew too (AMQP part 2.4.5).
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ _DELAYS_S = (0.02, 0.05, 0.1, 0.2, 0.4, 0.5)
 _CONNECT_TIMEOUT_S = 3
 PEER_ADDRESS = "$ha"
 TICK_S = 0.2
-"""Often enough for proton to send heartbeats in time: after a quarter of the other side's `silence_s`, which is 1 at the least."""
+"""Often enough for proton to send heartbeats in time: after a quarter of the other side's `silence_s`, which is 1 at the
+least.
+"""
 
 
 class PeerEvents:
@@ -313,7 +316,12 @@ class Peers:
 
     def open_properties(self) -> dict[str, str]:
         """What this broker says of itself to a member."""
-        return {"product": "understudy", "qpid.ha-peer": self.me, "qpid.ha-cluster": self._cluster_id(), "qpid.ha-broker": self.broker_id}
+        return {
+            "product": "understudy",
+            "qpid.ha-peer": self.me,
+            "qpid.ha-cluster": self._cluster_id(),
+            "qpid.ha-broker": self.broker_id,
+        }
 
     # ---- ha.replicated_log.Peers
 
@@ -357,10 +365,14 @@ class Peers:
         """A member opened a link to us: take it, or say why not."""
         theirs, ours = str(connection.properties.get("qpid.ha-cluster") or ""), self._cluster_id()
         if theirs and ours and theirs != ours:
-            return f"{connection.peer} belongs to cluster {theirs}, this broker to cluster {ours}; check --ha-brokers-url and the data folder"
+            return (
+                f"{connection.peer} belongs to cluster {theirs}, this broker to cluster {ours}; check --ha-brokers-url and the "
+                "data folder"
+            )
         known = connection.peer in self._members().addresses
         if not known and not (theirs and ours):
-            return f"{connection.peer} is not among the members {', '.join(self._members().addresses)}; add it with qpid-ha add-broker"
+            members = ", ".join(self._members().addresses)
+            return f"{connection.peer} is not among the members {members}; add it with qpid-ha add-broker"
         connection.engine.max_message_bytes = limits.PEER_MESSAGE_BYTES
         connection.idle_timeout_s = self.silence_s
         peer = IncomingPeer(self, connection)

@@ -1,7 +1,8 @@
 """`make bench`: throughput and latency of a real cluster on this machine, beside a calibration of the machine itself.
 
-Three brokers, fdatasync on, level all, 1 KiB messages, a load generator in C++ on Qpid Proton (tests/bench/load.cpp; g++ and libqpid-proton-cpp12-dev, which
-`apt-get install` brings). Figures move with the machine: compare ratios, and the calibration first. Options: `--messages N`, `--scenario NAME`.
+Three brokers, fdatasync on, level all, 1 KiB messages, a load generator in C++ on Qpid Proton (tests/bench/load.cpp; g++ and
+libqpid-proton-cpp12-dev, which `apt-get install` brings). Figures move with the machine: compare ratios, and the calibration
+first. Options: `--messages N`, `--scenario NAME`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from tests.system import harness
 HERE = Path(__file__).parent
 KIB = 1024
 WINDOW = "1000"
+Scenario = Callable[[str, harness.Cluster, str, int], None]
 
 
 def main() -> int:
@@ -129,7 +132,9 @@ def _run(commands: list[list[str]]) -> list[dict[str, Any]]:
     return [json.loads(output.strip().splitlines()[-1]) for output in outputs]
 
 
-def _pairs(name: str, brokers: harness.Cluster, load: str, messages: int, pairs: int, window: str, *, receive: bool = True) -> None:
+def _pairs(
+    name: str, brokers: harness.Cluster, load: str, messages: int, pairs: int, window: str, *, receive: bool = True
+) -> None:
     primary = brokers.brokers[0]
     queues = [f"q{number}" for number in range(pairs)]
     for queue in queues:
@@ -149,11 +154,27 @@ def _pairs(name: str, brokers: harness.Cluster, load: str, messages: int, pairs:
     print(f"{name:<34}{rate:>12,.0f}{p50:>9.2f}{p99:>9.2f}{used[0]:>16.1f}{statistics.mean(used[1:]):>15.1f}", flush=True)
 
 
-SCENARIOS: dict[str, Any] = {
-    "one producer, one consumer": lambda *known: _pairs(*known, 1, WINDOW),
-    "ten producers, ten consumers": lambda *known: _pairs(*known, 10, WINDOW),
-    "one producer alone": lambda *known: _pairs(*known, 1, WINDOW, receive=False),
-    "a window of one message": lambda name, brokers, load, messages: _pairs(name, brokers, load, messages // 100, 1, "1"),
+def _one_to_one(name: str, brokers: harness.Cluster, load: str, messages: int) -> None:
+    _pairs(name, brokers, load, messages, 1, WINDOW)
+
+
+def _ten_to_ten(name: str, brokers: harness.Cluster, load: str, messages: int) -> None:
+    _pairs(name, brokers, load, messages, 10, WINDOW)
+
+
+def _producer_alone(name: str, brokers: harness.Cluster, load: str, messages: int) -> None:
+    _pairs(name, brokers, load, messages, 1, WINDOW, receive=False)
+
+
+def _one_at_a_time(name: str, brokers: harness.Cluster, load: str, messages: int) -> None:
+    _pairs(name, brokers, load, messages // 100, 1, "1")
+
+
+SCENARIOS: dict[str, Scenario] = {
+    "one producer, one consumer": _one_to_one,
+    "ten producers, ten consumers": _ten_to_ten,
+    "one producer alone": _producer_alone,
+    "a window of one message": _one_at_a_time,
 }
 
 
