@@ -187,7 +187,7 @@ class Broker:
             if connection.admin:
                 self._close_queue_links(connection, Condition("amqp:not-allowed", f"this broker is a backup now{where}"))
             elif connection.opened and not connection.peer:
-                connection.force_close(f"this broker is a backup now{where}")
+                connection.cut_off()
         for node in self.nodes.queues.values():
             if node.messages is not None:
                 node.messages.fifo.release_all()
@@ -680,7 +680,7 @@ class Broker:
         if self._ticker.running:
             self._ticker.stop()
         for connection in list(self.connections.values()):
-            connection.force_close("this broker is shutting down")
+            connection.cut_off()
         if self._dispatch_call is not None and self._dispatch_call.active():
             self._dispatch_call.cancel()
         for ledger in self.ledgers.values():

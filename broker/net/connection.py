@@ -139,12 +139,14 @@ class BrokerConnection(TwistedProtocol):
             assert self.transport is not None
             self.transport.abortConnection()  # type: ignore[attr-defined]
 
-    def force_close(self, text: str) -> None:
-        """Tell the client to go elsewhere, then drop it."""
+    def cut_off(self) -> None:
+        """This broker serves no more: write what is due, then end the TCP connection without a Close, as a crash would.
+
+        That is the one end after which every client goes on to its next address at once (docs/adr/0007).
+        """
         if self._gone:
             return
         self._end_links()
-        self.engine.close(Condition("amqp:connection:forced", text))
         self._paused = False
         self.flush()
         if not self._gone:

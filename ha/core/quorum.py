@@ -12,9 +12,9 @@ def held_by_majority(indexes: Iterable[int]) -> int:
 
 
 class Tally:
-    """The votes of one election round. A voter's first answer counts; answers of strangers do not.
+    """The votes of one election round. A grant stands; answers of strangers do not count.
 
-    A provisional vote counts only when every voter has granted (see `election.py`).
+    A refusal may become a grant when the voter is asked again: it may have heard the old primary a moment longer. A provisional vote counts only when every voter has granted (see `election.py`).
     """
 
     __slots__ = ("_voters", "granted", "provisional", "refused")
@@ -27,14 +27,13 @@ class Tally:
 
     def count(self, voter: str, granted: bool, *, provisional: bool = False, reason: str = "") -> None:
         """Note a voter's answer."""
-        if voter not in self._voters or voter in self.granted or voter in self.provisional or voter in self.refused:
+        if voter not in self._voters or voter in self.granted or voter in self.provisional:
             return
         if not granted:
             self.refused[voter] = reason
-        elif provisional:
-            self.provisional.add(voter)
-        else:
-            self.granted.add(voter)
+            return
+        self.refused.pop(voter, None)
+        (self.provisional if provisional else self.granted).add(voter)
 
     @property
     def needed(self) -> int:
@@ -50,6 +49,11 @@ class Tally:
     def lost(self) -> bool:
         """Whether it cannot be won any more."""
         return bool(self.refused) and len(self._voters) - len(self.refused) - len(self.provisional) < self.needed
+
+    @property
+    def unconvinced(self) -> list[str]:
+        """The voters that have not granted, sorted: those to ask again."""
+        return sorted(self._voters - self.granted - self.provisional)
 
     @property
     def silent(self) -> list[str]:

@@ -297,7 +297,7 @@ class Replica:
         self._member.connected.add(peer)
         if isinstance(self._role, Primary):
             self._role.connected(now, peer)
-        elif self._campaign is not None and peer in self._campaign.tally.silent:
+        elif self._campaign is not None and peer in self._campaign.tally.unconvinced:
             self._ask_one(peer, self._campaign)
         return self._done(now)
 
@@ -501,7 +501,7 @@ class Replica:
 
     def _ask(self, now: float, campaign: Campaign) -> None:
         campaign.asked_at = now
-        for voter in campaign.tally.silent:
+        for voter in campaign.tally.unconvinced:
             self._ask_one(voter, campaign)
 
     def _ask_one(self, voter: str, campaign: Campaign) -> None:

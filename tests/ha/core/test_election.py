@@ -114,6 +114,18 @@ def test_a_silent_primary_holds_its_backups_only_for_its_lease() -> None:
     assert cluster.states() == {"a": "ready", "b": "active", "c": "ready"}
 
 
+def test_a_voter_that_sees_the_primary_die_a_moment_later_is_asked_again() -> None:
+    """Two sockets do not break at the same instant: the promotion must not wait for its deadline because of that."""
+    cluster = led("a", "b", "c")
+    cluster["a"].crash()
+    cluster.disconnect("a", "b")
+    cluster.promote("b")
+    assert cluster.states() == {"b": "joining", "c": "ready"}
+    cluster.disconnect("a", "c")
+    cluster.pass_time(2 * SMALL.heartbeat_s)
+    assert cluster.states() == {"b": "active", "c": "ready"}
+
+
 def test_a_broker_that_is_behind_loses_and_is_told_whose_log_is_newer() -> None:
     """§5.4.1: whatever the resource manager believes."""
     cluster = led("a", "b", "c")

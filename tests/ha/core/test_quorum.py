@@ -25,11 +25,21 @@ def test_a_vote_counts_once_and_a_stranger_never() -> None:
     assert not tally.won
     assert not tally.lost
     assert tally.silent == ["b", "c"]
-    tally.count("b", False, reason="no")
     tally.count("b", True)
-    assert not tally.won
-    tally.count("c", True)
+    tally.count("b", False, reason="changed its mind")
+    assert tally.won, "a grant stands"
+
+
+def test_a_refusal_may_become_a_grant_when_the_voter_is_asked_again() -> None:
+    """Else a promotion would wait for its deadline because one voter saw the primary die a moment after the others."""
+    tally = Tally("abc")
+    tally.count("a", True)
+    tally.count("b", False, reason="hears the primary")
+    assert tally.unconvinced == ["b", "c"]
+    assert tally.silent == ["c"]
+    tally.count("b", True)
     assert tally.won
+    assert tally.refused == {}
 
 
 def test_a_round_is_lost_when_a_majority_cannot_be_reached() -> None:
