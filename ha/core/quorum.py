@@ -14,7 +14,8 @@ def held_by_majority(indexes: Iterable[int]) -> int:
 class Tally:
     """The votes of one election round. A grant stands; answers of strangers do not count.
 
-    A refusal may become a grant when the voter is asked again: it may have heard the old primary a moment longer. A provisional vote counts only when every voter has granted (see `election.py`).
+    A refusal may become a grant when the voter is asked again: it may have heard the old primary a moment longer. A provisional
+    vote counts only when every voter has granted (see `election.py`).
     """
 
     __slots__ = ("_voters", "granted", "provisional", "refused")

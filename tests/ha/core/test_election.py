@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ha.core.effects import PromotionEnded, SaveHardState, Send, StateChanged
-from ha.core.messages import Position, PreVote, Vote, VoteReply
+from ha.core.messages import Append, Position, PreVote, Vote, VoteReply
 from ha.core.settings import ReplicaSettings
 from tests.ha.core.cluster import SMALL, Cluster
 
@@ -124,6 +124,21 @@ def test_a_voter_that_sees_the_primary_die_a_moment_later_is_asked_again() -> No
     cluster.disconnect("a", "c")
     cluster.pass_time(2 * SMALL.heartbeat_s)
     assert cluster.states() == {"b": "active", "c": "ready"}
+
+
+def test_a_voter_that_heard_the_primary_a_moment_longer_is_asked_again() -> None:
+    """A silent primary's last heartbeats do not reach all at once; the promotion must not fail for that moment."""
+    cluster = led("a", "b", "c")
+    cluster["a"].replica = None
+    cluster.tick(0.5)
+    cluster["c"].receive("a", Append(1, 9, 1, 1, 2, 1, 1))
+    cluster.wires.clear()
+    cluster.tick(0.6)
+    assert cluster.states() == {"b": "joining", "c": "ready"}
+    cluster.promote("b")
+    assert not cluster["b"].ends(PromotionEnded)
+    cluster.pass_time(0.6)
+    assert last_promotion(cluster, "b").won
 
 
 def test_a_broker_that_is_behind_loses_and_is_told_whose_log_is_newer() -> None:
