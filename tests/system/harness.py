@@ -1,0 +1,284 @@
+"""Real broker processes on loopback, for tests that kill them.
+
+Life of a `Cluster`: free ports are taken, brokers started with stores below one folder, waited for by asking them, killed and restarted at will; leaving the
+context stops every process that it started, by its id. Nothing sleeps in hope: `eventually` asks until the answer is right or a deadline has passed,
+and then says what the last answer was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from proton import Message, ProtonException, symbol
+from proton.utils import BlockingConnection, SyncRequestResponse
+
+T = TypeVar("T")
+ROOT = Path(__file__).parents[2]
+START_S = 60.0
+"""How long to wait for what takes a moment on a machine that has nothing else to do; it matters only when a test fails."""
+_SIGNS_OF_A_FAULT = ("Traceback", "Unhandled", "AssertionError", "critical")
+
+
+class Refused(Exception):
+    """A management request got this status and text."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(f"{status} {text}")
+        self.status = status
+
+
+def eventually(ask: Callable[[], T], wanted: Callable[[T], bool], what: str, timeout_s: float = START_S) -> T:
+    """Ask until the answer is wanted. AssertionError with the last answer when that does not happen in time."""
+    deadline = time.monotonic() + timeout_s
+    answer: Any = "nothing"
+    while time.monotonic() < deadline:
+        try:
+            answer = ask()
+            if wanted(answer):
+                return answer
+        except (ProtonException, OSError, Refused) as error:
+            answer = error
+        time.sleep(0.02)
+    raise AssertionError(f"{what} did not happen within {timeout_s} s; last answer: {answer!r}")
+
+
+def free_ports(count: int) -> list[int]:
+    """Free ports of loopback, none that an outgoing connection could be given while its broker is dead."""
+    end = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    found: list[int] = []
+    for port in random.sample(range(10_000, max(end, 20_000)), 200):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            found.append(port)
+        if len(found) == count:
+            return found
+    raise AssertionError(f"there are not {count} free ports on 127.0.0.1")
+
+
+def environment() -> dict[str, str]:
+    """Ours, without what would change a broker's options."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("QPID_")}
+    return own | {"PYTHONPATH": str(ROOT)}
+
+
+def spawn(log_file: Path, module: str, *words: str) -> subprocess.Popen[bytes]:
+    """One of our commands as a process that writes to `log_file` and does not outlive the thread that starts it, not even when that is killed."""
+    setpriv = shutil.which("setpriv")
+    tied = [setpriv, "--pdeathsig", "KILL"] if setpriv else []
+    with log_file.open("ab") as log:
+        return subprocess.Popen(
+            [*tied, sys.executable, "-m", module, *words],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=ROOT,
+            env=environment(),
+        )
+
+
+def admin(address: str, timeout_s: float = 5.0) -> BlockingConnection:
+    """An administrative connection, which a backup accepts too."""
+    return BlockingConnection(address, timeout=timeout_s, properties={symbol("qpid.ha-admin"): True})
+
+
+def ask(
+    address: str, operation: str, kind: str, name: str = "", body: dict[str, Any] | None = None, timeout_s: float = 5.0
+) -> dict[str, Any]:
+    """One management request to the broker at `address`; Refused when the status is not 2xx."""
+    connection = admin(address, timeout_s)
+    try:
+        client = SyncRequestResponse(connection, "$management")
+        request = Message(body=body or {})
+        request.properties = {"operation": operation, "type": kind, "name": name}
+        reply = client.call(request)
+        status = int(reply.properties["statusCode"])
+        if not 200 <= status < 300:
+            raise Refused(status, reply.properties["statusDescription"])
+        return dict(reply.body)
+    finally:
+        connection.close()
+
+
+class BrokerProcess:
+    """One qpidd process and its store, through all its lives."""
+
+    def __init__(self, folder: Path, port: int, options: list[str]) -> None:
+        self.store = folder / "store"
+        self.port = port
+        self.address = f"127.0.0.1:{port}"
+        self.options = options
+        self.process: subprocess.Popen[bytes] | None = None
+        self._logged_before = 0
+        self.log_file = folder / "qpidd.log"
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def start(self) -> None:
+        """Start the process; it may take a moment until it answers."""
+        assert self.process is None or self.process.poll() is not None, "it runs already"
+        self._logged_before = self.log_file.stat().st_size if self.log_file.exists() else 0
+        own = ["--port", str(self.port), "--data-dir", str(self.store), "--log-enable", "info+"]
+        self.process = spawn(self.log_file, "cli.qpidd", *own, *self.options)
+
+    @property
+    def running(self) -> bool:
+        """Whether the process lives (perhaps paused)."""
+        return self.process is not None and self.process.poll() is None
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the process."""
+        assert self.process is not None
+        os.kill(self.process.pid, number)
+
+    def wipe(self) -> None:
+        """Delete the store of a broker that is down."""
+        assert not self.running, "it runs"
+        shutil.rmtree(self.store)
+
+    def kill(self) -> None:
+        """kill -9, and wait until it is gone."""
+        if self.running:
+            assert self.process is not None
+            self.signal(signal.SIGKILL)
+            self.process.wait(10)
+
+    def stop(self) -> int:
+        """Stop in order; returns the exit status."""
+        assert self.process is not None
+        if self.running:
+            self.signal(signal.SIGCONT)
+            self.signal(signal.SIGTERM)
+        return self.process.wait(20)
+
+    def status(self) -> dict[str, Any]:
+        """What the broker says of itself and its cluster."""
+        return dict(ask(self.address, "QUERY", "ha")["items"][0])
+
+    def state(self) -> str:
+        """joining, catchup, ready, recovering, active or standalone."""
+        return str(self.status()["status"])
+
+    def wait_for(self, *states: str, timeout_s: float = START_S) -> None:
+        """Wait until the broker is in one of these states."""
+        eventually(self.state, lambda state: state in states, f"{self.address} being {' or '.join(states)}", timeout_s)
+
+    def log(self) -> str:
+        """What it has written to stderr."""
+        return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
+
+    def has_joined(self) -> bool:
+        """Whether it has said, since it was last started, that it is ready or active: cheaper than asking it."""
+        with self.log_file.open("rb") as log:
+            log.seek(self._logged_before)
+            return b" ready in epoch " in (said := log.read()) or b" active in epoch " in said
+
+    def queue(self, name: str) -> dict[str, Any]:
+        """The attributes of a queue as this broker has them."""
+        return dict(ask(self.address, "QUERY", "queue", name)["items"][0])
+
+    def create(self, kind: str, name: str, **attributes: Any) -> None:
+        """Create a queue, an exchange or a binding."""
+        ask(self.address, "CREATE", kind, name, attributes)
+
+    def check_log(self) -> None:
+        """AssertionError when the log tells of a fault of ours: whatever happens to a broker, it has a sentence for it."""
+        lines = self.log().splitlines()
+        for number, line in enumerate(lines):
+            if any(sign in line for sign in _SIGNS_OF_A_FAULT):
+                raise AssertionError(
+                    f"the log of {self.address} tells of a fault:\n" + "\n".join(lines[max(number - 5, 0) : number + 40])
+                )
+
+
+class Cluster:
+    """Brokers that know one another."""
+
+    def __init__(self, folder: Path, size: int, options: list[str]) -> None:
+        ports = free_ports(size)
+        url = "amqp:" + ",".join(f"127.0.0.1:{port}" for port in ports)
+        own = ["--ha-cluster", "yes", "--ha-brokers-url", url, *options]
+        self.url = url
+        self.brokers = [BrokerProcess(folder / f"broker{position}", port, own) for position, port in enumerate(ports)]
+
+    @property
+    def addresses(self) -> list[str]:
+        """host:port of each broker."""
+        return [broker.address for broker in self.brokers]
+
+    def start(self) -> None:
+        """Start all brokers and wait until they answer."""
+        for broker in self.brokers:
+            broker.start()
+        for broker in self.brokers:
+            broker.wait_for("joining", "catchup", "ready", "active")
+
+    def promote(self, broker: BrokerProcess, timeout_s: float = START_S) -> dict[str, Any]:
+        """Ask until this broker is primary."""
+        return eventually(
+            lambda: ask(broker.address, "PROMOTE", "ha", body={"reason": "test"}),
+            bool,
+            f"promotion of {broker.address}",
+            timeout_s,
+        )
+
+    def primary(self) -> BrokerProcess:
+        """The broker that is active; AssertionError when there is none."""
+        for broker in self.brokers:
+            if broker.running:
+                with contextlib.suppress(ProtonException, OSError, Refused):
+                    if broker.state() == "active":
+                        return broker
+        raise AssertionError("no broker is active")
+
+    def close(self) -> None:
+        """Kill what still runs."""
+        for broker in self.brokers:
+            if broker.running:
+                broker.signal(signal.SIGCONT)
+            broker.kill()
+
+
+@contextlib.contextmanager
+def cluster(folder: Path, size: int = 3, *options: str, promote: bool = True) -> Iterator[Cluster]:
+    """A running cluster whose first broker has been promoted and whose others are ready."""
+    brokers = Cluster(folder, size, list(options))
+    try:
+        brokers.start()
+        if promote:
+            brokers.promote(brokers.brokers[0])
+            for backup in brokers.brokers[1:]:
+                backup.wait_for("ready")
+        yield brokers
+        for broker in brokers.brokers:
+            broker.check_log()
+    except BaseException:
+        for broker in brokers.brokers:
+            print(f"--- {broker.address}\n{broker.log()[-3000:]}", file=sys.stderr)
+        raise
+    finally:
+        brokers.close()
+
+
+@contextlib.contextmanager
+def standalone(folder: Path, *options: str) -> Iterator[BrokerProcess]:
+    """A running broker by itself."""
+    broker = BrokerProcess(folder, free_ports(1)[0], list(options))
+    try:
+        broker.start()
+        broker.wait_for("standalone")
+        yield broker
+        broker.check_log()
+    except BaseException:
+        print(f"--- {broker.address}\n{broker.log()[-3000:]}", file=sys.stderr)
+        raise
+    finally:
+        broker.kill()

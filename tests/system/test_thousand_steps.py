@@ -1,0 +1,177 @@
+"""A thousand kills, restarts and promotions while messages flow: whatever anybody does to the brokers, no accepted message is lost.
+
+The plan of steps is made beforehand from a seed: which brokers are up decides what can be done next, so the same seed gives the same
+thousand steps. What comes of them (which promotion is won, who is asked in vain) depends on the moment, and must not matter.
+
+Between steps the test waits until a few more messages are accepted, or a short while: steps fall into elections, catching up,
+replaying, and into one another. Now and then the cluster is let heal and one broker loses its store.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from pathlib import Path
+
+from proton import ProtonException
+
+from tests.system.harness import Cluster, Refused, ask, cluster, eventually
+from tests.system.traffic import Traffic, audit, consumer, producer
+
+SEED = 20_240_117
+STEPS = 1000
+MESSAGES_A_STEP = 20
+LONGEST_STEP_S = 0.12
+LONGEST_CALM_S = 4.0
+MOST_ASKED_AT_ONCE = 6
+Step = tuple[str, int]
+
+
+def plan(seed: int, steps: int, size: int = 3) -> Iterator[Step]:
+    """Steps as (what, broker): `kill`, `kill unheeding` (whatever the others do just now), `start`, `promote`, and `wipe`, which is: heal, kill,
+    delete the store.
+
+    One broker at a time is down for the most part; one kill in ten takes a second broker too, and one in thirty all of them, to be
+    restarted in any order. Promotions are asked of the dead and the starting too.
+    """
+    chance = random.Random(seed)
+    up, doomed, wipes = set(range(size)), [], 0
+    for made in range(steps):
+        down = set(range(size)) - up
+        if doomed:
+            step = "kill unheeding", doomed.pop()
+        elif not down and made > (wipes + 1) * steps / 6:
+            step, wipes = ("wipe", chance.randrange(size)), wipes + 1
+        elif chance.random() < 0.8:
+            step = "promote", chance.randrange(size)
+        elif down:
+            step = "start", chance.choice(sorted(down))
+        else:
+            count = chance.choices((1, 2, size), (26, 3, 1))[0]
+            doomed = chance.sample(sorted(up), count)
+            step = chance.choices(("kill", "kill unheeding"), (4, 1))[0], doomed.pop()
+        if step[0] == "start":
+            up.add(step[1])
+        elif step[0] != "promote":
+            up.discard(step[1])
+        yield step
+
+
+def promote(address: str) -> str:
+    """Ask a broker to become the primary; what came of it."""
+    try:
+        ask(address, "PROMOTE", "ha", body={"reason": "a step"}, timeout_s=10)
+    except Refused as refusal:
+        return f"refused {refusal.status}"
+    except (ProtonException, OSError):
+        return "not answered"
+    return "won"
+
+
+def wait_for_calm(brokers: Cluster) -> None:
+    """Give every broker that runs a while to find its primary since it was started; no matter if there is none to find."""
+    deadline = time.monotonic() + LONGEST_CALM_S
+    while time.monotonic() < deadline and not all(broker.has_joined() for broker in brokers.brokers if broker.running):
+        time.sleep(0.01)
+
+
+def heal(brokers: Cluster) -> None:
+    """Wait until one broker is active and the others are ready, asking for it if need be."""
+
+    def states() -> list[str]:
+        found = sorted(broker.state() for broker in brokers.brokers)
+        if "active" not in found:
+            for broker in brokers.brokers:
+                promote(broker.address)
+        return found
+
+    for broker in brokers.brokers:
+        if not broker.running:
+            broker.start()
+    eventually(states, lambda found: found == ["active", "ready", "ready"], "a healthy cluster", 90)
+
+
+def test_a_thousand_kills_restarts_and_promotions_lose_no_accepted_message(tmp_path: Path) -> None:
+    """Breaks when anything is accepted before a majority has it on disk, when a stale store can win, when a restart forgets what it had
+    promised, or when a change of primary delivers twice or never what it took over."""
+    began = time.monotonic()
+    done: Counter[str] = Counter()
+    promotions: list[Future[str]] = []
+    spawn = multiprocessing.get_context("spawn")
+    with (
+        cluster(tmp_path, 3, "--ha-replicate", "all") as brokers,
+        ProcessPoolExecutor(MOST_ASKED_AT_ONCE, mp_context=spawn) as askers,
+    ):
+        brokers.primary().create("queue", "steps")
+        with producer(brokers.addresses, "steps", rate=700) as source, consumer(brokers.addresses, "steps") as sink:
+            source.wait_for(100)
+            for what, number in plan(SEED, STEPS):
+                broker, before = brokers.brokers[number], source.count
+                match what:
+                    case "kill":
+                        wait_for_calm(brokers)
+                        broker.kill()
+                    case "kill unheeding":
+                        broker.kill()
+                    case "start":
+                        broker.start()
+                    case "promote":
+                        under_way = [each for each in promotions if not each.done()]
+                        if len(under_way) == MOST_ASKED_AT_ONCE:
+                            wait(under_way, return_when=FIRST_COMPLETED)
+                        promotions.append(askers.submit(promote, broker.address))
+                    case "wipe":
+                        heal(brokers)
+                        broker.kill()
+                        broker.wipe()
+                done[what] += 1
+                source.reaches(before + MESSAGES_A_STEP, LONGEST_STEP_S)
+            heal(brokers)
+            sent = source.finish()
+            _drain(brokers, sink)
+            received = sink.finish()
+        line = audit(sent, received)
+        outcomes = Counter(promotion.result() for promotion in promotions)
+        _check_alike(brokers, max(sent.accepted) + 1)
+    took_s = time.monotonic() - began
+    print(f"\n{sum(done.values())} steps {dict(done)}, promotions {dict(outcomes)}: {line}; {took_s:.0f} s")
+    assert sum(done.values()) == STEPS
+    assert outcomes["won"] > 50, "too few promotions were won for this to have been a test"
+    assert len(sent.accepted) > 5 * STEPS, "too few messages went through for this to have been a test"
+
+
+def _check_alike(brokers: Cluster, first: int) -> None:
+    """Messages sent now are on all three brokers, at the same place of the log, and each gives out the same ones when it is the primary."""
+    with producer(brokers.addresses, "steps", limit=200, first=first) as source:
+        sent = source.wait()
+    assert len(sent.accepted) == 200
+
+    def figures() -> set[tuple[int, int, int, int]]:
+        found = set()
+        for broker in brokers.brokers:
+            status = broker.status()
+            found.add((status["commitIndex"], status["lastIndex"], status["appliedIndex"], broker.queue("steps")["messages"]))
+        return found
+
+    alike = eventually(figures, lambda found: len(found) == 1, "the same state on all brokers")
+    (commit_index, last_index, applied_index, depth) = next(iter(alike))
+    assert depth == 200
+    assert commit_index == last_index == applied_index
+
+
+def _drain(brokers: Cluster, sink: Traffic) -> None:
+    """Wait until the consumer has taken everything."""
+
+    def left() -> tuple[int, str]:
+        primary = brokers.primary()
+        subscriptions = [
+            f"{each['delivered']} delivered, {each['unacked']} unsettled"
+            for each in ask(primary.address, "QUERY", "subscription")["items"]
+        ]
+        return int(primary.queue("steps")["messages"]), f"subscriptions: {subscriptions}, consumer: {sink.count}, {sink.trouble}"
+
+    eventually(left, lambda found: found[0] == 0, "the queue being empty")
