@@ -124,6 +124,7 @@ class Subscription:
         confirm: list[Any] = []
         settled: list[Any] = []
         back: list[int] = []
+        failed: list[int] = []
         for delivery, sequence, outcome, is_settled in came:
             if outcome == ACCEPTED:
                 taken.append(sequence)
@@ -134,16 +135,25 @@ class Subscription:
             else:
                 if outcome == MODIFIED and lib.pn_disposition_is_failed(lib.pn_delivery_remote(delivery)):
                     ledger.count(node.messages.number, sequence)
-                back.append(sequence)
+                    failed.append(sequence)
+                else:
+                    back.append(sequence)
                 settled.append(delivery)
         if taken:
             ledger.dequeue(node.messages.number, taken, link if confirm else None, confirm)
         link.settle(settled, 0)
+        if failed:  # whoever gets them next is to see the raised count
+            ledger.when_committed(lambda: self._give_back(failed))
         if back:
             node.messages.fifo.release(back)
         if back or link.credit > 0:  # there are messages again, or room for more unsettled ones
             self.host.dispatch_soon(node)
         self.host.touched(link)
+
+    def _give_back(self, sequences: list[int]) -> None:
+        if self.node.messages is not None:
+            self.node.messages.fifo.release(sequences)
+            self.host.dispatch_soon(self.node)
 
     @staticmethod
     def _undeliverable(delivery: Any) -> bool:

@@ -8,6 +8,7 @@ Connection and Transport, whose bytes `Bench.settle` carries to and fro until no
 from __future__ import annotations
 
 import contextlib
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -217,6 +218,10 @@ class Client:
         return answer.properties["statusCode"], answer.properties["statusDescription"], answer.body
 
     # ---- the wire
+
+    def say(self, performative: bytes) -> None:
+        """Put a frame of our own making on the wire, on the first session's channel."""
+        self.server.dataReceived(struct.pack(">IBBH", 8 + len(performative), 2, 0, 0) + performative)
 
     def pump(self) -> bool:
         """Carry bytes both ways once; whether any moved."""

@@ -92,10 +92,13 @@ def test_a_broker_that_steps_down_sends_its_clients_away_and_answers_nothing_of_
     with bench(clustered=True) as b:
         admin, client = b.client(ADMIN), b.client()
         admin.request("CREATE", "queue", "q", {"replicate": "all"})
-        client.auto_accept = False
-        client.send(client.sender("q"), "one")
-        client.receiver("q")
+        client.send(client.sender("q"), "one", "two")
         b.lead.automatic = False
+        accepting = client.receiver("q", credit=1)
+        assert client.bodies(accepting) == ["one"]
+        client.auto_accept = False
+        keeping = client.receiver("q", credit=1, name="keeping")
+        assert client.bodies(keeping) == ["two"]
         producer = client.sender("q", name="late")
         client.send(producer, "never committed")
         b.lead.become("ready", "other:5672")
@@ -108,9 +111,41 @@ def test_a_broker_that_steps_down_sends_its_clients_away_and_answers_nothing_of_
         b.lead.automatic = True
         b.lead.become("active")
         again = b.client()
-        assert again.bodies(again.receiver("q")) == ["one"], "what was acquired is back, what was not committed is not"
-        again.send(again.sender("q"), "two")
-        assert b.depth("q") == 2 or b.depth("q") == 1
+        reader = again.receiver("q")
+        assert again.bodies(reader) == ["one", "two"], "what was acquired is back, even if accepted; what was sent is not there"
+        again.send(again.sender("q"), "three")
+        assert again.bodies(reader) == ["one", "two", "three"]
+
+
+def test_a_socket_that_outlives_its_reign_gives_back_nothing_of_anothers() -> None:
+    with bench(clustered=True) as b:
+        stuck = b.client()
+        stuck.request("CREATE", "queue", "q", {"replicate": "all"})
+        stuck.send(stuck.sender("q"), "one")
+        stuck.auto_accept = False
+        stuck.receiver("q")
+        stuck.socket.loseConnection = lambda: None  # type: ignore[method-assign]
+        for state in ("ready", "recovering", "active"):
+            b.lead.become(state)
+        b.settle()
+        holder, other = b.client(), b.client()
+        holder.auto_accept = False
+        assert holder.bodies(holder.receiver("q")) == ["one"]
+        stuck.lose()
+        assert other.bodies(other.receiver("q")) == []
+
+
+def test_who_has_not_said_an_open_when_a_broker_steps_down_is_judged_when_it_says_it() -> None:
+    with bench(clustered=True) as b:
+        client = Client(b)
+        b.clients.append(client)
+        b.lead.become("ready")
+        b.settle()
+        assert [client.lost] == [False]
+        client.connection.open()
+        b.settle()
+        assert client.lost
+        assert not client.connection.state & proton.Endpoint.REMOTE_ACTIVE
 
 
 def test_an_administrator_keeps_nothing_but_management_when_a_broker_steps_down() -> None:
