@@ -27,7 +27,6 @@ from broker.disk.durable import (
     NewerFormat,
     StorageError,
     read_json,
-    refused,
     remove_durably,
     replace_durably,
     seal_json,
@@ -81,7 +80,11 @@ class Store:
         except FileNotFoundError:
             raise
         except OSError as error:
-            raise refused(error, "open the data folder", folder) from error
+            raise StorageError(
+                f"cannot open the data folder {folder}: {error.strerror}; give this user the right to write there, "
+                "or name another --data-dir",
+                fatal=True,
+            ) from error
         try:
             identity = _identity(folder)
             if identity is None:

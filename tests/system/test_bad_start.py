@@ -1,0 +1,177 @@
+"""A broker that cannot start says why in one line, does not touch what is not its own, and disturbs nobody who runs.
+
+Each test starts the real command as an operator does. Wrong usage ends with 2, everything else that keeps a broker from starting
+with 1.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.disk.durable import read_json, seal_json
+from tests.system.harness import ROOT, BrokerProcess, environment, standalone
+
+USAGE, CANNOT = 2, 1
+
+
+def refusal(*options: object, status: int = CANNOT, wrapper: tuple[str, ...] = ()) -> str:
+    """The one line that qpidd with these options says; AssertionError when it says more, or ends otherwise."""
+    command = [*wrapper, sys.executable, "-m", "cli.qpidd", *map(str, options)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT, env=environment(), check=False)
+    lines = ended.stderr.splitlines()
+    lines = [line for line in lines if " info " not in line]
+    assert (ended.returncode, len(lines), ended.stdout) == (status, 1, ""), f"{ended.returncode}: {ended.stdout}{ended.stderr}"
+    name, text = lines[0].split(": ", 1)
+    assert name == "qpidd"
+    return text
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with standalone(tmp_path_factory.mktemp("running")) as broker:
+        broker.create("queue", "kept")
+        yield broker
+        assert broker.queue("kept")["name"] == "kept"
+
+
+# ---- options
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        (["--prot", "1"], "No such option"),
+        (["--port", "99999"], "--port: '99999' is not a whole number from 0 to 65535"),
+        (["--ha-cluster", "yes"], "--ha-cluster yes needs the addresses of all members: give --ha-brokers-url amqp:host1:5672,"),
+        (["--ha-brokers-url", "amqp:a:1,b:x"], "--ha-brokers-url: "),
+        (["--ha-brokers-url", "amqp:me/secret@a:1"], "--ha-brokers-url: authentication between brokers is not available"),
+        (["--auth", "yes"], "--auth: authentication is not available in this version"),
+        (["--interface", "eth0"], "--interface: 'eth0' is not an IP address to listen on"),
+        (["--max-frame-size", "100"], "--max-frame-size: '100' is not a size from 512 to 1M"),
+        (["--data-dir", "same", "--telemetry-dir", "same"], "--telemetry-dir and --data-dir are the same folder, same"),
+        (
+            ["--config", "/nowhere/qpidd.conf"],
+            "cannot read the configuration file /nowhere/qpidd.conf: No such file or directory",
+        ),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_wrong_option_is_usage_and_named(options: list[str], said: str) -> None:
+    text = refusal(*options, status=USAGE)
+    assert text.startswith(said)
+    assert "secret" not in text
+
+
+def test_an_unknown_key_in_the_configuration_file_is_told_with_file_and_line(tmp_path: Path) -> None:
+    config = tmp_path / "qpidd.conf"
+    config.write_text("# a broker\nport=0\nmax-conections=5\n")
+    said = refusal("--config", config, "--data-dir", tmp_path / "store", status=USAGE)
+    assert said == f"{config}:3: there is no option 'max-conections'; did you mean 'max-connections'?"
+    assert not (tmp_path / "store").exists()
+
+
+# ---- where it listens
+
+
+def test_a_port_in_use_is_told_with_what_to_do(tmp_path: Path, running: BrokerProcess) -> None:
+    said = refusal("--port", running.port, "--data-dir", tmp_path / "store")
+    assert said == (
+        f"cannot listen on 127.0.0.1:{running.port}: Address already in use; "
+        "choose another --port or --interface, or stop what uses it"
+    )
+    with standalone(tmp_path) as broker:
+        assert broker.state() == "standalone", "the store that was made meanwhile serves"
+
+
+def test_an_interface_that_is_not_there_is_told(tmp_path: Path) -> None:
+    """192.0.2.1 is an address of documentation (RFC 5737), which no machine has."""
+    said = refusal("--port", 0, "--interface", "192.0.2.1", "--data-dir", tmp_path / "store")
+    assert said.startswith("cannot listen on 192.0.2.1:0: Cannot assign requested address; choose another --port or --interface")
+
+
+def test_an_address_that_is_not_in_the_url_is_told_with_the_way_out(tmp_path: Path) -> None:
+    url = "amqp:127.0.0.1:1,127.0.0.1:2,127.0.0.1:3"
+    said = refusal("--port", 0, "--data-dir", tmp_path / "store", "--ha-cluster", "yes", "--ha-brokers-url", url)
+    assert said.startswith("none of the addresses of --ha-brokers-url (127.0.0.1:1, 127.0.0.1:2, 127.0.0.1:3) is this broker's")
+    assert "add it there, or give --ha-address" in said
+
+
+# ---- the data folder
+
+
+def test_a_data_folder_in_use_is_told_with_the_process_that_has_it(running: BrokerProcess) -> None:
+    assert running.process is not None
+    said = refusal("--port", 0, "--data-dir", running.store)
+    assert said == f"data folder {running.store} is in use by process {running.process.pid}"
+
+
+def test_a_folder_that_is_no_store_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "letters.txt").write_text("dear all")
+    said = refusal("--port", 0, "--data-dir", tmp_path)
+    assert said == f"{tmp_path} is not empty and has no store.json, so it is no data folder of a broker; name another one"
+    assert {path.name for path in tmp_path.iterdir()} <= {"letters.txt", "lock"}
+
+
+def test_a_data_folder_below_a_file_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    said = refusal("--port", 0, "--data-dir", tmp_path / "file" / "store")
+    where = tmp_path / "file" / "store"
+    assert said.startswith(f"cannot open the data folder {where}: Not a directory; ")
+
+
+def test_a_data_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    """root may write anywhere, so that right is taken from it first."""
+    folder = tmp_path / "store"
+    folder.mkdir(mode=0o555)
+    wrapper: tuple[str, ...] = ()
+    if os.geteuid() == 0:
+        setpriv = shutil.which("setpriv")
+        assert setpriv is not None, "util-linux has it"
+        wrapper = (setpriv, "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-dac_override,-dac_read_search")
+    said = refusal("--port", 0, "--data-dir", folder, wrapper=wrapper)
+    assert str(folder) in said
+    assert said.endswith("Permission denied; give this user the right to write there, or name another --data-dir")
+
+
+@pytest.fixture
+def stopped(tmp_path: Path) -> BrokerProcess:
+    """A broker that was stopped in order."""
+    with standalone(tmp_path) as broker:
+        broker.create("queue", "kept")
+        assert broker.stop() == 0
+    return broker
+
+
+def test_a_store_of_a_newer_format_is_left_alone(stopped: BrokerProcess) -> None:
+    identity = stopped.store / "store.json"
+    found = read_json(identity)
+    assert found is not None
+    newer = seal_json({**found, "format": found["format"] + 1})
+    identity.write_bytes(newer)
+    said = refusal("--port", 0, "--data-dir", stopped.store)
+    assert said == (f"the store in {stopped.store} has format 2, newer than 1; use the version of the program that wrote it")
+    assert identity.read_bytes() == newer
+
+
+def test_a_damaged_identity_is_told_and_not_replaced(stopped: BrokerProcess) -> None:
+    identity = stopped.store / "store.json"
+    damaged = identity.read_bytes().replace(b"store_id", b"store_iD")
+    identity.write_bytes(damaged)
+    said = refusal("--port", 0, "--data-dir", stopped.store)
+    assert said.startswith(f"{identity} is damaged: its checksum does not fit its content")
+    assert identity.read_bytes() == damaged
+
+
+def test_a_port_that_somebody_else_has_is_no_reason_to_wait(tmp_path: Path) -> None:
+    """Not only another broker: whatever listens there."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        said = refusal("--port", taken.getsockname()[1], "--data-dir", tmp_path / "store")
+    assert "Address already in use" in said
