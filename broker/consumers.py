@@ -146,7 +146,6 @@ class Subscription:
             ledger.when_committed(lambda: self._give_back(failed))
         if back:
             node.messages.fifo.release(back)
-        if back or link.credit > 0:  # there are messages again, or room for more unsettled ones
             self.host.dispatch_soon(node)
         self.host.touched(link)
 

@@ -126,7 +126,7 @@ def test_a_consumer_with_more_credit_than_may_be_unsettled_goes_on_when_it_has_s
         consumer = client.receiver("q", credit=2 * total)
         assert len(client.received[consumer.name]) == limits.MAX_UNSETTLED_PER_LINK
         accepted, last = b"\x00\x53\x24\x45", struct.pack(">I", limits.MAX_UNSETTLED_PER_LINK - 1)
-        fields = b"\x41\x43\x70" + last + b"\x41" + accepted  # from a receiver, deliveries 0 to the last, settled, accepted
+        fields = b"\x41\x43\x70" + last + b"\x42" + accepted  # from a receiver: deliveries 0 to the last, not settled, accepted
         client.say(b"\x00\x53\x15\xc0" + bytes([len(fields) + 1, 5]) + fields)
         b.settle()
         assert len(client.received[consumer.name]) == total
@@ -177,7 +177,7 @@ def test_a_message_whose_delivery_failed_comes_again_with_its_count_raised() -> 
         client = b.client()
         client.send(client.sender("q"), "one")
         client.auto_accept = False
-        consumer = client.receiver("q", credit=1)
+        consumer = client.receiver("q", credit=10)
         for n in range(3):
             delivery, message = client.received[consumer.name][-1]
             assert message.delivery_count == n
