@@ -22,17 +22,17 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
-from broker.amqp import management_node
+from broker.administration import Administration
 from broker.amqp.engine import Condition, Link, Receiver, Sender
 from broker.commit_log import CommitLog
 from broker.consumers import Mailbox, Queueing, Subscription, dispatch
-from broker.core import limits, management, message
+from broker.core import limits, message
 from broker.core.exchange import fault_of
-from broker.core.nodes import CLUSTER, LOCAL, ExchangeNode, Nodes, QueueNode, Refused
+from broker.core.nodes import CLUSTER, LOCAL, ExchangeNode, Nodes, QueueNode
 from broker.core.state import Change
 from broker.ledger import SERVING, Ledger
 from broker.net.connection import BrokerConnection
-from broker.producers import Producer, full_text, has_room, is_crowded, route
+from broker.producers import Producer, is_crowded, route
 
 _log = Logger()
 
@@ -96,6 +96,7 @@ class Broker:
         self._on_fatal = on_fatal
         self.connections: dict[int, BrokerConnection] = {}
         self._next_connection = 1
+        self.administration = Administration(self)
         self._mailboxes: dict[str, Mailbox] = {}
         self._dirty: dict[BrokerConnection, None] = {}
         self._dispatch: dict[QueueNode, None] = {}
@@ -537,141 +538,9 @@ class Broker:
             for connection in dirty:
                 connection.flush()
 
-    # ---- management
-
     def manage(self, link: Receiver, request_bytes: bytes) -> None:
         """A management request: answer it, now or when what it asks is committed."""
-        try:
-            request = management_node.decode(request_bytes)
-        except management_node.BadRequest as error:
-            _log.warn("management request dropped: {error}", error=str(error))
-            return
-
-        def answer(status: int, text: str, body: dict[str, Any]) -> None:
-            box = self._mailboxes.get(request.reply_to)
-            if box is not None:
-                box.put(management_node.encode(request, status, text, body))
-                self.flush()
-                return
-            found = self.nodes.find(request.reply_to)
-            if found is not None and isinstance(found[0], QueueNode) and found[0].messages is not None:
-                data = management_node.encode(request, status, text, body)
-                if not has_room(found[0], 1, len(data)):
-                    _log.warn("the answer to a management request was dropped: {text}", text=full_text(found[0], len(data)))
-                    return
-                self.ledger_of(found[0]).enqueue(found[0], [data], len(data), None, [])
-
-        try:
-            self._execute(request, answer)
-        except Refused as refusal:
-            answer(refusal.status, refusal.text, {})
-        except (KeyError, TypeError, ValueError) as error:
-            answer(400, f"this request's body does not fit the operation {request.operation}: {error}", {})
-
-    def _execute(self, request: management_node.Request, answer: Callable[[int, str, dict[str, Any]], None]) -> None:
-        operation, kind = request.operation, request.type
-        if operation == "QUERY":
-            answer(200, "OK", {"items": self._query(kind, str(request.body.get("name") or request.name), request)})
-        elif kind == "ha":
-            if self.ha is None:
-                raise Refused(409, "this broker is standalone: it was started without --ha-cluster yes")
-            self.ha.act(operation, request.body).addCallbacks(
-                lambda result: answer(*result),
-                lambda failure: answer(500, f"{operation} failed: {failure.getErrorMessage()}", {}),
-            )
-        else:
-            self._change(request, answer)
-
-    def _query(self, kind: str, name: str, request: management_node.Request) -> list[dict[str, Any]]:
-        match kind:
-            case "broker":
-                return [self._broker_item()]
-            case "queue":
-                return management.queue_items(self.nodes, name, self._consumers)
-            case "exchange":
-                return management.exchange_items(self.nodes, name, all_of_them=not name and "name" not in request.body)
-            case "binding":
-                return management.binding_items(self.nodes)
-            case "connection":
-                return [connection.describe() for connection in self.connections.values() if connection.opened]
-            case "subscription":
-                return list(self._subscription_items())
-            case "ha":
-                return [self.ha.ha_item() if self.ha is not None else self._standalone_item()]
-            case "history":
-                return [_reign_item(change) for change in self.lead.state.reigns]
-            case _:
-                raise Refused(404, f"there is nothing of type {kind!r} to query")
-
-    def _consumers(self, node: QueueNode) -> int:
-        return 0 if node.context is None else len(node.context.subscriptions)
-
-    def _broker_item(self) -> dict[str, Any]:
-        return {
-            "name": self.broker_id,
-            "uptime_s": self.clock.seconds() - self.started,
-            "cluster": self.state if self.ha is not None else "",
-            "connections": len(self.connections),
-            "sessions": len([connection for connection in self.connections.values() if connection.opened]),
-            "exchanges": len(self.nodes.exchanges),
-            "queues": len(self.nodes.queues),
-            "version": self.version,
-        }
-
-    def _standalone_item(self) -> dict[str, Any]:
-        return {"status": self.state, "brokerId": self.broker_id, "address": "", "brokersUrl": "", "publicUrl": "", "members": []}
-
-    def _subscription_items(self) -> Iterable[dict[str, Any]]:
-        for connection in self.connections.values():
-            for link in connection.engine.links:
-                if isinstance(link.context, Subscription) and isinstance(link, Sender):
-                    described = connection.describe()
-                    yield {
-                        "id": link.name,
-                        "queue": link.context.node.name,
-                        "connection": described["id"],
-                        "processName": described["processName"],
-                        "processId": described["processId"],
-                        "browse": link.context.browse,
-                        "acknowledged": not link.context.presettled,
-                        "exclusive": link.context.node.definition["exclusive"],
-                        "creditMode": "CREDIT",
-                        "delivered": link.context.delivered,
-                        "unacked": len(link.unsettled),
-                    }
-
-    def _change(self, request: management_node.Request, answer: Callable[[int, str, dict[str, Any]], None]) -> None:
-        node = self.nodes.queues.get(request.name)
-        consumers = 0 if node is None else self._consumers(node)
-        log, change = management.plan(
-            self.nodes, request.operation, request.type, request.name, request.body, str(uuid.uuid4()), consumers
-        )
-        ledger = self.ledgers[log]
-        if not ledger.serving:
-            where = f"; send it to the primary, {self.primary}" if self.primary else ""
-            raise Refused(409, f"this broker is {self.state}: only the primary changes what is replicated{where}")
-
-        def made(reason: str) -> None:
-            if reason:
-                answer(409, reason, {})
-            elif request.operation == "DELETE":
-                answer(204, "deleted", {})
-            elif request.type == "queue":
-                self._answer_when_placed(request.name, answer)
-            else:
-                answer(201, "created", dict(change))
-
-        ledger.change(change, made)
-
-    def _answer_when_placed(self, name: str, answer: Callable[[int, str, dict[str, Any]], None]) -> None:
-        """A queue of level `configuration` exists when its messages have a place in the local log, too."""
-        node = self.nodes.queues.get(name)
-        if node is not None and node.messages is None:
-            self.ledgers[LOCAL].when_committed(lambda: self._answer_when_placed(name, answer))
-        elif node is None:
-            answer(409, f"queue {name!r} was deleted while it was being made", {})
-        else:
-            answer(201, "created", management.queue_item(self.nodes, node, 0, 1))
+        self.administration.handle(request_bytes)
 
     # ---- the end
 
@@ -699,13 +568,3 @@ def _binding_of(exchange: ExchangeNode, filters: dict[Any, Any], key: str) -> tu
                 return key, {str(each): item for each, item in value.items()}
             return str(value), {}
     return key or ("#" if exchange.definition["kind"] == "topic" else ""), {}
-
-
-def _reign_item(change: Change) -> dict[str, Any]:
-    return {
-        "ts": change["ts"],
-        "epoch": change["epoch"],
-        "primary": change["primary"],
-        "reason": change["reason"],
-        "gap_ms": change["gapMs"],
-    }

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+from twisted.internet.defer import Deferred
+
 from broker.core.nodes import CLUSTER, LOCAL
 from tests.broker.clients import (
     ACCEPTED,
@@ -109,3 +114,36 @@ def test_a_link_to_a_queue_whose_messages_have_no_place_yet_is_to_be_tried_again
         b.logs[LOCAL].automatic = True
         b.settle()
         assert condition(client.sender("q")) == ""
+
+
+class Cluster:
+    """The cluster part's side of management."""
+
+    def __init__(self) -> None:
+        self.ended: Deferred[tuple[int, str, dict[str, Any]]] = Deferred()
+
+    def ha_item(self) -> dict[str, Any]:
+        return {"status": "ready"}
+
+    def act(self, operation: str, body: dict[str, Any]) -> Deferred[tuple[int, str, dict[str, Any]]]:
+        return self.ended
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_concerns_the_cluster_is_answered_by_its_part_when_that_is_done(fails: bool) -> None:
+    with bench(clustered=True) as b:
+        b.broker.ha = cluster = Cluster()
+        client = b.client()
+        assert client.request("QUERY", "ha")[2]["items"] == [{"status": "ready"}]
+        reply, sender = client.receiver(None, dynamic=True), client.sender("$management")
+        client.send_encoded(sender, request("PROMOTE", "ha", "", reply.remote_source.address))
+        assert client.received[reply.name] == []
+        if fails:
+            cluster.ended.errback(RuntimeError("no luck"))
+        else:
+            cluster.ended.callback((200, "active", {"epoch": 3}))
+        b.settle()
+        ((_, answer),) = client.received[reply.name]
+        status, text = (500, "PROMOTE failed: no luck") if fails else (200, "active")
+        assert (answer.properties["statusCode"], answer.properties["statusDescription"]) == (status, text)
+        assert answer.body == ({} if fails else {"epoch": 3})
