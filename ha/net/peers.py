@@ -25,6 +25,7 @@ from twisted.python.failure import Failure
 from broker.amqp.engine import Engine, Link, Receiver, Sender
 from broker.core import limits, urls
 from broker.net.connection import BrokerConnection
+from broker.net.output import write_now
 from ha.amqp import replication_link
 from ha.core.membership import Membership
 from ha.core.messages import Message
@@ -92,7 +93,7 @@ class _Outgoing(Protocol):
     def flush(self) -> None:
         """Write what the engine has."""
         if self.engine.alive and self.transport is not None:
-            self.transport.writeSequence(self.engine.take_output())
+            write_now(self.transport, self.engine.take_output())
             if self.engine.finished:
                 self.transport.loseConnection()
 
@@ -102,7 +103,7 @@ class _Outgoing(Protocol):
         if sender is None or not sender.open or not self.engine.alive:
             return
         sender.send_one(data, None, True)
-        self.link.peers.flush_soon(self)
+        self.flush()
         if sender.buffered_bytes > limits.PEER_BUFFER_BYTES:
             _log.warn("{peer} does not read what it is sent: its link is started anew", peer=self.link.address)
             self.drop()
@@ -238,10 +239,10 @@ class OutgoingLink(ClientFactory):
         """A connection ended."""
         was_up = connection.up
         self._connection = None
-        if refusal:
+        if was_up:
+            _log.info("link to {peer} lost{why}", peer=self.address, why=f": {refusal}" if refusal else "")
+        elif refusal:
             self._tell(f"refused the link: {refusal}")
-        elif was_up:
-            _log.info("link to {peer} lost", peer=self.address)
         if was_up:
             self.peers.events.disconnected(self.address)
         self._again()
@@ -311,8 +312,6 @@ class Peers:
         self._cluster_id = cluster_id
         self._members = members
         self._links: dict[str, OutgoingLink] = {}
-        self._dirty: dict[_Outgoing, None] = {}
-        self._flush_call: IDelayedCall | None = None
 
     def open_properties(self) -> dict[str, str]:
         """What this broker says of itself to a member."""
@@ -356,8 +355,6 @@ class Peers:
         for link in self._links.values():
             link.stop()
         self._links.clear()
-        if self._flush_call is not None and self._flush_call.active():
-            self._flush_call.cancel()
 
     # ---- broker.service.PeerAcceptor
 
@@ -381,20 +378,6 @@ class Peers:
         if link is not None:
             link.hurry()
         return peer
-
-    # ---- turns
-
-    def flush_soon(self, connection: _Outgoing) -> None:
-        """Write this connection's output at the end of the turn."""
-        self._dirty[connection] = None
-        if self._flush_call is None:
-            self._flush_call = self.clock.callLater(0, self._flush)
-
-    def _flush(self) -> None:
-        self._flush_call = None
-        dirty, self._dirty = self._dirty, {}
-        for connection in dirty:
-            connection.flush()
 
     def tick(self) -> None:
         """Every TICK_S: the heartbeats of the connections in both directions."""
