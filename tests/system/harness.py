@@ -38,6 +38,10 @@ class Refused(Exception):
         self.status = status
 
 
+class NoPrimary(Exception):
+    """No broker of the cluster says that it is active."""
+
+
 def eventually(ask: Callable[[], T], wanted: Callable[[T], bool], what: str, timeout_s: float = START_S) -> T:
     """Ask until the answer is wanted. AssertionError with the last answer when that does not happen in time."""
     deadline = time.monotonic() + timeout_s
@@ -47,7 +51,7 @@ def eventually(ask: Callable[[], T], wanted: Callable[[T], bool], what: str, tim
             answer = ask()
             if wanted(answer):
                 return answer
-        except (ProtonException, OSError, Refused) as error:
+        except (ProtonException, OSError, Refused, NoPrimary) as error:
             answer = error
         time.sleep(0.02)
     raise AssertionError(f"{what} did not happen within {timeout_s} s; last answer: {answer!r}")
@@ -231,13 +235,13 @@ class Cluster:
         )
 
     def primary(self) -> BrokerProcess:
-        """The broker that is active; AssertionError when there is none."""
+        """The broker that is active; NoPrimary when there is none."""
         for broker in self.brokers:
             if broker.running:
                 with contextlib.suppress(ProtonException, OSError, Refused):
                     if broker.state() == "active":
                         return broker
-        raise AssertionError("no broker is active")
+        raise NoPrimary(f"none of {', '.join(self.addresses)} is active")
 
     def close(self) -> None:
         """Kill what still runs."""

@@ -1,0 +1,241 @@
+"""Primaries that are killed, frozen and relieved while an unmodified client with a list of URLs sends and another one consumes."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from proton import Message
+from proton.utils import BlockingConnection
+
+from tests.system.harness import BrokerProcess, Cluster, Refused, ask, cluster, eventually, spawn
+from tests.system.traffic import Received, Sent, Traffic, audit, consumer, producer
+
+DETECTION_S = 1.0
+AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
+OPEN, CLOSE = b"\x00\x53\x10", b"\x00\x53\x18"
+OPEN_FRAME = b"\x00\x00\x00\x12\x02\x00\x00\x00" + OPEN + b"\xc0\x05\x01\xa1\x02me"
+
+
+@contextmanager
+def resource_manager(folder: Path, brokers: Cluster, name: str = "rm") -> Iterator[Path]:
+    """A resource manager watching the cluster; yields the file that it logs to."""
+    log = folder / f"{name}.log"
+    process = spawn(
+        log, "cli.qpid_resource_manager", "--brokers", brokers.url, "--name", name, "--detection-time", str(DETECTION_S)
+    )
+    try:
+        yield log
+    finally:
+        process.terminate()
+        assert process.wait(20) == 0
+        assert "Traceback" not in log.read_text(), log.read_text()
+
+
+@contextmanager
+def traffic(brokers: Cluster) -> Iterator[tuple[Traffic, Traffic]]:
+    """A producer and a consumer on a new queue; at the end, everything is accounted for."""
+    brokers.primary().create("queue", "jobs")
+    with producer(brokers.addresses, "jobs", rate=2000) as source, consumer(brokers.addresses, "jobs") as sink:
+        source.wait_for(1000)
+        yield source, sink
+        source.wait_for(source.count + 1000)
+        sent: Sent = source.finish()
+        eventually(lambda: brokers.primary().queue("jobs")["messages"], lambda depth: depth == 0, "an empty queue")
+        received: Received = sink.finish()
+    print("\n" + audit(sent, received))
+
+
+def new_primary(brokers: Cluster, was: BrokerProcess) -> BrokerProcess:
+    """Wait until a broker other than that one is active."""
+
+    def look() -> BrokerProcess | None:
+        states = {broker.address: broker.state() for broker in brokers.brokers if broker is not was}
+        return next((broker for broker in brokers.brokers if states.get(broker.address) == "active"), None)
+
+    found = eventually(look, lambda broker: broker is not None, f"another primary than {was.address}")
+    assert found is not None
+    return found
+
+
+def reigns(broker: BrokerProcess) -> list[tuple[int, str]]:
+    """Who was the primary in which epoch, as the cluster remembers it."""
+    return [(item["epoch"], item["primary"]) for item in ask(broker.address, "QUERY", "history")["items"]]
+
+
+def claims(brokers: Cluster) -> list[tuple[str, str]]:
+    """(epoch, broker) of each time that a broker said in its log that it was active."""
+    return [
+        (line.split(" active in epoch ")[1].split(",")[0], broker.address)
+        for broker in brokers.brokers
+        for line in broker.log().splitlines()
+        if " active in epoch " in line
+    ]
+
+
+def check_one_primary_an_epoch(brokers: Cluster) -> None:
+    """No two brokers were active in one epoch."""
+    said = claims(brokers)
+    epochs = [epoch for epoch, _ in said]
+    assert len(set(epochs)) == len(epochs), f"two primaries in one epoch: {sorted(said)}"
+
+
+def test_a_killed_primary_is_replaced_without_anybody_asking_and_clients_go_on(tmp_path: Path) -> None:
+    """Breaks when the daemon, the election or the clients' way to the next broker does not work; or anything accepted is lost."""
+    with cluster(tmp_path, 3, "--ha-replicate", "all", promote=False) as brokers, resource_manager(tmp_path, brokers):
+        first = eventually(brokers.primary, bool, "a first primary")
+        for broker in brokers.brokers:
+            broker.wait_for("ready", "active")
+        with traffic(brokers) as (source, _):
+            first.kill()
+            second = new_primary(brokers, first)
+            source.wait_for(source.count + 500)
+            first.start()
+            first.wait_for("ready")
+            second.kill()
+            new_primary(brokers, second)
+            second.start()
+            second.wait_for("ready")
+        check_one_primary_an_epoch(brokers)
+
+
+def open_raw(address: str) -> socket.socket:
+    """A TCP connection on which a client has said its Open, without SASL."""
+    host, port = address.split(":")
+    client = socket.create_connection((host, int(port)), 60)
+    client.sendall(AMQP_HEADER + OPEN_FRAME)
+    return client
+
+
+def heard(client: socket.socket, until: bytes = b"") -> bytes:
+    """What the broker says until it says `until`, or else until it ends the connection."""
+    said = b""
+    while not until or until not in said:
+        try:
+            data = client.recv(65536)
+        except ConnectionResetError:
+            data = b""
+        if not data:
+            break
+        said += data
+    return said
+
+
+def test_a_frozen_primary_is_replaced_and_steps_down_when_it_thaws(tmp_path: Path) -> None:
+    """Breaks when silence is not noticed, when a primary that slept accepts anything in its old epoch, or when it keeps its clients."""
+    with cluster(tmp_path, 3, "--ha-replicate", "all") as brokers, resource_manager(tmp_path, brokers):
+        first = brokers.brokers[0]
+        with traffic(brokers) as (source, _), open_raw(first.address) as client:
+            assert OPEN in heard(client, until=OPEN)
+            first.signal(signal.SIGSTOP)
+            second = new_primary(brokers, first)
+            first.signal(signal.SIGCONT)
+            assert CLOSE not in heard(client), "a connection ends as in a crash: every client goes on to its next URL after that"
+            first.wait_for("ready")
+            assert second.state() == "active"
+            source.wait_for(source.count + 500)
+        check_one_primary_an_epoch(brokers)
+        epochs = [epoch for epoch, _ in reigns(brokers.primary())]
+        assert epochs == sorted(set(epochs))
+
+
+def test_a_backup_takes_over_from_a_healthy_primary_when_asked(tmp_path: Path) -> None:
+    """Breaks when a planned switchover loses, repeats without need, or leaves two brokers serving."""
+    with cluster(tmp_path, 3, "--ha-replicate", "all") as brokers:
+        with traffic(brokers) as (source, _):
+            for turn in range(6):
+                candidate = brokers.brokers[(turn + 1) % 3]
+                answer = brokers.promote(candidate)
+                assert answer["status"] == "active"
+                states = eventually(
+                    lambda: sorted(broker.state() for broker in brokers.brokers),
+                    lambda found: "joining" not in found,
+                    "the end of it",
+                )
+                assert states == ["active", "ready", "ready"]
+                source.wait_for(source.count + 300)
+        check_one_primary_an_epoch(brokers)
+        history = reigns(brokers.primary())
+        assert [primary for _, primary in history] == [brokers.brokers[turn % 3].address for turn in range(7)]
+
+
+def test_to_promote_the_primary_changes_nothing(tmp_path: Path) -> None:
+    """Breaks when a repeated promotion begins a new reign, and so cuts every client off."""
+    with cluster(tmp_path, 3, "--ha-replicate", "all") as brokers:
+        primary = brokers.brokers[0]
+        epoch = primary.status()["epoch"]
+        client = BlockingConnection(primary.address, timeout=30)
+        for _ in range(3):
+            assert ask(primary.address, "PROMOTE", "ha")["epoch"] == epoch
+        primary.create("queue", "still-there")
+        client.create_sender("still-there").send(Message(body="the same connection"))
+        client.close()
+        assert primary.queue("still-there")["messages"] == 1
+
+
+def test_without_a_majority_nobody_is_promoted_and_the_refusal_says_why(tmp_path: Path) -> None:
+    """Breaks when a broker makes itself primary alone: the beginning of every split brain."""
+    with cluster(tmp_path, 3, "--ha-replicate", "all", "--ha-promote-timeout", "0.5") as brokers:
+        brokers.brokers[0].kill()
+        brokers.brokers[1].kill()
+        alone = brokers.brokers[2]
+        with pytest.raises(Refused, match="1 of the 2 votes needed") as refused:
+            ask(alone.address, "PROMOTE", "ha", timeout_s=30)
+        assert refused.value.status == 409
+        assert alone.state() == "joining"
+
+
+def test_two_resource_managers_do_not_get_into_each_others_way(tmp_path: Path) -> None:
+    """Breaks when the second daemon promotes another backup after the first one has: clients would be cut off twice for one failure."""
+    with (
+        cluster(tmp_path, 3, "--ha-replicate", "all", promote=False) as brokers,
+        resource_manager(tmp_path, brokers, "rm-1"),
+        resource_manager(tmp_path, brokers, "rm-2"),
+    ):
+        first = eventually(brokers.primary, bool, "a first primary")
+        for broker in brokers.brokers:
+            broker.wait_for("ready", "active")
+        with traffic(brokers):
+            first.kill()
+            second = new_primary(brokers, first)
+            first.start()
+            first.wait_for("ready")
+        history = reigns(second)
+        assert [primary for _, primary in history] == [first.address, second.address], "one failure, one promotion"
+        check_one_primary_an_epoch(brokers)
+
+
+def test_a_backup_turns_clients_away_by_closing_without_an_open_and_serves_administrators(tmp_path: Path) -> None:
+    """Breaks when clients of any library stay with a backup instead of going on to the next URL: an Open, even one with an error, would hold them."""
+    with cluster(tmp_path, 3, "--ha-replicate", "all") as brokers:
+        primary, backup, _ = brokers.brokers
+        with open_raw(primary.address) as client:
+            assert OPEN in heard(client, until=OPEN), "the primary answers the same bytes with an Open"
+        with open_raw(backup.address) as client:
+            assert heard(client) in (b"", AMQP_HEADER)
+        assert backup.status()["primary"] == primary.address
+        with pytest.raises(Refused, match=f"only the primary.*{primary.address}") as refused:
+            backup.create("queue", "not-here")
+        assert refused.value.status == 409
+
+
+def test_the_open_names_all_brokers_to_fail_over_to(tmp_path: Path) -> None:
+    """Breaks when clients that were given one address cannot learn the others."""
+    public = "amqp:broker-a.example:5672,broker-b.example:5673"
+    with cluster(tmp_path, 3) as brokers:
+        client = BlockingConnection(brokers.brokers[0].address, timeout=30)
+        listed = client.conn.remote_properties["failover-server-list"]
+        assert [f"{each['network-host']}:{each['port']}" for each in listed] == brokers.addresses
+        client.close()
+    with cluster(tmp_path / "public", 1, "--ha-public-url", public) as brokers:
+        client = BlockingConnection(brokers.brokers[0].address, timeout=30)
+        listed = client.conn.remote_properties["failover-server-list"]
+        assert [(each["network-host"], each["port"]) for each in listed] == [
+            ("broker-a.example", 5672),
+            ("broker-b.example", 5673),
+        ]
+        client.close()
