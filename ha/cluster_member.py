@@ -69,7 +69,7 @@ class ClusterMember:
         self._telemetry = telemetry
         self._asked_because = ""
         self._primary_lost_at: float | None = None
-        self._was = ("joining", "")
+        self._was = ("joining", "", 0)
         self.log: ReplicatedLog
         self.peers = Peers(
             reactor,
@@ -127,8 +127,8 @@ class ClusterMember:
     # ---- what the log's state means
 
     def _state_changed(self, state: str, epoch: int, primary: str) -> None:
-        was, was_primary = self._was
-        self._was = (state, primary)
+        was, was_primary, was_epoch = self._was
+        self._was = (state, primary, epoch)
         if was_primary and not primary and self._primary_lost_at is None:
             self._primary_lost_at = self._clock.seconds()
         if state == was and primary == was_primary:
@@ -139,6 +139,9 @@ class ClusterMember:
             epoch=epoch,
             where=f", primary {primary}" if primary and primary != self.me else "",
         )
+        if was_primary not in ("", self.me) and not primary and epoch == was_epoch:
+            # With a higher epoch it would be an election that took the primary away, perhaps a planned one.
+            self._event("failure_detected", epoch=epoch, broker=was_primary, detail="nothing was heard of the primary")
         self._event("role", epoch=epoch, from_=was, to=state, detail=primary)
         if was == "catchup" and state == "ready":
             self._event("catch_up_end", epoch=epoch, detail=primary)
