@@ -13,7 +13,7 @@ from proton import Message
 from proton.utils import BlockingConnection
 
 from tests.system.harness import BrokerProcess, Cluster, Refused, ask, cluster, eventually, spawn
-from tests.system.traffic import Received, Sent, Traffic, audit, consumer, producer
+from tests.system.traffic import Sent, Traffic, audit, consumer, drained, producer
 
 DETECTION_S = 1.0
 AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
@@ -45,8 +45,7 @@ def traffic(brokers: Cluster) -> Iterator[tuple[Traffic, Traffic]]:
         yield source, sink
         source.wait_for(source.count + 1000)
         sent: Sent = source.finish()
-        eventually(lambda: brokers.primary().queue("jobs")["messages"], lambda depth: depth == 0, "an empty queue")
-        received: Received = sink.finish()
+        received = drained(brokers.primary, "jobs", sink)
     print("\n" + audit(sent, received))
 
 

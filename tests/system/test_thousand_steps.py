@@ -20,7 +20,7 @@ from pathlib import Path
 from proton import ProtonException
 
 from tests.system.harness import Cluster, Refused, ask, cluster, eventually
-from tests.system.traffic import Traffic, audit, consumer, producer
+from tests.system.traffic import audit, consumer, drained, producer
 
 SEED = 20_240_117
 STEPS = 1000
@@ -132,8 +132,7 @@ def test_a_thousand_kills_restarts_and_promotions_lose_no_accepted_message(tmp_p
                 source.reaches(before + MESSAGES_A_STEP, LONGEST_STEP_S)
             heal(brokers)
             sent = source.finish()
-            _drain(brokers, sink)
-            received = sink.finish()
+            received = drained(brokers.primary, "steps", sink)
         line = audit(sent, received)
         outcomes = Counter(promotion.result() for promotion in promotions)
         _check_alike(brokers, max(sent.accepted) + 1)
@@ -161,17 +160,3 @@ def _check_alike(brokers: Cluster, first: int) -> None:
     (commit_index, last_index, applied_index, depth) = next(iter(alike))
     assert depth == 200
     assert commit_index == last_index == applied_index
-
-
-def _drain(brokers: Cluster, sink: Traffic) -> None:
-    """Wait until the consumer has taken everything."""
-
-    def left() -> tuple[int, str]:
-        primary = brokers.primary()
-        subscriptions = [
-            f"{each['delivered']} delivered, {each['unacked']} unsettled"
-            for each in ask(primary.address, "QUERY", "subscription")["items"]
-        ]
-        return int(primary.queue("steps")["messages"]), f"subscriptions: {subscriptions}, consumer: {sink.count}, {sink.trouble}"
-
-    eventually(left, lambda found: found[0] == 0, "the queue being empty")

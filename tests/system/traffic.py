@@ -23,14 +23,16 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from cproton_ffi import ffi, lib
-from proton import Delivery, Message
+from proton import Delivery, Handler, Message
 from proton.handlers import MessagingHandler
 from proton.reactor import Container
+
+from tests.system.harness import BrokerProcess, ask, eventually
 
 WINDOW = 300
 TURN_S = 0.02
 QUIET_S = 0.5
-_PATTERN = bytes(range(256)) * 5
+_PATTERN = bytes(range(256)) * 260
 
 
 class Steadily:
@@ -272,6 +274,11 @@ class Traffic:
         else:
             self._account = value
 
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process.is_alive()
+
     def wait_for(self, count: int, timeout_s: float = 60.0) -> None:
         """Wait until it has so many messages."""
         assert self.reaches(count, timeout_s), f"{self._count} messages and not {count} after {timeout_s} s; {self.trouble}"
@@ -326,6 +333,122 @@ def producer(
 def consumer(addresses: Sequence[str], queue: str, *, nbytes: int = 100) -> Traffic:
     """A consumer that checks each message against `nbytes`."""
     return Traffic(_Consumer, {"addresses": list(addresses), "queue": queue, "nbytes": nbytes})
+
+
+def drained(serving: Callable[[], BrokerProcess], queue: str, sink: Traffic, timeout_s: float = 90.0) -> Received:
+    """Wait until the queue is empty on the broker that serves it; then the consumer's account. A failure tells what the consumer was at."""
+
+    def left() -> tuple[int, str]:
+        address = serving().address
+        at = [f"{each['unacked']} of {each['delivered']} unsettled" for each in ask(address, "QUERY", "subscription")["items"]]
+        depth = int(serving().queue(queue)["messages"])
+        return depth, f"subscriptions on {address}: {at}, received: {sink.count}, trouble: {sink.trouble}, alive: {sink.alive}"
+
+    eventually(left, lambda found: found[0] == 0, f"{queue} being empty", timeout_s)
+    received: Received = sink.finish()
+    return received
+
+
+class _Sender(Handler):  # type: ignore[misc]
+    """Sends encoded messages, as they are, and waits until each has its outcome."""
+
+    def __init__(self, address: str, node: str, messages: Sequence[bytes], timeout_s: float) -> None:
+        super().__init__()
+        self.address, self.node, self.timeout_s = address, node, timeout_s
+        self.left = deque(messages)
+        self.outcomes: Counter[Any] = Counter()
+        self.wanted = len(messages)
+        self.link: Any = None
+        self.connection: Any = None
+
+    def on_reactor_init(self, event: Any) -> None:
+        self.connection = event.container.connect(url=self.address, reconnect=False)
+        self.link = event.container.create_sender(self.connection, self.node)
+        event.container.schedule(self.timeout_s, self)
+
+    def on_link_flow(self, event: Any) -> None:
+        while self.left and self.link.credit > 0:
+            self.link.delivery(self.link.delivery_tag())
+            self.link.stream(self.left.popleft())
+            self.link.advance()
+
+    def on_delivery(self, event: Any) -> None:
+        if event.delivery.updated and event.delivery.remote_state:
+            self.outcomes[event.delivery.remote_state] += 1
+            event.delivery.settle()
+        if sum(self.outcomes.values()) == self.wanted:
+            self.end(event)
+
+    def on_link_remote_close(self, event: Any) -> None:
+        self.end(event)
+
+    def on_timer_task(self, event: Any) -> None:
+        self.end(event)
+
+    def end(self, event: Any) -> None:
+        self.connection.close()
+        event.container.stop()
+
+
+class _Taker(Handler):  # type: ignore[misc]
+    """Takes encoded messages, as they come, over one link after the other in turn."""
+
+    def __init__(self, address: str, node: str, count: int, links: int, options: Any, timeout_s: float) -> None:
+        super().__init__()
+        self.address, self.node, self.wanted, self.options, self.timeout_s = address, node, count, options, timeout_s
+        self.taken: list[list[bytes]] = [[] for _ in range(links)]
+        self.links: dict[str, int] = {}
+        self.connection: Any = None
+        self.confirmed = 0
+
+    def on_reactor_init(self, event: Any) -> None:
+        self.connection = event.container.connect(url=self.address, reconnect=False)
+        for position in range(len(self.taken)):
+            link = event.container.create_receiver(self.connection, self.node, name=f"taker-{position}", options=self.options)
+            self.links[link.name] = position
+            link.flow(-(-self.wanted // len(self.taken)))
+        event.container.schedule(self.timeout_s, self)
+
+    def on_delivery(self, event: Any) -> None:
+        delivery = event.delivery
+        if delivery.readable and not delivery.partial:
+            self.taken[self.links[event.link.name]].append(bytes(event.link.recv(delivery.pending)))
+            event.link.advance()
+            delivery.update(Delivery.ACCEPTED)
+        if delivery.settled:
+            delivery.settle()
+            self.confirmed += 1
+            if self.confirmed == self.wanted:
+                self.end(event)
+
+    def on_link_remote_close(self, event: Any) -> None:
+        self.end(event)
+
+    def on_timer_task(self, event: Any) -> None:
+        self.end(event)
+
+    def end(self, event: Any) -> None:
+        self.connection.close()
+        event.container.stop()
+
+
+def send(address: str, node: str, messages: Sequence[bytes], timeout_s: float = 60.0) -> int:
+    """Send encoded messages to a node of the broker at `address`; how many were accepted."""
+    sender = _Sender(address, node, messages, timeout_s)
+    Container(sender).run()
+    return int(sender.outcomes[Delivery.ACCEPTED])
+
+
+def take_by(links: int, address: str, node: str, count: int, options: Any = None, timeout_s: float = 60.0) -> list[list[bytes]]:
+    """Take `count` encoded messages from a node over that many links of one connection; what came on each. Acceptances are confirmed."""
+    taker = _Taker(address, node, count, links, options, timeout_s)
+    Container(taker).run()
+    return taker.taken
+
+
+def take(address: str, node: str, count: int, options: Any = None, timeout_s: float = 60.0) -> list[bytes]:
+    """Take `count` encoded messages from a node; those that came in time."""
+    return take_by(1, address, node, count, options, timeout_s)[0]
 
 
 def audit(sent: Sent, *received: Received) -> str:

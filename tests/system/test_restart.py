@@ -1,0 +1,96 @@
+"""A broker by itself, killed and stopped and started again: what it has accepted and what it was told to make is there each time."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from tests.system.harness import BrokerProcess, ask, eventually, standalone
+from tests.system.traffic import audit, consumer, drained, producer, send, take
+
+LIVES = 20
+LARGE_BYTES = 60_000
+CHECKPOINT_BYTES = 64 << 20
+"""A broker writes a checkpoint when its log has grown by so much, and by more than is alive."""
+
+
+def definitions(broker: BrokerProcess) -> tuple[set[tuple[str, bool]], set[tuple[str, str]], set[tuple[str, str, str]]]:
+    """Queues, exchanges and bindings as the broker lists them."""
+    queues = {(item["name"], item["durable"]) for item in ask(broker.address, "QUERY", "queue")["items"]}
+    exchanges = {(item["name"], item["exchangeType"]) for item in ask(broker.address, "QUERY", "exchange")["items"]}
+    bindings = {(item["exchange"], item["queue"], item["key"]) for item in ask(broker.address, "QUERY", "binding")["items"]}
+    return queues, exchanges, bindings
+
+
+def test_a_broker_killed_at_twenty_moments_keeps_what_it_accepted_and_what_it_was_told_to_make(tmp_path: Path) -> None:
+    """Breaks when anything is accepted, settled or answered before it is on disk, or when a torn end of the journal costs more than itself."""
+    chance = random.Random(7)
+    with standalone(tmp_path) as broker:
+        broker.create("queue", "jobs")
+        broker.create("exchange", "news", exchangeType="topic")
+        with producer([broker.address], "jobs", rate=3000) as source, consumer([broker.address], "jobs") as sink:
+            for life in range(LIVES):
+                source.wait_for(source.count + chance.randrange(1, 400))
+                broker.create("queue", f"q{life}", durable=bool(life % 2))
+                broker.create("binding", "", exchange="news", queue=f"q{life}", key=f"a.{life}.#")
+                if life % 3 == 2:
+                    ask(broker.address, "DELETE", "queue", f"q{life - 1}")
+                kept = definitions(broker)
+                broker.kill()
+                broker.start()
+                broker.wait_for("standalone")
+                assert definitions(broker) == kept
+            source.wait_for(source.count + 500)
+            sent = source.finish()
+            received = drained(lambda: broker, "jobs", sink)
+        assert sent.opened == LIVES + 1
+        print("\n" + audit(sent, received))
+
+
+def test_a_broker_stopped_in_order_starts_with_the_same_messages_in_the_same_order(tmp_path: Path) -> None:
+    """Breaks when stopping cuts off what is under way without a trace, or when a clean store is read otherwise than a torn one."""
+    messages = [b"\x00\x53\x75\xa0\x04%04d" % number for number in range(2000)]
+    with standalone(tmp_path) as broker:
+        broker.create("queue", "kept")
+        assert send(broker.address, "kept", messages) == len(messages)
+        assert take(broker.address, "kept", 300) == messages[:300]
+        for _ in range(3):
+            assert broker.stop() == 0
+            broker.start()
+            broker.wait_for("standalone")
+        assert broker.queue("kept")["messages"] == 1700
+        assert take(broker.address, "kept", 1700) == messages[300:]
+
+
+def files(broker: BrokerProcess, suffix: str) -> list[int]:
+    """The indexes that the names of these files of the broker's own log give: where a segment begins, or a checkpoint ends."""
+    return sorted(int(path.stem) for path in (broker.store / "local").glob(f"*.{suffix}"))
+
+
+def test_a_checkpoint_and_the_tail_of_the_log_make_the_state_again(tmp_path: Path) -> None:
+    """Breaks when a checkpoint misses what was alive, when the tail is applied twice or not at all, or when what it covers is never given back."""
+    with standalone(tmp_path) as broker:
+        broker.create("queue", "old")
+        broker.create("queue", "jobs")
+        old = [b"\x00\x53\x75\xa0\x03%03d" % number for number in range(500)]
+        assert send(broker.address, "old", old) == len(old)
+        assert take(broker.address, "old", 100) == old[:100]
+        count = 2 * CHECKPOINT_BYTES // LARGE_BYTES
+        with (
+            producer([broker.address], "jobs", nbytes=LARGE_BYTES, limit=count) as source,
+            consumer([broker.address], "jobs", nbytes=LARGE_BYTES) as sink,
+        ):
+            sent = source.wait()
+            received = drained(lambda: broker, "jobs", sink)
+        print("\n" + audit(sent, received))
+        eventually(lambda: files(broker, "checkpoint"), bool, "a checkpoint")
+        eventually(lambda: files(broker, "seg"), lambda firsts: firsts[0] > 1, "the log that the checkpoint covers being given back")
+        broker.create("queue", "young")
+        assert take(broker.address, "old", 100) == old[100:200]
+        assert send(broker.address, "young", old) == len(old)
+        broker.kill()
+        broker.start()
+        broker.wait_for("standalone")
+        assert broker.queue("jobs")["messages"] == 0
+        assert take(broker.address, "old", 300) == old[200:]
+        assert take(broker.address, "young", len(old)) == old
