@@ -1,0 +1,184 @@
+"""Clients that others wrote fail over by their lists of URLs, unchanged: Proton in Python (two ways) and C++, and rhea on Node.
+
+Each sends and receives through a kill -9 of the primary and the promotion of a backup. Every message that was to be sent comes.
+The programs are in `interop/`. C++ and rhea need a compiler, libraries and Node, which not every machine has: there the reason is
+reported, and Proton in Python is what was tested.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.system.harness import ROOT, Cluster, ask, cluster, environment, eventually
+
+HERE = Path(__file__).parent / "interop"
+COUNT = 1200
+KILL_AT = 300
+_CPP_PACKAGES = ("g++", "libqpid-proton-cpp12-dev")
+Command = Callable[[str, list[str], str, int], list[str]]
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with cluster(tmp_path_factory.mktemp("interop"), 3, "--ha-replicate", "all") as brokers:
+        yield brokers
+
+
+class Program:
+    """A client in its process: it prints a number for each message that is done."""
+
+    def __init__(self, command: list[str], log: Path) -> None:
+        self.command = command
+        self.log = log
+        self.count = 0
+        with log.open("ab") as errors:
+            self.process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=ROOT, env=environment()
+            )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.count = int(line)
+
+    def wait_for(self, count: int) -> None:
+        """Wait until it has done so many; AssertionError with what it said when it does not."""
+        what = f"{count} messages of {Path(self.command[0]).name}"
+        try:
+            eventually(lambda: self.count, lambda found: found >= count or self.process.poll() is not None, what, 90)
+        finally:
+            said = self.log.read_text()[-2000:]
+        assert self.count >= count, f"{what}: it ended with {self.process.poll()} after {self.count}; it said: {said}"
+
+    def end(self) -> int:
+        """Its exit status, when it has ended by itself."""
+        status = self.process.wait(60)
+        self._reader.join(10)
+        return status
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(10)
+
+
+# ---- the clients
+
+
+def python(program: str) -> Command:
+    return lambda role, addresses, queue, count: [
+        *(sys.executable, str(HERE / program), role),
+        *(",".join(f"amqp://{address}" for address in addresses), queue, str(count)),
+    ]
+
+
+def compiled(source: Path, folder: Path) -> Path:
+    """The program, compiled; skips with the reason where that cannot be."""
+    if shutil.which("g++") is None or not Path("/usr/include/proton/container.hpp").exists():
+        _install(*_CPP_PACKAGES)
+    binary = folder / source.stem
+    made = subprocess.run(
+        ["g++", "-std=c++17", "-O1", "-o", str(binary), str(source), "-lqpid-proton-cpp"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert made.returncode == 0, made.stderr
+    return binary
+
+
+def _install(*packages: str) -> None:
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        pytest.skip(f"needs {' and '.join(packages)}, which only root can install through apt")
+    command = ["apt-get", "install", "-y", "--no-install-recommends", *packages]
+    made = subprocess.run(
+        command, capture_output=True, text=True, timeout=600, env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"}, check=False
+    )
+    if made.returncode != 0:
+        pytest.skip(f"needs {' and '.join(packages)}; apt-get: {made.stderr.strip().splitlines()[-1]}")
+
+
+def cpp(folder: Path) -> Command:
+    binary = compiled(HERE / "client.cpp", folder)
+    return lambda role, addresses, queue, count: [
+        *(str(binary), role, ",".join(f"amqp://{address}" for address in addresses)),
+        *(queue, str(count)),
+    ]
+
+
+def rhea(folder: Path) -> Command:
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if node is None or npm is None:
+        pytest.skip("needs node and npm")
+    shutil.copy(HERE / "client.js", folder)
+    install = [npm, "install", "--no-audit", "--no-fund", "--prefix", str(folder), "rhea@3"]
+    made = subprocess.run(install, capture_output=True, text=True, timeout=300, check=False)
+    if made.returncode != 0:
+        pytest.skip(f"needs rhea from npm: {made.stderr.strip().splitlines()[-1]}")
+    return lambda role, addresses, queue, count: [node, str(folder / "client.js"), role, ",".join(addresses), queue, str(count)]
+
+
+CLIENTS: dict[str, Callable[[Path], Command]] = {
+    "blocking": lambda folder: python("blocking.py"),
+    "container": lambda folder: python("container.py"),
+    "cpp": cpp,
+    "rhea": rhea,
+}
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_client_s_sender_and_receiver_outlive_the_primary(three: Cluster, client: str, tmp_path: Path) -> None:
+    """The first address of the list is a backup's, and the primary is killed half-way: both must go on to the next."""
+    command = CLIENTS[client](tmp_path)
+    primary = three.primary()
+    backups = [broker for broker in three.brokers if broker is not primary]
+    for backup in backups:
+        backup.wait_for("ready")
+    addresses = [backups[0].address, primary.address, backups[1].address]
+    primary.create("queue", client)
+    sender = Program(command("send", addresses, client, COUNT), tmp_path / "sender.log")
+    receiver = Program(command("receive", addresses, client, COUNT), tmp_path / "receiver.log")
+    try:
+        for program in (sender, receiver):
+            program.wait_for(KILL_AT)
+        assert sender.count < COUNT, "it is still sending"
+        primary.kill()
+        three.promote(backups[1])
+        for program in (sender, receiver):
+            program.wait_for(COUNT)
+            assert program.end() == 0
+        eventually(lambda: backups[1].queue(client)["messages"], lambda left: left == 0, "nothing being left", 30)
+    finally:
+        sender.close()
+        receiver.close()
+    primary.start()
+    primary.wait_for("ready")
+
+
+def test_proton_c_s_load_generator_loses_nothing(three: Cluster, tmp_path: Path) -> None:
+    """What the benchmarks measure with, is accounted for message by message."""
+    binary = compiled(ROOT / "tests/bench/load.cpp", tmp_path)
+    primary = three.primary()
+    primary.create("queue", "load")
+
+    def load(*words: Any) -> str:
+        made = subprocess.run([binary, *map(str, words)], capture_output=True, text=True, timeout=120, check=False)
+        assert made.returncode == 0, made.stderr
+        return made.stdout
+
+    assert '"sent": 20000' in load("send", primary.address, "load", 20_000, 200, 1000)
+    assert primary.queue("load")["messages"] == 20_000
+    assert '"received": 20000' in load("receive", primary.address, "load", 20_000, 1000)
+    assert ask(primary.address, "QUERY", "queue", "load")["items"][0]["messagesIn"] == 20_000
