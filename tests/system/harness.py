@@ -1,8 +1,8 @@
 """Real broker processes on loopback, for tests that kill them.
 
-Life of a `Cluster`: free ports are taken, brokers started with stores below one folder, waited for by asking them, killed and restarted at will; leaving the
-context stops every process that it started, by its id. Nothing sleeps in hope: `eventually` asks until the answer is right or a deadline has passed,
-and then says what the last answer was.
+Life of a `Cluster`: free ports are taken, brokers started with stores below one folder, waited for by asking them, killed
+and restarted at will; leaving the context stops every process that it started, by its id. Nothing sleeps in hope: `eventually`
+asks until the answer is right or a deadline has passed, and then says what the last answer was.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from proton import Message, ProtonException, symbol
 from proton.utils import BlockingConnection, SyncRequestResponse
 
 T = TypeVar("T")
+Request = tuple[str, str, str, dict[str, Any]]
+"""Operation, type, name and body of a management request."""
 ROOT = Path(__file__).parents[2]
 START_S = 60.0
 """How long to wait for what takes a moment on a machine that has nothing else to do; it matters only when a test fails."""
@@ -45,16 +47,17 @@ class NoPrimary(Exception):
 def eventually(ask: Callable[[], T], wanted: Callable[[T], bool], what: str, timeout_s: float = START_S) -> T:
     """Ask until the answer is wanted. AssertionError with the last answer when that does not happen in time."""
     deadline = time.monotonic() + timeout_s
-    answer: Any = "nothing"
+    last = "none"
     while time.monotonic() < deadline:
         try:
             answer = ask()
             if wanted(answer):
                 return answer
+            last = repr(answer)
         except (ProtonException, OSError, Refused, NoPrimary) as error:
-            answer = error
+            last = repr(error)
         time.sleep(0.02)
-    raise AssertionError(f"{what} did not happen within {timeout_s} s; last answer: {answer!r}")
+    raise AssertionError(f"{what} did not happen within {timeout_s} s; last answer: {last}")
 
 
 def free_ports(count: int) -> list[int]:
@@ -76,7 +79,8 @@ def environment() -> dict[str, str]:
 
 
 def spawn(log_file: Path, module: str, *words: str) -> subprocess.Popen[bytes]:
-    """One of our commands as a process that writes to `log_file` and does not outlive the thread that starts it, not even when that is killed."""
+    """One of our commands as a process that writes to `log_file` and does not outlive the thread that starts it, not
+    even when that is killed."""
     setpriv = shutil.which("setpriv")
     tied = [setpriv, "--pdeathsig", "KILL"] if setpriv else []
     with log_file.open("ab") as log:
@@ -95,22 +99,31 @@ def admin(address: str, timeout_s: float = 5.0) -> BlockingConnection:
     return BlockingConnection(address, timeout=timeout_s, properties={symbol("qpid.ha-admin"): True})
 
 
-def ask(
-    address: str, operation: str, kind: str, name: str = "", body: dict[str, Any] | None = None, timeout_s: float = 5.0
-) -> dict[str, Any]:
-    """One management request to the broker at `address`; Refused when the status is not 2xx."""
+def ask_all(address: str, *requests: Request, timeout_s: float = 10.0) -> list[dict[str, Any]]:
+    """Management requests to the broker at `address`, one after the other over one connection.
+
+    Refused when the status of one is not 2xx."""
     connection = admin(address, timeout_s)
+    answers: list[dict[str, Any]] = []
     try:
         client = SyncRequestResponse(connection, "$management")
-        request = Message(body=body or {})
-        request.properties = {"operation": operation, "type": kind, "name": name}
-        reply = client.call(request)
-        status = int(reply.properties["statusCode"])
-        if not 200 <= status < 300:
-            raise Refused(status, reply.properties["statusDescription"])
-        return dict(reply.body)
+        for operation, kind, name, body in requests:
+            request = Message(body=body, properties={"operation": operation, "type": kind, "name": name})
+            reply: Any = client.call(request)
+            status = int(reply.properties["statusCode"])
+            if not 200 <= status < 300:
+                raise Refused(status, reply.properties["statusDescription"])
+            answers.append(dict(reply.body))
     finally:
         connection.close()
+    return answers
+
+
+def ask(
+    address: str, operation: str, kind: str, name: str = "", body: dict[str, Any] | None = None, timeout_s: float = 10.0
+) -> dict[str, Any]:
+    """One management request to the broker at `address`; Refused when the status is not 2xx."""
+    return ask_all(address, (operation, kind, name, body or {}), timeout_s=timeout_s)[0]
 
 
 class BrokerProcess:

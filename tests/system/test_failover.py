@@ -1,4 +1,5 @@
-"""Primaries that are killed, frozen and relieved while an unmodified client with a list of URLs sends and another one consumes."""
+"""Primaries that are killed, frozen and relieved while an unmodified client with a list of URLs sends and another one
+consumes."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from proton import Message
@@ -125,7 +127,8 @@ def heard(client: socket.socket, until: bytes = b"") -> bytes:
 
 
 def test_a_frozen_primary_is_replaced_and_steps_down_when_it_thaws(tmp_path: Path) -> None:
-    """Breaks when silence is not noticed, when a primary that slept accepts anything in its old epoch, or when it keeps its clients."""
+    """Breaks when silence is not noticed, when a primary that slept accepts anything in its old epoch, or when it
+    keeps its clients."""
     with cluster(tmp_path, 3, "--ha-replicate", "all") as brokers, resource_manager(tmp_path, brokers):
         first = brokers.brokers[0]
         with traffic(brokers) as (source, _), open_raw(first.address) as client:
@@ -189,7 +192,8 @@ def test_without_a_majority_nobody_is_promoted_and_the_refusal_says_why(tmp_path
 
 
 def test_two_resource_managers_do_not_get_into_each_others_way(tmp_path: Path) -> None:
-    """Breaks when the second daemon promotes another backup after the first one has: clients would be cut off twice for one failure."""
+    """Breaks when the second daemon promotes another backup after the first one has: clients would be cut off twice
+    for one failure."""
     with (
         cluster(tmp_path, 3, "--ha-replicate", "all", promote=False) as brokers,
         resource_manager(tmp_path, brokers, "rm-1"),
@@ -209,7 +213,8 @@ def test_two_resource_managers_do_not_get_into_each_others_way(tmp_path: Path) -
 
 
 def test_a_backup_turns_clients_away_by_closing_without_an_open_and_serves_administrators(tmp_path: Path) -> None:
-    """Breaks when clients of any library stay with a backup instead of going on to the next URL: an Open, even one with an error, would hold them."""
+    """Breaks when clients of any library stay with a backup instead of going on to the next URL: an Open, even one
+    with an error, would hold them."""
     with cluster(tmp_path, 3, "--ha-replicate", "all") as brokers:
         primary, backup, _ = brokers.brokers
         with open_raw(primary.address) as client:
@@ -222,17 +227,23 @@ def test_a_backup_turns_clients_away_by_closing_without_an_open_and_serves_admin
         assert refused.value.status == 409
 
 
+def remote_properties(client: BlockingConnection) -> Any:
+    """What the broker says in its Open."""
+    connection: Any = client.conn
+    return connection.remote_properties
+
+
 def test_the_open_names_all_brokers_to_fail_over_to(tmp_path: Path) -> None:
     """Breaks when clients that were given one address cannot learn the others."""
     public = "amqp:broker-a.example:5672,broker-b.example:5673"
     with cluster(tmp_path, 3) as brokers:
         client = BlockingConnection(brokers.brokers[0].address, timeout=30)
-        listed = client.conn.remote_properties["failover-server-list"]
+        listed = remote_properties(client)["failover-server-list"]
         assert [f"{each['network-host']}:{each['port']}" for each in listed] == brokers.addresses
         client.close()
     with cluster(tmp_path / "public", 1, "--ha-public-url", public) as brokers:
         client = BlockingConnection(brokers.brokers[0].address, timeout=30)
-        listed = client.conn.remote_properties["failover-server-list"]
+        listed = remote_properties(client)["failover-server-list"]
         assert [(each["network-host"], each["port"]) for each in listed] == [
             ("broker-a.example", 5672),
             ("broker-b.example", 5673),

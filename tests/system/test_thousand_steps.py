@@ -1,6 +1,8 @@
-"""A thousand kills, restarts and promotions while messages flow: whatever anybody does to the brokers, no accepted message is lost.
+"""A thousand kills, restarts and promotions while messages flow: whatever anybody does to the brokers, no accepted message
+is lost.
 
-The plan of steps is made beforehand from a seed: which brokers are up decides what can be done next, so the same seed gives the same
+The plan of steps is made beforehand from a seed: which brokers are up decides what can be done next, so the same seed gives
+the same
 thousand steps. What comes of them (which promotion is won, who is asked in vain) depends on the moment, and must not matter.
 
 Between steps the test waits until a few more messages are accepted, or a short while: steps fall into elections, catching up,
@@ -32,14 +34,15 @@ Step = tuple[str, int]
 
 
 def plan(seed: int, steps: int, size: int = 3) -> Iterator[Step]:
-    """Steps as (what, broker): `kill`, `kill unheeding` (whatever the others do just now), `start`, `promote`, and `wipe`, which is: heal, kill,
-    delete the store.
+    """Steps as (what, broker). The words for what: `kill`; `kill unheeding` (whatever the others do just now); `start`;
+    `promote`; `wipe`, which is to heal, kill, and delete the store.
 
-    One broker at a time is down for the most part; one kill in ten takes a second broker too, and one in thirty all of them, to be
-    restarted in any order. Promotions are asked of the dead and the starting too.
+    One broker at a time is down for the most part; one kill in ten takes a second broker too, and one in thirty all of
+    them, to be restarted in any order. Promotions are asked of the dead and the starting too.
     """
     chance = random.Random(seed)
-    up, doomed, wipes = set(range(size)), [], 0
+    up, wipes = set(range(size)), 0
+    doomed: list[int] = []
     for made in range(steps):
         down = set(range(size)) - up
         if doomed:
@@ -96,7 +99,8 @@ def heal(brokers: Cluster) -> None:
 
 
 def test_a_thousand_kills_restarts_and_promotions_lose_no_accepted_message(tmp_path: Path) -> None:
-    """Breaks when anything is accepted before a majority has it on disk, when a stale store can win, when a restart forgets what it had
+    """Breaks when anything is accepted before a majority has it on disk, when a stale store can win, when a restart forgets
+    what it had
     promised, or when a change of primary delivers twice or never what it took over."""
     began = time.monotonic()
     done: Counter[str] = Counter()
@@ -144,7 +148,8 @@ def test_a_thousand_kills_restarts_and_promotions_lose_no_accepted_message(tmp_p
 
 
 def _check_alike(brokers: Cluster, first: int) -> None:
-    """Messages sent now are on all three brokers, at the same place of the log, and each gives out the same ones when it is the primary."""
+    """Messages sent now are on all three brokers, at the same place of the log, and each gives out the same ones when
+    it is the primary."""
     with producer(brokers.addresses, "steps", limit=200, first=first) as source:
         sent = source.wait()
     assert len(sent.accepted) == 200

@@ -1,13 +1,15 @@
-"""A careful producer and a careful consumer, each an ordinary python-qpid-proton program in a process of its own, and their accounts.
+"""A careful producer and a careful consumer, each an ordinary program on python-qpid-proton in its own process; their accounts.
 
-Life of a producer: it connects to the first of its URLs that serves it and sends numbered messages at its rate. When the connection drops, proton goes
-on to the next URL; over a new link it sends again what was not settled, oldest first, before anything new. Told `enough`, it
-ends when everything sent is settled.
+Life of a producer: it connects to the first of its URLs that serves it and sends numbered messages at its rate. When the
+connection drops, proton goes on to the next URL; over a new link it sends again what was not settled, oldest first, before
+anything new. Told `enough`, it ends when everything sent is settled.
 
-Life of a consumer: it accepts what comes, and settles an acceptance only when the broker has confirmed it, so that it knows which
-messages may come again. Told `enough`, it ends when it has had no message for a while; whether anything is left is for the broker to say.
+Life of a consumer: it accepts what comes, and settles an acceptance only when the broker has confirmed it, so that it knows
+which messages may come again. Told `enough`, it ends when it has had no message for a while; whether anything is left is for
+the broker to say.
 
-Each reports figures over a pipe, several times a second, and its whole account at the end. `audit` compares the two accounts message by message.
+Each reports figures over a pipe, several times a second, and its whole account at the end. `audit` compares the two accounts
+message by message. `send` and `take` move encoded messages as they are, in the process of the test.
 """
 
 from __future__ import annotations
@@ -50,7 +52,8 @@ def body_of(number: int, nbytes: int) -> bytes:
 
 @dataclass
 class Sent:
-    """A producer's account. `accepted` in the order of the outcomes; `sends` has how often each message was sent, where more than once."""
+    """A producer's account. `accepted` in the order of the outcomes; `sends` has how often each message was sent,
+    where more than once."""
 
     planned: int = 0
     accepted: list[int] = field(default_factory=list)
@@ -62,7 +65,8 @@ class Sent:
 
 @dataclass
 class Received:
-    """A consumer's account. `numbers` in the order of coming; `unconfirmed`: how often each was accepted but not confirmed when the link ended."""
+    """A consumer's account. `numbers` in the order of coming; `unconfirmed`: how often each was accepted but not
+    confirmed when the link ended."""
 
     numbers: list[int] = field(default_factory=list)
     unconfirmed: Counter[int] = field(default_factory=Counter)
@@ -118,10 +122,22 @@ class _Client(MessagingHandler):
             event.container.schedule(TURN_S, self)
             self.pipe.send(("figures", self.figures()))
 
-    def attach(self, event: Any) -> Any: ...
-    def dropped(self) -> None: ...
-    def turn(self) -> bool: ...
-    def figures(self) -> int: ...
+    def attach(self, event: Any) -> Any:
+        """The link for a new connection."""
+        raise AssertionError("each client has its own")
+
+    def dropped(self) -> None:
+        """The connection is gone."""
+        raise AssertionError("each client has its own")
+
+    def turn(self) -> bool:
+        """Do what time asks for; whether this client has ended."""
+        raise AssertionError("each client has its own")
+
+    def figures(self) -> int:
+        """How many messages are accepted, or received."""
+        raise AssertionError("each client has its own")
+
     def trouble(self, text: str) -> None:
         self.pipe.send(("trouble", text))
 
@@ -336,7 +352,8 @@ def consumer(addresses: Sequence[str], queue: str, *, nbytes: int = 100) -> Traf
 
 
 def drained(serving: Callable[[], BrokerProcess], queue: str, sink: Traffic, timeout_s: float = 90.0) -> Received:
-    """Wait until the queue is empty on the broker that serves it; then the consumer's account. A failure tells what the consumer was at."""
+    """Wait until the queue is empty on the broker that serves it; then the consumer's account. A failure tells what
+    the consumer was at."""
 
     def left() -> tuple[int, str]:
         address = serving().address
@@ -349,7 +366,7 @@ def drained(serving: Callable[[], BrokerProcess], queue: str, sink: Traffic, tim
     return received
 
 
-class _Sender(Handler):  # type: ignore[misc]
+class _Sender(Handler):
     """Sends encoded messages, as they are, and waits until each has its outcome."""
 
     def __init__(self, address: str, node: str, messages: Sequence[bytes], timeout_s: float) -> None:
@@ -390,7 +407,7 @@ class _Sender(Handler):  # type: ignore[misc]
         event.container.stop()
 
 
-class _Taker(Handler):  # type: ignore[misc]
+class _Taker(Handler):
     """Takes encoded messages, as they come, over one link after the other in turn."""
 
     def __init__(self, address: str, node: str, count: int, links: int, options: Any, timeout_s: float) -> None:
@@ -440,7 +457,8 @@ def send(address: str, node: str, messages: Sequence[bytes], timeout_s: float = 
 
 
 def take_by(links: int, address: str, node: str, count: int, options: Any = None, timeout_s: float = 60.0) -> list[list[bytes]]:
-    """Take `count` encoded messages from a node over that many links of one connection; what came on each. Acceptances are confirmed."""
+    """Take `count` encoded messages from a node over that many links of one connection; what came on each. Acceptances
+    are confirmed."""
     taker = _Taker(address, node, count, links, options, timeout_s)
     Container(taker).run()
     return taker.taken
@@ -454,9 +472,9 @@ def take(address: str, node: str, count: int, options: Any = None, timeout_s: fl
 def audit(sent: Sent, *received: Received) -> str:
     """Compare the accounts message by message; AssertionError names what is wrong. Returns a line of figures.
 
-    Every accepted message came. A message came at most once for each time that it was sent, and once more for each acceptance that
-    the broker had not confirmed when the link ended. None came altered, or that was never sent. With one consumer, those that were sent once came,
-    the first time, in the order of sending.
+    Every accepted message came. A message came at most once for each time that it was sent, and once more for each
+    acceptance that the broker had not confirmed when the link ended. None came altered, or that was never sent. With one
+    consumer, those that were sent once came, the first time, in the order of sending.
     """
     came = Counter(itertools.chain.from_iterable(each.numbers for each in received))
     unconfirmed: Counter[int] = Counter()
