@@ -135,6 +135,7 @@ class ReplicatedLog:
         self._state = State.JOINING
         self._told: deque[tuple[int, State, int, str]] = deque()
         self._apply_call: IDelayedCall | None = None
+        self._due = self._applying = self._proposing = False
         self._effects: deque[Effect] = deque()
         self._running = False
         self._members_due: Membership | None = None
@@ -187,7 +188,11 @@ class ReplicatedLog:
     def propose(self, builder: BatchBuilder) -> int:
         """Seal and replicate; returns the batch's index."""
         assert self.may_propose, "a batch was proposed while the log takes none"
-        return self._propose(builder, None)
+        self._proposing = True
+        try:
+            return self._propose(builder, None)
+        finally:
+            self._proposing = False
 
     def _propose(self, builder: BatchBuilder, members: Membership | None) -> int:
         now = self._clock.seconds()
@@ -323,6 +328,8 @@ class ReplicatedLog:
             self._storage_error(str(error), True)
         finally:
             self._running = False
+        if self._due and not self._applying and not self._proposing:
+            self._apply()
         self._tell_writable()
 
     def _execute(self, effect: Effect) -> None:
@@ -339,7 +346,7 @@ class ReplicatedLog:
                 self.journal.truncate(from_index, lambda: None)
             case do.Commit(index):
                 self._committed = max(self._committed, index)
-                self._apply_soon()
+                self._due = True
             case do.Send(peer, message):
                 self._outbox.send(peer, message, ())
             case do.SendEntries(peer, append):
@@ -380,7 +387,7 @@ class ReplicatedLog:
     def _end(self, ended: Deferred[Any], effect: Any) -> None:
         """Fire outside of the effects, and after the states that came before it were told."""
         self._ended.append((ended, effect))
-        self._apply_soon()
+        self._due = True
 
     def _propose_members(self, members: Membership) -> None:
         self._members_due = None
@@ -520,20 +527,38 @@ class ReplicatedLog:
     def _state_changed(self, state: State, epoch: int, primary: str) -> None:
         if state in (State.ACTIVE, State.STANDALONE, State.RECOVERING):
             self._told.append((self._committed, state, epoch, primary))
-            self._apply_soon()
+            self._due = True
         else:
             # A reign that ended is told at once: what it had proposed is void.
             self._told.clear()
             self._told.append((self._applied, state, epoch, primary))
-            self._apply_soon()
+            self._due = True
 
-    def _apply_soon(self) -> None:
+    def _apply_later(self) -> None:
         if self._apply_call is None and not self._stopped:
             self._apply_call = self._clock.callLater(0, self._apply)
 
     def _apply(self) -> None:
-        """Tell states and committed batches in order, as much as one slice holds; the rest in the next turn."""
+        """Tell what is due; what is more than one slice in the next turn, so that a long log keeps nobody waiting."""
+        if self._apply_call is not None and self._apply_call.active():
+            self._apply_call.cancel()
         self._apply_call = None
+        self._due = False
+        self._applying = True
+        try:
+            self._tell_slice()
+        finally:
+            self._applying = False
+        if self._due or self._applied < self._committed or self._told:
+            self._apply_later()
+        elif self._ended:
+            ended, self._ended = self._ended, []
+            for deferred, effect in ended:
+                deferred.callback(effect)
+        self._tell_writable()
+
+    def _tell_slice(self) -> None:
+        """Tell states and committed batches in order, as much as one slice holds."""
         while self._told and self._told[0][0] <= self._applied:
             _, state, epoch, primary = self._told.popleft()
             if state in (State.ACTIVE, State.STANDALONE):
@@ -544,6 +569,7 @@ class ReplicatedLog:
             try:
                 batches = self._next_batches()
             except (BadBatch, LookupError) as error:
+                self._stopped = True
                 self._storage_error(f"a committed batch cannot be read back: {error}", True)
                 return
             self._applied = batches[-1].header.index
@@ -551,13 +577,6 @@ class ReplicatedLog:
             if self._cache.nbytes > self._cache.max_bytes:
                 self._cache.trim(min(self._applied, self.status().durable_index) + 1)
             self._maybe_checkpoint()
-        if self._applied < self._committed or self._told:
-            self._apply_soon()
-        elif self._ended:
-            ended, self._ended = self._ended, []
-            for deferred, effect in ended:
-                deferred.callback(effect)
-        self._tell_writable()
 
     def _next_batches(self) -> list[Batch]:
         first, last = self._applied + 1, self._committed

@@ -23,6 +23,7 @@ from zope.interface import implementer
 
 from broker.amqp.engine import Condition, Engine, Link, Receiver, Sender
 from broker.core import limits
+from broker.net.output import write_now
 
 if TYPE_CHECKING:
     from broker.service import Broker
@@ -118,7 +119,7 @@ class BrokerConnection(TwistedProtocol):
             return
         pieces = engine.take_output()
         if pieces:
-            self.transport.writeSequence(pieces)
+            write_now(self.transport, pieces)
         if engine.finished and not self._gone:
             self._end()
         elif self.choked and pieces and not self._paused:

@@ -21,6 +21,8 @@ _LENGTHS = struct.Struct(">II")
 _START = len(_DATA) + _LENGTHS.size
 _LARGEST_HEAD = 1 << 20
 _KINDS: dict[str, type[messages.Message]] = {kind.__name__: kind for kind in get_args(messages.Message)}
+_FIELDS = {name: tuple((field.name, field.type) for field in fields(kind)) for name, kind in _KINDS.items()}
+"""Name and type of each message's fields: looked up once, for there are several messages a batch."""
 
 
 class BadReplication(ValueError):
@@ -29,11 +31,12 @@ class BadReplication(ValueError):
 
 def encode(message: messages.Message, payload: Sequence[bytes]) -> bytes:
     """The AMQP message (its encoded bytes) that carries this message and what goes beside it."""
-    head: dict[str, Any] = {"kind": type(message).__name__}
-    for field in fields(message):
-        if field.name != "entries":
-            value = getattr(message, field.name)
-            head[field.name] = value.to_dict() if isinstance(value, Membership) else value
+    kind = type(message).__name__
+    head: dict[str, Any] = {"kind": kind}
+    for name, _ in _FIELDS[kind]:
+        if name != "entries":
+            value = getattr(message, name)
+            head[name] = value.to_dict() if isinstance(value, Membership) else value
     text = json.dumps(head, separators=(",", ":")).encode()
     size = 4 + len(text) + sum(map(len, payload))
     return b"".join((_DATA, _LENGTHS.pack(size, len(text)), text, *payload))
@@ -54,16 +57,17 @@ def decode(data: bytes) -> tuple[messages.Message, bytes]:
 
 
 def _message(head: dict[str, Any]) -> messages.Message:
-    kind = _KINDS.get(head.pop("kind"))
+    named = head.pop("kind")
+    kind = _KINDS.get(named)
     if kind is None:
         raise BadReplication("the kind of this replication message is unknown: its sender runs a newer version")
-    for field in fields(kind):
-        value = head.get(field.name)
-        if field.name == "members":
+    for name, expected in _FIELDS[named]:
+        value = head.get(name)
+        if name == "members":
             try:
                 head["members"] = Membership.from_dict(value)
             except BadMembership as error:
                 raise BadReplication(str(error)) from None
-        elif value is not None and type(value).__name__ != field.type:
-            raise BadReplication(f"{kind.__name__}.{field.name} is {value!r:.80}, not {field.type}")
+        elif value is not None and type(value).__name__ != expected:
+            raise BadReplication(f"{named}.{name} is {value!r:.80}, not {expected}")
     return kind(**head)
