@@ -327,3 +327,4 @@ def test_a_link_to_a_silent_broker_is_started_anew(tmp_path: Path) -> None:
         silent.wait_for("ready")
         primary.create("queue", "q", replicate="all")
         level(brokers, silent)
+        assert silent.queue("q")["replicate"] == "all"
