@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from twisted.logger import Logger
 
 from broker.amqp import management_node
-from broker.amqp.engine import Sender
+from broker.amqp.links import Sender
 from broker.consumers import Subscription
 from broker.core import management
 from broker.core.nodes import LOCAL, QueueNode, Refused

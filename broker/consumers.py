@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from cproton_ffi import lib
 
-from broker.amqp.engine import ACCEPTED, MODIFIED, REJECTED, RELEASED, Sender
+from broker.amqp.links import ACCEPTED, MODIFIED, REJECTED, RELEASED, Sender
 from broker.core import limits, message
 from broker.core.fifo import Lot
 from broker.core.nodes import QueueNode

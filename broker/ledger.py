@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from broker.amqp.engine import ACCEPTED, Link, Receiver, Sender
+from broker.amqp.links import ACCEPTED, Link, Receiver, Sender
 from broker.commit_log import CommitLog
 from broker.core import limits
 from broker.core.nodes import QueueNode

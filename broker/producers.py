@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from broker.amqp.engine import ACCEPTED, REJECTED, Condition, Receiver
+from broker.amqp.links import ACCEPTED, REJECTED, Condition, Receiver
 from broker.consumers import Mailbox
 from broker.core import limits, message
 from broker.core.nodes import ExchangeNode, Nodes, QueueNode

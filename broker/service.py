@@ -23,7 +23,7 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
 from broker.administration import Administration
-from broker.amqp.engine import Condition, Link, Receiver, Sender
+from broker.amqp.links import Condition, Link, Receiver, Sender
 from broker.commit_log import CommitLog
 from broker.consumers import Mailbox, Queueing, Subscription, dispatch
 from broker.core import limits, message

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
+from ha.core.membership import Membership
 from ha.core.messages import Message
 
 
@@ -24,6 +25,19 @@ class Sending(Protocol):
 
     def send(self, peer: str, message: Message, batches: Sequence[bytes]) -> None:
         """Send this."""
+
+
+class NoPeers:
+    """The links of a log that is this broker's alone."""
+
+    def send(self, peer: str, message: Message, batches: Sequence[bytes]) -> None:
+        """Nobody is there."""
+
+    def set_members(self, members: Membership) -> None:
+        """Nobody is there."""
+
+    def close(self, peer: str, reason: str) -> None:
+        """Nobody is there."""
 
 
 class _Item:

@@ -38,7 +38,7 @@ from ha.core.membership import Membership
 from ha.core.messages import Append, Message, Position, SnapshotChunk
 from ha.core.replica import Replica, ReplicaStatus
 from ha.core.settings import MIB, ReplicaSettings
-from ha.outbox import Outbox
+from ha.outbox import NoPeers, Outbox
 from ha.progress_clock import Lag, ProgressClock
 from ha.received import BadMessage, check_chunk, checked_append, stored_log
 from ha.snapshots import Snapshots
@@ -62,19 +62,6 @@ class Peers(Protocol):
 
     def close(self, peer: str, reason: str) -> None:
         """Close the link to this peer, which has sent something that cannot be right; it may be opened again."""
-
-
-class NoPeers:
-    """The links of a log that is this broker's alone."""
-
-    def send(self, peer: str, message: Message, batches: Sequence[bytes]) -> None:
-        """Nobody is there."""
-
-    def set_members(self, members: Membership) -> None:
-        """Nobody is there."""
-
-    def close(self, peer: str, reason: str) -> None:
-        """Nobody is there."""
 
 
 class ReplicatedLog:

@@ -113,7 +113,8 @@ class Process:
         for interface in self.settings.interface:
             port = listen(self.reactor, self.broker, self.settings.port if not self._ports else self.port, interface)
             self._ports.append(port)
-            self.port: int = port.getHost().port
+            where: Any = port.getHost()
+            self.port: int = where.port
 
     def _join(self) -> None:
         """Open the cluster's log; nothing is sent before `start`."""

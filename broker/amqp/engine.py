@@ -18,54 +18,20 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from cproton_ffi import ffi, lib
-from proton import UNDESCRIBED, Array, Data, ProtonException, symbol
-from proton._data import dat2obj, obj2dat
+from proton import UNDESCRIBED, Array, Data, symbol
+from proton._data import obj2dat
 
+from broker.amqp.links import Condition, Link, Receiver, Sender, condition_text, map_of, set_condition, text_of
 from broker.core import limits
 
 NULL = ffi.NULL
 _DELIVERY = lib.PN_DELIVERY
 _FLOW = lib.PN_LINK_FLOW
-_LOCAL_ACTIVE = lib.PN_LOCAL_ACTIVE
 _LOCAL_UNINIT = lib.PN_LOCAL_UNINIT
-ACCEPTED: int = lib.PN_ACCEPTED
-REJECTED: int = lib.PN_REJECTED
-RELEASED: int = lib.PN_RELEASED
-MODIFIED: int = lib.PN_MODIFIED
-_READ_CHUNK = 1 << 16
-_OUT_CHUNK = 1 << 18
 
 # One scratch area serves all engines: they run in one thread, and nothing stays in it between calls.
 _scratch = ffi.new("char[]", 1 << 20)
 _SCRATCH_BYTES = 1 << 20
-_tag_number = ffi.new("uint32_t *")
-_tag = ffi.new("pn_delivery_tag_t *", {"size": 4, "start": ffi.cast("char *", _tag_number)})[0]
-
-
-class Condition(Exception):
-    """An AMQP error condition for the peer: `name` (part 2.8.14 and following) and a text for people."""
-
-    def __init__(self, name: str, text: str) -> None:
-        super().__init__(f"{name}: {text}")
-        self.name = name
-        self.text = text
-
-
-class Terminus:
-    """What a peer asked for at one end of a link (part 3.5.3, 3.5.4)."""
-
-    __slots__ = ("address", "capabilities", "coordinator", "copy", "dynamic", "exists", "filters", "properties")
-
-    def __init__(self, pointer: Any) -> None:
-        kind = lib.pn_terminus_get_type(pointer)
-        self.exists = kind != lib.PN_UNSPECIFIED
-        self.coordinator = kind == lib.PN_COORDINATOR
-        self.address = _text(lib.pn_terminus_get_address(pointer))
-        self.dynamic = bool(lib.pn_terminus_is_dynamic(pointer))
-        self.copy = lib.pn_terminus_get_distribution_mode(pointer) == lib.PN_DIST_MODE_COPY
-        self.filters = _map(lib.pn_terminus_filter(pointer))
-        self.properties = _map(lib.pn_terminus_properties(pointer))
-        self.capabilities = _value(lib.pn_terminus_capabilities(pointer))
 
 
 class EngineListener(Protocol):
@@ -94,175 +60,6 @@ class EngineListener(Protocol):
 
     def on_close(self, engine: Engine, reason: str) -> None:
         """The peer closed the connection, or it broke the protocol (`reason` says how, "" when it closed in order)."""
-
-
-class Link:
-    """One link as this side sees it. `context` is the listener's own."""
-
-    __slots__ = ("_closing", "context", "engine", "handle", "is_sender", "name", "open")
-
-    def __init__(self, engine: Engine, handle: Any, is_sender: bool) -> None:
-        self.engine = engine
-        self.handle = handle
-        self.is_sender = is_sender
-        self.name = _text(lib.pn_link_name(handle))
-        self.open = True
-        self.context: Any = None
-        self._closing = False
-
-    @property
-    def source(self) -> Terminus:
-        """The source that the peer named."""
-        return Terminus(lib.pn_link_remote_source(self.handle))
-
-    @property
-    def target(self) -> Terminus:
-        """The target that the peer named."""
-        return Terminus(lib.pn_link_remote_target(self.handle))
-
-    @property
-    def presettled(self) -> bool:
-        """Whether the sender of this link sends everything settled."""
-        if self.is_sender:
-            return bool(lib.pn_link_remote_snd_settle_mode(self.handle) == lib.PN_SND_SETTLED)
-        return bool(lib.pn_link_snd_settle_mode(self.handle) == lib.PN_SND_SETTLED)
-
-    def accept(self, dynamic_address: str | None = None, max_message_size: int = 0) -> None:
-        """Attach this side too, repeating the peer's termini (clients insist on it), with the address made for a dynamic one."""
-        handle = self.handle
-        source, target = lib.pn_link_source(handle), lib.pn_link_target(handle)
-        lib.pn_terminus_copy(source, lib.pn_link_remote_source(handle))
-        lib.pn_terminus_copy(target, lib.pn_link_remote_target(handle))
-        if dynamic_address is not None:
-            lib.pn_terminus_set_address(source if self.is_sender else target, dynamic_address.encode())
-        lib.pn_link_set_snd_settle_mode(handle, lib.pn_link_remote_snd_settle_mode(handle))
-        lib.pn_link_set_rcv_settle_mode(handle, lib.pn_link_remote_rcv_settle_mode(handle))
-        if max_message_size:
-            lib.pn_link_set_max_message_size(handle, max_message_size)
-        lib.pn_link_open(handle)
-
-    def refuse(self, condition: Condition) -> None:
-        """Attach with no terminus and detach at once with an error (part 2.6.3)."""
-        lib.pn_link_open(self.handle)
-        self.close(condition)
-
-    def close(self, condition: Condition | None = None) -> None:
-        """Detach for good."""
-        if self.open and not self._closing:
-            self._closing = True
-            if condition is not None:
-                _set_condition(lib.pn_link_condition(self.handle), condition)
-            lib.pn_link_close(self.handle)
-            self.engine.forget(self)
-
-
-class Receiver(Link):
-    """A link on which messages come in."""
-
-    __slots__ = ("inbox", "inbox_deliveries", "partial")
-
-    def __init__(self, engine: Engine, handle: Any) -> None:
-        super().__init__(engine, handle, False)
-        self.inbox: list[bytes] = []
-        self.inbox_deliveries: list[Any] = []
-        self.partial: bytearray | None = None
-
-    def flow(self, credit: int) -> None:
-        """Grant so much more credit."""
-        if credit > 0 and self.open:
-            lib.pn_link_flow(self.handle, credit)
-
-    @property
-    def credit(self) -> int:
-        """Credit that the peer still has."""
-        return int(lib.pn_link_credit(self.handle))
-
-    def settle(self, deliveries: Iterable[Any], outcome: int, condition: Condition | None = None) -> None:
-        """Give these deliveries their outcome and settle them; contiguous ones leave as one disposition."""
-        if not self.open:
-            return
-        update, settle = lib.pn_delivery_update, lib.pn_delivery_settle
-        if condition is None:
-            for delivery in deliveries:
-                update(delivery, outcome)
-                settle(delivery)
-        else:
-            for delivery in deliveries:
-                _set_condition(lib.pn_disposition_condition(lib.pn_delivery_local(delivery)), condition)
-                update(delivery, outcome)
-                settle(delivery)
-        self.engine.dirty = True
-
-
-class Sender(Link):
-    """A link on which messages go out."""
-
-    __slots__ = ("_next_tag", "outcomes", "session", "unsettled")
-
-    def __init__(self, engine: Engine, handle: Any) -> None:
-        super().__init__(engine, handle, True)
-        self.session = lib.pn_link_session(handle)
-        self.unsettled: dict[Any, Any] = {}
-        """Delivery -> the listener's key for it, in the order of sending."""
-        self.outcomes: list[tuple[Any, Any, int, bool]] = []
-        """(delivery, key, outcome, settled by the peer) that have come since the last look."""
-        self._next_tag = 0
-
-    @property
-    def credit(self) -> int:
-        """How many messages the peer takes now."""
-        return int(lib.pn_link_credit(self.handle)) if self.open else 0
-
-    @property
-    def draining(self) -> bool:
-        """Whether the peer asked to use its credit up or give it back."""
-        return bool(lib.pn_link_get_drain(self.handle))
-
-    def drained(self) -> None:
-        """Give back the credit that nothing was there for."""
-        lib.pn_link_drained(self.handle)
-        self.engine.dirty = True
-
-    @property
-    def buffered_bytes(self) -> int:
-        """Bytes sent on this link's session that have not left the engine."""
-        return int(lib.pn_session_outgoing_bytes(self.session))
-
-    def send(self, data: bytes, offsets: Sequence[int], start: int, stop: int, keys: Iterable[Any], presettled: bool) -> None:
-        """Send messages `start` .. `stop - 1` that lie in `data` at `offsets`. `keys` come back with their outcomes."""
-        handle, unsettled, number = self.handle, self.unsettled, self._next_tag
-        delivery_new, send, advance, settle = lib.pn_delivery, lib.pn_link_send, lib.pn_link_advance, lib.pn_delivery_settle
-        base = ffi.from_buffer(data)
-        here = offsets[start]
-        for position, key in zip(range(start + 1, stop + 1), keys, strict=True):
-            after = offsets[position]
-            number = (number + 1) & 0xFFFFFFFF
-            _tag_number[0] = number
-            delivery = delivery_new(handle, _tag)
-            send(handle, base + here, after - here)
-            advance(handle)
-            if presettled:
-                settle(delivery)
-            else:
-                unsettled[delivery] = key
-            here = after
-        self._next_tag = number
-        self.engine.dirty = True
-
-    def send_one(self, data: bytes, key: Any = None, presettled: bool = False) -> None:
-        """Send one message."""
-        self.send(data, (0, len(data)), 0, 1, (key,), presettled)
-
-    def settle(self, deliveries: Iterable[Any], outcome: int = 0) -> None:
-        """Settle deliveries whose outcome has come; `outcome` is repeated to a peer that waits for it."""
-        if not self.open:
-            return
-        update, settle = lib.pn_delivery_update, lib.pn_delivery_settle
-        for delivery in deliveries:
-            if outcome:
-                update(delivery, outcome)
-            settle(delivery)
-        self.engine.dirty = True
 
 
 class Engine:
@@ -324,7 +121,7 @@ class Engine:
         """Send this side's Close."""
         if self.alive:
             if condition is not None:
-                _set_condition(lib.pn_connection_condition(self.connection), condition)
+                set_condition(lib.pn_connection_condition(self.connection), condition)
             lib.pn_connection_close(self.connection)
             self.dirty = True
 
@@ -368,14 +165,14 @@ class Engine:
     def remote_properties(self) -> dict[str, Any]:
         """The properties of the peer's Open, keys as plain strings; none when they cannot be read."""
         try:
-            return {str(key): value for key, value in _map(lib.pn_connection_remote_properties(self.connection)).items()}
+            return {str(key): value for key, value in map_of(lib.pn_connection_remote_properties(self.connection)).items()}
         except Condition:
             return {}
 
     @property
     def remote_container(self) -> str:
         """The container id of the peer's Open."""
-        return _text(lib.pn_connection_remote_container(self.connection))
+        return text_of(lib.pn_connection_remote_container(self.connection))
 
     # ---- bytes
 
@@ -598,11 +395,11 @@ class Engine:
         elif kind == lib.PN_SESSION_REMOTE_CLOSE:
             self._session_gone(lib.pn_event_session(event))
         elif kind == lib.PN_CONNECTION_REMOTE_CLOSE:
-            self._told_close(_condition_text(lib.pn_connection_remote_condition(self.connection)))
+            self._told_close(condition_text(lib.pn_connection_remote_condition(self.connection)))
             if self.alive:
                 lib.pn_connection_close(self.connection)
         elif kind == lib.PN_TRANSPORT_ERROR:
-            self._told_close(_condition_text(lib.pn_transport_condition(self.transport)) or "the transport failed")
+            self._told_close(condition_text(lib.pn_transport_condition(self.transport)) or "the transport failed")
         elif kind == lib.PN_TRANSPORT_CLOSED:
             self._told_close("")
         self.dirty = True
@@ -674,33 +471,3 @@ class Engine:
     def links(self) -> Iterable[Link]:
         """The links that are attached."""
         return tuple(self._links.values())
-
-
-def _set_condition(pointer: Any, condition: Condition) -> None:
-    lib.pn_condition_set_name(pointer, condition.name.encode())
-    lib.pn_condition_set_description(pointer, condition.text.encode())
-
-
-def _condition_text(pointer: Any) -> str:
-    if not lib.pn_condition_is_set(pointer):
-        return ""
-    name, text = _text(lib.pn_condition_get_name(pointer)), _text(lib.pn_condition_get_description(pointer))
-    return f"{name}: {text}" if text else name
-
-
-def _text(pointer: Any) -> str:
-    return "" if pointer == NULL else ffi.string(pointer).decode("utf-8", "replace")
-
-
-def _value(data: Any) -> Any:
-    """A peer's data as Python's; Condition when they are no such thing (text that is not UTF-8, a list as the key of a map)."""
-    lib.pn_data_rewind(data)
-    try:
-        return dat2obj(data)
-    except (ProtonException, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise Condition("amqp:decode-error", f"a property or filter cannot be read: {error}") from None
-
-
-def _map(data: Any) -> dict[Any, Any]:
-    found = _value(data)
-    return found if isinstance(found, dict) else {}

@@ -21,7 +21,8 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from broker.amqp.engine import Condition, Engine, Link, Receiver, Sender
+from broker.amqp.engine import Engine
+from broker.amqp.links import Condition, Link, Receiver, Sender
 from broker.core import limits
 from broker.net.output import write_now
 

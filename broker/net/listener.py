@@ -6,7 +6,7 @@ from typing import Any
 
 from twisted.internet.error import CannotListenError
 from twisted.internet.interfaces import IAddress, IListeningPort, IReactorTCP
-from twisted.internet.protocol import Factory
+from twisted.internet.protocol import ServerFactory
 
 from broker.net.connection import BrokerConnection
 from broker.service import Broker
@@ -18,7 +18,7 @@ class CannotListen(Exception):
     """The port cannot be had; the text says why and what to do."""
 
 
-class BrokerFactory(Factory):
+class BrokerFactory(ServerFactory):
     """Connections for one broker."""
 
     noisy = False

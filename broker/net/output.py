@@ -20,7 +20,7 @@ def write_now(transport: Any, pieces: Sequence[bytes]) -> None:
     """
     if not pieces:
         return
-    if not ITCPTransport.providedBy(transport) or not _is_idle(transport):
+    if not _is_idle(transport):
         transport.writeSequence(pieces)
         return
     data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -34,8 +34,9 @@ def write_now(transport: Any, pieces: Sequence[bytes]) -> None:
 
 def _is_idle(transport: Any) -> bool:
     """Whether nothing waits to be written on a connected socket of Twisted's own kind."""
-    return (
-        getattr(transport, "connected", False)
+    return bool(
+        ITCPTransport.providedBy(transport)
+        and getattr(transport, "connected", False)
         and not getattr(transport, "disconnecting", True)
         and not getattr(transport, "dataBuffer", True)
         and not getattr(transport, "_tempDataBuffer", True)

@@ -14,15 +14,17 @@ link on which nothing is heard for `silence_s`, though heartbeats are due, is dr
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from proton import symbol
 from twisted.internet.interfaces import IDelayedCall, IReactorTCP, IReactorTime, ITCPTransport
-from twisted.internet.protocol import ClientFactory, Protocol
+from twisted.internet.protocol import ClientFactory
+from twisted.internet.protocol import Protocol as TwistedProtocol
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from broker.amqp.engine import Engine, Link, Receiver, Sender
+from broker.amqp.engine import Engine
+from broker.amqp.links import Link, Receiver, Sender
 from broker.core import limits, urls
 from broker.net.connection import BrokerConnection
 from broker.net.output import write_now
@@ -40,7 +42,7 @@ least.
 """
 
 
-class PeerEvents:
+class PeerEvents(Protocol):
     """What the owner of the links is told (see ReplicatedLog): connected, disconnected, and a decoded message."""
 
     def connected(self, peer: str) -> None:
@@ -53,7 +55,7 @@ class PeerEvents:
         """A message came."""
 
 
-class _Outgoing(Protocol):
+class _Outgoing(TwistedProtocol):
     """The connection that one OutgoingLink has opened."""
 
     def __init__(self, link: OutgoingLink) -> None:
@@ -85,7 +87,7 @@ class _Outgoing(Protocol):
         self.engine.drain()
         self.flush()
 
-    def connectionLost(self, reason: Failure = Protocol.connectionLost.__defaults__[0]) -> None:  # type: ignore[index]
+    def connectionLost(self, reason: Failure = TwistedProtocol.connectionLost.__defaults__[0]) -> None:  # type: ignore[index]
         """The connection ended."""
         self.engine.free()
         self.link.ended(self, self._refusal)

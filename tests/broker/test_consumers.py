@@ -8,7 +8,7 @@ from typing import Any
 import proton
 import pytest
 
-from broker.amqp.engine import Sender
+from broker.amqp.links import Sender
 from broker.core import limits
 from tests.broker.clients import (
     ACCEPTED,

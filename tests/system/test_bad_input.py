@@ -20,7 +20,7 @@ from proton.handlers import MessagingHandler
 from proton.reactor import Container
 from proton.utils import BlockingConnection, LinkDetached, SendException
 
-from broker.amqp.engine import Sender
+from broker.amqp.links import Sender
 from broker.core import limits
 from tests.system.harness import BrokerProcess, ask, eventually, standalone
 from tests.system.wire import BEGIN, HEADER, OPEN, TRANSFER_CODE, Peer, Wire, frame, performative

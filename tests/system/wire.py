@@ -15,7 +15,8 @@ from typing import Any
 
 from proton import symbol
 
-from broker.amqp.engine import Engine, Link, Receiver, Sender
+from broker.amqp.engine import Engine
+from broker.amqp.links import Link, Receiver, Sender
 
 HEADER = b"AMQP\x00\x01\x00\x00"
 OPEN_CODE, BEGIN_CODE, TRANSFER_CODE = 0x10, 0x11, 0x14

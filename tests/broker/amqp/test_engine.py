@@ -8,7 +8,8 @@ from typing import Any
 import proton
 import pytest
 
-from broker.amqp.engine import ACCEPTED, MODIFIED, REJECTED, RELEASED, Condition, Engine, Link, Receiver, Sender
+from broker.amqp.engine import Engine
+from broker.amqp.links import ACCEPTED, MODIFIED, REJECTED, RELEASED, Condition, Link, Receiver, Sender
 from broker.core import limits
 
 HEADER = b"AMQP\x00\x01\x00\x00"
