@@ -133,7 +133,7 @@ READERS: list[Callable[[bytes], Any]] = [
 ]
 
 
-def read_or_refuse(read: Callable[[bytes], Any], data: bytes) -> None:
+def must_read_or_refuse(read: Callable[[bytes], Any], data: bytes) -> None:
     """Any other error than BadMessage ends the test."""
     with suppress(BadMessage):
         read(data)
@@ -189,7 +189,9 @@ def test_the_sections_cover_the_message_without_a_gap(made: proton.Message) -> N
 
 @settings(max_examples=100)
 @given(made=messages(), seed=st.data())
-def test_a_message_cut_or_damaged_anywhere_is_read_or_refused_and_nothing_else(made: proton.Message, seed: st.DataObject) -> None:
+def test_a_message_cut_or_damaged_anywhere_is_must_read_or_refused_and_nothing_else(
+    made: proton.Message, seed: st.DataObject
+) -> None:
     """An IndexError in the reactor would take the broker down, and any client could send the bytes for it."""
     data = bytearray(made.encode())
     for _ in range(seed.draw(st.integers(0, 3))):
@@ -197,7 +199,7 @@ def test_a_message_cut_or_damaged_anywhere_is_read_or_refused_and_nothing_else(m
     cut = bytes(data[: seed.draw(st.integers(0, len(data)))])
     for read in READERS:
         for victim in (bytes(data), cut):
-            read_or_refuse(read, victim)
+            must_read_or_refuse(read, victim)
 
 
 @settings(max_examples=300)
@@ -207,11 +209,11 @@ def test_a_message_cut_or_damaged_anywhere_is_read_or_refused_and_nothing_else(m
 @example(code=0x74, junk=b"\xc1\x03\x02\xa1\x01")
 @example(code=None, junk=b"\x00")
 @example(code=None, junk=b"\x00\x00\x00")
-def test_arbitrary_bytes_are_read_or_refused_and_nothing_else(code: int | None, junk: bytes) -> None:
+def test_arbitrary_bytes_are_must_read_or_refused_and_nothing_else(code: int | None, junk: bytes) -> None:
     """The same from the other side: what proton would never encode."""
     data = junk if code is None else section(code, junk)
     for read in READERS:
-        read_or_refuse(read, data)
+        must_read_or_refuse(read, data)
 
 
 @settings(max_examples=40)

@@ -103,7 +103,9 @@ def test_somebody_elses_folder_is_left_alone(tmp_path: Path) -> None:
 def test_a_start_killed_before_it_gave_the_store_an_id_is_done_again(tmp_path: Path) -> None:
     (tmp_path / "lock").write_text("1\n")
     (tmp_path / "store.json.tmp").write_text("{")
-    Store.open(tmp_path).close()
+    store = Store.open(tmp_path)
+    assert store.store_id
+    store.close()
 
 
 def test_an_altered_identity_is_refused_and_unlocked(tmp_path: Path) -> None:

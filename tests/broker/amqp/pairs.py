@@ -1,0 +1,184 @@
+"""Engines joined in memory: two of ours, or one of ours and proton's own."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import proton
+
+from broker.amqp.engine import Engine
+from broker.amqp.links import Condition, Link, Receiver, Sender
+
+HEADER = b"AMQP\x00\x01\x00\x00"
+
+
+class Side:
+    """A listener that keeps what it is told; `server` attaches every link and grants credit."""
+
+    def __init__(self, *, server: bool, credit: int = 100, **options: Any) -> None:
+        self.engine = Engine(self, server=server, container="server" if server else "client", **options)
+        self.credit = credit
+        self.open_at_once = True
+        self.refusal: Condition | None = None
+        self.links: list[Link] = []
+        self.batches: list[tuple[str, list[bytes], list[Any]]] = []
+        self.outcomes: list[list[tuple[Any, int, bool]]] = []
+        self.credits: list[int] = []
+        self.gone: list[str] = []
+        self.closed: list[str] = []
+        self.free_on_messages = False
+
+    @property
+    def messages(self) -> list[bytes]:
+        return [data for _, batch, _ in self.batches for data in batch]
+
+    def on_open(self, engine: Engine) -> None:
+        if self.open_at_once:
+            engine.open()
+
+    def on_link(self, engine: Engine, link: Link) -> None:
+        self.links.append(link)
+        if self.refusal is not None:
+            link.refuse(self.refusal)
+            return
+        link.accept(max_message_size=engine.max_message_bytes)
+        if isinstance(link, Receiver):
+            link.flow(self.credit)
+
+    def on_link_open(self, engine: Engine, link: Link) -> None:
+        self.links.append(link)
+
+    def on_messages(self, engine: Engine, link: Receiver) -> None:
+        batch, deliveries = link.inbox, link.inbox_deliveries
+        link.inbox, link.inbox_deliveries = [], []
+        self.batches.append((link.name, batch, deliveries))
+        if self.free_on_messages:
+            engine.free()
+
+    def on_outcomes(self, engine: Engine, link: Sender) -> None:
+        came, link.outcomes = link.outcomes, []
+        self.outcomes.append([(key, outcome, bool(settled)) for _, key, outcome, settled in came])
+        link.settle([delivery for delivery, _, _, _ in came])
+
+    def on_credit(self, engine: Engine, link: Sender) -> None:
+        self.credits.append(link.credit)
+
+    def on_link_closed(self, engine: Engine, link: Link) -> None:
+        assert link.open, "the listener may still look at what is on the link"
+        self.gone.append(link.name)
+
+    def on_close(self, engine: Engine, reason: str) -> None:
+        self.closed.append(reason)
+
+
+class Pair:
+    """Two engines joined in memory."""
+
+    def __init__(self, **options: Any) -> None:
+        self.server = Side(server=True, **options)
+        self.client = Side(server=False)
+        self.client.open_at_once = False
+        self.client.engine.open(hostname="here")
+        self.session = self.client.engine.new_session()
+        self.settle()
+
+    def settle(self) -> None:
+        moved = True
+        while moved:
+            moved = False
+            for one, other in ((self.client, self.server), (self.server, self.client)):
+                for piece in one.engine.take_output():
+                    moved = True
+                    other.engine.push(piece)
+                    other.engine.drain()
+
+    def sender(self, name: str = "link", target: str = "q") -> Sender:
+        link = self.client.engine.attach_sender(self.session, name, target)
+        self.settle()
+        return link
+
+
+class Proton:
+    """proton's own Connection and Transport, joined to a server engine."""
+
+    def __init__(self, *, frame: int = 1 << 16, **options: Any) -> None:
+        self.server = Side(server=True, **options)
+        self.connection: Any = proton.Connection()
+        self.connection.container = "python"
+        self.transport: Any = proton.Transport()
+        self.transport.max_frame_size = frame
+        self.transport.sasl().allowed_mechs("ANONYMOUS")
+        self.transport.bind(self.connection)
+        self.session: Any = self.connection.session()
+        self.tag = 0
+
+    def open(self) -> Proton:
+        self.connection.open()
+        self.session.open()
+        self.settle()
+        return self
+
+    def settle(self) -> None:
+        while self.to_server(self.output()) | self.from_server():
+            pass
+
+    def output(self) -> bytes:
+        found = b""
+        while (waiting := self.transport.pending()) > 0:
+            found += self.transport.peek(waiting)
+            self.transport.pop(waiting)
+        return found
+
+    def to_server(self, data: bytes) -> bool:
+        """All of it in one push."""
+        self.server.engine.push(data)
+        self.server.engine.drain()
+        return bool(data)
+
+    def from_server(self) -> bool:
+        pieces = self.server.engine.take_output() if self.server.engine.alive else []
+        data = b"".join(pieces)
+        while data and (room := self.transport.capacity()) > 0:
+            self.transport.push(data[:room])
+            data = data[room:]
+        return bool(pieces) and not data
+
+    def sender(self, name: str = "s", *, presettled: bool = False, session: Any = None) -> Any:
+        link = (session or self.session).sender(name)
+        link.target.address = "q"
+        link.snd_settle_mode = proton.Link.SND_SETTLED if presettled else proton.Link.SND_UNSETTLED
+        link.open()
+        self.settle()
+        return link
+
+    def receiver(self, name: str = "r", credit: int = 0) -> Any:
+        link = self.session.receiver(name)
+        link.source.address = "q"
+        link.open()
+        if credit:
+            link.flow(credit)
+        self.settle()
+        return link
+
+    def send(self, link: Any, data: bytes, tag: str = "") -> Any:
+        self.tag += 1
+        delivery = link.delivery(tag or f"t{self.tag}")
+        link.stream(data)
+        link.advance()
+        return delivery
+
+    def out(self, name: str) -> Sender:
+        """The server's end of one of our receivers."""
+        return next(link for link in self.server.links if isinstance(link, Sender) and link.name == name)
+
+    def into(self, name: str) -> Receiver:
+        """The server's end of one of our senders."""
+        return next(link for link in self.server.links if isinstance(link, Receiver) and link.name == name)
+
+
+def frame(channel: int, body: bytes) -> bytes:
+    return struct.pack(">IBBH", 8 + len(body), 2, 0, channel) + body
+
+
+# ---- two engines
