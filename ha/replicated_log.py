@@ -403,7 +403,7 @@ class ReplicatedLog:
             self._take(self.replica.stored(self._clock.seconds(), index, epoch))
 
     def _broken(self, failure: Failure) -> None:
-        """Our own bug, met while time passed: a log whose clock stands still must not go on as if it did not."""
+        """Our own bug, met while time passed or batches were applied: a log that has lost its way must not go on."""
         _log.failure("the {name} log cannot go on", failure=failure, name=self.name)
         self._storage_error(f"the {self.name} log cannot go on: {failure.getErrorMessage()}", True)
 
@@ -422,15 +422,18 @@ class ReplicatedLog:
             self._outbox.send(peer, append, batches)
             return
         reign = self.replica.epoch
+        # What is in memory goes from there: on disk it may be truncated and written anew just now.
+        on_disk = min(self._cache.first - 1, append.last)
+        in_memory = self._cache.span(on_disk + 1, append.last) or []
 
         def read() -> list[bytes]:
             found: list[bytes] = []
-            while len(found) < append.last - append.first + 1:
-                more = self.journal.read(append.first + len(found), append.last, 1 << 40)
+            while len(found) < on_disk - append.first + 1:
+                more = self.journal.read(append.first + len(found), on_disk, 1 << 40)
                 if not more:
                     raise LookupError(f"batch {append.first + len(found)} is neither in memory nor on disk")
                 found += more
-            return found
+            return found + in_memory
 
         self._outbox.send_later(peer, append, self._in_thread(read), lambda: self.replica.epoch == reign, self._unreadable)
 
@@ -534,6 +537,9 @@ class ReplicatedLog:
         self._applying = True
         try:
             self._tell_slice()
+        except Exception:  # of ours, or damage that no checksum shows: what comes next must not be applied to what this has left
+            self._stopped = True
+            self._broken(Failure())
         finally:
             self._applying = False
         if self._due or self._applied < self._committed or self._told:
@@ -577,7 +583,8 @@ class ReplicatedLog:
             found = self._cache.span(first, stop - 1)
             assert found is not None
         else:
-            found = self.journal.read(first, last, APPLY_SLICE_BYTES)
+            # What is in memory may be truncated and written anew on disk just now; what is before it stands.
+            found = self.journal.read(first, min(last, self._cache.first - 1), APPLY_SLICE_BYTES)
             if not found:
                 raise LookupError(f"batch {first} is neither in memory nor on disk")
         return [Batch.parse(data, verified=True) for data in found]

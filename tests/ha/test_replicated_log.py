@@ -141,6 +141,24 @@ class TestCluster:
         machine.run_until(lambda: machine.level(back, b))
         assert bodies(back) == [b"shared", b"ours", b"too"]
 
+    def test_what_was_taken_back_is_never_applied_though_the_disk_still_has_it(self, machine: Machine) -> None:
+        """A restarted member reads from the journal what it has not applied; where the primary has truncated its log, the journal's
+        thread may not have come to it yet. To apply what stands there would make this member unlike the others for good."""
+        a, b, _ = machine.cluster("a", "b", "c")
+        machine.write(a, b"one", b"two")
+        machine.run_until(lambda: machine.level(a, b))
+        machine.isolate("a")
+        stale = a.propose(b"nobody else has this")
+        machine.run_until(lambda: a.log.status().durable_index >= stale)
+        machine.kill("a")
+        machine.promote("b")
+        machine.write(b, b"three", b"four")
+        again = machine.start("a", "a,b,c")
+        with again.log.journal._lock:  # its thread comes to nothing meanwhile
+            machine.run_until(lambda: again.ledger.applied >= stale)
+        machine.run_until(lambda: machine.level(again, b))
+        assert bodies(again) == bodies(b) == [b"one", b"two", b"three", b"four"]
+
     def test_a_reign_that_ends_is_told_before_another_primarys_batches_are(self, machine: Machine) -> None:
         """Otherwise a producer would be answered for a batch of the same index that is not its own."""
         a, b, _ = machine.cluster("a", "b", "c")
@@ -384,6 +402,18 @@ class TestRot:
         assert "a committed batch cannot be read back" in text
         assert "is damaged at byte" in text
         assert bodies(a) == []
+
+    def test_a_batch_that_cannot_be_applied_stops_the_broker(self, machine: Machine) -> None:
+        """What comes after it would be applied to a state that no other member has."""
+        a, b, _ = machine.cluster("a", "b", "c")
+        b.ledger.applied += 1  # as if it had lost its way
+        machine.write(a, b"one")
+        machine.run_until(lambda: bool(b.ledger.errors))
+        assert b.ledger.errors[-1][1], "it is fatal"
+        told = len(b.ledger.told)
+        machine.write(a, b"two")
+        machine.run_for(0.5)
+        assert len(b.ledger.told) == told
 
     def test_a_backup_that_needs_a_rotten_batch_gets_a_snapshot_instead(self, machine: Machine) -> None:
         """What the batches did is alive in the primary's memory; a checkpoint of it brings the backup level."""
