@@ -8,6 +8,7 @@ run on.
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,8 @@ settings.register_profile("explore", deadline=None, max_examples=5_000, print_bl
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "gate"))
 
 _HERE = Path(__file__).parent
+# Processes that tests spawn import `tests`, and find it behind what is installed.
+sys.path.append(str(_HERE.parent))
 _MARKER_OF_FOLDER = {"system": pytest.mark.system, "spark_analytics": pytest.mark.spark}
 
 

@@ -117,7 +117,7 @@ def test_a_broker_with_a_damaged_segment_gets_from_the_others_what_it_lost(
     assert re.search(r" warn cluster log: .*(damaged|segment)", said), said
     three.promote(broker)
     assert received(broker, queue, 2 * COUNT) == list(range(2 * COUNT))
-    assert broker.queue(queue)["messages"] == 0
+    eventually(lambda: broker.queue(queue)["messages"], lambda depth: depth == 0, "the last dequeue being committed")
 
 
 def test_damage_on_a_majority_is_not_forgotten_by_a_vote(three: Cluster) -> None:
