@@ -142,8 +142,9 @@ class TestCluster:
         assert bodies(back) == [b"shared", b"ours", b"too"]
 
     def test_what_was_taken_back_is_never_applied_though_the_disk_still_has_it(self, machine: Machine) -> None:
-        """A restarted member reads from the journal what it has not applied; where the primary has truncated its log, the journal's
-        thread may not have come to it yet. To apply what stands there would make this member unlike the others for good."""
+        """A restarted member reads from the journal what it has not applied; where the primary has truncated its log, the
+        journal's thread may not have come to it yet. To apply what stands there would make this member unlike the others for
+        good."""
         a, b, _ = machine.cluster("a", "b", "c")
         machine.write(a, b"one", b"two")
         machine.run_until(lambda: machine.level(a, b))
