@@ -539,7 +539,7 @@ class ReplicatedLog:
             self._tell_slice()
         except Exception:  # of ours, or damage that no checksum shows: what comes next must not be applied to what this has left
             self._stopped = True
-            self._broken(Failure())
+            self._broken(Failure())  # type: ignore[no-untyped-call]
         finally:
             self._applying = False
         if self._due or self._applied < self._committed or self._told:

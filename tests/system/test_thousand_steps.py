@@ -20,9 +20,10 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from pathlib import Path
 
 from proton import ProtonException, Timeout
+from proton.reactor import Copy
 
 from tests.system.harness import Cluster, Refused, ask, cluster, eventually
-from tests.system.traffic import audit, consumer, drained, producer
+from tests.system.traffic import audit, consumer, drained, producer, take
 
 SEED = 20_240_117
 STEPS = 1000
@@ -168,3 +169,9 @@ def _check_alike(brokers: Cluster, first: int) -> None:
     (commit_index, last_index, applied_index, depth) = next(iter(alike))
     assert depth == 200
     assert commit_index == last_index == applied_index
+    given = []
+    for broker in brokers.brokers:
+        brokers.promote(broker)
+        given.append(take(broker.address, "steps", depth, Copy()))
+    assert len(given[0]) == depth
+    assert given[0] == given[1] == given[2]
