@@ -26,9 +26,6 @@ from broker.core.fifo import Lot
 from broker.core.nodes import QueueNode
 from broker.ledger import Ledger
 
-_TURN_MESSAGES = 256
-_TURN_BYTES = 1 << 20
-
 
 class ConsumerHost(Protocol):
     """What a subscription needs of its broker."""
@@ -72,7 +69,7 @@ class Subscription:
         if link.buffered_bytes > limits.MAX_OUTPUT_BYTES:
             self.host.choked(link)
             return 0
-        return min(credit, limits.MAX_UNSETTLED_PER_LINK - len(link.unsettled), _TURN_MESSAGES)
+        return min(credit, limits.MAX_UNSETTLED_PER_LINK - len(link.unsettled), limits.MAX_TURN_MESSAGES)
 
     def deliver(self, lots: list[Lot]) -> None:
         """Send these messages."""
@@ -211,9 +208,9 @@ def dispatch(node: QueueNode) -> None:
         lots: list[Lot] = []
         if room > 0:
             if subscription.browse:
-                lots, subscription.cursor = fifo.browse(subscription.cursor, room, _TURN_BYTES)
+                lots, subscription.cursor = fifo.browse(subscription.cursor, room, limits.MAX_TURN_BYTES)
             elif fifo.available:
-                lots = fifo.acquire(room, _TURN_BYTES)
+                lots = fifo.acquire(room, limits.MAX_TURN_BYTES)
         if lots:
             subscription.deliver(lots)
             idle = 0

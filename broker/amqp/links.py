@@ -196,8 +196,9 @@ class Sender(Link):
         here = offsets[start]
         for position, key in zip(range(start + 1, stop + 1), keys, strict=True):
             after = offsets[position]
-            number = (number + 1) & 0xFFFFFFFF
-            _tag_number[0] = number
+            number = (number + 1) & 0xFFFFFFF
+            # Seven bits a byte: some clients read tags as text.
+            _tag_number[0] = number & 0x7F | (number & 0x3F80) << 1 | (number & 0x1FC000) << 2 | (number & 0xFE00000) << 3
             delivery = delivery_new(handle, _tag)
             send(handle, base + here, after - here)
             advance(handle)

@@ -75,16 +75,13 @@ MAX_NAME_BYTES = 255
 MAX_SUBJECT_CHARS = 1024
 """Characters of a subject that topic patterns are compared with; a longer one is matched by "#" alone, and its route not kept."""
 
-MAX_MEMORY_BYTES = 4096 * MIB
-"""Encoded messages in memory over all queues, by default: above it producers get no credit until consumers have made room."""
-
 MAX_QUEUE_BYTES = 1024 * MIB
 """Encoded messages of one queue, by default (queue argument max-bytes): above it its policy decides, refuse or evict."""
 
 MAX_CONSUMERS_PER_QUEUE = 10_000
 """Consumers and browsers of one queue."""
 
-MAX_TURN_MESSAGES = 1000
+MAX_TURN_MESSAGES = 256
 """Messages given to one consumer before the next one has its turn."""
 
 MAX_TURN_BYTES = 1 * MIB
@@ -98,12 +95,6 @@ MAX_AMQP_ITEMS = 65_536
 
 MAX_REQUEST_BYTES = 1 * MIB
 """Body of a management request."""
-
-MAX_RESPONSE_BYTES = 8 * MIB
-"""Body of a management response; a longer list is to be asked for in parts (offset and count)."""
-
-MAX_QUERY_ROWS = 50_000
-"""Rows of one management query response."""
 
 MAX_ROUTES_CACHED = 4096
 """Subjects whose routes an exchange remembers."""

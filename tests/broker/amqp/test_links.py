@@ -166,3 +166,17 @@ def test_a_terminus_says_what_was_asked_for() -> None:
     )
     assert target.coordinator
     assert peer.server.links[1].source.address == ""
+
+
+def test_tags_are_text_and_do_not_repeat() -> None:
+    """Proton's Python client reads a tag as UTF-8, and fails on one that is not."""
+    peer = Proton().open()
+    link = peer.receiver(credit=300)
+    for number in range(300):
+        peer.out("r").send_one(b"one", number)
+    peer.settle()
+    tags = []
+    while (delivery := link.current) is not None:
+        tags.append(delivery.tag)
+        link.advance()
+    assert len(set(tags)) == 300
