@@ -11,8 +11,7 @@ connection ends, from either side, everything acquired over it goes back to its 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from proton import symbol
 from twisted.internet.interfaces import IPushProducer, ITCPTransport
@@ -30,10 +29,6 @@ if TYPE_CHECKING:
     from broker.service import Broker
 
 _log = Logger()
-
-
-class LinkContext(Protocol):
-    """What hangs on a link: see Producer, Subscription, Mailbox."""
 
 
 @implementer(IPushProducer)
@@ -97,7 +92,7 @@ class BrokerConnection(TwistedProtocol):
         self.broker.connection_lost(self)
 
     def pauseProducing(self) -> None:
-        """The socket takes no more for now."""
+        """The socket is full: the engine keeps what comes until it is not."""
         self._paused = True
 
     def resumeProducing(self) -> None:
@@ -289,9 +284,3 @@ class BrokerConnection(TwistedProtocol):
             "messagesIn": self.engine.messages_in,
             "messagesOut": self.engine.messages_out,
         }
-
-
-def links_of(connections: Iterable[BrokerConnection]) -> Iterable[Link]:
-    """Every link of these connections."""
-    for connection in connections:
-        yield from connection.engine.links
