@@ -3,7 +3,8 @@
 Start with `store.py` (the folder, its identity, its lock), then `journal.py` (a log: append, truncate, read, checkpoint).
 Below them: `recovery.py` puts a folder right at the start, `segments.py` is the format of the log's files and the argument
 why a crash cannot be taken for damage or damage for a crash, `checkpoint.py` what replaces the log's beginning,
-`preparation.py` the zeros that make syncs cheap, and `durable.py` the few calls that all of it stands on.
+`preparation.py` the zeros that make syncs cheap, and `durable.py` what it takes to survive a power cut. All of it stands on
+`files.py` (the file system) and `threads.py`, two Protocols with their real implementations: no other module here calls either.
 
 Nothing here knows Twisted: the journal has a thread of its own and calls back through a function that it is given.
 """

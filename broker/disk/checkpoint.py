@@ -27,7 +27,9 @@ from typing import Any
 import google_crc32c
 
 from broker.core.records import HEADER_BYTES, BadBatch, parse_header, verify
-from broker.disk.durable import ASIDE, REAL_DISK, Disk, NewerFormat, read_whatever, refused, sync_folder, write_all
+from broker.disk.durable import ASIDE, NewerFormat, read_whatever, refused, unlink_if_there, write_all
+from broker.disk.durable import opened as _file
+from broker.disk.files import Disk
 
 VERSION = 1
 _SUFFIX = ".checkpoint"
@@ -55,19 +57,19 @@ class Checkpoint:
     nbytes: int
 
     @staticmethod
-    def newest(folder: Path, *, disk: Disk = REAL_DISK) -> Checkpoint | None:
+    def newest(folder: Path, *, disk: Disk) -> Checkpoint | None:
         """The newest checkpoint of a log's folder that is whole (every byte is read), or None."""
-        for path in reversed(listed(folder)):
+        for path in reversed(listed(disk, folder)):
             with contextlib.suppress(BadBatch):
                 return load(path, disk=disk)
         return None
 
     @staticmethod
-    def read(path: Path, *, disk: Disk = REAL_DISK) -> Iterator[bytes]:
+    def read(path: Path, *, disk: Disk) -> Iterator[bytes]:
         """The snapshot batches, each verified. BadBatch names the file and the offset where it is damaged."""
-        with _opened(path) as fd:
+        with _opened(disk, path) as fd:
             _, _, _, offset = _read_head(disk, fd, path)
-            end = os.fstat(fd).st_size - _TRAILER.size
+            end = disk.size(fd) - _TRAILER.size
             while offset < end:
                 try:
                     length = parse_header(read_whatever(disk, fd, HEADER_BYTES, offset)).length
@@ -79,16 +81,17 @@ class Checkpoint:
                 offset += length
 
 
-def listed(folder: Path) -> list[Path]:
+def listed(disk: Disk, folder: Path) -> list[Path]:
     """The checkpoint files of a folder, oldest first, whole or not."""
-    return sorted(path for path in folder.glob("*" + _SUFFIX) if len(path.stem) == 20 and path.stem.isdecimal())
+    names = (name for name in disk.names(folder) if name.endswith(_SUFFIX) and len(name) == 20 + len(_SUFFIX))
+    return [folder / name for name in sorted(names) if name[:20].isdecimal()]
 
 
-def load(path: Path, *, disk: Disk = REAL_DISK) -> Checkpoint:
+def load(path: Path, *, disk: Disk) -> Checkpoint:
     """Check a checkpoint's every byte. BadBatch says what is wrong with it; CheckpointGone; NewerFormat."""
-    with _opened(path) as fd:
+    with _opened(disk, path) as fd:
         index, epoch, members, _ = _read_head(disk, fd, path)
-        nbytes = os.fstat(fd).st_size
+        nbytes = disk.size(fd)
         trailer = read_whatever(disk, fd, _TRAILER.size, max(0, nbytes - _TRAILER.size))
         if len(trailer) < _TRAILER.size or not trailer.startswith(_TRAILER_MAGIC):
             raise BadBatch(f"checkpoint {path} is cut off after {nbytes} bytes: it has no trailer")
@@ -102,9 +105,7 @@ def load(path: Path, *, disk: Disk = REAL_DISK) -> Checkpoint:
         return Checkpoint(path, index, epoch, members, nbytes)
 
 
-def write(
-    folder: Path, index: int, epoch: int, members: dict[str, Any], batches: Iterable[bytes], *, disk: Disk = REAL_DISK
-) -> Checkpoint:
+def write(folder: Path, index: int, epoch: int, members: dict[str, Any], batches: Iterable[bytes], *, disk: Disk) -> Checkpoint:
     """Write a checkpoint durably; older ones stay. Blocks: call it in a thread (`Journal.write_checkpoint` does).
 
     StorageError when the disk refuses; nothing is left of it then, as when `batches` itself raises.
@@ -112,34 +113,31 @@ def write(
     path = folder / f"{index:020d}{_SUFFIX}"
     aside = path.with_name(path.name + ASIDE)
     try:
-        fd = os.open(aside, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
-        try:
+        with _file(disk, aside, os.O_RDWR | os.O_CREAT | os.O_TRUNC) as fd:
             nbytes = _write_content(disk, fd, _head(index, epoch, members), batches)
             disk.sync(fd)
-        finally:
-            os.close(fd)
-        aside.replace(path)
-        sync_folder(folder)
+        disk.replace(aside, path)
+        disk.sync_folder(folder)
     except BaseException as error:
         with contextlib.suppress(OSError):
-            aside.unlink()
+            disk.unlink(aside)
         if isinstance(error, OSError):
             raise refused(error, "write the checkpoint", path) from error
         raise
     return Checkpoint(path, index, epoch, members, nbytes)
 
 
-def remove_older(than: Checkpoint) -> None:
+def remove_older(than: Checkpoint, *, disk: Disk) -> None:
     """Delete the checkpoints before this one, which must be durable. OSError when the disk refuses."""
-    for path in listed(than.path.parent):
+    for path in listed(disk, than.path.parent):
         if path.name < than.path.name:
-            path.unlink(missing_ok=True)
-    sync_folder(than.path.parent)
+            unlink_if_there(disk, path)
+    disk.sync_folder(than.path.parent)
 
 
-def read_chunk(path: Path, offset: int, nbytes: int, *, disk: Disk = REAL_DISK) -> bytes:
+def read_chunk(path: Path, offset: int, nbytes: int, *, disk: Disk) -> bytes:
     """Bytes of the file for a peer; empty at its end. CheckpointGone when it was replaced. Blocks for one read."""
-    with _opened(path) as fd:
+    with _opened(disk, path) as fd:
         return disk.read(fd, nbytes, offset)
 
 
@@ -149,7 +147,7 @@ class Receiver:
     Nothing that arrives counts before `finish` has found every byte of it right and made it durable.
     """
 
-    def __init__(self, folder: Path, nbytes: int, *, disk: Disk = REAL_DISK) -> None:
+    def __init__(self, folder: Path, nbytes: int, *, disk: Disk) -> None:
         """Begin to receive a file of `nbytes`; whatever an earlier Receiver left is dropped. StorageError."""
         self.nbytes = nbytes
         self._received = 0
@@ -157,7 +155,7 @@ class Receiver:
         self._folder = folder
         self._aside = folder / f"received{ASIDE}"
         try:
-            self._fd = os.open(self._aside, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+            self._fd = disk.open(self._aside, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         except OSError as error:
             raise refused(error, "receive a checkpoint into", self._aside) from error
 
@@ -188,8 +186,8 @@ class Receiver:
             for _ in Checkpoint.read(self._aside, disk=self._disk):
                 pass
             path = self._folder / f"{found.index:020d}{_SUFFIX}"
-            self._aside.replace(path)
-            sync_folder(self._folder)
+            self._disk.replace(self._aside, path)
+            self._disk.sync_folder(self._folder)
         except OSError as error:
             raise refused(error, "keep the received checkpoint", self._aside) from error
         finally:
@@ -199,22 +197,22 @@ class Receiver:
     def abort(self) -> None:
         """Drop what has arrived; after `finish`, nothing."""
         if self._fd >= 0:
-            os.close(self._fd)
+            self._disk.close(self._fd)
             self._fd = -1
             with contextlib.suppress(OSError):
-                self._aside.unlink(missing_ok=True)
+                self._disk.unlink(self._aside)
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[int]:
+def _opened(disk: Disk, path: Path) -> Iterator[int]:
     try:
-        fd = os.open(path, os.O_RDONLY)
+        fd = disk.open(path, os.O_RDONLY)
     except FileNotFoundError:
         raise CheckpointGone(f"there is no checkpoint {path} (any more)") from None
     try:
         yield fd
     finally:
-        os.close(fd)
+        disk.close(fd)
 
 
 def _head(index: int, epoch: int, members: dict[str, Any]) -> bytes:

@@ -1,4 +1,4 @@
-"""What it takes for bytes to survive a power cut: the disk behind a small Protocol, files replaced whole, folders synced.
+"""What it takes for bytes to survive a power cut: files replaced whole, folders synced, and what it means when that fails.
 
 A small file's life here: its new content is written beside it, synced, renamed over it, and the folder is synced. A crash at any
 moment leaves the old content or the new one, never a mixture, because a rename within a folder is atomic and the content was
@@ -13,11 +13,13 @@ import contextlib
 import errno
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import google_crc32c
+
+from broker.disk.files import Disk
 
 ASIDE = ".tmp"
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -40,38 +42,6 @@ class NewerFormat(DamagedStore):
     """The file was written by a later version of the program. It was not touched."""
 
 
-class Disk(Protocol):
-    """The calls that carry durable bytes, so that a simulation can fail, tear or forget them."""
-
-    def write(self, fd: int, buffers: Sequence[bytes], offset: int) -> int:
-        """Write the buffers end to end at `offset`; returns the bytes written, which may be fewer. OSError when refused."""
-
-    def sync(self, fd: int) -> None:
-        """Return when the file's content is durable. OSError: what the disk holds is unknown."""
-
-    def read(self, fd: int, nbytes: int, offset: int) -> bytes:
-        """Up to `nbytes` from `offset`; fewer only at the end of the file."""
-
-
-class RealDisk:
-    """The operating system's own calls."""
-
-    def write(self, fd: int, buffers: Sequence[bytes], offset: int) -> int:
-        """pwritev: the caller keeps within IOV_MAX buffers."""
-        return os.pwritev(fd, buffers, offset)
-
-    def sync(self, fd: int) -> None:
-        """fdatasync: the content, and the file's length when that has changed."""
-        os.fdatasync(fd)
-
-    def read(self, fd: int, nbytes: int, offset: int) -> bytes:
-        """pread."""
-        return os.pread(fd, nbytes, offset)
-
-
-REAL_DISK = RealDisk()
-
-
 def write_all(disk: Disk, fd: int, data: bytes, offset: int) -> None:
     """Write the whole of `data` at `offset`, however many calls that takes."""
     written = 0
@@ -89,51 +59,54 @@ def read_whatever(disk: Disk, fd: int, nbytes: int, offset: int) -> bytes:
     if nbytes > _PAGE:
         pages = (read_whatever(disk, fd, min(_PAGE, nbytes - at), offset + at) for at in range(0, nbytes, _PAGE))
         return b"".join(pages)
-    present = os.fstat(fd).st_size - offset
+    present = disk.size(fd) - offset
     return b"\xff" * max(0, min(nbytes, present))
 
 
 def sync_or_stop(disk: Disk, fd: int, path: Path) -> None:
-    """Sync a file that stays in use. Whatever makes that fail is fatal, a full disk too: written pages may have been dropped."""
+    """Sync a file that stays in use. Whatever makes that fail is fatal, a full disk too: written pages may have been dropped.
+
+    They may stand in the page cache all the same, clean, as if they had been written: it is told to let go of them, so that the
+    next start reads what the disk has.
+    """
     try:
         disk.sync(fd)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            disk.forget(fd)
         text = f"cannot sync {path}: {error.strerror}; what the disk holds is unknown, so the broker must stop"
         raise StorageError(text, fatal=True) from error
 
 
-def sync_folder(folder: Path) -> None:
-    """Make renames, creations and removals in this folder durable."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+def unlink_if_there(disk: Disk, path: Path) -> None:
+    """Remove a name, if there is such a one. OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        disk.unlink(path)
 
 
-def replace_durably(path: Path, data: bytes, disk: Disk = REAL_DISK) -> None:
+def replace_durably(disk: Disk, path: Path, data: bytes) -> None:
     """Give `path` this content, all or nothing. StorageError when the disk refuses; the old content then still stands."""
     aside = path.with_name(path.name + ASIDE)
     try:
-        fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        fd = disk.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
             write_all(disk, fd, data, 0)
             disk.sync(fd)
         finally:
-            os.close(fd)
-        aside.replace(path)
-        sync_folder(path.parent)
+            disk.close(fd)
+        disk.replace(aside, path)
+        disk.sync_folder(path.parent)
     except OSError as error:
         with contextlib.suppress(OSError):
-            aside.unlink()
+            disk.unlink(aside)
         raise refused(error, "write", path) from error
 
 
-def remove_durably(path: Path) -> None:
+def remove_durably(disk: Disk, path: Path) -> None:
     """Remove a file, if it is there, so that no power cut brings it back. StorageError when the disk refuses."""
     try:
-        path.unlink(missing_ok=True)
-        sync_folder(path.parent)
+        unlink_if_there(disk, path)
+        disk.sync_folder(path.parent)
     except OSError as error:
         raise refused(error, "remove", path) from error
 
@@ -147,21 +120,54 @@ def refused(error: OSError, doing: str, path: Path | str) -> StorageError:
     )
 
 
+def exists(disk: Disk, path: Path) -> bool:
+    """Whether there is a file or folder of this name. OSError."""
+    try:
+        disk.status(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def read_small(disk: Disk, path: Path) -> bytes:
+    """The whole of a small file. FileNotFoundError, OSError."""
+    with opened(disk, path) as fd:
+        return disk.read(fd, disk.size(fd), 0)
+
+
+@contextlib.contextmanager
+def opened(disk: Disk, path: Path, flags: int = os.O_RDONLY) -> Iterator[int]:
+    """A descriptor while it is needed."""
+    fd = disk.open(path, flags)
+    try:
+        yield fd
+    finally:
+        disk.close(fd)
+
+
 def seal_json(content: dict[str, Any]) -> bytes:
     """A line of JSON for people and a line with its checksum."""
     line = json.dumps(content, sort_keys=True).encode() + b"\n"
     return line + b"%08x\n" % google_crc32c.value(line)
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
-    """What `seal_json` wrote to this file; None when there is no such file. DamagedStore when it has been altered."""
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return None
+def unseal_json(data: bytes) -> dict[str, Any] | None:
+    """What `seal_json` made these bytes of; None when they have been altered."""
     line, newline, checksum = data.partition(b"\n")
     line += newline
     if checksum != b"%08x\n" % google_crc32c.value(line):
-        raise DamagedStore(f"{path} is damaged: its checksum does not fit its content")
+        return None
     content: dict[str, Any] = json.loads(line)
+    return content
+
+
+def read_json(disk: Disk, path: Path) -> dict[str, Any] | None:
+    """What `seal_json` wrote to this file; None when there is no such file. DamagedStore when it has been altered."""
+    try:
+        data = read_small(disk, path)
+    except FileNotFoundError:
+        return None
+    content = unseal_json(data)
+    if content is None:
+        raise DamagedStore(f"{path} is damaged: its checksum does not fit its content")
     return content

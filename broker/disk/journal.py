@@ -6,7 +6,8 @@ synced the next one gathers, so the busier the log, the fewer syncs a batch cost
 a checkpoint covers it and its whole segment is deleted.
 
 Invariants: appends, truncations and resets happen in the order in which they were asked for; nothing is reported durable
-before the sync that covers it and all before it has returned; what `read` gives has been durable and has passed its checksum.
+before the sync that covers it and all before it has returned, nor, even if that report is on its way already, after it was to be
+dropped; what `read` gives has been durable and has passed its checksum.
 After a failed sync nothing is written any more: the kernel may have dropped the pages and will report the next sync as good
 (Rebello et al., "Can Applications Recover from fsync Failures?", ATC '20), so only a restart, which reads what is really
 there, can go on.
@@ -17,8 +18,6 @@ A full disk is no such failure: nothing of the group counts, and the same bytes 
 from __future__ import annotations
 
 import os
-import threading
-import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -30,21 +29,15 @@ from typing import Any, TypeVar, assert_never
 
 from broker.core.records import BadBatch, parse_header, verify
 from broker.disk import checkpoint as checkpoints
-from broker.disk import recovery, segments
+from broker.disk import hard_state, recovery, segments
 from broker.disk.checkpoint import Checkpoint
-from broker.disk.durable import (
-    REAL_DISK,
-    Disk,
-    StorageError,
-    refused,
-    remove_durably,
-    replace_durably,
-    seal_json,
-    sync_or_stop,
-)
+from broker.disk.durable import StorageError, opened, refused, remove_durably, replace_durably, sync_or_stop
+from broker.disk.files import REAL_DISK, Disk
+from broker.disk.hard_state import HardState
 from broker.disk.preparation import Preparation
 from broker.disk.recovery import Recovered
 from broker.disk.segments import FIRST_BATCH, Entry, Position, Segment
+from broker.disk.threads import REAL_THREADS, Thread, Threads
 
 __all__ = ["Entry", "Figures", "Journal", "Position", "Recovered", "Released"]
 
@@ -80,10 +73,12 @@ class Figures:
     checkpoint_index: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Append:
     batches: list[bytes]
+    first_index: int
     last: Position
+    """Of those that are to be reported: the reactor thread's."""
     on_durable: OnDurable
 
 
@@ -120,27 +115,31 @@ class Journal:
         on_error: OnError,
         segment_bytes: int,
         disk: Disk,
+        threads: Threads,
     ) -> None:
         """For `open` alone."""
+        self.disk = disk
         self._folder = folder
         self._segments = kept
         self._checkpoint = checkpoint
         self._call_in_reactor = call_in_reactor
         self._on_error = on_error
         self._segment_bytes = segment_bytes
-        self._disk = disk
-        self._lock = threading.Condition()
+        self._threads = threads
+        self._lock = threads.condition()
         self._jobs: deque[_Append | _Truncate | _Reset] = deque()
         self._waiting_bytes = 0
         self._next_index = kept[-1].last.index + 1
+        self._unreported: deque[_Append] = deque()
+        """In order. The reactor thread's."""
         self._rewrites = 0
         self._last_sync_s = 0.0
         self._bytes_written = self._batches_written = self._syncs = 0
         self._failed = False
-        self._closing = threading.Event()
-        self._checkpointing: threading.Thread | None = None
-        self._preparation = Preparation(folder, disk)
-        self._writer = threading.Thread(target=self._run, name=f"write {folder.name}", daemon=True)
+        self._closing = threads.event()
+        self._checkpointing: Thread | None = None
+        self._preparation = Preparation(folder, disk, threads)
+        self._writer = threads.start(f"write {folder.name}", self._run)
 
     @classmethod
     def open(
@@ -151,6 +150,7 @@ class Journal:
         on_error: OnError,
         segment_bytes: int = SEGMENT_BYTES,
         disk: Disk = REAL_DISK,
+        threads: Threads = REAL_THREADS,
     ) -> tuple[Journal, Recovered]:
         """Recover the log in `folder` (made if missing) and start its threads. Blocks while it reads. DamagedStore, StorageError.
 
@@ -167,8 +167,8 @@ class Journal:
             on_error=on_error,
             segment_bytes=segment_bytes,
             disk=disk,
+            threads=threads,
         )
-        journal._writer.start()
         return journal, found
 
     # --- In the reactor thread -------------------------------------------------------------------------------------------
@@ -200,16 +200,19 @@ class Journal:
         """Store these sealed batches, next in order. The list is the journal's from here on.
 
         `on_durable(last_index, last_epoch, sync_seconds)` is called in the reactor thread once they are synced; it is never
-        called when the disk has failed, or stays full until `close`. How much waits is for the caller to bound
-        (`figures.waiting_bytes`).
+        called when the disk has failed, or stays full until `close`, nor for what is to be dropped by then. How much waits is for
+        the caller to bound (`figures.waiting_bytes`).
         """
-        first, last = parse_header(batches[0]), parse_header(batches[-1])
+        first = parse_header(batches[0])
+        last = parse_header(batches[-1]) if len(batches) > 1 else first
         assert first.index == self._next_index, f"batch {first.index} appended where {self._next_index} comes next"
         assert last.index == first.index + len(batches) - 1, "batches are appended without a gap"
         self._next_index = last.index + 1
+        job = _Append(batches, first.index, Position(last.epoch, last.index), on_durable)
+        self._unreported.append(job)
         with self._lock:
             self._waiting_bytes += sum(map(len, batches))
-            self._add_job(_Append(batches, Position(last.epoch, last.index), on_durable))
+            self._add_job(job)
 
     def truncate(self, from_index: int, done: Callable[[], None]) -> None:
         """Drop the batches from `from_index` on, in order with appends (Raft §5.3: conflicting entries).
@@ -218,6 +221,11 @@ class Journal:
         """
         assert from_index <= self._next_index, f"truncating at {from_index} a log that ends before {self._next_index}"
         self._next_index = from_index
+        while self._unreported and (job := self._unreported[-1]).last.index >= from_index:
+            if (kept := from_index - job.first_index) > 0:
+                job.last = Position(parse_header(job.batches[kept - 1]).epoch, from_index - 1)
+                break
+            self._unreported.pop()
         with self._lock:
             self._add_job(_Truncate(from_index, done))
 
@@ -227,17 +235,18 @@ class Journal:
         A crash before this is carried out leaves the checkpoint with a log that does not fit it: the start does the same then.
         """
         self._next_index = index + 1
+        self._unreported.clear()
         with self._lock:
             self._add_job(_Reset(Position(epoch, index), done))
 
     def save_hard_state(self, epoch: int, voted_for: str | None) -> None:
-        """Durable when it returns. StorageError: not saved; do not send what depends on it."""
-        self._save(recovery.HARD_STATE, {"epoch": epoch, "voted_for": voted_for})
+        """Durable when it returns, on a full disk too. StorageError: do not send what depends on it."""
+        self._save(hard_state.NAME, lambda: hard_state.save(self.disk, self._folder, HardState(epoch, voted_for)))
 
     def floor_passed(self) -> None:
         """The store is level with a primary: note, synced, that it is neither blank nor below a floor any more. StorageError."""
-        self._save(recovery.WHOLE, {})
-        remove_durably(self._folder / recovery.FLOOR)
+        self._save(recovery.WHOLE, lambda: replace_durably(self.disk, self._folder / recovery.WHOLE, b""))
+        remove_durably(self.disk, self._folder / recovery.FLOOR)
 
     def write_checkpoint(
         self,
@@ -266,8 +275,7 @@ class Journal:
                 self.release(index + 1 if keep_from is None else min(keep_from, index + 1))
             done(found, why_not)
 
-        self._checkpointing = threading.Thread(target=in_thread, name=f"checkpoint {self._folder.name}", daemon=True)
-        self._checkpointing.start()
+        self._checkpointing = self._threads.start(f"checkpoint {self._folder.name}", in_thread)
 
     def release(self, below_index: int) -> None:
         """Delete, in the background, whole segments below `below_index`; only what the checkpoint covers."""
@@ -277,7 +285,7 @@ class Journal:
             gone = self._segments[: max(n, 0)]
             del self._segments[: len(gone)]
         for segment in gone:
-            segment.close()
+            segment.close(self.disk)
         self._preparation.remove([segment.path for segment in gone])
 
     def close(self) -> None:
@@ -290,7 +298,7 @@ class Journal:
             self._checkpointing.join()
         self._preparation.close()
         for segment in self._segments:
-            segment.close()
+            segment.close(self.disk)
 
     # --- In any thread ---------------------------------------------------------------------------------------------------
 
@@ -327,13 +335,11 @@ class Journal:
         return found
 
     def _read_verified(self, path: Path, bounds: list[int], first: int) -> list[bytes]:
-        fd = os.open(path, os.O_RDONLY)  # a file of its own, so that nothing that the writer closes can be read by accident
-        try:
-            data = self._disk.read(fd, bounds[-1] - bounds[0], bounds[0])
-        except OSError as error:
-            raise BadBatch(f"segment {path} cannot be read at byte {bounds[0]}: {error.strerror}") from error
-        finally:
-            os.close(fd)
+        with opened(self.disk, path) as fd:  # of its own, so that nothing that the writer closes can be read by accident
+            try:
+                data = self.disk.read(fd, bounds[-1] - bounds[0], bounds[0])
+            except OSError as error:
+                raise BadBatch(f"segment {path} cannot be read at byte {bounds[0]}: {error.strerror}") from error
         batches = []
         for index, (start, end) in enumerate(pairwise(bounds), first):
             batch = data[start - bounds[0] : end - bounds[0]]
@@ -405,8 +411,8 @@ class Journal:
     def _mark_all(self) -> None:
         newest = self._segments[-1]
         if newest.mark.end < newest.end:
-            newest.write_mark(self._disk, newest.end, newest.last)
-            sync_or_stop(self._disk, newest.fd, newest.path)
+            newest.write_mark(self.disk, newest.end, newest.last)
+            sync_or_stop(self.disk, newest.fd, newest.path)
 
     def _write_group(self, jobs: list[_Append]) -> None:
         """Store all batches of these appends; one sync for each segment that they go to."""
@@ -421,7 +427,9 @@ class Journal:
 
         def call_back() -> None:
             for job in jobs:
-                job.on_durable(job.last.index, job.last.epoch, sync_s)
+                if self._unreported and self._unreported[0] is job:
+                    self._unreported.popleft()
+                    job.on_durable(job.last.index, job.last.epoch, sync_s)
 
         self._call_in_reactor(call_back)
 
@@ -456,11 +464,11 @@ class Journal:
             segment = self._roll(len(batches[0]))
         n, nbytes = _fitting(batches, segment.room)
         if segment.mark.end < segment.end:
-            segment.write_mark(self._disk, segment.end, segment.last)
+            segment.write_mark(self.disk, segment.end, segment.last)
         self._write_at(segment, batches[:n])
-        began = time.perf_counter()
-        sync_or_stop(self._disk, segment.fd, segment.path)
-        seconds = time.perf_counter() - began
+        began = self._threads.seconds()
+        sync_or_stop(self.disk, segment.fd, segment.path)
+        seconds = self._threads.seconds() - began
         with self._lock:
             for batch in batches[:n]:
                 segment.add(len(batch), parse_header(batch).epoch)
@@ -478,7 +486,7 @@ class Journal:
         for at in range(0, len(batches), _IOV_MAX):
             buffers = batches[at : at + _IOV_MAX]
             while buffers:
-                written = self._disk.write(segment.fd, buffers, offset)
+                written = self.disk.write(segment.fd, buffers, offset)
                 offset += written
                 while buffers and written >= len(buffers[0]):
                     written -= len(buffers.pop(0))
@@ -493,10 +501,10 @@ class Journal:
         full = self._segments[-1]
         usual = segments.size_after(full.size, self._segment_bytes)
         size = max(usual, FIRST_BATCH + nbytes)
-        fresh = segments.create(self._folder, full.last, size, self._disk, self._preparation.take(size))
+        fresh = segments.create(self._folder, full.last, size, self.disk, self._preparation.take(size))
         with self._lock:
             if not full.epochs:
-                self._segments.pop().close()
+                self._segments.pop().close(self.disk)
             self._segments.append(fresh)
         return fresh
 
@@ -513,9 +521,9 @@ class Journal:
 
         def on_disk() -> None:
             for segment in reversed(dropped):
-                segment.close()
-                remove_durably(segment.path)
-            newest.clear(self._disk, dirty_end)
+                segment.close(self.disk)
+                remove_durably(self.disk, segment.path)
+            newest.clear(self.disk, dirty_end)
 
         self._until_there_is_room(on_disk)
 
@@ -523,10 +531,10 @@ class Journal:
         with self._lock:
             self._rewrites += 1
             dropped = list(self._segments)
-        fresh = recovery.reset(dropped, self._folder, before, segments.size_after(0, self._segment_bytes), self._disk)
-        newest = Checkpoint.newest(self._folder, disk=self._disk)
+        fresh = recovery.reset(dropped, self._folder, before, segments.size_after(0, self._segment_bytes), self.disk)
+        newest = Checkpoint.newest(self._folder, disk=self.disk)
         if newest is not None:
-            checkpoints.remove_older(newest)
+            checkpoints.remove_older(newest, disk=self.disk)
         with self._lock:
             self._segments[:] = [fresh]
             self._checkpoint = newest
@@ -547,8 +555,8 @@ class Journal:
         self, index: int, epoch: int, members: dict[str, Any], batches: Iterable[bytes]
     ) -> tuple[Checkpoint | None, str]:
         try:
-            found = checkpoints.write(self._folder, index, epoch, members, self._unless_closing(batches), disk=self._disk)
-            checkpoints.remove_older(found)
+            found = checkpoints.write(self._folder, index, epoch, members, self._unless_closing(batches), disk=self.disk)
+            checkpoints.remove_older(found, disk=self.disk)
         except (StorageError, OSError, _Stopped) as error:
             return None, str(error)
         except Exception as error:  # in `batches`: the caller's, who must hear of it
@@ -561,12 +569,13 @@ class Journal:
                 raise _Stopped(f"the checkpoint in {self._folder} was given up: the journal closes")
             yield batch
 
-    def _save(self, name: str, content: dict[str, Any]) -> None:
-        path = self._folder / name
+    def _save(self, name: str, write: Callable[[], None]) -> None:
         if self._failed:
-            raise StorageError(f"cannot write {path}: the disk has failed before; the broker must stop", fatal=True)
+            raise StorageError(
+                f"cannot write {self._folder / name}: the disk has failed before; the broker must stop", fatal=True
+            )
         try:
-            replace_durably(path, seal_json(content), self._disk)
+            write()
         except StorageError as error:
             if error.fatal:
                 with self._lock:

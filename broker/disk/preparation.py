@@ -8,29 +8,29 @@ slower but at once, and takes it the next time. Its name ends in `.tmp`: a start
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections import deque
 from pathlib import Path
 
 from broker.disk import segments
-from broker.disk.durable import ASIDE, Disk, sync_folder
+from broker.disk.durable import ASIDE, unlink_if_there
+from broker.disk.files import Disk
+from broker.disk.threads import Threads
 
 
 class Preparation:
     """The thread. Nothing that it fails to do is an error: the writer notices a full or a broken disk by itself."""
 
-    def __init__(self, folder: Path, disk: Disk) -> None:
+    def __init__(self, folder: Path, disk: Disk, threads: Threads) -> None:
         self._folder = folder
         self._disk = disk
         self._spare = folder / f"prepared{ASIDE}"
-        self._lock = threading.Condition()
+        self._lock = threads.condition()
         self._wanted = 0
         self._ready = 0
         self._gave_up = False
         self._removals: deque[Path] = deque()
         self._closing = False
-        self._thread = threading.Thread(target=self._run, name=f"prepare {folder.name}", daemon=True)
-        self._thread.start()
+        self._thread = threads.start(f"prepare {folder.name}", self._run)
 
     def want(self, size: int) -> None:
         """Have `size` bytes of zeros ready soon. Asking again for what is there or under way does nothing.
@@ -50,7 +50,7 @@ class Preparation:
                 return None
             self._ready = 0
             taken = self._spare.with_name(f"taken{ASIDE}")
-            self._spare.replace(taken)
+            self._disk.replace(self._spare, taken)
             return taken
 
     def remove(self, paths: list[Path]) -> None:
@@ -66,7 +66,7 @@ class Preparation:
             self._lock.notify()
         self._thread.join()
         with contextlib.suppress(OSError):
-            self._spare.unlink(missing_ok=True)
+            self._disk.unlink(self._spare)
 
     def _run(self) -> None:
         while True:
@@ -79,8 +79,8 @@ class Preparation:
                     return
             for path in removals:
                 with contextlib.suppress(OSError):
-                    path.unlink(missing_ok=True)
-                    sync_folder(self._folder)
+                    unlink_if_there(self._disk, path)
+                    self._disk.sync_folder(self._folder)
             if wanted:
                 self._prepare(wanted)
 
@@ -89,7 +89,7 @@ class Preparation:
             segments.write_zeros(self._disk, self._spare, size)
         except OSError:
             with contextlib.suppress(OSError):
-                self._spare.unlink(missing_ok=True)
+                self._disk.unlink(self._spare)
             size = 0
         with self._lock:
             self._wanted, self._ready, self._gave_up = 0, size, size == 0

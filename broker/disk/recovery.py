@@ -2,7 +2,7 @@
 
 The files of a log::
 
-    hard-state                        epoch and vote (Raft §5, "persistent state")
+    hard-state                        epoch and vote, twice
     00000000000000000042.checkpoint   what was alive at index 42
     00000000000000000043.seg          the batches from 43 on
     whole                             this store has once caught up with its cluster; without it, it is blank
@@ -23,31 +23,31 @@ unknown, the store becomes blank. Whatever is cut out is moved aside first. Each
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from broker.core.records import BadBatch
-from broker.disk import checkpoint, segments
+from broker.disk import checkpoint, hard_state, segments
 from broker.disk.checkpoint import Checkpoint
 from broker.disk.durable import (
     ASIDE,
     DamagedStore,
-    Disk,
+    exists,
+    opened,
     read_json,
     read_whatever,
     refused,
     remove_durably,
     replace_durably,
     seal_json,
-    sync_folder,
+    sync_or_stop,
+    unlink_if_there,
     write_all,
 )
+from broker.disk.files import Disk
 from broker.disk.segments import FIRST_BATCH, Entry, Mark, Position, Segment, Window
 
-HARD_STATE = "hard-state"
 WHOLE = "whole"
 FLOOR = "floor"
 RESET = "reset"
@@ -92,7 +92,7 @@ class _Recovery:
 
     def walk(self, base: Position) -> None:
         """Go through the segments; afterwards `kept` and `entries` are the good ones, and all else is cut or gone."""
-        found = segments.listed(self.folder)
+        found = segments.listed(self.disk, self.folder)
         for at, (first_index, path) in enumerate(found):
             following = found[at + 1][0] if at + 1 < len(found) else None
             before = self.end or Position(0, min(base.index, first_index - 1))
@@ -115,8 +115,8 @@ class _Recovery:
 
     def open(self, path: Path, first_index: int) -> tuple[Segment, Window]:
         """Open a segment and read what its head says."""
-        fd = os.open(path, os.O_RDWR)
-        size = os.fstat(fd).st_size
+        fd = self.disk.open(path, os.O_RDWR)
+        size = self.disk.size(fd)
         prev_epoch = segments.read_head(self.disk, fd, path)
         mark = segments.read_mark(self.disk, fd)
         if size < FIRST_BATCH or (prev_epoch is None and mark is None):
@@ -136,7 +136,11 @@ class _Recovery:
             self.entries.append(Entry(header.index, header.epoch, header.length, header.n_records, header.flags))
 
     def end_of_log(self, segment: Segment, window: Window) -> None:
-        """The newest segment's good batches end: in zeros, in a torn group, or in damage."""
+        """The newest segment's good batches end: in zeros, in a torn group, or in damage.
+
+        They are synced first: a process that was killed may have written what was never synced, and it counts from here on.
+        """
+        sync_or_stop(self.disk, segment.fd, segment.path)
         stop = segment.end
         dirty_end = window.content_end(stop)
         unmarked = segment.mark.number == 0  # then whole batches further on are the only sign left
@@ -159,7 +163,7 @@ class _Recovery:
         self.notes.append(
             f"{what}; what stood from there on, up to {floor} at least, is cut out and has to come from the primary again"
         )
-        replace_durably(self.folder / FLOOR, seal_json(floor._asdict()), self.disk)
+        replace_durably(self.disk, self.folder / FLOOR, seal_json(floor._asdict()))
         self.make_room_for_damaged()
         if window is not None:
             self.cut_out(self.kept[-1], window)
@@ -173,12 +177,12 @@ class _Recovery:
             segment = self.kept[-1]
             found += [segment.mark.last, segments.newest_beyond(window, segment.end, end)]
         for first_index, path in later:
-            with _opened(path) as fd:
+            with opened(self.disk, path) as fd:
                 prev_epoch = segments.read_head(self.disk, fd, path)
                 mark = segments.read_mark(self.disk, fd)
                 found.append(Position(prev_epoch or end.epoch, first_index - 1))
                 found.append(mark.last if mark else None)
-                found.append(segments.newest_beyond(Window(self.disk, fd, os.fstat(fd).st_size), FIRST_BATCH, end))
+                found.append(segments.newest_beyond(Window(self.disk, fd, self.disk.size(fd)), FIRST_BATCH, end))
         return [position for position in found if position is not None]
 
     def cut_out(self, segment: Segment, window: Window) -> None:
@@ -192,7 +196,7 @@ class _Recovery:
     def copy_aside(self, segment: Segment, dirty_end: int, target: Path) -> None:
         """Keep the bytes for people, if there is room for them."""
         try:
-            with _opened(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as fd:
+            with opened(self.disk, target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as fd:
                 for at in range(segment.end, dirty_end, _BLOCK):
                     write_all(
                         self.disk, fd, read_whatever(self.disk, segment.fd, min(_BLOCK, dirty_end - at), at), at - segment.end
@@ -200,45 +204,50 @@ class _Recovery:
                 self.disk.sync(fd)
         except OSError as error:
             self.notes.append(f"{target} could not be written ({error.strerror}): the damaged bytes are not kept")
-            target.unlink(missing_ok=True)
+            unlink_if_there(self.disk, target)
 
     def move_aside(self, path: Path) -> None:
         """Take a file out of the log, durably; keep it for people while there are few."""
-        if len(list(self.folder.glob(_DAMAGED + "*"))) < _MAX_DAMAGED:
-            path.replace(path.with_name(_DAMAGED + path.name))
+        if len(self.damaged()) < _MAX_DAMAGED:
+            self.disk.replace(path, path.with_name(_DAMAGED + path.name))
         else:
-            path.unlink()
-        sync_folder(self.folder)
+            self.disk.unlink(path)
+        self.disk.sync_folder(self.folder)
 
     def make_room_for_damaged(self) -> None:
         """Drop the oldest damaged file when there are as many as may be kept."""
-        damaged = sorted(self.folder.glob(_DAMAGED + "*"), key=lambda path: path.stat().st_mtime_ns)
+        damaged = self.damaged()
         for path in damaged[: max(0, len(damaged) - _MAX_DAMAGED + 1)]:
-            path.unlink()
+            self.disk.unlink(path)
+
+    def damaged(self) -> list[Path]:
+        """What was moved aside, the oldest first."""
+        paths = (self.folder / name for name in sorted(self.disk.names(self.folder)) if name.startswith(_DAMAGED))
+        return sorted(paths, key=lambda path: self.disk.status(path).modified_ns)
 
     def drop_kept(self) -> None:
         """Delete the segments seen so far: the checkpoint covers them all, and something after them is wrong."""
         for segment in self.kept:
-            segment.close()
-            segment.path.unlink(missing_ok=True)
-        sync_folder(self.folder)
+            segment.close(self.disk)
+            unlink_if_there(self.disk, segment.path)
+        self.disk.sync_folder(self.folder)
         self.kept.clear()
         self.entries.clear()
 
     def floor(self) -> Position | None:
         """The floor noted so far. When the note is damaged, the store becomes blank: nobody can tell what was lost."""
         try:
-            content = read_json(self.folder / FLOOR)
+            content = read_json(self.disk, self.folder / FLOOR)
         except DamagedStore:
             self.become_blank("the note of what was lost to damage is itself damaged")
-            remove_durably(self.folder / FLOOR)
+            remove_durably(self.disk, self.folder / FLOOR)
             return None
         return Position(content["epoch"], content["index"]) if content else None
 
     def resetting(self) -> Position | None:
         """Where the log was to go on from when dropping it was interrupted. Beyond every checkpoint, if the note is damaged."""
         try:
-            content = read_json(self.folder / RESET)
+            content = read_json(self.disk, self.folder / RESET)
         except DamagedStore:
             return Position(2**64, 0)
         return Position(content["epoch"], content["index"]) if content else None
@@ -246,11 +255,11 @@ class _Recovery:
     def become_blank(self, why: str) -> None:
         """Have this store treated as a new one until it has caught up."""
         self.notes.append(f"{self.folder}: {why}; the broker does not vote before it has caught up with a primary")
-        remove_durably(self.folder / WHOLE)
+        remove_durably(self.disk, self.folder / WHOLE)
 
     def checkpoint(self) -> Checkpoint | None:
         """The newest whole checkpoint; damaged ones that are newer are moved aside."""
-        for path in reversed(checkpoint.listed(self.folder)):
+        for path in reversed(checkpoint.listed(self.disk, self.folder)):
             try:
                 return checkpoint.load(path, disk=self.disk)
             except BadBatch as error:
@@ -272,12 +281,12 @@ def recover(folder: Path, segment_bytes: int, disk: Disk) -> tuple[Recovered, li
     """Bring a log's folder (made if missing) in order. DamagedStore when it must not be used; StorageError."""
     work = _Recovery(folder, disk)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        sync_folder(folder.parent)
+        disk.make_folder(folder)
+        disk.sync_folder(folder.parent)
         return _recover(work, segment_bytes)
     except BaseException as error:
         for segment in work.kept:
-            segment.close()
+            segment.close(disk)
         if isinstance(error, OSError):
             raise refused(error, "recover the log in", folder) from error
         raise
@@ -285,14 +294,16 @@ def recover(folder: Path, segment_bytes: int, disk: Disk) -> tuple[Recovered, li
 
 def _recover(work: _Recovery, segment_bytes: int) -> tuple[Recovered, list[Segment]]:
     folder, disk = work.folder, work.disk
-    for path in folder.glob("*" + ASIDE):
-        path.unlink()
-    hard_state = read_hard_state(folder)
+    for name in disk.names(folder):
+        if name.endswith(ASIDE):
+            disk.unlink(folder / name)
+    disk.sync_folder(folder)  # a process that was killed may have left names that no power cut must change any more
+    saved = hard_state.recover(disk, folder, work.notes)
     found = work.checkpoint()
     base = Position(found.epoch, found.index) if found else Position(0, 0)
     resetting = work.resetting()
     if resetting is None:
-        if not segments.listed(folder) and (hard_state or found or (folder / WHOLE).exists()):
+        if not segments.listed(disk, folder) and (saved or found or exists(disk, folder / WHOLE)):
             work.become_blank("the log's segments are gone")
         work.walk(base)
     elif resetting > base:
@@ -303,31 +314,19 @@ def _recover(work: _Recovery, segment_bytes: int) -> tuple[Recovered, list[Segme
         work.kept[:] = [reset(work.kept, folder, base, segments.size_after(0, segment_bytes), disk)]
         work.entries.clear()
     newest = work.end or base
-    if hard_state is None and newest.index > 0:
+    if saved is None and newest.index > 0:
         raise DamagedStore(
-            f"{folder / HARD_STATE} (epoch and vote) is missing; move {folder} away: the broker then starts as a new one"
+            f"{folder / hard_state.NAME} (epoch and vote) is missing; move {folder} away: the broker then starts as a new one"
         )
-    epoch, voted_for = hard_state or (0, None)
+    epoch, voted_for = saved or hard_state.make(disk, folder)
     if epoch < newest.epoch:
         raise DamagedStore(
-            f"{folder / HARD_STATE} says epoch {epoch}, the log has batches of epoch {newest.epoch}: "
+            f"{folder / hard_state.NAME} says epoch {epoch}, the log has batches of epoch {newest.epoch}: "
             f"it was altered or restored from an older copy; move {folder} away: the broker then starts as a new one"
         )
     entries = [entry for entry in work.entries if entry.index > base.index]
-    floor, blank = work.floor(), not (folder / WHOLE).exists()
+    floor, blank = work.floor(), not exists(disk, folder / WHOLE)
     return Recovered(epoch, voted_for, found, entries, blank, floor, work.torn_bytes, work.notes), work.kept
-
-
-def read_hard_state(folder: Path) -> tuple[int, str | None] | None:
-    """Epoch and vote; None when never saved.
-
-    DamagedStore: a broker that forgets its vote could vote twice in an epoch (Raft §5.2).
-    """
-    try:
-        content = read_json(folder / HARD_STATE)
-    except DamagedStore as error:
-        raise DamagedStore(f"{error}; move {folder} away: the broker then starts as a new one and fetches everything") from None
-    return (content["epoch"], content["voted_for"]) if content else None
 
 
 def reset(kept: list[Segment], folder: Path, before: Position, size: int, disk: Disk) -> Segment:
@@ -335,14 +334,14 @@ def reset(kept: list[Segment], folder: Path, before: Position, size: int, disk: 
 
     The note `reset` is synced first and removed last: a crash in between is seen by it, and all of this done again.
     """
-    replace_durably(folder / RESET, seal_json(before._asdict()), disk)
+    replace_durably(disk, folder / RESET, seal_json(before._asdict()))
     for segment in kept:
-        segment.close()
-    for _, path in segments.listed(folder):
-        path.unlink(missing_ok=True)
-    sync_folder(folder)
+        segment.close(disk)
+    for _, path in segments.listed(disk, folder):
+        unlink_if_there(disk, path)
+    disk.sync_folder(folder)
     fresh = segments.create(folder, before, size, disk)
-    remove_durably(folder / RESET)
+    remove_durably(disk, folder / RESET)
     return fresh
 
 
@@ -353,12 +352,3 @@ def _where(segment: Segment, window: Window, following: int | None) -> str:
     if segment.size < segment.mark.end:
         return f"segment {segment.path} ends after {segment.size} bytes, in or before batch {index}"
     return f"segment {segment.path} is damaged at byte {segment.end}, in batch {index}"
-
-
-@contextlib.contextmanager
-def _opened(path: Path, flags: int = os.O_RDONLY) -> Iterator[int]:
-    fd = os.open(path, flags, 0o600)
-    try:
-        yield fd
-    finally:
-        os.close(fd)

@@ -38,7 +38,8 @@ from typing import NamedTuple
 import google_crc32c
 
 from broker.core.records import HEADER_BYTES, MAGIC, BadBatch, Header, parse_header, verify
-from broker.disk.durable import ASIDE, Disk, NewerFormat, read_whatever, sync_folder, sync_or_stop, write_all
+from broker.disk.durable import ASIDE, NewerFormat, opened, read_whatever, sync_or_stop, write_all
+from broker.disk.files import Disk
 
 SUFFIX = ".seg"
 VERSION = 1
@@ -155,10 +156,10 @@ class Segment:
             write_all(disk, self.fd, _ZEROS[: dirty_end - at], at)
         sync_or_stop(disk, self.fd, self.path)
 
-    def close(self) -> None:
+    def close(self, disk: Disk) -> None:
         """Let go of the file; twice does nothing."""
         if self.fd >= 0:
-            os.close(self.fd)
+            disk.close(self.fd)
             self.fd = -1
 
 
@@ -167,10 +168,10 @@ def name_of(first_index: int) -> str:
     return f"{first_index:020d}{SUFFIX}"
 
 
-def listed(folder: Path) -> list[tuple[int, Path]]:
+def listed(disk: Disk, folder: Path) -> list[tuple[int, Path]]:
     """The segments in a folder with their first indexes, in order. Other files are not looked at."""
-    found = (path for path in folder.glob("*" + SUFFIX) if len(path.stem) == 20 and path.stem.isdecimal())
-    return sorted((int(path.stem), path) for path in found)
+    names = (name for name in disk.names(folder) if name.endswith(SUFFIX) and len(name) == 20 + len(SUFFIX))
+    return [(int(name[:20]), folder / name) for name in sorted(names) if name[:20].isdecimal()]
 
 
 def size_after(size: int, segment_bytes: int) -> int:
@@ -180,15 +181,12 @@ def size_after(size: int, segment_bytes: int) -> int:
 
 def write_zeros(disk: Disk, path: Path, size: int) -> None:
     """A new file of synced zeros. OSError when the disk refuses; the caller removes what there is then."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    try:
+    with opened(disk, path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as fd:
         for at in range(0, size, len(_ZEROS)):
             write_all(disk, fd, _ZEROS[: size - at], at)
             if at % (16 * len(_ZEROS)) == 0:
                 disk.sync(fd)  # in portions, so that the log's own syncs do not queue behind all of it
         disk.sync(fd)
-    finally:
-        os.close(fd)
 
 
 def create(folder: Path, before: Position, size: int, disk: Disk, zeros: Path | None = None) -> Segment:
@@ -198,18 +196,18 @@ def create(folder: Path, before: Position, size: int, disk: Disk, zeros: Path | 
     """
     path = folder / name_of(before.index + 1)
     aside = zeros if zeros is not None else path.with_name(path.name + ASIDE)
-    fd = os.open(aside, os.O_RDWR | os.O_CREAT | (os.O_TRUNC if zeros is None else 0), 0o600)
+    fd = disk.open(aside, os.O_RDWR | os.O_CREAT | (os.O_TRUNC if zeros is None else 0))
     try:
-        size = max(size, os.fstat(fd).st_size)
-        os.ftruncate(fd, size)
+        size = max(size, disk.size(fd))
+        disk.truncate(fd, size)
         mark = Mark(1, FIRST_BATCH, before)
         write_head(disk, fd, before)
         write_all(disk, fd, *_packed(mark))
         disk.sync(fd)
-        aside.replace(path)
-        sync_folder(folder)
+        disk.replace(aside, path)
+        disk.sync_folder(folder)
     except OSError:
-        os.close(fd)
+        disk.close(fd)
         raise
     return Segment(path, fd, size, before.index + 1, before.epoch, mark)
 

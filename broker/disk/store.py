@@ -10,30 +10,28 @@ log, which `recovery` describes.
 
 from __future__ import annotations
 
-import fcntl
-import os
-import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from broker.core.records import BadBatch
-from broker.disk import checkpoint, recovery, segments
+from broker.disk import checkpoint, hard_state, segments
 from broker.disk.durable import (
     ASIDE,
-    REAL_DISK,
     DamagedStore,
-    Disk,
     NewerFormat,
     StorageError,
+    exists,
+    opened,
     read_json,
     remove_durably,
     replace_durably,
     seal_json,
-    sync_folder,
 )
+from broker.disk.files import REAL_DISK, Disk, LockHeld
 from broker.disk.journal import SEGMENT_BYTES, Journal, OnError, Reactor, Recovered
 from broker.disk.segments import Position, Window
+from broker.host import REAL_HOST, Host
 
 __all__ = ["DamagedStore", "LogInfo", "StorageError", "Store", "StoreInUse", "StoreInfo", "StoreOfAnotherCluster", "inspect"]
 
@@ -55,28 +53,35 @@ class StoreOfAnotherCluster(Exception):
 class Store:
     """A locked data folder. `store_id` is this broker's uuid, `cluster_id` "" until learned; `was_clean`: shut down in order."""
 
-    def __init__(self, data_dir: Path, lock: int, identity: dict[str, Any], was_clean: bool) -> None:
+    def __init__(
+        self, data_dir: Path, lock: int, identity: dict[str, Any], was_clean: bool, host: Host, segment_bytes: int
+    ) -> None:
         """For `open` alone."""
+        self.host = host
         self.data_dir = data_dir
         self.was_clean = was_clean
         self._lock = lock
         self._identity = identity
+        self._segment_bytes = segment_bytes
         self._journals: list[Journal] = []
 
     @classmethod
-    def open(cls, data_dir: Path | str, *, create: bool = True) -> Store:
+    def open(
+        cls, data_dir: Path | str, *, create: bool = True, host: Host = REAL_HOST, segment_bytes: int = SEGMENT_BYTES
+    ) -> Store:
         """Lock the folder and read its identity, or give it one if it is empty or missing and `create` is true.
 
-        StoreInUse; DamagedStore (also: not a store; NewerFormat); FileNotFoundError without `create`; StorageError.
+        `segment_bytes` bounds the size of the logs' segments. StoreInUse; DamagedStore (also: not a store; NewerFormat);
+        FileNotFoundError without `create`; StorageError.
         """
-        folder = Path(data_dir)
+        folder, disk = Path(data_dir), host.disk
         try:
             if create:
-                folder.mkdir(parents=True, exist_ok=True)
-            elif not (folder / _IDENTITY).exists():
+                disk.make_folder(folder)
+            elif not exists(disk, folder / _IDENTITY):
                 raise FileNotFoundError(f"there is no store in {folder}")
-            _must_be_store(folder)
-            lock = _locked(folder)
+            _must_be_store(disk, folder)
+            lock = _locked(disk, folder)
         except FileNotFoundError:
             raise
         except OSError as error:
@@ -86,17 +91,17 @@ class Store:
                 fatal=True,
             ) from error
         try:
-            identity = _identity(folder)
+            identity = _identity(disk, folder)
             if identity is None:
-                identity = {"format": FORMAT, "store_id": str(uuid.uuid4()), "cluster_id": ""}
-                replace_durably(folder / _IDENTITY, seal_json(identity))
-                sync_folder(folder.parent)
-            was_clean = (folder / _CLEAN).exists()
-            remove_durably(folder / _CLEAN)
+                identity = {"format": FORMAT, "store_id": host.new_id(), "cluster_id": ""}
+                disk.sync_folder(folder.parent)
+                replace_durably(disk, folder / _IDENTITY, seal_json(identity))
+            was_clean = exists(disk, folder / _CLEAN)
+            remove_durably(disk, folder / _CLEAN)
         except BaseException:
-            os.close(lock)
+            disk.close(lock)
             raise
-        return cls(folder, lock, identity, was_clean)
+        return cls(folder, lock, identity, was_clean, host, segment_bytes)
 
     @property
     def store_id(self) -> str:
@@ -121,22 +126,19 @@ class Store:
                 f"nothing was changed. Give this broker the addresses of its own cluster, or an empty data folder"
             )
         identity = {**self._identity, "cluster_id": cluster_id}
-        replace_durably(self.data_dir / _IDENTITY, seal_json(identity))
+        replace_durably(self.host.disk, self.data_dir / _IDENTITY, seal_json(identity))
         self._identity = identity
 
-    def journal(
-        self,
-        name: str,
-        *,
-        call_in_reactor: Reactor,
-        on_error: OnError,
-        segment_bytes: int = SEGMENT_BYTES,
-        disk: Disk = REAL_DISK,
-    ) -> tuple[Journal, Recovered]:
+    def journal(self, name: str, *, call_in_reactor: Reactor, on_error: OnError) -> tuple[Journal, Recovered]:
         """Open the log in the folder `name` ("cluster" or "local"). See `Journal.open`; `close` closes it."""
         assert name in LOGS, f"no log is named {name}"
         journal, found = Journal.open(
-            self.data_dir / name, call_in_reactor=call_in_reactor, on_error=on_error, segment_bytes=segment_bytes, disk=disk
+            self.data_dir / name,
+            call_in_reactor=call_in_reactor,
+            on_error=on_error,
+            segment_bytes=self._segment_bytes,
+            disk=self.host.disk,
+            threads=self.host.threads,
         )
         self._journals.append(journal)
         return journal, found
@@ -149,35 +151,29 @@ class Store:
             for journal in self._journals:
                 journal.close()
             if clean:
-                replace_durably(self.data_dir / _CLEAN, b"")
+                replace_durably(self.host.disk, self.data_dir / _CLEAN, b"")
         finally:
-            os.close(self._lock)
+            self.host.disk.close(self._lock)
             self._lock = -1
 
 
-def _must_be_store(folder: Path) -> None:
+def _must_be_store(disk: Disk, folder: Path) -> None:
     """Refuse a folder that holds something else: a wrong option must not spread a store over somebody's files."""
-    names = {path.name for path in folder.iterdir()} - {_LOCK, _CLEAN, "lost+found"}
+    names = set(disk.names(folder)) - {_LOCK, _CLEAN, "lost+found"}
     if _IDENTITY not in names and any(not name.startswith((_IDENTITY, ".")) for name in names):
         raise DamagedStore(f"{folder} is not empty and has no {_IDENTITY}, so it is no data folder of a broker; name another one")
 
 
-def _locked(folder: Path) -> int:
+def _locked(disk: Disk, folder: Path) -> int:
     """The lock's file, locked until it is closed."""
-    fd = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = os.pread(fd, 32, 0).decode(errors="replace").strip() or "that is just starting"
-        os.close(fd)
-        raise StoreInUse(f"data folder {folder} is in use by process {holder}") from None
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, b"%d\n" % os.getpid(), 0)
-    return fd
+        return disk.lock(folder / _LOCK)
+    except LockHeld as held:
+        raise StoreInUse(f"data folder {folder} is in use by process {str(held) or 'that is just starting'}") from None
 
 
-def _identity(folder: Path) -> dict[str, Any] | None:
-    content = read_json(folder / _IDENTITY)
+def _identity(disk: Disk, folder: Path) -> dict[str, Any] | None:
+    content = read_json(disk, folder / _IDENTITY)
     if content is not None and content["format"] > FORMAT:
         raise NewerFormat(
             f"the store in {folder} has format {content['format']}, newer than {FORMAT}; "
@@ -218,50 +214,47 @@ def inspect(data_dir: Path | str) -> StoreInfo:
     What is read may be a moment old, and the batch being written just then does not count.
     """
     folder = Path(data_dir)
-    identity = _identity(folder)
+    identity = _identity(REAL_DISK, folder)
     if identity is None:
         raise FileNotFoundError(f"there is no store in {folder}")
-    logs = tuple(_log_info(folder / name) for name in LOGS if (folder / name).is_dir())
-    clean = (folder / _CLEAN).exists()
+    logs = tuple(_log_info(REAL_DISK, folder / name) for name in LOGS if exists(REAL_DISK, folder / name))
+    clean = exists(REAL_DISK, folder / _CLEAN)
     return StoreInfo(str(folder), identity["store_id"], identity["cluster_id"], identity["format"], clean, logs)
 
 
-def _log_info(folder: Path) -> LogInfo:
-    epoch, voted_for = recovery.read_hard_state(folder) or (0, None)
+def _log_info(disk: Disk, folder: Path) -> LogInfo:
+    epoch, voted_for = hard_state.read(disk, folder) or (0, None)
     base = Position(0, 0)
-    for path in reversed(checkpoint.listed(folder)):
+    for path in reversed(checkpoint.listed(disk, folder)):
         try:
-            found = checkpoint.load(path)
+            found = checkpoint.load(path, disk=disk)
         except (BadBatch, checkpoint.CheckpointGone):
             continue
         base = Position(found.epoch, found.index)
         break
-    listed = segments.listed(folder)
-    last = max(base, _last_batch(listed))
-    nbytes = sum(map(_size, folder.iterdir()))
+    listed = segments.listed(disk, folder)
+    last = max(base, _last_batch(disk, listed))
+    nbytes = sum(_size(disk, folder / name) for name in disk.names(folder))
     return LogInfo(folder.name, epoch, voted_for, last.index, last.epoch, base.index, len(listed), nbytes)
 
 
-def _size(path: Path) -> int:
+def _size(disk: Disk, path: Path) -> int:
     """Bytes of a file, 0 when it is unfinished or has just gone."""
     try:
-        return 0 if path.suffix == ASIDE else path.stat().st_size
+        return 0 if path.suffix == ASIDE else disk.status(path).nbytes
     except FileNotFoundError:
         return 0
 
 
-def _last_batch(listed: list[tuple[int, Path]]) -> Position:
+def _last_batch(disk: Disk, listed: list[tuple[int, Path]]) -> Position:
     """The newest batch of the newest segment, which also knows the one before its first."""
     for first_index, path in reversed(listed):
         try:
-            fd = os.open(path, os.O_RDONLY)
+            with opened(disk, path) as fd:
+                last = Position(segments.read_head(disk, fd, path) or 0, first_index - 1)
+                for _, header in segments.whole_batches(Window(disk, fd, disk.size(fd)), last):
+                    last = Position(header.epoch, header.index)
+                return last
         except FileNotFoundError:
             continue
-        try:
-            last = Position(segments.read_head(REAL_DISK, fd, path) or 0, first_index - 1)
-            for _, header in segments.whole_batches(Window(REAL_DISK, fd, os.fstat(fd).st_size), last):
-                last = Position(header.epoch, header.index)
-            return last
-        finally:
-            os.close(fd)
     return Position(0, 0)

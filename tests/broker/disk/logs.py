@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from broker.core.records import BatchBuilder
-from broker.disk.durable import RealDisk
+from broker.disk import hard_state
+from broker.disk.files import RealDisk
 from broker.disk.journal import Journal, Recovered
 
 SECTOR = 512
@@ -132,7 +133,7 @@ def flip(path: Path, offset: int, bit: int = 0) -> None:
 
 
 class FullDisk(RealDisk):
-    """A disk that has no room for anything in segments while `full` is set."""
+    """A disk that has no room for anything new while `full` is set; only hard-state has its blocks already."""
 
     def __init__(self, error: int = errno.ENOSPC) -> None:
         self.full = threading.Event()
@@ -140,7 +141,7 @@ class FullDisk(RealDisk):
         self._error = error
 
     def write(self, fd: int, buffers: Sequence[bytes], offset: int) -> int:
-        if self.full.is_set():
+        if self.full.is_set() and Path(os.readlink(f"/proc/self/fd/{fd}")).name != hard_state.NAME:
             self.refused.release()
             raise OSError(self._error, os.strerror(self._error))
         return super().write(fd, buffers, offset)

@@ -14,6 +14,7 @@ from broker.core.records import BadBatch
 from broker.disk import checkpoint
 from broker.disk.checkpoint import Checkpoint, CheckpointGone, Receiver, read_chunk, write
 from broker.disk.durable import NewerFormat, StorageError
+from broker.disk.files import REAL_DISK
 from tests.broker.disk.logs import FailingSync, FullDisk, batches, flip
 
 MEMBERS = {"voters": ["127.0.0.1:5672", "127.0.0.1:5673"]}
@@ -21,63 +22,63 @@ MEMBERS = {"voters": ["127.0.0.1:5672", "127.0.0.1:5673"]}
 
 def test_a_checkpoint_gives_back_what_was_put_in(tmp_path: Path) -> None:
     content = batches(1, 20, nbytes=1000)
-    written = write(tmp_path, 42, 7, MEMBERS, iter(content))
-    assert Checkpoint.newest(tmp_path) == written
+    written = write(tmp_path, 42, 7, MEMBERS, iter(content), disk=REAL_DISK)
+    assert Checkpoint.newest(tmp_path, disk=REAL_DISK) == written
     assert (written.index, written.epoch, written.members) == (42, 7, MEMBERS)
     assert written.nbytes == written.path.stat().st_size
-    assert list(Checkpoint.read(written.path)) == content
+    assert list(Checkpoint.read(written.path, disk=REAL_DISK)) == content
 
 
 def test_an_empty_state_is_a_checkpoint_too(tmp_path: Path) -> None:
-    written = write(tmp_path, 1, 1, {}, [])
-    assert Checkpoint.newest(tmp_path) == written
-    assert list(Checkpoint.read(written.path)) == []
+    written = write(tmp_path, 1, 1, {}, [], disk=REAL_DISK)
+    assert Checkpoint.newest(tmp_path, disk=REAL_DISK) == written
+    assert list(Checkpoint.read(written.path, disk=REAL_DISK)) == []
 
 
 def test_a_checkpoint_cut_at_any_byte_does_not_count(tmp_path: Path) -> None:
-    older = write(tmp_path, 3, 1, MEMBERS, batches(1, 1))
-    newer = write(tmp_path, 9, 2, MEMBERS, batches(1, 3))
+    older = write(tmp_path, 3, 1, MEMBERS, batches(1, 1), disk=REAL_DISK)
+    newer = write(tmp_path, 9, 2, MEMBERS, batches(1, 3), disk=REAL_DISK)
     for length in reversed(range(newer.nbytes)):
         os.truncate(newer.path, length)
-        assert Checkpoint.newest(tmp_path) == older, length
+        assert Checkpoint.newest(tmp_path, disk=REAL_DISK) == older, length
 
 
 def test_a_checkpoint_with_any_byte_altered_does_not_count(tmp_path: Path) -> None:
-    written = write(tmp_path, 9, 2, MEMBERS, batches(1, 3))
+    written = write(tmp_path, 9, 2, MEMBERS, batches(1, 3), disk=REAL_DISK)
     for at in range(written.nbytes):
         flip(written.path, at, at % 8)
         with pytest.raises(BadBatch, match=str(written.path)):
-            checkpoint.load(written.path)
+            checkpoint.load(written.path, disk=REAL_DISK)
         flip(written.path, at, at % 8)
-    assert Checkpoint.newest(tmp_path) == written
+    assert Checkpoint.newest(tmp_path, disk=REAL_DISK) == written
 
 
 def test_damage_met_while_reading_is_named_with_its_offset(tmp_path: Path) -> None:
     content = batches(1, 5, nbytes=100)
-    written = write(tmp_path, 9, 2, {}, content)
+    written = write(tmp_path, 9, 2, {}, content, disk=REAL_DISK)
     head = written.nbytes - sum(map(len, content)) - 24
     flip(written.path, head + 2 * len(content[0]) + 70)
-    reading = Checkpoint.read(written.path)
+    reading = Checkpoint.read(written.path, disk=REAL_DISK)
     assert [next(reading), next(reading)] == content[:2]
     with pytest.raises(BadBatch, match=rf"is damaged at byte {head + 2 * len(content[0])}: batch 3: checksum"):
         next(reading)
 
 
 def test_a_checkpoint_of_a_newer_version_is_refused_and_not_passed_over(tmp_path: Path) -> None:
-    write(tmp_path, 3, 1, {}, [])
-    newer = write(tmp_path, 9, 2, {}, [])
+    write(tmp_path, 3, 1, {}, [], disk=REAL_DISK)
+    newer = write(tmp_path, 9, 2, {}, [], disk=REAL_DISK)
     fixed = checkpoint._HEAD.pack(b"USC1", 2, 2, 9, 2)
     data = fixed + checkpoint._CRC.pack(google_crc32c.value(fixed + b"{}")) + b"{}"
     newer.path.write_bytes(data)
     with pytest.raises(NewerFormat, match="has format 2, newer than 1"):
-        Checkpoint.newest(tmp_path)
+        Checkpoint.newest(tmp_path, disk=REAL_DISK)
 
 
 @pytest.mark.parametrize(
     "disk, fatal", [(FullDisk(), False), (FailingSync(), True), (FullDisk(errno.EIO), True)], ids=["full", "sync", "broken"]
 )
 def test_a_refused_checkpoint_leaves_nothing_but_the_older_one(tmp_path: Path, disk: FullDisk | FailingSync, fatal: bool) -> None:
-    older = write(tmp_path, 3, 1, {}, batches(1, 2))
+    older = write(tmp_path, 3, 1, {}, batches(1, 2), disk=REAL_DISK)
     (disk.full if isinstance(disk, FullDisk) else disk.broken).set()
     with pytest.raises(StorageError, match="cannot write the checkpoint") as refusal:
         write(tmp_path, 9, 1, {}, batches(1, 2), disk=disk)
@@ -91,12 +92,12 @@ def test_a_snapshot_that_fails_half_way_leaves_nothing(tmp_path: Path) -> None:
         raise RuntimeError("the state could not be walked")
 
     with pytest.raises(RuntimeError, match="could not be walked"):
-        write(tmp_path, 9, 1, {}, failing())
+        write(tmp_path, 9, 1, {}, failing(), disk=REAL_DISK)
     assert list(tmp_path.iterdir()) == []
 
 
 def transferred(source: Checkpoint, receiver: Receiver, nbytes: int) -> None:
-    while data := read_chunk(source.path, receiver.received, nbytes):
+    while data := read_chunk(source.path, receiver.received, nbytes, disk=REAL_DISK):
         receiver.write(receiver.received, data)
 
 
@@ -104,18 +105,18 @@ def transferred(source: Checkpoint, receiver: Receiver, nbytes: int) -> None:
 def test_a_checkpoint_sent_in_chunks_is_the_same_file(tmp_path: Path, nbytes: int) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    source = write(tmp_path / "a", 9, 2, MEMBERS, batches(1, 3))
-    receiver = Receiver(tmp_path / "b", source.nbytes)
+    source = write(tmp_path / "a", 9, 2, MEMBERS, batches(1, 3), disk=REAL_DISK)
+    receiver = Receiver(tmp_path / "b", source.nbytes, disk=REAL_DISK)
     transferred(source, receiver, nbytes)
     received = receiver.finish()
     assert received.path.read_bytes() == source.path.read_bytes()
-    assert received == Checkpoint.newest(tmp_path / "b")
+    assert received == Checkpoint.newest(tmp_path / "b", disk=REAL_DISK)
     assert (received.index, received.epoch, received.members) == (9, 2, MEMBERS)
     assert len(list((tmp_path / "b").iterdir())) == 1
 
 
 def test_chunks_out_of_place_are_refused_and_the_rest_goes_on(tmp_path: Path) -> None:
-    receiver = Receiver(tmp_path, 10)
+    receiver = Receiver(tmp_path, 10, disk=REAL_DISK)
     receiver.write(0, b"12345")
     for offset, data in ((0, b"12345"), (6, b"1"), (5, b"678901")):
         with pytest.raises(ValueError, match="do not fit 5 received of 10"):
@@ -128,10 +129,10 @@ def test_chunks_out_of_place_are_refused_and_the_rest_goes_on(tmp_path: Path) ->
 def test_a_checkpoint_altered_or_cut_on_its_way_is_refused_whole(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    source = write(tmp_path / "a", 9, 2, MEMBERS, batches(1, 3))
+    source = write(tmp_path / "a", 9, 2, MEMBERS, batches(1, 3), disk=REAL_DISK)
     data = source.path.read_bytes()
     for altered in (data[:-1], data[:200] + b"\0" + data[201:], b"", b"USC1" * 20):
-        receiver = Receiver(tmp_path / "b", source.nbytes)
+        receiver = Receiver(tmp_path / "b", source.nbytes, disk=REAL_DISK)
         receiver.write(0, altered)
         with pytest.raises(BadBatch):
             receiver.finish()
@@ -151,11 +152,11 @@ def test_a_full_disk_while_receiving_is_told_and_not_fatal(tmp_path: Path) -> No
 
 
 def test_a_replaced_checkpoint_is_said_to_be_gone(tmp_path: Path) -> None:
-    older = write(tmp_path, 3, 1, {}, [])
-    newer = write(tmp_path, 9, 1, {}, [])
-    checkpoint.remove_older(newer)
-    assert checkpoint.listed(tmp_path) == [newer.path]
+    older = write(tmp_path, 3, 1, {}, [], disk=REAL_DISK)
+    newer = write(tmp_path, 9, 1, {}, [], disk=REAL_DISK)
+    checkpoint.remove_older(newer, disk=REAL_DISK)
+    assert checkpoint.listed(REAL_DISK, tmp_path) == [newer.path]
     with pytest.raises(CheckpointGone, match="any more"):
-        read_chunk(older.path, 0, 100)
+        read_chunk(older.path, 0, 100, disk=REAL_DISK)
     with pytest.raises(CheckpointGone):
-        list(Checkpoint.read(older.path))
+        list(Checkpoint.read(older.path, disk=REAL_DISK))

@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from broker.core.records import HEADER_BYTES
-from broker.disk import checkpoint, recovery, segments
-from broker.disk.durable import REAL_DISK, DamagedStore, NewerFormat, RealDisk, replace_durably, seal_json
+from broker.disk import checkpoint, hard_state, recovery, segments
+from broker.disk.durable import DamagedStore, NewerFormat, replace_durably, seal_json
+from broker.disk.files import REAL_DISK, RealDisk
 from broker.disk.recovery import Recovered, recover
 from broker.disk.segments import FIRST_BATCH, Position
 from tests.broker.disk.logs import SMALL, Log, PowerCutDisk, batch, batches, flip, written
@@ -25,7 +26,7 @@ FIRST = segments.name_of(1)
 def recovered(folder: Path, disk: RealDisk = REAL_DISK) -> Recovered:
     found, kept = recover(folder, SMALL, disk)
     for segment in kept:
-        segment.close()
+        segment.close(disk)
     return found
 
 
@@ -42,7 +43,7 @@ def test_an_orderly_log_comes_back_as_it_was(tmp_path: Path) -> None:
     sealed = batches(1, 200)
     written(tmp_path, sealed, epoch=3)
     found = recovered(tmp_path)
-    assert len(segments.listed(tmp_path)) > 2
+    assert len(segments.listed(REAL_DISK, tmp_path)) > 2
     assert [(entry.index, entry.epoch, entry.nbytes, entry.n_records, entry.flags) for entry in found.entries] == [
         (index, 1, len(one), 1, 0) for index, one in enumerate(sealed, 1)
     ]
@@ -107,7 +108,7 @@ def test_a_bit_that_flips_at_rest_anywhere_is_noticed_or_harmless(tmp_path: Path
 
 def test_damage_before_other_segments_is_noticed_by_them(tmp_path: Path) -> None:
     written(tmp_path, [*batches(1, 60), *batches(61, 120, epoch=4)], epoch=4)
-    first, second, *_ = segments.listed(tmp_path)
+    first, second, *_ = segments.listed(REAL_DISK, tmp_path)
     flip(first[1], FIRST_BATCH + 10)
     found = recovered(tmp_path)
     assert indexes(found) == []
@@ -175,7 +176,7 @@ def test_both_marks_gone_whole_batches_further_on_still_tell_damage(tmp_path: Pa
 
 def test_a_missing_segment_takes_what_follows_it_along_and_is_told(tmp_path: Path) -> None:
     written(tmp_path, batches(1, 150))
-    listed = segments.listed(tmp_path)
+    listed = segments.listed(REAL_DISK, tmp_path)
     listed[1][1].unlink()
     found = recovered(tmp_path)
     assert indexes(found) == list(range(1, listed[1][0]))
@@ -185,7 +186,7 @@ def test_a_missing_segment_takes_what_follows_it_along_and_is_told(tmp_path: Pat
 
 def test_a_missing_first_segment_empties_the_log_and_is_told(tmp_path: Path) -> None:
     written(tmp_path, batches(1, 150))
-    segments.listed(tmp_path)[0][1].unlink()
+    segments.listed(REAL_DISK, tmp_path)[0][1].unlink()
     found = recovered(tmp_path)
     assert (indexes(found), found.floor) == ([], (1, 150))
     log = Log(tmp_path)
@@ -220,8 +221,8 @@ def test_damaged_files_are_kept_for_people_but_never_more_than_three(tmp_path: P
 
 def test_damage_that_the_checkpoint_covers_costs_nothing(tmp_path: Path) -> None:
     written(tmp_path, batches(1, 150))
-    listed = segments.listed(tmp_path)
-    checkpoint.write(tmp_path, listed[1][0] + 3, 1, {}, [batch(1)])
+    listed = segments.listed(REAL_DISK, tmp_path)
+    checkpoint.write(tmp_path, listed[1][0] + 3, 1, {}, [batch(1)], disk=REAL_DISK)
     flip(listed[0][1], FIRST_BATCH + 5)
     found = recovered(tmp_path)
     assert indexes(found) == list(range(listed[1][0] + 4, 151))
@@ -232,8 +233,8 @@ def test_damage_that_the_checkpoint_covers_costs_nothing(tmp_path: Path) -> None
 def test_a_hole_that_the_checkpoint_covers_costs_nothing(tmp_path: Path) -> None:
     # Released segments may vanish in any order when the power goes.
     written(tmp_path, batches(1, 200))
-    listed = segments.listed(tmp_path)
-    checkpoint.write(tmp_path, listed[2][0] + 3, 1, {}, [batch(1)])
+    listed = segments.listed(REAL_DISK, tmp_path)
+    checkpoint.write(tmp_path, listed[2][0] + 3, 1, {}, [batch(1)], disk=REAL_DISK)
     listed[1][1].unlink()
     found = recovered(tmp_path)
     assert indexes(found) == list(range(listed[2][0] + 4, 201))
@@ -242,8 +243,8 @@ def test_a_hole_that_the_checkpoint_covers_costs_nothing(tmp_path: Path) -> None
 
 def test_a_damaged_checkpoint_falls_back_to_the_one_before_it(tmp_path: Path) -> None:
     written(tmp_path, batches(1, 20))
-    checkpoint.write(tmp_path, 5, 1, {"voters": ["a"]}, batches(1, 2))
-    newer = checkpoint.write(tmp_path, 9, 1, {"voters": ["b"]}, batches(1, 2))
+    checkpoint.write(tmp_path, 5, 1, {"voters": ["a"]}, batches(1, 2), disk=REAL_DISK)
+    newer = checkpoint.write(tmp_path, 9, 1, {"voters": ["b"]}, batches(1, 2), disk=REAL_DISK)
     flip(newer.path, newer.nbytes - 30)
     found = recovered(tmp_path)
     assert found.checkpoint is not None
@@ -259,8 +260,8 @@ def test_a_damaged_checkpoint_that_was_the_only_one_leaves_a_floor(tmp_path: Pat
     log.store(batches(1, 150))
     assert log.checkpoint(100, 1, batches(1, 2)) == ""
     log.close()
-    assert segments.listed(tmp_path)[0][0] > 1
-    flip(checkpoint.listed(tmp_path)[0], 90)
+    assert segments.listed(REAL_DISK, tmp_path)[0][0] > 1
+    flip(checkpoint.listed(REAL_DISK, tmp_path)[0], 90)
     found = recovered(tmp_path)
     assert (found.checkpoint, indexes(found), found.floor) == (None, [], (1, 150))
 
@@ -270,23 +271,23 @@ def test_a_checkpoint_beyond_the_log_or_of_another_history_replaces_it(tmp_path:
     for index, epoch in ((40, 1), (10, 2)):
         folder = tmp_path / str(index)
         written(folder, batches(1, 30), epoch=2)
-        checkpoint.write(folder, index, epoch, {}, [batch(1)])
+        checkpoint.write(folder, index, epoch, {}, [batch(1)], disk=REAL_DISK)
         found = recovered(folder)
         assert (indexes(found), found.floor, found.blank) == ([], None, False)
-        assert [first for first, _ in segments.listed(folder)] == [index + 1]
+        assert [first for first, _ in segments.listed(REAL_DISK, folder)] == [index + 1]
         assert recovered(folder).entries == []
 
 
 @pytest.mark.parametrize("left", [0, 1, 2])
 def test_an_interrupted_reset_is_finished_whatever_is_left_of_the_old_log(tmp_path: Path, left: int) -> None:
     written(tmp_path, batches(1, 200))
-    checkpoint.write(tmp_path, 300, 1, {}, [batch(1)])
-    replace_durably(tmp_path / recovery.RESET, seal_json({"epoch": 1, "index": 300}))
-    for _, path in segments.listed(tmp_path)[: len(segments.listed(tmp_path)) - left]:
+    checkpoint.write(tmp_path, 300, 1, {}, [batch(1)], disk=REAL_DISK)
+    replace_durably(REAL_DISK, tmp_path / recovery.RESET, seal_json({"epoch": 1, "index": 300}))
+    for _, path in segments.listed(REAL_DISK, tmp_path)[: len(segments.listed(REAL_DISK, tmp_path)) - left]:
         path.unlink()
     found = recovered(tmp_path)
     assert (indexes(found), found.floor, found.blank) == ([], None, False)
-    assert [first for first, _ in segments.listed(tmp_path)] == [301]
+    assert [first for first, _ in segments.listed(REAL_DISK, tmp_path)] == [301]
     assert not (tmp_path / recovery.RESET).exists()
 
 
@@ -298,14 +299,29 @@ def test_a_log_without_its_epoch_and_vote_is_refused(tmp_path: Path) -> None:
         recovered(tmp_path)
 
 
-def test_an_altered_epoch_and_vote_is_refused(tmp_path: Path) -> None:
-    written(tmp_path, batches(1, 3))
-    whole = (tmp_path / "hard-state").read_bytes()
-    for at in range(len(whole)):
-        flip(tmp_path / "hard-state", at, at % 8)
-        with pytest.raises(DamagedStore, match="hard-state is damaged"):
-            recovered(tmp_path)
-        (tmp_path / "hard-state").write_bytes(whole)
+def test_an_altered_epoch_and_vote_is_had_again_from_its_copy_and_refused_when_both_are_altered(tmp_path: Path) -> None:
+    written(tmp_path, batches(1, 3), epoch=4)
+    path = tmp_path / "hard-state"
+    whole = path.read_bytes()
+    flip(path, 3)
+    found = recovered(tmp_path)
+    assert (found.epoch, found.voted_for) == (4, "a")
+    assert found.notes == [f"{path}: one of the two copies of epoch and vote was torn or damaged and is written anew"]
+    assert path.read_bytes() == whole
+    flip(path, 3)
+    flip(path, hard_state.COPY_BYTES + 3)
+    with pytest.raises(DamagedStore, match=f"{path} is damaged: .*; move {tmp_path} away"):
+        recovered(tmp_path)
+
+
+def test_a_first_start_makes_room_for_epoch_and_vote_and_one_that_was_cut_short_is_done_again(tmp_path: Path) -> None:
+    path = tmp_path / "hard-state"
+    assert recovered(tmp_path).blank
+    assert path.stat().st_blocks * 512 >= 2 * hard_state.COPY_BYTES, "written, not sparse"
+    path.unlink()
+    found = recovered(tmp_path)
+    assert (found.epoch, found.voted_for, found.notes) == (0, None, [])
+    assert path.exists()
 
 
 def test_an_epoch_older_than_the_log_is_refused(tmp_path: Path) -> None:
@@ -360,7 +376,7 @@ def test_a_power_cut_at_any_call_loses_nothing_that_was_durable_and_is_never_tak
     log = Log(folder)
     log.journal.save_hard_state(100, "a")
     log.close()
-    disk = PowerCutDisk(calls)
+    disk = PowerCutDisk(2 + calls)  # two calls are made by the start
     log = Log(folder, disk=disk)
     durable: list[bytes] = []
     attempted: list[bytes] = []

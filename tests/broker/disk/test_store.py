@@ -19,9 +19,9 @@ ROOT = Path(__file__).parents[3]
 
 def filled(folder: Path) -> Store:
     """A store with some batches in its cluster log, left open."""
-    store = Store.open(folder)
+    store = Store.open(folder, segment_bytes=SMALL)
     reactor = Reactor()
-    journal, _ = store.journal("cluster", call_in_reactor=reactor.call, on_error=reactor.on_error, segment_bytes=SMALL)
+    journal, _ = store.journal("cluster", call_in_reactor=reactor.call, on_error=reactor.on_error)
     journal.save_hard_state(4, "127.0.0.1:5672")
     journal.append(batches(1, 100, epoch=3), reactor.on_durable)
     reactor.until(lambda: bool(reactor.durable))
