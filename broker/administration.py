@@ -2,26 +2,28 @@
 
 Life of a request: it comes as a message to `$management`, is read (`broker.amqp.management_node`), answered from what the broker
 has (QUERY), handed to the cluster part (type `ha`), or planned as one change of one log (`broker.core.management`) and answered
-when that is committed. The answer goes to the mailbox or queue that the request names, if that is still there.
+when that is committed. The answer goes to the mailbox or queue that the request names, if that is still there. When requests take
+more than their share of a turn of the reactor, the rest waits for the next ones, link by link in turn.
 
-Invariants: whatever a request holds, it gets one answer, or none if it names no place for it; nothing is changed but through a
-log.
+Invariants: management keeps nothing else waiting for longer than `limits.MANAGEMENT_TURN_S` and one request; whatever a request
+holds, it gets one answer, or none if it names no place for it or its link has ended; nothing is changed but through a log.
 
 Reference: docs/reference/management.md.
 """
 
 from __future__ import annotations
 
-import uuid
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
 from broker.amqp import management_node
-from broker.amqp.links import Sender
+from broker.amqp.links import Receiver, Sender
 from broker.consumers import Subscription
-from broker.core import management
+from broker.core import limits, management
 from broker.core.nodes import LOCAL, QueueNode, Refused
 from broker.core.state import Change
 from broker.producers import full_text, has_room
@@ -39,6 +41,43 @@ class Administration:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._waiting: dict[Receiver, deque[tuple[bytes, Callable[[], None]]]] = {}
+        self._spent_s = 0.0
+        self._turn: IDelayedCall | None = None
+
+    def take(self, link: Receiver, request_bytes: bytes, served: Callable[[], None]) -> None:
+        """Serve a request of this link, now or in a later turn, and say so. Requests of a link keep their order; those that still
+        wait when it ends are dropped."""
+        if self._waiting or self._spent_s >= limits.MANAGEMENT_TURN_S:
+            self._waiting.setdefault(link, deque()).append((request_bytes, served))
+        else:
+            self._serve(request_bytes, served)
+        self._arm()
+
+    def _serve(self, request_bytes: bytes, served: Callable[[], None]) -> None:
+        began_s = self._broker.clock.seconds()
+        self.handle(request_bytes)
+        served()
+        self._spent_s += self._broker.clock.seconds() - began_s
+
+    def _arm(self) -> None:
+        if self._turn is None and (self._waiting or self._spent_s):
+            self._turn = self._broker.clock.callLater(0, self._next_turn)
+
+    def _next_turn(self) -> None:
+        self._turn, self._spent_s = None, 0.0
+        while self._waiting:
+            link = next(iter(self._waiting))
+            requests = self._waiting.pop(link)
+            if not link.open:
+                continue
+            self._serve(*requests.popleft())
+            if requests:
+                self._waiting[link] = requests
+            if self._spent_s >= limits.MANAGEMENT_TURN_S:
+                break
+        self._arm()
+        self._broker.flush()
 
     def handle(self, request_bytes: bytes) -> None:
         """Answer a request, now or when what it asks for is committed. One that cannot be answered is logged and dropped."""
@@ -152,7 +191,7 @@ class Administration:
         node = self._broker.nodes.queues.get(request.name)
         consumers = 0 if node is None else self._consumers(node)
         log, change = management.plan(
-            self._broker.nodes, request.operation, request.type, request.name, request.body, str(uuid.uuid4()), consumers
+            self._broker.nodes, request.operation, request.type, request.name, request.body, self._broker.new_id(), consumers
         )
         ledger = self._broker.ledgers[log]
         if not ledger.serving:

@@ -6,7 +6,7 @@ fires. Each `request` is one message with a number of its own in `correlation-id
 request's Deferred. The connection ends through `close`, the broker, the network or, with a heartbeat, through silence; then
 every request that still waits fails, and `lost` fires with the reason, always and exactly once.
 
-AMQP itself, by proton's engine without its I/O, is `broker.net.management_wire`'s matter.
+AMQP itself is `broker.net.management_wire`'s matter.
 
 Invariants: an answer never fires two requests; a request is answered, fails or times out, and is then forgotten; at most
 MAX_WAITING_REQUESTS wait at once.
@@ -22,7 +22,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import proton
 from twisted.internet.abstract import isIPAddress, isIPv6Address
 from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.endpoints import HostnameEndpoint, TCP4ClientEndpoint, TCP6ClientEndpoint
@@ -32,7 +31,9 @@ from twisted.internet.error import TimeoutError as TwistedTimeout
 from twisted.internet.protocol import Factory
 from twisted.python.failure import Failure
 
-from broker.net.management_wire import MANAGEMENT_ADDRESS, ClientError, ConnectError, Login, Wire
+from broker.amqp.engine import Login
+from broker.amqp.management_node import Answer, encode_request
+from broker.net.management_wire import ClientError, ConnectError, Wire
 
 if TYPE_CHECKING:
     from broker.core.urls import Address
@@ -128,7 +129,8 @@ class ManagementClient:
         """
         if address.transport != "tcp":
             return _failed(ConnectError(f"{address.name}: transport {address.transport!r} is not supported, only tcp"))
-        wire = Wire(reactor, address.name, Login(user, password, mechanism, container), admin, heartbeat_s, seconds)
+        login = Login(user, password or "", mechanism or "")
+        wire = Wire(reactor, address.name, login, admin, heartbeat_s, seconds, container)
         return _open(cls, reactor, address, wire, timeout_s)
 
     def request(
@@ -147,20 +149,11 @@ class ManagementClient:
             )
         number = self._next
         self._next = self._next % _LAST_NUMBER + 1
+        message = encode_request(number, self._wire.reply_to, operation, type, name, body)
         answer: Deferred[dict[str, Any]] = Deferred(lambda _: self._cancelled(number))
         timer = self._reactor.callLater(timeout_s, self._timed_out, number, timeout_s)
         self._waiting[number] = _Waiting(what, answer, timer)
-        properties = {"operation": operation, "type": type} | ({} if name is None else {"name": name})
-        self._wire.send(
-            proton.Message(
-                id=proton.ulong(number),
-                correlation_id=proton.ulong(number),
-                address=MANAGEMENT_ADDRESS,
-                reply_to=self._wire.reply_to,
-                properties=properties,
-                body=None if body is None else dict(body),
-            )
-        )
+        self._wire.send(number, message)
         return answer
 
     def close(self) -> Deferred[None]:
@@ -198,21 +191,19 @@ class ManagementClient:
         assert waiting is not None, "a forgotten request has no timer"
         waiting.answer.errback(TimedOut(f"{self.name}: no answer to {waiting.what} in {timeout_s:g} s"))
 
-    def _answered(self, number: Any, answer: proton.Message | str) -> None:
+    def _answered(self, number: Any, answer: Answer | str) -> None:
         waiting = self._forget(number)
         if waiting is None:
             return  # too late: it has timed out
         if isinstance(answer, str):
             waiting.answer.errback(ManagementError(400, f"{self.name}: {answer}"))
             return
-        properties: dict[str, Any] = answer.properties or {}
-        status = properties.get("statusCode")
-        if not isinstance(status, int):
+        if answer.status is None:
             waiting.answer.errback(ManagementError(500, f"{self.name}: the answer to {waiting.what} has no statusCode"))
-        elif 200 <= status < 300:
-            waiting.answer.callback(dict(answer.body) if isinstance(answer.body, dict) else {})
+        elif 200 <= answer.status < 300:
+            waiting.answer.callback(answer.body)
         else:
-            waiting.answer.errback(ManagementError(status, str(properties.get("statusDescription") or f"status {status}")))
+            waiting.answer.errback(ManagementError(answer.status, answer.text or f"status {answer.status}"))
 
     def _connection_lost(self, reason: str) -> None:
         self._closed = True

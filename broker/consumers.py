@@ -190,7 +190,7 @@ class Queueing:
 
     def __init__(self) -> None:
         self.subscriptions: deque[Subscription] = deque()
-        self.producers: set[Any] = set()
+        self.producers: dict[Any, None] = {}
 
 
 def dispatch(node: QueueNode) -> None:

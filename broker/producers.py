@@ -5,11 +5,14 @@ credit; each batch of messages that comes is routed, put into the ledger of its 
 comes back with the accept.
 
 Invariants: a message gets `accepted` only when every queue that it was routed to holds it durably (or no queue wanted it); credit
-out plus messages that wait for their commit never exceed `limits.CREDIT_WINDOW`.
+out plus messages that wait for their commit never exceed `limits.CREDIT_WINDOW`: the link of a client that sends more than it has
+credit for ends.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 from broker.amqp.links import ACCEPTED, REJECTED, Condition, Receiver
@@ -33,11 +36,14 @@ class ProducerHost(Protocol):
     def touched(self, link: Receiver) -> None:
         """The link's connection has output."""
 
+    def detached(self, link: Receiver) -> None:
+        """The link ends: forget what hung on it."""
+
     def crowded(self, node: QueueNode) -> None:
         """Producers wait for room on this queue: tell them when there is."""
 
-    def manage(self, link: Receiver, request: bytes) -> None:
-        """A request for the management node has come."""
+    def manage(self, link: Receiver, request: bytes, served: Callable[[], None]) -> None:
+        """A request for the management node has come; `served` when it has had its turn."""
 
 
 class Full(Exception):
@@ -61,7 +67,7 @@ class Producer:
 
     def start(self) -> None:
         """Give the first credit."""
-        self._grant(limits.CREDIT_WINDOW)
+        self._grant(limits.MANAGEMENT_WINDOW if self.node == "$management" else limits.CREDIT_WINDOW)
 
     def accepted(self, count: int) -> None:
         """So many of its messages have their outcome: the credit they took may come back."""
@@ -98,6 +104,9 @@ class Producer:
         link = self.link
         messages, deliveries = link.inbox, link.inbox_deliveries
         link.inbox, link.inbox_deliveries = [], []
+        if link.credit < 0:
+            self._end_heedless()
+            return
         node = self.node
         if isinstance(node, QueueNode):
             nbytes = sum(map(len, messages))
@@ -105,12 +114,20 @@ class Producer:
                 self.host.ledger_of(node).enqueue(node, messages, nbytes, link, deliveries)
                 return
         elif node == "$management":
-            for data in messages:
-                self.host.manage(link, data)
-            self._done(deliveries)
+            for data, delivery in zip(messages, deliveries, strict=True):
+                self.host.manage(link, data, partial(self._done, [delivery]))
             return
         for data, delivery in zip(messages, deliveries, strict=True):
             self._take_one(data, delivery)
+
+    def _end_heedless(self) -> None:
+        """More came than was asked for (part 2.6.7): nothing bounds what such a client would have us keep."""
+        link = self.link
+        text = f"{-link.credit} more messages came than this link had credit for: send only while there is credit"
+        self.host.detached(link)
+        link.context = None
+        link.close(Condition("amqp:link:transfer-limit-exceeded", text))
+        self.host.touched(link)
 
     def _take_one(self, data: bytes, delivery: Any) -> None:
         try:
@@ -119,8 +136,7 @@ class Producer:
                 node.put(data)
                 self._done([delivery])
             elif node == "$management":
-                self.host.manage(self.link, data)
-                self._done([delivery])
+                self.host.manage(self.link, data, partial(self._done, [delivery]))
             else:
                 self._put(self._queues(node, key, data), data, delivery)
         except Full as error:
@@ -180,6 +196,8 @@ class Producer:
             ledger.when_committed(lambda name=name: committed(name))  # type: ignore[misc]
 
     def _done(self, deliveries: list[Any]) -> None:
+        if not self.link.open:
+            return
         self.link.settle([delivery for delivery in deliveries if delivery is not None], ACCEPTED)
         self.accepted(len(deliveries))
 

@@ -12,11 +12,9 @@ active, because only then has the cluster's log been read to its end; nothing he
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-from proton import Described
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
@@ -30,6 +28,7 @@ from broker.core import limits, message
 from broker.core.exchange import fault_of
 from broker.core.nodes import CLUSTER, LOCAL, ExchangeNode, Nodes, QueueNode
 from broker.core.state import Change
+from broker.host import new_uuid
 from broker.ledger import SERVING, Ledger
 from broker.net.connection import BrokerConnection
 from broker.producers import Producer, is_crowded, route
@@ -71,11 +70,13 @@ class Broker:
         open_timeout_s: float = limits.OPEN_TIMEOUT_S,
         default_queue_bytes: int = limits.MAX_QUEUE_BYTES,
         on_fatal: Callable[[str], None],
+        new_id: Callable[[], str] = new_uuid,
     ) -> None:
         self.clock = clock
         self.broker_id = broker_id
         self.container = broker_id
         self.version = version
+        self.new_id = new_id
         self.max_message_bytes = max_message_bytes
         self.max_connections = max_connections
         self.max_frame_bytes = max_frame_bytes
@@ -290,11 +291,11 @@ class Broker:
             return None
         return listener
 
-    def open_properties(self) -> dict[str, Any]:
-        """The properties of this broker's Open."""
+    def open_properties(self, max_frame: int) -> dict[str, Any]:
+        """The properties of this broker's Open: one frame, which the peer takes up to `max_frame` bytes (0: any size)."""
         properties: dict[str, Any] = {"product": "understudy", "version": self.version, "platform": "Python"}
         urls = self.failover_urls()
-        if urls:
+        if urls and (not max_frame or limits.PLAIN_OPEN_BYTES + len(str(urls)) <= max_frame):
             properties["failover-server-list"] = urls
         return properties
 
@@ -336,7 +337,7 @@ class Broker:
         link.context = producer
         link.accept(max_message_size=self.max_message_bytes)
         if isinstance(node, QueueNode):
-            self._queueing(node).producers.add(producer)
+            self._queueing(node).producers[producer] = None
         producer.start()
 
     def _serving_node(self, address: str) -> tuple[QueueNode | ExchangeNode, str]:
@@ -355,7 +356,7 @@ class Broker:
     def _attach_consumer(self, connection: BrokerConnection, link: Sender) -> None:
         source = link.source
         if source.dynamic:
-            box = Mailbox(self, link, f"$reply/{uuid.uuid4()}")
+            box = Mailbox(self, link, f"$reply/{self.new_id()}")
             self._mailboxes[box.address] = box
             link.context = box
             link.accept(dynamic_address=box.address)
@@ -391,10 +392,10 @@ class Broker:
                 raise Condition("amqp:invalid-field", f"the filter compares {name!r} with what is no text, number or boolean")
         if len(self.nodes.queues) >= limits.MAX_QUEUES:
             raise Condition("amqp:resource-limit-exceeded", f"this broker has {limits.MAX_QUEUES} queues, its limit")
-        name = f"{exchange.name[:50]}_{uuid.uuid4()}"  # a name that was as long as may be would have no room for more
+        name = f"{exchange.name[:50]}_{self.new_id()}"  # a name that was as long as may be would have no room for more
         attributes = {"replicate": "none", "autoDelete": True, "exclusive": True}
         local = self.ledgers[LOCAL]
-        _, create = self.nodes.plan_queue(name, str(uuid.uuid4()), attributes)
+        _, create = self.nodes.plan_queue(name, self.new_id(), attributes)
         bind = {"op": "bind", "exchange": exchange.uuid, "queue": create["uuid"], "key": key, "arguments": arguments}
 
         def made(reason: str) -> None:
@@ -421,7 +422,7 @@ class Broker:
         elif isinstance(context, Mailbox):
             self._mailboxes.pop(context.address, None)
         elif isinstance(context, Producer) and isinstance(context.node, QueueNode) and context.node.context is not None:
-            context.node.context.producers.discard(context)
+            context.node.context.producers.pop(context, None)
 
     def _delete_queue(self, node: QueueNode) -> None:
         self.ledgers[node.log].change({"op": "queue-del", "uuid": node.uuid}, lambda reason: None)
@@ -538,9 +539,9 @@ class Broker:
             for connection in dirty:
                 connection.flush()
 
-    def manage(self, link: Receiver, request_bytes: bytes) -> None:
-        """A management request: answer it, now or when what it asks is committed."""
-        self.administration.handle(request_bytes)
+    def manage(self, link: Receiver, request_bytes: bytes, served: Callable[[], None]) -> None:
+        """A management request: answer it in its turn, then or when what it asks is committed."""
+        self.administration.take(link, request_bytes, served)
 
     # ---- the end
 
@@ -561,9 +562,8 @@ def _binding_of(exchange: ExchangeNode, filters: dict[Any, Any], key: str) -> tu
 
     Without one, the key is that of the address; a topic exchange without any gives everything.
     """
-    for name, described in filters.items():
+    for name, value in filters.items():
         if "binding" in str(name):
-            value = described.value if isinstance(described, Described) else described
             if isinstance(value, dict):
                 return key, {str(each): item for each, item in value.items()}
             return str(value), {}

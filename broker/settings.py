@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.core import limits
+from broker.core.limits import MIB
 from broker.options import Option, SettingsError, folder, number, one_of, size
 
 LOG_LEVELS = ("trace", "debug", "info", "notice", "warning", "error", "critical")
@@ -81,6 +82,13 @@ OPTIONS = (
     ),
     Option("telemetry-dir", folder, None, "DIR", "Write replication lag into files in this folder; without it none are written."),
     Option("telemetry-interval-ms", number(100, 3_600_000), 1000, "MS", "Take a sample of the lag this often, in ms."),
+    Option(
+        "telemetry-max-size",
+        size(MIB, 1024**4),
+        1024 * MIB,
+        "BYTES",
+        "Delete the oldest telemetry files of this broker when all of them are larger.",
+    ),
     Option("log-enable", _log_level, "notice", "LEVEL+", f"Write messages of this level and above: {', '.join(LOG_LEVELS)}."),
 )
 """Everything that a broker by itself can be told. `ha.settings.OPTIONS` has what concerns the cluster."""
@@ -101,6 +109,7 @@ class BrokerSettings:
     default_queue_limit: int
     telemetry_dir: Path | None
     telemetry_interval_ms: int
+    telemetry_max_size: int
     log_enable: str
     """The lowest level that is written, one of LOG_LEVELS."""
 

@@ -14,19 +14,20 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from proton import symbol
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
 from broker.core import urls
-from broker.service import Broker
+from broker.core.values import Symbol
+from broker.service import Broker, PeerAcceptor
 from broker.telemetry import TelemetryWriter
 from ha.core.effects import MembershipEnded, PromotionEnded
 from ha.core.membership import Membership
 from ha.core.messages import Message
 from ha.net.peers import TICK_S, Peers
+from ha.outbox import Peers as LogPeers
 from ha.replicated_log import ReplicatedLog
 from ha.settings import HaSettings
 
@@ -45,6 +46,16 @@ class ClusterStore(Protocol):
         """Belong to this cluster, durably."""
 
 
+class Links(LogPeers, PeerAcceptor, Protocol):
+    """The links to the other members, as `ha.net.peers.Peers` makes them."""
+
+    def tick(self) -> None:
+        """Time has passed: called each TICK_S."""
+
+    def stop(self) -> None:
+        """End them all, for good."""
+
+
 class ClusterMember:
     """See the module. `wall` gives seconds since 1970, for records that people read. Fulfils `broker.service.HaAdmin`."""
 
@@ -59,6 +70,7 @@ class ClusterMember:
         *,
         wall: Callable[[], float],
         telemetry: TelemetryWriter | None,
+        links: Callable[..., Links] = Peers,
     ) -> None:
         self.me = me
         self._clock = clock
@@ -69,9 +81,10 @@ class ClusterMember:
         self._telemetry = telemetry
         self._asked_because = ""
         self._primary_lost_at: float | None = None
+        self._looking_since = self._catching_up_since = 0.0
         self._was = ("joining", "", 0)
         self.log: ReplicatedLog
-        self.peers = Peers(
+        self.peers = links(
             reactor,
             clock,
             me=me,
@@ -91,7 +104,7 @@ class ClusterMember:
 
     def start(self) -> None:
         """Begin to join."""
-        self._event("discovery", detail=f"looking for the primary among {', '.join(self._settings.members)}")
+        self._look_for_primary()
         self.log.start()
         self._ticker.start(TICK_S, now=False)
 
@@ -110,7 +123,7 @@ class ClusterMember:
     def disconnected(self, peer: str) -> None:
         """A member is gone."""
         if self._broker.state in ("active", "recovering"):
-            self._event("backup_lost", detail=peer)
+            self.note("backup_lost", epoch=self.log.epoch, broker=peer, peer=self.me)
         self.log.disconnected(peer)
 
     def receive(self, peer: str, message: Message, payload: bytes) -> None:
@@ -118,7 +131,7 @@ class ClusterMember:
         self.log.receive(peer, message, payload)
 
     def members_changed(self, members: Membership) -> None:
-        """A membership is in force: remember the cluster's id."""
+        """A membership is committed: remember the cluster's id."""
         if members.cluster_id and members.cluster_id != self._store.cluster_id:
             self._store.adopt_cluster(members.cluster_id)
             if self._telemetry is not None:
@@ -141,16 +154,38 @@ class ClusterMember:
         )
         if was_primary not in ("", self.me) and not primary and epoch == was_epoch:
             # With a higher epoch it would be an election that took the primary away, perhaps a planned one.
-            self._event("failure_detected", epoch=epoch, broker=was_primary, detail="nothing was heard of the primary")
-        self._event("role", epoch=epoch, from_=was, to=state, detail=primary)
-        if was == "catchup" and state == "ready":
-            self._event("catch_up_end", epoch=epoch, detail=primary)
-        elif state == "catchup" and was != "catchup":
-            self._event("catch_up_begin", epoch=epoch, detail=primary)
+            self.note("failure_detected", epoch=epoch, broker=was_primary, detail="nothing was heard of the primary")
+        self.note("role", epoch=epoch, from_=was, to=state, peer=primary or None)
+        self._tell_discovery(epoch, was_primary, primary)
+        self._tell_catch_up(epoch, (was, was_primary), (state, primary))
         if state == "active":
             self._write_reign(epoch)
         elif state in ("ready", "catchup"):
             self._primary_lost_at = None
+
+    def _look_for_primary(self) -> None:
+        self._looking_since = self._clock.seconds()
+        self.note("discovery", detail=f"looking for the primary among {', '.join(self._settings.members)}")
+
+    def _tell_discovery(self, epoch: int, was_primary: str, primary: str) -> None:
+        if primary and primary not in (was_primary, self.me):
+            self.note("discovery", epoch=epoch, to=primary, peer=primary, duration_ms=self._ms_since(self._looking_since))
+        elif was_primary and not primary:
+            self._look_for_primary()
+
+    def _tell_catch_up(self, epoch: int, was: tuple[str, str], now: tuple[str, str]) -> None:
+        if was == now:
+            return
+        index = self.log.status().durable_index
+        if was[0] == "catchup":
+            took_ms = self._ms_since(self._catching_up_since)
+            self.note("catch_up_end", epoch=epoch, to=now[0], peer=was[1], index=index, duration_ms=took_ms)
+        if now[0] == "catchup":
+            self._catching_up_since = self._clock.seconds()
+            self.note("catch_up_begin", epoch=epoch, peer=now[1], index=index)
+
+    def _ms_since(self, moment_s: float) -> float:
+        return (self._clock.seconds() - moment_s) * 1000
 
     def _write_reign(self, epoch: int) -> None:
         gap = -1 if self._primary_lost_at is None else round((self._clock.seconds() - self._primary_lost_at) * 1000)
@@ -158,10 +193,13 @@ class ClusterMember:
         moment = datetime.fromtimestamp(self._wall(), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         change = {"op": "reign", "epoch": epoch, "primary": self.me, "reason": self._asked_because, "ts": moment, "gapMs": gap}
         self._broker.lead.change(change, lambda reason: None)
-        self._event("failover_done", epoch=epoch, to=self.me, duration_ms=max(gap, 0), detail=self._asked_because)
+        index = self.log.replica.commit_index
+        known = None if gap < 0 else gap
+        self.note("failover_done", epoch=epoch, to=self.me, index=index, duration_ms=known, detail=self._asked_because)
         self._asked_because = ""
 
-    def _event(self, kind: str, **fields: Any) -> None:
+    def note(self, kind: str, **fields: Any) -> None:
+        """Tell telemetry of an event: the fields are those of `TelemetryWriter.event`."""
         if self._telemetry is not None:
             self._telemetry.event(kind, **fields)
 
@@ -169,7 +207,7 @@ class ClusterMember:
 
     def _failover_urls(self) -> list[dict[Any, Any]]:
         return [
-            {symbol("network-host"): address.host, symbol("port"): address.port, symbol("scheme"): symbol("amqp")}
+            {Symbol("network-host"): address.host, Symbol("port"): address.port, Symbol("scheme"): Symbol("amqp")}
             for address in self._settings.client_addresses
         ]
 
@@ -214,6 +252,7 @@ class ClusterMember:
             "members": members,
             "inSync": self._broker.state in ("ready", "active"),
             "store": {"segments": journal.segments, "bytes": journal.bytes_on_disk, "checkpointIndex": journal.checkpoint_index},
+            "telemetry": {} if self._telemetry is None else self._telemetry.figures._asdict(),
         }
 
     def act(self, operation: str, body: dict[str, Any]) -> Deferred[Answer]:
@@ -231,20 +270,20 @@ class ClusterMember:
         if self._broker.state == "active":
             return succeed((200, "this broker is the primary already", self._promoted(began)))
         self._asked_because = reason
-        self._event("promote_asked", detail=reason)
+        self.note("promote_asked", detail=reason)
         promotion: Deferred[PromotionEnded] = self.log.promote(reason)
         return promotion.addCallback(self._promotion_ended, began)
 
     def _promotion_ended(self, ended: PromotionEnded, began: float) -> Answer:
-        self._event("promote_won" if ended.won else "promote_refused", detail=ended.reason)
+        outcome = "promote_won" if ended.won else "promote_refused"
+        self.note(outcome, epoch=self.log.epoch, duration_ms=self._ms_since(began), detail=ended.reason)
         if ended.won:
             return 200, ended.reason or "promoted", self._promoted(began)
         _log.warn("promotion refused: {reason}", reason=ended.reason)
         return 409, ended.reason, {}
 
     def _promoted(self, began: float) -> dict[str, Any]:
-        took_ms = (self._clock.seconds() - began) * 1000
-        return {"status": self._broker.state, "epoch": self.log.epoch, "duration_ms": took_ms}
+        return {"status": self._broker.state, "epoch": self.log.epoch, "duration_ms": self._ms_since(began)}
 
     def _change_members(self, operation: str, text: str) -> Deferred[Answer]:
         try:

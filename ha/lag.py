@@ -1,29 +1,69 @@
 """How far each backup is behind, taken once an interval and handed to telemetry.
 
 On a primary: a row per backup for the whole log, and one per backup and replicated queue; on a backup, its own view of the
-whole log. A queue's lag is what the batches that a backup has not acknowledged hold for it. A backup so far behind that its
-batches are no longer in memory has the whole log's row alone: its queues' share is not known without reading the disk, and a
-sample must not do that.
+whole log.
+
+A queue's lag is exact for a backup that lacks a few batches, which are in memory: they are looked into. For one that is further
+behind it comes from marks (`ha.core.queue_lag`): rounded up to the mark before, and to no more than the whole log's.
+
+Invariants: what a sample costs depends on queues and backups, never on how much waits; no more than `ROWS_PER_S` rows are
+made, because with more queues than that the interval grows, as each row then says; the reactor is kept for at most `SLICE` rows
+at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import ceil
+from operator import is_
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
 
 from broker.core.nodes import CLUSTER, QueueNode
-from broker.core.records import Batch, Kind
+from broker.core.records import message_runs
+from broker.core.telemetry_lines import LagSample, QueueLag, queue_text, rate_text, rate_texts
 from broker.service import Broker
-from broker.telemetry import LagSample, StallMeter, TelemetryWriter, delay_to_next_sample_s
-from ha.progress_clock import Lag
+from broker.telemetry import TelemetryWriter, delay_to_next_sample_s
+from ha.core.queue_lag import Marks, Standstill, Totals, totals
+from ha.core.replica import ReplicaStatus
+from ha.progress_clock import Lag, ProgressClock
 from ha.replicated_log import ReplicatedLog
 
-_MOST_BATCHES = 4096
+_log = Logger(namespace="ha")
+ROWS_PER_S = 4000
+SLICE = 250
+_FEW_BATCHES = 256
+_PAUSE_S = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class _Queues:
+    """The replicated queues, in the order of their names, and what does not change while they are the same."""
+
+    nodes: list[QueueNode]
+    numbers: tuple[int, ...]
+    names: list[str]
+    texts: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Interval:
+    """What the samples of one moment share."""
+
+    at: float
+    now_s: float
+    status: ReplicaStatus
+    queues: _Queues
+    counted: Totals
+    rates: list[str]
+    runs: dict[int, list[tuple[int, int, int]]]
+    """What was found in the newest batches, which several backups may lack."""
 
 
 class LagReporter:
-    """Samples every `interval_ms`. `wall` gives seconds since 1970."""
+    """Samples every `interval_ms` of the telemetry. `wall` gives seconds since 1970, `rows_per_s` bounds what is written."""
 
     def __init__(
         self,
@@ -33,116 +73,282 @@ class LagReporter:
         me: str,
         telemetry: TelemetryWriter,
         wall: Callable[[], float],
+        rows_per_s: int = ROWS_PER_S,
     ) -> None:
         self._clock = clock
+        self._rows_per_s = rows_per_s
         self._broker = broker
         self._log = log
         self._me = me
         self._telemetry = telemetry
         self._wall = wall
-        self._stalls = StallMeter()
+        self._interval_ms = telemetry.interval_ms
+        self._epoch = -1
+        self._marks = Marks()
+        self._standing: dict[str, Standstill] = {}
+        self._queues = _Queues([], (), [], [])
+        self._found: list[QueueNode] = []
+        self._told = ProgressClock()
+        self._committed: tuple[float, int, int, int] | None = None
+        self._work: Iterator[None] | None = None
+        self._work_call: IDelayedCall | None = None
         self._call: IDelayedCall | None = None
 
     def start(self) -> None:
         """Begin to sample."""
-        delay = delay_to_next_sample_s(self._wall(), self._telemetry.interval_ms)
+        delay = delay_to_next_sample_s(self._wall(), self._interval_ms)
         self._call = self._clock.callLater(delay, self._sample)
 
     def stop(self) -> None:
         """End; what was taken is written."""
-        if self._call is not None and self._call.active():
-            self._call.cancel()
+        for call in (self._call, self._work_call):
+            if call is not None and call.active():
+                call.cancel()
         self._telemetry.close()
 
     def _sample(self) -> None:
         self.start()
+        with self._telemetry.measured():
+            self._take_sample()
+
+    def _take_sample(self) -> None:
+        news = self._telemetry.news_of_loss()
+        if news:
+            _log.warn("{news}", news=news)
         status = self._log.status()
-        if self._broker.state == "active":
-            rows = list(self._primary_rows())
-            queues = [node.name for node in self._replicated_queues()]
-            backups = [address for address in status.members.addresses if address != self._me]
-            self._telemetry.roster(epoch=status.epoch, primary=self._me, backups=backups, queues=queues)
-            self._telemetry.samples(epoch=status.epoch, primary=self._me, rows=rows)
+        if status.epoch != self._epoch:
+            self._epoch, self._marks, self._committed, self._told = status.epoch, Marks(), None, ProgressClock()
+            self._standing.clear()
+        if self._broker.state in ("active", "recovering"):
+            self._sample_backups(status)
         else:
-            self._telemetry.samples(epoch=status.epoch, primary=status.primary, rows=[self._own_row()])
+            self._stretch(1)
+            self._telemetry.samples(epoch=status.epoch, primary=status.primary, rows=[self._own_row(status)])
 
-    def _replicated_queues(self) -> list[QueueNode]:
-        return [node for node in self._broker.nodes.queues.values() if node.messages_log == CLUSTER and node.messages is not None]
+    # ---- on a primary
 
-    def _primary_rows(self) -> Iterator[LagSample]:
-        now, status = self._clock.seconds(), self._log.status()
-        queues = self._replicated_queues()
-        keys: list[object] = []
-        for lag in self._log.lag().values():
-            keys.append(lag.address)
-            whole = self._row(lag, None, status.commit_index, lag.lag_records, lag.lag_bytes, now)
-            yield whole
-            waiting = self._by_queue(lag.acked_index + 1, status.last_index)
-            if waiting is not None:
-                for node in queues:
-                    assert node.messages is not None
-                    records, nbytes = waiting.get(node.messages.number, (0, 0))
-                    keys.append((lag.address, node.name))
-                    row = self._row(lag, node, status.commit_index, records, nbytes, now)
-                    yield row if records else row._replace(lag_ms=0.0)
-        self._stalls.keep(keys)
+    def _sample_backups(self, status: ReplicaStatus) -> None:
+        self._look_at_queues()
+        lags = self._log.lag()
+        at = self._wall()
+        if not self._is_due(at, len(lags) * (1 + len(self._queues.nodes))):
+            return
+        self._finish()
+        backups = sorted(address for address in status.members.addresses if address != self._me)
+        self._telemetry.roster(epoch=status.epoch, primary=self._me, backups=backups, queues=self._queues.names)
+        interval = self._interval(status, at)
+        self._work = self._rows(interval, lags)
+        self._next_slice()
 
-    def _row(self, lag: Lag, node: QueueNode | None, commit_index: int, records: int, nbytes: int, now: float) -> LagSample:
-        key: object = lag.address if node is None else (lag.address, node.name)
+    def _is_due(self, at: float, rows: int) -> bool:
+        """Whether this is an interval in which so many rows may be made."""
+        times = max(1, ceil(rows / (self._rows_per_s * self._interval_ms / 1000)))
+        self._stretch(times)
+        return int(at * 1000 / self._interval_ms) % times == 0
+
+    def _stretch(self, times: int) -> None:
+        self._telemetry.interval_ms = self._interval_ms * times
+
+    def _go_on(self) -> None:
+        with self._telemetry.measured():
+            self._next_slice()
+
+    def _next_slice(self) -> None:
+        """Some of the rows; more of them soon."""
+        self._work_call = None
+        assert self._work is not None
+        for _ in self._work:
+            self._work_call = self._clock.callLater(_PAUSE_S, self._go_on)
+            return
+        self._work = None
+
+    def _finish(self) -> None:
+        """What is left of the last interval must not wait any longer: the reactor is late."""
+        if self._work_call is not None:
+            self._work_call.cancel()
+        for _ in self._work or ():
+            pass
+        self._work = self._work_call = None
+
+    def _rows(self, interval: _Interval, lags: dict[str, Lag]) -> Iterator[None]:
+        """Hand over every row, in slices."""
+        status, queues = interval.status, interval.queues
+        committed, synced = self._commit_rate(status, interval.now_s), self._log.syncs.take()
+        described = []
+        for lag in lags.values():
+            records = self._waiting(lag, interval)
+            standing = self._standing.setdefault(lag.address, Standstill())
+            behind: list[object] = [queues.numbers[position] for position in records]
+            stalls = standing.stalls_ms(lag.acked_index, interval.now_s, [None, *behind] if lag.lag_records else behind)
+            waiting: dict[int, QueueLag] = {
+                position: (n, nbytes, lag_ms, stall_ms)
+                for (position, (n, nbytes, lag_ms)), stall_ms in zip(
+                    records.items(), map(stalls.__getitem__, behind), strict=True
+                )
+            }
+            described.append((self._whole(lag, status, stalls.get(None, 0.0), committed, synced), waiting))
+        self._telemetry.samples(epoch=status.epoch, primary=self._me, rows=[whole for whole, _ in described], at=interval.at)
+        self._marks.add(interval.counted)
+        for whole, waiting in described:
+            for first in range(0, len(queues.nodes), SLICE):
+                last = first + SLICE
+                self._telemetry.queue_samples(
+                    epoch=status.epoch,
+                    primary=self._me,
+                    whole=whole,
+                    queues=queues.texts[first:last],
+                    waiting=_slice(waiting, first, last) if len(queues.nodes) > SLICE else waiting,
+                    rates=interval.rates[first:last],
+                    at=interval.at,
+                )
+                yield
+
+    def _whole(
+        self,
+        lag: Lag,
+        status: ReplicaStatus,
+        stall_ms: float,
+        committed: tuple[float, float] | None,
+        synced: tuple[float, float] | None,
+    ) -> LagSample:
         return LagSample(
             backup=lag.address,
-            queue=None if node is None else node.name,
-            replicate="all" if node is None else str(node.definition["level"]),
-            commit_index=commit_index,
+            queue=None,
+            replicate="all",
+            commit_index=status.commit_index,
             sent_index=lag.sent_index,
-            received_index=lag.sent_index,
+            received_index=lag.received_index,
             acked_index=lag.acked_index,
             applied_index=None,
-            lag_records=records,
-            lag_bytes=nbytes,
+            lag_records=lag.lag_records,
+            lag_bytes=lag.lag_bytes,
             lag_ms=lag.lag_ms,
-            stall_ms=self._stalls.stall_ms(key, lag.acked_index, records, now),
+            stall_ms=stall_ms,
             state=lag.state,
             in_sync=lag.connected and lag.state == "ready",
             connected=lag.connected,
             headroom_bytes=None,
+            role="primary",
+            sync_ms=None if synced is None else synced[0] * 1000,
+            sync_max_ms=None if synced is None else synced[1] * 1000,
+            round_trip_ms=None if lag.round_trip_s is None or not lag.connected else lag.round_trip_s * 1000,
+            records_per_s=None if committed is None else committed[0],
+            bytes_per_s=None if committed is None else committed[1],
         )
 
-    def _by_queue(self, first: int, last: int) -> dict[int, tuple[int, int]] | None:
-        """Records and bytes by queue number in these batches; None when they are too many or not in memory."""
-        if last < first:
-            return {}
-        batches = self._log.cached(first, last) if last - first < _MOST_BATCHES else None
-        if batches is None:
-            return None
-        waiting: dict[int, tuple[int, int]] = {}
-        for data in batches:
-            for run in Batch.parse(data, verified=True).runs:
-                if run.kind in (Kind.ENQUEUE, Kind.DEQUEUE):
-                    records, nbytes = waiting.get(run.queue, (0, 0))
-                    size = run.offsets[-1] - run.offsets[0] if run.offsets else 0
-                    waiting[run.queue] = (records + run.count, nbytes + size)
-        return waiting
+    # ---- queues
 
-    def _own_row(self) -> LagSample:
-        """A backup's own view: what it holds against what it knows to be committed."""
-        status = self._log.status()
-        behind = max(0, status.commit_index - status.durable_index)
+    def _look_at_queues(self) -> None:
+        known = self._broker.nodes.queues.values()
+        nodes = [node for node in known if node.messages is not None and node.messages_log == CLUSTER]
+        if len(nodes) != len(self._found) or not all(map(is_, nodes, self._found)):
+            self._found = nodes.copy()
+            nodes.sort(key=_name)
+            numbers = tuple(node.messages.number for node in nodes if node.messages is not None)
+            texts = [queue_text(node.name, str(node.definition["level"])) for node in nodes]
+            self._queues = _Queues(nodes, numbers, [node.name for node in nodes], texts)
+
+    def _interval(self, status: ReplicaStatus, at: float) -> _Interval:
+        queues, now_s = self._queues, self._clock.seconds()
+        messages = [node.messages for node in queues.nodes if node.messages is not None]
+        counted = totals(
+            self._broker.lead.state.index,
+            now_s,
+            queues.numbers,
+            [each.enqueued + each.dequeued for each in messages],
+            [each.enqueued_bytes for each in messages],
+        )
+        return _Interval(at, now_s, status, queues, counted, self._rates(counted), {})
+
+    def _rates(self, counted: Totals) -> list[str]:
+        before = self._marks.newest
+        if before is None or counted.at_s <= before.at_s:
+            return [rate_text(None, None)] * len(counted.numbers)
+        records, nbytes = counted.since(before)
+        return rate_texts(records, nbytes, counted.at_s - before.at_s)
+
+    def _waiting(self, lag: Lag, interval: _Interval) -> dict[int, tuple[int, int, float]]:
+        """What of each queue, by position, this backup has not acknowledged: records, bytes, and the age of the oldest in ms."""
+        last = interval.status.last_index
+        if lag.acked_index >= last:
+            return {}
+        batches = self._log.cached(lag.acked_index + 1, last) if last - lag.acked_index <= _FEW_BATCHES else None
+        if batches is not None:
+            return self._within(lag.acked_index + 1, batches, interval)
+        mark = self._marks.acknowledged(lag.acked_index)
+        records, nbytes = interval.counted.since(mark)
+        most, most_bytes, age_ms = lag.lag_records, lag.lag_bytes, lag.lag_ms
+        return {
+            position: (n if n < most else most, size if size < most_bytes else most_bytes, age_ms)
+            for position, (n, size) in enumerate(zip(records, nbytes, strict=True))
+            if n
+        }
+
+    def _within(self, first: int, batches: Sequence[bytes], interval: _Interval) -> dict[int, tuple[int, int, float]]:
+        positions = {number: position for position, number in enumerate(interval.queues.numbers)}
+        found: dict[int, tuple[int, int, float]] = {}
+        for index, data in enumerate(batches, first):
+            age_ms = self._log.progress.age_ms(index, interval.now_s)
+            runs = interval.runs.get(index)
+            if runs is None:
+                runs = interval.runs[index] = message_runs(data)
+            for queue, count, size in runs:
+                position = positions.get(queue)
+                if position is not None:
+                    records, nbytes, oldest_ms = found.get(position, (0, 0, age_ms))
+                    found[position] = (records + count, nbytes + size, oldest_ms)
+        return found
+
+    # ---- on both
+
+    def _commit_rate(self, status: ReplicaStatus, now_s: float) -> tuple[float, float] | None:
+        """Records and bytes committed a second since the last time, as far as this broker knows; None the first time."""
+        records, nbytes = self._log.replica.log.totals_at(status.commit_index)
+        before, self._committed = self._committed, (now_s, status.commit_index, records, nbytes)
+        if before is None or now_s <= before[0] or records < before[2] or nbytes < before[3]:
+            return None
+        elapsed_s = now_s - before[0]
+        return (records - before[2]) / elapsed_s, (nbytes - before[3]) / elapsed_s
+
+    def _own_row(self, status: ReplicaStatus) -> LagSample:
+        """A backup's own view: what it holds against what it knows to be committed, and since when it has known that."""
+        now_s, log = self._clock.seconds(), self._log.replica.log
+        durable, commit, last = status.durable_index, status.told_commit, status.last_index
+        behind = commit > durable
+        since_s = self._told.since(durable) if behind else None
+        self._told.proposed(commit, now_s)
+        standing = self._standing.setdefault(self._me, Standstill())
+        stalls = standing.stalls_ms(durable, now_s, [None] if behind else [])
+        committed, synced = self._commit_rate(status, now_s), self._log.syncs.take()
         return LagSample(
             backup=self._me,
             queue=None,
             replicate="all",
-            commit_index=status.commit_index,
+            commit_index=commit,
             sent_index=None,
             received_index=status.last_index,
-            acked_index=status.durable_index,
+            acked_index=durable,
             applied_index=self._broker.lead.state.index,
-            lag_records=self._log.replica.log.records_between(status.durable_index, status.commit_index) if behind else 0,
-            lag_bytes=self._log.replica.log.bytes_between(status.durable_index, status.commit_index) if behind else 0,
-            lag_ms=0.0,
-            stall_ms=0.0,
+            lag_records=log.records_between(durable, min(commit, last)) + max(commit - last, 0),
+            lag_bytes=log.bytes_between(durable, min(commit, last)),
+            lag_ms=0.0 if since_s is None else max(0.0, now_s - since_s) * 1000,
+            stall_ms=stalls.get(None, 0.0),
             state=self._broker.state,
             in_sync=self._broker.state == "ready",
             connected=bool(status.primary),
             headroom_bytes=None,
+            role="backup",
+            sync_ms=None if synced is None else synced[0] * 1000,
+            sync_max_ms=None if synced is None else synced[1] * 1000,
+            round_trip_ms=None,
+            records_per_s=None if committed is None else committed[0],
+            bytes_per_s=None if committed is None else committed[1],
         )
+
+
+def _slice(waiting: dict[int, QueueLag], first: int, last: int) -> dict[int, QueueLag]:
+    return {position - first: each for position, each in waiting.items() if first <= position < last}
+
+
+def _name(node: QueueNode) -> str:
+    return node.name

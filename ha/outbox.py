@@ -21,10 +21,21 @@ from ha.core.messages import Message
 
 
 class Sending(Protocol):
-    """Where messages leave."""
+    """Where messages leave. Calls return at once and never raise."""
 
     def send(self, peer: str, message: Message, batches: Sequence[bytes]) -> None:
-        """Send this."""
+        """Send a message, and beside it these batches (Append), or the one chunk of bytes (SnapshotChunk). In order; dropped when
+        the peer is not connected."""
+
+
+class Peers(Sending, Protocol):
+    """The links to the other members, by address."""
+
+    def set_members(self, members: Membership) -> None:
+        """Keep links to these members."""
+
+    def close(self, peer: str, reason: str) -> None:
+        """Close the link to this peer, which has sent something that cannot be right; it may be opened again."""
 
 
 class NoPeers:

@@ -26,6 +26,7 @@ class Lag:
     address: str
     connected: bool
     sent_index: int
+    received_index: int
     acked_index: int
     lag_records: int
     lag_bytes: int
@@ -59,24 +60,51 @@ class ProgressClock:
             return times[0][1] if times else None
         return times[position - 1][1]
 
+    def age_ms(self, index: int, now: float) -> float:
+        """How long ago batch `index` was proposed, to a second; 0 when nothing is known."""
+        since = self.since(index)
+        return 0.0 if since is None else max(0.0, now - since) * 1000
+
     def lag(self, status: ReplicaStatus, now: float) -> dict[str, Lag]:
         """The lag of each member that the status speaks of."""
         return {peer.address: self._of(peer, status.last_index, now) for peer in status.peers}
 
     def _of(self, peer: PeerStatus, last_index: int, now: float) -> Lag:
-        began = None if peer.match_index >= last_index else self.since(peer.match_index + 1)
         state = "" if not peer.connected else "ready" if peer.lag_batches <= _READY_BATCHES else "catchup"
         return Lag(
             address=peer.address,
             connected=peer.connected,
-            sent_index=peer.received_index,
+            sent_index=peer.sent_index,
+            received_index=peer.received_index,
             acked_index=peer.match_index,
             lag_records=peer.lag_records,
             lag_bytes=peer.lag_bytes,
-            lag_ms=0.0 if began is None else max(0.0, now - began) * 1000,
+            lag_ms=0.0 if peer.match_index >= last_index else self.age_ms(peer.match_index + 1, now),
             state=state,
             round_trip_s=peer.round_trip_s,
         )
 
 
 _READY_BATCHES = 256
+
+
+class SyncTimes:
+    """How long the journal's syncs have taken since one last looked: mean and longest."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._total_s = self._longest_s = 0.0
+
+    def add(self, seconds: float) -> None:
+        """One more."""
+        self._count += 1
+        self._total_s += seconds
+        self._longest_s = max(self._longest_s, seconds)
+
+    def take(self) -> tuple[float, float] | None:
+        """Mean and longest in seconds since the last call; None when there was none."""
+        if not self._count:
+            return None
+        found = self._total_s / self._count, self._longest_s
+        self._count, self._total_s, self._longest_s = 0, 0.0, 0.0
+        return found

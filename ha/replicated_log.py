@@ -15,10 +15,9 @@ a time.
 
 from __future__ import annotations
 
-import uuid
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol, assert_never
+from collections.abc import Callable
+from typing import Any, assert_never
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -31,6 +30,8 @@ from broker.core.records import BadBatch, Batch, BatchBuilder, parse_header
 from broker.disk.checkpoint import Checkpoint
 from broker.disk.durable import StorageError
 from broker.disk.store import Store
+from broker.host import new_uuid
+from ha.awake_clock import AwakeClock
 from ha.batch_cache import BatchCache
 from ha.core import effects as do
 from ha.core.effects import Effect, MembershipEnded, PromotionEnded, State, TransferEnded
@@ -38,30 +39,16 @@ from ha.core.membership import Membership
 from ha.core.messages import Append, Message, Position, SnapshotChunk
 from ha.core.replica import Replica, ReplicaStatus
 from ha.core.settings import MIB, ReplicaSettings
-from ha.outbox import NoPeers, Outbox
-from ha.progress_clock import Lag, ProgressClock
+from ha.outbox import NoPeers, Outbox, Peers
+from ha.progress_clock import Lag, ProgressClock, SyncTimes
 from ha.received import BadMessage, check_chunk, checked_append, stored_log
-from ha.snapshots import Snapshots
+from ha.snapshots import Snapshots, Transfers
 
 _log = Logger(namespace="ha")
 LARGE_BATCH_BYTES = 64 * 1024
 SMALL_WINDOW = 4
 CHECKPOINT_BYTES = 64 * MIB
 APPLY_SLICE_BYTES = 8 * MIB
-
-
-class Peers(Protocol):
-    """The links to the other members, by address. Calls return at once and never raise."""
-
-    def send(self, peer: str, message: Message, batches: Sequence[bytes]) -> None:
-        """Send a message, and beside it these batches (Append), or the one chunk of bytes (SnapshotChunk). In order; dropped when
-        the peer is not connected."""
-
-    def set_members(self, members: Membership) -> None:
-        """Keep links to these members, and to no others."""
-
-    def close(self, peer: str, reason: str) -> None:
-        """Close the link to this peer, which has sent something that cannot be right; it may be opened again."""
 
 
 class ReplicatedLog:
@@ -85,22 +72,26 @@ class ReplicatedLog:
         in_thread: Callable[[Callable[[], object]], Deferred[Any]],
         peers: Peers | None = None,
         on_members: Callable[[Membership], None] = lambda members: None,
+        on_event: Callable[..., None] = lambda kind, **fields: None,
         checkpoint_bytes: int = CHECKPOINT_BYTES,
+        new_id: Callable[[], str] = new_uuid,
     ) -> None:
         """Open the log `name` of the store; blocks while it is read.
 
         `members` are those of a store that knows of none. `wall` gives seconds since 1970; `in_thread` runs a function in
-        another thread. DamagedStore, StorageError, BadBatch.
+        another thread; `new_id` gives ids that nothing else has; `on_event` takes what telemetry tells. DamagedStore,
+        StorageError, BadBatch.
         """
-        self.name = name
-        self.me = me
+        self.name, self.me = name, me
         self._clock = clock
+        self._awake = AwakeClock(clock.seconds, settings.heartbeat_s)
         self._wall = wall
         self._listener = listener
         self._in_thread = in_thread
         self._peers: Peers = peers if peers is not None else NoPeers()
-        self._on_members = on_members
+        self._on_members, self._on_event = on_members, on_event
         self._checkpoint_bytes = checkpoint_bytes
+        self._new_id = new_id
         self.journal, found = store.journal(name, call_in_reactor=call_in_reactor, on_error=self._storage_error)
         for note in found.notes:
             _log.warn("{name} log: {note}", name=name, note=note)
@@ -124,18 +115,14 @@ class ReplicatedLog:
         self._apply_call: IDelayedCall | None = None
         self._due = self._applying = self._proposing = False
         self._effects: deque[Effect] = deque()
-        self._running = False
         self._members_due: Membership | None = None
-        self._proposed_through = 0
-        self._last_proposed_bytes = 0
-        self._disk_refuses = False
-        self._was_writable = False
-        self._stopped = False
+        self._proposed_through = self._last_proposed_bytes = self._received_first = 0
+        self._running = self._disk_refuses = self._was_writable = self._stopped = False
         self._received: list[bytes] = []
-        self._received_first = 0
         self._outbox = Outbox(self._peers)
-        self._snapshots = Snapshots(self.journal, store.data_dir / name, in_thread, self._outbox)
-        self._progress = ProgressClock()
+        folder, transfers = store.data_dir / name, Transfers(clock.seconds, on_event)
+        self._snapshots = Snapshots(self.journal, folder, in_thread, self._outbox, self._begin_checkpoint, transfers)
+        self.progress, self.syncs = ProgressClock(), SyncTimes()
         self._requests: dict[str, Deferred[PromotionEnded]] = {}
         self._transfers: dict[str, list[Deferred[TransferEnded]]] = {}
         self._changes: dict[str, Deferred[MembershipEnded]] = {}
@@ -143,7 +130,7 @@ class ReplicatedLog:
         self.bad_batches = 0
         self._ticker = LoopingCall(self._tick)
         self._ticker.clock = clock
-        self._heartbeat_s = settings.heartbeat_s
+        self._tick_s = None if settings.standalone else settings.heartbeat_s / 2
 
     # ---- CommitLog
 
@@ -182,28 +169,27 @@ class ReplicatedLog:
             self._proposing = False
 
     def _propose(self, builder: BatchBuilder, members: Membership | None) -> int:
-        now = self._clock.seconds()
         index = self.replica.next_index
         data = builder.seal(self.replica.epoch, index, round(self._wall() * 1000))
         self._cache.put(index, data)
         self._proposed_through = index
         self._last_proposed_bytes = len(data)
-        self._progress.proposed(index, now)
-        self._take(self.replica.propose(now, len(data), parse_header(data).n_records, members))
+        self.progress.proposed(index, self._clock.seconds())
+        self._take(self.replica.propose(self._awake.seconds(), len(data), parse_header(data).n_records, members))
         return index
 
     # ---- what the edge tells
 
     def start(self) -> None:
         """Begin: from here on the listener is called."""
-        checkpoint = self._first_checkpoint
-        if checkpoint is not None:
-            self._load(checkpoint)
-        self._take(self.replica.start(self._clock.seconds()))
-        self._ticker.start(self._heartbeat_s / 2, now=False).addErrback(self._broken)
+        if self._first_checkpoint is not None:
+            self._load(self._first_checkpoint)
+        self._take(self.replica.start(self._awake.seconds()))
+        if self._tick_s is not None:  # a log of one broker waits for nobody
+            self._ticker.start(self._tick_s, now=False).addErrback(self._broken)
 
     def _load(self, checkpoint: Checkpoint) -> None:
-        batches = (Batch.parse(data, verified=True) for data in Checkpoint.read(checkpoint.path))
+        batches = (Batch.parse(data, verified=True) for data in Checkpoint.read(checkpoint.path, disk=self.journal.disk))
         self._listener.on_reset(batches, checkpoint.index)
 
     def stop(self) -> Deferred[None]:
@@ -218,12 +204,13 @@ class ReplicatedLog:
 
     def connected(self, peer: str) -> None:
         """A link to this member is up."""
-        self._take(self.replica.connected(self._clock.seconds(), peer))
+        self._take(self.replica.connected(self._awake.seconds(), peer))
 
     def disconnected(self, peer: str) -> None:
         """The link to this member is gone."""
         self._outbox.clear(peer)
-        self._take(self.replica.disconnected(self._clock.seconds(), peer))
+        self._snapshots.transfers.cut_short("the link was lost", peer)
+        self._take(self.replica.disconnected(self._awake.seconds(), peer))
 
     def receive(self, peer: str, message: Message, payload: bytes) -> None:
         """A message came; `payload` is what stood beside it: whole batches end to end, or a chunk of a snapshot."""
@@ -244,27 +231,27 @@ class ReplicatedLog:
             _log.error("nothing of a message from {peer} was stored: {error}", peer=peer, error=str(error))
             self._peers.close(peer, str(error))
             return
-        self._take(self.replica.step(self._clock.seconds(), peer, message))
+        self._take(self.replica.step(self._awake.seconds(), peer, message))
 
     def _tick(self) -> None:
-        self._take(self.replica.tick(self._clock.seconds()))
+        self._take(self.replica.tick(self._awake.seconds()))
 
     # ---- requests
 
     def promote(self, reason: str) -> Deferred[PromotionEnded]:
         """Become the primary; fires when active, or when refused."""
         del reason
-        request_id = str(uuid.uuid4())
+        request_id = self._new_id()
         ended: Deferred[PromotionEnded] = Deferred()
         self._requests[request_id] = ended
-        self._take(self.replica.promote(self._clock.seconds(), request_id))
+        self._take(self.replica.promote(self._awake.seconds(), request_id))
         return ended
 
     def transfer(self, candidate: str) -> Deferred[TransferEnded]:
         """Hand over to this backup (on a primary)."""
         ended: Deferred[TransferEnded] = Deferred()
         self._transfers.setdefault(candidate, []).append(ended)
-        self._take(self.replica.transfer(self._clock.seconds(), candidate))
+        self._take(self.replica.transfer(self._awake.seconds(), candidate))
         return ended
 
     def add_member(self, address: str) -> Deferred[MembershipEnded]:
@@ -276,21 +263,21 @@ class ReplicatedLog:
         return self._change(self.replica.remove_member, address)
 
     def _change(self, change: Callable[[float, str, str], list[Effect]], address: str) -> Deferred[MembershipEnded]:
-        request_id = str(uuid.uuid4())
+        request_id = self._new_id()
         ended: Deferred[MembershipEnded] = Deferred()
         self._changes[request_id] = ended
-        self._take(change(self._clock.seconds(), address, request_id))
+        self._take(change(self._awake.seconds(), address, request_id))
         return ended
 
     # ---- views
 
     def status(self) -> ReplicaStatus:
         """The replica's own figures."""
-        return self.replica.status(self._clock.seconds())
+        return self.replica.status(self._awake.seconds())
 
     def lag(self) -> dict[str, Lag]:
         """How far each other member is behind, by address; empty unless this broker is primary."""
-        return self._progress.lag(self.status(), self._clock.seconds())
+        return self.progress.lag(self.status(), self._clock.seconds())
 
     def cached(self, first: int, last: int) -> list[bytes] | None:
         """Batches that are in memory; None when not all are."""
@@ -311,7 +298,7 @@ class ReplicatedLog:
                 elif self._members_due is not None:
                     self._propose_members(self._members_due)
         except StorageError as error:
-            self._effects.clear()
+            self.stop()  # what was not saved must not be said, now or when it is asked for again
             self._storage_error(str(error), True)
         finally:
             self._running = False
@@ -332,7 +319,8 @@ class ReplicatedLog:
                 self._cache.truncate(from_index)
                 self.journal.truncate(from_index, lambda: None)
             case do.Commit(index):
-                self._committed = max(self._committed, index)
+                before, self._committed = self._committed, max(self._committed, index)
+                self._tell_members(before)
                 self._due = True
             case do.Send(peer, message):
                 self._outbox.send(peer, message, ())
@@ -347,20 +335,27 @@ class ReplicatedLog:
             case do.ProposeMembers(members):
                 self._members_due = members
             case do.MembershipChanged(members):
-                self._on_members(members)
                 self._peers.set_members(members)
+                self._tell_members(-1)
             case do.StateChanged(state, epoch, primary):
                 self._state_changed(state, epoch, primary)
             case do.WritableChanged():
                 pass  # asked for by `may_propose` after each list of effects
-            case PromotionEnded() | TransferEnded() | MembershipEnded():
-                self._answer(effect)
+            case PromotionEnded() | TransferEnded() | MembershipEnded() | do.ReignEnded():
+                self._ended_with(effect)
             case _:
                 assert_never(effect)
 
-    def _answer(self, effect: PromotionEnded | TransferEnded | MembershipEnded) -> None:
-        """A request has come to its end."""
+    def _tell_members(self, after: int) -> None:
+        """Tell of the membership if its index is above `after` and committed: before that it may yet give way to another one."""
+        if after < self.replica.log.members_index <= self._committed:
+            self._on_members(self.replica.log.members)
+
+    def _ended_with(self, effect: PromotionEnded | TransferEnded | MembershipEnded | do.ReignEnded) -> None:
+        """A request has come to its end, or a reign."""
         match effect:
+            case do.ReignEnded(reason, planned):
+                self._reign_ended(reason, planned)
             case PromotionEnded(request_id):
                 self._end(self._requests.pop(request_id), effect)
             case TransferEnded(candidate):
@@ -379,7 +374,7 @@ class ReplicatedLog:
     def _propose_members(self, members: Membership) -> None:
         self._members_due = None
         if not members.cluster_id:
-            members = Membership(members.voters, members.learners, str(uuid.uuid4()))
+            members = Membership(members.voters, members.learners, self._new_id())
         builder = BatchBuilder()
         builder.members(members.to_dict())
         self._propose(builder, members)
@@ -395,12 +390,12 @@ class ReplicatedLog:
         self.journal.append(batches, self._durable)
 
     def _durable(self, index: int, epoch: int, sync_s: float) -> None:
-        del sync_s
+        self.syncs.add(sync_s)
         if self._disk_refuses:
             self._disk_refuses = False
             _log.info("the disk takes writes again ({name} log)", name=self.name)
         if not self._stopped:
-            self._take(self.replica.stored(self._clock.seconds(), index, epoch))
+            self._take(self.replica.stored(self._awake.seconds(), index, epoch))
 
     def _broken(self, failure: Failure) -> None:
         """Our own bug, met while time passed or batches were applied: a log that has lost its way must not go on."""
@@ -453,13 +448,13 @@ class ReplicatedLog:
     # ---- snapshots and checkpoints
 
     def _store_chunk(self, chunk: SnapshotChunk) -> None:
-        stored = self._snapshots.store(chunk, self._received[0])
+        stored = self._snapshots.store(chunk, self._received[0], self.primary)
         stored.addCallbacks(self._chunk_stored, self._chunk_failed, callbackArgs=(chunk,), errbackArgs=(chunk,))
 
     def _chunk_stored(self, checkpoint: Checkpoint | None, chunk: SnapshotChunk) -> None:
         if self._stopped:
             return
-        now = self._clock.seconds()
+        now = self._awake.seconds()
         if checkpoint is None:
             self._take(self.replica.chunk_stored(now, chunk.index))
         else:
@@ -469,11 +464,10 @@ class ReplicatedLog:
     def _chunk_failed(self, failure: Failure, chunk: SnapshotChunk) -> None:
         _log.error("the snapshot of batch {index} cannot be kept: {why}", index=chunk.index, why=failure.getErrorMessage())
         if not self._stopped:
-            self._take(self.replica.snapshot_failed(self._clock.seconds(), chunk.index))
+            self._take(self.replica.snapshot_failed(self._awake.seconds(), chunk.index))
 
     def _install(self, index: int, epoch: int) -> None:
-        checkpoint = self._snapshots.received
-        assert checkpoint is not None
+        checkpoint = self._snapshots.take_received()
         assert checkpoint.index == index
         self.journal.reset(index, epoch)
         self._cache.clear(index + 1)
@@ -523,6 +517,12 @@ class ReplicatedLog:
             self._told.clear()
             self._told.append((self._applied, state, epoch, primary))
             self._due = True
+
+    def _reign_ended(self, reason: str, planned: bool) -> None:
+        _log.info("no primary any more: {reason}", reason=reason)
+        self._snapshots.transfers.cut_short("the primary is none any more")
+        if not planned:
+            self._on_event("fenced", epoch=self.replica.epoch, detail=reason)
 
     def _apply_later(self) -> None:
         if self._apply_call is None and not self._stopped:

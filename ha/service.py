@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import gc
 import sys
-import time
+from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -33,17 +34,21 @@ from zope.interface import provider
 
 from broker.core.nodes import CLUSTER, LOCAL
 from broker.core.records import BadBatch
+from broker.disk.journal import SEGMENT_BYTES
 from broker.disk.store import DamagedStore, StorageError, Store, StoreInUse, StoreOfAnotherCluster
+from broker.host import REAL_HOST, Host
 from broker.net.listener import CannotListen, listen
 from broker.options import SettingsError
 from broker.service import Broker
 from broker.settings import BrokerSettings
 from broker.telemetry import TelemetryWriter
-from ha.cluster_member import ClusterMember
+from ha.cluster_member import ClusterMember, Links
 from ha.core.membership import Membership
 from ha.core.settings import ReplicaSettings
 from ha.lag import LagReporter
-from ha.replicated_log import Peers, ReplicatedLog
+from ha.net.peers import Peers as MemberLinks
+from ha.outbox import Peers
+from ha.replicated_log import CHECKPOINT_BYTES, ReplicatedLog
 from ha.settings import HaSettings, own_address
 
 _log = Logger(namespace="qpidd")
@@ -55,6 +60,7 @@ class CannotStart(Exception):
     """The broker cannot start; the text is one line for people."""
 
 
+@cache
 def release() -> str:
     """The version of this software."""
     try:
@@ -64,9 +70,27 @@ def release() -> str:
 
 
 class Process:
-    """Everything that one broker process holds."""
+    """Everything that one broker process holds.
 
-    def __init__(self, reactor: Any, settings: BrokerSettings, ha: HaSettings) -> None:
+    All that it knows of the world comes through `reactor` and `host`. `links` makes the links to the other members;
+    `segment_bytes` bounds a log's segments, and a checkpoint is due when the log has grown by `checkpoint_bytes`.
+    """
+
+    def __init__(
+        self,
+        reactor: Any,
+        settings: BrokerSettings,
+        ha: HaSettings,
+        host: Host = REAL_HOST,
+        *,
+        links: Callable[..., Links] = MemberLinks,
+        segment_bytes: int = SEGMENT_BYTES,
+        checkpoint_bytes: int = CHECKPOINT_BYTES,
+    ) -> None:
+        self.host = host
+        self.links = links
+        self.segment_bytes = segment_bytes
+        self.checkpoint_bytes = checkpoint_bytes
         self.reactor = reactor
         self.settings = settings
         self.ha = ha
@@ -79,7 +103,7 @@ class Process:
     def start(self) -> None:
         """Take port and store, replay, begin to join or to serve. CannotStart says why not."""
         try:
-            self.store = Store.open(self.settings.data_dir)
+            self.store = Store.open(self.settings.data_dir, host=self.host, segment_bytes=self.segment_bytes)
         except (StoreInUse, DamagedStore, StorageError, OSError) as error:
             raise CannotStart(str(error)) from None
         self.broker = Broker(
@@ -94,6 +118,7 @@ class Process:
             open_timeout_s=self.settings.max_negotiate_time / 1000,
             default_queue_bytes=self.settings.default_queue_limit,
             on_fatal=self.fail,
+            new_id=self.host.new_id,
         )
         try:
             self._listen()
@@ -125,10 +150,20 @@ class Process:
                 self.settings.telemetry_dir,
                 cluster=self.store.cluster_id or "new",
                 sender=me,
+                clock=self.host.wall,
                 interval_ms=self.settings.telemetry_interval_ms,
+                max_bytes=self.settings.telemetry_max_size,
             )
         member = ClusterMember(
-            self.reactor, self.reactor, self.broker, self.store, self.ha, me, wall=time.time, telemetry=telemetry
+            self.reactor,
+            self.reactor,
+            self.broker,
+            self.store,
+            self.ha,
+            me,
+            wall=self.host.wall,
+            telemetry=telemetry,
+            links=self.links,
         )
         log = self._open_log(CLUSTER, me, self.ha.replica(), Membership.of(self.ha.members), member.peers, member)
         if self.store.cluster_id and not set(self.ha.members) & set(log.replica.members.addresses):
@@ -140,7 +175,7 @@ class Process:
         member.log = log
         self.member = member
         if telemetry is not None:
-            self.lag = LagReporter(self.reactor, self.broker, log, me, telemetry, time.time)
+            self.lag = LagReporter(self.reactor, self.broker, log, me, telemetry, self.host.wall)
 
     def _open_log(
         self,
@@ -158,12 +193,15 @@ class Process:
             settings=replica,
             members=members,
             clock=self.reactor,
-            wall=time.time,
+            wall=self.host.wall,
+            new_id=self.host.new_id,
             listener=self.broker.ledgers[name],
             call_in_reactor=self.reactor.callFromThread,
             in_thread=lambda work: deferToThreadPool(self.reactor, self.reactor.getThreadPool(), work),
             peers=peers,
             on_members=member.members_changed if member is not None else lambda members: None,
+            on_event=member.note if member is not None else lambda kind, **fields: None,
+            checkpoint_bytes=self.checkpoint_bytes,
         )
         self.logs[name] = log
         self.broker.attach_log(name, log)

@@ -17,7 +17,7 @@ from typing import Any
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
-from broker.disk.checkpoint import Checkpoint, Receiver, read_chunk
+from broker.disk.checkpoint import Checkpoint, Receiver, load, read_chunk
 from broker.disk.journal import Journal
 from ha.core.membership import Membership
 from ha.core.messages import SnapshotChunk
@@ -28,18 +28,70 @@ _log = Logger(namespace="ha")
 CHUNK_BYTES = MIB
 
 
+class _Transfer:
+    __slots__ = ("began_s", "index", "nbytes")
+
+    def __init__(self, index: int, nbytes: int, began_s: float) -> None:
+        self.index = index
+        self.nbytes = nbytes
+        self.began_s = began_s
+
+
+class Transfers:
+    """Which snapshots are under way, sent or received, so that telemetry hears of each one's beginning and end.
+
+    `note` takes the events: `broker.telemetry.TelemetryWriter.event` says which fields.
+    """
+
+    def __init__(self, seconds: Callable[[], float], note: Callable[..., None]) -> None:
+        self._seconds = seconds
+        self._note = note
+        self._by_peer: dict[str, _Transfer] = {}
+
+    def begin(self, peer: str, epoch: int, index: int, nbytes: int) -> None:
+        """Bytes go to, or come from, this member; said again of one that is under way, it changes nothing."""
+        known = self._by_peer.get(peer)
+        if known is not None and (known.index, known.nbytes) == (index, nbytes):
+            return
+        self.cut_short("another snapshot took its place", peer)
+        self._by_peer[peer] = _Transfer(index, nbytes, self._seconds())
+        self._note("snapshot_begin", epoch=epoch, peer=peer, index=index, nbytes=nbytes)
+
+    def end(self, peer: str, detail: str | None = None) -> None:
+        """The last byte has gone, or the whole is installed; or not, for the reason in `detail`."""
+        known = self._by_peer.pop(peer, None)
+        if known is not None:
+            took_ms = (self._seconds() - known.began_s) * 1000
+            self._note("snapshot_end", peer=peer, index=known.index, nbytes=known.nbytes, duration_ms=took_ms, detail=detail)
+
+    def cut_short(self, why: str, peer: str | None = None) -> None:
+        """The one with this member ends before its time; without a member, all."""
+        for each in list(self._by_peer) if peer is None else [peer]:
+            self.end(each, f"cut short: {why}")
+
+
 class Snapshots:
     """See the module."""
 
     def __init__(
-        self, journal: Journal, folder: Path, in_thread: Callable[[Callable[[], Any]], Deferred[Any]], outbox: Outbox
+        self,
+        journal: Journal,
+        folder: Path,
+        in_thread: Callable[[Callable[[], Any]], Deferred[Any]],
+        outbox: Outbox,
+        renew: Callable[[], None],
+        transfers: Transfers,
     ) -> None:
-        self.received: Checkpoint | None = None
+        """`renew` has a checkpoint written, unless one is being written already."""
+        self.transfers = transfers
         self.writing = False
+        self._received: Checkpoint | None = None
+        self._source = ""
         self._journal = journal
         self._folder = folder
         self._in_thread = in_thread
         self._outbox = outbox
+        self._renew = renew
         self._waiting: dict[str, int] = {}
         self._receiver: Receiver | None = None
         self._line: Deferred[Any] = succeed(None)
@@ -78,28 +130,52 @@ class Snapshots:
         self._waiting[peer] = epoch
 
     def send(self, peer: str, epoch: int, index: int, offset: int) -> None:
-        """Send the chunk at `offset` of the checkpoint of `index`; of the newest, from its beginning, when that one is gone."""
+        """Send the chunk at `offset` of the checkpoint of `index`; of the newest, from its beginning, when that one is gone.
+
+        One that has rotted is replaced first: fetched, it would be found to be damaged, and be asked for again, for ever.
+        """
         checkpoint = self._journal.checkpoint
         assert checkpoint is not None
         if checkpoint.index != index:
             offset = 0
 
+        def read() -> list[bytes]:
+            if offset == 0:
+                load(checkpoint.path, disk=self._journal.disk)
+            return [read_chunk(checkpoint.path, offset, nbytes, disk=self._journal.disk)]
+
         def failed(peer: str, error: Exception) -> None:
-            _log.warn(
-                "a chunk of a checkpoint for {peer} could not be read: {error}; it will ask again", peer=peer, error=str(error)
-            )
+            if self._journal.checkpoint is not checkpoint:
+                return  # a newer one has replaced it, and the backup will ask again
+            _log.error("{error}; {peer}, which needs it, gets a new one", peer=peer, error=str(error))
+            self.wait(peer, epoch)
+            self._renew()
 
         nbytes = min(CHUNK_BYTES, checkpoint.nbytes - offset)
         chunk = SnapshotChunk(
             epoch, checkpoint.index, checkpoint.epoch, Membership.from_dict(checkpoint.members), offset, nbytes, checkpoint.nbytes
         )
-        reading = self._in_thread(lambda: [read_chunk(checkpoint.path, offset, nbytes)])
+        if offset == 0:
+            self.transfers.begin(peer, epoch, checkpoint.index, checkpoint.nbytes)
+        reading = self._in_thread(read)
+        if offset + nbytes == checkpoint.nbytes:
+            reading.addCallback(self._last_one_leaves, peer)
         self._outbox.send_later(peer, chunk, reading, lambda: True, failed)
+
+    def _last_one_leaves(self, found: list[bytes], peer: str) -> list[bytes]:
+        self.transfers.end(peer)
+        return found
 
     # ---- receiving
 
-    def store(self, chunk: SnapshotChunk, data: bytes) -> Deferred[Checkpoint | None]:
-        """Keep a chunk, in the order of these calls; fires with the checkpoint when it was the last one and all is right."""
+    def store(self, chunk: SnapshotChunk, data: bytes, source: str) -> Deferred[Checkpoint | None]:
+        """Keep a chunk, in the order of these calls; fires with the checkpoint when it was the last one and all is right.
+        `source` is the member that has sent it.
+        """
+        if source != self._source:
+            self.transfers.cut_short(f"{source} sends one", self._source)
+            self._source = source
+        self.transfers.begin(source, chunk.epoch, chunk.index, chunk.total_bytes)
         stored: Deferred[Checkpoint | None] = Deferred()
 
         def begin(_: object) -> Deferred[Any]:
@@ -113,12 +189,19 @@ class Snapshots:
         if chunk.offset == 0:
             if self._receiver is not None:
                 self._receiver.abort()
-            self._receiver = Receiver(self._folder, chunk.total_bytes)
+            self._receiver = Receiver(self._folder, chunk.total_bytes, disk=self._journal.disk)
         if self._receiver is None:
             raise ValueError(f"a chunk at byte {chunk.offset} of a snapshot came before its beginning")
         self._receiver.write(chunk.offset, data)
         if self._receiver.received < chunk.total_bytes:
             return None
         receiver, self._receiver = self._receiver, None
-        self.received = receiver.finish()
-        return self.received
+        self._received = receiver.finish()
+        return self._received
+
+    def take_received(self) -> Checkpoint:
+        """The one that was received whole, to be installed now."""
+        found = self._received
+        assert found is not None, "no snapshot was received"
+        self.transfers.end(self._source)
+        return found

@@ -14,15 +14,14 @@ Source: AMQP 1.0 part 2 (transport). Objects are freed in the order that proton 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from cproton_ffi import ffi, lib
-from proton import UNDESCRIBED, Array, Data, symbol
-from proton._data import obj2dat
 
-from broker.amqp.links import Condition, Link, Receiver, Sender, condition_text, map_of, set_condition, text_of
-from broker.core import limits
+from broker.amqp.links import Condition, Link, Receiver, Sender, condition_text, map_of, put_value, set_condition, text_of
+from broker.core import limits, values
 
 NULL = ffi.NULL
 _DELIVERY = lib.PN_DELIVERY
@@ -62,11 +61,26 @@ class EngineListener(Protocol):
         """The peer closed the connection, or it broke the protocol (`reason` says how, "" when it closed in order)."""
 
 
+@dataclass(frozen=True, slots=True)
+class Login:
+    """Who to be towards a server: `user` None is ANONYMOUS; `mechanism` "" is the usual one."""
+
+    user: str | None = None
+    password: str = field(default="", repr=False)
+    mechanism: str = ""
+
+
 class Engine:
-    """One AMQP connection's protocol state."""
+    """One AMQP connection's protocol state. A server lets anybody in, a client logs in as its `login` says."""
 
     def __init__(
-        self, listener: EngineListener, *, server: bool, container: str, max_frame: int = limits.MAX_FRAME_BYTES
+        self,
+        listener: EngineListener,
+        *,
+        server: bool,
+        container: str,
+        max_frame: int = limits.MAX_FRAME_BYTES,
+        login: Login = Login(),
     ) -> None:
         self.listener = listener
         self.connection = lib.pn_connection()
@@ -74,7 +88,6 @@ class Engine:
         self._collector = lib.pn_collector()
         self._links: dict[Any, Link] = {}
         self.alive = True
-        self.dirty = True
         self.remote_open = False
         self._close_told = False
         self._deaf = False
@@ -88,14 +101,19 @@ class Engine:
         lib.pn_transport_set_channel_max(self.transport, limits.MAX_SESSIONS_PER_CONNECTION - 1)
         if server:
             lib.pn_transport_set_server(self.transport)
-        lib.pn_sasl_allowed_mechs(lib.pn_sasl(self.transport), b"ANONYMOUS")
+        sasl = lib.pn_sasl(self.transport)
+        if login.user is not None:
+            lib.pn_connection_set_user(self.connection, login.user.encode())
+            lib.pn_connection_set_password(self.connection, login.password.encode())
+            lib.pn_sasl_set_allow_insecure_mechs(sasl, True)
+        lib.pn_sasl_allowed_mechs(sasl, (login.mechanism or ("ANONYMOUS" if login.user is None else "PLAIN")).encode())
         lib.pn_transport_bind(self.transport, self.connection)
 
     # ---- opening and closing
 
     def open(
         self,
-        properties: dict[Any, Any] | None = None,
+        properties: dict[str, Any] | None = None,
         *,
         hostname: str | None = None,
         offered: Sequence[str] = (),
@@ -105,17 +123,16 @@ class Engine:
         if hostname is not None:
             lib.pn_connection_set_hostname(self.connection, hostname.encode())
         if properties:
-            obj2dat(properties, lib.pn_connection_properties(self.connection))
+            named = values.encode({values.Symbol(key): value for key, value in properties.items()})
+            put_value(lib.pn_connection_properties(self.connection), named)
         if offered:
-            symbols = Array(UNDESCRIBED, Data.SYMBOL, *map(symbol, offered))  # type: ignore[arg-type]
-            obj2dat(symbols, lib.pn_connection_offered_capabilities(self.connection))
+            put_value(lib.pn_connection_offered_capabilities(self.connection), values.symbols(offered))
         if idle_timeout_s:
             lib.pn_transport_set_idle_timeout(self.transport, int(idle_timeout_s * 1000))
         lib.pn_connection_open(self.connection)
         for session in self._early_sessions:
             lib.pn_session_open(session)
         self._early_sessions.clear()
-        self.dirty = True
 
     def close(self, condition: Condition | None = None) -> None:
         """Send this side's Close."""
@@ -123,7 +140,6 @@ class Engine:
             if condition is not None:
                 set_condition(lib.pn_connection_condition(self.connection), condition)
             lib.pn_connection_close(self.connection)
-            self.dirty = True
 
     def new_session(self) -> Any:
         """Begin a session from this side."""
@@ -132,16 +148,26 @@ class Engine:
         lib.pn_session_open(session)
         return session
 
-    def attach_sender(self, session: Any, name: str, target: str) -> Sender:
-        """Attach a sending link from this side, everything sent settled."""
+    def attach_sender(self, session: Any, name: str, target: str, *, presettled: bool = True) -> Sender:
+        """Attach a sending link from this side."""
         handle = lib.pn_sender(session, name.encode())
         lib.pn_terminus_set_address(lib.pn_link_target(handle), target.encode())
         lib.pn_terminus_set_address(lib.pn_link_source(handle), name.encode())
-        lib.pn_link_set_snd_settle_mode(handle, lib.PN_SND_SETTLED)
+        if presettled:
+            lib.pn_link_set_snd_settle_mode(handle, lib.PN_SND_SETTLED)
         lib.pn_link_open(handle)
         link = Sender(self, handle)
         self._links[handle] = link
-        self.dirty = True
+        return link
+
+    def attach_mailbox(self, session: Any, name: str) -> Receiver:
+        """Attach a receiving link from this side, whose address the peer makes up."""
+        handle = lib.pn_receiver(session, name.encode())
+        lib.pn_terminus_set_dynamic(lib.pn_link_source(handle), True)
+        lib.pn_link_set_max_message_size(handle, self.max_message_bytes)
+        lib.pn_link_open(handle)
+        link = Receiver(self, handle)
+        self._links[handle] = link
         return link
 
     def free(self) -> None:
@@ -170,6 +196,16 @@ class Engine:
             return {}
 
     @property
+    def remote_max_frame(self) -> int:
+        """The largest frame that the peer's Open says it takes; 0 for any."""
+        return int(lib.pn_transport_get_remote_max_frame(self.transport))
+
+    @property
+    def remote_idle_timeout_s(self) -> float:
+        """The silence after which the peer gives this side up; 0 for never."""
+        return float(lib.pn_transport_get_remote_idle_timeout(self.transport)) / 1000
+
+    @property
     def remote_container(self) -> str:
         """The container id of the peer's Open."""
         return text_of(lib.pn_connection_remote_container(self.connection))
@@ -192,7 +228,6 @@ class Engine:
             if taken <= 0:
                 break
             position += taken
-        self.dirty = True
         self._deaf = self.alive and (lib.pn_transport_capacity(transport) < 0 or (not self.remote_open and self.finished))
 
     def _make_room(self) -> bool:
@@ -215,6 +250,27 @@ class Engine:
         pending = lib.pn_transport_pending(self.transport)
         return bool(pending < 0 or (pending == 0 and self._deaf and not self.remote_open))
 
+    def send_output(self, send: Callable[[Any], int]) -> tuple[int, bool]:
+        """Give the bytes that wait to `send`, which returns how many it took, for as long as it takes all that it is given.
+
+        Returns how many it took, and whether nothing waits any more; the rest stays here. An OSError of `send` is taken for 0.
+        """
+        transport = self.transport
+        sent = 0
+        while (waiting := lib.pn_transport_pending(transport)) > 0:
+            count = lib.pn_transport_peek(transport, _scratch, min(waiting, _SCRATCH_BYTES))
+            if count <= 0:
+                break
+            try:
+                taken = send(ffi.buffer(_scratch, count))
+            except OSError:  # full, or gone: whoever writes the rest finds out which
+                return sent, False
+            lib.pn_transport_pop(transport, taken)
+            sent += taken
+            if taken < count:
+                return sent, False
+        return sent, True
+
     def take_output(self, max_bytes: int = 1 << 24) -> list[bytes]:
         """All bytes that wait to be written, up to about `max_bytes`."""
         pieces: list[bytes] = []
@@ -230,14 +286,12 @@ class Engine:
             pieces.append(ffi.buffer(_scratch, count)[:])
             lib.pn_transport_pop(transport, count)
             taken += count
-        self.dirty = False
         return pieces
 
     def tick(self, now_ms: int) -> None:
         """Let time pass (monotonic ms): heartbeats to the peer, and the end of a silent one."""
         if self.alive:
             lib.pn_transport_tick(self.transport, now_ms)
-            self.dirty = True
 
     # ---- events
 
@@ -363,14 +417,14 @@ class Engine:
         link.partial = None
         link.inbox.clear()
         link.inbox_deliveries.clear()
-        self.listener.on_link_closed(self, link)
-        link.close(
-            Condition(
-                "amqp:link:message-size-exceeded",
-                f"a message of at least {size} bytes is larger than the {self.max_message_bytes} bytes that this broker takes "
-                "(--max-message-size)",
-            )
+        condition = Condition(
+            "amqp:link:message-size-exceeded",
+            f"a message of at least {size} bytes is larger than the {self.max_message_bytes} bytes that this broker takes "
+            "(--max-message-size)",
         )
+        link.reason = str(condition)
+        self.listener.on_link_closed(self, link)
+        link.close(condition)
 
     def _control(self, kind: int, event: Any) -> None:
         if kind == _FLOW:
@@ -402,7 +456,6 @@ class Engine:
             self._told_close(condition_text(lib.pn_transport_condition(self.transport)) or "the transport failed")
         elif kind == lib.PN_TRANSPORT_CLOSED:
             self._told_close("")
-        self.dirty = True
 
     def _undecodable(self) -> None:
         """Proton stops listening without a word at a frame that makes no sense to it, and at TLS: say it in its place."""
@@ -439,6 +492,7 @@ class Engine:
     def _link_gone(self, handle: Any, closed: bool) -> None:
         link = self._links.pop(handle, None)
         if link is not None:
+            link.reason = condition_text(lib.pn_link_remote_condition(handle))
             self.listener.on_link_closed(self, link)
             link.open = False
             if self.alive:
@@ -453,6 +507,7 @@ class Engine:
         for handle, link in list(self._links.items()):
             if lib.pn_link_session(handle) == session:
                 del self._links[handle]
+                link.reason = condition_text(lib.pn_session_remote_condition(session))
                 self.listener.on_link_closed(self, link)
                 link.open = False
         if session in self._early_sessions:
@@ -465,7 +520,6 @@ class Engine:
         """A link that this side closed: nothing more of it is told to the listener."""
         if self._links.pop(link.handle, None) is not None:
             link.open = False
-        self.dirty = True
 
     @property
     def links(self) -> Iterable[Link]:

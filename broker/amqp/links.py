@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cproton_ffi import ffi, lib
-from proton import ProtonException
-from proton._data import dat2obj
+
+from broker.core import values
 
 if TYPE_CHECKING:
     from broker.amqp.engine import Engine
@@ -42,7 +42,7 @@ class Condition(Exception):
 class Terminus:
     """What a peer asked for at one end of a link (part 3.5.3, 3.5.4)."""
 
-    __slots__ = ("address", "capabilities", "coordinator", "copy", "dynamic", "exists", "filters", "properties")
+    __slots__ = ("address", "coordinator", "copy", "dynamic", "exists", "filters")
 
     def __init__(self, pointer: Any) -> None:
         kind = lib.pn_terminus_get_type(pointer)
@@ -52,14 +52,12 @@ class Terminus:
         self.dynamic = bool(lib.pn_terminus_is_dynamic(pointer))
         self.copy = lib.pn_terminus_get_distribution_mode(pointer) == lib.PN_DIST_MODE_COPY
         self.filters = map_of(lib.pn_terminus_filter(pointer))
-        self.properties = map_of(lib.pn_terminus_properties(pointer))
-        self.capabilities = value_of(lib.pn_terminus_capabilities(pointer))
 
 
 class Link:
     """One link as this side sees it. `context` is the listener's own."""
 
-    __slots__ = ("_closing", "context", "engine", "handle", "is_sender", "name", "open")
+    __slots__ = ("_closing", "context", "engine", "handle", "is_sender", "name", "open", "reason")
 
     def __init__(self, engine: Engine, handle: Any, is_sender: bool) -> None:
         self.engine = engine
@@ -68,6 +66,8 @@ class Link:
         self.name = text_of(lib.pn_link_name(handle))
         self.open = True
         self.context: Any = None
+        self.reason = ""
+        """Why the peer, or the engine, ended it: "name: text", "" when nothing was said."""
         self._closing = False
 
     @property
@@ -79,6 +79,13 @@ class Link:
     def target(self) -> Terminus:
         """The target that the peer named."""
         return Terminus(lib.pn_link_remote_target(self.handle))
+
+    @property
+    def remote_address(self) -> str:
+        """The address at the peer's end, "" when it attached nothing."""
+        handle = self.handle
+        end = lib.pn_link_remote_target(handle) if self.is_sender else lib.pn_link_remote_source(handle)
+        return text_of(lib.pn_terminus_get_address(end))
 
     @property
     def presettled(self) -> bool:
@@ -151,7 +158,6 @@ class Receiver(Link):
                 set_condition(lib.pn_disposition_condition(lib.pn_delivery_local(delivery)), condition)
                 update(delivery, outcome)
                 settle(delivery)
-        self.engine.dirty = True
 
 
 class Sender(Link):
@@ -181,7 +187,6 @@ class Sender(Link):
     def drained(self) -> None:
         """Give back the credit that nothing was there for."""
         lib.pn_link_drained(self.handle)
-        self.engine.dirty = True
 
     @property
     def buffered_bytes(self) -> int:
@@ -208,11 +213,15 @@ class Sender(Link):
                 unsettled[delivery] = key
             here = after
         self._next_tag = number
-        self.engine.dirty = True
 
     def send_one(self, data: bytes, key: Any = None, presettled: bool = False) -> None:
         """Send one message."""
         self.send(data, (0, len(data)), 0, 1, (key,), presettled)
+
+    @staticmethod
+    def refusal(delivery: Any) -> str:
+        """What the peer said when it rejected this delivery, as "name: text"."""
+        return condition_text(lib.pn_disposition_condition(lib.pn_delivery_remote(delivery)))
 
     def settle(self, deliveries: Iterable[Any], outcome: int = 0) -> None:
         """Settle deliveries whose outcome has come; `outcome` is repeated to a peer that waits for it."""
@@ -223,7 +232,6 @@ class Sender(Link):
             if outcome:
                 update(delivery, outcome)
             settle(delivery)
-        self.engine.dirty = True
 
 
 def set_condition(pointer: Any, condition: Condition) -> None:
@@ -245,16 +253,21 @@ def text_of(pointer: Any) -> str:
     return "" if pointer == NULL else ffi.string(pointer).decode("utf-8", "replace")
 
 
-def value_of(data: Any) -> Any:
-    """A peer's data as Python's; Condition when they are no such thing (text that is not UTF-8, a list as the key of a map)."""
-    lib.pn_data_rewind(data)
-    try:
-        return dat2obj(data)
-    except (ProtonException, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise Condition("amqp:decode-error", f"a property or filter cannot be read: {error}") from None
-
-
 def map_of(data: Any) -> dict[Any, Any]:
-    """The map that proton's data holds, {} when it holds something else."""
-    found = value_of(data)
+    """The map that a peer's data holds, {} when it holds something else; Condition when it is none (text that is not UTF-8)."""
+    size = lib.pn_data_encoded_size(data)
+    if size <= 0:
+        return {}
+    encoded = bytearray(size)
+    lib.pn_data_encode(data, ffi.from_buffer(encoded), size)
+    try:
+        found = values.decode(encoded)
+    except values.BadValue as error:
+        raise Condition("amqp:decode-error", f"a property or filter cannot be read: {error}") from None
     return found if isinstance(found, dict) else {}
+
+
+def put_value(data: Any, encoded: bytes) -> None:
+    """Make proton's data hold a value, given as its bytes."""
+    taken = lib.pn_data_decode(data, ffi.from_buffer(encoded), len(encoded))
+    assert taken == len(encoded), f"proton takes {taken} of the {len(encoded)} bytes of a value"

@@ -1,13 +1,15 @@
-"""Management requests and answers as AMQP messages (docs/reference/management.md)."""
+"""Management requests and answers as AMQP messages, at both ends (docs/reference/management.md)."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from proton import Message, ProtonException, ulong
+from broker.core import limits, message
+from broker.core.message import BadMessage
 
-from broker.core import limits
+ADDRESS = "$management"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,16 @@ class Request:
     correlation_id: Any
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer. `status` is an HTTP number, None where there is none; `body` {} where it is missing or no map."""
+
+    status: int | None
+    text: str
+    body: dict[str, Any]
+    correlation_id: Any
+
+
 class BadRequest(ValueError):
     """Not a management request; the text says what is missing."""
 
@@ -30,48 +42,63 @@ def decode(data: bytes) -> Request:
     """Read a request; BadRequest when it is not one that can be answered."""
     if len(data) > limits.MAX_REQUEST_BYTES:
         raise BadRequest(f"a management request may have {limits.MAX_REQUEST_BYTES} bytes, this one has {len(data)}")
-    message: Any = Message()
     try:
-        message.decode(data)
-        properties: dict[Any, Any] = message.properties or {}
-        body = message.body
-        correlation_id = message.correlation_id if message.correlation_id is not None else message.id
-        if isinstance(correlation_id, memoryview):
-            correlation_id = bytes(correlation_id)  # proton shows its own memory, which goes with the message
-        reply_to = message.reply_to
-    except (ProtonException, ValueError, TypeError, KeyError, RecursionError) as error:
+        properties = message.application_properties(data)
+        body = message.body_value(data)
+        correlation_id = message.correlation_id(data)
+        if correlation_id is None:
+            correlation_id = message.message_id(data)
+        reply_to = message.reply_to(data)
+    except BadMessage as error:
         raise BadRequest(f"this is not an AMQP message: {error}") from None
-    if not isinstance(properties, dict):
-        raise BadRequest("the application-properties of a management request are a map")
     if not reply_to:
         raise BadRequest("a management request needs a reply-to")
     return Request(
         str(properties.get("operation", "")),
         str(properties.get("type", "")),
         str(properties.get("name") or ""),
-        {str(key): value for key, value in body.items()} if isinstance(body, dict) else {},
-        str(reply_to),
+        _body(body),
+        reply_to,
         correlation_id,
     )
 
 
 def encode(request: Request, status: int, text: str, body: dict[str, Any]) -> bytes:
     """An answer to that request."""
-    message: Any = Message(body=_amqp(body))
-    message.properties = {"statusCode": status, "statusDescription": text}
-    message.correlation_id = request.correlation_id
-    message.address = request.reply_to
-    return bytes(message.encode())
+    return message.encoded(
+        to=request.reply_to,
+        correlation_id=request.correlation_id,
+        properties={"statusCode": status, "statusDescription": text},
+        body=body,
+    )
 
 
-def _amqp(value: Any) -> Any:
-    """Plain values as AMQP ones: large whole numbers do not fit proton's default int."""
-    if isinstance(value, bool) or value is None:
-        return value
-    if isinstance(value, int):
-        return ulong(value) if value > 0x7FFFFFFFFFFFFFFF else value
-    if isinstance(value, dict):
-        return {str(key): _amqp(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_amqp(item) for item in value]
-    return value
+def encode_request(
+    number: int, reply_to: str, operation: str, type: str, name: str | None, body: Mapping[str, Any] | None
+) -> bytes:
+    """A request, whose answer will have its number. TypeError, ValueError: what is in the body is nothing for AMQP."""
+    properties = {"operation": operation, "type": type} | ({} if name is None else {"name": name})
+    return message.encoded(
+        to=ADDRESS,
+        message_id=number,
+        correlation_id=number,
+        reply_to=reply_to,
+        properties=properties,
+        body=None if body is None else dict(body),
+    )
+
+
+def decode_answer(data: bytes) -> Answer:
+    """Read an answer. BadMessage."""
+    properties = message.application_properties(data)
+    status = properties.get("statusCode")
+    return Answer(
+        status if type(status) is int else None,
+        str(properties.get("statusDescription") or ""),
+        _body(message.body_value(data, max_values=len(data))),
+        message.correlation_id(data),
+    )
+
+
+def _body(value: Any) -> dict[str, Any]:
+    return {str(key): item for key, item in value.items()} if isinstance(value, dict) else {}

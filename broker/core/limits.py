@@ -87,6 +87,9 @@ MAX_TURN_MESSAGES = 256
 MAX_TURN_BYTES = 1 * MIB
 """Bytes given to one consumer before the next one has its turn."""
 
+PLAIN_OPEN_BYTES = 384
+"""No more does our Open take without the list of the other brokers, which is left out where a client's frames are too small."""
+
 MAX_AMQP_DEPTH = 32
 """Lists, maps, arrays and descriptors within one another in the sections of a message that the broker reads."""
 
@@ -95,6 +98,12 @@ MAX_AMQP_ITEMS = 65_536
 
 MAX_REQUEST_BYTES = 1 * MIB
 """Body of a management request."""
+
+MANAGEMENT_WINDOW = 32
+"""Management requests that a link may send ahead of their answers."""
+
+MANAGEMENT_TURN_S = 0.005
+"""Time that management may take of one turn of the reactor before everything else has its own; one request is always served."""
 
 MAX_ROUTES_CACHED = 4096
 """Subjects whose routes an exchange remembers."""
@@ -122,6 +131,9 @@ MAX_HISTORY = 100
 
 PEER_CREDIT = 10_000
 """Messages that a member may send before this broker has looked at them."""
+
+PEER_CREDIT_LOT = 64
+"""Messages after which a member gets their credit back."""
 
 PEER_MESSAGE_BYTES = 256 * MIB
 """The largest message between members: one batch that is larger than usual."""

@@ -2,30 +2,26 @@
 
 A message lives in the broker as the bytes that its producer sent. This module looks into them when something must be known, for
 routing or for delivery, and at no more than it must: it steps from section to section by their sizes and decodes the one asked
-for; the body is never decoded. The one change that a broker may make is to the header (`with_delivery_state`): every other byte
-goes out as it came in.
+for; a body is decoded for management alone. The one change that a broker may make is to the header (`with_delivery_state`): every
+other byte goes out as it came in.
 
 Invariants: bytes that are no message give BadMessage with a text, and no other error; nesting and the number of decoded values
 are bounded (broker.core.limits), so that a few bytes cannot cost much memory or stack; a function reads no section behind the
 one that it is about, so a fault there does not matter to it.
 
-Values become Python's: integers, timestamps (ms since 1970) and decimal32/64 (their bits) `int`; float and double `float`;
-string, symbol and char `str`; binary and decimal128 (its bits) `bytes`; `uuid.UUID`; lists and arrays `list`; maps `dict`; null
-`None`; of a described value, the value.
+How values become Python's: `broker.core.values`.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
 from broker.core import limits
+from broker.core.values import NULL, BadValue, Encoded, Reader, Span, Ulong, encode, items, skip
 
-Encoded: TypeAlias = bytes | bytearray | memoryview
-Span: TypeAlias = tuple[int, int]
 MessageId: TypeAlias = int | UUID | bytes | str
 
 HEADER, DELIVERY_ANNOTATIONS, MESSAGE_ANNOTATIONS, PROPERTIES, APPLICATION_PROPERTIES = 0x70, 0x71, 0x72, 0x73, 0x74
@@ -56,12 +52,11 @@ _SYMBOLS = {
 
 _MESSAGE_ID, _TO, _SUBJECT, _REPLY_TO, _CORRELATION_ID, _GROUP_ID = 0, 2, 3, 4, 5, 10
 _TTL_FIELDS = 3
-_NULL = b"\x40"
 _MAX_UINT = 0xFFFFFFFF
 
 
-class BadMessage(ValueError):
-    """These bytes are not an AMQP 1.0 message. The text says what is wrong, and where."""
+BadMessage = BadValue
+"""These bytes are not an AMQP 1.0 message. The text says what is wrong, and where."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +91,7 @@ def sections(data: Encoded) -> Sections:
         code, position = _descriptor(data, position)
         if code < last or (code == last and code not in (DATA, SEQUENCE)) or (code != last and last >= DATA and code != FOOTER):
             raise BadMessage(f"the {_NAMES[code]} section at byte {start} may not stand behind a {_NAMES[last]} section")
-        position = _skip(data, position, len(data), 0)
+        position = skip(data, position, len(data), 0)
         slot = VALUE if code in (DATA, SEQUENCE) else code
         spans[slot] = (spans.get(slot, (start, 0))[0], position)
         last = code
@@ -111,7 +106,7 @@ def header(data: Encoded) -> Header:
     if span is None:
         return Header()
     count, position, stop = _list_items(data, *span, "header")
-    reader = _Reader(data)
+    reader = Reader(data)
     values: list[Any] = [None] * 5
     for i in range(min(count, 5)):
         values[i], position = reader.value(position, stop, 1)
@@ -169,6 +164,35 @@ def message_annotations(data: Encoded) -> dict[Any, Any]:
     return _map(data, MESSAGE_ANNOTATIONS)
 
 
+def body_value(data: Encoded, max_values: int = limits.MAX_AMQP_ITEMS) -> Any:
+    """The one value that is the body (3.2.8); None when the body is data or sequences, or missing."""
+    span = _find(data, VALUE)
+    return None if span is None else Reader(data, max_values).value(*span, 0)[0]
+
+
+def encoded(
+    *,
+    to: str,
+    correlation_id: MessageId | None,
+    properties: dict[str, Any],
+    body: Any,
+    message_id: MessageId | None = None,
+    reply_to: str | None = None,
+) -> bytes:
+    """A message of ours: properties, the application's properties, and a value for a body."""
+    fields = [_encoded_id(message_id), NULL, encode(to), NULL, encode(reply_to), _encoded_id(correlation_id)]
+    parts = (_head(PROPERTIES), items(fields), _head(APPLICATION_PROPERTIES), encode(properties), _head(VALUE), encode(body))
+    return b"".join(parts)
+
+
+def _head(section: int) -> bytes:
+    return bytes((0x00, 0x53, section))
+
+
+def _encoded_id(value: MessageId | None) -> bytes:
+    return encode(Ulong(value) if isinstance(value, int) else value)
+
+
 def delivery_header(data: Encoded, delivery_count: int, first_acquirer: bool) -> tuple[bytes, int]:
     """A header section that says this of the delivery, and the position in `data` from which the rest follows it unchanged.
 
@@ -178,14 +202,14 @@ def delivery_header(data: Encoded, delivery_count: int, first_acquirer: bool) ->
     was = header(data)
     if (was.delivery_count, was.first_acquirer) == (delivery_count, first_acquirer):
         return b"", 0
-    kept = [_NULL] * _TTL_FIELDS
+    kept = [NULL] * _TTL_FIELDS
     rest = 0
     span = _find(data, HEADER)
     if span is not None:
         count, position, stop = _list_items(data, *span, "header")
         rest = span[1]
         for i in range(min(count, _TTL_FIELDS)):
-            after = _skip(data, position, stop, 1)
+            after = skip(data, position, stop, 1)
             kept[i] = bytes(data[position:after])
             position = after
     fields = b"".join((*kept, b"\x41" if first_acquirer else b"\x42", _uint(delivery_count)))
@@ -211,7 +235,7 @@ def _descriptor(data: Encoded, position: int) -> tuple[int, int]:
     end = len(data)
     if data[position] != 0:
         raise BadMessage(f"a section should begin at byte {position}, with 0x00, but there is {data[position]:#04x}")
-    after = _skip(data, position + 1, end, 0)
+    after = skip(data, position + 1, end, 0)
     kind, encoded = data[position + 1], bytes(data[position + 2 : after])
     code: int | None = None
     if kind in (0x53, 0x80):
@@ -232,7 +256,7 @@ def _find(data: Encoded, wanted: int) -> Span | None:
         code, value = _descriptor(data, position)
         if code > wanted:
             return None
-        position = _skip(data, value, end, 0)
+        position = skip(data, value, end, 0)
         if code == wanted:
             return value, position
     return None
@@ -259,8 +283,8 @@ def _property(data: Encoded, index: int) -> Any:
     if index >= count:
         return None
     for _ in range(index):
-        position = _skip(data, position, stop, 1)
-    return _Reader(data).value(position, stop, 1)[0]
+        position = skip(data, position, stop, 1)
+    return Reader(data).value(position, stop, 1)[0]
 
 
 def _id_property(data: Encoded, index: int, name: str) -> MessageId | None:
@@ -287,188 +311,7 @@ def _map(data: Encoded, code: int) -> dict[Any, Any]:
     span = _find(data, code)
     if span is None:
         return {}
-    value = _Reader(data).value(*span, 0)[0]
+    value = Reader(data).value(*span, 0)[0]
     if not isinstance(value, dict):
         raise BadMessage(f"the {_NAMES[code]} section at byte {span[0]} is not a map")
     return value
-
-
-def _cut(position: int, nbytes: int, end: int) -> BadMessage:
-    return BadMessage(
-        f"the value at byte {position} needs {nbytes} more bytes, but only {max(0, end - position)} are left for it"
-    )
-
-
-_WIDTHS = {0x4: 0, 0x5: 1, 0x6: 2, 0x7: 4, 0x8: 8, 0x9: 16}
-_SIZE_WIDTHS = {0xA: 1, 0xB: 4, 0xC: 1, 0xD: 4, 0xE: 1, 0xF: 4}
-
-
-def _sized(data: Encoded, code: int, position: int, end: int) -> Span:
-    """Where the contents of a value with a size before it lie; `position` is behind the type code."""
-    width = _SIZE_WIDTHS[code >> 4]
-    start = position + width
-    if start > end:
-        raise _cut(position, width, end)
-    stop = start + int.from_bytes(data[position:start], "big")
-    if stop > end:
-        raise _cut(start, stop - start, end)
-    if code >= 0xC0 and stop - start < width:
-        raise BadMessage(f"the compound value at byte {position} has a size of {stop - start}, too small for its own count")
-    return start, stop
-
-
-def _skip(data: Encoded, position: int, end: int, depth: int) -> int:
-    """Where the value that begins at `position` ends, by its type's width or its own size (1.6, "type constructors")."""
-    if position >= end:
-        raise _cut(position, 1, end)
-    code = data[position]
-    position += 1
-    if code == 0:
-        if depth >= limits.MAX_AMQP_DEPTH:
-            raise BadMessage(f"values are nested more than {limits.MAX_AMQP_DEPTH} deep at byte {position}")
-        return _skip(data, _skip(data, position, end, depth + 1), end, depth + 1)
-    width = _WIDTHS.get(code >> 4)
-    if width is not None:
-        if position + width > end:
-            raise _cut(position, width, end)
-        return position + width
-    if code >= 0xA0:
-        return _sized(data, code, position, end)[1]
-    raise BadMessage(f"there is no type with the code {code:#04x} (byte {position - 1})")
-
-
-def _number(layout: str) -> Callable[[Encoded, int], Any]:
-    unpack = struct.Struct(layout).unpack_from
-    return lambda data, position: unpack(data, position)[0]
-
-
-def _boolean(data: Encoded, position: int) -> bool:
-    if data[position] > 1:
-        raise BadMessage(f"the boolean at byte {position} is {data[position]}, not 0 or 1")
-    return data[position] == 1
-
-
-def _char(data: Encoded, position: int) -> str:
-    point = int.from_bytes(data[position : position + 4], "big")
-    if point > 0x10FFFF or 0xD800 <= point < 0xE000:
-        raise BadMessage(f"the char at byte {position} is {point:#x}, which is no Unicode character")
-    return chr(point)
-
-
-_FIXED: dict[int, Callable[[Encoded, int], Any]] = {
-    0x40: lambda data, position: None,
-    0x41: lambda data, position: True,
-    0x42: lambda data, position: False,
-    0x43: lambda data, position: 0,
-    0x44: lambda data, position: 0,
-    0x45: lambda data, position: [],
-    0x50: _number(">B"),
-    0x51: _number(">b"),
-    0x52: _number(">B"),
-    0x53: _number(">B"),
-    0x54: _number(">b"),
-    0x55: _number(">b"),
-    0x56: _boolean,
-    0x60: _number(">H"),
-    0x61: _number(">h"),
-    0x70: _number(">I"),
-    0x71: _number(">i"),
-    0x72: _number(">f"),
-    0x73: _char,
-    0x74: _number(">I"),
-    0x80: _number(">Q"),
-    0x81: _number(">q"),
-    0x82: _number(">d"),
-    0x83: _number(">q"),
-    0x84: _number(">Q"),
-    0x94: lambda data, position: bytes(data[position : position + 16]),
-    0x98: lambda data, position: UUID(bytes=bytes(data[position : position + 16])),
-}
-_TEXT = {0xA1: "utf-8", 0xB1: "utf-8", 0xA3: "ascii", 0xB3: "ascii"}
-
-
-class _Reader:
-    """Decodes values, and counts them against the bound. One for each section."""
-
-    __slots__ = ("_data", "_n_values")
-
-    def __init__(self, data: Encoded) -> None:
-        self._data = data
-        self._n_values = 0
-
-    def value(self, position: int, end: int, depth: int) -> tuple[Any, int]:
-        """The value at `position`, and where it ends; no byte from `end` on is part of it."""
-        code, position = self._constructor(position, end, depth)
-        return self._value_of(code, position, end, depth)
-
-    def _constructor(self, position: int, end: int, depth: int) -> tuple[int, int]:
-        """The type code at `position`, behind any descriptors, and where its value begins."""
-        while True:
-            if position >= end:
-                raise _cut(position, 1, end)
-            code = self._data[position]
-            position += 1
-            if code != 0:
-                return code, position
-            position = _skip(self._data, position, end, depth)
-            depth = self._deeper(depth, position)
-
-    def _value_of(self, code: int, position: int, end: int, depth: int) -> tuple[Any, int]:
-        self._n_values += 1
-        if self._n_values > limits.MAX_AMQP_ITEMS:
-            raise BadMessage(f"a section of the message has more than {limits.MAX_AMQP_ITEMS} values")
-        read = _FIXED.get(code)
-        if read is not None:
-            width = _WIDTHS[code >> 4]
-            if position + width > end:
-                raise _cut(position, width, end)
-            return read(self._data, position), position + width
-        if code in (0xA0, 0xB0):
-            start, stop = _sized(self._data, code, position, end)
-            return bytes(self._data[start:stop]), stop
-        if code in _TEXT:
-            start, stop = _sized(self._data, code, position, end)
-            try:
-                return str(self._data[start:stop], _TEXT[code]), stop
-            except UnicodeDecodeError as error:
-                raise BadMessage(f"the text at byte {start} is not {_TEXT[code].upper()}: {error.reason}") from None
-        if code in (0xC0, 0xD0, 0xC1, 0xD1, 0xE0, 0xF0):
-            start, stop = _sized(self._data, code, position, end)
-            width = _SIZE_WIDTHS[code >> 4]
-            count = int.from_bytes(self._data[start : start + width], "big")
-            return self._compound(code, count, start + width, stop, self._deeper(depth, position)), stop
-        raise BadMessage(f"there is no type with the code {code:#04x} (byte {position - 1})")
-
-    def _compound(self, code: int, count: int, position: int, stop: int, depth: int) -> Any:
-        start, constructor, items = position, 0, []
-        if code in (0xE0, 0xF0):
-            constructor, position = self._constructor(position, stop, depth)
-        for _ in range(count):
-            if constructor:
-                item, position = self._value_of(constructor, position, stop, depth)
-            else:
-                item, position = self.value(position, stop, depth)
-            items.append(item)
-        if position != stop:
-            raise BadMessage(f"the {count} values at byte {start} end at byte {position}, and not at {stop} as their size says")
-        if code not in (0xC1, 0xD1):
-            return items
-        if count % 2:
-            raise BadMessage(f"the map at byte {start} has {count} keys and values, which is odd")
-        return {_hashable(key): value for key, value in zip(items[::2], items[1::2], strict=True)}
-
-    @staticmethod
-    def _deeper(depth: int, position: int) -> int:
-        if depth >= limits.MAX_AMQP_DEPTH:
-            raise BadMessage(f"values are nested more than {limits.MAX_AMQP_DEPTH} deep at byte {position}")
-        return depth + 1
-
-
-def _hashable(key: Any) -> Hashable:
-    """A map's key: lists and maps may be keys in AMQP, but not in Python."""
-    if isinstance(key, list):
-        return tuple(map(_hashable, key))
-    if isinstance(key, dict):
-        return tuple((name, _hashable(value)) for name, value in key.items())
-    result: Hashable = key
-    return result

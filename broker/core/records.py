@@ -131,13 +131,17 @@ def parse_header(data: bytes | memoryview, offset: int = 0) -> Header:
 def verify(data: bytes) -> Header:
     """Check length and checksum of exactly one batch, and return its header. BadBatch when either is wrong."""
     header = parse_header(data)
+    _check(data, header)
+    return header
+
+
+def _check(data: bytes, header: Header) -> None:
     if header.length != len(data):
         raise BadBatch(f"batch {header.index}: says {header.length} bytes, has {len(data)}")
     stored = int.from_bytes(data[4:_CRC_END], "little")
     found = google_crc32c.value(data[_CRC_END:])
     if stored != found:
         raise BadBatch(f"batch {header.index}: checksum {found:08x} is not the stored {stored:08x}")
-    return header
 
 
 def split(data: bytes) -> Iterator[bytes]:
@@ -146,7 +150,7 @@ def split(data: bytes) -> Iterator[bytes]:
     while position < len(data):
         header = parse_header(data, position)
         one = data if header.length == len(data) else data[position : position + header.length]
-        verify(one)
+        _check(one, header)
         yield one
         position += header.length
 
@@ -176,6 +180,13 @@ def _runs(data: bytes, header: Header) -> Iterator[Run]:
             raise BadBatch(f"batch {header.index}: unknown kind of record {kind}; this store was written by a newer version")
         payload += nbytes
         yield Run(Kind(kind), flags, queue, first_seq, count, offsets)
+
+
+def message_runs(data: bytes) -> list[tuple[int, int, int]]:
+    """Queue, records and payload bytes of each ENQUEUE and DEQUEUE run of a verified batch: its heads alone are looked at."""
+    heads = data[HEADER_BYTES : HEADER_BYTES + parse_header(data).n_runs * HEAD_BYTES]
+    wanted = (int(Kind.ENQUEUE), int(Kind.DEQUEUE))
+    return [(queue, count, nbytes) for kind, _, _, queue, _, count, nbytes in _HEAD.iter_unpack(heads) if kind in wanted]
 
 
 def runs_of(sequences: Iterable[int]) -> Iterator[tuple[int, int]]:

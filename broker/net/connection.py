@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from proton import symbol
 from twisted.internet.interfaces import IPushProducer, ITCPTransport
 from twisted.internet.protocol import Protocol as TwistedProtocol
 from twisted.logger import Logger
@@ -23,7 +22,7 @@ from zope.interface import implementer
 from broker.amqp.engine import Engine
 from broker.amqp.links import Condition, Link, Receiver, Sender
 from broker.core import limits
-from broker.net.output import write_now
+from broker.net.output import READ_BYTES, write_output
 
 if TYPE_CHECKING:
     from broker.service import Broker
@@ -57,6 +56,8 @@ class BrokerConnection(TwistedProtocol):
         self._ended_at: float | None = None
         self._early_links: list[Link] = []
         self._peer_listener: Any = None
+        self._peer_messages = self._peer_bytes = 0
+        """Messages taken from a member, and their bytes, whose credit it has not got back."""
         self.properties: dict[str, Any] = {}
         self.container = ""
 
@@ -67,6 +68,7 @@ class BrokerConnection(TwistedProtocol):
         assert self.transport is not None
         if ITCPTransport.providedBy(self.transport):
             self.transport.setTcpNoDelay(True)
+            self.transport.bufferSize = READ_BYTES  # type: ignore[attr-defined]
         self.transport.registerProducer(self, True)  # type: ignore[attr-defined]
         self.broker.connection_made(self)
 
@@ -113,12 +115,10 @@ class BrokerConnection(TwistedProtocol):
         engine = self.engine
         if self._paused or not engine.alive or self.transport is None:
             return
-        pieces = engine.take_output()
-        if pieces:
-            write_now(self.transport, pieces)
+        wrote = write_output(self.transport, engine)
         if engine.finished and not self._gone:
             self._end()
-        elif self.choked and pieces and not self._paused:
+        elif self.choked and wrote and not self._paused:
             self.choked = False
             self.broker.room_again(self)
 
@@ -161,10 +161,15 @@ class BrokerConnection(TwistedProtocol):
         if not self.opened and not self.waiting and now_s - self.since > limit_s:
             _log.warn("{address} is not open after {limit_s:g} s: dropped", address=self.address, limit_s=limit_s)
             self.drop()
-            return
-        self.engine.tick(int(now_s * 1000))
-        self.engine.drain()
-        self.flush()
+        elif self._peer_listener is None:
+            self.beat(now_s)
+
+    def beat(self, now_s: float) -> None:
+        """Heartbeats, and the end of a peer that has been silent for too long; a member's by the clock of its links alone."""
+        if not self._gone:
+            self.engine.tick(int(now_s * 1000))
+            self.engine.drain()
+            self.flush()
 
     # ---- EngineListener
 
@@ -196,7 +201,7 @@ class BrokerConnection(TwistedProtocol):
             return
         self.opened = True
         self.engine.open(
-            {symbol(key): value for key, value in self.broker.open_properties().items()},
+            self.broker.open_properties(self.engine.remote_max_frame),
             offered=("ANONYMOUS-RELAY",),
             idle_timeout_s=self.idle_timeout_s,
         )
@@ -230,10 +235,21 @@ class BrokerConnection(TwistedProtocol):
         """Messages: to the producer, or to the consensus."""
         if self._peer_listener is not None:
             messages, link.inbox, link.inbox_deliveries = link.inbox, [], []
-            link.flow(len(messages))
+            self._grant_again(link, messages)
             self._peer_listener.received(messages)
         elif link.context is not None and not self._gone:
             link.context.take()
+
+    def _grant_again(self, link: Receiver, messages: list[bytes]) -> None:
+        """Give a member its credit back by the lot: each grant is a frame that it has to read.
+
+        A grant opens the session's window again too, which counts frames, so bytes count as well as messages.
+        """
+        self._peer_messages += len(messages)
+        self._peer_bytes += sum(map(len, messages))
+        if self._peer_messages >= limits.PEER_CREDIT_LOT or self._peer_bytes >= limits.SESSION_WINDOW_BYTES // 4:
+            link.flow(self._peer_messages)
+            self._peer_messages = self._peer_bytes = 0
 
     def on_outcomes(self, engine: Engine, link: Sender) -> None:
         """Outcomes of what a subscription sent."""

@@ -21,8 +21,16 @@ _LENGTHS = struct.Struct(">II")
 _START = len(_DATA) + _LENGTHS.size
 _LARGEST_HEAD = 1 << 20
 _KINDS: dict[str, type[messages.Message]] = {kind.__name__: kind for kind in get_args(messages.Message)}
-_FIELDS = {name: tuple((field.name, field.type) for field in fields(kind)) for name, kind in _KINDS.items()}
-"""Name and type of each message's fields: looked up once, for there are several messages a batch."""
+_MEMBERS = "members"
+_FIELDS = {kind: tuple(field.name for field in fields(kind) if field.name != "entries") for kind in _KINDS.values()}
+"""What goes into the head of each message: looked up once, for there are several messages a batch."""
+_PLAIN = {"int": int, "bool": bool, "str": str}
+_TYPES = {
+    kind: tuple((field.name, _PLAIN[str(field.type)]) for field in fields(kind) if str(field.type) in _PLAIN)
+    for kind in _KINDS.values()
+}
+_to_json = json.JSONEncoder(separators=(",", ":")).encode
+_from_json = json.JSONDecoder().decode
 
 
 class BadReplication(ValueError):
@@ -31,13 +39,13 @@ class BadReplication(ValueError):
 
 def encode(message: messages.Message, payload: Sequence[bytes]) -> bytes:
     """The AMQP message (its encoded bytes) that carries this message and what goes beside it."""
-    kind = type(message).__name__
-    head: dict[str, Any] = {"kind": kind}
-    for name, _ in _FIELDS[kind]:
-        if name != "entries":
-            value = getattr(message, name)
-            head[name] = value.to_dict() if isinstance(value, Membership) else value
-    text = json.dumps(head, separators=(",", ":")).encode()
+    kind = type(message)
+    head: dict[str, Any] = {"kind": kind.__name__}
+    for name in _FIELDS[kind]:
+        head[name] = getattr(message, name)
+    if _MEMBERS in head:
+        head[_MEMBERS] = head[_MEMBERS].to_dict()
+    text = _to_json(head).encode()
     size = 4 + len(text) + sum(map(len, payload))
     return b"".join((_DATA, _LENGTHS.pack(size, len(text)), text, *payload))
 
@@ -50,7 +58,7 @@ def decode(data: bytes) -> tuple[messages.Message, bytes]:
     if size != len(data) - _START + 4 or head_size > min(size, _LARGEST_HEAD):
         raise BadReplication(f"a replication message of {len(data)} bytes states lengths of {size} and {head_size}")
     try:
-        head = json.loads(data[_START : _START + head_size])
+        head = _from_json(str(data[_START : _START + head_size], "utf-8"))
         return _message(head), data[_START + head_size :]
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise BadReplication(f"the head of a replication message makes no sense: {error}") from None
@@ -61,13 +69,15 @@ def _message(head: dict[str, Any]) -> messages.Message:
     kind = _KINDS.get(named)
     if kind is None:
         raise BadReplication("the kind of this replication message is unknown: its sender runs a newer version")
-    for name, expected in _FIELDS[named]:
+    if "entries" in head:
+        raise BadReplication(f"the head of {named} describes batches, which are beside it")
+    for name, expected in _TYPES[kind]:
         value = head.get(name)
-        if name == "members":
-            try:
-                head["members"] = Membership.from_dict(value)
-            except BadMembership as error:
-                raise BadReplication(str(error)) from None
-        elif value is not None and type(value).__name__ != expected:
-            raise BadReplication(f"{named}.{name} is {value!r:.80}, not {expected}")
+        if type(value) is not expected and value is not None:
+            raise BadReplication(f"{named}.{name} is {value!r:.80}, not {expected.__name__}")
+    if _MEMBERS in _FIELDS[kind]:
+        try:
+            head[_MEMBERS] = Membership.from_dict(head.get(_MEMBERS))
+        except BadMembership as error:
+            raise BadReplication(str(error)) from None
     return kind(**head)

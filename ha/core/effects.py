@@ -131,6 +131,14 @@ class StateChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class ReignEnded:
+    """This member is no primary any more, for that reason; `planned` when it has handed over or was removed."""
+
+    reason: str
+    planned: bool
+
+
+@dataclass(frozen=True, slots=True)
 class WritableChanged:
     """Whether batches may be proposed: not before the primary is active, nor while it hands over."""
 
@@ -193,6 +201,7 @@ Effect: TypeAlias = (
     | StoreChunk
     | InstallSnapshot
     | StateChanged
+    | ReignEnded
     | WritableChanged
     | ProposeMembers
     | MembershipChanged

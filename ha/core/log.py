@@ -127,6 +127,11 @@ class Log:
         """The records in those entries."""
         return self._between(self._records_to, after, through)
 
+    def totals_at(self, index: int) -> tuple[int, int]:
+        """The records and bytes of all entries up to `index`, from some fixed place before the base on: for differences."""
+        position = min(max(index, self.base_index), self.last_index) - self.base_index
+        return self._records_to[position], self._bytes_to[position]
+
     def _between(self, totals: array[int], after: int, through: int) -> int:
         start = max(after, self.base_index)
         return totals[through - self.base_index] - totals[start - self.base_index] if through > start else 0

@@ -13,7 +13,7 @@ committed (dissertation §4.1 and the correction of 2015).
 
 from __future__ import annotations
 
-from ha.core.effects import MembershipEnded, ProposeMembers, SendEntries, SendSnapshot, StoreEntries, TransferEnded
+from ha.core.effects import MembershipEnded, ProposeMembers, ReignEnded, SendEntries, SendSnapshot, StoreEntries, TransferEnded
 from ha.core.member import Member
 from ha.core.membership import BadMembership, Membership
 from ha.core.messages import Append, AppendReply, Entry, SnapshotReply, TimeoutNow, TransferReply
@@ -80,9 +80,11 @@ class Primary:
         """Stepping down: everything that waits for this primary comes to its end."""
         if self._change is not None:
             self._member.emit(MembershipEnded(self._change[0], False, f"{reason}; ask the next primary what its members are"))
+        handed_over = self._handover is not None and self._handover.sent_at is not None
         if self._handover is not None:
-            handed_over = self._handover.sent_at is not None
             self._member.emit(TransferEnded(self._handover.candidate, handed_over, reason))
+        removed = self._member.me not in self._member.log.members.voters
+        self._member.emit(ReignEnded(reason, planned=handed_over or removed))
 
     def propose(self, now: float, nbytes: int, n_records: int, members: Membership | None) -> None:
         """A sealed batch enters the log."""

@@ -65,6 +65,7 @@ class PeerStatus:
     progress: str
     match_index: int
     received_index: int
+    sent_index: int
     lag_batches: int
     lag_bytes: int
     lag_records: int
@@ -84,6 +85,8 @@ class ReplicaStatus:
     last_epoch: int
     durable_index: int
     commit_index: int
+    told_commit: int
+    """The highest commit index that it has heard of; a backup may not have all of that yet."""
     writable: bool
     members: Membership
     peers: tuple[PeerStatus, ...]
@@ -187,6 +190,7 @@ class Replica:
                     progress=each.pace,
                     match_index=each.acked_index,
                     received_index=each.received_index,
+                    sent_index=each.next_index - 1,
                     lag_batches=log.last_index - each.acked_index,
                     lag_bytes=log.bytes_between(each.acked_index, log.last_index),
                     lag_records=log.records_between(each.acked_index, log.last_index),
@@ -204,6 +208,7 @@ class Replica:
             last_epoch=log.last_epoch,
             durable_index=member.durable_index,
             commit_index=member.commit_index,
+            told_commit=max(member.commit_index, self._role.told_commit if isinstance(self._role, Backup) else 0),
             writable=self.writable,
             members=log.members,
             peers=peers,

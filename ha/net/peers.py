@@ -4,7 +4,8 @@ Life of a link: it tries its address, waits a little longer after each failure (
 and to which cluster it belongs; once its sending link has credit the member counts as connected; when the connection ends it
 is disconnected, and the link tries again. What the other side sends comes in over the connection that it opened
 (`IncomingPeer`); that it has come is a reason to try our own at once. A joining broker therefore finds the primary wherever
-it is: whichever of its addresses answers tells it.
+it is: whichever of its addresses answers tells it. A broker of the same cluster that is no member, as far as this one knows, is
+answered over a link of its own for as long as it keeps its.
 
 Invariants: messages to a member leave in order over one connection, or not at all; nothing is kept for a member that is not
 connected; a link that does not read holds back at most `limits.PEER_BUFFER_BYTES` before it is dropped and started anew; a
@@ -14,9 +15,9 @@ link on which nothing is heard for `silence_s`, though heartbeats are due, is dr
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import is_
 from typing import Any, Protocol
 
-from proton import symbol
 from twisted.internet.interfaces import IDelayedCall, IReactorTCP, IReactorTime, ITCPTransport
 from twisted.internet.protocol import ClientFactory
 from twisted.internet.protocol import Protocol as TwistedProtocol
@@ -27,8 +28,9 @@ from broker.amqp.engine import Engine
 from broker.amqp.links import Link, Receiver, Sender
 from broker.core import limits, urls
 from broker.net.connection import BrokerConnection
-from broker.net.output import write_now
+from broker.net.output import READ_BYTES, write_output
 from ha.amqp import replication_link
+from ha.awake_clock import AwakeClock
 from ha.core.membership import Membership
 from ha.core.messages import Message
 
@@ -70,10 +72,10 @@ class _Outgoing(TwistedProtocol):
         assert self.transport is not None
         if ITCPTransport.providedBy(self.transport):
             self.transport.setTcpNoDelay(True)
+            self.transport.bufferSize = READ_BYTES  # type: ignore[attr-defined]
         engine = self.engine
-        properties = self.link.peers.open_properties()
         engine.open(
-            {symbol(key): value for key, value in properties.items()},
+            self.link.peers.open_properties(),
             hostname=self.link.address,
             idle_timeout_s=self.link.peers.silence_s,
         )
@@ -95,7 +97,7 @@ class _Outgoing(TwistedProtocol):
     def flush(self) -> None:
         """Write what the engine has."""
         if self.engine.alive and self.transport is not None:
-            write_now(self.transport, self.engine.take_output())
+            write_output(self.transport, self.engine)
             if self.engine.finished:
                 self.transport.loseConnection()
 
@@ -286,6 +288,7 @@ class IncomingPeer:
         """The connection ended; the member may have opened another one since."""
         if self.peers.incoming.get(self.peer) is self:
             del self.peers.incoming[self.peer]
+            self.peers.drop_stranger(self.peer)
 
 
 class Peers:
@@ -305,6 +308,7 @@ class Peers:
     ) -> None:
         self.reactor = reactor
         self.clock = clock
+        self._awake = AwakeClock(clock.seconds, 2 * TICK_S)
         self.me = me
         self.broker_id = broker_id
         self.events = events
@@ -314,6 +318,7 @@ class Peers:
         self._cluster_id = cluster_id
         self._members = members
         self._links: dict[str, OutgoingLink] = {}
+        self._last_encoded: tuple[Message | None, Sequence[bytes], bytes] = (None, (), b"")
 
     def open_properties(self) -> dict[str, str]:
         """What this broker says of itself to a member."""
@@ -330,17 +335,38 @@ class Peers:
         """Send a message and what goes beside it."""
         link = self._links.get(peer)
         if link is not None and link.connected:
-            link.send(replication_link.encode(message, batches))
+            link.send(self._encoded(message, batches))
+
+    def _encoded(self, message: Message, batches: Sequence[bytes]) -> bytes:
+        """The message's bytes; what was just sent to another member is not encoded again."""
+        last, last_batches, data = self._last_encoded
+        if not batches:
+            return replication_link.encode(message, batches)
+        if message != last or len(batches) != len(last_batches) or not all(map(is_, batches, last_batches)):
+            data = replication_link.encode(message, batches)
+            self._last_encoded = (message, batches, data)
+        return data
 
     def set_members(self, members: Membership) -> None:
-        """Keep links to these members, and to no others."""
-        wanted = [address for address in members.addresses if address != self.me]
-        for address in [address for address in self._links if address not in wanted]:
+        """Keep links to these members, and to no others but those that keep one to us."""
+        for address in list(self._links):
+            if address not in members.addresses and address not in self.incoming:
+                self._links.pop(address).stop()
+        for address in members.addresses:
+            if address != self.me:
+                self._link_to(address)
+
+    def _link_to(self, address: str) -> OutgoingLink:
+        link = self._links.get(address)
+        if link is None:
+            link = self._links[address] = OutgoingLink(self, address)
+            link.start()
+        return link
+
+    def drop_stranger(self, address: str) -> None:
+        """This broker's link to us has ended: if it is no member, nothing is left to say to it."""
+        if address in self._links and address not in self._members().addresses:
             self._links.pop(address).stop()
-        for address in wanted:
-            if address not in self._links:
-                link = self._links[address] = OutgoingLink(self, address)
-                link.start()
 
     def close(self, peer: str, reason: str) -> None:
         """Drop both connections with a member that sent something that cannot be right."""
@@ -376,15 +402,14 @@ class Peers:
         connection.idle_timeout_s = self.silence_s
         peer = IncomingPeer(self, connection)
         self.incoming[connection.peer] = peer
-        link = self._links.get(connection.peer)
-        if link is not None:
-            link.hurry()
+        # Of a primary that joined while this broker was away it may not know yet, but must answer to be told.
+        self._link_to(connection.peer).hurry()
         return peer
 
     def tick(self) -> None:
         """Every TICK_S: the heartbeats of the connections in both directions."""
-        now = self.clock.seconds()
+        now = self._awake.seconds()
         for link in list(self._links.values()):
             link.tick(now)
         for peer in list(self.incoming.values()):
-            peer.connection.tick(now)
+            peer.connection.beat(now)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred
 
+from broker.core import limits
 from broker.core.nodes import CLUSTER, LOCAL
 from tests.broker.clients import (
     ACCEPTED,
@@ -147,3 +148,24 @@ def test_what_concerns_the_cluster_is_answered_by_its_part_when_that_is_done(fai
         status, text = (500, "PROMOTE failed: no luck") if fails else (200, "active")
         assert (answer.properties["statusCode"], answer.properties["statusDescription"]) == (status, text)
         assert answer.body == ({} if fails else {"epoch": 3})
+
+
+def test_requests_that_take_too_long_for_one_turn_wait_link_by_link_and_none_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Breaks when a client with many questions keeps messages, heartbeats and everybody else's one question waiting."""
+    monkeypatch.setattr(limits, "MANAGEMENT_TURN_S", 0.0)
+    with bench() as b:
+        clients = {name: b.client() for name in ("eager", "modest", "gone")}
+        links = {name: client.sender("$management") for name, client in clients.items()}
+        assert links["eager"].credit == limits.MANAGEMENT_WINDOW
+        for name, count in (("eager", 5), ("gone", 3), ("modest", 1)):
+            requests = [request("CREATE", "queue", f"{name}-{number}", "nowhere") for number in range(count)]
+            clients[name].send_encoded(links[name], *requests, settle=False)
+            clients[name].pump()
+        clients["gone"].lose()
+        assert not b.broker.nodes.queues, "all of them wait for their turns"
+        b.settle()
+        assert list(b.broker.nodes.queues) == ["eager-0", "modest-0", "eager-1", "eager-2", "eager-3", "eager-4"]
+        assert statuses(clients["eager"], links["eager"]) == [ACCEPTED] * 5
+        assert links["eager"].credit == limits.MANAGEMENT_WINDOW

@@ -17,6 +17,7 @@ from tests.broker.clients import (
     request,
     statuses,
 )
+from tests.system.wire import transfer
 
 
 def test_a_message_is_accepted_when_it_is_committed_and_not_before() -> None:
@@ -96,6 +97,30 @@ def test_credit_stops_when_a_queue_is_four_fifths_full_and_comes_back_when_there
         b.pass_time(1)
         assert b.depth("q") == 691
         assert (producer.credit, late.credit) == (limits.CREDIT_WINDOW, limits.CREDIT_WINDOW)
+
+
+def test_a_client_that_sends_beyond_its_credit_loses_its_link_and_nothing_of_others() -> None:
+    """Breaks when credit is a request and not a bound: what cannot be committed yet would fill the memory."""
+    with bench() as b:
+        b.queue("q")
+        heedless = b.client()
+        producer = heedless.sender("q", presettled=True)
+        other = b.client().sender("q")
+        b.lead.automatic = False
+        one = bytes(proton.Message(body="x").encode())
+        for number in range(limits.CREDIT_WINDOW):
+            heedless.say(transfer(number, one))
+        b.settle()
+        assert producer.state & proton.Endpoint.REMOTE_ACTIVE, "as much as it had credit for is welcome"
+        heedless.say(transfer(limits.CREDIT_WINDOW, one))
+        b.settle()
+        assert condition(producer) == "amqp:link:transfer-limit-exceeded"
+        assert "1 more messages came than this link had credit for" in producer.remote_condition.description
+        b.lead.automatic = True
+        b.lead.commit()
+        b.settle()
+        assert b.depth("q") == limits.CREDIT_WINDOW
+        assert other.credit == limits.CREDIT_WINDOW
 
 
 def test_a_message_that_is_too_large_ends_its_link_and_no_other() -> None:

@@ -392,3 +392,18 @@ def test_the_open_names_the_other_brokers() -> None:
         assert properties["product"] == "understudy"
         assert [dict(url) for url in properties["failover-server-list"]] == urls
         assert isinstance(b.lead, MemoryLog)
+
+
+def test_a_client_with_the_smallest_frames_gets_an_open_that_fits_without_the_other_brokers() -> None:
+    """AMQP 1.0 part 2.4.1 allows 512 bytes: seven addresses made a frame that proton takes for a malformed one."""
+    with bench() as b:
+        b.broker.failover_urls = lambda: [
+            {proton.symbol("network-host"): f"10.0.0.{number}", proton.symbol("port"): 5672} for number in range(7)
+        ]
+        client = Client(b)
+        client.transport.max_frame_size = 512
+        b.clients.append(client)
+        client.open()
+        assert client.connection.state & proton.Endpoint.REMOTE_ACTIVE
+        assert client.connection.remote_properties["product"] == "understudy"
+        assert "failover-server-list" not in client.connection.remote_properties

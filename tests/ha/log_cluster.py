@@ -18,9 +18,11 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
+from broker.commit_log import LogListener
 from broker.core.records import Batch, BatchBuilder, Kind
-from broker.disk.durable import REAL_DISK, Disk
+from broker.disk.files import REAL_DISK, Disk
 from broker.disk.store import Store
+from broker.host import Host
 from ha.core.membership import Membership
 from ha.core.messages import Message
 from ha.core.settings import ReplicaSettings
@@ -92,16 +94,6 @@ class Ledger:
         self.told.append(what)
 
 
-class TestedStore(Store):
-    """A store whose journals go through a disk of the test's choice."""
-
-    __test__ = False
-    disk: Disk = REAL_DISK
-
-    def journal(self, name: str, **arguments: Any) -> Any:
-        return super().journal(name, **{**arguments, "disk": self.disk, "segment_bytes": 64 * 1024})
-
-
 @dataclass
 class Broker:
     """One member: its log, its listener, and the next sequence that it would give to a message."""
@@ -111,6 +103,12 @@ class Broker:
     ledger: Ledger
     log: ReplicatedLog
     closed: list[tuple[str, str]] = field(default_factory=list)
+    events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    """What it has told telemetry."""
+
+    def told(self, *kinds: str) -> list[tuple[str, dict[str, Any]]]:
+        """Its events of these types."""
+        return [event for event in self.events if event[0] in kinds]
 
     def propose(self, *messages: bytes) -> int:
         """Put messages on the queue; returns the batch's index."""
@@ -157,18 +155,18 @@ class Machine:
         self.wires: list[tuple[str, str, Message, bytes]] = []
         self.links: set[frozenset[str]] = set()
         self.memberships: dict[str, Membership] = {}
+        self.cluster_ids: dict[str, set[str]] = {}
         self.brokers: dict[str, Broker] = {}
         self.disks: dict[str, Disk] = {}
         self.sequence = 0
 
     # ---- brokers
 
-    def start(self, address: str, members: str = "abc", *, connect: bool = True) -> Broker:
-        """A broker comes up, with whatever its store holds."""
-        ledger = Ledger()
-        store = TestedStore.open(self.folder / address)
-        assert isinstance(store, TestedStore)
-        store.disk = self.disks.get(address, REAL_DISK)
+    def start(self, address: str, members: str = "abc", *, connect: bool = True, listener: LogListener | None = None) -> Broker:
+        """A broker comes up, with whatever its store holds. Its log tells `listener`, or else a ledger that keeps everything."""
+        ledger, events = Ledger(), list[tuple[str, dict[str, Any]]]()
+        host = Host(disk=self.disks.get(address, REAL_DISK))
+        store = Store.open(self.folder / address, host=host, segment_bytes=64 * 1024)
         log = ReplicatedLog(
             store,
             "cluster",
@@ -177,13 +175,16 @@ class Machine:
             members=Membership.of(members.split(",") if "," in members else members),
             clock=self.clock,
             wall=lambda: 1_700_000_000.0 + self.clock.seconds(),
-            listener=ledger,
+            listener=ledger if listener is None else listener,
             call_in_reactor=self.callbacks.put,
             in_thread=self.in_thread,
             peers=Link(self, address),
+            on_members=lambda told: self.cluster_ids.setdefault(address, set()).add(told.cluster_id),
+            on_event=lambda kind, **fields: events.append((kind, fields)),
             checkpoint_bytes=self.checkpoint_bytes,
         )
-        broker = self.brokers[address] = Broker(address, store, ledger, log, machine_next=self.next_sequence)
+        broker = Broker(address, store, ledger, log, events=events, machine_next=self.next_sequence)
+        self.brokers[address] = broker
         log.start()
         if connect:
             for other in self.brokers:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from broker.core.records import BatchBuilder
-from broker.disk import segments
-from broker.disk.durable import RealDisk
+from broker.disk import checkpoint, segments
+from broker.disk.files import REAL_DISK, RealDisk
 from ha.core.effects import PromotionEnded
-from ha.core.messages import Append, SnapshotChunk
+from ha.core.messages import Append, Position, SnapshotChunk
 from ha.core.settings import ReplicaSettings
-from tests.ha.log_cluster import Broker, Machine
+from tests.broker.disk.logs import GatedDisk
+from tests.ha.log_cluster import QUEUE, Broker, Machine
 
 LARGE = bytes(70 * 1024)
 
@@ -63,6 +65,13 @@ class TestOneMember:
         told = again.ledger.told
         assert told.index("recovering") < told.index("batches") < told.index("standalone") < told.index("writable")
         assert "batches" not in told[told.index("standalone") :]
+
+    def test_a_standalone_log_that_has_nothing_to_do_sets_no_timer(self, alone: Machine) -> None:
+        """A broker that idles would wake up for nothing; there is nobody whose heartbeat could be due."""
+        broker = alone.start("a", "a")
+        alone.run_until(lambda: broker.log.state == "standalone")
+        alone.write(broker, b"one")
+        assert alone.clock.getDelayedCalls() == []
 
     def test_the_log_is_checkpointed_when_it_has_outgrown_what_is_alive(self, alone: Machine) -> None:
         """And a start loads the checkpoint, then the batches after it."""
@@ -374,7 +383,7 @@ class TestBadInput:
 
 def rot(machine: Machine, address: str) -> None:
     """One bit flips in every batch that lies in a broker's segments."""
-    for _, path in segments.listed(machine.folder / address / "cluster"):
+    for _, path in segments.listed(REAL_DISK, machine.folder / address / "cluster"):
         data = bytearray(path.read_bytes())
         at = data.find(b"USB1")
         while at >= 0:
@@ -436,6 +445,25 @@ class TestRot:
         assert bodies(c) == [b"one", b"two"]
         assert c.ledger.resets
 
+    @pytest.mark.parametrize("damage", ["rotten", "gone"])
+    def test_a_backup_that_needs_a_damaged_checkpoint_gets_a_new_one(self, machine: Machine, damage: str) -> None:
+        """Fetched as it is, it would be refused, and asked for again, for ever."""
+        a, b, _ = machine.cluster("a", "b", "c")
+        machine.kill("c")
+        machine.write(a, b"one", b"two")
+        written = machine.folder / "a" / "cluster"
+        a.log._begin_checkpoint(keep=False)
+        machine.run_until(lambda: a.log.journal.checkpoint is not None and a.log.status().first_index > 2)
+        (path,) = checkpoint.listed(REAL_DISK, written)
+        if damage == "gone":
+            path.unlink()
+        else:
+            data = path.read_bytes()
+            path.write_bytes(data[:-40] + bytes((data[-40] ^ 1,)) + data[-39:])
+        c = machine.start("c")
+        machine.run_until(lambda: machine.level(a, b, c))
+        assert bodies(c) == [b"one", b"two"]
+
 
 class FillingDisk(RealDisk):
     """A disk that can be made full, and be made to fail."""
@@ -485,6 +513,51 @@ class TestDisk:
         assert bodies(a) == []
         assert not a.log.may_propose
 
+    def test_a_vote_that_could_not_be_saved_is_not_given_either_when_it_is_asked_for_again(self, machine: Machine) -> None:
+        """The process lives on for a moment, in which the candidate may ask again; its next life would know of no vote."""
+        disk = machine.disks["b"] = FillingDisk()
+        _, b, c = machine.cluster("a", "b", "c")
+        machine.kill("a")
+        disk.broken = True
+        assert not machine.promote("c").won
+        assert b.ledger.errors[0][1]
+        assert c.log.state != "active"
+
+    def test_a_batch_that_is_written_anew_is_not_acknowledged_for_its_first_writing(self, machine: Machine) -> None:
+        """Two elections while the disk's report is on its way: the batch is taken back, and comes again as it was."""
+
+        class SlowSegments(GatedDisk):
+            """Votes are saved at once."""
+
+            def sync(self, fd: int) -> None:
+                if os.readlink(f"/proc/self/fd/{fd}").endswith(segments.SUFFIX):
+                    super().sync(fd)
+                else:
+                    RealDisk.sync(self, fd)
+
+        disk = machine.disks["b"] = SlowSegments()
+        _, b, _ = machine.cluster("a", "b", "c")
+        machine.isolate("b")
+        status, journal = b.log.status(), b.log.journal
+        at, index = Position(status.last_epoch, status.last_index), status.last_index + 1
+
+        def comes(sender: str, epoch: int, batch_epoch: int) -> None:
+            builder = BatchBuilder()
+            builder.messages_for(QUEUE, 1).append(b"perhaps")
+            data = builder.seal(batch_epoch, index, 1)
+            b.log.receive(sender, Append(epoch, 0, at.index, at.epoch, index, index, status.commit_index), data)
+
+        comes("a", at.epoch, at.epoch)
+        while journal.figures.last_index < index:
+            threading.Event().wait(0.001)
+        disk.gate.clear()
+        comes("c", at.epoch + 1, at.epoch + 1)
+        comes("a", at.epoch + 2, at.epoch)
+        machine.run_for(0.1)
+        assert (b.log.status().last_index, b.log.status().durable_index) == (index, at.index)
+        disk.gate.set()
+        machine.run_until(lambda: b.log.status().durable_index == index)
+
 
 def test_the_lag_of_a_silent_backup_grows_and_that_of_a_level_one_is_zero(machine: Machine) -> None:
     """Silence is the worst lag there is, and not a gap."""
@@ -500,3 +573,26 @@ def test_the_lag_of_a_silent_backup_grows_and_that_of_a_level_one_is_zero(machin
     assert not lag["c"].connected
     assert b.log.lag() == {}
     del c
+
+
+def test_brokers_that_stood_still_together_go_on_as_before(machine: Machine) -> None:
+    """As on a machine that is too busy. Breaks when a primary that wakes up gives up before it has read what its backups say, or
+    they leave it: without a resource manager nobody would ever be promoted again."""
+    a, b, c = machine.cluster("a", "b", "c")
+    before = [broker.ledger.states[-1] for broker in (a, b, c)]
+    machine.clock.advance(60)
+    machine.write(a, b"one")
+    machine.run_for(2.0)
+    assert [broker.ledger.states[-1] for broker in (a, b, c)] == before
+
+
+def test_a_clusters_id_is_told_only_when_it_is_committed(machine: Machine) -> None:
+    """A member that kept an id which no majority ever had could never join the cluster that the next primary founds."""
+    first, second, _ = (machine.start(address, "abc") for address in "abc")
+    ended = first.log.promote("a test asks")
+    machine.run_until(lambda: second.log.status().last_index == 1)
+    assert second.log.status().members.cluster_id
+    assert second.log.status().commit_index == 0
+    assert machine.cluster_ids == {"a": {""}, "b": {""}, "c": {""}}
+    machine.run_until(lambda: ended.called and second.log.status().commit_index == 1)
+    assert machine.cluster_ids["a"] == machine.cluster_ids["b"] == {"", first.log.status().members.cluster_id}

@@ -8,6 +8,7 @@ import proton
 import pytest
 
 from broker.amqp.links import ACCEPTED, REJECTED, RELEASED, Condition
+from broker.core import limits
 from tests.broker.amqp.pairs import HEADER, Pair, Proton, Side, frame
 
 
@@ -239,25 +240,26 @@ def test_tags_may_be_any_bytes() -> None:
 # ---- messages out
 
 
-@pytest.mark.parametrize("body,readable", [({"k": [[1]] * 3}, True), ({b"\xff": 1}, False)])
-def test_properties_of_any_kind_do_no_harm(body: Any, readable: bool) -> None:
+@pytest.mark.parametrize("value", [{"k": [[1]] * 3}, {b"\xff": 1}])
+def test_properties_of_any_kind_are_read(value: Any) -> None:
     peer = Proton()
-    peer.connection.properties = {proton.symbol("x"): body}
+    peer.connection.properties = {proton.symbol("x"): value}
     peer.open()
-    assert ("x" in peer.server.engine.remote_properties) == readable
+    assert peer.server.engine.remote_properties == {"x": value}
 
 
 def test_a_filter_that_cannot_be_read_is_a_fault_of_its_link() -> None:
-    """A map with a list as its key is AMQP, but nothing that this broker can use."""
+    """Values in values without end are AMQP, but nothing that this broker can use."""
     peer = Proton().open()
     link = peer.session.receiver("r")
     link.source.address = "q"
     data = link.source.filter
     data.put_map()
     data.enter()
-    data.put_list()
-    data.put_int(1)
-    data.exit()
+    data.put_symbol("x")
+    for _ in range(limits.MAX_AMQP_DEPTH + 1):
+        data.put_list()
+        data.enter()
     link.open()
     peer.settle()
     with pytest.raises(Condition) as raised:
@@ -357,3 +359,25 @@ def test_an_engine_may_be_freed_while_it_tells_of_messages() -> None:
     peer.to_server(peer.output())
     assert len(peer.server.batches) == 1
     assert not peer.server.engine.alive
+
+
+def test_output_that_a_socket_does_not_take_follows_in_order() -> None:
+    whole, piecewise = Proton().open(), Proton().open()
+    for peer in (whole, piecewise):
+        peer.server.engine.close(Condition("amqp:internal-error", "x" * 3000))
+    expected = b"".join(whole.server.engine.take_output())
+    got = bytearray()
+
+    def full_after_a_thousand(data: Any) -> int:
+        taken = min(len(data), 1000 - len(got))
+        got.extend(data[:taken])
+        return taken
+
+    assert piecewise.server.engine.send_output(full_after_a_thousand) == (1000, False)
+    assert piecewise.server.engine.send_output(refuse) == (0, False)
+    assert bytes(got) + b"".join(piecewise.server.engine.take_output()) == expected
+    assert piecewise.server.engine.send_output(refuse) == (0, True)
+
+
+def refuse(data: Any) -> int:
+    raise BlockingIOError("full")

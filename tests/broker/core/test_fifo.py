@@ -208,6 +208,15 @@ def test_the_first_message_is_given_out_however_large_and_alone() -> None:
     assert sequences(fifo.acquire(10, 0)) == [0]
 
 
+def test_who_has_no_room_gets_nothing_and_stays_where_it_was() -> None:
+    fifo = fifo_with(3)
+    assert fifo.browse(1, 0, PLENTY) == ([], 1)
+    assert fifo.acquire(0, PLENTY) == []
+    lots, cursor = fifo.browse(1, 10, PLENTY)
+    assert (sequences(lots), cursor) == ([1, 2], 3)
+    assert sequences(fifo.acquire(10, PLENTY)) == [0, 1, 2]
+
+
 def test_no_message_overtakes_a_released_one_that_is_too_large_for_now() -> None:
     """Filling the room that is left with younger messages would break the order of the queue."""
     fifo = Fifo()

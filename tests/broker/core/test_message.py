@@ -17,6 +17,7 @@ from broker.core import limits, message
 from broker.core.message import BadMessage, Header
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+ADDRESSES = TEXT.filter(lambda text: "\0" not in text)  # which ends a string in C
 SYMBOLS = st.text(st.characters(max_codepoint=127, min_codepoint=32), max_size=30).map(proton.symbol)
 ULONGS = st.integers(0, 2**64 - 1).map(proton.ulong)
 BINARY = st.binary(max_size=30) | st.sampled_from([b"x" * 255, b"x" * 256, b"x" * 70_000])
@@ -441,3 +442,27 @@ def test_a_fault_is_named_with_its_place(read: Callable[[bytes], Any], data: byt
     with pytest.raises(BadMessage) as caught:
         read(data)
     assert str(caught.value) == text
+
+
+@given(
+    IDS, IDS, ADDRESSES, st.none() | ADDRESSES, st.dictionaries(TEXT, st.integers(0, 9) | TEXT), st.none() | TEXT | st.lists(TEXT)
+)
+def test_a_message_of_ours_says_the_same_to_proton_and_to_us(
+    number: Any, correlation: Any, address: str, reply_to: str | None, properties: dict[str, Any], body: Any
+) -> None:
+    data = message.encoded(
+        to=address, correlation_id=correlation, properties=properties, body=body, message_id=number, reply_to=reply_to
+    )
+    theirs: Any = proton.Message()
+    theirs.decode(data)
+    found = [bytes(each) if isinstance(each, memoryview) else each for each in (theirs.id, theirs.correlation_id)]
+    assert found == [number, correlation]
+    assert (theirs.address, theirs.reply_to, theirs.properties, theirs.body) == (address, reply_to, properties, body)
+    assert (message.message_id(data), message.correlation_id(data)) == (number, correlation)
+    assert (message.to(data), message.reply_to(data)) == (address, reply_to)
+    assert (message.application_properties(data), message.body_value(data)) == (properties, body)
+
+
+def test_a_body_of_data_is_no_value() -> None:
+    assert message.body_value(bytes(proton.Message(body=b"bytes", inferred=True).encode())) is None
+    assert message.body_value(b"") is None

@@ -18,6 +18,7 @@ from broker.core.records import (
     Batch,
     BatchBuilder,
     Kind,
+    message_runs,
     parse_header,
     runs_of,
     split,
@@ -123,6 +124,18 @@ def test_runs_are_all_sequences_once_and_as_few_as_can_be(sequences: list[int]) 
     runs = list(runs_of(sequences))
     assert [s for first, count in runs for s in range(first, first + count)] == sorted(set(sequences))
     assert all(first + count < after for (first, count), (after, _) in pairwise(runs))
+
+
+def test_the_heads_alone_say_how_much_of_each_queue_a_batch_holds() -> None:
+    """What is counted, defined or says who is a member is nothing of a queue's messages."""
+    builder = BatchBuilder()
+    builder.define({"queue": "q"})
+    enqueued(builder, 3, 100, b"one", b"", b"three")
+    enqueued(builder, 5, 1, b"x" * 1000)
+    builder.dequeues_for(3).extend([90, 91, 99])
+    builder.count(3, 98)
+    builder.members({"members": ["b1:5672"]})
+    assert message_runs(builder.seal(4, 7, 1234)) == [(3, 3, 8), (5, 1, 1000), (3, 2, 0), (3, 1, 0)]
 
 
 def test_a_message_that_fails_twice_within_one_batch_is_counted_twice() -> None:

@@ -98,3 +98,15 @@ def test_what_cannot_follow_is_our_own_bug() -> None:
         log.append(Entry(6, 1, 1))
     with pytest.raises(AssertionError, match=r"not in 6\.\.5"):
         log.truncate(5)
+
+
+def test_what_was_committed_between_two_looks_is_known_though_the_log_was_compacted_meanwhile() -> None:
+    """Breaks when a compaction makes the throughput look like nothing, or as if it had gone backwards."""
+    log = Log(ONE)
+    for index in range(1, 11):
+        log.append(Entry(index, 1, 100, None, 3))
+    before = log.totals_at(6)
+    log.compact(9)
+    after = log.totals_at(10)
+    assert (after[0] - before[0], after[1] - before[1]) == (12, 400)
+    assert log.totals_at(2) == log.totals_at(8), "no further back than there is a log"

@@ -6,7 +6,18 @@ from collections.abc import Sequence
 
 import pytest
 
-from ha.core.effects import Commit, Effect, Send, SendEntries, State, StateChanged, StoreEntries, TruncateLog, WritableChanged
+from ha.core.effects import (
+    Commit,
+    Effect,
+    ReignEnded,
+    Send,
+    SendEntries,
+    State,
+    StateChanged,
+    StoreEntries,
+    TruncateLog,
+    WritableChanged,
+)
 from ha.core.log import Log
 from ha.core.membership import Membership
 from ha.core.messages import Append, AppendReply, Entry, PreVoteReply, SnapshotReply, TransferReply, VoteReply
@@ -278,6 +289,7 @@ class TestPrimary:
         assert not cluster["a"].live.writable
         assert cluster["a"].ends(StateChanged)[-1] == StateChanged(State.JOINING, 1, "")
         assert cluster["a"].ends(WritableChanged)[-1] == WritableChanged(False)
+        assert cluster["a"].ends(ReignEnded) == [ReignEnded("a heard from 1 of 3 members only within 1 s", planned=False)]
 
     def test_one_backup_is_majority_enough(self) -> None:
         """Of three."""
@@ -292,6 +304,8 @@ class TestPrimary:
         effects = cluster["a"].live.step(cluster.now, "b", append(2, (1, 1), 2, commit=2))
         kinds = [type(effect).__name__ for effect in effects]
         assert kinds.index("StateChanged") < kinds.index("StoreEntries") < kinds.index("Commit")
+        (ended,) = [effect for effect in effects if isinstance(effect, ReignEnded)]
+        assert ended == ReignEnded("epoch 2 has begun, says b", planned=False)
 
     def test_a_second_primary_of_the_same_epoch_is_refused(self) -> None:
         """It cannot be; a broker of some other cluster at this address could say so all the same."""

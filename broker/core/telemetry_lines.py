@@ -1,0 +1,311 @@
+"""What a line of telemetry says: the fields of each kind of line, and how they become JSON.
+
+The life of a line: whoever measured something makes a `LagSample`, a `Probe`, or names an event; it becomes one JSON object on
+a line of its own; Spark reads it back with `spark_analytics.schemas`. The `..._record` functions define the fields and their
+order; samples come by the thousand each second, so `SampleText` puts the same text together from parts that are encoded once
+for many lines.
+
+Invariants: version 1 only ever gets more fields, at the end of a line, and more types of events; a line that cannot be encoded is
+an error here and never half a line. The meaning of each field is in docs/reference/telemetry.md, which a test holds against this.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import count
+from math import isfinite
+from typing import Any, Final, NamedTuple, TypeAlias
+
+VERSION: Final = 1
+"""The schema's version, carried by each line as `v`. New fields only ever get added; a changed meaning needs a new version."""
+
+EVENT_TYPES: Final = frozenset(
+    {
+        "role",
+        "promote_asked",
+        "promote_won",
+        "promote_refused",
+        "discovery",
+        "catch_up_begin",
+        "catch_up_end",
+        "snapshot_begin",
+        "snapshot_end",
+        "backup_lost",
+        "failure_detected",
+        "failover_done",
+        "fenced",
+        "drain",
+        "drop",
+    }
+)
+"""What an event can be."""
+
+STATES: Final = ("joining", "catchup", "ready", "recovering", "active", "standalone")
+REACHES: Final = ("reachable", "silent", "absent")
+
+
+class LagSample(NamedTuple):
+    """How far one backup is behind, for one queue or (`queue` None) for the whole log. Counts are records, sizes bytes, ages ms.
+
+    Indexes that the sender does not know are None: a backup knows its own, the primary knows what was acknowledged.
+    """
+
+    backup: str
+    """Member address of the backup."""
+    queue: str | None
+    """The queue's name; None for the whole log."""
+    replicate: str
+    """The object's replication level; that of the cluster for the whole log."""
+    commit_index: int
+    sent_index: int | None
+    received_index: int | None
+    acked_index: int | None
+    applied_index: int | None
+    lag_records: int
+    """Records (for a queue, its messages and dequeues) committed or proposed here that the backup has not acknowledged."""
+    lag_bytes: int
+    lag_ms: float
+    """Age of the oldest record that is not acknowledged; 0 when all are."""
+    stall_ms: float
+    """How long the acknowledged index has stood still with something to acknowledge; 0 when it moves or nothing waits."""
+    state: str
+    """One of STATES, or "" when the sender does not know it."""
+    in_sync: bool
+    connected: bool
+    headroom_bytes: int | None
+    """Bytes that may still be written before the backup would need a snapshot; None when the log has no such bound."""
+    role: str = "primary"
+    """What the sender is in this: `primary` or `backup`."""
+    sync_ms: float | None = None
+    """The sender's fdatasync: mean over the interval; None when there was none."""
+    sync_max_ms: float | None = None
+    """The longest of them."""
+    round_trip_ms: float | None = None
+    """From the primary's last heartbeat to the backup's answer; None when the sender does not know."""
+    records_per_s: float | None = None
+    """Committed over the last interval, as the sender knows; None in its first."""
+    bytes_per_s: float | None = None
+
+
+QueueLag: TypeAlias = tuple[int, int, float, float]
+"""What of one queue a backup has not acknowledged: records, bytes, `lag_ms`, `stall_ms`."""
+
+
+class Probe(NamedTuple):
+    """What a resource manager got from one broker in one interval."""
+
+    broker: str
+    reach: str
+    """One of REACHES."""
+    asked: int
+    answered: int
+    round_trip_ms: float | None
+    """Mean over the interval's answers; None when there was none."""
+    round_trip_max_ms: float | None
+    state: str
+    """What the broker said last, with the four that follow: one of STATES, or ""."""
+    primary: str
+    broker_epoch: int | None
+    last_index: int | None
+    detail: str | None
+    """Why it is not reachable."""
+
+
+def timestamp(seconds: float) -> str:
+    """Seconds since 1970 as ISO 8601 in UTC with milliseconds: `2026-01-02T03:04:05.678Z`."""
+    moment = datetime.fromtimestamp(round(seconds * 1000) / 1000, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z"
+
+
+class Head(NamedTuple):
+    """The fields of every line besides `v`, `kind` and `seq`."""
+
+    cluster: str
+    epoch: int
+    sender: str
+    ts: str
+
+    def record(self, kind: str, seq: int, **fields: Any) -> dict[str, Any]:
+        """A line as a dict, fields in the schema's order."""
+        own = {
+            "v": VERSION,
+            "kind": kind,
+            "cluster": self.cluster,
+            "epoch": self.epoch,
+            "sender": self.sender,
+            "seq": seq,
+        }
+        return own | {"ts": self.ts} | fields
+
+    def around_seq(self, kind: str) -> tuple[str, str]:
+        """The text of a line before its `seq`, and after it up to the kind's own fields."""
+        before, after = json.dumps(self.record(kind, 0), separators=(",", ":")).split('"seq":0', 1)
+        return f'{before}"seq":', f"{after[:-1]},"
+
+
+def sample_record(head: Head, seq: int, *, interval_ms: int, primary: str, sample: LagSample) -> dict[str, Any]:
+    """A sample line as a dict."""
+    return head.record("sample", seq, interval_ms=interval_ms, primary=primary, **sample._asdict())
+
+
+def probe_record(head: Head, seq: int, *, interval_ms: int, probe: Probe) -> dict[str, Any]:
+    """A probe line as a dict."""
+    return head.record("probe", seq, interval_ms=interval_ms, **probe._asdict())
+
+
+def event_record(
+    head: Head,
+    seq: int,
+    *,
+    broker: str,
+    type: str,
+    from_: str | None = None,
+    to: str | None = None,
+    index: int | None = None,
+    lost_records: int | None = None,
+    duration_ms: float | None = None,
+    detail: str | None = None,
+    peer: str | None = None,
+    nbytes: int | None = None,
+) -> dict[str, Any]:
+    """An event line as a dict. `broker` is whom it happened to, `peer` who else had to do with it; `from_` and `to` are roles
+    or members, as the type asks.
+    """
+    if type not in EVENT_TYPES:
+        raise ValueError(f"{type!r} is no type of event; there are {', '.join(sorted(EVENT_TYPES))}")
+    fields = {
+        "broker": broker,
+        "type": type,
+        "from": from_,
+        "to": to,
+        "index": index,
+        "lost_records": lost_records,
+        "duration_ms": duration_ms,
+        "detail": detail,
+        "peer": peer,
+        "bytes": nbytes,
+    }
+    return head.record("event", seq, **fields)
+
+
+def roster_record(
+    head: Head, seq: int, *, interval_ms: int, primary: str, backups: Sequence[str], queues: Sequence[str]
+) -> dict[str, Any]:
+    """A roster line as a dict: each of `backups` is expected to have a sample per interval for each of `queues` and for the
+    whole log.
+    """
+    return head.record("roster", seq, interval_ms=interval_ms, primary=primary, backups=list(backups), queues=list(queues))
+
+
+def line(record: dict[str, Any]) -> bytes:
+    """A record as a line. ValueError, TypeError when it cannot be one."""
+    return json.dumps(record, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+
+
+# ---- samples, by the thousand
+
+_BOOL: Final = ("false", "true")
+
+
+def _whole(value: int | None) -> str:
+    return "null" if value is None else f"{value:d}"
+
+
+def _real(value: float | None) -> str:
+    if value is None:
+        return "null"
+    if not isfinite(value):
+        raise ValueError("a measure must be finite")
+    return f"{value:.3f}"
+
+
+class SampleText:
+    """The text around the samples of one call: everything that they share, encoded once. ValueError, TypeError when one cannot be
+    a line.
+    """
+
+    __slots__ = ("_after_seq", "_before_seq", "_quoted")
+
+    def __init__(self, head: Head, *, interval_ms: int, primary: str) -> None:
+        self._before_seq, after = head.around_seq("sample")
+        self._after_seq = f'{after}"interval_ms":{interval_ms:d},"primary":{json.dumps(primary)},'
+        self._quoted: dict[str | None, str] = {None: "null"}
+
+    def line(self, seq: int, row: LagSample) -> str:
+        """One sample."""
+        return (
+            f"{self._before_seq}{seq}{self._after_seq}{self._backup(row)}{queue_text(row.queue, row.replicate)}{_indexes(row)}"
+            f"{_lag(row.lag_records, row.lag_bytes, row.lag_ms, row.stall_ms)}{self._condition(row)}"
+            f"{rate_text(row.records_per_s, row.bytes_per_s)}"
+        )
+
+    def queue_lines(
+        self, first_seq: int, whole: LagSample, queues: Sequence[str], waiting: Mapping[int, QueueLag], rates: Iterable[str]
+    ) -> list[str]:
+        """A backup's samples of these queues: like `whole`, but for the queue (`queue_text`), its rates (`rate_text`), and its
+        lag, which only those in `waiting` have, by position.
+        """
+        indexes, condition = _indexes(whole), self._condition(whole)
+        start, middle = self._before_seq, f"{self._after_seq}{self._backup(whole)}"
+        lags = [_lag(0, 0, 0.0, 0.0)] * len(queues)
+        ages: dict[tuple[float, float], str] = {}  # most are alike
+        for position, (records, nbytes, lag_ms, stall_ms) in waiting.items():
+            age = ages.get((lag_ms, stall_ms))
+            if age is None:
+                age = ages[lag_ms, stall_ms] = _ages(lag_ms, stall_ms)
+            lags[position] = f'"lag_records":{records:d},"lag_bytes":{nbytes:d},{age}'
+        return [
+            f"{start}{seq}{middle}{queue}{indexes}{lag}{condition}{rate}"
+            for seq, queue, lag, rate in zip(count(first_seq), queues, lags, rates, strict=False)
+        ]
+
+    def _backup(self, row: LagSample) -> str:
+        return f'"backup":{self._text(row.backup)},'
+
+    def _condition(self, row: LagSample) -> str:
+        return (
+            f'"state":{self._text(row.state)},"in_sync":{_BOOL[bool(row.in_sync)]},"connected":{_BOOL[bool(row.connected)]},'
+            f'"headroom_bytes":{_whole(row.headroom_bytes)},"role":{self._text(row.role)},"sync_ms":{_real(row.sync_ms)},'
+            f'"sync_max_ms":{_real(row.sync_max_ms)},"round_trip_ms":{_real(row.round_trip_ms)},'
+        )
+
+    def _text(self, value: str) -> str:
+        if value not in self._quoted:
+            self._quoted[value] = json.dumps(value)
+        return self._quoted[value]
+
+
+def queue_text(queue: str | None, replicate: str) -> str:
+    """The part of a sample that names its queue; to be kept for as long as the queue lives."""
+    return f'"queue":{json.dumps(queue)},"replicate":{json.dumps(replicate)},'
+
+
+def rate_text(records_per_s: float | None, bytes_per_s: float | None) -> str:
+    """The end of a sample: its rates."""
+    return f'"records_per_s":{_real(records_per_s)},"bytes_per_s":{_real(bytes_per_s)}}}\n'
+
+
+def rate_texts(records: Iterable[int], nbytes: Iterable[int], elapsed_s: float) -> list[str]:
+    """The same of many queues, from what each has had in that time."""
+    idle, per_s = rate_text(0.0, 0.0), 1 / elapsed_s
+    return [
+        f'"records_per_s":{n * per_s:.3f},"bytes_per_s":{size * per_s:.3f}}}\n' if n else idle
+        for n, size in zip(records, nbytes, strict=True)
+    ]
+
+
+def _indexes(row: LagSample) -> str:
+    return (
+        f'"commit_index":{row.commit_index:d},"sent_index":{_whole(row.sent_index)},"received_index":{_whole(row.received_index)},'
+        f'"acked_index":{_whole(row.acked_index)},"applied_index":{_whole(row.applied_index)},'
+    )
+
+
+def _lag(records: int, nbytes: int, lag_ms: float, stall_ms: float) -> str:
+    return f'"lag_records":{records:d},"lag_bytes":{nbytes:d},{_ages(lag_ms, stall_ms)}'
+
+
+def _ages(lag_ms: float, stall_ms: float) -> str:
+    return f'"lag_ms":{_real(lag_ms)},"stall_ms":{_real(stall_ms)},'

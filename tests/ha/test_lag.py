@@ -1,0 +1,154 @@
+"""What a primary says of its backups: exact where they are near, never too little where they are far, and not too often."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.core.nodes import CLUSTER
+from broker.service import Broker
+from broker.telemetry import TelemetryWriter
+from ha import lag
+from ha.lag import LagReporter
+from tests.ha.log_cluster import Machine
+
+WALL_S = 1_767_600_000.0
+Line = dict[str, Any]
+
+
+class Primary:
+    """A primary `a` with queues and two backups, and what its telemetry says."""
+
+    def __init__(self, folder: Path) -> None:
+        self.machine = Machine(folder / "stores")
+        (folder / "stores").mkdir()
+        clock = self.machine.clock
+        self.folder = folder / "lag"
+        self.broker = Broker(clock, broker_id="a", version="", clustered=True, default_level="all", on_fatal=pytest.fail)
+        self.ledger = self.broker.ledgers[CLUSTER]
+        self.log = self.machine.start("a", listener=self.ledger).log
+        self.broker.attach_log(CLUSTER, self.log)
+        for backup in "bc":
+            self.machine.start(backup)
+        self.machine.promote("a")
+        self.wall = lambda: WALL_S + clock.seconds()
+        self.telemetry = TelemetryWriter(self.folder, cluster="c", sender="a", clock=self.wall, submit=lambda work: work())
+
+    def report(self, **settings: int) -> None:
+        """Begin to sample."""
+        reporter = LagReporter(self.machine.clock, self.broker, self.log, "a", self.telemetry, self.wall, **settings)
+        reporter.start()
+
+    def create(self, *queues: str) -> None:
+        for name in queues:
+            _, change = self.broker.nodes.plan_queue(name, f"uuid of {name}", {"replicate": "all"})
+            self.ledger.change(change, lambda reason: None)
+        self.machine.run_until(lambda: set(queues) <= set(self.broker.nodes.queues))
+
+    def put(self, queue: str, *messages: bytes) -> tuple[float, float]:
+        """Each in a batch of its own. Between which times the first was; how long that is is the disk's affair."""
+        node = self.broker.nodes.queues[queue]
+        times = [self.machine.clock.seconds()]
+        for message in messages:
+            self.ledger.enqueue(node, [message], len(message), None, [])
+            self.machine.run_until(partial(self._has_applied_more_than, self.ledger.state.index))
+            times.append(self.machine.clock.seconds())
+        return times[0], times[1]
+
+    def _has_applied_more_than(self, index: int) -> bool:
+        return self.ledger.state.index > index
+
+    def samples(self, backup: str, queue: str | None) -> list[Line]:
+        """All that was said of them so far."""
+        self.telemetry.flush()
+        lines = [json.loads(line) for path in sorted(self.folder.glob("*")) for line in path.read_text().splitlines()]
+        return [line for line in lines if line["kind"] == "sample" and (line["backup"], line["queue"]) == (backup, queue)]
+
+
+@pytest.fixture
+def primary(tmp_path: Path) -> Iterator[Primary]:
+    made = Primary(tmp_path)
+    yield made
+    made.broker.close()
+    made.machine.close()
+
+
+def test_a_queue_lags_by_its_own_messages_and_since_the_first_of_them(primary: Primary) -> None:
+    """Breaks when one queue gets another's, or all of them the whole log's."""
+    primary.create("idle", "orders", "mail")
+    primary.report()
+    primary.machine.run_for(2.0)
+    primary.machine.disconnect("a", "c")
+    mailed = primary.put("mail", b"x" * 100)
+    primary.machine.run_for(1.0)
+    ordered = primary.put("orders", b"y" * 30, b"y" * 30)
+    primary.machine.run_for(3.0)
+    found = {queue: primary.samples("c", queue)[-1] for queue in (None, "idle", "mail", "orders")}
+    lags = {queue: (line["lag_records"], line["lag_bytes"]) for queue, line in found.items() if queue is not None}
+    assert lags == {"idle": (0, 0), "mail": (1, 100), "orders": (2, 60)}
+    assert found[None]["lag_records"] == 3
+    assert found["idle"]["lag_ms"] == found["idle"]["stall_ms"] == 0
+    assert found["mail"]["lag_ms"] == found[None]["lag_ms"]
+    later_ms = found["mail"]["lag_ms"] - found["orders"]["lag_ms"]
+    assert 1000 * (ordered[0] - mailed[1]) - 1 <= later_ms <= 1000 * (ordered[1] - mailed[0]) + 1
+    assert 1000 <= found["orders"]["stall_ms"] <= found["mail"]["stall_ms"]
+    level = primary.samples("b", "orders")[-1]
+    assert (level["lag_records"], level["lag_ms"], level["stall_ms"], level["connected"]) == (0, 0, 0, True)
+    assert sum(line["records_per_s"] for line in primary.samples("b", "orders") if line["records_per_s"]) == pytest.approx(
+        2, rel=0.1
+    )
+
+
+def test_of_a_backup_that_is_far_behind_no_queue_is_forgotten_or_said_to_lag_less_than_it_does(
+    primary: Primary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Breaks when a queue is left out as soon as its batches are too many to be looked into: it would look silent."""
+    monkeypatch.setattr(lag, "_FEW_BATCHES", 4)
+    primary.create("orders", "mail")
+    primary.put("mail", *[b"before"] * 5)
+    primary.report()
+    primary.machine.run_for(2.0)
+    primary.machine.disconnect("a", "c")
+    for _ in range(4):
+        primary.put("orders", *[b"y" * 30] * 10)
+        primary.machine.run_for(1.0)
+    primary.machine.run_for(1.0)
+    orders, mail, whole = (primary.samples("c", queue)[-1] for queue in ("orders", "mail", None))
+    assert whole["lag_records"] == 40
+    assert (orders["lag_records"], orders["lag_bytes"]) == (40, 1200)
+    assert mail["lag_records"] == 0
+    assert orders["lag_ms"] == whole["lag_ms"]
+
+
+def test_with_more_queues_than_it_may_write_of_it_samples_less_often_and_says_so(primary: Primary) -> None:
+    """Breaks when telemetry takes ever more of the processor, or when a reader waits for samples that were not meant to come."""
+    primary.create(*(f"q{number}" for number in range(5)))
+    primary.report(rows_per_s=4)
+    primary.machine.run_for(14.0)
+    for queue in ("q0", "q4", None):
+        samples = primary.samples("b", queue)
+        assert {line["interval_ms"] for line in samples} == {3000}, "12 rows, 4 a second"
+        assert len(samples) in (4, 5)
+
+
+def test_many_queues_are_told_in_slices_that_together_are_all_of_them(primary: Primary, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breaks when a slice is lost, said twice, or gets the lag of another one's queues."""
+    monkeypatch.setattr(lag, "SLICE", 2)
+    names = [f"q{number}" for number in range(5)]
+    primary.create(*names)
+    primary.report()
+    primary.machine.run_for(1.0)
+    primary.machine.disconnect("a", "c")
+    primary.put("q3", b"late")
+    primary.machine.run_for(2.0)
+    for name in names:
+        for backup in "bc":
+            samples = primary.samples(backup, name)
+            assert len({line["ts"] for line in samples}) == len(samples) >= 2
+            assert samples[-1]["ts"] == primary.samples(backup, None)[-1]["ts"], "they are of one moment"
+            assert samples[-1]["lag_records"] == (1 if (backup, name) == ("c", "q3") else 0)

@@ -1,0 +1,55 @@
+"""Snapshots on their way, as telemetry hears of them: a beginning and an end on both sides, whatever happens in between."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from broker.core.records import BatchBuilder
+from tests.ha.log_cluster import Broker, Machine
+
+
+def behind_a_checkpoint(folder: Path) -> tuple[Machine, Broker, Broker]:
+    """Three members, of which the third is down and needs a snapshot of several chunks: the machine, the primary, a backup."""
+    machine = Machine(folder, checkpoint_bytes=1024 * 1024)
+    a, b, _ = machine.cluster("a", "b", "c")
+    machine.kill("c")
+    for number in range(30):
+        machine.write(a, b"%02d" % number * 50_000)
+        builder = BatchBuilder()
+        builder.count(1, 1)
+        machine.run_until(lambda: a.log.may_propose)
+        a.log.propose(builder)
+    machine.run_until(lambda: a.log.journal.figures.checkpoint_index > 2 or not machine.turn())
+    return machine, a, b
+
+
+def test_both_sides_tell_when_it_began_how_long_it_is_and_when_it_was_through(tmp_path: Path) -> None:
+    machine, a, b = behind_a_checkpoint(tmp_path)
+    back = machine.start("c")
+    machine.run_until(lambda: machine.level(a, b, back))
+    checkpoint = a.log.journal.checkpoint
+    assert checkpoint is not None
+    for broker, peer in ((a, "c"), (back, "a")):
+        (begun, about), (ended, how) = broker.told("snapshot_begin", "snapshot_end")
+        assert (begun, ended) == ("snapshot_begin", "snapshot_end")
+        assert about == {"epoch": 1, "peer": peer, "index": checkpoint.index, "nbytes": checkpoint.nbytes}
+        assert how.pop("duration_ms") >= 0
+        assert how == {"peer": peer, "index": checkpoint.index, "nbytes": checkpoint.nbytes, "detail": None}
+    machine.close()
+
+
+def test_one_that_is_cut_short_is_told_with_the_reason_and_its_repetition_anew(tmp_path: Path) -> None:
+    """Breaks when a transfer that will never end looks as if it went on."""
+    machine, a, b = behind_a_checkpoint(tmp_path)
+    back = machine.start("c")
+    machine.run_until(lambda: bool(back.told("snapshot_begin")))
+    machine.disconnect("a", "c")
+    for broker in (a, back):
+        assert broker.told("snapshot_end")[-1][1]["detail"] == "cut short: the link was lost"
+    machine.connect("a", "c")
+    machine.run_until(lambda: machine.level(a, b, back))
+    for broker in (a, back):
+        kinds = [kind for kind, _ in broker.told("snapshot_begin", "snapshot_end")]
+        assert kinds == ["snapshot_begin", "snapshot_end"] * 2
+        assert broker.told("snapshot_end")[-1][1]["detail"] is None
+    machine.close()
