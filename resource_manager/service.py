@@ -38,6 +38,7 @@ from resource_manager.core.promotion import (
     WakeAt,
 )
 from resource_manager.net.probe import Line, Probe
+from resource_manager.probe_reporter import ProbeReporter
 from resource_manager.settings import ManagerSettings
 
 _DAEMONS_INTERVAL_S = 2.0
@@ -62,15 +63,23 @@ class ResourceManager(Service):
         self._timer: Any = None
         self._faults: dict[str, str] = {}
         self._end = ExitStack()
-        self._telemetry: TelemetryWriter | None = None
+        self._telemetry: ProbeReporter | None = None
 
     def startService(self) -> None:
         """Begin to connect to the brokers."""
         super().startService()
         settings = self._settings
         if settings.telemetry_dir is not None:
-            self._telemetry = TelemetryWriter(settings.telemetry_dir, cluster=settings.cluster_name, sender=settings.name)
-            self._end.callback(self._telemetry.close)
+            writer = TelemetryWriter(
+                settings.telemetry_dir,
+                cluster=settings.cluster_name or ",".join(self._probes),
+                sender=settings.name,
+                interval_ms=settings.telemetry_interval_ms,
+                max_bytes=settings.telemetry_max_size,
+            )
+            self._telemetry = ProbeReporter(self._reactor, writer, self._probes, self._detector)
+            self._telemetry.start()
+            self._end.callback(self._telemetry.stop)
         self._arbiter.watch(self._step)
         self._end.callback(self._arbiter.close)
         self.log.info("{name} watches {brokers}", name=settings.name, brokers=", ".join(self._probes))
@@ -104,6 +113,8 @@ class ResourceManager(Service):
             self._fault(name, f"its answer cannot be used: {error}")
             return
         self._detector.answered(name, view, self._reactor.seconds())
+        if self._telemetry is not None and not self._settings.cluster_name and item.get("clusterId"):
+            self._telemetry.writer.cluster = str(item["clusterId"])
         self._step()
 
     def on_lost(self, name: str, reason: str) -> None:
@@ -184,6 +195,7 @@ class ResourceManager(Service):
                 self.log.info("waiting: {reason}", reason=reason)
             case PrimarySeen(primary, epoch):
                 self.log.info("{broker}: is the primary of epoch {epoch}", broker=primary, epoch=epoch)
+                self._event("discovery", primary, epoch=epoch, to=primary)
                 self._arbiter.publish(Published(primary, epoch))
             case FailureDetected(primary, epoch, cause):
                 self.log.warn("{broker}: the primary of epoch {epoch} failed: {cause}", broker=primary, epoch=epoch, cause=cause)
@@ -201,4 +213,4 @@ class ResourceManager(Service):
 
     def _event(self, type: str, broker: str, **fields: Any) -> None:
         if self._telemetry is not None:
-            self._telemetry.event(type, broker=broker, **fields)
+            self._telemetry.writer.event(type, broker=broker, **fields)

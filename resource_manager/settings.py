@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from broker.core import urls
+from broker.core.limits import MIB
 from broker.core.urls import Url
-from broker.options import Option, SettingsError, folder, gather, one_of, seconds, text
+from broker.options import Option, SettingsError, folder, gather, number, one_of, seconds, size, text
 from resource_manager.arbiters import ARBITERS
 from resource_manager.core.promotion import PromotionSettings
 
@@ -60,10 +61,18 @@ OPTIONS = (
         "priority", _priorities, None, "ADDR=N,...", "Prefer this broker among those with equally new logs; the default is 0."
     ),
     Option("telemetry-dir", folder, None, "DIR", "Write what happens as telemetry files into this folder; without it none are."),
+    Option("telemetry-interval-ms", number(100, 3_600_000), 1000, "MS", "Write what the brokers answer this often, in ms."),
+    Option(
+        "telemetry-max-size",
+        size(MIB, 1024**4),
+        1024 * MIB,
+        "BYTES",
+        "Delete the oldest telemetry files of this daemon when all of them are larger.",
+    ),
     Option(
         "sasl-mechanism", one_of("ANONYMOUS", "PLAIN"), "", "MECH", "By default PLAIN where the URL names a user, else ANONYMOUS."
     ),
-    Option("cluster-name", text, "", "NAME", "The cluster's name in the telemetry; by default the names of its brokers."),
+    Option("cluster-name", text, "", "NAME", "The cluster's name in the telemetry; by default its id, once a broker says it."),
 )
 """Everything that the resource manager can be told."""
 
@@ -79,8 +88,11 @@ class ManagerSettings:
     probe_interval_s: float
     promotion: PromotionSettings
     telemetry_dir: Path | None
+    telemetry_interval_ms: int
+    telemetry_max_size: int
     mechanism: str
     cluster_name: str
+    """"" for the cluster's id."""
 
 
 def read(command_line: Mapping[str, str | None], environ: Mapping[str, str] | None = None) -> ManagerSettings:
@@ -108,8 +120,10 @@ def read(command_line: Mapping[str, str | None], environ: Mapping[str, str] | No
             start_grace_s=values["start_grace"], promote_timeout_s=values["promote_timeout"], priorities=priorities
         ),
         telemetry_dir=values["telemetry_dir"],
+        telemetry_interval_ms=values["telemetry_interval_ms"],
+        telemetry_max_size=values["telemetry_max_size"],
         mechanism=values["sasl_mechanism"],
-        cluster_name=values["cluster_name"] or ",".join(url.names),
+        cluster_name=values["cluster_name"],
     )
 
 

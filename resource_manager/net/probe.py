@@ -54,6 +54,27 @@ class Line:
     detection_s: float
 
 
+class Answers:
+    """How one broker has answered since one last looked. Times in seconds."""
+
+    __slots__ = ("answered", "asked", "longest_s", "total_s")
+
+    def __init__(self) -> None:
+        self.asked = self.answered = 0
+        self.total_s = self.longest_s = 0.0
+
+    def add(self, seconds: float) -> None:
+        """One more, after that time."""
+        self.answered += 1
+        self.total_s += seconds
+        self.longest_s = max(self.longest_s, seconds)
+
+    @property
+    def mean_s(self) -> float | None:
+        """None without an answer."""
+        return self.total_s / self.answered if self.answered else None
+
+
 class Probe:
     """Keeps the line to one broker. `jitter` gives numbers in [0, 1)."""
 
@@ -69,6 +90,7 @@ class Probe:
         self._timer: Any = None
         self._pause_s = _FIRST_PAUSE_S
         self._questions = 0
+        self._answers = Answers()
         self._stopped = False
 
     def start(self) -> None:
@@ -91,8 +113,17 @@ class Probe:
         if client is None or self._questions >= MAX_QUESTIONS:
             return
         self._questions += 1
+        self._answers.asked += 1
+        asked_s = self._reactor.seconds()
         question = client.request("QUERY", "ha", timeout_s=4 * self._line.detection_s)
-        question.addCallbacks(lambda body: self._answered(client, body), lambda failure: self._unanswered(client, failure))
+        question.addCallbacks(
+            lambda body: self._answered(client, body, asked_s), lambda failure: self._unanswered(client, failure)
+        )
+
+    def take_answers(self) -> Answers:
+        """How the broker has answered since the last call."""
+        found, self._answers = self._answers, Answers()
+        return found
 
     def promote(self, reason: str, timeout_s: float) -> Deferred[dict[str, Any]]:
         """Ask the broker to promote itself; the answer's body, or a ClientError. Call only while it is connected."""
@@ -124,6 +155,7 @@ class Probe:
             timeout_s=2 * line.detection_s,
             heartbeat_s=line.detection_s,
             container=f"{CONTAINER}{line.daemon}",
+            seconds=self._reactor.seconds,
         )
         self._connecting.addCallbacks(self._connected, self._refused)
 
@@ -141,8 +173,9 @@ class Probe:
         self.ask()
         self._timer = self._reactor.callLater(jittered(self._line.interval_s, self._jitter), self._ask_regularly)
 
-    def _answered(self, client: ManagementClient, body: dict[str, Any]) -> None:
+    def _answered(self, client: ManagementClient, body: dict[str, Any], asked_s: float) -> None:
         self._questions -= 1
+        self._answers.add(self._reactor.seconds() - asked_s)
         items = body.get("items") or [{}]
         if not self._stopped and client is self._client and isinstance(items[0], dict):
             self._listener.on_answer(self.name, items[0])

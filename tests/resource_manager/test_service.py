@@ -157,8 +157,34 @@ async def test_the_next_candidate_is_asked_when_the_first_refuses(peers: Any, ma
         ("promote_refused", refusing.name),
         ("promote_asked", willing.name),
         ("promote_won", willing.name),
+        ("discovery", willing.name),
     ]
     await watcher.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_every_probe_is_told_once_an_interval_that_of_a_broker_that_does_not_answer_too(
+    peers: Any, manage: Any, tmp_path: Path
+) -> None:
+    """And by the name that the brokers give their cluster. Breaks when a broker that is down is not spoken of."""
+    primary, frozen = peers(ha=ACTIVE | {"clusterId": "an-id"}), peers(ha=JOINING)
+    service = manage([primary, frozen], telemetry_dir=str(tmp_path), telemetry_interval_ms="100", name="rm-1")
+    await soon(0.3)
+    frozen.freeze()
+    await soon(1.0)
+    service.stopService()
+    lines = [line for path in tmp_path.glob("*.jsonl") for line in map(json.loads, path.read_text().splitlines())]
+    probes = [line for line in lines if line["kind"] == "probe"]
+    assert [probe["broker"] for probe in probes] == [primary.name, frozen.name] * (len(probes) // 2)
+    first, last = probes[-2:]
+    assert (first["cluster"], first["reach"], first["state"], first["detail"]) == ("an-id", "reachable", "active", None)
+    assert last["reach"] in ("silent", "absent"), "the connection's own heartbeat ends it soon"
+    assert (last["answered"], last["round_trip_ms"]) == (0, None)
+    assert last["detail"]
+    answered = [probe for probe in probes if probe["answered"]]
+    assert {probe["broker"] for probe in answered} == {primary.name, frozen.name}
+    assert all(0 < probe["round_trip_ms"] <= probe["round_trip_max_ms"] for probe in answered)
+    assert sum(probe["answered"] for probe in probes if probe["broker"] == primary.name) >= 2
 
 
 @pytest_twisted.ensureDeferred

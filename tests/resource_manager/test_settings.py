@@ -14,7 +14,7 @@ def test_the_brokers_are_enough() -> None:
     settings = read({"brokers": "amqp:guest/secret@a,b:5673"}, {})
     assert settings.brokers.names == ("a:5672", "b:5673")
     assert (settings.detection_s, settings.probe_interval_s, settings.promotion.start_grace_s) == (1.0, 0.25, 2.0)
-    assert (settings.arbiter, settings.cluster_name) == ("builtin", "a:5672,b:5673")
+    assert (settings.arbiter, settings.cluster_name) == ("builtin", "")
     assert settings.name
 
 

@@ -1,0 +1,68 @@
+"""What the resource manager's probes bring, once an interval, handed to telemetry: one line a broker.
+
+A probe is asked several times a second; a line has how often, how often it was answered, how long that took, and what the broker
+said last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from twisted.internet.interfaces import IDelayedCall
+from twisted.logger import Logger
+
+from broker.core.telemetry_lines import Probe as ProbeRow
+from broker.telemetry import TelemetryWriter, delay_to_next_sample_s
+from resource_manager.core.detector import Detector, Seen
+from resource_manager.net.probe import Answers, Probe
+
+_log = Logger(namespace="resource_manager")
+
+
+class ProbeReporter:
+    """Writes with `writer`, each of its intervals."""
+
+    def __init__(self, reactor: Any, writer: TelemetryWriter, probes: Mapping[str, Probe], detector: Detector) -> None:
+        self.writer = writer
+        self._reactor = reactor
+        self._probes = probes
+        self._detector = detector
+        self._call: IDelayedCall | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        delay_s = delay_to_next_sample_s(self.writer.wall(), self.writer.interval_ms)
+        self._call = self._reactor.callLater(delay_s, self._report)
+
+    def stop(self) -> None:
+        """End; what was taken is written."""
+        if self._call is not None and self._call.active():
+            self._call.cancel()
+        self.writer.close()
+
+    def _report(self) -> None:
+        self.start()
+        news = self.writer.news_of_loss()
+        if news:
+            _log.warn("{news}", news=news)
+        brokers = self._detector.sight(self._reactor.seconds()).brokers
+        epoch = max((seen.view.epoch for seen in brokers if seen.view is not None), default=0)
+        self.writer.probes(epoch=epoch, rows=[_row(seen, self._probes[seen.name].take_answers()) for seen in brokers])
+
+
+def _row(seen: Seen, answers: Answers) -> ProbeRow:
+    view, mean_s = seen.view, answers.mean_s
+    return ProbeRow(
+        broker=seen.name,
+        reach=seen.reach.name.lower(),
+        asked=answers.asked,
+        answered=answers.answered,
+        round_trip_ms=None if mean_s is None else mean_s * 1000,
+        round_trip_max_ms=None if mean_s is None else answers.longest_s * 1000,
+        state="" if view is None else view.status,
+        primary="" if view is None else view.primary,
+        broker_epoch=None if view is None else view.epoch,
+        last_index=None if view is None else view.last_index,
+        detail=seen.reason or None,
+    )
