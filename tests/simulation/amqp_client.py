@@ -1,0 +1,283 @@
+"""One AMQP connection of a simulated client: proton's C engine on a simulated socket.
+
+Life: `connectionMade` says Open, Begin and Attach in one flight; the owner is told when the broker's Open has come and the
+link may be used, of outcomes, messages and settlements one by one, and once when it is over: whether the broker had
+answered the Open at all, and whether it had closed in order. That is what a real client's failover goes by.
+
+A thin end of its own, not `broker.amqp.engine`: clients of other makes settle, browse and give credit in ways that the broker's
+engine never does.
+
+It keeps an account of its own of the credit that it has written to its socket, and tells its user of each message that came
+without (AMQP part 2.6.7): what the broker's end of the link says of credit is the broker's word.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from cproton_ffi import ffi, lib
+from twisted.internet.protocol import Protocol as TwistedProtocol
+from twisted.python.failure import Failure
+
+from broker.amqp.links import condition_text
+
+NULL = ffi.NULL
+ACCEPTED: int = lib.PN_ACCEPTED
+RELEASED: int = lib.PN_RELEASED
+MODIFIED: int = lib.PN_MODIFIED
+_SCRATCH_BYTES = 1 << 18
+_scratch = ffi.new("char[]", _SCRATCH_BYTES)
+_tag_number = ffi.new("uint32_t *")
+_tag = ffi.new("pn_delivery_tag_t *", {"size": 4, "start": ffi.cast("char *", _tag_number)})[0]
+
+
+class LinkUser(Protocol):
+    """Who uses the connection's one link."""
+
+    name: str
+    queue: str
+
+    def usable(self) -> None:
+        """The broker has attached the link."""
+
+    def credit(self) -> None:
+        """There is credit to send."""
+
+    def outcome(self, delivery: Any, outcome: int) -> None:
+        """The broker's word on a message that was sent."""
+
+    def message(self, delivery: Any, data: bytes) -> None:
+        """A message has come."""
+
+    def overdrawn(self, count: int) -> None:
+        """So many more messages have come than the broker has been given credit for."""
+
+    def settled(self, delivery: Any) -> None:
+        """The broker has settled a message that it had sent."""
+
+    def over(self, *, opened: bool, reason: str) -> None:
+        """The connection has ended. `reason`: what the broker said, "" when the TCP connection just ended."""
+
+
+class ClientConnection(TwistedProtocol):
+    """See the module. `credit` 0 makes a sending link, more a receiving one."""
+
+    def __init__(self, user: LinkUser, *, credit: int, browse: bool, idle_s: float, max_frame: int) -> None:
+        self.user = user
+        self._credit = credit
+        self._browse = browse
+        self._idle_s = idle_s
+        self._max_frame = max_frame
+        self.alive = False
+        self.opened = False
+        self._reason = ""
+        self._ticker: Any = None
+        self._tag = 0
+        self._came = self._granted = self._told = 0
+        """Messages that came; credit given in all; as much of that as has been written to the socket."""
+        self.link: Any = None
+        self.unsettled: dict[Any, None] = {}
+
+    # ---- Twisted
+
+    def connectionMade(self) -> None:
+        """Say everything at once, as pipelining clients do."""
+        self.alive = True
+        self._connection = lib.pn_connection()
+        self._transport = lib.pn_transport()
+        self._collector = lib.pn_collector()
+        lib.pn_connection_set_container(self._connection, self.user.name.encode())
+        lib.pn_connection_collect(self._connection, self._collector)
+        lib.pn_transport_set_max_frame(self._transport, self._max_frame)
+        lib.pn_transport_set_idle_timeout(self._transport, int(self._idle_s * 1000))
+        lib.pn_sasl_allowed_mechs(lib.pn_sasl(self._transport), b"ANONYMOUS")
+        lib.pn_transport_bind(self._transport, self._connection)
+        lib.pn_connection_open(self._connection)
+        self._session = lib.pn_session(self._connection)
+        lib.pn_session_open(self._session)
+        name = self.user.name.encode()
+        if self._credit:
+            link = lib.pn_receiver(self._session, name)
+            source = lib.pn_link_source(link)
+            lib.pn_terminus_set_address(source, self.user.queue.encode())
+            if self._browse:
+                lib.pn_terminus_set_distribution_mode(source, lib.PN_DIST_MODE_COPY)
+        else:
+            link = lib.pn_sender(self._session, name)
+            lib.pn_terminus_set_address(lib.pn_link_target(link), self.user.queue.encode())
+        self.link = link
+        lib.pn_link_open(link)
+        if self._credit:
+            self.grant(self._credit)
+        self._tick()
+        self.flush()
+
+    def dataReceived(self, data: bytes) -> None:
+        """Bytes from the broker."""
+        position, size = 0, len(data)
+        base = ffi.from_buffer(data)
+        while self.alive and position < size:
+            room = lib.pn_transport_capacity(self._transport)
+            if room <= 0:
+                break
+            taken = lib.pn_transport_push(self._transport, base + position, min(room, size - position))
+            if taken <= 0:
+                break
+            position += taken
+            self._drain()
+        self.flush()
+
+    def connectionLost(self, reason: Failure = TwistedProtocol.connectionLost.__defaults__[0]) -> None:  # type: ignore[index]
+        """TCP has ended."""
+        self.release()
+        if self._ticker is not None and self._ticker.active():
+            self._ticker.cancel()
+        self.user.over(opened=self.opened, reason=self._reason)
+
+    def drop(self) -> None:
+        """End it without a word."""
+        if self.transport is not None:
+            self.transport.abortConnection()  # type: ignore[attr-defined]
+
+    def close(self) -> None:
+        """End it in order."""
+        if self.alive:
+            lib.pn_connection_close(self._connection)
+            self.flush()
+
+    # ---- what the user does
+
+    @property
+    def credit_left(self) -> int:
+        """How many messages the broker takes."""
+        return int(lib.pn_link_credit(self.link)) if self.alive and self.link is not None else 0
+
+    def send(self, body: bytes) -> Any:
+        """Send a message with this body; returns its delivery."""
+        size = len(body)
+        head = b"\x00\x53\x75\xa0" + bytes((size,)) if size < 256 else b"\x00\x53\x75\xb0" + size.to_bytes(4, "big")
+        data = head + body
+        self._tag += 1
+        _tag_number[0] = self._tag
+        delivery = lib.pn_delivery(self.link, _tag)
+        lib.pn_link_send(self.link, ffi.from_buffer(data), len(data))
+        lib.pn_link_advance(self.link)
+        self.unsettled[delivery] = None
+        return delivery
+
+    def dispose(self, delivery: Any, outcome: int, *, settle: bool, failed: bool = False) -> None:
+        """Give a received message its outcome."""
+        if self.alive:
+            if failed:
+                lib.pn_disposition_set_failed(lib.pn_delivery_local(delivery), True)
+            lib.pn_delivery_update(delivery, outcome)
+            if settle:
+                self.unsettled.pop(delivery, None)
+                lib.pn_delivery_settle(delivery)
+
+    def grant(self, count: int) -> None:
+        """Give more credit."""
+        if self.alive and self.link is not None:
+            lib.pn_link_flow(self.link, count)
+            self._granted += count
+
+    def flush(self) -> None:
+        """Write what the engine has."""
+        while self.alive:
+            waiting = lib.pn_transport_pending(self._transport)
+            if waiting < 0:
+                assert self.transport is not None
+                self.transport.loseConnection()
+                return
+            if waiting == 0:
+                self._told = self._granted
+                return
+            count = lib.pn_transport_peek(self._transport, _scratch, min(waiting, _SCRATCH_BYTES))
+            data = ffi.buffer(_scratch, count)[:]
+            lib.pn_transport_pop(self._transport, count)
+            assert self.transport is not None
+            self.transport.write(data)
+
+    # ---- the engine
+
+    def _tick(self) -> None:
+        if self.alive:
+            reactor = self.user.reactor  # type: ignore[attr-defined]
+            lib.pn_transport_tick(self._transport, int(reactor.seconds() * 1000))
+            self._drain()
+            self.flush()
+            self._ticker = reactor.callLater(self._idle_s / 4, self._tick)
+
+    def _drain(self) -> None:
+        while self.alive and (event := lib.pn_collector_peek(self._collector)) != NULL:
+            self._handle(lib.pn_event_type(event), event)
+            if self.alive:
+                lib.pn_collector_pop(self._collector)
+
+    def _handle(self, kind: int, event: Any) -> None:
+        if kind == lib.PN_DELIVERY:
+            self._delivery(lib.pn_event_delivery(event))
+        elif kind == lib.PN_LINK_FLOW:
+            if not self._credit and self.link is not None:
+                self.user.credit()
+        elif kind == lib.PN_CONNECTION_REMOTE_OPEN:
+            self.opened = True
+        elif kind == lib.PN_LINK_REMOTE_OPEN:
+            link = lib.pn_event_link(event)
+            terminus = lib.pn_link_remote_source(link) if self._credit else lib.pn_link_remote_target(link)
+            if lib.pn_terminus_get_type(terminus) != lib.PN_UNSPECIFIED:
+                self.user.usable()
+        elif kind in (lib.PN_LINK_REMOTE_CLOSE, lib.PN_LINK_REMOTE_DETACH):
+            self._end(lib.pn_link_remote_condition(lib.pn_event_link(event)), "the broker detached the link")
+        elif kind == lib.PN_SESSION_REMOTE_CLOSE:
+            self._end(lib.pn_session_remote_condition(lib.pn_event_session(event)), "the broker ended the session")
+        elif kind == lib.PN_CONNECTION_REMOTE_CLOSE:
+            self._end(lib.pn_connection_remote_condition(self._connection), "the broker closed")
+        elif kind == lib.PN_TRANSPORT_ERROR:
+            self._reason = self._reason or condition_text(lib.pn_transport_condition(self._transport))
+            self.drop()
+
+    def _end(self, condition: Any, otherwise: str) -> None:
+        self._reason = self._reason or condition_text(condition) or otherwise
+        lib.pn_connection_close(self._connection)
+
+    def _delivery(self, delivery: Any) -> None:
+        if not self._credit:
+            if delivery in self.unsettled:
+                outcome, settled = lib.pn_delivery_remote_state(delivery), lib.pn_delivery_settled(delivery)
+                if outcome or settled:
+                    del self.unsettled[delivery]
+                    lib.pn_delivery_settle(delivery)
+                    self.user.outcome(delivery, outcome)
+            return
+        link = self.link
+        if lib.pn_link_current(link) == delivery:
+            if lib.pn_delivery_partial(delivery):
+                return
+            size = lib.pn_delivery_pending(delivery)
+            assert size <= _SCRATCH_BYTES, f"a message of {size} bytes"
+            lib.pn_link_recv(link, _scratch, size)
+            data = ffi.unpack(_scratch, size)
+            lib.pn_link_advance(link)
+            self.unsettled[delivery] = None
+            self._came += 1
+            if self._came > self._told:
+                self.user.overdrawn(self._came - self._told)
+            self.user.message(delivery, data)
+        elif delivery in self.unsettled and lib.pn_delivery_settled(delivery):
+            del self.unsettled[delivery]
+            lib.pn_delivery_settle(delivery)
+            self.user.settled(delivery)
+
+    def release(self) -> None:
+        """Give the engine's memory back."""
+        if not self.alive:
+            return
+        self.alive = False
+        self.unsettled.clear()
+        lib.pn_transport_unbind(self._transport)
+        lib.pn_collector_release(self._collector)
+        lib.pn_connection_release(self._connection)
+        lib.pn_decref(self._connection)
+        lib.pn_decref(self._transport)
+        lib.pn_collector_free(self._collector)

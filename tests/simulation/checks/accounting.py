@@ -1,0 +1,59 @@
+"""Total-queue accounting: what went in against what came out, message by message, when the queues are empty at the end.
+
+The terms are those of Jepsen's total-queue checker. With multisets of attempts (enqueues that were begun), enqueues (those that
+were acknowledged) and dequeues: what was dequeued but never attempted is **unexpected**; what was attempted, but dequeued more
+often than that, is **duplicated**; what was acknowledged and never dequeued is **lost**; what was dequeued though nobody knew
+whether its enqueue had worked is **recovered**. Only the first three are faults.
+
+A dequeue here is a consumer's accept that the broker has confirmed, or, when the confirmation never came, one that was sent: the
+broker may have got it. Several of those for one message are one dequeue, because a consumer that hears nothing may well get it
+again. Queues that were deleted or may drop messages by their own policy owe nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from tests.simulation.history import History, Key, Outcome
+
+
+@dataclass
+class Totals:
+    """What the accounting comes to."""
+
+    attempts: int = 0
+    acknowledged: int = 0
+    dequeued: int = 0
+    lost: list[Key] = field(default_factory=list)
+    duplicated: list[Key] = field(default_factory=list)
+    recovered: list[Key] = field(default_factory=list)
+    unexpected: list[str] = field(default_factory=list)
+
+    def faults(self) -> list[str]:
+        """What is wrong, in sentences."""
+        return [
+            *(f"lost: {key} was accepted, and no consumer ever took it" for key in self.lost),
+            *(f"duplicated: {key} was taken off its queue more often than it was sent" for key in self.duplicated),
+            *(f"unexpected: {text}" for text in self.unexpected),
+        ]
+
+
+def account(history: History) -> Totals:
+    """Count everything that clients have seen. The queues must have been emptied by then."""
+    totals = Totals(unexpected=list(history.unexpected))
+    attempts: Counter[Key] = Counter()
+    enqueues: Counter[Key] = Counter()
+    dequeues: Counter[Key] = Counter()
+    excused = history.deleted | history.lossy
+    for key, note in history.notes.items():
+        attempts[key] += note.outcome is not Outcome.REFUSED
+        enqueues[key] += note.outcome is Outcome.ACCEPTED
+        dequeues[key] += max(note.settled, min(note.taken, 1))
+    unexpected = [key for key in dequeues - attempts if not attempts[key]]
+    totals.unexpected += [f"{key} was refused, and taken off its queue nevertheless" for key in unexpected]
+    totals.duplicated = [key for key in dequeues - attempts if attempts[key]]
+    totals.lost = [key for key in enqueues - dequeues if key.queue not in excused]
+    totals.recovered = list((dequeues & attempts) - enqueues)
+    totals.attempts, totals.acknowledged, totals.dequeued = attempts.total(), enqueues.total(), dequeues.total()
+    return totals

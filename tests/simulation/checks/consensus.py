@@ -1,0 +1,326 @@
+"""Raft's promises, watched at every member as it carries out its effects.
+
+For each member there is a shadow of what its disk must hold: which entry stands where, how far it is synced, what it has voted
+and what it has told others to be safe. A shadow outlives its process; when the member comes back, what its store says is held
+against it. From all shadows together follow the promises between members.
+
+What is checked (Ongaro and Ousterhout, Figure 3, and what it rests on): one vote an epoch, saved before it is given, and for no
+log older than the voter's; one primary an epoch, one that was asked for, whose log holds all that is committed, and who serves
+only when a batch of its own epoch is committed; the same index and epoch is the same batch after the same batch; a primary
+commits what a majority of its voters has on disk, of its own epoch; nobody else commits more; what is committed is not truncated;
+what was acknowledged is there after a restart; one change of the members at a time, and by one member.
+
+Invariant: a shadow never claims more than the member's own effects did, so that whoever trusts it trusts no less than Raft does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ha.core.membership import Membership
+from ha.core.messages import Position
+
+
+class Stored(Protocol):
+    """What a store has come back with (ha.core.log.Log)."""
+
+    base_index: int
+    last_index: int
+    last_epoch: int
+
+    @property
+    def members(self) -> Membership:
+        """Those in force."""
+
+    @property
+    def members_index(self) -> int:
+        """Since when."""
+
+    def epoch_at(self, index: int) -> int | None:
+        """The epoch of this entry."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEntry:
+    """A batch that goes to a journal."""
+
+    index: int
+    epoch: int
+    data: bytes
+    members: Membership | None = None
+
+
+@dataclass(slots=True)
+class Shadow:
+    """What one member's disk must hold, and what it is doing."""
+
+    epochs: dict[int, int] = field(default_factory=lambda: {0: 0})
+    base: int = 0
+    last: int = 0
+    durable: int = 0
+    commit: int = 0
+    promised: Position = field(default_factory=lambda: Position(0, 0))
+    saved: tuple[int, str | None] = (0, None)
+    votes: dict[int, str] = field(default_factory=dict)
+    asked_for: dict[str, Position] = field(default_factory=dict)
+    asked: int = 0
+    let_go: bool = False
+    reign: int = 0
+    decayed: bool = False
+    members: tuple[int, Membership | None] = (0, None)
+
+    @property
+    def end(self) -> Position:
+        """The end of the log, synced or not."""
+        return Position(self.epochs.get(self.last, 0), self.last)
+
+    def holds(self, index: int, epoch: int) -> bool:
+        """Whether this log has that entry, be it in its snapshot."""
+        return index <= self.base or self.epochs.get(index) == epoch
+
+
+class Consensus:
+    """See the module. What is wrong is added to `faults`, in sentences."""
+
+    def __init__(self, faults: list[str]) -> None:
+        self.faults = faults
+        self.shadows: dict[str, Shadow] = {}
+        self.primaries: dict[int, str] = {}
+        self._elected: dict[int, Shadow] = {}
+        self.commit = 0
+        self.committed: dict[int, int] = {0: 0}
+        self._batches: dict[tuple[int, int], tuple[bytes, int | None]] = {}
+        self._holders: dict[tuple[int, int], set[str]] = {}
+
+    def of(self, me: str) -> Shadow:
+        """The shadow of this member."""
+        found = self.shadows.get(me)
+        if found is None:
+            found = self.shadows[me] = Shadow()
+        return found
+
+    # ---- life of a store
+
+    def wiped(self, me: str) -> None:
+        """The member's disk is replaced by an empty one."""
+        self.shadows[me] = Shadow(decayed=True)
+
+    def decayed(self, me: str) -> None:
+        """Something on the member's disk was altered or lost at rest: what it promised may be gone."""
+        self.of(me).decayed = True
+
+    def started(
+        self, me: str, log: Stored, epoch: int, voted_for: str | None, *, blank: bool = False, floor: Position | None = None
+    ) -> None:
+        """A process has read its store."""
+        was = self.of(me)
+        end = Position(log.last_epoch, log.last_index)
+        if not was.decayed:
+            known = max(end, floor or end)
+            promised = was.promised
+            if not blank and (known < promised or (floor is None and log.epoch_at(promised.index) not in (promised.epoch, None))):
+                self.faults.append(f"durability: {me} had acknowledged ({promised}), and its store came back with ({known})")
+            if epoch < was.saved[0] or (epoch == was.saved[0] and was.saved[1] not in (None, voted_for)):
+                self.faults.append(
+                    f"durability: {me} had saved epoch {was.saved[0]} and vote {was.saved[1]}, and came back with epoch {epoch} "
+                    f"and vote {voted_for}"
+                )
+        now = self.shadows[me] = Shadow(base=log.base_index, last=log.last_index, durable=log.last_index, commit=log.base_index)
+        for index in range(log.base_index, log.last_index + 1):
+            now.epochs[index] = log.epoch_at(index) or 0
+            self._holders.setdefault((index, now.epochs[index]), set()).add(me)
+        now.votes = was.votes
+        now.saved = (epoch, voted_for)
+        now.promised = min(was.promised, end)
+        now.members = (log.members_index, log.members)
+
+    # ---- votes
+
+    def saved(self, me: str, epoch: int, voted_for: str | None) -> None:
+        """Epoch and vote are on disk."""
+        shadow = self.of(me)
+        if epoch < shadow.saved[0]:
+            self.faults.append(f"epochs: {me} went from epoch {shadow.saved[0]} back to epoch {epoch}")
+        if voted_for == me and shadow.saved != (epoch, me) and not shadow.asked and not shadow.let_go:
+            self.faults.append(f"asked for: {me} stands for election in epoch {epoch}, and nobody had asked it to")
+        if epoch == shadow.saved[0] and voted_for is None and shadow.saved[1] is not None:
+            self.faults.append(f"votes: {me} forgets that it has voted for {shadow.saved[1]} in epoch {epoch}")
+        shadow.saved = (epoch, voted_for)
+        if voted_for is not None:
+            self._vote(me, shadow, epoch, voted_for)
+        if voted_for == me:
+            shadow.let_go = False
+
+    def vote_wanted(self, me: str, candidate: str, end: Position) -> None:
+        """A candidate whose log ends there asks for this member's vote."""
+        self.of(me).asked_for[candidate] = end
+
+    def granted(self, me: str, epoch: int, candidate: str) -> None:
+        """The member tells a candidate that it has its vote."""
+        shadow = self.of(me)
+        if shadow.saved != (epoch, candidate):
+            self.faults.append(f"votes: {me} gives {candidate} its vote of epoch {epoch}, and has saved {shadow.saved}")
+        theirs = shadow.asked_for.get(candidate)
+        if theirs is not None and theirs < shadow.end:
+            self.faults.append(
+                f"votes: {me}, whose log ends at ({shadow.end}), votes for {candidate}, whose log ends at ({theirs})"
+            )
+        self._vote(me, shadow, epoch, candidate)
+
+    def _vote(self, me: str, shadow: Shadow, epoch: int, candidate: str) -> None:
+        before = shadow.votes.setdefault(epoch, candidate)
+        if before != candidate:
+            self.faults.append(f"votes: {me} votes for {candidate} in epoch {epoch}, in which it has voted for {before}")
+
+    # ---- promotions
+
+    def asked(self, me: str) -> None:
+        """Somebody asks the member to become primary."""
+        self.of(me).asked += 1
+
+    def answered(self, me: str) -> None:
+        """A promotion has come to its end."""
+        self.of(me).asked -= 1
+
+    def let_go(self, me: str) -> None:
+        """The primary has named this member as its successor."""
+        self.of(me).let_go = True
+
+    def announces(self, me: str, epoch: int, *, primary: bool, active: bool) -> None:
+        """The member's role changes."""
+        self.of(me).reign = epoch if primary else 0
+        if primary:
+            self._reigns(me, epoch)
+        if active:
+            self._serves(me, epoch)
+
+    def _reigns(self, me: str, epoch: int) -> None:
+        first = self.primaries.get(epoch)
+        if first is None:
+            shadow = self.of(me)
+            self.primaries[epoch] = me
+            self._elected[epoch] = Shadow(epochs=dict(shadow.epochs), base=shadow.base)
+            # Votes may reach a candidate when a later primary has committed already: it will not commit anything.
+            if epoch == max(self.primaries) and not shadow.holds(self.commit, self.committed[self.commit]):
+                self.faults.append(
+                    f"completeness: {me} is primary of epoch {epoch}, and its log lacks batch {self.commit} of epoch "
+                    f"{self.committed[self.commit]}, which is committed"
+                )
+        elif first != me:
+            self.faults.append(f"one primary: epoch {epoch} has two, {first} and {me}")
+
+    def _serves(self, me: str, epoch: int) -> None:
+        shadow = self.of(me)
+        if shadow.epochs.get(shadow.commit) != epoch:
+            self.faults.append(f"reign: {me} is active in epoch {epoch} before a batch of that epoch is committed")
+
+    # ---- the log
+
+    def stored(self, me: str, entries: list[StoredEntry]) -> None:
+        """Batches go to the journal."""
+        shadow = self.of(me)
+        for entry in entries:
+            index, epoch = entry.index, entry.epoch
+            if index != shadow.last + 1:
+                self.faults.append(f"log: {me} stores batch {index} after batch {shadow.last}")
+            before = shadow.epochs.get(index - 1)
+            known = self._batches.setdefault((index, epoch), (entry.data, before))
+            if known[0] != entry.data:
+                self.faults.append(f"log matching: {me} holds another batch {index} of epoch {epoch} than others do")
+            elif before is not None and known[1] not in (before, None):
+                self.faults.append(
+                    f"log matching: batch {index} of epoch {epoch} follows epoch {before} at {me}, and epoch {known[1]} elsewhere"
+                )
+            shadow.epochs[index] = epoch
+            shadow.last = index
+            if entry.members is not None:
+                if shadow.reign:
+                    self._judge_change(me, shadow, index, entry.members)
+                shadow.members = (index, entry.members)
+
+    def _judge_change(self, me: str, shadow: Shadow, index: int, members: Membership) -> None:
+        before, old = shadow.members
+        if old is None or members.named("") == old.named(""):
+            return
+        if before > shadow.commit:
+            self.faults.append(
+                f"members: {me} changes the members in batch {index}, and the change in batch {before} is not committed"
+            )
+        moved = {address for address in {*old.addresses, *members.addresses} if old.role(address) != members.role(address)}
+        if len(moved) > 1:
+            self.faults.append(f"members: batch {index} changes {', '.join(sorted(moved))} in one step")
+
+    def synced(self, me: str, index: int, epoch: int) -> None:
+        """The journal says that all up to this entry is on disk."""
+        shadow = self.of(me)
+        if shadow.epochs.get(index) == epoch:
+            for each in range(shadow.durable + 1, index + 1):
+                self._holders.setdefault((each, shadow.epochs.get(each, 0)), set()).add(me)
+            shadow.durable = max(shadow.durable, index)
+
+    def truncated(self, me: str, from_index: int) -> None:
+        """The tail from there on is taken off."""
+        shadow = self.of(me)
+        for index in range(from_index, shadow.last + 1):
+            epoch = shadow.epochs.pop(index, None)
+            if epoch is not None and self.committed.get(index) == epoch:
+                self.faults.append(
+                    f"committed changed: {me} takes batch {index} of epoch {epoch} off its log, which is committed"
+                )
+        shadow.last = from_index - 1
+        shadow.durable = min(shadow.durable, shadow.last)
+        if shadow.promised.index >= from_index:
+            shadow.promised = shadow.end
+
+    def installed(self, me: str, index: int, epoch: int) -> None:
+        """A snapshot takes the place of the log."""
+        shadow = self.of(me)
+        if self.committed.get(index) != epoch:
+            self.faults.append(f"commit: {me} installs a snapshot of batch {index} of epoch {epoch}, which nobody has committed")
+        shadow.epochs = {index: epoch}
+        shadow.base = shadow.last = shadow.durable = shadow.commit = index
+        shadow.promised = Position(epoch, index)
+
+    def acknowledged(self, me: str, index: int) -> None:
+        """The member tells its primary that it holds everything up to there on disk."""
+        shadow = self.of(me)
+        if index > shadow.durable:
+            self.faults.append(f"durability: {me} acknowledges batch {index}, and its journal has synced {shadow.durable}")
+        position = Position(shadow.epochs.get(index, 0), index)
+        shadow.promised = max(shadow.promised, position)
+
+    # ---- commits
+
+    def commits(self, me: str, index: int, *, members: Membership) -> None:
+        """The member says that all up to there is committed; `members` are those in force at it."""
+        shadow = self.of(me)
+        shadow.commit = max(shadow.commit, index)
+        if not shadow.reign:
+            if index > self.commit:
+                self.faults.append(
+                    f"commit: {me} takes batch {index} as committed, and no primary has committed more than {self.commit}"
+                )
+            return
+        epoch = shadow.epochs.get(index, 0)
+        if epoch != shadow.reign:
+            self.faults.append(f"commit: {me} commits batch {index} of epoch {epoch} by counting, in epoch {shadow.reign}")
+        holders = self._holders.get((index, epoch), set())
+        held = sorted(voter for voter in members.voters if voter in holders or index <= self.of(voter).base)
+        voters = len(members.voters)
+        if 2 * len(held) <= voters:
+            self.faults.append(
+                f"commit: {me} commits batch {index} of epoch {epoch}, which {len(held)} of {voters} voters have on disk"
+            )
+        if me in held:
+            shadow.promised = max(shadow.promised, Position(epoch, index))
+        later = max(self.primaries)
+        if later > shadow.reign and not self._elected[later].holds(index, epoch):
+            # What a majority had on disk before it voted for a later primary was in that one's log then.
+            self.faults.append(
+                f"completeness: {self.primaries[later]} became primary of epoch {later} without batch {index} of epoch "
+                f"{epoch}, which {me} commits"
+            )
+        for each in range(self.commit + 1, index + 1):
+            self.committed[each] = shadow.epochs.get(each, 0)
+        self.commit = max(self.commit, index)

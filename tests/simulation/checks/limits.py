@@ -1,0 +1,52 @@
+"""Whether a broker stays within its bounds: credit, connections, what waits for clients, what messages cost in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from broker.amqp.links import Receiver, Sender
+from broker.consumers import Subscription
+from broker.core import limits
+from broker.core.fifo import SPARSE_RATIO
+from broker.core.nodes import QueueNode
+from broker.producers import Producer
+from broker.service import Broker
+
+
+def broken_limits(broker: Broker) -> Iterator[str]:
+    """The bounds that this broker does not keep at the moment, in sentences."""
+    allowed = broker.max_connections + limits.SPARE_CONNECTIONS
+    if len(broker.connections) > allowed:
+        yield f"{len(broker.connections)} connections, where {allowed} are allowed"
+    for connection in broker.connections.values():
+        for link in connection.engine.links:
+            context = link.context
+            if isinstance(context, Producer) and isinstance(link, Receiver):
+                credit = link.credit + len(link.inbox) + context._held
+                if credit > limits.CREDIT_WINDOW:
+                    yield f"a producer with credit for {credit} messages, where {limits.CREDIT_WINDOW} are allowed"
+            elif isinstance(context, Subscription) and isinstance(link, Sender):
+                yield from _of_subscription(link, broker.max_message_bytes)
+    for node in broker.nodes.queues.values():
+        yield from _of_queue(node)
+
+
+def _of_subscription(link: Sender, max_message_bytes: int) -> Iterator[str]:
+    if len(link.unsettled) > limits.MAX_UNSETTLED_PER_LINK:
+        yield f"a consumer with {len(link.unsettled)} messages unsettled, where {limits.MAX_UNSETTLED_PER_LINK} are allowed"
+    allowed = limits.MAX_OUTPUT_BYTES + limits.MAX_TURN_BYTES + max_message_bytes
+    if link.buffered_bytes > allowed:
+        yield f"{link.buffered_bytes} bytes waiting for a consumer, where {allowed} are allowed"
+
+
+def _of_queue(node: QueueNode) -> Iterator[str]:
+    if node.messages is None:
+        return
+    fifo = node.messages.fifo
+    allowed = SPARSE_RATIO * fifo.live_bytes + fifo.sparse_limit
+    if fifo.held_bytes > allowed:
+        yield f"queue {node.name!r} holding {fifo.held_bytes} bytes for {fifo.live_bytes} alive, where {allowed} are allowed"
+    if node.max_count and fifo.depth > node.max_count:
+        yield f"queue {node.name!r} with {fifo.depth} messages, where {node.max_count} are allowed"
+    if node.max_bytes and fifo.live_bytes > node.max_bytes:
+        yield f"queue {node.name!r} with {fifo.live_bytes} bytes, where {node.max_bytes} are allowed"

@@ -1,0 +1,268 @@
+"""What the committed log says, worked out a second time and as simply as can be: the reference that brokers are held to.
+
+Its life: each batch is entered once, when the first broker applies it; whoever applies that index later must apply the same
+bytes. From the batches follow the queues, what is alive on each, and a digest of all of it at every index, so that any broker's
+state can be compared at any index that it comes to.
+
+Invariants: a message is on a queue because a client sent it there, once, and after those that the same link sent before it; it
+leaves because a consumer took it, or with its queue. (Of queues that the history does not know only the state is followed.)
+Digests are sums of hashes, so that each change costs one addition.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from broker.core.records import Batch, Kind
+from broker.core.state import State
+from tests.simulation.history import History, Key, Outcome, read
+
+_MASK = (1 << 64) - 1
+
+
+class Queue:
+    """The messages of one queue number: by sequence, each as bytes and delivery count."""
+
+    __slots__ = ("gone", "keys", "live", "name", "next_seq", "number", "watched")
+
+    def __init__(self, name: str, number: int, *, watched: bool) -> None:
+        self.name = name
+        self.number = number
+        self.watched = watched
+        self.next_seq = 1
+        self.live: dict[int, tuple[bytes, int]] = {}
+        self.keys: dict[int, Key] = {}
+        self.gone: dict[int, int] = {}
+        """Sequence -> the index that took it off for good."""
+
+
+class Reference:
+    """See the module. What is wrong is added to `faults`, in sentences."""
+
+    def __init__(self, history: History, faults: list[str]) -> None:
+        self.history = history
+        self.faults = faults
+        self.index = 0
+        self.epoch = 0
+        self.batches: dict[int, bytes] = {}
+        self.epochs: dict[int, int] = {0: 0}
+        self.queues: dict[int, Queue] = {}
+        self.digests: dict[int, int] = {0: 0}
+        self.sizes: dict[int, tuple[int, int]] = {0: (0, 0)}
+        self.enqueued: dict[Key, int] = {}
+        self.dequeued: dict[Key, int] = {}
+        self._numbers: dict[str, Queue] = {}
+        self._definitions: dict[str, tuple[Any, ...]] = {}
+        self._names: set[tuple[str, str]] = set()
+        self._bindings: dict[tuple[str, str, str], str] = {}
+        self._last_sent: dict[tuple[str, int, str], int] = {}
+        self._next_number = 1
+        self._digest = 0
+        self._depth = 0
+        self._sequences = 0
+
+    # ---- what brokers apply
+
+    def applied(self, who: str, batch: Batch) -> None:
+        """A broker applies this batch: the next one, or the same as others have applied."""
+        index = batch.header.index
+        known = self.batches.get(index)
+        if known is not None:
+            if known != batch.data:
+                self.faults.append(
+                    f"committed changed: {who} applies batch {index} of epoch {batch.header.epoch} with other content than the "
+                    f"one of epoch {self.epochs[index]} that was committed"
+                )
+            return
+        if index != self.index + 1:
+            self.faults.append(f"committed changed: {who} applies batch {index}, and the newest that anybody has is {self.index}")
+            return
+        self._enter(batch)
+
+    def _enter(self, batch: Batch) -> None:
+        header = batch.header
+        if header.epoch < self.epoch:
+            self.faults.append(f"committed changed: batch {header.index} is of epoch {header.epoch}, after epoch {self.epoch}")
+        self.index, self.epoch = header.index, max(header.epoch, self.epoch)
+        self.batches[header.index] = batch.data
+        self.epochs[header.index] = header.epoch
+        for run in batch.runs:
+            match run.kind:
+                case Kind.DEFINE:
+                    self._define(batch.json(run))
+                case Kind.ENQUEUE:
+                    queue = self.queues.get(run.queue)
+                    if queue is not None:
+                        data, offsets = batch.data, run.offsets
+                        for position in range(run.count):
+                            one = data[offsets[position] : offsets[position + 1]]
+                            self._enqueue(queue, run.first_seq + position, one)
+                case Kind.DEQUEUE:
+                    queue = self.queues.get(run.queue)
+                    if queue is not None:
+                        for sequence in range(run.first_seq, run.first_seq + run.count):
+                            self._dequeue(queue, sequence, header.index)
+                case Kind.COUNT:
+                    queue = self.queues.get(run.queue)
+                    if queue is not None:
+                        for sequence in range(run.first_seq, run.first_seq + run.count):
+                            self._count(queue, sequence, run.flags)
+                case _:
+                    pass
+        self.digests[header.index] = self._digest
+        self.sizes[header.index] = (self._depth, self._sequences)
+
+    def _enqueue(self, queue: Queue, sequence: int, data: bytes) -> None:
+        if sequence < queue.next_seq:
+            self.faults.append(f"order: batch {self.index} gives sequence {sequence} of {queue.name} again")
+        if queue.watched:
+            self._judge_arrival(queue, sequence, data)
+        self._sequences += sequence + 1 - queue.next_seq
+        queue.next_seq = sequence + 1
+        queue.live[sequence] = (data, 0)
+        self._depth += 1
+        self._add(hash((queue.number, sequence, 0, data)))
+
+    def _judge_arrival(self, queue: Queue, sequence: int, data: bytes) -> None:
+        key = read(data, queue.name)
+        note = None if key is None else self.history.notes.get(key)
+        if key is None or note is None:
+            self.faults.append(f"unexpected: batch {self.index} puts {data[:80]!r} on {queue.name}, where nobody sent it")
+            return
+        queue.keys[sequence] = key
+        if key in self.enqueued:
+            self.faults.append(
+                f"duplicated: {key} is on its queue a second time, by batches {self.enqueued[key]} and {self.index}"
+            )
+        if note.outcome is Outcome.REFUSED:
+            self.faults.append(f"unexpected: {key} was refused, and batch {self.index} puts it on its queue")
+        self.enqueued[key] = self.index
+        link = (key.client, key.link, key.queue)
+        before = self._last_sent.get(link, -1)
+        if key.number < before:
+            self.faults.append(f"order: {key} comes after message {before} of the same link, which was sent later")
+        self._last_sent[link] = max(before, key.number)
+
+    def _dequeue(self, queue: Queue, sequence: int, index: int) -> None:
+        found = queue.live.pop(sequence, None)
+        if found is None:
+            return
+        data, count = found
+        self._depth -= 1
+        self._add(-hash((queue.number, sequence, count, data)))
+        queue.gone[sequence] = index
+        key = queue.keys.get(sequence)
+        if key is None:
+            return
+        self.dequeued[key] = index
+        if not self.history.notes[key].taken and queue.name not in self.history.lossy:
+            self.faults.append(f"lost: {key} left its queue by batch {index}, and nobody had taken it")
+
+    def _count(self, queue: Queue, sequence: int, by: int) -> None:
+        found = queue.live.get(sequence)
+        if found is not None:
+            data, count = found
+            queue.live[sequence] = (data, count + by)
+            self._add(hash((queue.number, sequence, count + by, data)) - hash((queue.number, sequence, count, data)))
+
+    # ---- definitions
+
+    def _define(self, change: dict[str, Any]) -> None:
+        match change.get("op"):
+            case "queue-add":
+                if self._claim("queue", change) and change["level"] != "configuration":
+                    number = change.get("number", self._next_number)
+                    self._next_number = max(self._next_number, number + 1)
+                    queue = Queue(change["name"], number, watched=change["name"] in self.history.created)
+                    self.queues[number] = self._numbers[change["uuid"]] = queue
+                    self._add(hash(("number", change["uuid"], number)))
+            case "queue-del":
+                self._drop("queue", change["uuid"], 1)
+                gone = self._numbers.pop(change["uuid"], None)
+                if gone is not None:
+                    self._forget(gone, change["uuid"])
+            case "exchange-add":
+                self._claim("exchange", change)
+            case "exchange-del":
+                self._drop("exchange", change["uuid"], 0)
+            case "bind":
+                key = (change["exchange"], change["queue"], change["key"])
+                arguments = json.dumps(change["arguments"], sort_keys=True)
+                if key in self._bindings:
+                    self._add(-hash((*key, self._bindings[key])))
+                self._bindings[key] = arguments
+                self._add(hash((*key, arguments)))
+            case "unbind":
+                self._unbind((change["exchange"], change["queue"], change["key"]))
+            case _:
+                pass
+
+    def _claim(self, kind: str, change: dict[str, Any]) -> bool:
+        if (kind, change["name"]) in self._names:
+            return False
+        self._names.add((kind, change["name"]))
+        self._definitions[change["uuid"]] = (kind, change["name"])
+        self._add(hash((kind, change["name"], change["uuid"])))
+        return True
+
+    def _drop(self, kind: str, uuid: str, position: int) -> None:
+        definition = self._definitions.pop(uuid, None)
+        if definition is None:
+            return
+        self._names.discard((kind, definition[1]))
+        self._add(-hash((kind, definition[1], uuid)))
+        for key in [key for key in self._bindings if key[position] == uuid]:
+            self._unbind(key)
+
+    def _unbind(self, key: tuple[str, str, str]) -> None:
+        arguments = self._bindings.pop(key, None)
+        if arguments is not None:
+            self._add(-hash((*key, arguments)))
+
+    def _forget(self, queue: Queue, uuid: str) -> None:
+        """The queue is deleted, with whatever it holds."""
+        if queue.watched and queue.name not in self.history.deleted | self.history.lossy:
+            self.faults.append(f"lost: batch {self.index} deletes {queue.name}, which nobody asked for")
+        del self.queues[queue.number]
+        self._add(-hash(("number", uuid, queue.number)))
+        for sequence, (data, count) in queue.live.items():
+            self._add(-hash((queue.number, sequence, count, data)))
+        self._depth -= len(queue.live)
+        self._sequences -= queue.next_seq - 1
+
+    def _add(self, amount: int) -> None:
+        self._digest = (self._digest + amount) & _MASK
+
+    # ---- questions
+
+    def left(self) -> list[Key]:
+        """The messages that are on their queues."""
+        return [queue.keys[sequence] for queue in self.queues.values() for sequence in queue.live if sequence in queue.keys]
+
+
+def size_of(state: State) -> tuple[int, int]:
+    """What is compared at every index: messages alive, and the sequences that were given."""
+    depth = sequences = 0
+    for messages in state.messages.values():
+        depth += messages.fifo.depth
+        sequences += messages.fifo.next_seq - 1
+    return depth, sequences
+
+
+def digest_of(state: State) -> int:
+    """The digest of a broker's whole state, comparable with `Reference.digests`."""
+    found = 0
+    for uuid, queue in state.queues.items():
+        found += hash(("queue", queue["name"], uuid))
+    for uuid, exchange in state.exchanges.items():
+        found += hash(("exchange", exchange["name"], uuid))
+    for key, binding in state.bindings.items():
+        found += hash((*key, json.dumps(binding["arguments"], sort_keys=True)))
+    for number, messages in state.messages.items():
+        found += hash(("number", messages.uuid, number))
+        counts = messages.fifo.delivery_counts()
+        for lot in messages.fifo.lots():
+            for sequence, data in enumerate(lot.messages(), lot.first_seq):
+                found += hash((number, sequence, counts.get(sequence, 0), data))
+    return found & _MASK

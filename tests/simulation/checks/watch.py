@@ -1,0 +1,312 @@
+"""The checks put together: observers on production objects, what they tell the checkers, and what a run asks of them.
+
+Life: within `with Checks(history)` the methods that carry out effects, apply batches and give out messages are wrapped, for all
+brokers of this process; each call tells the checkers what it is about to do or has done. A broker is known by its member address.
+`step` raises what they found; `finish` judges the end.
+
+Invariants: an observer never raises into production code (whose own handlers would swallow it), never changes what it watches and
+never reads a log again; leaving the `with` puts every method back.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from types import TracebackType
+from typing import Any
+
+from broker.amqp.links import Sender
+from broker.consumers import Subscription
+from broker.core.fifo import Lot
+from broker.core.nodes import CLUSTER
+from broker.core.records import Batch, parse_header
+from broker.ledger import Ledger
+from ha.core import effects as do
+from ha.core.effects import PromotionEnded
+from ha.core.effects import State as Role
+from ha.core.messages import AppendReply, Position, TimeoutNow, Vote, VoteReply
+from ha.received import members_in
+from ha.replicated_log import SMALL_WINDOW, ReplicatedLog
+from ha.service import Process
+from tests.simulation.checks.accounting import Totals, account
+from tests.simulation.checks.consensus import Consensus, StoredEntry
+from tests.simulation.checks.limits import broken_limits
+from tests.simulation.checks.reference import Queue, Reference, digest_of, size_of
+from tests.simulation.history import History, Key, Violation
+
+_WHOLE_EVERY = 16
+_LOOK_BACK = 8
+
+
+class Checks:
+    """See the module."""
+
+    def __init__(self, history: History) -> None:
+        self.faults: list[str] = []
+        self.history = history
+        self.reference = Reference(history, self.faults)
+        self.consensus = Consensus(self.faults)
+        self.acquired: Counter[Key] = Counter()
+        self._given_to: dict[tuple[str, int, int], Sender] = {}
+        self._last_got: dict[tuple[str, int, str, str, int], int] = {}
+        self._undo: list[tuple[type, str, Any]] = []
+
+    def __enter__(self) -> Checks:
+        self.history.observer = self
+        self._wrap(ReplicatedLog, "__init__", self._opened)
+        self._wrap(ReplicatedLog, "_execute", self._execute)
+        self._wrap(ReplicatedLog, "_durable", self._synced)
+        self._wrap(ReplicatedLog, "promote", self._asked)
+        self._wrap(ReplicatedLog, "receive", self._received)
+        self._wrap(ReplicatedLog, "_broken", self._broken)
+        self._wrap(Ledger, "on_committed", self._committed)
+        self._wrap(Ledger, "on_reset", self._reset)
+        self._wrap(Ledger, "on_state", self._state)
+        self._wrap(Subscription, "deliver", self._deliver)
+        self._wrap(Subscription, "end", self._ended)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.history.observer = None
+        while self._undo:
+            owner, name, method = self._undo.pop()
+            setattr(owner, name, method)
+
+    def _wrap(self, owner: type, name: str, observer: Callable[..., Any]) -> None:
+        method = owner.__dict__[name]
+        self._undo.append((owner, name, method))
+
+        def observed(this: Any, *arguments: Any, **named: Any) -> Any:
+            return observer(method, this, *arguments, **named)
+
+        setattr(owner, name, observed)
+
+    # ---- what a run asks
+
+    def step(self, now: float) -> None:
+        """Raise the first thing that was found wrong."""
+        if self.faults:
+            raise Violation(f"{self.faults[0]} (at {now:.6f} s)")
+
+    def limits(self, processes: Iterable[Process]) -> None:
+        """Look at the bounds of these brokers; cheap enough for every hundredth step."""
+        for process in processes:
+            for fault in broken_limits(process.broker):
+                self.faults.append(f"limits: {fault}")
+
+    def wiped(self, address: str) -> None:
+        """This member's disk is replaced by an empty one."""
+        self.consensus.wiped(address)
+
+    def decayed(self, address: str) -> None:
+        """Something on this member's disk was altered or lost at rest."""
+        self.consensus.decayed(address)
+
+    def finish(self, processes: Sequence[Process], now: float) -> Totals:
+        """Judge the end, with all members of the cluster: all is healed, and there was time enough to recover and to drain."""
+        states = sorted(process.broker.state for process in processes)
+        if states != [Role.ACTIVE] + [Role.READY] * (len(states) - 1):
+            self.faults.append(f"liveness: the brokers are {', '.join(states)}, where one is to be active and all others ready")
+        for process in processes:
+            log, ledger = process.logs[CLUSTER], process.broker.ledgers[CLUSTER]
+            if ledger.state.index < self.reference.index - SMALL_WINDOW:  # few are under way at any time
+                self.faults.append(f"liveness: {log.me} has applied {ledger.state.index} of {self.reference.index} batches")
+            self._judge_state(log.me, ledger, whole=True)
+        for key in self.reference.left():
+            self.faults.append(f"liveness: {key} is still on its queue")
+        self.limits(processes)
+        totals = account(self.history)
+        self.faults += totals.faults()
+        self.step(now)
+        return totals
+
+    # ---- history's observer
+
+    def on_accepted(self, key: Key) -> None:
+        """A producer was told that its message is safe."""
+        if key not in self.reference.enqueued and key.queue not in self.history.deleted:
+            self.faults.append(f"accepted: {key} was accepted, and no committed batch holds it")
+
+    def on_received(self, client: str, link: int, key: Key) -> None:
+        """A consumer got a message: one that is committed, and after those that the same link sent before it."""
+        if key not in self.reference.enqueued:
+            self.faults.append(f"unexpected: {client} got {key}, and no committed batch holds it")
+        line = (client, link, key.queue, key.client, key.link)
+        before = self._last_got.get(line, -1)
+        if key.number < before and self.acquired[key] == 1:
+            # What was given out before, to whomever, comes later when it has been given back.
+            self.faults.append(f"order: {client} got {key} after message {before} of the same link, and for the first time")
+        self._last_got[line] = max(before, key.number)
+
+    def on_overdrawn(self, client: str, link: int, count: int) -> None:
+        """A consumer got messages that it had given no credit for."""
+        self.faults.append(f"credit: {client} got messages on its link {link} beyond the credit that it had given: {count}")
+
+    def on_settled(self, key: Key) -> None:
+        """A consumer was told that its message is gone for good."""
+        if key not in self.reference.dequeued and key.queue not in self.history.deleted:
+            self.faults.append(f"settled: the accept of {key} was confirmed, and no committed batch takes it off its queue")
+
+    # ---- observers of the log
+
+    def _opened(self, method: Any, log: ReplicatedLog, *arguments: Any, **named: Any) -> None:
+        method(log, *arguments, **named)
+        if log.name == CLUSTER:
+            member = log.replica._member
+            self.consensus.started(
+                log.me, log.replica.log, member.epoch, member.voted_for, blank=member.blank, floor=member.floor
+            )
+
+    def _execute(self, method: Any, log: ReplicatedLog, effect: do.Effect) -> None:
+        if log.name != CLUSTER:
+            method(log, effect)
+            return
+        me, consensus = log.me, self.consensus
+        match effect:
+            case do.Send(peer, AppendReply(accepted=True, match_index=index)):
+                consensus.acknowledged(me, index)
+            case do.Send(peer, VoteReply(granted=True, for_epoch=epoch)):
+                consensus.granted(me, epoch, peer)
+            case do.TruncateLog(from_index):
+                consensus.truncated(me, from_index)
+            case do.Commit(index):
+                consensus.commits(me, index, members=log.replica.members)
+            case do.StateChanged(state, epoch, _):
+                consensus.announces(me, epoch, primary=state in (Role.RECOVERING, Role.ACTIVE), active=state is Role.ACTIVE)
+            case do.InstallSnapshot(index, epoch, _):
+                consensus.installed(me, index, epoch)
+            case PromotionEnded():
+                consensus.answered(me)
+            case _:
+                pass
+        method(log, effect)
+        match effect:
+            case do.SaveHardState(epoch, voted_for):
+                consensus.saved(me, epoch, voted_for)
+            case do.StoreEntries(first, last):
+                consensus.stored(me, [_entry(batch) for batch in log.cached(first, last) or []])
+            case _:
+                pass
+
+    def _synced(self, method: Any, log: ReplicatedLog, index: int, epoch: int, sync_s: float) -> None:
+        if log.name == CLUSTER:
+            self.consensus.synced(log.me, index, epoch)
+        method(log, index, epoch, sync_s)
+
+    def _asked(self, method: Any, log: ReplicatedLog, reason: str) -> Any:
+        self.consensus.asked(log.me)
+        return method(log, reason)
+
+    def _received(self, method: Any, log: ReplicatedLog, peer: str, message: Any, payload: bytes) -> None:
+        if isinstance(message, TimeoutNow):
+            self.consensus.let_go(log.me)
+        elif isinstance(message, Vote):
+            self.consensus.vote_wanted(log.me, peer, Position(message.last_epoch, message.last_index))
+        method(log, peer, message, payload)
+
+    def _broken(self, method: Any, log: ReplicatedLog, failure: Any) -> None:
+        self.faults.append(
+            f"crash: the {log.name} log of {log.me} cannot go on: {failure.type.__name__} {failure.getErrorMessage()}"
+        )
+        method(log, failure)
+
+    # ---- observers of the state
+
+    def _committed(self, method: Any, ledger: Ledger, batches: list[Batch]) -> None:
+        if ledger.name != CLUSTER:
+            method(ledger, batches)
+            return
+        me = _member_of(ledger)
+        for expected, batch in enumerate(batches, ledger.state.index + 1):
+            if batch.header.index != expected:
+                self.faults.append(f"state: {me} applies batch {batch.header.index} where batch {expected} comes next")
+            self.reference.applied(me, batch)
+        method(ledger, batches)
+        index = ledger.state.index
+        self._judge_state(me, ledger, whole=index // _WHOLE_EVERY != (index - len(batches)) // _WHOLE_EVERY)
+
+    def _reset(self, method: Any, ledger: Ledger, batches: Iterable[Batch], index: int) -> None:
+        method(ledger, batches, index)
+        if ledger.name == CLUSTER:
+            self._judge_state(_member_of(ledger), ledger, whole=True)
+
+    def _judge_state(self, me: str, ledger: Ledger, *, whole: bool) -> None:
+        state, reference = ledger.state, self.reference
+        if state.index not in reference.digests:
+            self.faults.append(f"state: {me} is at batch {state.index}, which nobody has applied")
+        elif size_of(state) != reference.sizes[state.index]:
+            (depth, sequences), (right, given) = size_of(state), reference.sizes[state.index]
+            self.faults.append(
+                f"state: {me} has {depth} messages of {sequences} ever after batch {state.index}; the log says {right} of {given}"
+            )
+        elif whole and digest_of(state) != reference.digests[state.index]:
+            self.faults.append(f"state: {me} has another state after batch {state.index} than its log says")
+
+    def _state(self, method: Any, ledger: Ledger, state: str, epoch: int, primary: str) -> None:
+        if ledger.name == CLUSTER and state == Role.ACTIVE and self.reference.epochs.get(ledger.state.index) != epoch:
+            self.faults.append(
+                f"reign: {_member_of(ledger)} serves in epoch {epoch} with batch {ledger.state.index} applied, which is older"
+            )
+        method(ledger, state, epoch, primary)
+
+    # ---- observers of what is given out
+
+    def _deliver(self, method: Any, subscription: Subscription, lots: list[Any]) -> None:
+        ledger, messages = subscription.host.ledger_of(subscription.node), subscription.node.messages
+        if ledger.name == CLUSTER and messages is not None and not subscription.browse:
+            queue = self.reference.queues.get(messages.number)
+            if queue is not None:
+                self._judge_lots(queue, lots, subscription, ledger)
+        method(subscription, lots)
+        if subscription.link.credit < 0:
+            # The engine keeps these back, so that the client never sees them; but nobody else gets them either.
+            name, beyond = subscription.node.name, -subscription.link.credit
+            self.faults.append(f"credit: a consumer of {name} is given messages beyond its credit: {beyond}")
+
+    def _judge_lots(self, queue: Queue, lots: list[Lot], subscription: Subscription, ledger: Ledger) -> None:
+        newest = 0
+        for lot in lots:
+            for sequence in range(lot.first_seq, lot.first_seq + lot.n_messages):
+                key = queue.keys.get(sequence)
+                if key is None:
+                    continue
+                if queue.gone.get(sequence, ledger.state.index + 1) <= ledger.state.index:
+                    self.faults.append(f"came back: {key} is given out, and batch {queue.gone[sequence]} took it off its queue")
+                if sequence < newest:
+                    self.faults.append(f"order: {key} is given out in one turn after a younger message of {queue.name}")
+                newest = max(newest, sequence)
+                self.acquired[key] += 1
+                place = (_member_of(ledger), queue.number, sequence)
+                holder = self._given_to.get(place)
+                if holder is not None and holder.open and sequence in holder.unsettled.values():
+                    self.faults.append(f"acquired: {key} is given out, and another consumer has it and has not settled it")
+                self._given_to[place] = subscription.link
+        assert subscription.node.messages is not None
+        fifo = subscription.node.messages.fifo
+        for sequence in islice(queue.live, _LOOK_BACK):
+            if sequence >= newest:
+                break
+            if fifo.is_live(sequence) and not fifo.is_acquired(sequence):
+                self.faults.append(
+                    f"order: {queue.keys.get(sequence)} is passed over, and younger messages of {queue.name} go out"
+                )
+
+    def _ended(self, method: Any, subscription: Subscription) -> None:
+        held = list(subscription.link.unsettled.values())
+        method(subscription)
+        ledger, messages = subscription.host.ledger_of(subscription.node), subscription.node.messages
+        if ledger.name == CLUSTER and messages is not None and not subscription.browse:
+            queue = self.reference.queues.get(messages.number)
+            for sequence in held:
+                if queue is not None and sequence in queue.keys and messages.fifo.is_acquired(sequence):
+                    self.faults.append(f"acquired: {queue.keys[sequence]} is kept for a consumer that is gone")
+
+
+def _member_of(ledger: Ledger) -> str:
+    return ledger.log.me if isinstance(ledger.log, ReplicatedLog) else "a broker that is stopping"
+
+
+def _entry(batch: bytes) -> StoredEntry:
+    header = parse_header(batch)
+    return StoredEntry(header.index, header.epoch, batch, members_in(batch) if header.holds_members else None)

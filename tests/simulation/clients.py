@@ -1,0 +1,330 @@
+"""Clients of a simulated cluster: producers with windows, consumers that compete, browsers; all fail over through a list of
+addresses.
+
+Life of a client: it connects to the first of its addresses; when the TCP connection ends before the broker's Open, without
+a Close, it goes on to the next at once, as the clients that were measured do; after a round without success, or a Close, it
+waits a little. What it does and what it is told goes into the world's history as it happens. Told `enough`, a producer
+sends nothing new, and goes on until it knows what became of everything; consumers go on until the world ends.
+
+Invariant: on one link a producer sends each number once, in ascending order; what it does not know the outcome of, it sends
+again over its next link, oldest first, before anything new.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from tests.simulation.amqp_client import ACCEPTED, MODIFIED, RELEASED, ClientConnection
+from tests.simulation.history import History, Key
+from tests.simulation.reactor import HostReactor
+
+_PORT = 5672
+_CONNECT_S = 1.0
+_WAIT_S = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class ClientPlan:
+    """What one client is to do. Times in seconds, sizes in bytes; `release`, `modify`: the chances of giving a message back."""
+
+    kind: str
+    name: str
+    queue: str
+    start_s: float = 0.0
+    window: int = 20
+    burst: int = 5
+    gap_s: float = 0.05
+    count: int = 100
+    size: tuple[int, int] = (24, 60)
+    resend: bool = True
+    settle_delay_s: float = 0.0
+    confirm: bool = True
+    release: float = 0.0
+    modify: float = 0.0
+    idle_s: float = 2.0
+    max_frame: int = 65536
+    stall_s: float = 0.0
+
+
+class Client:
+    """What all have in common: the connection, and where it goes next."""
+
+    credit_window = 0
+    browse = False
+
+    def __init__(
+        self, reactor: HostReactor, plan: ClientPlan, addresses: list[str], history: History, seed: str, say: Any
+    ) -> None:
+        self.reactor = reactor
+        self.plan = plan
+        self.name = plan.name
+        self.queue = plan.queue
+        self.addresses = addresses
+        self.history = history
+        self.say = say
+        self.rng = Random(f"{seed}/{plan.name}")
+        self.connection: ClientConnection | None = None
+        self.ready = False
+        self.stopped = False
+        self.link_number = 0
+        self.reasons: dict[str, int] = {}
+        self._next = 0
+        self._failures = 0
+        reactor.events.at(max(reactor.events.now, plan.start_s), reactor, self._try)
+
+    # ---- failover
+
+    noisy = False
+
+    def doStart(self) -> None:
+        """See IFactory."""
+
+    def doStop(self) -> None:
+        """See IFactory."""
+
+    def startedConnecting(self, connector: Any) -> None:
+        """See IFactory."""
+
+    def clientConnectionLost(self, connector: Any, reason: Any) -> None:
+        """The connection has said so itself."""
+
+    def clientConnectionFailed(self, connector: Any, reason: Any) -> None:
+        """Nobody there."""
+        self._go_on()
+
+    def buildProtocol(self, address: Any) -> ClientConnection:
+        """A connection is made."""
+        plan = self.plan
+        self.connection = ClientConnection(
+            self, credit=self.credit_window, browse=self.browse, idle_s=plan.idle_s, max_frame=plan.max_frame
+        )
+        return self.connection
+
+    def _try(self) -> None:
+        if not self.stopped:
+            host, _, port = self.addresses[self._next % len(self.addresses)].partition(":")
+            self.reactor.connectTCP(host, int(port or _PORT), self, timeout=_CONNECT_S)
+
+    def _go_on(self, *, wait: bool = False) -> None:
+        """To the next address: at once, but after each round, or when the broker has said no, a little later."""
+        self.connection = None
+        self._next += 1
+        self._failures += 1
+        if self.stopped:
+            return
+        if wait or self._failures % len(self.addresses) == 0:
+            self.reactor.callLater(_WAIT_S * (0.5 + self.rng.random()), self._try)
+        else:
+            self.reactor.callLater(0, self._try)
+
+    def over(self, *, opened: bool, reason: str) -> None:
+        """See LinkUser."""
+        was_ready, self.ready = self.ready, False
+        if was_ready or reason:
+            self.say(f"{self.name}: connection lost: {reason or 'no word'}")
+        if reason:
+            self.reasons[reason] = self.reasons.get(reason, 0) + 1
+        if was_ready:
+            self.unlinked()
+        self._go_on(wait=bool(reason))
+
+    def usable(self) -> None:
+        """See LinkUser."""
+        self.ready = True
+        self._failures = 0
+        self.link_number += 1
+        self.say(f"{self.name}: link {self.link_number} at {self.addresses[self._next % len(self.addresses)]}")
+
+    def stop(self) -> None:
+        """End for good."""
+        self.stopped = True
+        if self.connection is not None:
+            self.connection.close()
+
+    def enough(self) -> None:
+        """The end is near."""
+
+    def unlinked(self) -> None:
+        """The link is gone."""
+
+    def credit(self) -> None:
+        """See LinkUser."""
+
+    def outcome(self, delivery: Any, outcome: int) -> None:
+        """See LinkUser."""
+
+    def message(self, delivery: Any, data: bytes) -> None:
+        """See LinkUser."""
+
+    def overdrawn(self, count: int) -> None:
+        """See LinkUser."""
+        self.history.overdrawn(self.name, self.link_number, count)
+
+    def settled(self, delivery: Any) -> None:
+        """See LinkUser."""
+
+    @property
+    def now(self) -> float:
+        """Simulated time."""
+        return self.reactor.events.now
+
+
+class Producer(Client):
+    """Sends numbered messages in bursts; at most `window` wait for their outcome."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.sends = True
+        self.waiting: dict[Any, int] = {}
+        self.again: deque[int] = deque()
+        self.next_number = 0
+        self.due = 0
+        self.accepted = self.refused = self.unknown = 0
+        self.reactor.events.at(self.plan.start_s, self.reactor, self._burst)
+
+    @property
+    def done(self) -> bool:
+        """Whether it knows what became of everything."""
+        return (not self.sends or self.next_number >= self.plan.count) and not self.waiting and not self.again
+
+    def enough(self) -> None:
+        """Send nothing new."""
+        self.sends = False
+
+    def _burst(self) -> None:
+        if self.sends and self.next_number + self.due < self.plan.count:
+            self.due = min(self.due + self.rng.randint(1, self.plan.burst), self.plan.window)
+            self.reactor.callLater(self.plan.gap_s * (0.5 + self.rng.random()), self._burst)
+            self.credit()
+
+    def credit(self) -> None:
+        """Send what is due and what the broker takes."""
+        connection = self.connection
+        if not self.ready or connection is None or not connection.alive:
+            return
+        sent = False
+        while len(self.waiting) < self.plan.window and connection.credit_left > 0:
+            if self.again:
+                number = self.again.popleft()
+            elif self.due and self.sends:
+                number, self.next_number, self.due = self.next_number, self.next_number + 1, self.due - 1
+            else:
+                break
+            size = self.rng.randint(*self.plan.size)
+            body = self.history.sent(self.name, self.queue, number, self.now, link=self.link_number, size=size)
+            self.waiting[connection.send(body)] = number
+            sent = True
+        if sent:
+            connection.flush()
+
+    def outcome(self, delivery: Any, outcome: int) -> None:
+        """Accepted, or not."""
+        number = self.waiting.pop(delivery)
+        if outcome == ACCEPTED:
+            self.accepted += 1
+            self.history.accepted(self.name, self.queue, number, self.now, link=self.link_number)
+        else:
+            self.refused += 1
+            self.history.refused(self.name, self.queue, number, self.now, link=self.link_number)
+        self.credit()
+
+    def unlinked(self) -> None:
+        """Nobody knows what became of what waits."""
+        numbers = sorted(self.waiting.values())
+        self.waiting.clear()
+        self.unknown += len(numbers)
+        for number in numbers:
+            self.history.unknown(self.name, self.queue, number, self.now, link=self.link_number)
+        if self.plan.resend:
+            self.again.extendleft(reversed(numbers))
+
+
+class Consumer(Client):
+    """Takes messages: accepts them now or later, gives some back; settled is what the broker has confirmed."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.credit_window = self.plan.window
+        self.keys: dict[Any, Key | None] = {}
+        self.received = self.confirmed = 0
+        self.slow = True
+        """Whether it delays, gives back and stalls; not any more when the cluster is to be drained."""
+
+    def message(self, delivery: Any, data: bytes) -> None:
+        """Decide what to do with it."""
+        plan, connection = self.plan, self.connection
+        assert connection is not None
+        self.received += 1
+        key = self.history.received(self.name, self.queue, data, self.now, link=self.link_number)
+        chance = self.rng.random()
+        if self.slow and chance < plan.release:
+            connection.dispose(delivery, RELEASED, settle=True)
+            connection.grant(1)
+        elif self.slow and chance < plan.release + plan.modify:
+            connection.dispose(delivery, MODIFIED, settle=True, failed=True)
+            connection.grant(1)
+        elif self.slow and plan.settle_delay_s:
+            delay = plan.settle_delay_s * self.rng.random()
+            self.reactor.callLater(delay, self._accept, connection, delivery, key)
+        else:
+            self._accept(connection, delivery, key)
+        if self.slow and plan.stall_s and self.rng.random() < 0.02:
+            connection.transport.pauseProducing()  # type: ignore[union-attr]
+            self.reactor.callLater(plan.stall_s, self._read_on, connection)
+
+    def enough(self) -> None:
+        """Take everything, at once."""
+        self.slow = False
+
+    def _accept(self, connection: ClientConnection, delivery: Any, key: Key | None) -> None:
+        if connection is not self.connection or not connection.alive:
+            return
+        if key is not None:
+            self.history.taken(key)
+        if self.plan.confirm:
+            self.keys[delivery] = key
+        connection.dispose(delivery, ACCEPTED, settle=not self.plan.confirm)
+        connection.grant(1)
+        if self.plan.settle_delay_s:
+            connection.flush()
+
+    @staticmethod
+    def _read_on(connection: ClientConnection) -> None:
+        if connection.transport is not None:
+            connection.transport.resumeProducing()  # type: ignore[attr-defined]
+
+    def settled(self, delivery: Any) -> None:
+        """Gone for good."""
+        key = self.keys.pop(delivery, None)
+        self.confirmed += 1
+        if key is not None:
+            self.history.settled(key)
+
+    def unlinked(self) -> None:
+        """What was not confirmed may come again."""
+        self.keys.clear()
+
+
+class Browser(Client):
+    """Looks at messages and leaves them where they are. Its history is only that it saw what somebody sent."""
+
+    browse = True
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.credit_window = self.plan.window
+        self.seen = 0
+
+    def message(self, delivery: Any, data: bytes) -> None:
+        """Look, and let go."""
+        connection = self.connection
+        assert connection is not None
+        self.seen += 1
+        connection.dispose(delivery, ACCEPTED, settle=True)
+        connection.grant(1)
+
+
+KINDS: dict[str, type[Client]] = {"producer": Producer, "consumer": Consumer, "browser": Browser}

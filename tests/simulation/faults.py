@@ -1,0 +1,412 @@
+"""What a plan's actions do to a world, each at its time. What is not possible, or not within the promises, then is left
+out, and said.
+
+Life of a fault: it begins at its time and, where it lasts, ends by itself; `heal` ends all that are left, at the end of a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from tests.simulation import promises
+from tests.simulation.disk import PAGE
+from tests.simulation.plan import Action
+
+if TYPE_CHECKING:
+    from tests.simulation.hosts import BrokerHost
+    from tests.simulation.world import World
+
+SCRATCH = "scratch"
+EXCHANGE = "news"
+LEVELS = ("all", "configuration", "none")
+_GLANCE_S = 0.0005
+_ASKED = 6
+_ASK_AGAIN_S = 0.2
+
+
+class Faults:
+    """The actions of one world."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.rng = Random(f"{world.plan.seed}/faults")
+        self.done: dict[str, int] = {}
+        self._new_queues = 0
+        for number, action in world.plan.actions:
+            world.events.at(action.at_s, None, self._do, number, action)
+
+    def _do(self, number: int, action: Action) -> None:
+        if self._world.healed:
+            return
+        self.rng = Random(f"{self._world.plan.seed}/{number}")
+        perform: Callable[[Action], str | None] = getattr(self, "_" + action.kind.replace("-", "_"))
+        why_not = perform(action)
+        if why_not is None:
+            self.done[action.kind] = self.done.get(action.kind, 0) + 1
+            self._world.say(f"** {number}: {action}")
+        else:
+            self._world.say(f"** {number}: {action}: left out, {why_not}")
+
+    def _host(self, who: int | str) -> BrokerHost | None:
+        hosts = self._world.hosts
+        if isinstance(who, int):
+            return hosts[who % len(hosts)]
+        primary = self._world.primary()
+        if who == "primary":
+            return primary
+        others = [host for host in hosts if host.up and host is not primary]
+        return self.rng.choice(others) if others else None
+
+    def _later(self, seconds: float, call: Callable[..., object], *arguments: Any) -> None:
+        self._world.events.at(self._world.events.now + seconds, None, call, *arguments)
+
+    # ---- processes
+
+    def _kill(self, action: Action) -> str | None:
+        host = self._host(action.who)
+        if host is None or not host.up:
+            return "nobody there"
+        host.kill()
+        self._later(action.seconds, host.start)
+        return None
+
+    def _power(self, action: Action) -> str | None:
+        host = self._host(action.who)
+        if host is None:
+            return "nobody there"
+        host.cut_power()
+        self._later(action.seconds, host.start)
+        return None
+
+    def _blackout(self, action: Action) -> str | None:
+        for host in self._world.hosts:
+            if self.rng.random() < 0.5 or action.choice < 0.5:
+                host.cut_power()
+            else:
+                host.kill()
+            self._later(action.seconds * self.rng.random(), host.start)
+        return None
+
+    def _freeze(self, action: Action) -> str | None:
+        host = self._host(action.who)
+        if host is None or not host.up or host.reactor is None or host.reactor.frozen:
+            return "nobody there"
+        host.freeze()
+        self._later(action.seconds, host.thaw)
+        return None
+
+    def _stop(self, action: Action) -> str | None:
+        host = self._host(action.who)
+        if host is None or not host.running:
+            return "nobody there"
+        host.stop(rest_s=action.seconds)
+        return None
+
+    def _rolling(self, action: Action) -> str | None:
+        for turn, host in enumerate(self._world.hosts):
+            self._later(turn * (0.3 + action.seconds), self._roll, host)
+        return None
+
+    def _roll(self, host: BrokerHost) -> None:
+        if not self._world.healed:
+            host.stop(rest_s=0.0)
+
+    # ---- network
+
+    def _ips(self) -> list[str]:
+        world = self._world
+        return [host.ip for host in world.hosts] + [manager.ip for manager in world.managers] + list(world.client_ips)
+
+    def _block(self, pairs: list[tuple[str, str]], seconds: float) -> None:
+        for source, target in pairs:
+            self._world.network.block(source, target)
+        self._later(seconds, self._unblock, pairs)
+
+    def _unblock(self, pairs: list[tuple[str, str]]) -> None:
+        for source, target in pairs:
+            self._world.network.unblock(source, target)
+
+    def _isolate(self, action: Action) -> str | None:
+        host = self._host(action.who)
+        if host is None:
+            return "nobody there"
+        others = [host.ip for host in self._world.hosts] if action.choice < 0.5 else self._ips()
+        pairs = [(host.ip, ip) for ip in others if ip != host.ip]
+        self._block(pairs + [(target, source) for source, target in pairs], action.seconds)
+        return None
+
+    def _split(self, action: Action) -> str | None:
+        ips = self._ips()
+        side = {ip for ip in ips if self.rng.random() < 0.5}
+        self._block([(a, b) for a in ips for b in ips if (a in side) != (b in side)], action.seconds)
+        return None
+
+    def _one_way(self, action: Action) -> str | None:
+        one, other = self._host(action.who), self._host(action.other)
+        if one is None or other is None or one is other:
+            return "nobody there"
+        targets = [other.ip] if action.choice < 0.6 else [ip for ip in self._ips() if ip != one.ip]
+        pairs = [(one.ip, target) for target in targets]
+        self._block(pairs if action.choice < 0.8 else [(b, a) for a, b in pairs], action.seconds)
+        return None
+
+    def _partial(self, action: Action) -> str | None:
+        one, other = self._host(action.who), self._host(action.other)
+        if one is None or other is None or one is other:
+            return "nobody there"
+        self._block([(one.ip, other.ip), (other.ip, one.ip)], action.seconds)
+        return None
+
+    def _slow(self, action: Action) -> str | None:
+        one, other = self._host(action.who), self._host(action.other)
+        if one is None or other is None or one is other:
+            return "nobody there"
+        network, pair = self._world.network, (one.ip, other.ip)
+        network.slow[pair] = 0.01 + 0.3 * action.choice
+        self._later(action.seconds, network.slow.pop, pair, None)
+        return None
+
+    def _cut(self, action: Action) -> str | None:
+        network = self._world.network
+        host = self._host(action.who)
+        sockets = [socket for socket in network.sockets if host is None or host.ip in (socket.here[0], socket.there[0])]
+        if not sockets:
+            return "no connection"
+        network.cut(sockets[int(action.choice * len(sockets))])
+        return None
+
+    # ---- clocks
+
+    def _jump(self, action: Action) -> str | None:
+        host = self._host(action.who)
+        if host is None:
+            return "nobody there"
+        host.wall_offset_s += (action.choice - 0.5) * 10_000
+        return None
+
+    # ---- disks
+
+    def _full(self, action: Action) -> str | None:
+        host = self._host(action.who)
+        if host is None:
+            return "nobody there"
+        host.disk.capacity = host.disk.used + round(action.choice * 40_000)
+        if not host.has_joined:
+            host.excused = "its disk was full while it joined its cluster, which takes room"
+        self._later(action.seconds, self._room, host)
+        return None
+
+    @staticmethod
+    def _room(host: BrokerHost) -> None:
+        host.disk.capacity = None
+
+    def _sync_error(self, action: Action) -> str | None:
+        host = self._host(action.who)
+        if host is None or not host.up:
+            return "nobody there"
+        host.disk.bad_syncs = 1
+        host.excused = "a sync failed"
+        return None
+
+    def _slow_disk(self, action: Action) -> str | None:
+        host = self._host(action.who)
+        if host is None:
+            return "nobody there"
+        host.disk.sync_s = 0.02 + action.choice * 0.3
+        self._later(action.seconds, self._fast, host)
+        return None
+
+    def _fast(self, host: BrokerHost) -> None:
+        host.disk.sync_s = self._world.plan.disk_s
+
+    def _wipe(self, action: Action) -> str | None:
+        host = self._host(action.who)
+        if host is None or not self._world.promises.may_hurt(host):
+            return "too many stores are hurt"
+        self._world.hurt(host)
+        host.cut_power()
+        host.replace_disk()
+        self._world.wiped(host)
+        self._later(promises.OFF_BEFORE_REPLACED_S + action.seconds, host.start)
+        return None
+
+    def _rot(self, action: Action) -> str | None:
+        host = self._host(action.who)
+        if host is None or not self._world.promises.may_hurt(host):
+            return "too many stores are hurt"
+        host.cut_power()
+        self._later(action.seconds, host.start)
+        path = promises.file_to_rot(host.disk.paths(), self.rng)
+        where = promises.bytes_to_flip(path, host.disk) if path else range(0)
+        if not where:
+            return "nothing to rot; its power went all the same"
+        self._world.hurt(host)
+        at = self.rng.choice(where)
+        if action.choice < 0.3 and at // PAGE < where.stop // PAGE:
+            host.disk.make_unreadable(path, at)
+            self._world.decayed(host, f"a page of {path} cannot be read any more")
+        else:
+            host.disk.flip(path, at, self.rng.randrange(8))
+            self._world.decayed(host, f"a bit of {path} has flipped")
+        return None
+
+    def _lose_file(self, action: Action) -> str | None:
+        host = self._host(action.who)
+        if host is None or not self._world.promises.may_hurt(host):
+            return "too many stores are hurt"
+        host.cut_power()
+        self._later(action.seconds, host.start)
+        paths = promises.files_to_lose(host.disk.paths())
+        if not paths:
+            return "no such file; its power went all the same"
+        self._world.hurt(host)
+        path = self.rng.choice(paths)
+        host.disk.lose(path)
+        self._world.decayed(host, f"{path} is lost")
+        return None
+
+    # ---- operations
+
+    def _promote(self, action: Action) -> str | None:
+        host = self._host(action.who)
+        if host is None:
+            return "nobody there"
+        self._world.operators.ask(host, "PROMOTE", "ha", body={"reason": "an operator's whim"})
+        return None
+
+    def _promote_two(self, action: Action) -> str | None:
+        for who in (action.who, action.other):
+            self._promote(Action(action.at_s, "promote", who))
+        return None
+
+    def _switchover(self, action: Action) -> str | None:
+        return self._promote(Action(action.at_s, "promote", "backup"))
+
+    def _storm(self, action: Action) -> str | None:
+        """Cut the primary off from the other brokers, not from its clients, then each next one as soon as it has asked for votes:
+        several logs get tails of several epochs that others never see (Raft's Figure 8)."""
+        host = self._world.primary()
+        if host is None:
+            return "no primary"
+        self._end_reign(host, 2 + round(2 * action.choice))
+        return None
+
+    def _end_reign(self, host: BrokerHost, more: int) -> None:
+        world = self._world
+        world.say(f"{host.name} is cut off from the other brokers; {more} more reigns are to end so")
+        pairs = [(host.ip, each.ip) for each in world.hosts if each is not host]
+        for source, target in pairs:
+            world.network.block(source, target)
+        epoch = max((int(each.log.epoch) for each in world.hosts if each.running), default=0)
+        self._next_reign(host, pairs, epoch, more, world.events.now + world.plan.election_s * 1.1, _ASKED)
+
+    def _next_reign(
+        self, host: BrokerHost, pairs: list[tuple[str, str]], epoch: int, more: int, ask_at: float, patience: int
+    ) -> None:
+        """Have another one stand for election; when it has been heard, let the one before it back among the others."""
+        world = self._world
+        others = [each for each in world.hosts if each is not host and each.running]
+        begun = [each for each in others if each.log.epoch > epoch]
+        found = [each for each in begun if each.log.replica._member.voted_for == each.address and len(begun) > 1]
+        if not found and patience and not world.healed:
+            glance_s = _GLANCE_S
+            if world.events.now >= ask_at:
+                patience, ask_at = patience - 1, world.events.now + _ASK_AGAIN_S
+                if others:
+                    world.operators.ask(self.rng.choice(others), "PROMOTE", "ha", body={"reason": "a storm"})
+            elif not begun and patience == _ASKED:
+                glance_s = ask_at - world.events.now
+            self._later(glance_s, self._next_reign, host, pairs, epoch, more, ask_at, patience)
+            return
+        self._unblock(pairs)
+        if found and more and not world.healed:
+            self._end_reign(found[0], more - 1)
+
+    def _add(self, action: Action) -> str | None:
+        return self._change(1, 0, action)
+
+    def _remove(self, action: Action) -> str | None:
+        return self._change(0, 1, action)
+
+    def _change_two(self, action: Action) -> str | None:
+        return self._change(2, 0, action) if action.choice < 0.3 else self._change(1, 1, action)
+
+    def _change(self, added: int, removed: int, action: Action) -> str | None:
+        """Ask the primary for these changes of its members, all at once."""
+        primary = self._world.primary()
+        if primary is None:
+            return "no primary"
+        members = primary.log.replica.members
+        if not self._world.promises.may_change_members(members.voters):
+            return "a store is hurt"
+        strangers = [host for host in self._world.hosts if host.address not in members.addresses]
+        gone = self._host(action.who)
+        if len(strangers) < added:
+            return "all are members"
+        if removed and (gone is None or len(members.addresses) <= 3):
+            return "too few members"
+        for host in strangers[:added]:
+            self._world.operators.ask(primary, "ADD-BROKER", "ha", body={"address": host.address})
+        if removed and gone is not None:
+            self._world.operators.ask(primary, "REMOVE-BROKER", "ha", body={"address": gone.address})
+        return None
+
+    def _recreate(self, action: Action) -> str | None:
+        del action
+        self._world.history.queue_deleted(SCRATCH)
+        self._world.operators.recreate(SCRATCH)
+        return None
+
+    def _new_queue(self, action: Action) -> str | None:
+        self._new_queues += 1
+        level = LEVELS[int(action.choice * len(LEVELS))]
+        self._world.operators.until_done("CREATE", "queue", f"extra{self._new_queues}", {"replicate": level})
+        return None
+
+    def _new_exchange(self, action: Action) -> str | None:
+        """Make an exchange and bind it to a queue, or take it away again."""
+        if action.choice < 0.3:
+            self._world.operators.until_done("DELETE", "exchange", EXCHANGE)
+        else:
+            self._world.operators.exchange(EXCHANGE, LEVELS[int(action.choice * 10) % len(LEVELS)], SCRATCH)
+        return None
+
+    def _client_drop(self, action: Action) -> str | None:
+        connected = [client for client in self._world.clients if client.connection is not None and client.ready]
+        if not connected:
+            return "no client is connected"
+        connection = connected[int(action.choice * len(connected))].connection
+        assert connection is not None
+        connection.drop()
+        return None
+
+    def _manager_kill(self, action: Action) -> str | None:
+        manager = self._world.managers[int(action.choice * len(self._world.managers))]
+        manager.kill()
+        self._later(action.seconds, manager.start)
+        return None
+
+    def _manager_freeze(self, action: Action) -> str | None:
+        manager = self._world.managers[int(action.choice * len(self._world.managers))]
+        manager.freeze()
+        self._later(action.seconds, manager.thaw)
+        return None
+
+    # ---- the end
+
+    def heal(self) -> None:
+        """End everything that is left: from here on the cluster must recover by itself."""
+        world = self._world
+        world.network.heal()
+        world.mail.weather.drop = world.mail.weather.double = world.mail.weather.delay_s = 0.0
+        for host in world.hosts:
+            self._room(host)
+            self._fast(host)
+            host.disk.bad_syncs = 0
+            host.thaw()
+            host.start()
+        for manager in world.managers:
+            manager.thaw()
+            manager.start()

@@ -1,0 +1,169 @@
+"""What clients of a simulated cluster have seen: the history that the checks judge.
+
+A message's life here: `sent` names one attempt to send it, by client, link and number, and gives the body to send, which says so;
+then comes one of `accepted`, `refused` and `unknown` (the connection went before the outcome did). A consumer that gets a body
+says `received`; `taken` when it lets its accept or reject go out (from then on the broker may forget the message), and `settled`
+when the broker has confirmed it: from then on the message must never come back.
+
+A client that sends a message again after `unknown` does so on another link: that is another attempt, so each attempt is on the
+queue at most once, and the order that is promised, that of one link, can be read off the numbers. A message for an exchange that
+routes it to several queues is `sent` once for each of them.
+
+Invariants: an attempt has one outcome; nothing is recorded twice. Notes are kept per attempt: all of it costs one entry of a
+dictionary a message.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple, Protocol
+
+_TOKEN = re.compile(rb"<([^/<>]{1,64})/(\d{1,9})/(\d{1,9})>")
+
+
+class Violation(Exception):
+    """A promise was broken; the text says which, where and by what."""
+
+
+class Key(NamedTuple):
+    """One attempt to put one message on one queue. `link` counts the links that this client has sent over, in turn."""
+
+    client: str
+    link: int
+    number: int
+    queue: str
+
+    def __str__(self) -> str:
+        return f"message {self.number} of {self.client}'s link {self.link} for {self.queue}"
+
+
+class Outcome(StrEnum):
+    """What a producer knows of an attempt."""
+
+    OPEN = "open"
+    ACCEPTED = "accepted"
+    REFUSED = "refused"
+    UNKNOWN = "unknown"
+
+
+@dataclass(slots=True)
+class Note:
+    """What is known of one attempt."""
+
+    outcome: Outcome = Outcome.OPEN
+    received: int = 0
+    taken: int = 0
+    settled: int = 0
+
+
+class Observer(Protocol):
+    """Who wants to judge at once."""
+
+    def on_accepted(self, key: Key) -> None:
+        """A producer was told that this is safe."""
+
+    def on_received(self, client: str, link: int, key: Key) -> None:
+        """A consumer has got this on its link."""
+
+    def on_overdrawn(self, client: str, link: int, count: int) -> None:
+        """A consumer's link has brought so many more messages than the consumer had given credit for."""
+
+    def on_settled(self, key: Key) -> None:
+        """A consumer was told that this is gone for good."""
+
+
+def body(client: str, link: int, number: int, size: int = 0) -> bytes:
+    """The body of a message: who sent it, padded to `size` bytes."""
+    token = b"<%s/%d/%d>" % (client.encode(), link, number)
+    return token.ljust(size, b".")
+
+
+def read(message: bytes, queue: str) -> Key | None:
+    """Whose message this is, be it the bare body or an encoded message around it; None when it is none of ours."""
+    found = _TOKEN.search(message)
+    return None if found is None else Key(found[1].decode(), int(found[2]), int(found[3]), queue)
+
+
+class History:
+    """See the module. `t` is in seconds of simulated time, for what people read."""
+
+    def __init__(self) -> None:
+        self.notes: dict[Key, Note] = {}
+        self.unexpected: list[str] = []
+        self.created: set[str] = set()
+        self.deleted: set[str] = set()
+        self.lossy: set[str] = set()
+        self.observer: Observer | None = None
+
+    # ---- queues
+
+    def queue_created(self, queue: str, *, lossy: bool = False) -> None:
+        """A client asks for a replicated queue (level `all`); `lossy`: messages may leave it though nobody accepts them, because
+        it is purged or deletes itself, or because a consumer gets everything settled."""
+        self.created.add(queue)
+        if lossy:
+            self.lossy.add(queue)
+
+    def queue_deleted(self, queue: str) -> None:
+        """A client is about to ask for the end of this queue: what it holds may be gone from now on."""
+        self.deleted.add(queue)
+
+    # ---- producers
+
+    def sent(self, client: str, queue: str, number: int, t: float, *, link: int = 0, size: int = 0) -> bytes:
+        """A producer sends a message; returns its body. Numbers ascend on one link."""
+        key = Key(client, link, number, queue)
+        assert key not in self.notes, f"{key} is sent twice, at {t}: another attempt goes over another link"
+        self.notes[key] = Note()
+        return body(client, link, number, size)
+
+    def accepted(self, client: str, queue: str, number: int, t: float, *, link: int = 0) -> None:
+        """The broker has accepted it: it is safe."""
+        key = self._outcome(Key(client, link, number, queue), Outcome.ACCEPTED, t)
+        if self.observer is not None:
+            self.observer.on_accepted(key)
+
+    def refused(self, client: str, queue: str, number: int, t: float, *, link: int = 0) -> None:
+        """The broker has rejected or released it: it is not there."""
+        self._outcome(Key(client, link, number, queue), Outcome.REFUSED, t)
+
+    def unknown(self, client: str, queue: str, number: int, t: float, *, link: int = 0) -> None:
+        """The connection went before the outcome: it may be there or not."""
+        self._outcome(Key(client, link, number, queue), Outcome.UNKNOWN, t)
+
+    def _outcome(self, key: Key, outcome: Outcome, t: float) -> Key:
+        note = self.notes[key]
+        assert note.outcome is Outcome.OPEN, f"{key} is {outcome} at {t}, and was {note.outcome} before"
+        note.outcome = outcome
+        return key
+
+    # ---- consumers
+
+    def received(self, client: str, queue: str, message: bytes, t: float, *, link: int = 0) -> Key | None:
+        """A consumer has got a message (its body, or the encoded whole). `link` counts the links of this consumer."""
+        key = read(message, queue)
+        note = None if key is None else self.notes.get(key)
+        if key is None or note is None:
+            self.unexpected.append(f"{client} got {message[:80]!r} from {queue} at {t:.6f}, which nobody had sent there")
+            return None
+        note.received += 1
+        if self.observer is not None:
+            self.observer.on_received(client, link, key)
+        return key
+
+    def overdrawn(self, client: str, link: int, count: int) -> None:
+        """So many more messages have come on this consumer's link than it has given credit for (AMQP part 2.6.7)."""
+        if self.observer is not None:
+            self.observer.on_overdrawn(client, link, count)
+
+    def taken(self, key: Key) -> None:
+        """A consumer is about to let its accept or reject of this message go out (on a link that gets all settled: at once)."""
+        self.notes[key].taken += 1
+
+    def settled(self, key: Key) -> None:
+        """The broker has confirmed this consumer's accept."""
+        self.notes[key].settled += 1
+        if self.observer is not None:
+            self.observer.on_settled(key)

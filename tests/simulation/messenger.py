@@ -1,0 +1,149 @@
+"""Links between members that lose, double and reorder messages, instead of TCP connections that never do.
+
+Life of a link: one for each other member, in each direction; it counts as connected when the other process is up and nothing is
+blocked between them, looks again each tick, and is disconnected when the other process has gone or has been out of reach for
+`silence_s`. A message is encoded as on the wire, carried on its own, and decoded at the other end, where the member is told of
+it, if the same process as at the sending is still there. On its way it may be lost, come twice, or come after later ones.
+
+Takes the place of `ha.net.peers.Peers`. What consensus needs of its links is less than those promise; this shows that it is so.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from ha.amqp import replication_link
+from ha.core.membership import Membership
+from ha.core.messages import Message
+from tests.simulation.network import Network
+
+
+@dataclass
+class Weather:
+    """How bad the links are. `drop`, `double`: chances for each message; `delay_s`: how much longer one may take than another."""
+
+    drop: float = 0.0
+    double: float = 0.0
+    delay_s: float = 0.0
+
+
+@dataclass
+class Mail:
+    """What all messengers of a world share: who is there, and the weather."""
+
+    network: Network
+    rng: Random
+    weather: Weather = field(default_factory=Weather)
+    offices: dict[str, Messenger] = field(default_factory=dict)
+
+
+class Messenger:
+    """Fulfils `ha.cluster_member.Links`."""
+
+    def __init__(
+        self,
+        mail: Mail,
+        reactor: Any,
+        *,
+        me: str,
+        events: Any,
+        silence_s: float,
+        cluster_id: Callable[[], str],
+        members: Callable[[], Membership],
+    ) -> None:
+        self.mail = mail
+        self.reactor = reactor
+        self.me = me
+        self.events = events
+        self.silence_s = silence_s
+        self.cluster_id = cluster_id
+        self.members = members
+        self._wanted: list[str] = []
+        self._linked: dict[str, tuple[Messenger, float]] = {}
+        self._stopped = False
+
+    # ---- ha.cluster_member.Links
+
+    def set_members(self, members: Membership) -> None:
+        """Keep links to these; the first time, open for the others."""
+        if not self._stopped:
+            self.mail.offices[self.me] = self
+        self._wanted = [address for address in members.addresses if address != self.me]
+        for address in [address for address, (office, _) in self._linked.items() if not self._keeps(address, office)]:
+            del self._linked[address]
+            self.reactor.callLater(0, self.events.disconnected, address)
+
+    def _keeps(self, address: str, office: Messenger) -> bool:
+        return address in self._wanted or self.me in office._linked
+
+    def send(self, peer: str, message: Message, batches: Sequence[bytes]) -> None:
+        """Let a message go, perhaps to nowhere."""
+        linked = self._linked.get(peer)
+        if linked is None:
+            return
+        data = replication_link.encode(message, batches)
+        weather, rng, network = self.mail.weather, self.mail.rng, self.mail.network
+        target = linked[0]
+        if network.is_blocked(self.reactor.ip, target.reactor.ip) or rng.random() < weather.drop:
+            return
+        for _ in range(2 if rng.random() < weather.double else 1):
+            delay = network.latency(self.reactor.ip, target.reactor.ip) + weather.delay_s * rng.random() ** 3
+            self.reactor.events.after(delay, target.reactor, target.arrived, self, data)
+
+    def close(self, peer: str, reason: str) -> None:
+        """Begin anew with this member."""
+        del reason
+        if self._linked.pop(peer, None) is not None:
+            self.reactor.callLater(0, self.events.disconnected, peer)
+
+    def accept(self, connection: object) -> str:
+        """Nobody opens connections here."""
+        del connection
+        return "members of this cluster do not come over TCP"
+
+    def tick(self) -> None:
+        """Look who is there."""
+        now = self.reactor.events.now
+        strangers = [address for address, office in self.mail.offices.items() if self.me in office._linked]
+        for address in dict.fromkeys([*self._wanted, *strangers]):
+            office = self.mail.offices.get(address)
+            linked = self._linked.get(address)
+            if linked is not None and (
+                office is not linked[0] or now - linked[1] > self.silence_s or not self._keeps(address, office)
+            ):
+                del self._linked[address]
+                self.events.disconnected(address)
+            elif office is not None and self._reaches(office, linked is None):
+                self._linked[address] = (office, now)
+                if linked is None:
+                    self.events.connected(address)
+
+    def stop(self) -> None:
+        """End."""
+        self._stopped = True
+        if self.mail.offices.get(self.me) is self:
+            del self.mail.offices[self.me]
+
+    # ---- the other end
+
+    def arrived(self, sender: Messenger, data: bytes) -> None:
+        """A message has come."""
+        if self._stopped:
+            return
+        now = self.reactor.events.now
+        self.mail.network.digest = zlib.crc32(data, zlib.crc32(b"%.9f" % now, self.mail.network.digest))
+        self.mail.network.delivered += 1
+        message, payload = replication_link.decode(data)
+        self.events.receive(sender.me, message, payload)
+
+    def _reaches(self, office: Messenger, anew: bool) -> bool:
+        network = self.mail.network
+        here, there = self.reactor.ip, office.reactor.ip
+        if office.reactor.gone or office.reactor.frozen or network.is_blocked(here, there) or network.is_blocked(there, here):
+            return False
+        ours, theirs = self.cluster_id(), office.cluster_id()
+        return not anew or (ours == theirs if ours and theirs else self.me in office.members().addresses)

@@ -1,0 +1,442 @@
+"""Bugs planted in production code, to see whether the simulation finds them: `python -m tests.simulation.mutations`.
+
+A bug's life: `planted(name)` takes the source of one production function, replaces a few lines in it, and puts what comes of it
+in the place of the right one, for as long as the `with` lasts; then seeds are run until one of the checks objects. A bug that
+no seed of the bound finds says that the plan lacks a fault or a load, or that a check is missing.
+
+Invariant: the lines to be replaced stand exactly once in the function, so a bug that no longer fits the code is an error, and not
+a bug that is silently not planted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import inspect
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from twisted.logger import ILogObserver, globalLogBeginner
+from zope.interface import provider
+
+from tests.simulation.history import Violation
+from tests.simulation.world import run
+
+SEEDS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Bug:
+    """A function, by module and name, and what is changed in it."""
+
+    says: str
+    module: str
+    function: str
+    right: str
+    wrong: str
+
+
+BUGS = {
+    "votes-twice": Bug(
+        "votes for whoever asks, a second time in an epoch too",
+        "ha.core.replica",
+        "Replica._on_vote",
+        "voted_for = member.voted_for if message.epoch == member.epoch else None",
+        "voted_for = None",
+    ),
+    "forgets-its-vote": Bug(
+        "knows its epoch after a restart, but not for whom it has voted in it",
+        "ha.core.member",
+        "Member.__init__",
+        "self.voted_for = voted_for",
+        "self.voted_for = None",
+    ),
+    "hard-state-in-the-page-cache": Bug(
+        "does not sync epoch and vote before it answers",
+        "broker.disk.hard_state",
+        "_put",
+        "sync_or_stop(disk, fd, path)",
+        "pass",
+    ),
+    "wins-with-refusals": Bug(
+        "takes any answer to a request for votes as a vote",
+        "ha.core.quorum",
+        "Tally.count",
+        "if not granted:",
+        "if False:",
+    ),
+    "votes-for-older-logs": Bug(
+        "votes without comparing the logs",
+        "ha.core.replica",
+        "Replica._objection",
+        "return objection(Position(last_epoch, last_index), self._member.position, self._member.floor)",
+        'return ""',
+    ),
+    "stands-unasked": Bug(
+        "campaigns as soon as the link to its primary breaks",
+        "ha.core.replica",
+        "Replica.disconnected",
+        "if self._handover_by is not None:",
+        "if self._campaign is None:",
+    ),
+    "serves-early": Bug(
+        "is active before a batch of its own epoch is committed",
+        "ha.core.primary",
+        "Primary.__init__",
+        "self.active = False",
+        "self.active = True",
+    ),
+    "counts-old-epochs": Bug(
+        "commits a batch of an older epoch because a majority holds it",
+        "ha.core.primary",
+        "Primary._advance_commit",
+        "if index <= member.commit_index or member.log.epoch_at(index) != member.epoch:",
+        "if index <= member.commit_index:",
+    ),
+    "commits-by-minority": Bug(
+        "takes one holder less than a majority for one",
+        "ha.core.primary",
+        "held_by_majority",
+        "return ordered[len(ordered) // 2]",
+        "return ordered[max(0, len(ordered) // 2 - 1)]",
+    ),
+    "counts-learners": Bug(
+        "counts a learner in the place of the slowest voter",
+        "ha.core.primary",
+        "Primary._advance_commit",
+        """\
+            member.durable_index if voter == member.me else self.peers[voter].match_index for voter in member.log.members.voters
+        )
+""",
+        """\
+            sorted(
+                (member.durable_index if each == member.me else self.peers[each].match_index)
+                for each in member.log.members.addresses
+            )[-len(member.log.members.voters) :]
+        )
+""",
+    ),
+    "counts-its-own-unsynced": Bug(
+        "counts itself among the holders before its own disk has synced",
+        "ha.core.primary",
+        "Primary._advance_commit",
+        "member.durable_index if voter == member.me",
+        "member.log.last_index if voter == member.me",
+    ),
+    "two-member-changes": Bug(
+        "begins a change of the members while another is not committed",
+        "ha.core.primary",
+        "Primary.change_members",
+        "elif self._changing:",
+        "elif False:",
+    ),
+    "follows-old-primaries": Bug(
+        "goes back to the epoch of an old primary when it hears one",
+        "ha.core.replica",
+        "Replica._on_primary",
+        "if message.epoch < member.epoch or isinstance(role, Primary):",
+        "member.epoch = message.epoch\n        if isinstance(role, Primary):",
+    ),
+    "counts-received": Bug(
+        "counts for a commit what a backup has received, be it on its disk or not",
+        "ha.core.progress",
+        "Progress.accepted",
+        "match = min(reply.match_index, log.last_index)",
+        "match = min(reply.received_index, log.last_index)",
+    ),
+    "keeps-a-diverged-tail": Bug(
+        "takes its own batch for the primary's when the index is the same",
+        "ha.core.backup",
+        "Backup._add",
+        "member.truncate(entry.index)",
+        "continue",
+    ),
+    "truncates-what-it-holds": Bug(
+        "truncates at every batch that it holds already, so that a late message takes newer ones away",
+        "ha.core.backup",
+        "Backup._add",
+        "if log.epoch_at(entry.index) == entry.epoch:",
+        "if entry.index <= member.commit_index:",
+    ),
+    "matches-without-epoch": Bug(
+        "takes a log for matching when it is long enough",
+        "ha.core.backup",
+        "Backup.append",
+        "elif member.log.epoch_at(message.prev_index) != message.prev_epoch:",
+        "elif message.prev_index > member.log.last_index:",
+    ),
+    "commits-unverified": Bug(
+        "commits on a backup what it holds, be it the primary's or not",
+        "ha.core.backup",
+        "Backup._agree",
+        "self._member.commit_to(min(self.told_commit, self.verified_index))",
+        "self._member.commit_to(min(self.told_commit, self._member.log.last_index))",
+    ),
+    "acknowledges-unsynced": Bug(
+        "acknowledges batches that are on their way to the disk",
+        "ha.core.backup",
+        "Backup.match_index",
+        "return min(self._member.durable_index, self.verified_index)",
+        "return self.verified_index",
+    ),
+    "skips-fsync": Bug(
+        "never syncs the journal",
+        "broker.disk.journal",
+        "Journal._write_some",
+        "sync_or_stop(self.disk, segment.fd, segment.path)",
+        "pass",
+    ),
+    "torn-tail-taken-as-whole": Bug(
+        "takes a torn batch for a whole one when it starts, without a look at the checksum",
+        "broker.disk.segments",
+        "Window.batch",
+        "return verify(self.get(offset, header.length))",
+        "return header",
+    ),
+    "checkpoint-keeps-the-dead": Bug(
+        "forgets dequeues in a checkpoint: it holds whole batches of a queue's messages, the dead ones too",
+        "broker.core.state",
+        "State.snapshot",
+        "list(messages.fifo.lots())",
+        "[Lot(chunk, 0, len(chunk.offsets) - 1) for chunk in messages.fifo._chunks if chunk is not None]",
+    ),
+    "checkpoint-forgets-sequences": Bug(
+        "forgets in a checkpoint how far the sequences of a queue had come",
+        "broker.core.state",
+        "State.snapshot",
+        "seqs = [(number, messages.fifo.next_seq) for number, messages in self.messages.items()]",
+        "seqs = []",
+    ),
+    "checkpoint-forgets-delivery-counts": Bug(
+        "forgets in a checkpoint how often delivery of a message has failed",
+        "broker.core.state",
+        "State.snapshot",
+        "messages.fifo.delivery_counts()",
+        "{}",
+    ),
+    "checkpoint-keeps-deleted-queues": Bug(
+        "brings deleted queues back from a checkpoint",
+        "broker.core.state",
+        "State._remove_queue",
+        "change = self.queues.pop(uuid, None)",
+        "change = self.queues.get(uuid)",
+    ),
+    "applies-twice": Bug(
+        "applies the last batch before a restart a second time",
+        "ha.replicated_log",
+        "ReplicatedLog.__init__",
+        "self._applied = log.base_index",
+        "self._applied = max(log.base_index - 1, 0)",
+    ),
+    "first-queue-only": Bug(
+        "applies of a batch for two queues what is for the first",
+        "broker.core.state",
+        "State.apply",
+        """\
+                if messages is not None:
+                    messages.fifo.append(""",
+        """\
+                if messages is not None and not applied.fed:
+                    messages.fifo.append(""",
+    ),
+    "accepts-early": Bug(
+        "accepts what producers sent when it is proposed, not when it is committed",
+        "broker.ledger",
+        "Ledger.pump",
+        "index = log.propose(builder)\n",
+        """\
+index = log.propose(builder)
+                for link, deliveries in waits.accepts.items():
+                    link.settle([delivery for delivery in deliveries if delivery is not None], ACCEPTED)
+                    link.context.accepted(len(deliveries))
+                    self._owner.touched(link)
+                waits.accepts.clear()
+""",
+    ),
+    "accepts-when-deposed": Bug(
+        "accepts, on stepping down, what it had proposed and did not see committed",
+        "broker.ledger",
+        "Ledger._void",
+        "self._proposed.clear()",
+        """\
+for _, waits in self._proposed:
+            for link, deliveries in waits.accepts.items():
+                link.settle([delivery for delivery in deliveries if delivery is not None], ACCEPTED)
+                self._owner.touched(link)
+        self._proposed.clear()""",
+    ),
+    "confirms-early": Bug(
+        "confirms a consumer's accept when it comes, not when the dequeue is committed",
+        "broker.consumers",
+        "Subscription.outcomes",
+        "(settled if is_settled else confirm).append(delivery)",
+        "settled.append(delivery)",
+    ),
+    "forgets-releases": Bug(
+        "keeps, when a consumer's link ends, what it had acquired",
+        "broker.consumers",
+        "Subscription.end",
+        "node.messages.fifo.release(sequences)",
+        "pass",
+    ),
+    "redelivers-last": Bug(
+        "gives out what came back only when nothing else is there",
+        "broker.core.fifo",
+        "Fifo.acquire",
+        """\
+        if self._released:
+            max_count, max_bytes = self._take_released(lots, max_count, max_bytes)
+        if max_count > 0:
+            self._cursor = self._walk(lots, self._cursor, max_count, max_bytes)
+""",
+        """\
+        self._cursor = self._walk(lots, self._cursor, max_count, max_bytes)
+        if self._released and not lots:
+            self._take_released(lots, max_count, max_bytes)
+""",
+    ),
+    "gives-to-two": Bug(
+        "gives out a message that another consumer has acquired",
+        "broker.core.fifo",
+        "Fifo.acquire",
+        "self._cursor = self._walk(lots, self._cursor, max_count, max_bytes)",
+        "self._cursor = self._walk(lots, self._cursor, max_count, max_bytes) - 1",
+    ),
+    "takes-a-neighbour": Bug(
+        "takes the message after the one that was accepted off the queue",
+        "broker.consumers",
+        "Subscription.outcomes",
+        "taken.append(sequence)",
+        "taken.append(sequence + 1)",
+    ),
+    "enqueues-backwards": Bug(
+        "enqueues what a producer sent in one go the wrong way round",
+        "broker.producers",
+        "Producer.take",
+        "messages, deliveries = link.inbox, link.inbox_deliveries",
+        "messages, deliveries = link.inbox[::-1], link.inbox_deliveries[::-1]",
+    ),
+    "gives-beyond-credit": Bug(
+        "gives a consumer one message more than it has credit for",
+        "broker.consumers",
+        "Subscription.room",
+        "return min(credit, limits.MAX_UNSETTLED_PER_LINK",
+        "return min(credit + 1, limits.MAX_UNSETTLED_PER_LINK",
+    ),
+    "credit-twice": Bug(
+        "gives a producer two credits back for one message",
+        "broker.producers",
+        "Producer.accepted",
+        "self._grant(count)",
+        "self._grant(2 * count)",
+    ),
+}
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    """Production code with this bug in it."""
+    bug = BUGS[name]
+    owner: Any = importlib.import_module(bug.module)
+    *path, last = bug.function.split(".")
+    for part in path:
+        owner = getattr(owner, part)
+    before = vars(owner)[last]
+    setattr(owner, last, _spoilt(before, bug))
+    try:
+        yield
+    finally:
+        setattr(owner, last, before)
+
+
+def _spoilt(before: Any, bug: Bug) -> Any:
+    function: Any = before.fget if isinstance(before, property) else getattr(before, "__func__", before)
+    source = inspect.getsource(function)
+    found = source.count(bug.right)
+    assert found == 1, f"{bug.right!r} stands {found} times in {bug.module}.{bug.function}, and should stand there once"
+    made: dict[str, Any] = {}
+    # Annotations stay text, as in the module that the function comes from; a method keeps its indentation.
+    head = "from __future__ import annotations\nif True:\n" if source[0] == " " else "from __future__ import annotations\n"
+    exec(compile(head + source.replace(bug.right, bug.wrong), bug.module, "exec"), function.__globals__, made)
+    return made[function.__name__]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What became of a bug: the seed that found it, the check that objected, and what it said; `seed` 0 when none did."""
+
+    name: str
+    seed: int
+    text: str
+    seconds: float
+
+    @property
+    def check(self) -> str:
+        """The check's name."""
+        return self.text.partition(":")[0]
+
+
+def hunt(name: str, run: Callable[[int], object], seeds: Sequence[int]) -> Finding:
+    """Run seeds with the bug until a check objects that has nothing to say without it."""
+    began = time.monotonic()
+    for seed in seeds:
+        with planted(name):
+            text = _objection(run, seed)
+        if text and not _objection(run, seed):
+            return Finding(name, seed, text, time.monotonic() - began)
+    return Finding(name, 0, "", time.monotonic() - began)
+
+
+def _objection(run: Callable[[int], object], seed: int) -> str:
+    """What a check says of this seed's run, "" for nothing."""
+    try:
+        run(seed)
+    except Violation as violation:
+        return str(violation)
+    return ""
+
+
+def table(findings: Sequence[Finding]) -> str:
+    """The findings as a table for the documentation."""
+    lines = ["| planted bug | what it does | caught by | seed |", "|---|---|---|---|"]
+    for finding in findings:
+        caught = f"{finding.check} | {finding.seed}" if finding.seed else "not caught | -"
+        lines.append(f"| {finding.name} | {BUGS[finding.name].says} | {caught} |")
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command. Returns its exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation.mutations", description="Plant bugs and see them caught.")
+    parser.add_argument("names", nargs="*", help="the bugs to plant (default: all)")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="how many seeds to try for each (default: %(default)s)")
+    parser.add_argument("-j", "--jobs", type=int, default=1, help="processes")
+    given = parser.parse_args(arguments)
+    unknown = set(given.names) - set(BUGS)
+    if unknown:
+        parser.error(f"there is no bug named {', '.join(sorted(unknown))}; there are {', '.join(BUGS)}")
+    globalLogBeginner.beginLoggingTo([_nowhere], redirectStandardIO=False, discardBuffer=True)
+    findings = []
+    with ProcessPoolExecutor(given.jobs, mp_context=multiprocessing.get_context("fork")) as pool:
+        for finding in pool.map(partial(hunt, run=run, seeds=range(1, given.seeds + 1)), given.names or BUGS):
+            findings.append(finding)
+            after = f"by seed {finding.seed}: {finding.text}" if finding.seed else f"not by {given.seeds} seeds"
+            print(f"{finding.name}: {after.splitlines()[0]} ({finding.seconds:.1f} s)", flush=True)
+    print()
+    print(table(findings))
+    return 0 if all(finding.seed for finding in findings) else 1
+
+
+@provider(ILogObserver)
+def _nowhere(event: object) -> None:
+    """What production code logs is of no interest here."""
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,110 @@
+"""What people ask of the cluster while things go wrong: right, wrong, twice, and of the wrong broker.
+
+Every request is a management request from a machine of its own, over a connection of its own, with the production client; what
+came of it is said in the trace and otherwise nobody's concern, but that a queue which is wanted is asked for until it is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet.defer import ensureDeferred
+
+from broker.client import ClientError, ManagementClient
+from broker.core import urls
+from tests.simulation.reactor import HostReactor
+
+if TYPE_CHECKING:
+    from tests.simulation.hosts import BrokerHost
+    from tests.simulation.world import World
+
+_CONNECT_S = 0.5
+_ANSWER_S = 3.0
+_PAUSE_S = 0.2
+
+
+class Operators:
+    """All who operate this cluster."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.reactor = HostReactor(world.events, world.network, "10.0.3.1")
+        self._asked = 0
+        self.done: dict[str, int] = {}
+        """How often each request was answered with success."""
+
+    def ask(self, host: BrokerHost, operation: str, kind: str, name: str = "", body: Mapping[str, Any] | None = None) -> None:
+        """Ask this broker once."""
+        self._begin(self._ask(host, operation, kind, name, body))
+
+    def until_done(self, operation: str, kind: str, name: str, body: Mapping[str, Any] | None = None) -> None:
+        """Ask whoever is the primary until it is done, or was done before (409, 404)."""
+        self._begin(self._until_done(operation, kind, name, body))
+
+    def recreate(self, name: str) -> None:
+        """Delete a queue, then create it again."""
+        self._begin(self._recreate(name))
+
+    def exchange(self, name: str, level: str, queue: str) -> None:
+        """Make an exchange, and let this queue, if it is there, have what comes to it."""
+        self._begin(self._exchange(name, level, queue))
+
+    def _begin(self, work: Any) -> None:
+        self._world.events.at(self._world.events.now, self.reactor, lambda: ensureDeferred(work).addErrback(self._world.broke))
+
+    async def _recreate(self, name: str) -> None:
+        await self._until_done("DELETE", "queue", name, None)
+        await self._until_done("CREATE", "queue", name, {"replicate": "all"})
+
+    async def _exchange(self, name: str, level: str, queue: str) -> None:
+        await self._until_done("CREATE", "exchange", name, {"exchangeType": "fanout", "replicate": level})
+        primary = self._world.primary()
+        if primary is not None:
+            await self._ask(primary, "CREATE", "binding", "", {"exchange": name, "queue": queue, "key": ""})
+
+    async def _until_done(self, operation: str, kind: str, name: str, body: Mapping[str, Any] | None) -> None:
+        world = self._world
+        while not world.ended:
+            host = world.primary()
+            if host is not None:
+                status = await self._ask(host, operation, kind, name, body)
+                if 200 <= status < 300 or (status == 409 and operation == "CREATE" and self._exists(name)):
+                    return
+                if status == 404 and operation == "DELETE":
+                    return
+            await world.pause(self.reactor, _PAUSE_S)
+
+    def _exists(self, name: str) -> bool:
+        primary = self._world.primary()
+        if primary is None:
+            return False
+        nodes = primary.process.broker.nodes
+        return name in nodes.queues or name in nodes.exchanges
+
+    async def _ask(self, host: BrokerHost, operation: str, kind: str, name: str, body: Mapping[str, Any] | None) -> int:
+        """The status of the answer, 0 when there was none."""
+        world = self._world
+        self._asked += 1
+        what = " ".join(filter(None, (operation, kind, name, str(dict(body or {}).get("address", "")))))
+        client = None
+        try:
+            client = await ManagementClient.connect(
+                self.reactor,
+                urls.parse(host.address).addresses[0],
+                timeout_s=_CONNECT_S,
+                heartbeat_s=1.0,
+                container=f"operator-{self._asked}",
+                seconds=self.reactor.seconds,
+            )
+            await client.request(operation, kind, name or None, body, timeout_s=_ANSWER_S)
+        except ClientError as error:
+            world.say(f"operator: {what} at {host.name}: {error}")
+            return int(getattr(error, "status", 0))
+        else:
+            world.say(f"operator: {what} at {host.name}: done")
+            self.done[operation] = self.done.get(operation, 0) + 1
+            return 200
+        finally:
+            if client is not None:
+                client.abort()

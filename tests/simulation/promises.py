@@ -1,0 +1,130 @@
+"""What may be broken at once without breaking a promise: the rule that keeps a run checkable.
+
+The product promises that no accepted message is lost, whatever processes, power, clocks and the network do, and however
+often a file system refuses: all of that may happen to any number of hosts at once, and is not limited here. What damages a
+store is limited (docs/adr/0004). A store is **hurt** from the moment when a part of what it had synced is gone (a new disk,
+a flipped bit, a lost file) until its process, running again, is level with a primary and says so durably (neither blank nor
+below a floor).
+
+1. At any time fewer stores are hurt than make a majority of the voters: every committed batch is on a majority, so one copy at
+   least is on a store that knows that it has it. No store is damaged while members disagree on who votes.
+2. While the store of a voter is hurt, the membership is not changed, and while it is being changed, no store is damaged.
+3. A bit flips, a page becomes unreadable, or a file is lost, only where the store can know of it: within what its newest mark
+   covers, in an older segment, in a checkpoint, or in a small file. Never in the last group that was synced, which nobody can
+   tell from one torn by a power cut; and never the newest segment, the note of a floor, or the note of a reset, which stand for
+   what was lost before.
+4. A store is damaged on a host without power only, and a disk is replaced on one that has been off for so long that nothing it
+   had said is still on its way.
+5. A broker that refuses its store because of such damage gets a new disk, and is a hurt one already.
+
+Outside of this rule messages can be lost, and the runs never go there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from random import Random
+from typing import TYPE_CHECKING
+
+from broker.disk import hard_state, segments
+from broker.disk.durable import ASIDE
+from broker.disk.recovery import FLOOR, RESET, WHOLE
+from tests.simulation.disk import SimulatedDisk
+
+if TYPE_CHECKING:
+    from tests.simulation.hosts import BrokerHost
+
+OFF_BEFORE_REPLACED_S = 1.0
+_CLUSTER = "/store/cluster/"
+
+
+class Promises:
+    """Which stores are hurt now."""
+
+    def __init__(self, hosts: list[BrokerHost]) -> None:
+        self._hosts = hosts
+        self._damaged: set[str] = set()
+
+    def hurt(self, host: BrokerHost) -> None:
+        """This host's store loses something now."""
+        self._damaged.add(host.name)
+
+    def is_damaged(self, host: BrokerHost) -> bool:
+        """Whether this host's store has lost something and has not been seen whole since."""
+        return host.name in self._damaged
+
+    def is_hurt(self, host: BrokerHost) -> bool:
+        """Whether this host's store is short of something, or has never had everything."""
+        if host.running:
+            member = host.log.replica._member
+            assert host.threads is not None
+            if member.blank or member.floor is not None or host.threads.reactor_waits:
+                return True
+            self._damaged.discard(host.name)
+        paths = host.disk.paths()
+        return host.name in self._damaged or f"{_CLUSTER}{WHOLE}" not in paths or f"{_CLUSTER}{FLOOR}" in paths
+
+    def may_hurt(self, host: BrokerHost) -> bool:
+        """Whether this store may be damaged now."""
+        if self.is_hurt(host) or self.changing:
+            return False
+        memberships = [each.log.replica.members for each in self._hosts if each.running]
+        if not memberships or len({members.addresses for members in memberships}) > 1:
+            return False
+        voters = memberships[0].voters
+        hurt = sum(self.is_hurt(each) for each in self._hosts if each.address in voters)
+        return hurt + 1 <= (len(voters) - 1) // 2
+
+    @property
+    def changing(self) -> bool:
+        """Whether a change of members may be under way anywhere."""
+        return any(self._changes(each) for each in self._hosts if each.running)
+
+    @staticmethod
+    def _changes(host: BrokerHost) -> bool:
+        log = host.log.replica.log
+        return bool(log.members_index > host.log.replica.commit_index)
+
+    def may_change_members(self, voters: Collection[str]) -> bool:
+        """Whether members may be added or removed now."""
+        return not any(self.is_hurt(each) for each in self._hosts if each.address in voters)
+
+
+def files_to_lose(paths: Iterable[str]) -> list[str]:
+    """Which of a host's files may be lost: rule 3."""
+    found = [path for path in paths if path.startswith(_CLUSTER)]
+    logs = sorted(path for path in found if path.endswith(segments.SUFFIX))
+    others = [path for path in found if path.endswith((".checkpoint", f"/{WHOLE}", f"/{hard_state.NAME}"))]
+    return logs[:-1] + others
+
+
+def file_to_rot(paths: Iterable[str], rng: Random) -> str:
+    """One of a host's files in which a bit may flip, "" when there is none."""
+    found = [
+        path
+        for path in paths
+        if path.startswith(_CLUSTER) and "damaged-" not in path and not path.endswith((ASIDE, f"/{FLOOR}", f"/{RESET}"))
+    ]
+    return rng.choice(found) if found else ""
+
+
+def bytes_to_flip(path: str, disk: SimulatedDisk) -> range:
+    """Where in this file a bit may flip: rule 3."""
+    content = disk.content(path)
+    if not path.endswith(segments.SUFFIX):
+        return range(len(content))
+    newest = max(each for each in disk.paths() if each.startswith(_CLUSTER) and each.endswith(segments.SUFFIX))
+    end = _marked_end(content)
+    return range(end if path == newest else max(end, len(content.rstrip(b"\0"))))
+
+
+def _marked_end(content: bytes) -> int:
+    """How far a segment's newest mark reaches."""
+    found = (0, 0)
+    for offset in segments._MARK_OFFSETS:
+        data = content[offset : offset + segments._MARK.size]
+        if len(data) == segments._MARK.size:
+            magic, number, end, _, _ = segments._MARK.unpack(data)
+            if magic == segments._MARK_MAGIC:
+                found = max(found, (number, end))
+    return found[1]

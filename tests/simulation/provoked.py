@@ -1,0 +1,98 @@
+"""Plans that bring about, again and again, just what certain planted bugs (`mutations.py`) need to show themselves.
+
+Seeds find those bugs too, but one in dozens does, and which one changes with every change of the plans or of production code. So
+each plan here is a small cluster to which little else happens, and catches its bug with most of its own seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from tests.simulation.clients import ClientPlan
+from tests.simulation.history import Violation
+from tests.simulation.plan import Action, Plan
+from tests.simulation.regressions import quiet
+from tests.simulation.world import World
+
+_LOG_KEPT = 1 << 20
+_SLOW_LINKS_S = (0.002, 0.03)
+_SLOW_SYNC_S = 0.02
+_PRODUCERS = [ClientPlan("producer", name, "q0", count=300, burst=8, gap_s=0.02, window=50) for name in ("p", "q")]
+_CONSUMER = ClientPlan("consumer", "c", "q0", window=20)
+BUSY = [*_PRODUCERS, _CONSUMER]
+LARGE = [ClientPlan("producer", "p", "q0", count=600, burst=8, gap_s=0.01, window=50, size=(1500, 6000)), _CONSUMER]
+MODIFYING = [
+    ClientPlan("producer", "p", "q0", count=200, burst=4, gap_s=0.03, window=50),
+    ClientPlan("consumer", "c", "q0", window=20, modify=0.3, settle_delay_s=0.5),
+]
+
+
+def _plan(clients: list[ClientPlan], *actions: Action, **fields: Any) -> Plan:
+    return replace(quiet(*actions, **fields), items=dict(enumerate([*clients, *actions])))
+
+
+def _repeated(times: tuple[float, ...], actions: Callable[[float], list[Action]]) -> list[Action]:
+    return [action for at_s in times for action in actions(at_s)]
+
+
+def _two_are_asked(at_s: float) -> list[Action]:
+    """The primary dies, and at once several pairs of others are asked to take its place."""
+    pairs = ((1, 2), (0, 1), (2, 3))
+    return [Action(at_s, "kill", "primary", seconds=0.4), *(Action(at_s + 0.02, "promote-two", a, b) for a, b in pairs)]
+
+
+def _a_tail_diverges(at_s: float) -> list[Action]:
+    """The primary is cut off from the other brokers, not from its clients, for longer than it takes to elect another."""
+    return [Action(at_s, "isolate", "primary", seconds=1.2, choice=0.2), Action(at_s + 0.75, "promote", "backup")]
+
+
+def _an_old_primary_comes_back(at_s: float) -> list[Action]:
+    """The same, and the old one is heard again as soon as another is elected."""
+    asked = [Action(at_s + wait_s, "promote", "backup") for wait_s in (0.62, 0.65)]
+    return [Action(at_s, "isolate", "primary", seconds=0.8, choice=0.2), *asked]
+
+
+_RIVALS = _plan(BUSY, *_repeated((1.0, 1.8, 2.6, 3.4), _two_are_asked), brokers=5, disk_s=_SLOW_SYNC_S)
+_TAILS = _plan(BUSY, *_repeated((1.0, 2.6, 4.2), _a_tail_diverges), checkpoint_bytes=_LOG_KEPT)
+_SLOW_DISKS = [Action(0.9, "slow-disk", number, seconds=3.0, choice=0.5) for number in range(3)]
+
+PROVOKED: dict[str, Plan] = {
+    "votes-twice": _RIVALS,
+    "wins-with-refusals": _RIVALS,
+    "counts-learners": _plan(BUSY, *(replace(each, choice=1.0) for each in _SLOW_DISKS[1:]), Action(1.05, "add"), spares=1),
+    "two-member-changes": _plan(BUSY, *_SLOW_DISKS, Action(1.0, "change-two"), Action(1.5, "change-two"), spares=2),
+    "follows-old-primaries": _plan(BUSY, *_repeated((1.0, 2.4, 3.8), _an_old_primary_comes_back)),
+    "keeps-a-diverged-tail": _TAILS,
+    "commits-unverified": _TAILS,
+    "accepts-when-deposed": _TAILS,
+    "matches-without-epoch": _plan(
+        BUSY,
+        Action(1.0, "storm", seconds=0.75, choice=1.0),
+        Action(5.0, "storm", seconds=0.65, choice=1.0),
+        checkpoint_bytes=_LOG_KEPT,
+        latency_s=_SLOW_LINKS_S,
+    ),
+    "torn-tail-taken-as-whole": _plan(
+        LARGE,
+        *(Action(1.0 + number / 5, "power", 1 + number % 2, seconds=0.05) for number in range(20)),
+        disk_s=_SLOW_SYNC_S,
+        checkpoint_bytes=_LOG_KEPT,
+        segment_bytes=1 << 17,
+    ),
+    "checkpoint-forgets-delivery-counts": _plan(
+        MODIFYING, *(Action(1.0 + 0.3 * number, "kill", "backup", seconds=0.1) for number in range(8)), checkpoint_bytes=2048
+    ),
+}
+
+
+def provoke(plan: Plan) -> Callable[[int], None]:
+    """A run of this plan under a seed; Violation when a promise is broken."""
+
+    def run(seed: int) -> None:
+        outcome = World(replace(plan, seed=seed)).run()
+        if outcome.violation:
+            raise Violation(outcome.violation)
+
+    return run

@@ -1,0 +1,109 @@
+"""The simulated clients' end of a connection: what it tells of a broker that does right, and of one that heeds no credit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from twisted.internet.task import Clock
+from twisted.internet.testing import StringTransport
+
+from broker.amqp.engine import Engine
+from broker.amqp.links import Link, Receiver, Sender
+from tests.simulation.amqp_client import ACCEPTED, ClientConnection
+from tests.system.wire import frame, transfer
+
+MESSAGE = b"\x00\x53\x75\xa0\x02hi"
+
+
+class User:
+    """Takes each message, and gives credit back as it is told to. Fulfils LinkUser."""
+
+    name, queue = "bob", "q"
+
+    def __init__(self, grants: bool) -> None:
+        self.reactor = Clock()
+        self.grants = grants
+        self.came = 0
+        self.beyond: list[int] = []
+        self.connection: Any = None
+
+    def usable(self) -> None: ...
+    def credit(self) -> None: ...
+    def outcome(self, delivery: Any, outcome: int) -> None: ...
+    def settled(self, delivery: Any) -> None: ...
+    def over(self, *, opened: bool, reason: str) -> None: ...
+
+    def message(self, delivery: Any, data: bytes) -> None:
+        self.came += 1
+        self.connection.dispose(delivery, ACCEPTED, settle=True)
+        if self.grants:
+            self.connection.grant(1)
+
+    def overdrawn(self, count: int) -> None:
+        self.beyond.append(count)
+
+
+class Broker:
+    """The broker's end: an engine, and a way around it. Fulfils EngineListener."""
+
+    def __init__(self, user: User, credit: int) -> None:
+        self.link: Any = None
+        self.engine = Engine(self, server=True, container="broker")
+        self.transport = StringTransport()
+        self.client = user.connection = ClientConnection(user, credit=credit, browse=False, idle_s=2.0, max_frame=65536)
+        self.client.makeConnection(self.transport)
+        for _ in range(4):
+            self.exchange()
+
+    def exchange(self) -> None:
+        """Each end hears what the other has said."""
+        self.engine.push(self.transport.value())
+        self.transport.clear()
+        self.engine.drain()
+        self.client.dataReceived(b"".join(self.engine.take_output()))
+
+    def send(self, count: int) -> None:
+        """So many messages, as the engine lets them go, all in one flight."""
+        for _ in range(count):
+            self.link.send_one(MESSAGE, None, True)
+        self.exchange()
+
+    def force(self, *numbers: int) -> None:
+        """Messages with these numbers, whatever the engine says, all in one flight."""
+        self.client.dataReceived(b"".join(frame(transfer(number, MESSAGE)) for number in numbers))
+
+    def end(self) -> None:
+        self.client.release()
+        self.engine.free()
+
+    def on_open(self, engine: Engine) -> None:
+        engine.open()
+
+    def on_link(self, engine: Engine, link: Link) -> None:
+        self.link = link
+        link.accept()
+
+    def on_link_open(self, engine: Engine, link: Link) -> None: ...
+    def on_messages(self, engine: Engine, link: Receiver) -> None: ...
+    def on_outcomes(self, engine: Engine, link: Sender) -> None: ...
+    def on_credit(self, engine: Engine, link: Sender) -> None: ...
+    def on_link_closed(self, engine: Engine, link: Link) -> None: ...
+    def on_close(self, engine: Engine, reason: str) -> None: ...
+
+
+@pytest.mark.parametrize("grants", [False, True])
+def test_a_message_that_came_without_credit_is_told_of_and_credit_that_has_not_left_is_none(grants: bool) -> None:
+    """Breaks when credit counts from the moment when it is meant, and not when it has left: a client that gives one back for each
+    message would never see that it got too many at once."""
+    user = User(grants)
+    broker = Broker(user, credit=3)
+    broker.send(3)
+    assert (user.came, user.beyond) == (3, [])
+    if grants:
+        broker.exchange()
+        broker.send(3)
+        assert (user.came, user.beyond) == (6, [])
+    broker.force(*range(user.came, user.came + 3 * grants + 2))
+    assert user.beyond == [1, 2]
+    broker.end()

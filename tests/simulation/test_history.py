@@ -1,0 +1,68 @@
+"""What is written down of what clients have seen."""
+
+import pytest
+
+from tests.simulation.history import History, Key, Note, Outcome, body, read
+
+
+class Judge:
+    """Notes what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, Key]] = []
+
+    def on_accepted(self, key: Key) -> None:
+        self.told.append(("accepted", key))
+
+    def on_received(self, client: str, link: int, key: Key) -> None:
+        self.told.append((f"received by {client} on {link}", key))
+
+    def on_overdrawn(self, client: str, link: int, count: int) -> None:
+        raise AssertionError(f"{client} has had {count} messages too many on its link {link}")
+
+    def on_settled(self, key: Key) -> None:
+        self.told.append(("settled", key))
+
+
+def test_a_body_says_whose_message_it_is_wherever_it_stands() -> None:
+    data = body("alice", 3, 17, 40)
+    assert len(data) == 40
+    assert read(b"\x00Sp\xc0\x02" + data, "q") == Key("alice", 3, 17, "q")
+    assert read(b"hello", "q") is None
+
+
+def test_a_message_is_followed_from_its_sending_to_its_end() -> None:
+    history, judge = History(), Judge()
+    history.observer = judge
+    data = history.sent("alice", "q", 1, 0.0)
+    history.accepted("alice", "q", 1, 0.1)
+    key = history.received("bob", "q", data, 0.2, link=4)
+    assert key == Key("alice", 0, 1, "q")
+    history.taken(key)
+    history.settled(key)
+    assert history.notes == {key: Note(Outcome.ACCEPTED, 1, 1, 1)}
+    assert judge.told == [("accepted", key), ("received by bob on 4", key), ("settled", key)]
+
+
+def test_what_nobody_has_sent_to_a_queue_is_unexpected_there() -> None:
+    history = History()
+    data = history.sent("alice", "one", 1, 0.0)
+    assert history.received("bob", "other", data, 0.1) is None
+    assert history.received("bob", "one", b"hello", 0.2) is None
+    assert [text.split(", which")[0] for text in history.unexpected] == [
+        "bob got b'<alice/0/1>' from other at 0.100000",
+        "bob got b'hello' from one at 0.200000",
+    ]
+
+
+def test_an_attempt_has_one_outcome_and_another_attempt_goes_over_another_link() -> None:
+    history = History()
+    history.sent("alice", "q", 1, 0.0)
+    history.unknown("alice", "q", 1, 0.1)
+    with pytest.raises(AssertionError, match=r"is accepted at 0\.2, and was unknown before"):
+        history.accepted("alice", "q", 1, 0.2)
+    with pytest.raises(AssertionError, match="sent twice"):
+        history.sent("alice", "q", 1, 0.3)
+    history.sent("alice", "q", 1, 0.4, link=1)
+    history.refused("alice", "q", 1, 0.5, link=1)
+    assert [note.outcome for note in history.notes.values()] == [Outcome.UNKNOWN, Outcome.REFUSED]

@@ -1,0 +1,73 @@
+"""Planted bugs are caught, each by a seed that finds nothing wrong in the code as it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from ha.core.backup import Backup
+from tests.simulation import mutations, world
+from tests.simulation.history import Violation
+from tests.simulation.mutations import BUGS, Bug, Finding, hunt, planted, table
+from tests.simulation.provoked import PROVOKED, provoke
+
+FIRST = range(1, 13)
+"""Runs shift with every change of the plans or of production code; what is common is still caught by one of these."""
+
+
+@pytest.mark.simulation
+@pytest.mark.parametrize("name", BUGS)
+def test_a_planted_bug_is_caught_by_a_seed_that_finds_nothing_wrong_without_it(name: str) -> None:
+    run = provoke(PROVOKED[name]) if name in PROVOKED else world.run
+    finding = hunt(name, run, FIRST)
+    assert finding.seed, f"{name} is caught by none of the seeds {FIRST.start} to {FIRST.stop - 1}"
+
+
+def test_plans_that_provoke_are_for_bugs_that_there_are() -> None:
+    assert set(PROVOKED) - set(BUGS) == set()
+
+
+def test_a_bug_is_there_while_it_is_planted_and_gone_without_a_trace_after() -> None:
+    before = dict(vars(Backup))
+    with planted("keeps-a-diverged-tail"):
+        assert Backup._add is not before["_add"]
+    assert dict(vars(Backup)) == before
+    with planted("acknowledges-unsynced"):
+        assert isinstance(vars(Backup)["match_index"], property)
+    assert dict(vars(Backup)) == before
+
+
+def test_a_bug_that_does_not_fit_the_code_any_more_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(BUGS, "stale", Bug("", "ha.core.backup", "Backup.forget", "no such line", "pass"))
+    with pytest.raises(AssertionError, match="stands 0 times"), planted("stale"):
+        pass
+
+
+def test_a_hunt_ends_with_the_first_seed_that_a_check_objects_to_because_of_the_bug() -> None:
+    tried = []
+    right = vars(Backup)["_add"]
+
+    def run(seed: int) -> None:
+        tried.append(seed)
+        if seed == 2:
+            raise Violation("liveness: fails with the bug and without it")
+        if seed == 3 and vars(Backup)["_add"] is not right:
+            raise Violation("lost: a message")
+
+    finding = hunt("keeps-a-diverged-tail", run, range(1, 10))
+    assert tried == [1, 2, 2, 3, 3]
+    assert (finding.seed, finding.check) == (3, "lost")
+    assert hunt("keeps-a-diverged-tail", run, [1, 2]).seed == 0
+
+
+def test_the_table_says_what_was_caught_and_what_was_not() -> None:
+    lines = table([Finding("skips-fsync", 3, "lost: a message", 0.5), Finding("serves-early", 0, "", 9.0)]).splitlines()
+    assert lines[2:] == [
+        f"| skips-fsync | {BUGS['skips-fsync'].says} | lost | 3 |",
+        f"| serves-early | {BUGS['serves-early'].says} | not caught | - |",
+    ]
+
+
+def test_the_command_refuses_a_bug_that_it_does_not_know(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        mutations.main(["no-such-bug"])
+    assert "there is no bug named no-such-bug" in capsys.readouterr().err

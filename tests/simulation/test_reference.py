@@ -1,0 +1,172 @@
+"""What the committed log says, and what is wrong with logs that say otherwise."""
+
+from typing import Any
+
+import pytest
+
+from broker.core.records import Batch, BatchBuilder
+from broker.core.state import State
+from tests.simulation.checks.reference import Reference, digest_of, size_of
+from tests.simulation.history import History, Key
+
+
+class Log:
+    """A log that a test writes, and a broker that applies it."""
+
+    def __init__(self) -> None:
+        self.history = History()
+        self.faults: list[str] = []
+        self.reference = Reference(self.history, self.faults)
+        self.state = State()
+        self.index = 0
+
+    def batch(self, write: Any, *, epoch: int = 1, index: int = 0) -> Batch:
+        builder = BatchBuilder()
+        write(builder)
+        return Batch.parse(builder.seal(epoch, index or self.index + 1, 0))
+
+    def apply(self, write: Any, *, epoch: int = 1) -> None:
+        batch = self.batch(write, epoch=epoch)
+        self.index += 1
+        self.reference.applied("a", batch)
+        self.state.apply(batch)
+
+    def queue(self, name: str) -> None:
+        self.history.queue_created(name)
+        change = {"op": "queue-add", "uuid": f"uuid of {name}", "name": name, "level": "all"}
+        self.apply(lambda builder: builder.define(change))
+
+    def enqueue(self, queue: int, name: str, first_seq: int, *numbers: int, link: int = 0) -> None:
+        bodies = [self.history.sent("alice", name, number, 0.0, link=link) for number in numbers]
+        self.apply(lambda builder: builder.messages_for(queue, first_seq).extend(bodies))
+
+    def dequeue(self, queue: int, *sequences: int) -> None:
+        self.apply(lambda builder: builder.dequeues_for(queue).extend(sequences))
+
+    @property
+    def agrees(self) -> bool:
+        index = self.state.index
+        return (size_of(self.state), digest_of(self.state)) == (self.reference.sizes[index], self.reference.digests[index])
+
+
+@pytest.fixture
+def log() -> Log:
+    made = Log()
+    made.queue("one")
+    made.queue("two")
+    return made
+
+
+def key(number: int, queue: str = "one", link: int = 0) -> Key:
+    return Key("alice", link, number, queue)
+
+
+def test_the_reference_and_a_broker_s_state_agree_at_every_index(log: Log) -> None:
+    assert log.agrees
+    log.enqueue(1, "one", 1, 1, 2, 3)
+    assert log.agrees
+    log.enqueue(2, "two", 1, 4)
+    log.apply(lambda builder: builder.count(1, 2))
+    assert log.agrees
+    log.history.taken(key(1))
+    log.dequeue(1, 1)
+    assert log.agrees
+    bind = {"op": "bind", "exchange": "amq.topic", "queue": "uuid of one", "key": "#", "arguments": {}}
+    log.apply(lambda builder: builder.define(bind))
+    assert log.agrees
+    log.history.queue_deleted("one")
+    log.apply(lambda builder: builder.define({"op": "queue-del", "uuid": "uuid of one"}))
+    assert log.agrees
+    assert log.reference.left() == [key(4, "two")]
+    assert log.faults == []
+
+
+@pytest.mark.parametrize("spoil", ["a message less", "a delivery count", "a queue less", "another body"])
+def test_a_state_that_differs_in_anything_is_seen_to_differ(log: Log, spoil: str) -> None:
+    log.enqueue(1, "one", 1, 1, 2)
+    match spoil:
+        case "a message less":
+            log.state.messages[1].fifo.remove(1, 1)
+        case "a delivery count":
+            log.state.messages[1].fifo.raise_count(1, 1, 1)
+        case "a queue less":
+            log.state.apply(log.batch(lambda builder: builder.define({"op": "queue-del", "uuid": "uuid of two"}), index=99))
+            log.state.index = log.index
+        case "another body":
+            log.state.messages[1].fifo._chunks[0].data = b"x" * 1000  # type: ignore[union-attr]
+    assert not log.agrees
+
+
+def test_a_batch_that_is_applied_with_other_content_than_before_is_a_change_of_what_was_committed(log: Log) -> None:
+    other = log.batch(lambda builder: builder.dequeues_for(1).append(1), index=2)
+    log.reference.applied("b", other)
+    assert [fault.split(":")[0] for fault in log.faults] == ["committed changed"]
+
+
+def test_a_batch_that_nobody_can_have_committed_yet_is_one_too(log: Log) -> None:
+    log.reference.applied("b", log.batch(lambda builder: builder.dequeues_for(1).append(1), index=7))
+    assert log.faults == ["committed changed: b applies batch 7, and the newest that anybody has is 2"]
+
+
+def test_an_epoch_that_falls_along_the_log_is_one_too(log: Log) -> None:
+    log.apply(lambda builder: builder.dequeues_for(1).append(1), epoch=3)
+    log.apply(lambda builder: builder.dequeues_for(1).append(1), epoch=2)
+    assert log.faults == ["committed changed: batch 4 is of epoch 2, after epoch 3"]
+
+
+def test_a_message_that_nobody_sent_to_that_queue_is_unexpected(log: Log) -> None:
+    data = log.history.sent("alice", "one", 1, 0.0)
+    log.apply(lambda builder: builder.messages_for(2, 1).append(data))
+    assert log.faults == ["unexpected: batch 3 puts b'<alice/0/1>' on two, where nobody sent it"]
+
+
+def test_a_message_that_was_refused_is_unexpected(log: Log) -> None:
+    data = log.history.sent("alice", "one", 1, 0.0)
+    log.history.refused("alice", "one", 1, 0.0)
+    log.apply(lambda builder: builder.messages_for(1, 1).append(data))
+    assert log.faults == ["unexpected: message 1 of alice's link 0 for one was refused, and batch 3 puts it on its queue"]
+
+
+def test_a_message_that_is_enqueued_twice_is_duplicated(log: Log) -> None:
+    data = log.history.sent("alice", "one", 1, 0.0)
+    log.apply(lambda builder: builder.messages_for(1, 1).extend([data, data]))
+    assert log.faults == ["duplicated: message 1 of alice's link 0 for one is on its queue a second time, by batches 3 and 3"]
+
+
+def test_one_link_s_messages_out_of_order_are_a_fault_and_those_of_another_link_are_not(log: Log) -> None:
+    log.enqueue(1, "one", 1, 2)
+    log.enqueue(1, "one", 2, 1, link=1)
+    assert log.faults == []
+    log.enqueue(1, "one", 3, 1)
+    assert log.faults == [
+        "order: message 1 of alice's link 0 for one comes after message 2 of the same link, which was sent later"
+    ]
+
+
+def test_a_sequence_that_is_given_again_is_a_fault(log: Log) -> None:
+    log.enqueue(1, "one", 5, 1)
+    bodies = [log.history.sent("alice", "one", 2, 0.0)]
+    log.reference.applied("a", log.batch(lambda builder: builder.messages_for(1, 5).extend(bodies)))
+    assert log.faults == ["order: batch 4 gives sequence 5 of one again"]
+
+
+def test_a_message_that_leaves_though_nobody_took_it_is_lost(log: Log) -> None:
+    log.enqueue(1, "one", 1, 1, 2)
+    log.history.taken(key(1))
+    log.dequeue(1, 1, 2)
+    assert log.faults == ["lost: message 2 of alice's link 0 for one left its queue by batch 4, and nobody had taken it"]
+
+
+def test_a_queue_that_is_deleted_though_nobody_asked_is_lost(log: Log) -> None:
+    log.apply(lambda builder: builder.define({"op": "queue-del", "uuid": "uuid of one"}))
+    assert log.faults == ["lost: batch 3 deletes one, which nobody asked for"]
+
+
+def test_of_a_queue_that_the_history_does_not_know_only_the_state_is_followed(log: Log) -> None:
+    log.apply(lambda builder: builder.define({"op": "queue-add", "uuid": "other", "name": "other", "level": "all"}))
+    log.apply(lambda builder: builder.messages_for(3, 1).extend([b"whatever", b"whatever"]))
+    log.dequeue(3, 1)
+    assert log.agrees
+    log.apply(lambda builder: builder.define({"op": "queue-del", "uuid": "other"}))
+    assert log.agrees
+    assert log.faults == []

@@ -1,0 +1,176 @@
+"""The observers: what they see of a broker that does right, and of one that is made to do wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from broker.amqp.links import Receiver
+from broker.consumers import Subscription
+from broker.core import limits
+from broker.core.fifo import Fifo
+from broker.ledger import Ledger
+from broker.producers import Producer
+from ha.replicated_log import ReplicatedLog
+from tests.broker.clients import ACCEPTED, Bench, bench, statuses
+from tests.simulation.checks import Checks
+from tests.simulation.checks.limits import broken_limits
+from tests.simulation.history import History, Key, Violation
+
+
+class Watched:
+    """A primary with a queue, under observation; alice sends, and what she is told is in the history."""
+
+    def __init__(self, b: Bench, checks: Checks) -> None:
+        self.bench = b
+        self.checks = checks
+        self.history = checks.history
+        self.history.queue_created("q")
+        b.queue("q", replicate="all")
+        self.client = b.client()
+        self.producer = self.client.sender("q")
+
+    def send(self, *numbers: int) -> None:
+        bodies = [self.history.sent("alice", "q", number, 0.0).decode() for number in numbers]
+        self.client.send(self.producer, *bodies)
+        assert statuses(self.client, self.producer)[-len(numbers) :] == [ACCEPTED] * len(numbers)
+        for number in numbers:
+            self.history.accepted("alice", "q", number, 0.1)
+
+    def receive(self, *bodies: str) -> list[Key | None]:
+        return [self.history.received("bob", "q", body.encode(), 0.2) for body in bodies]
+
+    @property
+    def fifo(self) -> Fifo:
+        messages = self.bench.broker.nodes.queues["q"].messages
+        assert messages is not None
+        return messages.fifo
+
+
+@pytest.fixture
+def watched() -> Iterator[Watched]:
+    with bench(clustered=True) as b, Checks(History()) as checks:
+        yield Watched(b, checks)
+
+
+def key(number: int) -> Key:
+    return Key("alice", 0, number, "q")
+
+
+def test_a_broker_that_does_right_gives_no_cause(watched: Watched) -> None:
+    watched.send(1, 2, 3)
+    consumer = watched.client.receiver("q")
+    for found in watched.receive(*watched.client.bodies(consumer)):
+        assert found is not None
+        watched.history.taken(found)
+    watched.bench.pass_time(1)
+    assert watched.bench.depth("q") == 0
+    for number in (1, 2, 3):
+        watched.history.settled(key(number))
+    watched.checks.step(1.0)
+    assert watched.checks.faults == []
+    assert sorted(watched.checks.reference.dequeued) == [key(1), key(2), key(3)]
+
+
+def test_the_first_fault_is_raised_with_its_time(watched: Watched) -> None:
+    watched.checks.faults += ["lost: one", "lost: two"]
+    with pytest.raises(Violation, match=r"^lost: one \(at 1\.500000 s\)$"):
+        watched.checks.step(1.5)
+
+
+def test_an_accept_of_what_is_not_committed(watched: Watched) -> None:
+    watched.history.sent("alice", "q", 7, 0.0)
+    watched.history.accepted("alice", "q", 7, 0.1)
+    assert watched.checks.faults == [f"accepted: {key(7)} was accepted, and no committed batch holds it"]
+
+
+def test_a_message_that_is_not_committed_and_comes_to_a_consumer(watched: Watched) -> None:
+    body = watched.history.sent("alice", "q", 7, 0.0)
+    watched.receive(body.decode())
+    assert watched.checks.faults == [f"unexpected: bob got {key(7)}, and no committed batch holds it"]
+
+
+def test_a_confirmation_of_what_is_still_on_its_queue(watched: Watched) -> None:
+    watched.send(1)
+    watched.history.settled(key(1))
+    assert watched.checks.faults == [
+        f"settled: the accept of {key(1)} was confirmed, and no committed batch takes it off its queue"
+    ]
+
+
+def test_messages_of_one_link_that_come_the_wrong_way_round_unless_one_was_given_back(watched: Watched) -> None:
+    watched.send(1, 2, 3)
+    watched.checks.acquired.update([key(1), key(1), key(2), key(3)])
+    watched.receive("<alice/0/2>", "<alice/0/1>")
+    assert watched.checks.faults == []
+    watched.receive("<alice/0/3>", "<alice/0/2>")
+    assert watched.checks.faults == [f"order: bob got {key(2)} after message 3 of the same link, and for the first time"]
+
+
+def test_a_message_that_is_given_to_a_second_consumer(watched: Watched) -> None:
+    watched.send(1)
+    watched.client.auto_accept = False
+    watched.client.receiver("q", name="one")
+    watched.fifo._cursor, watched.fifo.acquired = 1, 0
+    watched.client.receiver("q", name="two")
+    assert watched.checks.faults[:1] == [f"acquired: {key(1)} is given out, and another consumer has it and has not settled it"]
+
+
+def test_a_message_that_stays_with_a_consumer_that_is_gone(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    watched.send(1)
+    watched.client.auto_accept = False
+    consumer = watched.client.receiver("q")
+    monkeypatch.setattr("broker.core.fifo.Fifo.release", lambda fifo, sequences: None)
+    consumer.close()
+    watched.bench.settle()
+    assert watched.checks.faults == [f"acquired: {key(1)} is kept for a consumer that is gone"]
+
+
+def test_a_state_that_is_not_what_the_log_says(watched: Watched) -> None:
+    watched.send(1, 2)
+    watched.fifo.remove(1, 1)
+    watched.send(3)
+    assert watched.checks.faults == [
+        "state: a broker that is stopping has 2 messages of 3 ever after batch 3; the log says 3 of 3"
+    ]
+
+
+def test_serving_before_a_batch_of_the_own_epoch_is_applied(watched: Watched) -> None:
+    watched.bench.lead.become("ready")
+    watched.bench.lead.epoch += 1
+    watched.bench.lead.become("active")
+    (fault,) = watched.checks.faults
+    assert fault.startswith("reign: ")
+
+
+def test_a_bound_that_is_not_kept(watched: Watched) -> None:
+    broker = watched.bench.broker
+    assert list(broken_limits(broker)) == []
+    links = [link for connection in broker.connections.values() for link in connection.engine.links]
+    (link,) = [link for link in links if isinstance(link, Receiver) and isinstance(link.context, Producer)]
+    link.flow(1)
+    assert list(broken_limits(broker)) == [
+        f"a producer with credit for {limits.CREDIT_WINDOW + 1} messages, where {limits.CREDIT_WINDOW} are allowed"
+    ]
+    broker.max_connections = -limits.SPARE_CONNECTIONS
+    assert "1 connections, where 0 are allowed" in list(broken_limits(broker))
+
+
+def test_a_consumer_that_is_given_more_than_it_asked_for(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker's engine holds back what is beyond the credit, so that what the client says of it is another thing."""
+    monkeypatch.setattr(Subscription, "room", lambda subscription: subscription.link.credit + 1)
+    watched.send(1, 2, 3)
+    watched.client.receiver("q", credit=2)
+    watched.history.overdrawn("bob", 4, 1)
+    assert watched.checks.faults == [
+        "credit: a consumer of q is given messages beyond its credit: 1",
+        "credit: bob got messages on its link 4 beyond the credit that it had given: 1",
+    ]
+
+
+def test_every_method_is_put_back() -> None:
+    before = [dict(vars(owner)) for owner in (ReplicatedLog, Ledger, Subscription)]
+    with Checks(History()):
+        assert [dict(vars(owner)) for owner in (ReplicatedLog, Ledger, Subscription)] != before
+    assert [dict(vars(owner)) for owner in (ReplicatedLog, Ledger, Subscription)] == before

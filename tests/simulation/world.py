@@ -1,0 +1,417 @@
+"""A whole cluster in one process, on one queue of events: brokers, resource managers, clients and operators, and what goes
+wrong.
+
+Life of a run: everything is made from the seed's plan; the brokers start, a resource manager has one promoted, queues are
+created, clients send and take, and the plan's actions happen. At the plan's end everything is healed, producers stop, and
+the cluster must recover within `LIVENESS_S`: one active primary, every member level with it, every queue drained, every
+producer told. Then the checks have the last word.
+
+Production code runs as it is; it is given simulated sockets, disks, threads and clocks. Nothing else of this process may show:
+process id, command line and log are the world's while a run lasts.
+
+Invariant: the same seed and the same kept items give the same run, byte for byte; `Outcome.digest` says so.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import zlib
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from random import Random
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.logger import LogLevel, eventAsText, globalLogPublisher
+from twisted.python.failure import Failure
+
+import ha.snapshots
+from tests.simulation import plan as plans
+from tests.simulation.checks import Checks
+from tests.simulation.clients import KINDS, Client, ClientPlan, Consumer, Producer
+from tests.simulation.events import Events
+from tests.simulation.faults import Faults
+from tests.simulation.history import History, Violation
+from tests.simulation.hosts import PORT, BrokerHost, ManagerHost
+from tests.simulation.messenger import Mail, Weather
+from tests.simulation.network import Network
+from tests.simulation.operators import Operators
+from tests.simulation.plan import Plan
+from tests.simulation.promises import Promises
+from tests.simulation.reactor import HostReactor
+
+LIVENESS_S = 45.0
+_LOOK_S = 0.1
+_LAST_EVENTS = 400
+_LIMITS_EVERY = 256
+_RESTART_S = 0.2
+_LAST_WORDS_S = 0.3
+
+
+@dataclass
+class Outcome:
+    """What a run did, and what came of it. `violation` is "" when every promise was kept."""
+
+    seed: int
+    digest: str
+    simulated_s: float
+    events: int
+    brokers: int
+    kinds: tuple[str, ...]
+    done: dict[str, int]
+    counts: dict[str, int]
+    recovered_s: float = 0.0
+    violation: str = ""
+    trace: list[str] = field(default_factory=list)
+
+    def lines(self) -> list[str]:
+        """For people."""
+        counts = ", ".join(f"{name} {count}" for name, count in self.counts.items())
+        done = ", ".join(f"{kind} {count}" for kind, count in sorted(self.done.items())) or "none"
+        return [
+            f"seed {self.seed}: {self.brokers} brokers, {self.simulated_s:.1f} s simulated, {self.events} events, "
+            f"recovered in {self.recovered_s:.2f} s, digest {self.digest}",
+            f"  faults and operations: {done}",
+            f"  messages: {counts}",
+        ]
+
+
+class World:
+    """One run. See the module."""
+
+    def __init__(self, plan: Plan, say: Callable[[str], None] | None = None) -> None:
+        self.plan = plan
+        self.ended = self.healed = False
+        self._say = say
+        self._trace: deque[tuple[float, str, Any]] = deque(maxlen=_LAST_EVENTS)
+        self._broken: list[str] = []
+        self.events = Events()
+        rng = Random(f"{plan.seed}/network")
+        self.network = Network(self.events, rng, latency_s=plan.latency_s, chunking=plan.chunking)
+        self.mail = Mail(self.network, rng, Weather(plan.drop, plan.double, plan.reorder_s))
+        self.history = History()
+        self.checks = Checks(self.history)
+        self.uncounted = History()
+        """Of clients whose messages nobody counts."""
+        urls = [f"10.0.0.{number + 1}:{PORT}" for number in range(plan.brokers + plan.spares)]
+        first, every = "amqp:" + ",".join(urls[: plan.brokers]), "amqp:" + ",".join(urls)
+        self.hosts = [BrokerHost(self, number, first if number < plan.brokers else every, every) for number in range(len(urls))]
+        self.managers = [ManagerHost(self, number, every) for number in range(plan.managers)]
+        self.promises = Promises(self.hosts)
+        self.operators = Operators(self)
+        self.clients = [self._client(number, client) for number, client in enumerate(plan.clients)]
+        self.client_ips = tuple(client.reactor.ip for client in self.clients)
+        self.faults = Faults(self)
+
+    def _client(self, number: int, plan: ClientPlan) -> Client:
+        rng = Random(f"{self.plan.seed}/client {plan.name}")
+        addresses = [host.address for host in self.hosts]
+        rng.shuffle(addresses)
+        reactor = HostReactor(self.events, self.network, f"10.0.1.{number + 1}")
+        history = self.uncounted if plan.queue in plans.UNCOUNTED else self.history
+        return KINDS[plan.kind](reactor, plan, addresses, history, str(self.plan.seed), self.say)
+
+    # ---- what the others tell
+
+    def say(self, text: str) -> None:
+        """A line of the trace."""
+        self._trace.append((self.events.now, text, None))
+        if self._say is not None:
+            self._say(f"{self.events.now:9.4f} {text}")
+
+    def broke(self, failure: Failure) -> None:
+        """Something raised where nothing may."""
+        self._broken.append(f"crash: {failure.getErrorMessage()}\n{failure.getTraceback()}")
+
+    def cannot_start(self, host: BrokerHost, why: str) -> None:
+        """A broker refuses to start: for a reason, or it is our fault."""
+        self.say(f"{host.name} cannot start: {why}")
+        if self.promises.is_damaged(host) and "starts as a new one" in why:
+            host.cut_power()
+            host.replace_disk()
+            self.wiped(host)
+            self.events.after(_RESTART_S, None, host.start)
+        elif host.excused or host.disk.capacity is not None:
+            self._restart_after(host)
+        else:
+            self._broken.append(f"crash: {host.name} cannot start: {why}")
+
+    def process_ended(self, host: BrokerHost, status: int) -> None:
+        """A broker has ended by itself."""
+        self.say(f"{host.name} ended with status {status}")
+        if not status:
+            self.events.after(host.rest_s, None, host.start)
+            return
+        if not host.excused:
+            self._broken.append(f"crash: the process of {host.name} ended with status {status}, and nothing was wrong there")
+        self._restart_after(host)
+
+    def _restart_after(self, host: BrokerHost) -> None:
+        """What a supervisor does."""
+        host.disk.bad_syncs = 0
+        self.events.after(_RESTART_S, None, host.start)
+
+    def hurt(self, host: BrokerHost) -> None:
+        """This host's store is damaged now."""
+        self.promises.hurt(host)
+
+    def wiped(self, host: BrokerHost) -> None:
+        """This host has a new disk."""
+        self.say(f"{host.name} has a new disk")
+        self.checks.wiped(host.address)
+
+    def decayed(self, host: BrokerHost, how: str) -> None:
+        """This host's disk has lost something at rest."""
+        self.say(f"{host.name}: {how}")
+        self.checks.decayed(host.address)
+
+    # ---- views
+
+    def primary(self) -> BrokerHost | None:
+        """The active broker of the highest epoch."""
+        active = [host for host in self.hosts if host.state == "active"]
+        return max(active, key=lambda host: int(host.log.epoch)) if active else None
+
+    @staticmethod
+    def pause(reactor: HostReactor, seconds: float) -> Deferred[None]:
+        """Fires after this time."""
+        paused: Deferred[None] = Deferred()
+        reactor.callLater(seconds, paused.callback, None)
+        return paused
+
+    # ---- the run
+
+    def run(self) -> Outcome:
+        """Run it; a Violation is in the outcome."""
+        violation = ""
+        recovered_s = 0.0
+        try:
+            with self._surroundings(), self.checks:
+                self._begin()
+                self._until(self.plan.duration_s)
+                recovered_s = self._recover()
+                self._finish()
+        except Violation as error:
+            violation = str(error)
+        finally:
+            self.ended = True
+            self._release()
+        return self._outcome(violation, recovered_s)
+
+    def _begin(self) -> None:
+        rng = Random(f"{self.plan.seed}/start")
+        for host in self.hosts:
+            self.events.at(rng.random() * 0.05, None, host.start)
+        for manager in self.managers:
+            self.events.at(rng.random() * 0.2, None, manager.start)
+        for queue, most in zip(self.plan.queues, self.plan.max_counts, strict=True):
+            self.history.queue_created(queue)
+            limit = {"arguments": {"qpid.max_count": most}} if most else {}
+            self.operators.until_done("CREATE", "queue", queue, {"replicate": "all", **limit})
+
+    def _until(self, end: float, done: Callable[[], bool] | None = None) -> bool:
+        """Let things happen until then, or until it is done, which is looked at now and then."""
+        events, step, queue, faults, broken = self.events, self.events.step, self.events.queue, self.checks.faults, self._broken
+        look_at = events.now + _LOOK_S
+        while queue and queue[0][0] <= end:
+            try:
+                step()
+            except Violation:
+                raise
+            except Exception as error:
+                self._crashed(error)
+            if broken:
+                raise Violation(broken[0])
+            if faults:
+                self.checks.step(events.now)
+            if events.happened % _LIMITS_EVERY == 0:
+                self.checks.limits(host.process for host in self.hosts if host.running)
+            if done is not None and events.now >= look_at:
+                look_at = events.now + _LOOK_S
+                if done():
+                    return True
+        events.now = max(events.now, end)
+        return False
+
+    def _crashed(self, error: Exception) -> None:
+        why = Failure(error)
+        raise Violation(f"crash: {type(error).__name__}: {error}\n{why.getTraceback()}") from error
+
+    def _recover(self) -> float:
+        """Heal, and wait for the cluster to be well. Returns how long that took."""
+        self.healed = True
+        self.say("-- all is healed; the cluster must recover")
+        self.faults.heal()
+        for client in self.clients:
+            client.enough()
+        for queue in self.plan.queues:
+            if not any(isinstance(client, Consumer) and client.queue == queue for client in self.clients):
+                plan = ClientPlan("consumer", f"last-{queue}", queue, start_s=self.events.now)
+                self.clients.append(self._client(len(self.clients), plan))
+        began = self.events.now
+        if not self._until(began + LIVENESS_S, lambda: not self._ails()):
+            raise Violation(f"liveness: after {LIVENESS_S:g} s: {'; '.join(self._ails())}")
+        took = self.events.now - began
+        self._until(self.events.now + _LAST_WORDS_S)
+        # An operator may go on all the while: what is committed last is applied elsewhere with the next heartbeat.
+        if not self._until(self.events.now + LIVENESS_S, lambda: not self._ails()):
+            raise Violation(f"liveness: it was well, and is not any more: {'; '.join(self._ails())}")
+        return took
+
+    def _ails(self) -> list[str]:
+        """What is not well yet."""
+        primary = self.primary()
+        if primary is None:
+            states = ", ".join(f"{host.name} {host.state or 'down'}" for host in self.hosts)
+            return [f"no broker is active ({states})"]
+        found = []
+        members = primary.log.replica.members
+        at = primary.process.broker.lead.state.index
+        for host in self.hosts:
+            if not host.running:
+                found.append(f"{host.name} does not run")
+            elif host.address in members.addresses and host is not primary:
+                if host.state != "ready":
+                    found.append(f"{host.name} is {host.state}")
+                elif host.process.broker.lead.state.index < at:
+                    found.append(f"{host.name} has applied {host.process.broker.lead.state.index} of {at}")
+        if primary.address not in members.voters:
+            found.append(f"{primary.name} is about to leave, and is the primary still")
+        if members.learners:
+            found.append(f"{', '.join(members.learners)} still learn")
+        for queue in self.plan.queues:
+            node = primary.process.broker.nodes.queues.get(queue)
+            if node is None or node.messages is None:
+                found.append(f"queue {queue} is not there")
+            elif node.messages.fifo.depth:
+                found.append(f"queue {queue} holds {node.messages.fifo.depth} messages")
+        found += [
+            f"producer {client.name} waits"
+            for client in self.clients
+            if isinstance(client, Producer) and client.history is self.history and not client.done
+        ]
+        return found
+
+    def _finish(self) -> None:
+        """The last word is the checks'."""
+        primary = self.primary()
+        assert primary is not None
+        members = primary.log.replica.members.addresses
+        self.checks.finish([host.process for host in self.hosts if host.address in members], self.events.now)
+
+    # ---- the outcome
+
+    def _outcome(self, violation: str, recovered_s: float) -> Outcome:
+        notes = self.history.notes.values()
+        outcomes = Counter(str(note.outcome) for note in notes)
+        counts = {
+            "sent": len(notes),
+            "accepted": outcomes["accepted"],
+            "refused": outcomes["refused"],
+            "unknown": outcomes["unknown"],
+            "received": sum(note.received for note in notes),
+            "lost": sum(note.outcome == "accepted" and not note.received for note in notes),
+            "duplicated": sum(max(0, note.received - 1) for note in notes),
+            "recovered": sum(note.outcome == "unknown" and note.received > 0 for note in notes),
+        }
+        summary = f"{self.network.digest} {self.events.happened} {self.events.now:.9f} {counts} {self.faults.done} {violation}"
+        trace = [f"{when:9.4f} {_text(text, event)}" for when, text, event in self._trace] if violation else []
+        return Outcome(
+            seed=self.plan.seed,
+            digest=f"{zlib.crc32(summary.encode()):08x}",
+            simulated_s=self.events.now,
+            events=self.events.happened,
+            brokers=self.plan.brokers,
+            kinds=self.plan.kinds,
+            done=self.faults.done,
+            counts=counts,
+            recovered_s=recovered_s,
+            violation=violation,
+            trace=trace,
+        )
+
+    # ---- what is the process's and not the world's
+
+    @contextmanager
+    def _surroundings(self) -> Iterator[None]:
+        """Process id, command line, log and the size of snapshot chunks are the world's."""
+        before = os.getpid, sys.argv, ha.snapshots.CHUNK_BYTES
+        os.getpid = lambda: 4711
+        sys.argv = ["simulation"]
+        ha.snapshots.CHUNK_BYTES = self.plan.chunk_bytes
+        observer: Any = self._logged
+        globalLogPublisher.addObserver(observer)
+        gc_was_on = gc.isenabled()
+        gc.disable()
+        _freeze()
+        try:
+            yield
+        finally:
+            if gc_was_on:
+                gc.enable()
+            globalLogPublisher.removeObserver(observer)
+            os.getpid, sys.argv, ha.snapshots.CHUNK_BYTES = before
+
+    def _logged(self, event: dict[str, Any]) -> None:
+        """A line of production's log."""
+        who = self._whose()
+        if "log_failure" in event:
+            failure = event["log_failure"]
+            self._broken.append(f"crash: {who}: {eventAsText(event)}\n{failure.getTraceback()}")
+        elif event.get("log_level") is LogLevel.critical:
+            self._trace.append((self.events.now, who, dict(event)))
+        else:
+            self._trace.append((self.events.now, who, event))
+        if self._say is not None:
+            self._say(f"{self.events.now:9.4f} {_text(who, event)}")
+
+    def _whose(self) -> str:
+        owner = self.events.current
+        machines: list[Any] = [*self.hosts, *self.managers]
+        return next((str(each.name) for each in machines if each.reactor is owner and owner is not None), "world")
+
+    def _release(self) -> None:
+        """Give back what is not Python's memory."""
+        for host in self.hosts:
+            host.kill()
+        for manager in self.managers:
+            manager.kill()
+        self.network.release()
+
+
+@cache
+def _freeze() -> None:
+    """What there is before the first world stays, so that what is collected after each is what came with it."""
+    gc.freeze()
+
+
+def _text(who: str, event: dict[str, Any] | None) -> str:
+    return who if event is None else f"{who}: {eventAsText(event, includeTimestamp=False, includeSystem=False)}"
+
+
+def run(seed: int, keep: Collection[int] | None = None, say: Callable[[str], None] | None = None) -> Outcome:
+    """Run a seed's plan, or the kept items of it. Violation when a promise was broken."""
+    outcome = attempt(seed, keep, say)
+    if outcome.violation:
+        raise Violation(outcome.violation)
+    return outcome
+
+
+def attempt(seed: int, keep: Collection[int] | None = None, say: Callable[[str], None] | None = None) -> Outcome:
+    """The same, with a Violation in the outcome. What the world was made of is collected when it has gone."""
+    plan = plans.make(seed)
+    if keep is not None:
+        plan = plan.keeping(keep)
+    gc_was_on = gc.isenabled()
+    gc.disable()
+    try:
+        return World(plan, say).run()
+    finally:
+        gc.collect(1)
+        if gc_was_on:
+            gc.enable()
