@@ -1,0 +1,273 @@
+"""`qpid-verify`: send numbered messages through a cluster, receive them, and say what became of every one.
+
+Life of a run: the options are read; the queues are made on whichever broker serves; producers and consumers, ordinary clients
+with all addresses of the URL, work for so many seconds, whatever happens to the brokers meanwhile; the producers settle, the
+consumers drain the queues; the queues are deleted, and the account is printed. Ctrl-C ends the seconds early, and a second one
+the draining; the account comes in any case.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import click
+
+from broker.core import urls
+from broker.core.urls import Url
+from broker.options import CONFIG, Option, SettingsError, gather, number, one_of, seconds, size, yes_no
+from cli import _exit, _options
+from cli._output import figures, show_json, warn, window
+from cli.verify.core.checker import Report
+from cli.verify.core.measures import Latency
+from cli.verify.queues import NotServed, NotSo, Queues
+from cli.verify.run import Run, RunError, Workload
+
+NAME = "qpid-verify"
+MAX_QUEUES = 1000
+MAX_CLIENTS = 64
+SHOW_S = 0.5
+START_S = 5.0
+"""What a client's process may take to start, while many do."""
+
+
+def _prefix(value: str) -> str:
+    if not 0 < len(value) <= 100 or not value.isprintable() or any(character in value for character in " /$"):
+        raise ValueError(f'{value!r} is not a name of 1 to 100 printable characters without " ", "/" and "$"')
+    return value
+
+
+OPTIONS = (
+    Option(
+        "brokers",
+        urls.parse,
+        None,
+        "URL",
+        "All brokers of the cluster, as in amqp:host1:5672,host2:5672,host3:5672; or one that is by itself.",
+        aliases=("broker",),
+        short="b",
+    ),
+    Option("seconds", seconds(0.1, 30 * 86_400), 10.0, "SECONDS", "Send for so long.", short="s"),
+    Option("producers", number(1, MAX_CLIENTS), 1, "N", "So many producers, each a process; each sends to every queue in turn."),
+    Option("consumers", number(1, MAX_CLIENTS), 1, "N", "So many consumers, each a process; they compete for every queue."),
+    Option("queues", number(1, MAX_QUEUES), 1, "N", "So many queues."),
+    Option("size", size(1, 16 << 20), 100, "BYTES", "The size of a message's body."),
+    Option("rate", number(0, 1_000_000), 0, "N", "At most so many messages a second, all producers together; 0: no limit."),
+    Option("window", number(1, 10_000), 300, "N", "So many messages may wait for an outcome, and be sent ahead to a consumer."),
+    Option("queue-prefix", _prefix, NAME, "NAME", "The queues are called NAME-1, NAME-2, ..."),
+    Option("replicate", one_of("all", "configuration", "none"), "all", "LEVEL", "Make the queues with this replication level."),
+    Option("keep-queues", yes_no, False, "yes|no", "Leave the queues there at the end."),
+    Option("drain-timeout", seconds(0, 86_400), 60.0, "SECONDS", "Give up what is missing when nothing has come for so long."),
+    Option("heartbeat", seconds(2, 3600), 5.0, "SECONDS", "Give a broker up that has been silent for so long."),
+    Option("timeout", seconds(0.1, 3600), 10.0, "SECONDS", "At the start, give up when nobody serves us by then.", short="t"),
+    Option("sasl-mechanism", one_of("ANONYMOUS", "PLAIN"), "", "MECH", "By default PLAIN where the URL names a user."),
+)
+"""Everything that the command can be told, besides how to print."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings of one run; times in seconds."""
+
+    url: Url
+    seconds: float
+    level: str
+    keep: bool
+    drain_s: float
+    timeout_s: float
+    workload: Workload
+
+
+def read(command_line: Mapping[str, str | None], environ: Mapping[str, str]) -> Settings:
+    """The settings from command line, environment and the file that `--config` names. SettingsError says what is wrong."""
+    values = gather(OPTIONS, command_line, environ)
+    url: Url | None = values["brokers"]
+    if url is None:
+        raise SettingsError("--brokers URL is needed: the addresses of all brokers, as in amqp:host1:5672,host2:5672,host3:5672")
+    encrypted = next((address for address in url.addresses if address.transport != urls.TCP), None)
+    if encrypted is not None:
+        raise SettingsError(f"--brokers: {encrypted}: connections are not encrypted in this version: write amqp:{encrypted.name}")
+    login = {"allowed_mechs": values["sasl_mechanism"] or ("PLAIN" if url.user else "ANONYMOUS")}
+    if url.user:
+        login |= {"user": url.user, "password": url.password}
+    workload = Workload(
+        addresses=url.names,
+        queues=[f"{values['queue_prefix']}-{position}" for position in range(1, values["queues"] + 1)],
+        producers=values["producers"],
+        consumers=values["consumers"],
+        size=values["size"],
+        rate=values["rate"] or None,
+        window=values["window"],
+        heartbeat_s=values["heartbeat"],
+        login=login,
+    )
+    return Settings(
+        url, values["seconds"], values["replicate"], values["keep_queues"], values["drain_timeout"], values["timeout"], workload
+    )
+
+
+def _with_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Every option of the table, as text: the table's parsers read it, wherever it comes from."""
+    for option in reversed([*OPTIONS, CONFIG]):
+        shown = f" [default: {option.default_text}]" if option.default_text else ""
+        function = click.option(*option.flags, option.field, metavar=option.metavar, default=None, help=option.help + shown)(
+            function
+        )
+    return function
+
+
+@click.command(context_settings=_options.CONTEXT)
+@_with_options
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", help="How to print.")
+@click.option("--json", "form", flag_value="json", help="The same as --format json.")
+@click.version_option(_options.VERSION, prog_name=NAME)
+def command(form: str, **options: Any) -> None:
+    """Send numbered messages through a cluster, receive them, and say what became of every one.
+
+    Kill, freeze, promote, restart or cut off brokers meanwhile as you like: what was accepted must come, unaltered and in order.
+    The exit code is 0 when it did, and 1 when not. Ctrl-C ends the sending; what is on its way is still accounted for.
+    """
+    settings = read(options, os.environ)
+    for signaled in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signaled, signal.default_int_handler)
+    logging.getLogger("proton").setLevel(logging.CRITICAL)  # what it has to say, the errors below say
+    try:
+        with _queues(settings) as queues:
+            report, run = _verify(settings, queues)
+    except NotServed as error:
+        raise _exit.Unreachable(f"{error}; is the cluster running, and has it a primary (qpid-ha status --all)?") from None
+    except (NotSo, RunError) as error:
+        raise _exit.Refused(str(error)) from None
+    if form == "json":
+        more = {"faults": report.faults(), "trouble": run.trouble(), "queues": list(settings.workload.queues)}
+        show_json(asdict(report) | more)
+    else:
+        click.echo(figures(_rows(report), window()))
+    _judge(report, run, settings)
+
+
+@contextlib.contextmanager
+def _queues(settings: Settings) -> Iterator[Queues]:
+    """The queues of the run, from before it until after it."""
+    work = settings.workload
+    queues = Queues(work.addresses, work.queues, settings.level, login=work.login, timeout_s=settings.timeout_s)
+    try:
+        queues.prepare()
+        yield queues
+    finally:
+        if not settings.keep:
+            try:
+                for line in queues.delete():
+                    warn(line)
+            except NotServed as error:
+                warn(f"the queues were left: {error}")
+        queues.close()
+
+
+def _verify(settings: Settings, queues: Queues) -> tuple[Report, Run]:
+    """The run itself."""
+    with Run(settings.workload) as run:
+        try:
+            if not run.begins(settings.timeout_s + START_S * len(run.clients)):
+                raise NotServed(f"not every client finds a broker: {run.plight()}")
+            _pass_time(run, settings.seconds)
+        except KeyboardInterrupt:
+            _say("interrupted: draining the queues; Ctrl-C again to stop at once")
+        try:
+            report = run.finish(timeout_s=settings.drain_s, empty=lambda: _is_empty(queues))
+        except KeyboardInterrupt:
+            report = run.finish(timeout_s=0)
+    return report, run
+
+
+def _is_empty(queues: Queues) -> bool:
+    try:
+        return queues.depth() == 0
+    except (NotServed, NotSo):
+        return False
+
+
+def _pass_time(run: Run, wanted_s: float) -> None:
+    """Let the clients work, and show on a terminal how far they are."""
+    began = time.monotonic()
+    while (left_s := began + wanted_s - time.monotonic()) > 0:
+        run.pause(min(left_s, SHOW_S))
+        _show(f"{time.monotonic() - began:.0f} s  {run.accepted:,} accepted  {run.received:,} received")
+    _show("")
+
+
+def _show(text: str) -> None:
+    """Instead of the line before, where there is a terminal."""
+    if sys.stderr.isatty():
+        click.echo(f"\r\033[K{text}", err=True, nl=False)
+
+
+def _say(text: str) -> None:
+    click.echo(f"{NAME}: {text}", err=True)
+
+
+def _rows(report: Report) -> list[tuple[str, str]]:
+    """The account for people."""
+    measures = report.measures
+    per_s = report.accepted / measures.seconds if measures.seconds else 0.0
+    explained = report.duplicated - report.unexplained
+    open_ends = "" if measures.drained else " (not drained: they may still be there)"
+    return [
+        ("accepted", f"{report.accepted:,} of {report.sent:,} sent, {per_s:,.0f}/s; sent again {report.sent_again:,} times"),
+        ("received", f"{report.received:,}"),
+        ("lost", f"{report.lost:,}{open_ends if report.lost else ''}"),
+        (
+            "duplicated",
+            f"{report.duplicated:,} ({explained:,} as sent again or not confirmed, {report.unexplained:,} unexplained)",
+        ),
+        ("unexpected", f"{report.unexpected:,}"),
+        ("altered", f"{report.altered:,}"),
+        ("reordered", f"{report.reordered:,}"),
+        ("refused", f"{report.refused:,}"),
+        ("no outcome", f"{report.recovered + report.unknown:,} ({report.recovered:,} of them received)"),
+        ("connections", f"{measures.connections:,}"),
+        ("longest gap", f"{measures.accept_gap_s:.3f} s without an accept, {measures.receive_gap_s:.3f} s without a message"),
+        ("latency", f"{_latency(measures.accept_latency)} until accepted; {_latency(measures.receive_latency)} until received"),
+    ]
+
+
+def _latency(latency: Latency) -> str:
+    return f"p50 {1000 * latency.p50_s:,.1f} ms, p99 {1000 * latency.p99_s:,.1f} ms"
+
+
+def _judge(report: Report, run: Run, settings: Settings) -> None:
+    """End as the account says."""
+    faults = report.faults()
+    undrained = not report.measures.drained
+    if undrained and not report.measures.served and not _beyond_loss(report):
+        raise _exit.Unreachable(
+            f"given up after {settings.drain_s:g} s, as not every client has a broker: {report.lost:,} accepted messages have "
+            f"not come, {report.unknown:,} have no outcome; they may still be there ({run.plight()})"
+        )
+    if faults:
+        raise _exit.Refused("; ".join(faults))
+    if not report.accepted:
+        raise _exit.Refused(f"nothing was verified, because no message was accepted: {run.plight()}")
+    if undrained:
+        raise _exit.Refused(f"the queues were not drained, nothing moved for {settings.drain_s:g} s: {run.plight()}")
+
+
+def _beyond_loss(report: Report) -> bool:
+    """Whether something is wrong that a broker's coming back could not mend."""
+    return bool(report.altered or report.reordered or report.unexpected or report.unexplained)
+
+
+def main() -> None:
+    """The console script."""
+    _exit.end(NAME, command)
+
+
+if __name__ == "__main__":
+    main()

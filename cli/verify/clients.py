@@ -1,0 +1,574 @@
+"""A careful producer and a careful consumer: ordinary programs on python-qpid-proton, which know nothing of a cluster's inside.
+
+Life of a producer: it connects to the first of its addresses that serves it, and sends numbered messages to its queues in turn,
+at its rate, with at most a window of them unsettled. When the connection drops, proton goes on to the next address; over new
+links everything without an outcome is sent again, oldest first, before anything new. Told `enough`, it ends when all have theirs.
+
+Life of a consumer: it accepts what comes, compares it with what was sent, and settles an acceptance only when the broker has
+confirmed it, so that it knows which messages may come again. It ends when it is told `stop`.
+
+Each runs in a process of its own and tells over a pipe, every TURN_S and in order, what it has done: a list of events, which
+`run.py` passes on to the checker. `stop`, or the end of the pipe, ends either at once.
+
+Invariants: a message without an outcome is never forgotten; it is sent again only over a connection that was opened later, or
+when the broker has given it back. What belongs to an earlier connection counts for nothing: tags and links carry its number.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import signal
+import time
+import traceback
+import weakref
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any
+
+from cproton_ffi import ffi, lib
+from proton import Condition, Delivery, Handler, Message, MessageException
+from proton.handlers import EndpointStateHandler
+from proton.reactor import Container
+
+from cli.verify.core.bodies import Bodies, Name, read_id, write_id
+from cli.verify.core.checker import Stream
+from cli.verify.core.measures import Gap, Gaps, Histogram
+
+TURN_S = 0.02
+RETRY_S = 0.1
+"""How long to wait after a broker has refused a connection or a link."""
+CLOSE_S = 1.0
+MAX_TROUBLE_CHARS = 300
+LONGEST_WAIT_S = 60.0
+"""For an event; the turns come much sooner."""
+
+Runs = dict[Stream, list[tuple[int, int]]]
+"""By stream, runs of numbers in the order of their coming: the first one, and how many follow one another."""
+
+
+class Steadily:
+    """Reconnect without end, always after the same short time: proton's own default waits up to ten seconds for an address."""
+
+    def __init__(self, delay_s: float) -> None:
+        self.delay_s = delay_s
+
+    def __iter__(self) -> Iterator[float]:
+        return itertools.repeat(self.delay_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a client is told. `rate` is in messages a second."""
+
+    role: str
+    number: int
+    run: str
+    addresses: tuple[str, ...]
+    queues: tuple[str, ...]
+    bodies: Bodies
+    window: int
+    rate: float
+    at_least: int
+    heartbeat_s: float
+    reconnect_s: float
+    login: dict[str, Any]
+
+
+@dataclass(slots=True)
+class Turn:
+    """What a client has done since it last told. `at_s` is now."""
+
+    at_s: float
+    opened: int
+    """Connections so far that a broker has served."""
+    here: int
+    """Messages settled or received over the present one."""
+    idle: bool
+    """Whether nothing waits for an outcome or a confirmation."""
+    attached: bool = False
+    """A connection was opened, before all that follows."""
+    sent: Runs = field(default_factory=dict)
+    sent_again: Runs = field(default_factory=dict)
+    accepted: Runs = field(default_factory=dict)
+    refused: Runs = field(default_factory=dict)
+    received: Runs = field(default_factory=dict)
+    altered: list[tuple[Stream, int]] = field(default_factory=list)
+    strange: list[str] = field(default_factory=list)
+    unconfirmed: Runs = field(default_factory=dict)
+    detached: str = ""
+    """Why the connection ended, after all that stands above."""
+    silent: bool = False
+    """Whether the client ended it, having heard nothing."""
+    trouble: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A client's last words."""
+
+    gaps: list[Gap]
+    latency: Histogram
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A client has met a bug of its own."""
+
+    text: str
+
+
+def add(runs: Runs, stream: Stream, number: int) -> None:
+    """Put a number behind those of its stream."""
+    found = runs.setdefault(stream, [])
+    if found and sum(found[-1]) == number:
+        found[-1] = (found[-1][0], found[-1][1] + 1)
+    else:
+        found.append((number, 1))
+
+
+class Patient(Handler):
+    """Stands before proton's own I/O: an address that cannot be looked up or reached at all, or a broker that has fallen silent,
+    is no reason to end or to wait, but to go on to the next one."""
+
+    def __init__(self, base: Any) -> None:
+        super().__init__()
+        self.base = base
+
+    def on_connection_bound(self, event: Any) -> None:
+        """Connect."""
+        try:
+            event.dispatch(self.base)
+        except OSError as error:
+            transport = event.transport
+            transport._selectable = None  # no socket; proton's I/O looks for it when the transport closes
+            transport.condition = Condition("proton.pythonio", str(error))
+            transport.close_tail()
+            transport.close_head()
+
+    def on_selectable_expired(self, event: Any) -> None:
+        """A heartbeat is due, or was missed. Then proton would wait, for as long as TCP does, until a full socket has taken its
+        last words; and when the connection has ended since, it would break."""
+        transport = event.selectable._transport
+        if transport is None:
+            return
+        event.dispatch(self.base)
+        if transport.condition is not None:
+            transport.close_tail()
+            transport.close_head()
+
+    def on_unhandled(self, method: str, *args: Any) -> None:
+        """Everything else."""
+        args[0].dispatch(self.base)
+
+
+class Client(Handler):
+    """What both have in common: the addresses, the links of each connection, the pipe."""
+
+    def __init__(self, pipe: Connection, setting: Setting) -> None:
+        super().__init__()
+        self.handlers = [EndpointStateHandler(False, weakref.proxy(self))]
+        self.pipe = pipe
+        self.setting = setting
+        self.stream = f"{setting.run}.{setting.number}"
+        self.enough = self.stopped = self.ending = False
+        self.opened = self.here = 0
+        self.links: dict[str, int] = {}
+        """The position of its queue, by the name of each present link."""
+        self.endpoints: list[Any] = []
+        """The links themselves, in the order of the queues."""
+        self.connection: Any = None
+        self.retry_s: float | None = None
+        """When to connect anew, after a refusal."""
+        self.gaps = Gaps()
+        self.latency = Histogram()
+        self.turn = self.new_turn()
+
+    # ---- the connection
+
+    def on_reactor_init(self, event: Any) -> None:
+        """Begin."""
+        self.connect(event.container)
+        event.container.schedule(TURN_S, self)
+
+    def connect(self, container: Any) -> None:
+        """To one of the addresses, now and whenever the connection drops."""
+        urls = [f"amqp://{address}" for address in self.setting.addresses]
+        setting = self.setting
+        again = Steadily(setting.reconnect_s)
+        self.connection = container.connect(urls=urls, reconnect=again, heartbeat=setting.heartbeat_s, **setting.login)
+
+    def on_connection_opened(self, event: Any) -> None:
+        """A broker serves us: make new links."""
+        if event.connection != self.connection:
+            return
+        self.opened += 1
+        self.here = 0
+        self.tell()
+        self.turn.attached = True
+        names = [f"{self.stream}-{self.opened}-{queue}" for queue in range(len(self.setting.queues))]
+        self.links = {name: queue for queue, name in enumerate(names)}
+        self.endpoints = self.attach(event.container, names)
+
+    def on_disconnected(self, event: Any) -> None:
+        """The connection has dropped; proton goes on to the next address by itself. It would attach the old links again, but
+        their credit and deliveries are void."""
+        if event.connection == self.connection:
+            condition = event.transport.condition
+            silent = condition is not None and "local-idle-timeout" in str(condition.description)
+            old = self.endpoints
+            self.end_links(str(condition or "closed"), silent=silent)
+            for link in old:
+                link.free()
+
+    def on_connection_error(self, event: Any) -> None:
+        """The broker has ended the connection for a reason that it gives."""
+        self.refused(event.connection)
+
+    def on_connection_closing(self, event: Any) -> None:
+        """The same, without a word."""
+        self.refused(event.connection)
+
+    def on_session_error(self, event: Any) -> None:
+        """The broker has ended the session."""
+        self.refused(event.session)
+
+    def on_session_closing(self, event: Any) -> None:
+        """The same, without a word."""
+        self.refused(event.session)
+
+    def on_link_error(self, event: Any) -> None:
+        """The broker has ended a link: the queue is not there, or not any more, or not yet."""
+        self.refused(event.link)
+
+    def on_link_closing(self, event: Any) -> None:
+        """The same, without a word."""
+        self.refused(event.link)
+
+    def refused(self, endpoint: Any) -> None:
+        """Begin anew in a moment, with a connection of its own: after such an end proton does not."""
+        connection = endpoint if endpoint == self.connection else endpoint.connection
+        if connection == self.connection and self.retry_s is None:
+            why = str(endpoint.remote_condition or "the broker has ended it without a word")
+            self.turn.trouble.append(why[:MAX_TROUBLE_CHARS])
+            self.end_links(why, silent=False)
+            self.retry_s = time.monotonic() + RETRY_S
+            connection.close()
+
+    def end_links(self, why: str, *, silent: bool) -> None:
+        """The present links count no more."""
+        if self.links:
+            self.drop()
+            self.links, self.endpoints = {}, []
+            self.turn.detached, self.turn.silent = why[:MAX_TROUBLE_CHARS], silent
+            self.tell()
+
+    # ---- the pipe
+
+    def new_turn(self) -> Turn:
+        """Nothing done yet."""
+        return Turn(time.monotonic(), self.opened, self.here, self.is_idle())
+
+    def tell(self) -> None:
+        """Send what was done so far."""
+        self.turn.at_s, self.turn.opened, self.turn.here = time.monotonic(), self.opened, self.here
+        self.turn.idle = self.is_idle()
+        self.pipe.send(self.turn)
+        self.turn = self.new_turn()
+
+    def on_timer_task(self, event: Any) -> None:
+        """Every TURN_S: hear, act, tell."""
+        try:
+            while self.pipe.poll():
+                word = self.pipe.recv()
+                self.enough = self.enough or word == "enough"
+                self.stopped = self.stopped or word == "stop"
+        except EOFError:
+            self.stopped = True
+        if self.ending:
+            event.container.stop()  # the broker has not answered the close
+            return
+        if self.retry_s is not None and time.monotonic() >= self.retry_s:
+            self.retry_s = None
+            self.connect(event.container)
+        self.act()
+        if self.stopped or self.has_done():
+            self.end(event.container)
+        else:
+            event.container.schedule(TURN_S, self)
+            self.tell()
+
+    def end(self, container: Any) -> None:
+        """Close the connection, and wait a moment until the broker has closed it too."""
+        self.ending = True
+        served = bool(self.links)
+        self.end_links("ended", silent=False)
+        self.tell()
+        self.connection.close()
+        if served:
+            container.schedule(CLOSE_S, self)
+        else:
+            container.stop()
+
+    def on_connection_closed(self, event: Any) -> None:
+        """Both sides have closed it."""
+        if self.ending:
+            event.container.stop()
+
+    # ---- each client has its own
+
+    def attach(self, container: Any, names: list[str]) -> list[Any]:
+        """Make a link of each name, to the queue at the same position."""
+        raise AssertionError
+
+    def drop(self) -> None:
+        """The links have gone, with everything on them."""
+        raise AssertionError
+
+    def act(self) -> None:
+        """Do what time asks for."""
+        raise AssertionError
+
+    def is_idle(self) -> bool:
+        """Whether nothing waits for an outcome or a confirmation."""
+        raise AssertionError
+
+    def has_done(self) -> bool:
+        """Whether it may end."""
+        raise AssertionError
+
+
+class Producer(Client):
+    """Sends numbered messages, and again whatever has no outcome when a connection drops."""
+
+    def __init__(self, pipe: Connection, setting: Setting) -> None:
+        queues = range(len(setting.queues))
+        self.next = [0] * len(queues)
+        self.unsettled: list[dict[int, float]] = [{} for _ in queues]
+        """By queue: numbers in the order of sending, and when they were first sent."""
+        self.again: list[deque[int]] = [deque() for _ in queues]
+        self.owed = 0
+        """How many are to be sent again."""
+        self.waiting = 0
+        """How many are unsettled."""
+        self.made = 0
+        """How many messages there are."""
+        self.at = 0
+        self.budget = 0.0
+        self.last_s = time.monotonic()
+        super().__init__(pipe, setting)
+
+    def attach(self, container: Any, names: list[str]) -> list[Any]:
+        """Senders; everything unsettled is to be sent over them first."""
+        self.again = [deque(numbers) for numbers in self.unsettled]
+        self.owed = self.waiting
+        named = zip(self.setting.queues, names, strict=True)
+        return [container.create_sender(self.connection, queue, name=name) for queue, name in named]
+
+    def drop(self) -> None:
+        """What is unsettled is kept, to be sent again."""
+
+    def on_link_flow(self, event: Any) -> None:
+        """There is credit."""
+        self.send()
+
+    def may_make(self) -> bool:
+        """Whether there is another message to send, and it is time for it."""
+        wanted = not self.enough or self.made < self.setting.at_least
+        return wanted and self.budget >= 1 and self.waiting < self.setting.window
+
+    def send(self) -> None:
+        """Send while there are messages, and credit for them, to each queue in turn."""
+        count = len(self.endpoints)
+        passed = 0
+        while passed < count and (self.owed or self.may_make()):
+            queue, self.at = self.at, (self.at + 1) % count
+            again, sender = self.again[queue], self.endpoints[queue]
+            if (not again and not self.may_make()) or sender.credit <= 0:
+                passed += 1
+            else:
+                passed = 0
+                self.owed -= bool(again)
+                self.send_one(queue, sender, again.popleft() if again else None)
+
+    def send_one(self, queue: int, sender: Any, number: int | None) -> None:
+        """Send a message of that number again, or a new one (None)."""
+        stream = (self.setting.number, queue)
+        if number is None:
+            number = self.next[queue]
+            self.next[queue] += 1
+            self.made += 1
+            self.waiting += 1
+            self.budget -= 1
+            now = time.monotonic()
+            self.unsettled[queue][number] = now
+            self.gaps.wait(now)
+            add(self.turn.sent, stream, number)
+        else:
+            add(self.turn.sent_again, stream, number)
+        name = f"{self.stream}.{queue}"
+        message = Message(
+            id=write_id(name, number, self.unsettled[queue][number]),
+            body=self.setting.bodies.body(name, number),
+            inferred=True,
+            durable=True,
+        )
+        sender.send(message, tag=f"{self.opened}.{queue}.{number}")
+
+    def on_delivery(self, event: Any) -> None:
+        """An outcome."""
+        delivery = event.delivery
+        if not delivery.updated:
+            return
+        opened, queue, number = map(int, delivery.tag.split("."))
+        state, settled = delivery.remote_state, delivery.settled
+        if settled:
+            delivery.settle()
+        if opened == self.opened and self.links and (state or settled):
+            self.outcome(queue, number, state, delivery)
+
+    def outcome(self, queue: int, number: int, state: Any, delivery: Any) -> None:
+        """The broker has said what became of a message. Anything but accepted and rejected gives it back."""
+        stream, unsettled = (self.setting.number, queue), self.unsettled[queue]
+        if number not in unsettled:
+            return
+        if state == Delivery.ACCEPTED:
+            now = time.monotonic()
+            self.latency.add(now - unsettled.pop(number))
+            self.waiting -= 1
+            self.here += 1
+            add(self.turn.accepted, stream, number)
+            self.gaps.event(now)
+            if not self.waiting and not self.may_make():
+                self.gaps.rest()
+        elif state == Delivery.REJECTED:
+            del unsettled[number]
+            self.waiting -= 1
+            add(self.turn.refused, stream, number)
+            self.turn.trouble.append(f"a message was refused: {delivery.remote.condition}"[:MAX_TROUBLE_CHARS])
+        else:
+            self.again[queue].append(number)
+            self.owed += 1
+        self.send()
+
+    def act(self) -> None:
+        """Let time earn messages, and send them."""
+        now = time.monotonic()
+        self.budget = min(self.budget + (now - self.last_s) * self.setting.rate, self.setting.window)
+        self.last_s = now
+        if self.may_make():
+            self.gaps.wait(now)
+        self.send()
+
+    def is_idle(self) -> bool:
+        """Whether every message has its outcome."""
+        return not self.waiting
+
+    def has_done(self) -> bool:
+        """Every message that there is to send has its outcome."""
+        return self.enough and self.made >= self.setting.at_least and not self.waiting
+
+
+class Consumer(Client):
+    """Accepts what comes, and compares it with what was sent."""
+
+    def __init__(self, pipe: Connection, setting: Setting) -> None:
+        self.waiting: dict[bytes, tuple[Stream, int]] = {}
+        """What was accepted and not confirmed, by its delivery's tag and its link."""
+        super().__init__(pipe, setting)
+
+    def attach(self, container: Any, names: list[str]) -> list[Any]:
+        """Receivers, each with a window of credit."""
+        named = zip(self.setting.queues, names, strict=True)
+        receivers = [container.create_receiver(self.connection, queue, name=name) for queue, name in named]
+        for receiver in receivers:
+            receiver.flow(self.setting.window)
+        return receivers
+
+    def drop(self) -> None:
+        """What was not confirmed may come again."""
+        for stream, number in self.waiting.values():
+            add(self.turn.unconfirmed, stream, number)
+        self.waiting.clear()
+
+    def on_delivery(self, event: Any) -> None:
+        """A message, or the confirmation of an acceptance."""
+        delivery, link = event.delivery, event.link
+        queue = self.links.get(link.name)
+        if queue is None:
+            return
+        if delivery.readable and not delivery.partial:
+            encoded = link.recv(delivery.pending)
+            link.advance()
+            name = self.take(encoded, queue)
+            delivery.update(Delivery.ACCEPTED)
+            if not delivery.settled and name is not None:
+                self.waiting[b"%d:" % queue + _tag(delivery)] = (name.producer, name.queue), name.number
+            if link.credit <= self.setting.window // 2:
+                link.flow(self.setting.window - link.credit)
+        if delivery.settled:
+            self.waiting.pop(b"%d:" % queue + _tag(delivery), None)
+            delivery.settle()
+
+    def take(self, encoded: bytes, queue: int) -> Name | None:
+        """Note a message, and return its name; None when it is none of this run's."""
+        now = time.monotonic()
+        message = Message()
+        try:
+            message.decode(encoded)
+        except MessageException as error:
+            self.turn.strange.append(f"what is no AMQP message on {self.setting.queues[queue]}: {error}"[:MAX_TROUBLE_CHARS])
+            return None
+        name = read_id(message.id)
+        if name is None or name.run != self.setting.run or name.queue != queue:
+            self.turn.strange.append(f"a message {str(message.id)[:60]!r} on {self.setting.queues[queue]}")
+            return None
+        self.here += 1
+        self.gaps.event(now)
+        self.latency.add(now - name.sent_s)
+        stream = name.producer, queue
+        add(self.turn.received, stream, name.number)
+        body = message.body
+        wanted = self.setting.bodies.body(f"{name.run}.{name.producer}.{queue}", name.number)
+        if not isinstance(body, (bytes, memoryview)) or bytes(body) != wanted:
+            self.turn.altered.append((stream, name.number))
+        return name
+
+    def act(self) -> None:
+        """Time asks for nothing."""
+
+    def is_idle(self) -> bool:
+        """Whether every acceptance was confirmed."""
+        return not self.waiting
+
+    def has_done(self) -> bool:
+        """Not before it is told to stop."""
+        return False
+
+
+def _tag(delivery: Any) -> bytes:
+    """The tag as it is; `Delivery.tag` takes it for a text."""
+    tag = lib.pn_delivery_tag(delivery._impl)
+    return bytes(ffi.buffer(tag.start, tag.size))
+
+
+def run(pipe: Connection, setting: Setting) -> None:
+    """The life of a client's process. Ctrl-C is for its parent alone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    logging.getLogger("proton").setLevel(logging.CRITICAL)  # it would write about each attempt to connect that failed
+    try:
+        client = Producer(pipe, setting) if setting.role == "producer" else Consumer(pipe, setting)
+        container = Container(client)
+        container.global_handler = Patient(container.global_handler)
+        container.timeout = LONGEST_WAIT_S
+        container.start()
+        while container.process() and not container.errors:
+            continue
+        container.stop()  # raises what a handler has raised
+        pipe.send(Ended(client.gaps.all(), client.latency))
+    except BrokenPipeError:
+        return  # nobody listens any more
+    except Exception:
+        pipe.send(Broken(traceback.format_exc()))

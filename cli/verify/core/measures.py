@@ -1,0 +1,118 @@
+"""Gaps in time, and latencies, each in bounded memory. Times are seconds of a monotonic clock, given by the caller."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+MAX_GAPS = 1000
+SHORTEST_GAP_S = 0.02
+"""A pause that is shorter is the ordinary course of things."""
+
+Gap = tuple[float, float]
+"""When it began and when it ended."""
+
+
+class Gaps:
+    """The longest pauses between events that were waited for; the shorter ones are forgotten when they are too many."""
+
+    def __init__(self) -> None:
+        self._longest: list[tuple[float, Gap]] = []
+        self._since_s: float | None = None
+
+    def event(self, now_s: float) -> None:
+        """Something has happened."""
+        since_s, self._since_s = self._since_s, now_s
+        if since_s is None or now_s - since_s < SHORTEST_GAP_S:
+            return
+        keep = heapq.heappush if len(self._longest) < MAX_GAPS else heapq.heappushpop
+        keep(self._longest, (now_s - since_s, (since_s, now_s)))
+
+    def rest(self) -> None:
+        """Nothing is waited for: the time until `wait` is no gap."""
+        self._since_s = None
+
+    def wait(self, now_s: float) -> None:
+        """Something is waited for, from now on if not already."""
+        if self._since_s is None:
+            self._since_s = now_s
+
+    def all(self) -> list[Gap]:
+        """The gaps, in order of time."""
+        return sorted(gap for _, gap in self._longest)
+
+
+def longest_gap_s(gaps: Iterable[Gap], from_s: float = -math.inf, until_s: float = math.inf) -> float:
+    """The longest gap that has a part in that span, all of it counted; 0 when there is none worth the name."""
+    return max((end - begin for begin, end in gaps if end >= from_s and begin <= until_s), default=0.0)
+
+
+class Histogram:
+    """How long things took, to within a sixteenth: 16 buckets for each power of two of a microsecond."""
+
+    _PARTS = 16
+
+    def __init__(self) -> None:
+        self._buckets: Counter[int] = Counter()
+
+    def add(self, seconds: float) -> None:
+        """One more took so long."""
+        micros = max(int(seconds * 1e6), 1)
+        power = max(micros.bit_length() - 5, 0)
+        self._buckets[power * self._PARTS + (micros >> power)] += 1
+
+    def merge(self, other: Histogram) -> None:
+        """Those of the other one too."""
+        self._buckets.update(other._buckets)
+
+    def percentile_s(self, percent: float) -> float:
+        """So many of a hundred took no longer than this; 0 when there were none."""
+        wanted = math.ceil(self._buckets.total() * percent / 100)
+        for bucket in sorted(self._buckets):
+            wanted -= self._buckets[bucket]
+            if wanted <= 0:
+                return self._upper_s(bucket)
+        return 0.0
+
+    def _upper_s(self, bucket: int) -> float:
+        """The longest time that falls into a bucket."""
+        power = max(bucket // self._PARTS - 1, 0)
+        return ((bucket - power * self._PARTS + 1 << power) - 1) / 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """How long it took; all in seconds."""
+
+    p50_s: float = 0.0
+    p99_s: float = 0.0
+
+    @classmethod
+    def of(cls, histogram: Histogram) -> Latency:
+        """The percentiles of a histogram."""
+        return cls(histogram.percentile_s(50), histogram.percentile_s(99))
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """The figures of a run that are not about single messages."""
+
+    seconds: float = 0.0
+    """From the first message sent to the last one accepted."""
+    connections: int = 0
+    """How often a client found a broker that serves it."""
+    accept_gap_s: float = 0.0
+    """The longest time that a producer waited without any message being accepted."""
+    receive_gap_s: float = 0.0
+    """The longest time that a consumer was without a message, while it had one before and after."""
+    accept_latency: Latency = Latency()
+    """From a message's first sending until it was accepted."""
+    receive_latency: Latency = Latency()
+    """From a message's first sending until it was received, each time."""
+    drained: bool = True
+    """Whether every producer knew its outcomes, and every accepted message had come, when the account was closed."""
+    served: bool = True
+    """Whether every client had a broker that serves it when the account was closed."""

@@ -1,0 +1,154 @@
+"""The queues of a run: made before it, looked at, and deleted after it, by management requests over proton's blocking connection.
+
+Life of a `Queues`: `prepare` makes what is missing, and takes what is there when it is as asked for, empty and unused; `depth`
+says what is left; `delete` removes what `prepare` made, and nothing else. Requests go over one connection, and when that fails to
+the first of the addresses that serves them, so that a change of primary in between does not matter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from proton import ConnectionException, Message, ProtonException, Timeout
+from proton.utils import BlockingConnection, SyncRequestResponse
+
+ATTEMPT_S = 3.0
+"""How long a broker has to answer before the next one is asked."""
+PAUSE_S = 0.1
+EXISTS = 409
+
+
+class NotServed(Exception):
+    """None of the brokers serves us. The text says what each has done."""
+
+
+class NotSo(Exception):
+    """A broker has refused, or a queue is not as it must be. The text is one line for people."""
+
+    def __init__(self, text: str, status: int = 0) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class Queues:
+    """The queues of one run; see the module."""
+
+    def __init__(
+        self, addresses: Sequence[str], names: Sequence[str], level: str, *, login: dict[str, Any], timeout_s: float
+    ) -> None:
+        self.names = list(names)
+        self._addresses = list(addresses)
+        self._level = level
+        self._login = login
+        self._timeout_s = timeout_s
+        self._made: list[str] = []
+        self._address = ""
+        self._connection: Any = None
+        self._client: Any = None
+
+    def prepare(self) -> None:
+        """Have all queues there, empty and as asked for. NotServed, or NotSo with what to do."""
+        for name in self.names:
+            try:
+                self._ask("CREATE", name, {"durable": True, "replicate": self._level})
+                self._made.append(name)
+            except NotSo as refusal:
+                if refusal.status != EXISTS:
+                    raise
+                self._check(name, self._item(name))
+
+    def _check(self, name: str, item: dict[str, Any]) -> None:
+        """Whether a queue that was there before will do. NotSo when it will not."""
+        wanted = {"replicate": self._level, "autoDelete": False, "exclusive": False, "arguments": {}}
+        other = [f"{field}={item.get(field)}" for field, value in wanted.items() if (item.get(field) or value) != value]
+        if other:
+            raise NotSo(
+                f"queue {name!r} exists with other arguments ({', '.join(other)}): delete it, or choose another --queue-prefix"
+            )
+        for field, state in (("messages", "holds messages"), ("consumers", "has consumers")):
+            if item.get(field):
+                raise NotSo(f"queue {name!r} exists and {state} ({item[field]}): choose another --queue-prefix")
+
+    def depth(self) -> int:
+        """How many messages all of them hold. NotServed or NotSo when that cannot be known just now."""
+        ours = set(self.names)
+        return sum(int(item["messages"]) for item in self._ask("QUERY", "", {})["items"] if item["name"] in ours)
+
+    def delete(self) -> list[str]:
+        """Remove the queues that were made, if they are empty. Returns those that were left, with the reason."""
+        left = []
+        for name in self._made:
+            try:
+                self._ask("DELETE", name, {"ifEmpty": True})
+            except NotSo as refusal:
+                left.append(f"queue {name!r} was left: {refusal}")
+        self._made = []
+        return left
+
+    def _item(self, name: str) -> dict[str, Any]:
+        items = self._ask("QUERY", name, {})["items"]
+        if not items:
+            raise NotSo(f"there is no queue named {name!r}")
+        return dict(items[0])
+
+    def close(self) -> None:
+        """Leave the broker."""
+        if self._connection is not None:
+            with contextlib.suppress(ProtonException, OSError):
+                self._connection.close()
+        self._connection = self._client = None
+
+    def _ask(self, operation: str, name: str, body: dict[str, Any]) -> dict[str, Any]:
+        """One request about a queue, to whoever serves us. A broker that goes before it answers may have done it."""
+        deadline = time.monotonic() + self._timeout_s
+        if self._client is not None:
+            with contextlib.suppress(ProtonException, OSError):
+                return self._request(operation, name, body)
+        while True:
+            said = []
+            for address in self._addresses:
+                try:
+                    self._connect(address)
+                    return self._request(operation, name, body)
+                except (ProtonException, OSError) as error:
+                    said.append(f"{address} {_why(error)}")
+            if time.monotonic() >= deadline:
+                raise NotServed(f"no broker serves us: {', '.join(said)}")
+            time.sleep(PAUSE_S)
+
+    def _connect(self, address: str) -> None:
+        self.close()
+        timeout_s = min(ATTEMPT_S, self._timeout_s)
+        self._address = address
+        self._connection = BlockingConnection(f"amqp://{address}", timeout=timeout_s, **self._login)
+        self._client = SyncRequestResponse(self._connection, "$management")
+
+    def _request(self, operation: str, name: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Over the connection that is open. After an exception of proton's it is to be closed: its answer may still come."""
+        request = Message(body=body, properties={"operation": operation, "type": "queue", "name": name})
+        reply: Any = self._client.call(request)
+        status = int(reply.properties["statusCode"])
+        if not 200 <= status < 300:
+            raise NotSo(f"{self._address}: {reply.properties.get('statusDescription') or f'status {status}'}", status)
+        return dict(reply.body or {})
+
+
+def _why(error: Exception) -> str:
+    """What a broker has done, in a few words."""
+    text = str(error)
+    match error:
+        case Timeout():
+            return "does not answer"
+        case ConnectionException() if "refused" in text:
+            return "refuses the connection"
+        case ConnectionException() if "no protocol header found" in text or "connection aborted" in text:
+            return "closed the connection, as a backup does"
+        case ConnectionException() if "Unknown protocol" in text:
+            return "does not speak AMQP"
+        case OSError():
+            return f"cannot be reached ({error.strerror or text})"
+        case _:
+            return f"failed ({text})"

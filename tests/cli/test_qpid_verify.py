@@ -1,0 +1,101 @@
+"""The command's words. What it finds out about brokers is in tests/system/test_verify.py, what it counts in tests/cli/verify."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from cli.qpid_verify import read
+from tests.cli.running import run
+
+
+@pytest.mark.parametrize(
+    "words, text",
+    [
+        ([], "--brokers URL is needed"),
+        (["--brokers", "amqp:host:99999"], '"99999" in "host:99999" is no port'),
+        (["--brokers", "host,host"], '"host:5672" stands twice'),
+        (["--brokers", "amqps:host"], "not encrypted in this version: write amqp:host:5672"),
+        (["-b", "a", "--seconds", "soon"], "'soon' is not a number of seconds"),
+        (["-b", "a", "--queues", "0"], "'0' is not a whole number from 1 to 1000"),
+        (["-b", "a", "--replicate", "some"], "'some' is not one of all, configuration, none"),
+        (["-b", "a", "--queue-prefix", "a/b"], "'a/b' is not a name"),
+        (["-b", "a", "--config", "/nowhere"], "cannot read the configuration file /nowhere"),
+        (["--dance"], "--dance"),
+    ],
+)
+def test_what_is_wrong_with_the_options_is_said_in_one_line(words: list[str], text: str) -> None:
+    ran = run("qpid-verify", *words)
+    assert ran.status == 2
+    assert text in ran.err
+
+
+def test_a_password_is_not_shown_in_an_error() -> None:
+    ran = run("qpid-verify", "-b", "amqp:me/secret@127.0.0.1:1", "--timeout", "0.1")
+    assert ran.status == 3
+    assert "secret" not in ran.out + ran.err
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """A port that accepts connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.fixture
+def foreign() -> Iterator[str]:
+    """A port behind which there is a web server."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            while True:
+                try:
+                    client, _ = server.accept()
+                except OSError:
+                    return
+                with client:
+                    client.recv(1000)
+                    client.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        threading.Thread(target=answer, daemon=True).start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+        server.shutdown(socket.SHUT_RDWR)
+
+
+def test_where_no_broker_is_it_says_what_each_address_did(silent: str, foreign: str) -> None:
+    ran = run("qpid-verify", "-b", f"127.0.0.1:1,no-such-host.invalid,{silent},{foreign}", "--timeout", "0.5")
+    assert ran.status == 3
+    assert ran.out == ""
+    for said in ("127.0.0.1:1 refuses the connection", "no-such-host.invalid:5672 cannot be reached"):
+        assert said in ran.err
+    assert f"{silent} does not answer" in ran.err
+    assert f"{foreign} does not speak AMQP" in ran.err
+    assert "qpid-ha status --all" in ran.err
+
+
+def test_options_come_from_the_environment_too() -> None:
+    environment = {
+        "QPID_BROKERS": "a,b:1",
+        "QPID_SECONDS": "3",
+        "QPID_QUEUES": "2",
+        "QPID_QUEUE_PREFIX": "jobs",
+        "QPID_RATE": "5",
+    }
+    settings = read({"rate": "7"}, environment)
+    assert settings.seconds == 3
+    assert list(settings.workload.addresses) == ["a:5672", "b:1"]
+    assert list(settings.workload.queues) == ["jobs-1", "jobs-2"]
+    assert settings.workload.rate == 7
+
+
+def test_a_user_in_the_url_is_who_the_clients_are() -> None:
+    assert read({"brokers": "amqp:me/secret@a"}, {}).workload.login == {
+        "user": "me",
+        "password": "secret",
+        "allowed_mechs": "PLAIN",
+    }
+    assert read({"brokers": "a"}, {}).workload.login == {"allowed_mechs": "ANONYMOUS"}
