@@ -16,7 +16,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -94,9 +95,18 @@ def spawn(log_file: Path, module: str, *words: str) -> subprocess.Popen[bytes]:
         )
 
 
-def admin(address: str, timeout_s: float = 5.0) -> BlockingConnection:
+class AdminConnection(BlockingConnection):
     """An administrative connection, which a backup accepts too."""
-    return BlockingConnection(address, timeout=timeout_s, properties={symbol("qpid.ha-admin"): True})
+
+    def on_transport_tail_closed(self, event: Any) -> None:
+        """Notice a dead broker while closing, too: proton's own then waits all its time for that one's answer."""
+        super().on_transport_tail_closed(event)
+        self.disconnected = self.disconnected or True
+
+
+def admin(address: str, timeout_s: float = 5.0) -> AdminConnection:
+    """Open one."""
+    return AdminConnection(address, timeout=timeout_s, properties={symbol("qpid.ha-admin"): True})
 
 
 def ask_all(address: str, *requests: Request, timeout_s: float = 10.0) -> list[dict[str, Any]]:
@@ -126,13 +136,25 @@ def ask(
     return ask_all(address, (operation, kind, name, body or {}), timeout_s=timeout_s)[0]
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a broker runs: its IP address, and the context (a network namespace, say) in which it is started."""
+
+    host: str = "127.0.0.1"
+    inside: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+
+
+LOOPBACK = Place()
+
+
 class BrokerProcess:
     """One qpidd process and its store, through all its lives."""
 
-    def __init__(self, folder: Path, port: int, options: list[str]) -> None:
+    def __init__(self, folder: Path, port: int, options: list[str], place: Place = LOOPBACK) -> None:
         self.store = folder / "store"
         self.port = port
-        self.address = f"127.0.0.1:{port}"
+        self.place = place
+        self.address = f"{place.host}:{port}"
         self.options = options
         self.process: subprocess.Popen[bytes] | None = None
         self._logged_before = 0
@@ -144,7 +166,10 @@ class BrokerProcess:
         assert self.process is None or self.process.poll() is not None, "it runs already"
         self._logged_before = self.log_file.stat().st_size if self.log_file.exists() else 0
         own = ["--port", str(self.port), "--data-dir", str(self.store), "--log-enable", "info+"]
-        self.process = spawn(self.log_file, "cli.qpidd", *own, *self.options)
+        if self.place is not LOOPBACK:
+            own += ["--interface", self.place.host]
+        with self.place.inside():
+            self.process = spawn(self.log_file, "cli.qpidd", *own, *self.options)
 
     @property
     def running(self) -> bool:
@@ -219,12 +244,16 @@ class BrokerProcess:
 class Cluster:
     """Brokers that know one another."""
 
-    def __init__(self, folder: Path, size: int, options: list[str]) -> None:
+    def __init__(self, folder: Path, size: int, options: list[str], places: Sequence[Place] = ()) -> None:
+        places = places or [LOOPBACK] * size
         ports = free_ports(size)
-        url = "amqp:" + ",".join(f"127.0.0.1:{port}" for port in ports)
+        url = "amqp:" + ",".join(f"{place.host}:{port}" for place, port in zip(places, ports, strict=True))
         own = ["--ha-cluster", "yes", "--ha-brokers-url", url, *options]
         self.url = url
-        self.brokers = [BrokerProcess(folder / f"broker{position}", port, own) for position, port in enumerate(ports)]
+        self.brokers = [
+            BrokerProcess(folder / f"broker{position}", port, own, place)
+            for position, (place, port) in enumerate(zip(places, ports, strict=True))
+        ]
 
     @property
     def addresses(self) -> list[str]:
@@ -265,9 +294,9 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def cluster(folder: Path, size: int = 3, *options: str, promote: bool = True) -> Iterator[Cluster]:
-    """A running cluster whose first broker has been promoted and whose others are ready."""
-    brokers = Cluster(folder, size, list(options))
+def cluster(folder: Path, size: int = 3, *options: str, promote: bool = True, places: Sequence[Place] = ()) -> Iterator[Cluster]:
+    """A running cluster whose first broker has been promoted and whose others are ready; on loopback unless told otherwise."""
+    brokers = Cluster(folder, size, list(options), places)
     try:
         brokers.start()
         if promote:

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from broker.disk.durable import read_json, seal_json
+from broker.disk.files import REAL_DISK
 from tests.system.harness import ROOT, BrokerProcess, environment, standalone
 
 USAGE, CANNOT = 2, 1
@@ -152,7 +153,7 @@ def stopped(tmp_path: Path) -> BrokerProcess:
 
 def test_a_store_of_a_newer_format_is_left_alone(stopped: BrokerProcess) -> None:
     identity = stopped.store / "store.json"
-    found = read_json(identity)
+    found = read_json(REAL_DISK, identity)
     assert found is not None
     newer = seal_json({**found, "format": found["format"] + 1})
     identity.write_bytes(newer)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.system.harness import BrokerProcess, Refused, ask, cluster, eventually, free_ports
+from tests.system.test_telemetry import written
 from tests.system.traffic import send, take
 
 LARGE_BYTES = 60_000
@@ -79,8 +80,8 @@ def test_a_broker_that_was_down_fetches_only_what_it_missed(tmp_path: Path) -> N
 def test_a_broker_whose_store_is_gone_is_given_a_snapshot_when_the_log_no_longer_begins_at_its_beginning(tmp_path: Path) -> None:
     """Breaks when a snapshot lacks anything alive, brings back anything dead, or when a compacted log leaves a new
     broker behind for good."""
-    live = numbered(0, 500, 1000)
-    with cluster(tmp_path, 3, "--ha-replicate", "all") as brokers:
+    live, folder = numbered(0, 500, 1000), tmp_path / "lag"
+    with cluster(tmp_path, 3, "--ha-replicate", "all", "--telemetry-dir", str(folder)) as brokers:
         first, _, blank = brokers.brokers
         for name in ("live", "passing"):
             first.create("queue", name)
@@ -107,6 +108,19 @@ def test_a_broker_whose_store_is_gone_is_given_a_snapshot_when_the_log_no_longer
             (item["exchange"], item["queue"]) for item in ask(blank.address, "QUERY", "binding")["items"] if item["exchange"]
         } == {("news", "live")}
         assert take(blank.address, "live", 500) == live[100:] + texts_after
+        for broker in (first, blank):
+            assert broker.stop() == 0
+        for sender, peer in ((first, blank), (blank, first)):
+            begun, ended = (
+                [line for line in written(folder.glob("*.jsonl")) if (line.get("type"), line["sender"]) == (each, sender.address)]
+                for each in ("snapshot_begin", "snapshot_end")
+            )
+            assert [(line["peer"], line["detail"]) for line in ended] == [(peer.address, None)]
+            assert [(line["peer"], line["index"], line["bytes"]) for line in begun] == [
+                (peer.address, ended[0]["index"], ended[0]["bytes"])
+            ]
+            assert ended[0]["bytes"] > 0
+            assert ended[0]["duration_ms"] > 0
 
 
 def members(broker: BrokerProcess) -> dict[str, str]:

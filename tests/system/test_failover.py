@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import signal
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,75 +12,12 @@ import pytest
 from proton import Message
 from proton.utils import BlockingConnection
 
-from tests.system.harness import BrokerProcess, Cluster, Refused, ask, cluster, eventually, spawn
-from tests.system.traffic import Sent, Traffic, audit, consumer, drained, producer
+from tests.system.harness import Refused, ask, cluster, eventually
+from tests.system.reigns import check_one_primary_an_epoch, new_primary, reigns, resource_manager, traffic
 
-DETECTION_S = 1.0
 AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
 OPEN, CLOSE = b"\x00\x53\x10", b"\x00\x53\x18"
 OPEN_FRAME = b"\x00\x00\x00\x12\x02\x00\x00\x00" + OPEN + b"\xc0\x05\x01\xa1\x02me"
-
-
-@contextmanager
-def resource_manager(folder: Path, brokers: Cluster, name: str = "rm") -> Iterator[Path]:
-    """A resource manager watching the cluster; yields the file that it logs to."""
-    log = folder / f"{name}.log"
-    process = spawn(
-        log, "cli.qpid_resource_manager", "--brokers", brokers.url, "--name", name, "--detection-time", str(DETECTION_S)
-    )
-    try:
-        yield log
-    finally:
-        process.terminate()
-        assert process.wait(20) == 0
-        assert "Traceback" not in log.read_text(), log.read_text()
-
-
-@contextmanager
-def traffic(brokers: Cluster) -> Iterator[tuple[Traffic, Traffic]]:
-    """A producer and a consumer on a new queue; at the end, everything is accounted for."""
-    brokers.primary().create("queue", "jobs")
-    with producer(brokers.addresses, "jobs", rate=2000) as source, consumer(brokers.addresses, "jobs") as sink:
-        source.wait_for(1000)
-        yield source, sink
-        source.wait_for(source.count + 1000)
-        sent: Sent = source.finish()
-        received = drained(brokers.primary, "jobs", sink)
-    print("\n" + audit(sent, received))
-
-
-def new_primary(brokers: Cluster, was: BrokerProcess) -> BrokerProcess:
-    """Wait until a broker other than that one is active."""
-
-    def look() -> BrokerProcess | None:
-        states = {broker.address: broker.state() for broker in brokers.brokers if broker is not was}
-        return next((broker for broker in brokers.brokers if states.get(broker.address) == "active"), None)
-
-    found = eventually(look, lambda broker: broker is not None, f"another primary than {was.address}")
-    assert found is not None
-    return found
-
-
-def reigns(broker: BrokerProcess) -> list[tuple[int, str]]:
-    """Who was the primary in which epoch, as the cluster remembers it."""
-    return [(item["epoch"], item["primary"]) for item in ask(broker.address, "QUERY", "history")["items"]]
-
-
-def claims(brokers: Cluster) -> list[tuple[str, str]]:
-    """(epoch, broker) of each time that a broker said in its log that it was active."""
-    return [
-        (line.split(" active in epoch ")[1].split(",")[0], broker.address)
-        for broker in brokers.brokers
-        for line in broker.log().splitlines()
-        if " active in epoch " in line
-    ]
-
-
-def check_one_primary_an_epoch(brokers: Cluster) -> None:
-    """No two brokers were active in one epoch."""
-    said = claims(brokers)
-    epochs = [epoch for epoch, _ in said]
-    assert len(set(epochs)) == len(epochs), f"two primaries in one epoch: {sorted(said)}"
 
 
 def test_a_killed_primary_is_replaced_without_anybody_asking_and_clients_go_on(tmp_path: Path) -> None:
@@ -91,10 +26,10 @@ def test_a_killed_primary_is_replaced_without_anybody_asking_and_clients_go_on(t
         first = eventually(brokers.primary, bool, "a first primary")
         for broker in brokers.brokers:
             broker.wait_for("ready", "active")
-        with traffic(brokers) as (source, _):
+        with traffic(brokers) as run:
             first.kill()
             second = new_primary(brokers, first)
-            source.wait_for(source.count + 500)
+            run.wait_for(accepted=run.accepted + 500)
             first.start()
             first.wait_for("ready")
             second.kill()
@@ -131,7 +66,7 @@ def test_a_frozen_primary_is_replaced_and_steps_down_when_it_thaws(tmp_path: Pat
     keeps its clients."""
     with cluster(tmp_path, 3, "--ha-replicate", "all") as brokers, resource_manager(tmp_path, brokers):
         first = brokers.brokers[0]
-        with traffic(brokers) as (source, _), open_raw(first.address) as client:
+        with traffic(brokers) as run, open_raw(first.address) as client:
             assert OPEN in heard(client, until=OPEN)
             first.signal(signal.SIGSTOP)
             second = new_primary(brokers, first)
@@ -139,7 +74,7 @@ def test_a_frozen_primary_is_replaced_and_steps_down_when_it_thaws(tmp_path: Pat
             assert CLOSE not in heard(client), "a connection ends as in a crash: every client goes on to its next URL after that"
             first.wait_for("ready")
             assert second.state() == "active"
-            source.wait_for(source.count + 500)
+            run.wait_for(accepted=run.accepted + 500)
         check_one_primary_an_epoch(brokers)
         epochs = [epoch for epoch, _ in reigns(brokers.primary())]
         assert epochs == sorted(set(epochs))
@@ -148,7 +83,7 @@ def test_a_frozen_primary_is_replaced_and_steps_down_when_it_thaws(tmp_path: Pat
 def test_a_backup_takes_over_from_a_healthy_primary_when_asked(tmp_path: Path) -> None:
     """Breaks when a planned switchover loses, repeats without need, or leaves two brokers serving."""
     with cluster(tmp_path, 3, "--ha-replicate", "all") as brokers:
-        with traffic(brokers) as (source, _):
+        with traffic(brokers) as run:
             for turn in range(6):
                 candidate = brokers.brokers[(turn + 1) % 3]
                 answer = brokers.promote(candidate)
@@ -159,7 +94,7 @@ def test_a_backup_takes_over_from_a_healthy_primary_when_asked(tmp_path: Path) -
                     "the end of it",
                 )
                 assert states == ["active", "ready", "ready"]
-                source.wait_for(source.count + 300)
+                run.wait_for(accepted=run.accepted + 300)
         check_one_primary_an_epoch(brokers)
         history = reigns(brokers.primary())
         assert [primary for _, primary in history] == [brokers.brokers[turn % 3].address for turn in range(7)]

@@ -24,6 +24,7 @@ from tests.system.harness import ROOT, Cluster, ask, cluster, environment, event
 HERE = Path(__file__).parent / "interop"
 COUNT = 1200
 KILL_AT = 300
+INSTALL_S = 60
 _CPP_PACKAGES = ("g++", "libqpid-proton-cpp12-dev")
 Command = Callable[[str, list[str], str, int], list[str]]
 
@@ -128,8 +129,11 @@ def rhea(folder: Path) -> Command:
     if node is None or npm is None:
         raise NotHere("needs node and npm")
     shutil.copy(HERE / "client.js", folder)
-    install = [npm, "install", "--no-audit", "--no-fund", "--prefix", str(folder), "rhea@3"]
-    made = subprocess.run(install, capture_output=True, text=True, timeout=300, check=False)
+    install = [npm, "install", "--no-audit", "--no-fund", "--fetch-retries", "1", "--prefix", str(folder), "rhea@3"]
+    try:
+        made = subprocess.run(install, capture_output=True, text=True, timeout=INSTALL_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise NotHere(f"needs rhea from npm, which did not come within {INSTALL_S} s") from None
     if made.returncode != 0:
         raise NotHere(f"needs rhea from npm: {made.stderr.strip().splitlines()[-1]}")
     return lambda role, addresses, queue, count: [node, str(folder / "client.js"), role, ",".join(addresses), queue, str(count)]

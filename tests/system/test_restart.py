@@ -6,8 +6,9 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+from cli.verify.run import Run, Workload
 from tests.system.harness import BrokerProcess, Request, ask_all, eventually, standalone
-from tests.system.traffic import audit, consumer, drained, producer, send, take
+from tests.system.traffic import accounted, send, take
 
 LIVES = 20
 LARGE_BYTES = 60_000
@@ -32,9 +33,9 @@ def test_a_broker_killed_at_twenty_moments_keeps_what_it_accepted_and_what_it_wa
     with standalone(tmp_path) as broker:
         broker.create("queue", "jobs")
         broker.create("exchange", "news", exchangeType="topic")
-        with producer([broker.address], "jobs", rate=800) as source, consumer([broker.address], "jobs") as sink:
+        with Run(Workload([broker.address], ["jobs"], rate=800)) as run:
             for life in range(LIVES):
-                source.wait_for(source.count + chance.randrange(1, 200))
+                run.wait_for(accepted=run.accepted + chance.randrange(1, 200))
                 changes: list[Request] = [
                     ("CREATE", "queue", f"q{life}", {"durable": bool(life % 2)}),
                     ("CREATE", "binding", "", {"exchange": "news", "queue": f"q{life}", "key": f"a.{life}.#"}),
@@ -46,11 +47,9 @@ def test_a_broker_killed_at_twenty_moments_keeps_what_it_accepted_and_what_it_wa
                 broker.start()
                 broker.wait_for("standalone")
                 assert definitions(broker) == kept
-            source.wait_for(source.count + 500)
-            sent = source.finish()
-            received = drained(lambda: broker, "jobs", sink)
-        assert sent.opened == LIVES + 1
-        print("\n" + audit(sent, received))
+            run.wait_for(accepted=run.accepted + 500)
+            accounted(run, lambda: broker)
+            assert run.opened("producer") == LIVES + 1
 
 
 def test_a_broker_stopped_in_order_starts_with_the_same_messages_in_the_same_order(tmp_path: Path) -> None:
@@ -84,13 +83,8 @@ def test_a_checkpoint_and_the_tail_of_the_log_make_the_state_again(tmp_path: Pat
         assert send(broker.address, "old", old) == len(old)
         assert take(broker.address, "old", 100) == old[:100]
         count = 2 * CHECKPOINT_BYTES // LARGE_BYTES
-        with (
-            producer([broker.address], "jobs", nbytes=LARGE_BYTES, limit=count) as source,
-            consumer([broker.address], "jobs", nbytes=LARGE_BYTES) as sink,
-        ):
-            sent = source.wait()
-            received = drained(lambda: broker, "jobs", sink)
-        print("\n" + audit(sent, received))
+        with Run(Workload([broker.address], ["jobs"], size=LARGE_BYTES, at_least=count)) as run:
+            accounted(run, lambda: broker)
         eventually(lambda: files(broker, "checkpoint"), bool, "a checkpoint")
         eventually(lambda: files(broker, "seg"), lambda firsts: firsts[0] > 1, "giving back what it covers")
         broker.create("queue", "young")

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
@@ -18,8 +20,12 @@ from typing import Any
 
 import pytest
 
+from cli.verify.run import Run, Workload
+from tests.system.filesystems import MIB, memory
 from tests.system.harness import ROOT, cluster, environment, eventually
-from tests.system.traffic import producer
+from tests.system.means import where_possible
+from tests.system.reigns import healthy, new_primary, resource_manager
+from tests.system.traffic import send
 
 INTERVAL_MS = 200
 PAGE = (ROOT / "docs/reference/telemetry.md").read_text()
@@ -27,6 +33,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "int": (int,),
     "number": (int, float),
     "text": (str,),
+    "texts": (list,),
     "bool": (bool,),
     "null": (type(None),),
 }
@@ -43,11 +50,12 @@ class Story:
     lines: list[Line]
 
     def samples(self, sender: str, epoch: int, queue: str | None) -> list[Line]:
-        """A sender's samples of a queue (None: of the whole log) in that epoch."""
+        """A primary's samples of a queue (None: of the whole log) in that epoch."""
         return [
             line
             for line in self.lines
-            if (line["kind"], line["sender"], line["epoch"]) == ("sample", sender, epoch) and line["queue"] == queue
+            if (line["kind"], line["sender"], line["epoch"]) == ("sample", sender, epoch)
+            and (line["role"], line["queue"]) == ("primary", queue)
         ]
 
     def events(self, sender: str, type: str) -> list[Line]:
@@ -67,23 +75,32 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
     folder = base / "lag"
     options = ["--ha-replicate", "all", "--telemetry-dir", str(folder), "--telemetry-interval-ms", str(INTERVAL_MS)]
 
-    def samples_of(primary: str, queue: str) -> int:
+    def samples_of(primary: str, queue: str | None) -> list[Line]:
+        """Those that there are by now."""
         lines = written([*folder.glob("*.jsonl"), *folder.glob(".*.part")])
-        return sum(line["kind"] == "sample" and (line["sender"], line["queue"]) == (primary, queue) for line in lines)
+        return [line for line in lines if line["kind"] == "sample" and (line["sender"], line["queue"]) == (primary, queue)]
+
+    def of_each(primary: str) -> Counter[str]:
+        """How many there are of each backup, for the queue."""
+        return Counter(line["backup"] for line in samples_of(primary, "orders"))
 
     with cluster(base, 3, *options) as brokers:
         first, second, third = brokers.brokers
         first.create("queue", "orders")
-        with producer(brokers.addresses, "orders", rate=500) as sender:
-            eventually(lambda: samples_of(first.address, "orders"), lambda count: count > 20, "samples of the first primary")
+        with Run(Workload(brokers.addresses, ["orders"], consumers=0, rate=500)) as run:
+            eventually(lambda: of_each(first.address).total(), lambda count: count > 20, "samples of the first primary")
             first.kill()
             brokers.promote(second)
-            eventually(lambda: samples_of(second.address, "orders"), lambda count: count > 20, "samples of the second primary")
+            eventually(lambda: of_each(second.address), lambda of: of[first.address] > 12, "samples of the dead backup")
             first.start()
             first.wait_for("ready")
-            seen = samples_of(second.address, "orders")
-            eventually(lambda: samples_of(second.address, "orders"), lambda count: count > seen + 10, "samples of both backups")
-            sender.finish()
+            run.finish()
+        eventually(
+            lambda: [line for line in samples_of(second.address, None) if line["backup"] == first.address][-1],
+            lambda newest: newest["connected"] and newest["in_sync"] and newest["lag_records"] == 0,
+            "a sample of the first broker level again",
+        )
+        eventually(lambda: of_each(second.address), lambda of: of[third.address] > 5, "samples of both backups")
         for broker in (third, first, second):
             assert broker.stop() == 0
     return Story(folder, first.address, second.address, written(folder.glob("*.jsonl")))
@@ -103,17 +120,7 @@ def fields(title: str) -> dict[str, tuple[type, ...]]:
 
 
 EVERY = fields("Every line")
-OF_KIND: dict[str, dict[str, tuple[type, ...]]] = {
-    "sample": fields("`sample`"),
-    "roster": {"interval_ms": (int,), "primary": (str,), "backups": (list,), "queues": (list,)},
-    "event": {
-        "broker": (str,),
-        "type": (str,),
-        "duration_ms": (int, float, type(None)),
-        **{name: (str, type(None)) for name in ("from", "to", "detail")},
-        **{name: (int, type(None)) for name in ("index", "lost_records")},
-    },
-}
+OF_KIND = {kind: fields(f"`{kind}`") for kind in ("sample", "event", "roster")}
 EVENTS = set(
     re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*`) \| \D", PAGE.split("## `event`")[1].split("## `roster`")[0], re.M)))
 )
@@ -180,7 +187,7 @@ def test_a_dead_backup_lags_more_with_every_sample_and_is_level_again_when_it_is
     assert away[-1]["lag_records"] > away[0]["lag_records"]
     assert away[-1]["lag_ms"] > away[0]["lag_ms"]
     assert not any(line["in_sync"] for line in away)
-    assert any(line["connected"] and line["in_sync"] and line["lag_records"] < away[0]["lag_records"] for line in samples)
+    assert any(line["connected"] and line["in_sync"] and line["lag_records"] < away[-1]["lag_records"] for line in samples)
 
 
 def test_the_failover_is_told_by_the_broker_that_took_over(story: Story) -> None:
@@ -198,6 +205,30 @@ def test_the_failover_is_told_by_the_broker_that_took_over(story: Story) -> None
     assert back["to"] == "ready"
 
 
+@pytest.mark.parametrize("role", ["primary", "backup"])
+def test_disks_round_trips_and_throughput_are_measured(story: Story, role: str) -> None:
+    """The round trip by the primary alone, to who is connected."""
+    samples = [line for line in story.lines if line["kind"] == "sample" and (line["role"], line["queue"]) == (role, None)]
+    synced = [line for line in samples if line["sync_ms"] is not None]
+    assert synced
+    assert all(0 < line["sync_ms"] <= line["sync_max_ms"] for line in synced)
+    assert any(line["records_per_s"] and line["bytes_per_s"] > line["records_per_s"] for line in samples)
+    assert any(line["round_trip_ms"] for line in samples) == (role == "primary")
+    assert not any(line["round_trip_ms"] for line in samples if not line["connected"])
+
+
+def test_a_backup_that_is_back_tells_what_it_fetches_and_the_primary_whom_it_lost(story: Story) -> None:
+    begun = story.events(story.killed, "catch_up_begin")[-1]
+    ended = story.events(story.killed, "catch_up_end")[-1]
+    assert (begun["peer"], ended["peer"], ended["to"]) == (story.successor, story.successor, "ready")
+    assert ended["index"] > begun["index"]
+    assert ended["duration_ms"] > 0
+    found = [event for event in story.events(story.killed, "discovery") if event["to"] == story.successor]
+    assert found[-1]["duration_ms"] > 0
+    lost = {(event["broker"], event["peer"]) for event in story.lines if event.get("type") == "backup_lost"}
+    assert all(broker != peer for broker, peer in lost)
+
+
 @pytest.mark.spark
 def test_a_summary_of_it_shows_the_failover(story: Story) -> None:
     command = [sys.executable, "-m", "cli.qpid_lag", "summarise", "--input", str(story.folder), "--format", "json"]
@@ -208,3 +239,93 @@ def test_a_summary_of_it_shows_the_failover(story: Story) -> None:
     assert len(report["failovers"]) == 1, report["failovers"]
     (failover,) = report["failovers"]
     assert (failover["kind"], failover["previous"], failover["primary"]) == ("failover", story.killed, story.successor)
+
+
+# ---- a primary that slept
+
+
+def told_of_silence(folder: Path, broker: str) -> bool:
+    """Whether the resource manager has written that a broker does not answer, be it to a file that still grows."""
+    lines = written([*folder.glob(".rm*.part"), *folder.glob("rm*.jsonl")])
+    return any(line["broker"] == broker and line["reach"] != "reachable" for line in lines if line["kind"] == "probe")
+
+
+@pytest.fixture(scope="module")
+def nap(tmp_path_factory: pytest.TempPathFactory) -> Story:
+    """The primary stands still until a resource manager has replaced it, and wakes up."""
+    base = tmp_path_factory.mktemp("nap")
+    folder = base / "lag"
+    options = ["--telemetry-dir", str(folder), "--telemetry-interval-ms", str(INTERVAL_MS)]
+    with cluster(base, 3, *options, promote=False) as brokers:
+        with resource_manager(base, brokers, options=options):
+            first = healthy(brokers)
+            first.signal(signal.SIGSTOP)
+            try:
+                second = new_primary(brokers, first)
+                eventually(lambda: told_of_silence(folder, first.address), bool, "a line that says that it does not answer")
+            finally:
+                first.signal(signal.SIGCONT)
+            first.wait_for("ready")
+        figures = second.status()["telemetry"]
+        assert (figures["dropped"], figures["reason"]) == (0, "")
+        assert figures["written"] > 0
+        for broker in brokers.brokers:
+            if broker is not second:
+                assert broker.stop() == 0
+        assert second.stop() == 0
+    return Story(folder, first.address, second.address, written(folder.glob("*.jsonl")))
+
+
+def test_a_primary_that_slept_through_its_replacement_says_that_it_was_fenced(nap: Story) -> None:
+    (fenced,) = nap.events(nap.killed, "fenced")
+    assert re.search(r"epoch \d+ has begun|heard from 1 of 3 members", fenced["detail"])
+    assert not nap.events(nap.successor, "fenced")
+    roles = [event["to"] for event in nap.events(nap.killed, "role")]
+    assert roles[-1] == "ready"
+
+
+def test_the_resource_manager_tells_its_probes_and_promotions_under_the_clusters_own_name(nap: Story) -> None:
+    clusters = {line["cluster"] for line in nap.lines if line["sender"] == nap.successor and line["epoch"] > 1}
+    told = [line for line in nap.lines if line["sender"] == "rm"]
+    assert {line["cluster"] for line in told[-10:]} == clusters
+    probes = [line for line in told if line["kind"] == "probe" and line["broker"] == nap.killed]
+    reaches = {line["reach"] for line in probes}
+    assert "reachable" in reaches
+    assert reaches & {"silent", "absent"}, "it did not answer in its sleep"
+    for line in probes:
+        assert set(line) == set(EVERY | fields("`probe`"))
+    (failed,) = [line for line in told if line.get("type") == "failure_detected"]
+    won = [line for line in told if line.get("type") == "promote_won"]
+    assert failed["broker"] == nap.killed
+    assert won[-1]["broker"] == nap.successor
+    assert won[-1]["duration_ms"] > 0
+    assert len(won) <= sum(line.get("type") == "promote_asked" for line in told)
+
+
+# ---- a disk with no room
+
+
+@where_possible
+def test_on_a_full_disk_lines_are_lost_and_counted_and_none_is_cut_and_the_broker_serves(tmp_path: Path) -> None:
+    """Breaks when a broker waits for its telemetry's disk, when half a line stays in a file, or when a loss is not told."""
+    with memory(tmp_path / "lag", 256 * 1024) as small:
+        small.fill()
+        options = ["--ha-replicate", "all", "--telemetry-dir", str(small.folder), "--telemetry-interval-ms", "100"]
+        with cluster(tmp_path, 2, *options) as brokers:
+            broker, backup = brokers.brokers
+            broker.create("queue", "orders")
+            assert send(broker.address, "orders", [b"\x00\x53\x75\xa0\x01x"] * 10) == 10
+            told = eventually(lambda: broker.status()["telemetry"], lambda told: told["dropped"] >= 10, "lines being dropped")
+            assert told["reason"] == "not written: No space left on device"
+            eventually(
+                broker.log, lambda log: "lines of telemetry were dropped so far (not written: No space" in log, "a warning"
+            )
+            small.grow(8 * MIB)
+            written_before = broker.status()["telemetry"]["written"]
+            eventually(lambda: broker.status()["telemetry"]["written"], lambda now: now > written_before + 3, "lines again")
+            assert backup.stop() == 0
+            assert broker.stop() == 0
+        lines = written(small.folder.glob("*.jsonl"))
+        lost = [line for line in lines if line.get("type") == "drop"]
+        assert sum(line["lost_records"] for line in lost) >= told["dropped"]
+        assert all(path.read_bytes().endswith(b"\n") for path in small.folder.glob("*.jsonl"))

@@ -19,7 +19,7 @@ from broker.amqp.engine import Engine
 from broker.amqp.links import Link, Receiver, Sender
 
 HEADER = b"AMQP\x00\x01\x00\x00"
-OPEN_CODE, BEGIN_CODE, TRANSFER_CODE = 0x10, 0x11, 0x14
+OPEN_CODE, BEGIN_CODE, ATTACH_CODE, TRANSFER_CODE = 0x10, 0x11, 0x12, 0x14
 WAIT_S = 30.0
 
 
@@ -36,6 +36,21 @@ def performative(code: int, *fields: bytes) -> bytes:
 
 OPEN = performative(OPEN_CODE, b"\xa1\x04wire")
 BEGIN = performative(BEGIN_CODE, b"\x40", b"\x43", b"\x70\x00\x00\x10\x00", b"\x70\x00\x00\x10\x00")
+
+
+def attach(target: str) -> bytes:
+    """A frame that attaches a sending link to a target, with the handle 0, whose messages are all settled."""
+    address = b"\xa1" + bytes((len(target),)) + target.encode()
+    terminus = b"\x00\x53\x29\xc0" + bytes((len(address) + 1, 1)) + address
+    source, unsettled = b"\x00\x53\x28\x45", (b"\x40", b"\x40")
+    fields = (b"\xa1\x04wire", b"\x43", b"\x42", b"\x50\x01", b"\x40", source, terminus, *unsettled, b"\x43")
+    return performative(ATTACH_CODE, *fields)
+
+
+def transfer(number: int, message: bytes) -> bytes:
+    """The body of a frame with an encoded message, settled, on the link with the handle 0."""
+    fields = b"".join((b"\x43", b"\x70" + struct.pack(">I", number), b"\xa0\x01x", b"\x43", b"\x41"))
+    return bytes((0x00, 0x53, TRANSFER_CODE, 0xC0, len(fields) + 1, 5)) + fields + message
 
 
 class Wire:

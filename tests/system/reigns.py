@@ -1,0 +1,136 @@
+"""Who reigns when: a resource manager beside a cluster, traffic that is accounted for whatever happens, and what to look at then.
+
+Life of a test of faults: `cluster`, `resource_manager`, `traffic`; the fault, `new_primary` or not, the fault's end, `healthy`;
+leaving `traffic` requires that messages flow again and compares the accounts message by message.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from proton import ProtonException
+
+from cli.verify.run import Run, Workload
+from tests.system.harness import START_S, BrokerProcess, Cluster, Refused, ask, eventually, spawn
+from tests.system.traffic import accounted
+
+DETECTION_S = 1.0
+
+
+class Manager:
+    """A resource manager's process and its log."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log_file: Path) -> None:
+        self.process = process
+        self.log_file = log_file
+
+    def log(self) -> str:
+        """What it has written."""
+        return self.log_file.read_text(errors="replace")
+
+    def signal(self, number: int) -> None:
+        """Send a signal to it."""
+        self.process.send_signal(number)
+
+
+@contextmanager
+def resource_manager(
+    folder: Path, brokers: Cluster, name: str = "rm", detection_s: float = DETECTION_S, options: Sequence[str] = ()
+) -> Iterator[Manager]:
+    """A resource manager watching the cluster, which ends in order."""
+    log = folder / f"{name}.log"
+    own = ["--brokers", brokers.url, "--name", name, "--detection-time", str(detection_s)]
+    process = spawn(log, "cli.qpid_resource_manager", *own, *options)
+    try:
+        yield Manager(process, log)
+    except BaseException:
+        print(f"--- {name}\n{log.read_text()[-3000:]}")
+        raise
+    finally:
+        process.send_signal(signal.SIGCONT)
+        process.terminate()
+        assert process.wait(20) == 0
+        assert "Traceback" not in log.read_text(), log.read_text()
+
+
+@contextmanager
+def traffic(
+    brokers: Cluster,
+    *,
+    queue: str = "jobs",
+    rate: float = 2000,
+    before: int = 1000,
+    after: int = 1000,
+    heartbeat_s: float = 5,
+    size: int = 100,
+) -> Iterator[Run]:
+    """A producer and a consumer on a new queue, which have moved so many messages before the fault, and can move so many
+    after it; at the end, everything is accounted for. The primary is the last one of their list."""
+    primary = brokers.primary()
+    primary.create("queue", queue)
+    addresses = [*(address for address in brokers.addresses if address != primary.address), primary.address]
+    with Run(Workload(addresses, [queue], rate=rate, heartbeat_s=heartbeat_s, size=size)) as run:
+        run.wait_for(accepted=before)
+        yield run
+        go_on(run, after)
+        accounted(run, brokers.primary)
+
+
+def go_on(run: Run, count: int = 300) -> None:
+    """Messages flow, now: wait for so many more."""
+    run.wait_for(accepted=run.accepted + count)
+
+
+def active(brokers: Cluster, *, but: BrokerProcess | None = None) -> BrokerProcess | None:
+    """The broker that says soon that it is active, perhaps none; `but` is not asked."""
+    for broker in brokers.brokers:
+        if broker is not but and broker.running:
+            with suppress(ProtonException, OSError, Refused):
+                if ask(broker.address, "QUERY", "ha", timeout_s=2)["items"][0]["status"] == "active":
+                    return broker
+    return None
+
+
+def new_primary(brokers: Cluster, was: BrokerProcess) -> BrokerProcess:
+    """Wait until a broker other than that one is active."""
+    found = eventually(lambda: active(brokers, but=was), lambda broker: broker is not None, f"another primary than {was.address}")
+    assert found is not None
+    return found
+
+
+def healthy(brokers: Cluster, timeout_s: float = START_S) -> BrokerProcess:
+    """Wait until one broker is active and the others are ready; the primary."""
+    wanted = ["active"] + ["ready"] * (len(brokers.brokers) - 1)
+    states = eventually(
+        lambda: [broker.state() for broker in brokers.brokers],
+        lambda found: sorted(found) == wanted,
+        "a healthy cluster",
+        timeout_s,
+    )
+    return brokers.brokers[states.index("active")]
+
+
+def reigns(broker: BrokerProcess) -> list[tuple[int, str]]:
+    """Who was the primary in which epoch, as the cluster remembers it."""
+    return [(item["epoch"], item["primary"]) for item in ask(broker.address, "QUERY", "history")["items"]]
+
+
+def claims(brokers: Cluster) -> list[tuple[str, str]]:
+    """(epoch, broker) of each time that a broker said in its log that it was active."""
+    return [
+        (line.split(" active in epoch ")[1].split(",")[0], broker.address)
+        for broker in brokers.brokers
+        for line in broker.log().splitlines()
+        if " active in epoch " in line
+    ]
+
+
+def check_one_primary_an_epoch(brokers: Cluster) -> None:
+    """No two brokers were active in one epoch."""
+    said = claims(brokers)
+    epochs = [epoch for epoch, _ in said]
+    assert len(set(epochs)) == len(epochs), f"two primaries in one epoch: {sorted(said)}"

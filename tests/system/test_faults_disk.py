@@ -1,0 +1,221 @@
+"""Disks that stop taking writes, that are full, and that give back other bytes than they were given, while messages flow.
+
+After a sync that failed nobody knows what the disk holds: that broker stops, and the others go on without it. A full disk has
+refused and has lost nothing: its broker waits for room. What has rotted shows by its checksum when it is read, and is had from
+another broker or made anew from what is in memory.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from broker.core.records import HEADER_BYTES, parse_header
+from tests.system.filesystems import MIB, disk, memory
+from tests.system.harness import BrokerProcess, cluster, eventually
+from tests.system.means import where_possible
+from tests.system.reigns import check_one_primary_an_epoch, go_on, new_primary, resource_manager, traffic
+from tests.system.test_bad_stores import batches_in, level, received, segment_of, send
+
+SIZE = 1000
+"""Bytes of a message: a store of a few megabytes is full after a few seconds."""
+FULL = re.compile(r" error cannot write \S+ \S+ \S+ \S+: No space left on device; make room on that disk; producers wait")
+
+
+def level_with(primary: BrokerProcess, broker: BrokerProcess) -> None:
+    """Wait until the broker has applied what the primary has now."""
+    last = primary.status()["lastIndex"]
+    eventually(lambda: broker.status()["appliedIndex"], lambda index: index >= last, f"{broker.address} having batch {last}")
+
+
+def acknowledged(asked: BrokerProcess, holder: BrokerProcess) -> int:
+    """The last batch on the disk of `holder`, as the broker that is asked knows it."""
+    return {member["address"]: int(member["ackedIndex"]) for member in asked.status()["members"]}[holder.address]
+
+
+@where_possible
+def test_a_primary_whose_disk_fails_to_sync_stops_with_one_line_and_another_takes_over(tmp_path: Path) -> None:
+    """Breaks when a sync is tried again and believed the second time, or when a broker that cannot keep anything stays."""
+    store = tmp_path / "broker0" / "store"
+    with (
+        memory(tmp_path / "pool", 12 * MIB) as pool,
+        disk(store, pool.folder / "image"),
+        cluster(tmp_path, 3, "--ha-replicate", "all") as brokers,
+        resource_manager(tmp_path, brokers),
+    ):
+        first = brokers.brokers[0]
+        with traffic(brokers, before=300, after=300, size=SIZE) as run:
+            pool.fill()
+            eventually(lambda: first.running, lambda running: not running, "the broker stopping")
+            new_primary(brokers, first)
+            go_on(run)
+            assert first.stop() == 1
+            lines = [line for line in first.log().splitlines() if " critical " in line or " error " in line]
+            why = rf"cannot (sync|write) \S*{store}\S*: .*; what the disk holds is unknown, so the broker must stop; this broker"
+            assert any(re.search(why, line) for line in lines), lines
+
+            first.store, first.log_file = tmp_path / "new-disk", tmp_path / "later.log"
+            first.start()
+            first.wait_for("ready")
+        check_one_primary_an_epoch(brokers)
+
+
+@where_possible
+def test_a_primary_whose_disk_is_full_lets_producers_wait_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    """Breaks when a full disk ends a broker or a reign, when what was refused counts as written, or when nobody tries again."""
+    with (
+        memory(tmp_path / "broker0" / "store", 5 * MIB) as small,
+        cluster(tmp_path, 3, "--ha-replicate", "all") as brokers,
+        resource_manager(tmp_path, brokers),
+    ):
+        first = brokers.brokers[0]
+        epoch = first.status()["epoch"]
+        with traffic(brokers, before=300, after=300, size=SIZE) as run:
+            eventually(first.log, lambda log: FULL.search(log) is not None, "the broker saying that its disk is full")
+            eventually(lambda: run.reaches(accepted=run.accepted + 1, timeout_s=1), lambda more: not more, "producers waiting")
+            assert first.state() == "active", "it answers, and nobody could do better"
+            small.grow(256 * MIB)
+            go_on(run)
+            assert "the disk takes writes again" in first.log()
+        assert first.status()["epoch"] == epoch
+
+
+@where_possible
+def test_a_backup_whose_disk_is_full_holds_nobody_up_and_catches_up_when_there_is_room(tmp_path: Path) -> None:
+    """Breaks when a majority waits for the one that cannot write, or when that one says that it has what it could not write."""
+    with (
+        memory(tmp_path / "broker1" / "store", 5 * MIB) as small,
+        cluster(tmp_path, 3, "--ha-replicate", "all") as brokers,
+        resource_manager(tmp_path, brokers),
+    ):
+        first, second, _ = brokers.brokers
+        with traffic(brokers, before=300, after=300, size=SIZE) as run:
+            eventually(second.log, lambda log: FULL.search(log) is not None, "the backup saying that its disk is full")
+            go_on(run, 1000)
+            told, held = acknowledged(first, second), acknowledged(second, second)
+            assert told <= held < first.status()["commitIndex"]
+            small.grow(256 * MIB)
+            level_with(first, second)
+        second.wait_for("ready")
+        told = acknowledged(first, second)
+        for broker in brokers.brokers:
+            broker.kill()
+        second.start()
+        second.wait_for("joining")
+        assert second.status()["lastIndex"] >= told, "what it says that it has is on its disk"
+        first.start()
+        brokers.promote(second)
+        assert second.queue("jobs")["messages"] == 0
+
+
+def reigning(brokers: list[BrokerProcess], after: int) -> list[BrokerProcess]:
+    """The broker that was elected in an epoch after that one, if all of these are in it."""
+    said = [broker.status() for broker in brokers]
+    if len({each["epoch"] for each in said}) > 1 or said[0]["epoch"] <= after:
+        return []
+    return [broker for broker, each in zip(brokers, said, strict=True) if each["status"] in ("recovering", "active")]
+
+
+@where_possible
+def test_backups_with_full_disks_give_their_votes_when_the_primary_dies_and_go_on_when_there_is_room(tmp_path: Path) -> None:
+    """Breaks when a vote, an election or a start needs room, or when a full disk ends a broker."""
+    with (
+        memory(tmp_path / "broker1" / "store", 5 * MIB) as one,
+        memory(tmp_path / "broker2" / "store", 5 * MIB) as two,
+        cluster(tmp_path, 3, "--ha-replicate", "all") as brokers,
+        resource_manager(tmp_path, brokers),
+    ):
+        first, *backups = brokers.brokers
+        epoch = first.status()["epoch"]
+        with traffic(brokers, before=300, after=300, size=SIZE) as run:
+            for backup in backups:
+                eventually(backup.log, lambda log: FULL.search(log) is not None, "the backup saying that its disk is full")
+            for small in (one, two):
+                small.fill()
+                assert small.free_bytes() == 0
+            first.kill()
+
+            def elected(after: int) -> BrokerProcess:
+                """The one that both have voted for in an epoch after that one: active, if its segment has room for a batch."""
+                (found,) = eventually(lambda: reigning(backups, after), bool, "an election")
+                return found
+
+            chosen = elected(epoch)
+            later, its_disk = chosen.status()["epoch"], (one, two)[backups.index(chosen)]
+            chosen.kill()
+            for unfinished in chosen.store.rglob("*.tmp"):
+                unfinished.unlink()  # as the start does: it finds no room all the same
+            its_disk.fill()
+            chosen.start()
+            elected(later)
+            assert its_disk.free_bytes() == 0
+            for small in (one, two):
+                small.grow(256 * MIB)
+            go_on(run)
+        check_one_primary_an_epoch(brokers)
+
+
+# ---- what has rotted
+
+
+def rot(path: Path, index: int) -> None:
+    """Flip a bit in the payload of this batch, behind the back of the process that has the file open."""
+    data = path.read_bytes()
+    (at,) = [at for at in batches_in(data) if parse_header(data[at : at + HEADER_BYTES]).index == index]
+    flip(path, at + parse_header(data[at : at + HEADER_BYTES]).length - 1)
+
+
+def flip(path: Path, at: int) -> None:
+    """Flip a bit of this byte."""
+    with path.open("r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes((byte ^ 0x10,)))
+
+
+@pytest.mark.parametrize("server", ["the primary", "a backup that takes over"])
+def test_rot_in_what_a_backup_needs_is_noticed_and_the_backup_gets_it_all_the_same(tmp_path: Path, server: str) -> None:
+    """Breaks when a damaged batch is sent on, when it ends the link or the broker again and again, or when the backup stays
+    behind for good."""
+    with cluster(tmp_path, 3, "--ha-replicate", "all") as brokers:
+        first, second, absent = brokers.brokers
+        first.create("queue", "q")
+        send(first, "q", 0, 50)
+        level(brokers, absent)
+        had = absent.status()["lastIndex"]
+        absent.kill()
+        send(first, "q", 50, 150)
+        level(brokers, second)
+
+        # Started again, it has what was sent before on disk only.
+        serving = first if server == "the primary" else second
+        serving.kill()
+        serving.start()
+        brokers.promote(serving)
+        eventually(lambda: serving.queue("q")["messages"], lambda depth: depth == 200, "all being applied")
+        rot(segment_of(serving), had + 20)
+        absent.start()
+        absent.wait_for("ready")
+        level(brokers, absent)
+        said = rf"batches for {absent.address} cannot be read: segment \S+ is damaged at byte \d+, in batch {had + 20}: "
+        assert re.search(said, serving.log()), serving.log()
+
+        # The batches are covered by a checkpoint now, and that may rot too.
+        (path,) = (serving.store / "cluster").glob("*.checkpoint")
+        flip(path, path.stat().st_size // 2)
+        absent.kill()
+        absent.wipe()
+        absent.start()
+        absent.wait_for("ready")
+        level(brokers, absent)
+        said = rf"checkpoint {path} is damaged: .*; {absent.address}, which needs it, gets a new one"
+        assert re.search(said, serving.log()), serving.log()
+
+        brokers.promote(absent)
+        assert received(absent, "q", 200) == list(range(200))
+        serving.kill()
+        serving.start()
+        serving.wait_for("ready")
