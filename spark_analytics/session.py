@@ -1,8 +1,11 @@
-"""A Spark session that starts quickly, stays quiet and needs no network.
+"""A Spark session that starts quickly, stays quiet and needs no network; or the one that spark-submit has prepared.
 
 Java is looked for before Spark is, so that a missing or old one is a sentence and not a stack of exceptions. Spark's own
 logging goes nowhere below ERROR, and what the Java process writes on its standard error goes to a file, whose name is told when
 it fails to start.
+
+Under spark-submit Java runs already, where and as large as its caller wanted, and logs as its caller wanted: then only what the
+summaries' meaning rests on is set, and what makes them quick where nothing else was said.
 """
 
 from __future__ import annotations
@@ -16,15 +19,20 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from pyspark import SparkConf, SparkContext
+from pyspark.cloudpickle import register_pickle_by_value
 from pyspark.sql import SparkSession
 
+import spark_analytics
 from spark_analytics import archive
 from spark_analytics.errors import Refused
 
 JAVA_MINIMUM: Final = 17
-_LOG4J: Final = Path(__file__).with_name("log4j2.properties")
+MASTER: Final = "local[2]"
+SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
+"""Where spark-submit's Java listens: it stands in the environment of the programs that it starts."""
 _INSTALL: Final = "install one (Debian: apt-get install openjdk-17-jre-headless) or point JAVA_HOME at one"
 
 
@@ -61,46 +69,117 @@ def _ask(java: Path) -> str:
         raise Refused(f"cannot run {java}: {error}: {_INSTALL}") from None
 
 
-def start(master: str = "local[2]", *, app: str = "qpid-lag", heap: str = "1g", heavy: bool = False) -> SparkSession:
-    """A session on `master`. `heavy` allows the optimising compilers, Java's and Spark's, which long jobs need and short ones
-    pay for in vain.
+def start(master: str | None = None, *, app: str = "qpid-lag", heap: str = "1g", heavy: bool = False) -> SparkSession:
+    """A session on `master`; when that is None, on spark-submit's, or on this machine. `heavy` allows the optimising compilers,
+    Java's and Spark's, which long jobs need and short ones pay for in vain.
 
     Refused when there is no suitable Java, or Spark does not start.
     """
+    if SUBMITTED in os.environ:
+        return _submitted(master, heavy)
+    master = master or MASTER
     java = java_version()
     local = master.startswith("local")
     if local:
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     compiler = [] if heavy else ["-XX:TieredStopAtLevel=1"]
-    collector = "-XX:+UseParallelGC" if heavy else "-XX:+UseSerialGC"
-    java_options = " ".join([*compiler, collector, archive.option(java), f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}"])
+    collector = "-XX:+UseParallelGC -XX:-DontCompileHugeMethods" if heavy else "-XX:+UseSerialGC"
+    logging = f"-Dlog4j2.configurationFile={_own('log4j2.properties')}"
+    java_options = " ".join([*compiler, collector, archive.option(java), logging])
     settings = {
+        "spark.app.name": app,
+        "spark.master": master,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": "2",
-        # Planning and compiling is what a small job spends its time on, and what a large one saves by.
-        "spark.sql.adaptive.enabled": str(heavy).lower(),
-        "spark.sql.codegen.wholeStage": str(heavy).lower(),
-        "spark.sql.codegen.factoryMode": "FALLBACK" if heavy else "NO_CODEGEN",
-        "spark.sql.files.ignoreCorruptFiles": "true",
-        "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
-        "spark.sql.catalogImplementation": "in-memory",
-        "spark.sql.warehouse.dir": os.path.join(tempfile.gettempdir(), "qpid-lag-warehouse"),
         "spark.driver.memory": heap,
         "spark.driver.extraJavaOptions": java_options,
     }
     if local:
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-    builder = SparkSession.builder.appName(app).master(master)
-    for key, value in settings.items():
-        builder = builder.config(key, value)
     with _standard_error_in_a_file() as log:
         try:
-            return builder.getOrCreate()
+            spark = _session(settings | _quick(heavy) | MEANING)
         except Exception as error:
             raise Refused(f"Spark did not start on {master}: {_first_line(error)}; its own words are in {log}") from error
+    return _ready(spark)
+
+
+MEANING: Final = {"spark.sql.session.timeZone": "UTC", "spark.sql.files.ignoreCorruptFiles": "true"}
+"""What a summary's figures rest on, whoever starts Spark."""
+
+
+def _quick(heavy: bool) -> dict[str, str]:
+    """What makes jobs of this kind quick; only a matter of time."""
+    return {
+        "spark.sql.shuffle.partitions": "2",
+        # Planning and compiling is what a small job spends its time on, and what a large one saves by.
+        "spark.sql.adaptive.enabled": str(heavy).lower(),
+        # A summary adds up more columns than Spark would compile for, and in longer methods than Java would.
+        "spark.sql.codegen.maxFields": "400",
+        "spark.sql.codegen.wholeStage": str(heavy).lower(),
+        "spark.sql.codegen.factoryMode": "FALLBACK" if heavy else "NO_CODEGEN",
+        "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.warehouse.dir": Path(tempfile.gettempdir(), "qpid-lag-warehouse").as_uri(),
+    }
+
+
+def _submitted(master: str | None, heavy: bool) -> SparkSession:
+    """A session in the Java that spark-submit has started. Refused when that Spark does not start."""
+    try:
+        SparkContext._ensure_initialized()
+        _stop_left_behind()
+        given = {key for key, _ in SparkConf().getAll()}
+        settings = {key: value for key, value in _quick(heavy).items() if key not in given} | MEANING
+        if master is not None:
+            settings["spark.master"] = master
+        spark = _session(settings)
+    except Exception as error:
+        raise Refused(f"Spark did not start as spark-submit was told: {_first_line(error)}; see what it wrote above") from error
+    if "spark.sql.shuffle.partitions" not in given and not str(spark.sparkContext.master).startswith("local["):
+        spark.conf.set("spark.sql.shuffle.partitions", str(max(2, spark.sparkContext.defaultParallelism)))
+    return _ready(spark)
+
+
+def _stop_left_behind() -> None:
+    """Stop the session that a process before this one had in the same Java, if it was killed: Java has room for one."""
+    java: Any = SparkContext._jvm
+    left = java.org.apache.spark.sql.SparkSession.getDefaultSession()
+    if SparkContext._active_spark_context is None and left.isDefined():
+        left.get().stop()
+
+
+def _session(settings: dict[str, str]) -> SparkSession:
+    builder = SparkSession.builder
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def _ready(spark: SparkSession) -> SparkSession:
+    """The session; what of ours runs in Spark's Python workers goes there by value, so that no machine but the driver's needs us.
+
+    Spark hands `--py-files` on only if their names end in .zip, .egg or .jar, and the worker that plans a streaming Python source
+    looks for them in a folder that nobody fills (4.3).
+    """
+    register_pickle_by_value(spark_analytics)  # type: ignore[no-untyped-call]
+    return spark
+
+
+def _wheel() -> Path | None:
+    """The archive that this program was loaded from; None when it is installed."""
+    loader: Any = __spec__.loader
+    archive_of = getattr(loader, "archive", None)
+    return Path(archive_of) if archive_of else None
+
+
+def _own(name: str) -> str:
+    """The address of a file that stands beside this one, in a folder or in an archive, as Java reads it."""
+    wheel = _wheel()
+    if wheel is None:
+        return Path(__file__).with_name(name).as_uri()
+    return f"jar:{wheel.absolute().as_uri()}!/spark_analytics/{name}"
 
 
 def _first_line(error: Exception) -> str:

@@ -6,15 +6,28 @@ gives the line itself. Files that are still being written are hidden (a dot in f
 
 from __future__ import annotations
 
+import gzip
+import re
+import zlib
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
+from typing import Final
 
+import pyspark
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_analytics.errors import Refused
+from spark_analytics.places import first_line, located, why_not
+from spark_analytics.times import DAY
 
-SUFFIXES = (".jsonl", ".jsonl.gz")
+SUFFIXES: Final = (".jsonl", ".jsonl.gz")
+_PEEK_BYTES: Final = 1 << 16
+_PEEK_FILES: Final = 4096
+_TS: Final = re.compile(rb'"ts":\s*"([^"]{10,40})"')
+_INTERVAL: Final = re.compile(rb'"interval_ms":\s*(\d{1,9})\b')
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +38,24 @@ class Folder:
     files: int
     nbytes: int
     unfinished: int
+    unreadable: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Kafka:
+    """A topic whose messages are lines of telemetry."""
+
+    servers: str
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class Peek:
+    """What the first and last lines of a folder's files say of its span, in ms since 1970; `interval_ms` 0 when none said it."""
+
+    first_ms: int
+    last_ms: int
+    interval_ms: int
 
 
 def inspect(path: str) -> Folder:
@@ -35,7 +66,7 @@ def inspect(path: str) -> Folder:
     if folder.is_file():
         if not folder.name.endswith(SUFFIXES):
             raise Refused(f"{path} is no telemetry: its name should end in .jsonl or .jsonl.gz")
-        return Folder(path, 1, folder.stat().st_size, 0)
+        return Folder(path, 1, folder.stat().st_size, 0, int(not _is_whole_gzip(folder)))
     try:
         whole = [file for file in folder.rglob("*") if file.name.endswith(SUFFIXES) and not file.name.startswith((".", "_"))]
         unfinished = sum(1 for _ in folder.rglob(".*.part"))
@@ -48,7 +79,7 @@ def inspect(path: str) -> Folder:
     for file in whole:
         if not _readable(file):
             raise Refused(f"cannot read {file}: check its owner and mode")
-    return Folder(path, len(whole), nbytes, unfinished)
+    return Folder(path, len(whole), nbytes, unfinished, sum(not _is_whole_gzip(file) for file in whole))
 
 
 def _readable(file: Path) -> bool:
@@ -59,12 +90,100 @@ def _readable(file: Path) -> bool:
         return False
 
 
-def is_remote(path: str) -> bool:
-    """Whether Spark alone can look there (s3a://, hdfs://, ...)."""
-    return "://" in path and not path.startswith("file://")
+def _is_whole_gzip(file: Path) -> bool:
+    """Whether a file's beginning can be unpacked, if it is packed. Spark passes over those that it cannot unpack in silence."""
+    if file.suffix != ".gz":
+        return True
+    try:
+        with gzip.open(file) as unpacked:
+            unpacked.read(_PEEK_BYTES)
+    except (OSError, EOFError, zlib.error):
+        return False
+    return True
+
+
+def peek(path: Path, *, now_ms: int) -> Peek | None:
+    """The span of a local folder by the ends of its files, which is where files that are written in order have their extremes.
+
+    None when no line there names its time. Times from more than a day after `now_ms` are those of bad lines, and left aside.
+    """
+    files = [path] if path.is_file() else sorted(file for file in path.rglob("*.jsonl") if not file.name.startswith((".", "_")))
+    found: list[int] = []
+    interval = 0
+    for file in files if len(files) <= _PEEK_FILES else [*files[: _PEEK_FILES // 2], *files[-_PEEK_FILES // 2 :]]:
+        with file.open("rb") as lines:
+            head = lines.read(_PEEK_BYTES)
+            lines.seek(max(0, file.stat().st_size - _PEEK_BYTES))
+            tail = lines.read(_PEEK_BYTES)
+        times = [_moment(text) for text in (*_TS.findall(head), *_TS.findall(tail))]
+        found += [ts_ms for ts_ms in times if ts_ms is not None and ts_ms <= now_ms + DAY]
+        interval = max([interval, *(int(text) for text in _INTERVAL.findall(tail))])
+    return Peek(min(found), max(found), interval) if found else None
+
+
+def peek_lines(lines: DataFrame, *, now_ms: int) -> Peek | None:
+    """The same of lines that only Spark can look at. It reads them all."""
+    found = lines.select(
+        F.unix_millis(F.try_to_timestamp(F.regexp_extract("value", _TS.pattern.decode(), 1))).alias("ts_ms"),
+        F.regexp_extract("value", _INTERVAL.pattern.decode(), 1).try_cast("long").alias("interval_ms"),
+    )
+    ts_ms = F.when(F.col("ts_ms") <= now_ms + DAY, F.col("ts_ms"))
+    first_ms, last_ms, interval_ms = found.agg(F.min(ts_ms), F.max(ts_ms), F.max("interval_ms")).collect()[0]
+    return None if first_ms is None else Peek(first_ms, last_ms, interval_ms or 0)
+
+
+def _moment(text: bytes) -> int | None:
+    try:
+        moment = datetime.fromisoformat(text.decode())
+        return int(moment.timestamp() * 1000) if moment.tzinfo else None
+    except (ValueError, OverflowError):
+        return None
 
 
 def read_lines(spark: SparkSession, path: str) -> DataFrame:
-    """Every line below `path`, as `schemas.LINES`: its text and the name of its file."""
-    lines = spark.read.text(path, recursiveFileLookup=True, pathGlobFilter="*.{jsonl,jsonl.gz}")
-    return lines.select("value", F.col("_metadata.file_path").alias("file")).where(F.length(F.trim("value")) > 0)
+    """Every line below `path`, as `schemas.LINES`: its text and the name of its file. Refused when Spark cannot look there."""
+    try:
+        lines = spark.read.text(located(path), recursiveFileLookup=True, pathGlobFilter="*.{jsonl,jsonl.gz}")
+    except Exception as error:
+        raise Refused(why_not(spark, path, error)) from None
+    return lines.select("value", F.col("_metadata.file_path").alias("file")).where(F.octet_length(F.trim("value")) > 0)
+
+
+def stream_lines(spark: SparkSession, path: str, *, files_per_batch: int) -> DataFrame:
+    """Lines below a URL as they appear, by Spark's own file source: whole files only, each once. Refused when it cannot."""
+    reader = spark.readStream.option("recursiveFileLookup", "true").option("pathGlobFilter", "*.{jsonl,jsonl.gz}")
+    try:
+        lines = reader.option("maxFilesPerTrigger", files_per_batch).option("maxFileAge", "3650d").text(path)
+    except Exception as error:
+        raise Refused(why_not(spark, path, error)) from None
+    return lines.select("value", F.col("_metadata.file_path").alias("file")).where(F.octet_length(F.trim("value")) > 0)
+
+
+def read_kafka(spark: SparkSession, kafka: Kafka) -> DataFrame:
+    """Every line that the topic holds now, as `schemas.LINES`; a message may hold several. Refused when Spark cannot."""
+    try:
+        messages = (
+            spark.read.format("kafka")
+            .option("kafka.bootstrap.servers", kafka.servers)
+            .option("subscribe", kafka.topic)
+            .option("startingOffsets", "earliest")
+            .load()
+        )
+    except AnalysisException as error:
+        raise Refused(no_kafka(error)) from None
+    return kafka_lines(messages)
+
+
+def kafka_lines(messages: DataFrame) -> DataFrame:
+    """Kafka's rows to `schemas.LINES`; the file is the topic's partition."""
+    name = F.concat_ws("/", "topic", F.col("partition").cast("string"))
+    lines = messages.select(F.explode(F.split(F.col("value").cast("string"), "\n")).alias("value"), name.alias("file"))
+    return lines.where(F.octet_length(F.trim("value")) > 0)
+
+
+def no_kafka(error: Exception) -> str:
+    """What to tell who asks for Kafka of a Spark that has no reader for it."""
+    if "kafka" not in str(error).lower():
+        return first_line(error)
+    package = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
+    return f"this Spark has no reader for Kafka: start it with the package {package} (spark-submit --packages {package} ...)"

@@ -1,93 +1,254 @@
-"""A report for a terminal: 80 columns, no colour needed to understand it."""
+"""A report for a terminal, in any width from MIN_WIDTH on: tables where they fit, and below NARROW a block of lines for each
+backup, queue and failover instead.
+
+Everything is said in words; colours, where the terminal has them, only repeat it. Lines are laid out plain and coloured last, so
+that none is longer than the terminal is wide.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
 
-from spark_analytics.dashboard.words import count, duration, moment, share, span, sparkline
+from spark_analytics.dashboard.words import MEANING, count, duration, moment, share, span, sparkline
 
-_WIDTH = 80
-_QUEUES = 8
+MIN_WIDTH: Final = 32
+NARROW: Final = 80
+USUAL: Final = 80
+WIDEST: Final = 160
+_QUEUES: Final = 8
+_HOURS: Final = 3
+_GONE: Final = ("SILENT", "STOPPED")
+_COLOURS: Final = {
+    **dict.fromkeys(("SILENT", "STOPPED", "REWOUND"), "1;31"),
+    **dict.fromkeys(("STALLED", "LAGGING"), "33"),
+    "GAP": "36",
+    "OK": "32",
+    "PRIMARY": "1",
+}
+Report = dict[str, Any]
 
 
-def render(report: dict[str, Any]) -> str:
-    """The whole report as text, ending in a newline."""
-    return "\n".join(line.rstrip() for line in _lines(report)) + "\n"
+def render(report: Report, *, width: int = USUAL, colour: bool = False) -> str:
+    """The whole report as text, ending in a newline; no line is longer than `width`."""
+    paper = _Paper(max(MIN_WIDTH, min(width, WIDEST)), colour)
+    return "\n".join(line.rstrip() for line in _lines(report, paper)) + "\n"
 
 
-def _lines(report: dict[str, Any]) -> Iterator[str]:
-    yield f"Replication lag of {report['cluster'] or 'the cluster'}   {span(report['from_ms'], report['to_ms'])}"
-    yield f"objective {duration(report['objective_ms'])}, windows of {duration(report['window_ms'])}"
+def terminal(environment: Mapping[str, str], *, columns: int, is_terminal: bool) -> dict[str, Any]:
+    """What `render` takes for that terminal: into a pipe or a file it is always USUAL wide and plain (https://no-color.org)."""
+    if not is_terminal:
+        return {"width": USUAL, "colour": False}
+    return {"width": columns, "colour": not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Paper:
+    width: int
+    colour: bool
+
+    @property
+    def narrow(self) -> bool:
+        return self.width < NARROW
+
+    def status(self, status: str, room: int = 0) -> str:
+        """A status, padded before it is coloured."""
+        text = f"{status:{room}}"
+        return f"\x1b[{_COLOURS[status]}m{text}\x1b[0m" if self.colour and status in _COLOURS else text
+
+    def cut(self, text: str) -> str:
+        """A plain line that fits."""
+        return _cut(text, self.width)
+
+
+def _lines(report: Report, paper: _Paper) -> Iterator[str]:
+    yield paper.cut(f"Replication lag of {report['cluster'] or 'the cluster'}")
+    yield paper.cut(span(report["from_ms"], report["to_ms"]))
+    if report.get("dropped_before_ms"):
+        yield from _wrapped(f"older than {moment(report['dropped_before_ms'], day=True)} UTC: dropped by the stream", paper)
+    yield paper.cut(f"objective {duration(report['objective_ms'])}, windows of {duration(report['window_ms'])}")
     yield ""
-    yield from _backups(report)
+    yield from _verdict(report, paper)
     yield ""
-    yield from _queues(report)
-    yield from _failovers(report)
-    yield from _quality(report["quality"])
+    yield from _backups(report, paper)
+    yield ""
+    yield from _budget(report, paper)
+    yield from _queues(report, paper)
+    yield from _hours(report, paper)
+    yield from _failovers(report, paper)
+    yield from _comparison(report, paper)
+    yield from _quality(report["quality"], paper)
 
 
-def _backups(report: dict[str, Any]) -> Iterator[str]:
+def _verdict(report: Report, paper: _Paper) -> Iterator[str]:
+    standing = [row for row in report["backups"] if row["now"] != "PRIMARY"]
+    bad = [row for row in standing if row["now"] != "OK"]
+    if not standing:
+        yield paper.cut("No backup at the end: every record stands on one broker.")
+        return
+    yield paper.cut(f"{len(standing) - len(bad)} of {len(standing)} backups keep up at the end.")
+    for row in bad:
+        meaning = _cut(f": {MEANING.get(row['now'], '')}", paper.width - len(row["now"]) - 2 - min(len(row["backup"]), 20))
+        yield f"{_cut(row['backup'], 20)} {paper.status(row['now'])}{meaning}"
+
+
+def _backups(report: Report, paper: _Paper) -> Iterator[str]:
     line = report["timeline"]["backups"]
-    name_width = max([6, *(len(row["backup"]) for row in report["backups"])])
-    name_width = min(name_width, 21)
-    chart_width = _WIDTH - name_width - 49
-    head = f"{'BACKUP':{name_width}} {'NOW':8}{'P50':>7}{'P99':>7}{'WORST':>8}{'OVER':>8}{'STALL':>8}  OVER TIME"
-    yield head[:_WIDTH]
+    if not report["backups"]:
+        return
+    room = min(21, max(6, *(len(row["backup"]) for row in report["backups"])))
+    chart = max(9, min(paper.width - room - 49, 90))
+    if not paper.narrow:
+        yield f"{'BACKUP':{room}} {'NOW':8}{'P50':>7}{'P99':>7}{'WORST':>8}{'OVER':>8}{'STALL':>8}  OVER TIME"
     for row in report["backups"]:
         series = line[row["backup"]]
-        silent = [status in ("SILENT", "STOPPED") for status in series["status"]]
-        chart = sparkline(series["worst_ms"], silent, max(9, chart_width))
-        yield (
-            f"{_cut(row['backup'], name_width):{name_width}} {row['now']:8}{_tight(row['p50_ms']):>7}{_tight(row['p99_ms']):>7}"
-            f"{_tight(row['worst_ms']):>8}{share(row['over_share']):>8}{_tight(row['stall_ms']):>8}  {chart}"
-        )[:_WIDTH]
-    if any("SILENT" in series["status"] or "STOPPED" in series["status"] for series in line.values()):
-        yield "× = silent or not connected, which counts as over the objective"
+        silent = [status in _GONE for status in series["status"]]
+        if paper.narrow:
+            yield f"{_cut(row['backup'], paper.width - 9)} {paper.status(row['now'])}"
+            yield paper.cut(f"  p50 {_tight(row['p50_ms'])} p99 {_tight(row['p99_ms'])} worst {_tight(row['worst_ms'])}")
+            yield paper.cut(f"  over {share(row['over_share'])} stall {_tight(row['stall_ms'])}")
+            yield f"  {sparkline(series['worst_ms'], silent, paper.width - 2)}"
+        else:
+            figures = f"{_tight(row['p50_ms']):>7}{_tight(row['p99_ms']):>7}{_tight(row['worst_ms']):>8}"
+            shares = f"{share(row['over_share']):>8}{_tight(row['stall_ms']):>8}"
+            bars = sparkline(series["worst_ms"], silent, chart)
+            yield f"{_cut(row['backup'], room):{room}} {paper.status(row['now'], 8)}{figures}{shares}  {bars}"
+    legend = "worst lag: ▁ to 1 ms, ▄ to 100 ms, █ over 15 s"
+    if any(status in _GONE for series in line.values() for status in series["status"]):
+        legend += "; × silent or not connected, which is over the objective"
+    yield from _wrapped(legend, paper)
 
 
-def _queues(report: dict[str, Any]) -> Iterator[str]:
+def _budget(report: Report, paper: _Paper) -> Iterator[str]:
+    slo = report.get("slo")
+    rows = [row for row in slo["backups"] if row["backup"] is None] if slo else []
+    if not slo or not rows or rows[0]["spent"] is None:
+        return
+    spent, target = rows[0]["spent"], f"{slo['target'] * 100:g} %"
+    left = f"{share(1 - spent)} left" if spent <= 1 else f"overspent {spent:.1f} times"
+    burning = ", ".join(f"{row['backup']} {alert}" for row in slo["backups"] if row["backup"] for alert in row["alerts"])
+    alarm = f"; burning: {burning}" if burning else ""
+    yield from _wrapped(f"budget of the objective ({target} of the time): {left}{alarm}", paper)
+    yield ""
+
+
+def _queues(report: Report, paper: _Paper) -> Iterator[str]:
     queues = report["queues"]
     if not queues:
         return
-    more = f" (worst {_QUEUES} of {len(queues)})" if len(queues) > _QUEUES else ""
-    yield f"{'QUEUE' + more:31} {'WORST BACKUP':17}{'P99':>7}{'WORST':>7}{'OVER':>8}{'RECORDS':>8}"
+    of = report["heat"]["queues_in_all"]
+    more = f" (worst {min(_QUEUES, len(queues))} of {of:,})" if of > _QUEUES else ""
+    if paper.narrow:
+        yield paper.cut(f"QUEUES{more}")
+    else:
+        room = paper.width - 47
+        yield f"{'QUEUE' + more:{room}}{'WORST BACKUP':17}{'P99':>7}{'WORST':>7}{'OVER':>8}{'RECORDS':>8}"
     for row in queues[:_QUEUES]:
-        figures = (
-            f"{_tight(row['p99_ms']):>7}{_tight(row['worst_ms']):>7}{share(row['over_share']):>8}{count(row['max_records']):>8}"
-        )
-        yield f"{_cut(row['queue'], 31):31} {_cut(row['backup'], 17):17}{figures}"[:_WIDTH]
+        over, records = share(row["over_share"]), count(row["max_records"])
+        if paper.narrow:
+            yield paper.cut(row["queue"])
+            yield paper.cut(f"  p99 {_tight(row['p99_ms'])} worst {_tight(row['worst_ms'])} over {over}")
+        else:
+            figures = f"{_tight(row['p99_ms']):>7}{_tight(row['worst_ms']):>7}{over:>8}{records:>8}"
+            yield f"{_cut(row['queue'], room - 1):{room}}{_cut(row['backup'], 16):17}{figures}"
     yield ""
 
 
-def _failovers(report: dict[str, Any]) -> Iterator[str]:
+def _hours(report: Report, paper: _Paper) -> Iterator[str]:
+    hours = [row for row in report.get("worst_hours") or [] if row["queue"] is None][:_HOURS]
+    if not hours or report["to_ms"] - report["from_ms"] <= hours[0]["length_ms"]:
+        return
+    yield "WORST HOURS"
+    for row in hours:
+        when = moment(row["start_ms"], day=True)[5:16]
+        yield from _wrapped(f"  {when} {row['backup']} {row['status']}, {share(row['over_share'])} over the objective", paper)
+    yield ""
+
+
+def _failovers(report: Report, paper: _Paper) -> Iterator[str]:
     changes = report["failovers"]
+    room = (paper.width - 36) // 2
     if not changes:
         yield "No failover in this span."
-    else:
-        yield f"{'WHEN (UTC)':11}{'WHAT':11}{'FROM':22}{'TO':22}{'GAP':>8}{'EPOCH':>6}"
-        for row in changes:
-            gap = ("" if row["measured"] else "~") + _tight(row["gap_ms"])
-            yield (
-                f"{moment(row['at_ms']):11}{row['kind']:11}{_cut(row['previous'], 21):22}{_cut(row['primary'], 21):22}"
-                f"{gap:>8}{row['epoch']:>6}"
-            )
+    elif not paper.narrow:
+        yield f"{'WHEN (UTC)':11}{'WHAT':11}{'FROM':{room}}{'TO':{room}}{'GAP':>8}{'EPOCH':>6}"
+    for row in changes:
+        gap = ("" if row["measured"] else "~") + _tight(row["gap_ms"])
+        if paper.narrow:
+            yield paper.cut(f"{moment(row['at_ms'])} {row['kind']}, gap {gap}")
+            yield paper.cut(f"  {row['previous']} → {row['primary']}")
+        else:
+            brokers = f"{_cut(row['previous'], room - 1):{room}}{_cut(row['primary'], room - 1):{room}}"
+            yield f"{moment(row['at_ms']):11}{row['kind']:11}{brokers}{gap:>8}{row['epoch']:>6}"
+        phases = _phases(row)
+        if phases:
+            yield from _wrapped(f"  {phases}", paper)
     yield ""
 
 
-def _quality(quality: dict[str, Any]) -> Iterator[str]:
+def _phases(row: dict[str, Any]) -> str:
+    """What the gap was made of, as far as somebody told."""
+    names = {"detection_ms": "noticed after", "decision_ms": "asked for +", "promotion_ms": "promoted +"}
+    told = [f"{said} {duration(row[name])}" for name, said in names.items() if row.get(name) is not None]
+    if row.get("recovery_ms") is not None:
+        told.append(f"all level after {duration(row['recovery_ms'])}" if row["recovery_ms"] else "all level at once")
+    if row.get("unreplicated_records"):
+        told.append(f"{count(row['unreplicated_records'])} records not yet on its peers")
+    away = [str(peer["backup"]) for peer in row.get("peers") or [] if peer.get("connected") is False]
+    if away:
+        told.append(f"{' and '.join(away)} away")
+    return ", ".join(told)
+
+
+def _comparison(report: Report, paper: _Paper) -> Iterator[str]:
+    other = report.get("comparison")
+    if not other:
+        return
+    yield from _wrapped(f"compared with {span(other['from_ms'], other['to_ms'])}:", paper)
+    for row in other["backups"]:
+        before, after = row["before"] or {}, row["after"] or {}
+        parts = [
+            f"{name} {write(before.get(column))} → {write(after.get(column))}"
+            for column, name, write in (
+                ("p99_ms", "p99", duration),
+                ("worst_ms", "worst", duration),
+                ("over_share", "over", share),
+            )
+        ]
+        yield from _wrapped(f"  {row['backup']}: {', '.join(parts)}", paper)
+    yield ""
+
+
+def _quality(quality: dict[str, Any], paper: _Paper) -> Iterator[str]:
     notes = [
         f"{quality['bad']:,} unreadable" if quality["bad"] else "",
         f"{quality['repeated']:,} repeated" if quality["repeated"] else "",
+        f"{quality['holes']:,} missing" if quality["holes"] else "",
+        f"{quality['late']:,} late" if quality.get("late") else "",
+        f"{quality['drops']['lines']:,} not written" if (quality.get("drops") or {}).get("lines") else "",
+        f"{quality['unfinished_files']} unfinished files" if quality["unfinished_files"] else "",
     ]
-    notes += [f"{quality['holes']:,} missing" if quality["holes"] else ""]
-    notes += [f"{quality['unfinished_files']} unfinished files" if quality["unfinished_files"] else ""]
     said = ", ".join(note for note in notes if note) or "none bad, none missing"
-    yield f"{quality['lines']:,} lines in {quality['files']:,} files: {said}; newest {duration(max(0, quality['age_ms']))} old."
+    newest = f"newest {duration(max(0, quality['age_ms']))} old"
+    yield from _wrapped(f"{quality['lines']:,} lines in {quality['files']:,} files: {said}; {newest}.", paper)
+
+
+def _wrapped(text: str, paper: _Paper) -> Iterator[str]:
+    """A text over several lines, the later ones indented by two more."""
+    indent = len(text) - len(text.lstrip())
+    line = " " * indent
+    for word in text.split():
+        if len(line.strip()) and len(line) + 1 + len(word) > paper.width:
+            yield line
+            line = " " * (indent + 2)
+        line = f"{line} {word}" if line.strip() else line + word
+        line = paper.cut(line)
+    yield line
 
 
 def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"
+    return text if len(text) <= width else text[: max(0, width - 1)] + "…"
 
 
 def _tight(ms: float | None) -> str:

@@ -2,47 +2,71 @@
 
 from __future__ import annotations
 
-import re
-from datetime import UTC, datetime
 from math import gcd
 from typing import Final
 
 from spark_analytics.errors import Refused
+from spark_analytics.times import DAY, HOUR, LENGTH, MINUTE, SECOND, UNITS, parse_moment, parse_span
 from spark_analytics.transforms.partials import MAX_GRAIN_MS
+from spark_analytics.transforms.told import Grains
 
-SECOND, MINUTE, HOUR, DAY = 1000, 60_000, 3_600_000, 86_400_000
+__all__ = [
+    "DAY",
+    "HOUR",
+    "MAX_WINDOWS",
+    "MINUTE",
+    "ROUND_STEPS",
+    "SECOND",
+    "STANDARD_GRAINS",
+    "check_count",
+    "grain_for",
+    "grains_of",
+    "multiple",
+    "parse_keep",
+    "parse_length",
+    "parse_moment",
+    "parse_span",
+    "step_for",
+    "window_for",
+]
 ROUND_STEPS: Final = (
     *(SECOND * n for n in (1, 2, 5, 10, 20, 30)),
     *(MINUTE * n for n in (1, 2, 5, 10, 20, 30)),
     *(HOUR * n for n in (1, 2, 6, 12)),
     *(DAY * n for n in (1, 2, 7, 28)),
 )
+STANDARD_GRAINS: Final = Grains(10 * SECOND, MINUTE)
+"""For spans that are not known beforehand, as a stream's."""
 MAX_WINDOWS: Final = 100_000
 """How many windows of one key a summary may have."""
-_LENGTH: Final = re.compile(r"(\d+)\s*(s|m|h|d)")
-_UNITS: Final = {"s": SECOND, "m": MINUTE, "h": HOUR, "d": DAY}
 
 
-def parse_length(text: str) -> int:
+def parse_length(text: str, option: str = "--window") -> int:
     """`10s`, `1m`, `1h` as ms. Refused unless it is a divisor or a multiple of a minute."""
-    found = _LENGTH.fullmatch(text.strip())
-    length = int(found[1]) * _UNITS[found[2]] if found else 0
+    found = LENGTH.fullmatch(text.strip())
+    length = int(found[1]) * UNITS[found[2]] if found else 0
     if length <= 0 or (MINUTE % length and length % MINUTE):
-        raise Refused(f"--window {text} is no length that fits whole minutes: try 10s, 1m or 1h")
+        raise Refused(f"{option} {text} is no length that fits whole minutes: try 10s, 1m or 1h")
     return length
 
 
-def parse_moment(text: str, now_ms: int) -> int:
-    """`now`, an ISO 8601 time (UTC when it has no offset), or an age as `15m`, in ms since 1970. Refused otherwise."""
-    if text == "now":
-        return now_ms
-    if age := _LENGTH.fullmatch(text.strip()):
-        return now_ms - int(age[1]) * _UNITS[age[2]]
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise Refused(f"{text} is no time: write 2026-01-02T15:04:05Z, or 15m for a quarter of an hour ago, or now") from None
-    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+def parse_keep(text: str) -> int:
+    """How long a stream keeps its sums, in ms. Refused below a day, since days are dropped whole."""
+    length = parse_span(text, "--keep")
+    if length < DAY:
+        raise Refused(f"--keep {text} is less than a day, and days are dropped whole: try 7d or 90d")
+    return length
+
+
+def grains_of(whole: str, queue: str) -> Grains:
+    """The grains of a stream from their lengths. Refused unless they are at most a minute and one is a multiple of the other."""
+    whole_ms, queue_ms = parse_length(whole, "--grain"), parse_length(queue, "--queue-grain")
+    for option, length, text in (("--grain", whole_ms, whole), ("--queue-grain", queue_ms, queue)):
+        if length > MAX_GRAIN_MS:
+            raise Refused(f"{option} {text} is too long: at most 1m")
+    if queue_ms % whole_ms:
+        raise Refused(f"--queue-grain {queue} is no multiple of --grain {whole}: try 10s and 1m")
+    return Grains(whole_ms, queue_ms)
 
 
 def step_for(span_ms: int, *, at_most: int, multiple_of: int) -> int:
@@ -63,6 +87,11 @@ def window_for(span_ms: int) -> int:
 def grain_for(*lengths: int) -> int:
     """The grain that all those lengths are multiples of."""
     return gcd(MAX_GRAIN_MS, *lengths)
+
+
+def multiple(length_ms: int, of_ms: int) -> int:
+    """The shortest multiple of `of_ms` that is at least that long."""
+    return -(-length_ms // of_ms) * of_ms
 
 
 def check_count(span_ms: int, window_ms: int) -> None:

@@ -12,44 +12,47 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from spark_analytics.transforms.partials import KEY, slot_ms
+from spark_analytics.transforms.partials import KEY, lengths_of, slot_ms
+from spark_analytics.transforms.told import ROSTER
 
 REIGN = ("cluster", "epoch", "primary")
 
 
-def reigns(samples: DataFrame, rosters: DataFrame, *, end_ms: int) -> DataFrame:
-    """One row per cluster, epoch and primary: `begin_ms`, `end_ms`, `last_said_ms` (the primary's last sample or roster)."""
-    col = F.col
-    said = samples.where(col("sender") == col("primary")).select(*REIGN, "ts_ms", "interval_ms")
-    said = said.unionByName(rosters.where(col("sender") == col("primary")).select(*REIGN, "ts_ms", "interval_ms"))
-    spans = said.groupBy(*REIGN).agg(
-        F.min("ts_ms").alias("begin_ms"), F.max("ts_ms").alias("last_said_ms"), F.max("interval_ms").alias("interval_ms")
-    )
-    order = Window.partitionBy("cluster").orderBy("epoch", "begin_ms")
-    until = F.coalesce(F.lead("begin_ms").over(order), F.lit(end_ms).cast("long"))
-    return spans.withColumn("end_ms", F.greatest(until, col("begin_ms")))
-
-
-def expected_keys(view: DataFrame, rosters: DataFrame, reigns: DataFrame) -> DataFrame:
-    """One row per KEY: it is expected from `from_ms` until `to_ms`, both on a slot's edge, once every `slot_ms`.
-
-    `view` is `partials.current_view`: samples by their reigning primary.
+def reigns(presence: DataFrame, *, end_ms: int) -> DataFrame:
+    """One row per cluster, epoch and primary, from `told.presence`: `begin_ms`, `end_ms`, `next_ms` (when the next one began,
+    null for the last), `last_said_ms` (the primary's last sample or roster).
     """
     col = F.col
-    seen = view.select(*KEY, "ts_ms", F.lit(None).cast("long").alias("named_ms"))
-    both = rosters.where(col("sender") == col("primary")).select("cluster", "epoch", "ts_ms", "backups", "queues").distinct()
+    said = presence.where(col("mine") & col("inside") & col("problem").isNull())
+    spans = said.groupBy(*REIGN).agg(
+        F.min("first_ms").alias("begin_ms"), F.max("last_ms").alias("last_said_ms"), F.max("interval_ms").alias("interval_ms")
+    )
+    order = Window.partitionBy("cluster").orderBy("epoch", "begin_ms")
+    following = F.lead("begin_ms").over(order)
+    spans = spans.withColumn("next_ms", F.when(following.isNotNull(), F.greatest(following, col("begin_ms"))))
+    return spans.withColumn("end_ms", F.greatest(F.coalesce("next_ms", F.lit(end_ms).cast("long")), "begin_ms"))
+
+
+def expected_keys(lag: DataFrame, rosters: DataFrame, reigns: DataFrame) -> DataFrame:
+    """One row per KEY: it is expected from `from_ms` until `to_ms`, both on a slot's edge, once every `slot_ms`.
+
+    `lag` holds `partials.counted` rows, `rosters` those of `told.rosters`.
+    """
+    col = F.col
+    seen = lag.select(*KEY, "first_ms", "last_ms", F.lit(None).cast("long").alias("named_ms"))
+    both = rosters.groupBy(*ROSTER).agg(F.min("first_ms").alias("first_ms"), F.max("last_ms").alias("last_ms"))
     whole_log = F.array(F.lit(None).cast("string"))
     named = (
         both.withColumn("backup", F.explode("backups"))
         .withColumn("queue", F.explode(F.concat(whole_log, "queues")))
-        .select(*KEY, "ts_ms", col("ts_ms").alias("named_ms"))
+        .select(*KEY, "first_ms", "last_ms", col("last_ms").alias("named_ms"))
     )
     keys = (
         seen.unionByName(named)
         .groupBy(*KEY)
-        .agg(F.min("ts_ms").alias("first_ms"), F.max("ts_ms").alias("last_ms"), F.max("named_ms").alias("named_ms"))
+        .agg(F.min("first_ms").alias("first_ms"), F.max("last_ms").alias("last_ms"), F.max("named_ms").alias("named_ms"))
     )
-    newest = both.groupBy("cluster", "epoch").agg(F.max("ts_ms").alias("roster_ms"))
+    newest = both.groupBy("cluster", "epoch").agg(F.max("last_ms").alias("roster_ms"))
     slot = slot_ms(col("interval_ms"))
     dropped = col("roster_ms").isNotNull() & ~F.coalesce(col("named_ms") == col("roster_ms"), F.lit(False))
     until = F.when(dropped, F.least(col("last_ms") + slot, col("end_ms"))).otherwise(col("end_ms"))
@@ -72,9 +75,7 @@ def expected_windows(keys: DataFrame, lengths: Sequence[int], *, whole_log_only:
     The arguments are those of `partials.merge`, and so are the rows where something was said.
     """
     col = F.col
-    cut = keys.withColumn("window_ms", F.explode(F.array(*(F.lit(length).cast("long") for length in lengths))))
-    if whole_log_only:
-        cut = cut.where(col("queue").isNull() | ~col("window_ms").isin(*whole_log_only))
+    cut = keys.withColumn("window_ms", F.explode(lengths_of(lengths, whole_log_only)))
     first = F.floor(col("from_ms") / col("window_ms")) * col("window_ms")
     last = F.floor(F.greatest(col("to_ms") - 1, col("from_ms")) / col("window_ms")) * col("window_ms")
     rows = cut.withColumn("start_ms", F.explode(F.sequence(first, last, "window_ms")))

@@ -1,17 +1,19 @@
 """The additive state of lag: what one backup and queue did in one short grain of time, in a form that can be merged to any span.
 
-Every column is a sum, a maximum, a minimum or a bitwise or, so partials of the same key may be merged in any order and any
-number of times. Keys carry the epoch: an index is never compared with one of another epoch. A sample counts as *told* when the
-primary spoke of the backup, and as *heard* when it also said that the backup is connected: a primary that reports a dead backup
-each second is not news of that backup.
+Every column is a sum, a maximum, a minimum or a bitwise or, so rows of the same key may be merged in any order. Keys carry the
+epoch: an index is never compared with one of another epoch. A sample counts as *told* when the primary spoke of the backup, and
+as *heard* when it also said that the backup is connected: a primary that reports a dead backup each second is not news of that
+backup.
 
 Time is counted in slots: a slot is the sampling interval, but at least a second, so that a grain of at most a minute fits the
-64 bits of a long. `told`, `heard` and `over` are bitmaps of slots.
+64 bits of a long. In rows of one grain `told`, `heard` and `over` are bitmaps of slots; `counted` makes numbers of them, and
+from then on they are added up. So: `added_up` (lines to rows), `combined` (rows of the same key, from several batches), `counted`
+(bits to numbers, a deposed primary's cut off), `rolled` (to a longer grain), `merge` (to the windows of a report).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -20,106 +22,177 @@ from spark_analytics.transforms import buckets
 
 KEY = ("cluster", "epoch", "backup", "queue")
 MAX_GRAIN_MS = 60_000
+SLOT_MS = 1000
 BYTES_UNIT = 1024
+BITMAPS = ("told", "heard", "over")
+MEASURES = ("m", "r", "b")
+"""Lag in ms, records and bytes: the columns of packed counts."""
+_FIRST = ("ts_ms", "acked_index", "commit_index", "lag_records", "connected")
+_LAST = (*_FIRST, "lag_bytes", "lag_ms", "stall_ms", "state", "in_sync", "headroom_bytes")
+_SUMS = ("lines", "n", "n_unreachable")
+STATES = ("", "joining", "catchup", "ready", "recovering", "active", "standalone")
+"""What a broker can be, by the number that stands for it while rows are added up."""
+_STATES_ROOM = 16
+_TRITS = {"connected": _STATES_ROOM, "in_sync": _STATES_ROOM * 3}
+_OF_FLAGS = ("state", *_TRITS)
+_OF_LOOKS = {
+    "max_ms": "lag_ms",
+    "max_records": "lag_records",
+    "max_bytes": "lag_bytes",
+    "max_stall_ms": "stall_ms",
+    "max_acked": "acked_index",
+}
+_HIGHEST = ("interval_ms", "last_ms", "last_seq", "last_heard_ms", "bad_file", *_OF_LOOKS)
+_LOWEST = ("first_ms", "first_seq", "min_records", "first_heard_ms")
+COUNTED = (*_SUMS, *MEASURES, *_HIGHEST, *_LOWEST, *BITMAPS, "first", "last", "fell")
+"""What `counted` rows hold beside their key and start."""
 
 
 def slot_ms(interval_ms: Column) -> Column:
     """The length of a slot for an interval."""
-    return F.greatest(interval_ms, F.lit(1000).cast("long"))
+    return F.greatest(interval_ms, F.lit(SLOT_MS).cast("long"))
 
 
-def current_view(samples: DataFrame, reigns: DataFrame) -> DataFrame:
-    """Only what a primary said of its backups while it reigned.
-
-    `reigns`: cluster, epoch, primary, begin_ms, end_ms (small). A backup's own view has another clock and knows less; a primary
-    that has been deposed goes on saying that all is well until it notices.
-    """
-    reign = F.broadcast(reigns.select("cluster", "epoch", "primary", "end_ms"))
-    spoken = samples.where(F.col("sender") == F.col("primary"))
-    return spoken.join(reign, ["cluster", "epoch", "primary"]).where(F.col("ts_ms") < F.col("end_ms")).drop("end_ms")
-
-
-def lag_partials(samples: DataFrame, *, grain_ms: int, queue_grain_ms: int | None = None, objective_ms: float) -> DataFrame:
-    """Samples to partials, one row per cluster, epoch, backup, queue and grain (`start_ms`). Grains are at most a minute.
-
-    `queue_grain_ms` is for single queues, of which there are many; `grain_ms` for the whole log, which deserves a finer look.
-    """
-    queue_grain_ms = queue_grain_ms or grain_ms
-    assert all(0 < grain <= MAX_GRAIN_MS for grain in (grain_ms, queue_grain_ms)), "a grain must fit a bitmap of slots"
+def observed(lines: DataFrame, *, objective_ms: float) -> DataFrame:
+    """Add what `added_up` aggregates to lines with `start_ms`, and `counts`: whether a line is a look at a backup's lag."""
     col = F.col
-    grain = F.when(col("queue").isNull(), F.lit(grain_ms)).otherwise(F.lit(queue_grain_ms))
-    start = F.floor(col("ts_ms") / grain) * grain
-    slot = F.floor((col("ts_ms") - start) / slot_ms(col("interval_ms"))).cast("int")
+    counted, here = col("counts"), col("counts") & col("connected")
+    late = counted & (~col("connected") | (col("lag_ms") > objective_ms))
+    slot = F.floor((col("ts_ms") - col("start_ms")) / slot_ms(col("interval_ms"))).cast("int")
     bit = F.call_function("shiftleft", F.lit(1).cast("long"), slot)
     nothing = F.lit(0).cast("long")
-    late = ~col("connected") | (col("lag_ms") > objective_ms)
-    here = col("connected")
-    state = F.struct(
-        "ts_ms",
-        "acked_index",
-        "commit_index",
-        "lag_records",
-        "lag_bytes",
-        "lag_ms",
-        "stall_ms",
-        "state",
-        "connected",
-        "in_sync",
-        "headroom_bytes",
-    )
-    ready = samples.select(
-        *KEY,
-        start.alias("start_ms"),
-        "ts_ms",
-        "interval_ms",
-        "lag_records",
-        "lag_bytes",
-        "lag_ms",
-        "stall_ms",
-        "acked_index",
-        here.alias("here"),
-        bit.alias("bit"),
-        F.when(here, bit).otherwise(nothing).alias("heard_bit"),
-        F.when(late, bit).otherwise(nothing).alias("over_bit"),
-        F.when(here, buckets.bucket_of(col("lag_ms"))).alias("ms_bucket"),
-        buckets.bucket_of(col("lag_records")).alias("records_bucket"),
-        buckets.bucket_of(col("lag_bytes") / BYTES_UNIT).alias("bytes_bucket"),
-        state.alias("state"),
-    )
-    return ready.groupBy(*KEY, "start_ms").agg(
-        F.count("*").alias("n"),
-        F.count_if(~col("here")).alias("n_unreachable"),
-        F.max("interval_ms").alias("interval_ms"),
-        F.bit_or("bit").alias("told"),
-        F.bit_or("heard_bit").alias("heard"),
-        F.bit_or("over_bit").alias("over"),
-        F.max("lag_ms").alias("max_ms"),
-        F.max("lag_records").alias("max_records"),
-        F.max("lag_bytes").alias("max_bytes"),
-        F.min("lag_records").alias("min_records"),
-        F.max("stall_ms").alias("max_stall_ms"),
-        F.min(F.when(col("here"), col("ts_ms"))).alias("first_heard_ms"),
-        F.max(F.when(col("here"), col("ts_ms"))).alias("last_heard_ms"),
-        F.min("state").alias("first"),
-        F.max("state").alias("last"),
-        F.max("acked_index").alias("max_acked"),
-        *buckets.packed_counts("m", "ms_bucket"),
-        *buckets.packed_counts("r", "records_bucket"),
-        *buckets.packed_counts("b", "bytes_bucket"),
-    )
+    looks = {
+        "told_bit": F.when(counted, bit).otherwise(nothing),
+        "heard_bit": F.when(here, bit).otherwise(nothing),
+        "over_bit": F.when(late, bit).otherwise(nothing),
+        "m_bucket": F.when(here, buckets.bucket_of(col("lag_ms"))),
+        "r_bucket": F.when(counted, buckets.bucket_of(col("lag_records"))),
+        "b_bucket": F.when(counted, buckets.bucket_of(col("lag_bytes") / BYTES_UNIT)),
+        "look_seq": F.when(counted, col("seq")),
+        "flags": _flags(),
+        "here": here,
+    }
+    return lines.withColumns(looks)
 
 
-def merge(partials: DataFrame, lengths: Sequence[int], *, whole_log_only: Sequence[int] = ()) -> DataFrame:
-    """Partials to one row per cluster, backup, queue, `window_ms` and `start_ms`, for several window lengths at once.
+def added_up(lines: DataFrame, key: Sequence[str], besides: Sequence[Column] = ()) -> DataFrame:
+    """`observed` lines to one row per key. `lines` counts all of the group, the other columns what is counted, and `besides`
+    names further aggregates.
 
-    `lengths` in ms are multiples of the grain; those of `whole_log_only` are not made for single queues. Epochs meet here, so
-    what compares indexes is settled first: `rewound` within each partial's epoch, `first` and `last` from the newest epoch in
-    the window.
+    The first and last looks are put together from single numbers: with a structure or a text among the aggregates Spark sorts
+    all lines by the key instead of hashing it.
     """
     col = F.col
-    cut = partials.withColumn("window_ms", F.explode(F.array(*(F.lit(length).cast("long") for length in lengths))))
-    if whole_log_only:
-        cut = cut.where(col("queue").isNull() | ~col("window_ms").isin(*whole_log_only))
+    looks = {
+        f"_{end}_{name}": pick(name, "look_seq")
+        for end, pick, names in (("first", F.min_by, _FIRST), ("last", F.max_by, _LAST))
+        for name in ("flags", *(name for name in names if name not in _OF_FLAGS))
+    }
+    sums = lines.groupBy(*key).agg(
+        F.count("*").alias("lines"),
+        F.count_if(col("counts")).alias("n"),
+        F.count_if(col("counts") & ~col("here")).alias("n_unreachable"),
+        F.max("interval_ms").alias("interval_ms"),
+        F.min("ts_ms").alias("first_ms"),
+        F.max("ts_ms").alias("last_ms"),
+        F.min("seq").alias("first_seq"),
+        F.max("seq").alias("last_seq"),
+        *(F.bit_or(f"{name}_bit").alias(name) for name in BITMAPS),
+        *(F.max(F.when(col("counts"), col(name))).alias(highest) for highest, name in _OF_LOOKS.items()),
+        F.min(F.when(col("counts"), col("lag_records"))).alias("min_records"),
+        F.min(F.when(col("here"), col("ts_ms"))).alias("first_heard_ms"),
+        F.max(F.when(col("here"), col("ts_ms"))).alias("last_heard_ms"),
+        F.max("bad_file").alias("bad_file"),
+        *(look.alias(name) for name, look in looks.items()),
+        *(buckets.packed_counts(prefix, f"{prefix}_bucket") for prefix in MEASURES),
+        *besides,
+    )
+    ends = (("first", _FIRST), ("last", _LAST))
+    put = {end: F.when(col(f"_{end}_ts_ms").isNotNull(), _look(end, names)) for end, names in ends}
+    return sums.withColumns(put | {prefix: buckets.widened(prefix) for prefix in MEASURES}).drop(*looks)
+
+
+def _flags() -> Column:
+    """`state`, `connected` and `in_sync` as one number: an index into STATES, and two trits above it (0 is null)."""
+    code = F.lit(0)
+    for at, state in enumerate(STATES):
+        code = F.when(F.col("state") == state, F.lit(at)).otherwise(code)
+    for name, unit in _TRITS.items():
+        code = code + F.when(F.col(name).isNull(), 0).when(F.col(name), 2 * unit).otherwise(unit)
+    return code
+
+
+def _look(end: str, names: Sequence[str]) -> Column:
+    flags = F.col(f"_{end}_flags")
+    fields = {name: F.col(f"_{end}_{name}") for name in names if name not in _OF_FLAGS}
+    if "state" in names:
+        fields["state"] = F.get(F.array(*(F.lit(state) for state in STATES)), flags % _STATES_ROOM)
+    for name, unit in _TRITS.items():
+        if name in names:
+            trit = F.floor(flags / unit) % 3
+            fields[name] = F.when(trit > 0, trit == 2)
+    return F.struct(*(fields[name].alias(name) for name in names))
+
+
+def combined(rows: DataFrame, key: Sequence[str]) -> DataFrame:
+    """Rows of the same key and grain, as several batches have written them, to one row each."""
+    return rows.groupBy(*key).agg(*_merged(F.bit_or))
+
+
+def counted(rows: DataFrame, reigns: DataFrame) -> DataFrame:
+    """Rows of reigning primaries with numbers of slots for their bitmaps, cut where the next primary's reign begins.
+
+    A deposed primary goes on saying that all is well until it notices. The grains that begin after its reign are not used; of
+    the one in which it ended, the slots from then on are taken out, while the lags that it told in them stay.
+    """
+    col = F.col
+    ends = F.broadcast(reigns.select("cluster", "epoch", "primary", "next_ms"))
+    slots = F.floor((col("next_ms") - col("start_ms")) / slot_ms(col("interval_ms"))).cast("int")
+    inside = rows.join(ends, ["cluster", "epoch", "primary"]).where(col("next_ms").isNull() | (slots > 0))
+    mask = F.call_function("shiftleft", F.lit(1).cast("long"), slots) - 1
+    cut = col("next_ms").isNotNull() & (slots < 63)
+    number = {name: F.bit_count(F.when(cut, col(name).bitwiseAND(mask)).otherwise(col(name))).cast("long") for name in BITMAPS}
+    settled = number | {"fell": F.coalesce(col("max_acked") > col("last.acked_index"), F.lit(False))}
+    return inside.withColumns(settled).select(*KEY, "start_ms", *COUNTED)
+
+
+def rolled(rows: DataFrame, length_ms: int) -> DataFrame:
+    """`counted` rows to rows of a longer grain, which can be merged like them."""
+    start = (F.floor(F.col("start_ms") / length_ms) * length_ms).alias("start_ms")
+    return rows.groupBy(*KEY, start).agg(*_merged(F.sum), F.max("fell").alias("fell"))
+
+
+def _merged(of_bitmaps: Callable[[str], Column]) -> list[Column]:
+    return [
+        *(F.sum(name).alias(name) for name in _SUMS),
+        *(buckets.summed(prefix) for prefix in MEASURES),
+        *(F.max(name).alias(name) for name in _HIGHEST),
+        *(F.min(name).alias(name) for name in _LOWEST),
+        *(of_bitmaps(name).alias(name) for name in BITMAPS),
+        F.min("first").alias("first"),
+        F.max("last").alias("last"),
+    ]
+
+
+def lengths_of(lengths: Sequence[int], whole_log_only: Sequence[int]) -> Column:
+    """The window lengths that a row's queue has, as an array: all of them for the whole log."""
+    everything, some = (
+        F.array(*(F.lit(length).cast("long") for length in chosen))
+        for chosen in (lengths, [length for length in lengths if length not in whole_log_only])
+    )
+    return F.when(F.col("queue").isNull(), everything).otherwise(some)
+
+
+def merge(rows: DataFrame, lengths: Sequence[int], *, whole_log_only: Sequence[int] = ()) -> DataFrame:
+    """`counted` (or `rolled`) rows to one row per cluster, backup, queue, `window_ms` and `start_ms`, for several window lengths
+    at once.
+
+    `lengths` in ms are multiples of the grain; those of `whole_log_only` are not made for single queues. Epochs meet here, so
+    what compares indexes is settled first: `rewound` within each row's epoch, `first` and `last` from the newest epoch in the
+    window.
+    """
+    col = F.col
+    cut = rows.withColumn("window_ms", F.explode(lengths_of(lengths, whole_log_only)))
     newest_first = F.struct((-col("epoch")).alias("minus_epoch"), col("first").alias("state"))
     newest_last = F.struct("epoch", col("last").alias("state"))
     start = (F.floor(col("start_ms") / col("window_ms")) * col("window_ms")).alias("start_ms")
@@ -127,9 +200,7 @@ def merge(partials: DataFrame, lengths: Sequence[int], *, whole_log_only: Sequen
         F.sum("n").alias("n"),
         F.sum("n_unreachable").alias("n_unreachable"),
         F.max("interval_ms").alias("interval_ms"),
-        F.sum(F.bit_count("told")).cast("long").alias("told"),
-        F.sum(F.bit_count("heard")).cast("long").alias("heard"),
-        F.sum(F.bit_count("over")).cast("long").alias("over"),
+        *(F.sum(name).alias(name) for name in BITMAPS),
         F.max("max_ms").alias("max_ms"),
         F.max("max_records").alias("max_records"),
         F.max("max_bytes").alias("max_bytes"),
@@ -140,15 +211,15 @@ def merge(partials: DataFrame, lengths: Sequence[int], *, whole_log_only: Sequen
         F.min(newest_first).alias("newest_first"),
         F.max(newest_last).alias("newest_last"),
         F.max(F.struct("epoch", "max_acked")).alias("acked"),
-        F.max(col("max_acked") > col("last.acked_index")).alias("fell"),
-        *(buckets.summed(prefix) for prefix in "mrb"),
+        F.max("fell").alias("fell"),
+        *(buckets.summed(prefix) for prefix in MEASURES),
     )
     newest = col("newest_last.epoch")
     fell_since = (col("acked.epoch") == newest) & (col("acked.max_acked") > col("newest_last.state.acked_index"))
-    settled = {
+    newest_states = {
         "first": F.when(-col("newest_first.minus_epoch") == newest, col("newest_first.state")),
         "last": col("newest_last.state"),
         "epoch": newest,
         "rewound": F.coalesce(col("fell") | fell_since, F.lit(False)),
     }
-    return merged.withColumns(settled).drop("newest_first", "newest_last", "acked", "fell")
+    return merged.withColumns(newest_states).drop("newest_first", "newest_last", "acked", "fell")

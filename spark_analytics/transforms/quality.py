@@ -1,44 +1,47 @@
-"""How much of the telemetry could be used: counts, per file and kind, of what was read, and a few of the lines that could not
-be.
-"""
+"""How much of the telemetry could be used: counts of what was read, the lines that are missing, and a few of those kept aside."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 EXAMPLES = 20
 EXAMPLE_CHARS = 200
+RESTART = 1_000_000
+"""A sender's numbers begin at its clock's ms times a thousand: a jump as long as this is a restart, and not lost lines."""
 
 
-def inventory(parsed: DataFrame) -> DataFrame:
-    """One row per file, sender, cluster, kind and problem: `lines`, the ranges of `ts_ms` and `seq`, the longest interval.
-
-    Small whatever the data's size, and one pass gives the span, the clusters, all counts of bad lines, and the holes.
-    """
-    return parsed.groupBy("file", "sender", "cluster", "kind", "problem").agg(
-        F.count("*").alias("lines"),
-        F.min("ts_ms").alias("first_ms"),
-        F.max("ts_ms").alias("last_ms"),
-        F.min("seq").alias("first_seq"),
-        F.max("seq").alias("last_seq"),
+def inventory(presence: DataFrame) -> DataFrame:
+    """One row per cluster, kind, problem and `inside`: `lines`, the range of `ts_ms`, the longest interval. Small."""
+    return presence.groupBy("cluster", "kind", "problem", "inside").agg(
+        F.sum("lines").alias("lines"),
+        F.min("first_ms").alias("first_ms"),
+        F.max("last_ms").alias("last_ms"),
         F.max("interval_ms").alias("interval_ms"),
     )
 
 
-def holes(usable: Iterable[Row]) -> int:
-    """How many lines were numbered by their writer and are not there, from the inventory's rows without a problem.
+def holes(presence: DataFrame) -> DataFrame:
+    """One row, `holes`: how many lines were numbered by their writer and are not there, from a cluster's `told.presence`.
 
-    A sender numbers a file's lines without a break. A line that could not be read is a hole too, since its number is not known.
+    A sender numbers its lines without a break until it restarts. A line that could not be read is a hole too, since its number
+    is not known.
     """
-    runs: dict[tuple[str, str], tuple[int, int, int]] = {}
-    for row in usable:
-        key = (row["file"], row["sender"])
-        first, last, lines = runs.get(key, (row["first_seq"], row["last_seq"], 0))
-        runs[key] = (min(first, row["first_seq"]), max(last, row["last_seq"]), lines + row["lines"])
-    return sum(max(0, last - first + 1 - lines) for first, last, lines in runs.values())
+    col = F.col
+    usable = presence.where(col("inside") & col("problem").isNull())
+    minutes = usable.groupBy("sender", "start_ms").agg(
+        F.sum("lines").alias("lines"), F.min("first_seq").alias("first"), F.max("last_seq").alias("last")
+    )
+    restarted = col("last") - col("first") - col("lines") >= RESTART
+    minutes = minutes.withColumn("lines", F.when(restarted, 1).otherwise(col("lines")))
+    minutes = minutes.withColumn("first", F.when(restarted, col("last")).otherwise(col("first")))
+    order = Window.partitionBy("sender").orderBy("first", "last")
+    before = F.max("last").over(order.rowsBetween(Window.unboundedPreceding, -1))
+    begins = F.coalesce(col("first") - before >= RESTART, F.lit(True)).cast("int")
+    runs = minutes.withColumn("begins", begins).withColumn("run", F.sum("begins").over(order))
+    missing = F.max("last") - F.min("first") + 1 - F.sum("lines")
+    found = runs.groupBy("sender", "run").agg(F.greatest(missing, F.lit(0).cast("long")).alias("holes"))
+    return found.agg(F.coalesce(F.sum("holes"), F.lit(0).cast("long")).alias("holes"))
 
 
 def quarantine(parsed: DataFrame) -> DataFrame:
@@ -46,6 +49,7 @@ def quarantine(parsed: DataFrame) -> DataFrame:
     return parsed.where(F.col("problem").isNotNull()).select("problem", "file", "value")
 
 
-def examples(parsed: DataFrame) -> DataFrame:
-    """A few lines of the quarantine, cut to a readable length."""
-    return quarantine(parsed).select("problem", "file", F.substring("value", 1, EXAMPLE_CHARS).alias("text")).limit(EXAMPLES)
+def examples(quarantined: DataFrame) -> DataFrame:
+    """A few lines of the quarantine, cut to a readable length; always the same few."""
+    text = F.substring("value", 1, EXAMPLE_CHARS).alias("text")
+    return quarantined.select("problem", "file", text).orderBy("problem", "text", "file").limit(EXAMPLES)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from spark_analytics.transforms import buckets
@@ -30,8 +30,8 @@ _KEY = ("cluster", "backup", "queue", "window_ms", "start_ms")
 def summarise(merged: DataFrame, expected: DataFrame, *, objective_ms: float) -> DataFrame:
     """`partials.merge` and `expected.expected_windows` of the same lengths to one row per expected window.
 
-    Lags in ms, records and bytes; `over_share` in 0..1; `forecast_s` null when nothing waits, infinite when the backup does not
-    gain.
+    Lags in ms, records and bytes; `over_share` in 0..1; `forecast_ms` (backlog / (acknowledge rate - commit rate), in batches)
+    null when nothing waits, and when the backup does not gain.
     """
     return _answers(_with_status(_with_silence(_joined(merged, expected)), objective_ms))
 
@@ -62,15 +62,11 @@ def _with_silence(rows: DataFrame) -> DataFrame:
     unheard = F.greatest(col("expected") - col("heard"), F.lit(0).cast("long"))
     leading = col("first_heard_ms") - col("previous_ms")
     trailing = col("to_ms") - F.coalesce("last_heard_ms", "previous_ms")
-    edges = F.greatest(F.coalesce(leading, F.lit(0).cast("long")), trailing)
+    nothing = F.lit(0).cast("long")
+    edges = F.greatest(F.coalesce(leading, nothing), trailing)
     longest = F.when(edges > col("slot_ms") * 2, edges).otherwise(unheard * col("slot_ms"))
-    return (
-        rows.withColumn("unheard", unheard)
-        .withColumn("trailing_ms", trailing)
-        .withColumn(
-            "silence_ms", F.when(unheard == 0, F.lit(0).cast("long")).otherwise(F.greatest(longest, F.lit(0).cast("long")))
-        )
-    )
+    silence = F.when(unheard == 0, nothing).otherwise(F.greatest(longest, nothing))
+    return rows.withColumns({"trailing_ms": trailing, "silence_ms": silence})
 
 
 def _with_status(rows: DataFrame, objective_ms: float) -> DataFrame:
@@ -94,15 +90,16 @@ def _with_status(rows: DataFrame, objective_ms: float) -> DataFrame:
     status = F.lit("OK")
     for name, rule in reversed(rules.items()):
         status = F.when(F.coalesce(rule, F.lit(False)), F.lit(name)).otherwise(status)
-    return rows.withColumn("missing", missing).withColumn("over_share", over / col("expected")).withColumn("status", status)
+    answers = {"missing": missing, "over_slots": over, "over_share": over / col("expected"), "status": status}
+    return rows.withColumns(answers)
 
 
 def _answers(rows: DataFrame) -> DataFrame:
     col = F.col
-    rows = rows.withColumn("worst_ms", F.greatest(F.coalesce("max_ms", F.lit(0.0)), col("silence_ms").cast("double")))
+    worst = F.greatest(F.coalesce("max_ms", F.lit(0.0)), col("silence_ms").cast("double"))
     per_slot = col("slot_ms") / F.coalesce("interval_ms", "slot_ms")
     unreachable = F.coalesce("n_unreachable", F.lit(0).cast("long")) + F.round(col("missing") * per_slot).cast("long")
-    rows = rows.withColumn("unreachable", unreachable)
+    rows = rows.withColumns({"worst_ms": worst, "unreachable": unreachable})
     rows = buckets.with_percentiles(
         rows,
         [
@@ -114,6 +111,7 @@ def _answers(rows: DataFrame) -> DataFrame:
     seconds = (col("last.ts_ms") - col("first.ts_ms")) / 1000
     acked = F.when(seconds > 0, (col("last.acked_index") - col("first.acked_index")) / seconds)
     committed = F.when(seconds > 0, (col("last.commit_index") - col("first.commit_index")) / seconds)
+    backlog = F.greatest(col("last.commit_index") - col("last.acked_index"), F.lit(0).cast("long"))
     return rows.select(
         *_KEY,
         "epoch",
@@ -122,6 +120,8 @@ def _answers(rows: DataFrame) -> DataFrame:
         "expected",
         "told",
         "heard",
+        "over_slots",
+        "slot_ms",
         "over_share",
         *("p50_ms", "p95_ms", "p99_ms"),
         "max_ms",
@@ -134,7 +134,9 @@ def _answers(rows: DataFrame) -> DataFrame:
         "silence_ms",
         acked.alias("ack_rate"),
         committed.alias("commit_rate"),
-        _forecast(acked, committed).alias("forecast_s"),
+        (acked - committed).alias("catch_up_rate"),
+        backlog.alias("backlog"),
+        F.when((backlog > 0) & (acked > committed), backlog / (acked - committed) * 1000).alias("forecast_ms"),
         *(
             col(f"last.{name}").alias(name)
             for name in ("lag_records", "lag_bytes", "lag_ms", "state", "connected", "in_sync", "headroom_bytes")
@@ -142,10 +144,3 @@ def _answers(rows: DataFrame) -> DataFrame:
         col("last.commit_index").alias("commit_index"),
         col("last.acked_index").alias("acked_index"),
     )
-
-
-def _forecast(acked: Column, committed: Column) -> Column:
-    """Seconds until the backup is level at the window's rates: backlog / (acknowledge rate - commit rate), in batches."""
-    backlog = F.col("last.commit_index") - F.col("last.acked_index")
-    gain = acked - committed
-    return F.when(backlog > 0, F.when(gain > 0, backlog / gain).otherwise(F.lit(float("inf"))))

@@ -39,8 +39,9 @@ def test_percentiles_are_within_one_step_of_the_sorted_truth_and_silence_ranks_a
     rows += [Row(group="silent", x=5.0, silent=0)] * 90 + [Row(group="silent", x=None, silent=1)] * 10
     frame = spark.createDataFrame(rows).withColumn("bucket", buckets.bucket_of(F.col("x")))
     sums = frame.groupBy("group").agg(
-        F.max("x").alias("highest"), F.sum("silent").alias("silent"), *buckets.packed_counts("m", "bucket")
+        F.max("x").alias("highest"), F.sum("silent").alias("silent"), buckets.packed_counts("m", "bucket")
     )
+    sums = sums.withColumn("m", buckets.widened("m"))
     merged = sums.groupBy("group").agg(F.max("highest").alias("highest"), F.sum("silent").alias("silent"), buckets.summed("m"))
     measure = buckets.Measure("m", "x", highest="highest", worse="silent", worst="99999D")
     found = {row["group"]: row for row in buckets.with_percentiles(merged, [measure]).collect()}

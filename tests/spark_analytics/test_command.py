@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner, Result
+from pyspark.sql import SparkSession
 
+from cli._lag_shell import drawn
 from cli.qpid_lag import main
+from spark_analytics import sources
 from spark_analytics.errors import Refused
 from spark_analytics.jobs import spans
 from spark_analytics.session import java_version
@@ -46,6 +51,66 @@ def test_a_folder_that_is_not_there_an_empty_one_and_a_bad_window_are_refused_be
         assert sentence in result.stderr
         assert result.stderr.count("\n") == 1
         assert "Traceback" not in result.output
+
+
+def test_a_stream_that_cannot_be_is_refused_before_spark_starts(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "letter.txt").write_text("dear")
+    source, output = ("--input", str(tmp_path / "in")), ("--output", str(tmp_path / "out"))
+    cases = {
+        ("--input", str(tmp_path / "none"), *output): "there is no folder",
+        (*source, "--output", str(tmp_path / "full")): "is not empty and no stream's folder: choose a new --output",
+        (*source, "--output", str(tmp_path / "full" / "letter.txt" / "out")): "choose another --output",
+        (*source, "--output", "s3a://bucket/lag"): "--output s3a://bucket/lag is a URL",
+        (*source, *output, "--checkpoint", "hdfs:///lag"): "--checkpoint hdfs:///lag is a URL",
+        (*source, *output, "--grain", "2m"): "--grain 2m is too long: at most 1m",
+        (*source, *output, "--grain", "30s", "--queue-grain", "20s"): "is no multiple of --grain 30s",
+        (*source, *output, "--trigger", "often"): "--trigger often is no length",
+        (*source, *output, "--since", "yesterday"): "is no time",
+        (*source, *output, "--keep", "long"): "--keep long is no length of time",
+        (*source, *output, "--keep", "23h"): "--keep 23h is less than a day",
+    }
+    for arguments, sentence in cases.items():
+        result = run("stream", *arguments)
+        assert (result.exit_code, sentence in result.stderr, result.stderr.count("\n")) == (1, True, 1), (
+            arguments,
+            result.stderr,
+        )
+
+
+@pytest.mark.parametrize("command", ["summarise", "stream"])
+def test_one_source_is_read_and_not_none_or_two(command: str, tmp_path: Path) -> None:
+    output = ("--output", str(tmp_path / "out"))
+    for source in ((), ("--input", "x", "--kafka", "h:1"), ("--kafka", "h:1"), ("--input", "x", "--topic", "t")):
+        assert run(command, *source, *output).exit_code == 2, source
+
+
+def test_what_to_compare_with_is_said_once_and_whole() -> None:
+    for asked in (("--compare-since", "1d"), ("--compare", "1d", "--compare-since", "2d", "--compare-until", "1d")):
+        assert run("summarise", "--input", ".", *asked).exit_code == 2
+
+
+def test_kafka_without_its_package_and_a_url_without_its_file_system_are_refused_in_one_line(spark: SparkSession) -> None:
+    cases: list[tuple[Callable[[], object], str]] = [
+        (
+            lambda: sources.read_kafka(spark, sources.Kafka("127.0.0.1:1", "t")),
+            "spark-submit --packages org.apache.spark:spark-sql",
+        ),
+        (lambda: sources.read_lines(spark, "s3a://bucket/telemetry/"), "package org.apache.hadoop:hadoop-aws:3"),
+        (lambda: sources.read_lines(spark, "nope://telemetry/"), "Spark cannot read nope://telemetry/: "),
+        (lambda: sources.stream_lines(spark, "s3a://bucket/", files_per_batch=1), "--packages org.apache.hadoop:hadoop-aws"),
+    ]
+    for call, sentence in cases:
+        with pytest.raises(Refused, match=sentence) as refused:
+            call()
+        assert "\n" not in str(refused.value)
+
+
+def test_the_bar_shows_how_much_of_the_running_stages_is_done() -> None:
+    stages = [SimpleNamespace(numTasks=8, numCompletedTasks=4), SimpleNamespace(numTasks=2, numCompletedTasks=1)]
+    assert drawn(stages) == f"[{'#' * 15}{'.' * 15}]  50%"
+    assert drawn([]).endswith("  0%")
 
 
 def test_a_wrong_option_is_a_question_of_usage() -> None:
@@ -95,7 +160,7 @@ def test_a_summary_is_printed_and_the_page_appears_whole(story: tuple[Path, dict
         [*command, "--output", str(tmp_path / "p.html")], capture_output=True, text=True, check=False, timeout=240
     )
     assert (done.returncode, done.stderr) == (0, ""), "not a word of Spark's on the terminal"
-    assert len(json.loads(done.stdout)["failovers"]) == 2
+    assert len(json.loads(done.stdout)["failovers"]) == 3
     assert [path.name for path in tmp_path.iterdir()] == ["p.html"]
 
 

@@ -3,25 +3,41 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import ArrayType, BooleanType, DataType, DoubleType, LongType, StringType
 
 from broker import telemetry
+from broker.core import telemetry_lines as lines
 from spark_analytics import schemas
 from spark_analytics.sources import read_lines
-from spark_analytics.transforms import parse
+from spark_analytics.transforms import parse, told
 
-ROW = telemetry.LagSample("b", "q", "all", 9, 8, 7, 6, 5, 4, 3072, 12.5, 2.0, "ready", True, False, 1 << 40)
-COMMON: dict[str, Any] = {"cluster": "c", "epoch": 3, "sender": "p", "seq": 1, "ts": "2026-01-05T08:00:00.000Z"}
-SAMPLE = telemetry.sample_record(**COMMON, interval_ms=1000, primary="p", sample=ROW)
-EVENT = telemetry.event_record(
-    **COMMON, broker="b", type="role", from_="ready", to="active", index=3, lost_records=0, duration_ms=1.5, detail="x"
+ROW = lines.LagSample(
+    "b", "q", "all", 9, 8, 7, 6, 5, 4, 3072, 12.5, 2.0, "ready", True, False, 1 << 40, "primary", 0.5, 0.75, 1.5, 250.0, 4096.0
 )
-ROSTER = telemetry.roster_record(**COMMON, interval_ms=1000, primary="p", backups=["b"], queues=["q"])
+PROBE_ROW = lines.Probe("b", "reachable", 4, 3, 1.5, 2.5, "ready", "p", 3, 9, "x")
+HEAD = lines.Head("c", 3, "p", "2026-01-05T08:00:00.000Z")
+SAMPLE = lines.sample_record(HEAD, 1, interval_ms=1000, primary="p", sample=ROW)
+EVENT = lines.event_record(
+    HEAD,
+    1,
+    broker="b",
+    type="role",
+    from_="ready",
+    to="active",
+    index=3,
+    lost_records=0,
+    duration_ms=1.5,
+    detail="x",
+    peer="p",
+    nbytes=1 << 40,
+)
+ROSTER = lines.roster_record(HEAD, 1, interval_ms=1000, primary="p", backups=["b"], queues=["q"])
+PROBE = lines.probe_record(HEAD, 1, interval_ms=1000, probe=PROBE_ROW)
 
 PYTHON_OF: list[tuple[DataType, type | tuple[type, ...]]] = [
     (LongType(), int),
@@ -34,8 +50,8 @@ PYTHON_OF: list[tuple[DataType, type | tuple[type, ...]]] = [
 
 @pytest.mark.parametrize(
     "written, read",
-    [(SAMPLE, schemas.SAMPLE), (EVENT, schemas.EVENT), (ROSTER, schemas.ROSTER)],
-    ids=["sample", "event", "roster"],
+    [(SAMPLE, schemas.SAMPLE), (EVENT, schemas.EVENT), (ROSTER, schemas.ROSTER), (PROBE, schemas.PROBE)],
+    ids=["sample", "event", "roster", "probe"],
 )
 def test_what_the_broker_writes_is_what_spark_reads_field_by_field(written: dict[str, object], read: dict[str, DataType]) -> None:
     assert list(written) == list(read)
@@ -44,8 +60,27 @@ def test_what_the_broker_writes_is_what_spark_reads_field_by_field(written: dict
         assert isinstance(value, wanted), name
 
 
+SECTIONS = {
+    "Every line": set(schemas.COMMON),
+    "`sample`": set(schemas.SAMPLE),
+    "`event`": set(schemas.EVENT),
+    "`roster`": set(schemas.ROSTER),
+    "`probe`": set(schemas.PROBE),
+}
+
+
+@pytest.mark.parametrize("title", SECTIONS)
+def test_the_page_has_a_row_for_each_field(title: str) -> None:
+    page = (Path(__file__).parents[2] / "docs/reference/telemetry.md").read_text()
+    section = page.split(f"\n## {title}", 1)[1].split("\n## ", 1)[0]
+    found: set[str] = set()
+    for names in re.findall(r"^\| (`[^|]+`) \| (?:int|number|text|texts|bool)[ |]", section, re.MULTILINE):
+        found |= set(re.findall(r"`(\w+)`", names))
+    assert found == SECTIONS[title] - (set() if title == "Every line" else set(schemas.COMMON))
+
+
 def test_both_speak_of_the_same_version() -> None:
-    assert telemetry.VERSION == schemas.VERSION
+    assert lines.VERSION == schemas.VERSION
 
 
 def test_a_line_of_the_writer_comes_back_whole(spark: SparkSession, tmp_path: Path) -> None:
@@ -55,15 +90,19 @@ def test_a_line_of_the_writer_comes_back_whole(spark: SparkSession, tmp_path: Pa
     writer.roster(epoch=3, primary="p", backups=["b"], queues=["q"])
     writer.samples(epoch=3, primary="p", rows=[ROW, ROW._replace(queue=None, headroom_bytes=None)])
     writer.event("role", from_="ready", to="active", detail='quotes " and ünïcode')
+    writer.probes(epoch=3, rows=[PROBE_ROW])
     writer.close()
-    lines = parse.good(parse.parse(read_lines(spark, str(tmp_path)), now_ms=1_767_600_000_000)).cache()
-    (whole_log, queue) = (row.asDict() for row in parse.samples(lines).orderBy("seq", ascending=False).collect())
+    good = told.usable(told.tagged(parse.parse(read_lines(spark, str(tmp_path)), now_ms=1_767_600_000_000))).cache()
+    samples = good.where("kind = 'sample'").orderBy("seq", ascending=False)
+    (whole_log, queue) = (row.asDict() for row in samples.collect())
     assert whole_log["queue"] is None
     assert {name: queue[name] for name in ROW._fields} == ROW._asdict()
     assert queue["ts_ms"] == 1_767_600_000_500
-    (event,) = parse.events(lines).collect()
+    (event,) = told.events(good).collect()
     assert (event["from"], event["to"], event["detail"]) == ("ready", "active", 'quotes " and ünïcode')
-    (roster,) = parse.rosters(lines).collect()
+    (probe,) = (row.asDict() for row in good.where("kind = 'probe'").collect())
+    assert {name: probe[name] for name in PROBE_ROW._fields} == PROBE_ROW._asdict()
+    (roster,) = told.rosters(good).collect()
     assert (roster["backups"], roster["queues"]) == (["b"], ["q"])
 
 
@@ -85,9 +124,13 @@ def test_each_bad_line_is_kept_aside_under_its_own_name_and_the_good_one_beside_
     spark: SparkSession, tmp_path: Path
 ) -> None:
     nan = json.dumps(SAMPLE).replace('"lag_ms": 12.5', '"lag_ms": NaN')
-    (tmp_path / "a.jsonl").write_text("\n".join([*BAD.values(), nan, "", json.dumps(SAMPLE | {"field_of_tomorrow": 1})]) + "\n")
+    apart = {space: f"{json.dumps(SAMPLE)}{space}{json.dumps(SAMPLE)}" for space in (" ", "  ", "\t ")}
+    (tmp_path / "a.jsonl").write_text(
+        "\n".join([*BAD.values(), *apart.values(), nan, "", json.dumps(SAMPLE | {"field_of_tomorrow": 1})]) + "\n"
+    )
     rows = parse.parse(read_lines(spark, str(tmp_path)), now_ms=1_767_600_000_000).collect()
     found = {row["value"]: row["problem"] for row in rows}
     assert {problem: found[line] for problem, line in BAD.items()} == {problem: problem for problem in BAD}
+    assert {found[line] for line in apart.values()} == {"two records on one line"}
     assert found[nan] == "not telemetry in JSON", "NaN is no number of JSON's"
     assert [row["lag_ms"] for row in rows if row["problem"] is None] == [12.5], "an unknown field is tomorrow's, not an error"

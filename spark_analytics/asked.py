@@ -1,0 +1,62 @@
+"""What somebody asks of a summary, in the words of the command line, made a `Request`: for the command that runs once and for
+the worker behind a dashboard alike.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from spark_analytics import sources
+from spark_analytics.jobs import spans
+from spark_analytics.jobs.summarise import Request
+from spark_analytics.places import is_remote
+from spark_analytics.sources import Kafka
+from spark_analytics.store import is_store
+
+HEAVY_BYTES: Final = 200 << 20
+Asked = dict[str, Any]
+"""`path`, `objective_ms`, `target`, `master`; and, None or left out where not given, `window`, `since`, `until`, `compare`,
+`compare_since`, `compare_until`, `cluster`, `windows_to`, all as the command line has them."""
+
+
+def times_of(asked: Asked, now_ms: int) -> dict[str, Any]:
+    """The fields of a Request that are times. Refused when one cannot be read."""
+
+    def moment(name: str) -> int | None:
+        return spans.parse_moment(asked[name], now_ms) if asked.get(name) else None
+
+    since, until = moment("compare_since"), moment("compare_until")
+    return {
+        "window_ms": spans.parse_length(asked["window"]) if asked.get("window") else None,
+        "since_ms": moment("since"),
+        "until_ms": moment("until"),
+        "compare_ms": None if since is None or until is None else (since, until),
+        "compare_before_ms": spans.parse_span(asked["compare"], "--compare") if asked.get("compare") else None,
+    }
+
+
+def request_of(asked: Asked, now_ms: int, kafka: Kafka | None = None) -> Request:
+    """The request; a local folder of lines is looked at. Refused when it cannot be read, or makes no sense."""
+    path = asked["path"]
+    times = times_of(asked, now_ms)
+    looked_at = kafka is None and not is_remote(path) and not is_store(path)
+    folder = sources.inspect(path) if looked_at else None
+    return Request(
+        path=path if kafka is None else f"{kafka.topic} at {kafka.servers}",
+        now_ms=now_ms,
+        objective_ms=asked["objective_ms"],
+        target=asked["target"],
+        windows_to=asked.get("windows_to"),
+        cluster=asked.get("cluster"),
+        kafka=kafka,
+        nbytes=folder.nbytes if folder else None,
+        files=folder.files if folder else None,
+        unfinished=folder.unfinished if folder else 0,
+        unreadable=folder.unreadable if folder else 0,
+        **times,
+    )
+
+
+def is_heavy(request: Request) -> bool:
+    """Whether Spark's slower start pays: when there is much to read, or nobody knows how much."""
+    return request.nbytes > HEAVY_BYTES if request.nbytes is not None else not is_store(request.path)

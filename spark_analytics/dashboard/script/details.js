@@ -1,0 +1,348 @@
+// What somebody has picked, and the panel that tells more of it: a backup, a queue, or a time. The pick stands in the address, so
+// that it can be sent to somebody, and the browser's way back closes it.
+
+const samePick = (a, b) => Boolean(a && b && a.kind === b.kind && a.name === b.name && a.from === b.from && a.to === b.to);
+function pickFromAddress(hash) {
+  const asked = new URLSearchParams(hash.replace(/^#/, ""));
+  for (const kind of ["backup", "queue"]) if (asked.get(kind)) return { kind, name: asked.get(kind) };
+  const from = Number(asked.get("from")),
+    to = Number(asked.get("to"));
+  return asked.get("from") && isNumber(from) && isNumber(to) && to > from ? { kind: "time", from, to } : null;
+}
+function addressOf(what) {
+  if (!what) return "#";
+  return (
+    "#" +
+    new URLSearchParams(
+      what.kind === "time" ? { from: Math.round(what.from), to: Math.round(what.to) } : { [what.kind]: what.name },
+    )
+  );
+}
+/** Show more of something, or nothing more (null). The panel takes the focus; closing gives it back. */
+function pick(what) {
+  if (samePick(what, state.picked)) return;
+  const active = document.activeElement;
+  if (what && !(active && active.closest("#detail"))) state.opener = active && active.closest("[data-pick], [data-chart]");
+  state.picked = what;
+  history.pushState(null, "", addressOf(what));
+  redraw();
+  if (what) {
+    const head = byId("h-detail");
+    if (head) head.focus({ preventScroll: innerWidth >= 1200 });
+    return;
+  }
+  const opener = state.opener && state.opener.isConnected ? state.opener : null;
+  if (opener) opener.focus({ preventScroll: true });
+}
+/** The step of the map around a moment: a time that is worth a look. */
+function pickTime(t) {
+  const report = report0(),
+    grid = report.heat && report.heat.count ? report.heat : report.timeline;
+  const from = grid.start_ms + Math.floor((t - grid.start_ms) / grid.step_ms) * grid.step_ms;
+  pick({ kind: "time", from: Math.max(from, report.from_ms), to: Math.min(from + grid.step_ms, report.to_ms) });
+}
+
+function detail(report) {
+  const what = state.picked;
+  if (!what) return null;
+  const [title, sub, body] = { backup: backupDetail, queue: queueDetail, time: timeDetail }[what.kind](report, what);
+  return h(
+    "aside",
+    { key: "detail", id: "detail", "aria-labelledby": "h-detail" },
+    h(
+      "header",
+      null,
+      h(
+        "div",
+        null,
+        h("p", { class: "kicker" }, { backup: "Backup", queue: "Queue", time: "Time" }[what.kind]),
+        h("h2", { id: "h-detail", tabindex: "-1" }, title),
+        sub && h("p", { class: "hint" }, sub),
+      ),
+      h(
+        "button",
+        { type: "button", class: "close", "aria-label": "Close details", title: "Close (Esc)", onclick: () => pick(null) },
+        "×",
+      ),
+    ),
+    h("div", { class: "body" }, body),
+  );
+}
+const facts = (rows) =>
+  h(
+    "dl",
+    { class: "facts" },
+    rows.filter(Boolean).map(([name, value]) => h("div", { key: name }, h("dt", null, name), h("dd", null, value))),
+  );
+const missing = (text) => h("p", { class: "empty" }, text);
+
+function backupDetail(report, { name }) {
+  const row = records(report.backups).find((one) => one.backup === name),
+    s = ((report.timeline || {}).backups || {})[name];
+  if (!row || !s) return [name, null, missing("There is no such backup in this report.")];
+  const grid = report.timeline,
+    c = colourOf(report, name),
+    times = timeInStates(report, s);
+  const mine = records(report.detail && report.detail.rows)
+    .filter((one) => one.backup === name)
+    .map((one) => ({ queue: one.queue, p99: highest(list(one.p99_ms)), worst: highest(list(one.worst_ms)) }))
+    .sort((a, b) => b.worst - a.worst || b.p99 - a.p99)
+    .slice(0, 10);
+  return [
+    name,
+    h("span", null, badge(row.now, report.meaning), " ", (report.meaning || {})[row.now] || ""),
+    [
+      facts([
+        ["p50", duration(row.p50_ms)],
+        ["p99", duration(row.p99_ms)],
+        ["Worst", duration(row.worst_ms)],
+        ["Over objective", share(row.over_share)],
+        ["Longest stall", duration(row.stall_ms)],
+        ["Longest silence", duration(row.silence_ms)],
+        ["Most records", count(row.max_records)],
+        ["Most bytes", size(row.max_bytes)],
+        ["Level again", row.now === "PRIMARY" ? "–" : levelAgain(row)],
+        ["Until a full copy", row.headroom_bytes === null ? "–" : size(row.headroom_bytes)],
+      ]),
+      h("h3", { key: "h1" }, "Lag"),
+      lines(report, {
+        id: "d-lag",
+        label: `Lag of ${name}: worst, p99 and median.`,
+        grid,
+        height: 170,
+        scale: "log",
+        format: duration,
+        tick: lagTick,
+        objective: report.objective_ms,
+        series: [
+          { name: "worst", c, values: s.worst_ms, gone: s.status, thin: true, dashes: "2 3" },
+          { name: "p99", c, values: lagValues(s) },
+          { name: "p50", c, values: s.p50_ms, thin: true },
+        ],
+      }),
+      h("h3", { key: "h2" }, "Time in each state"),
+      h(
+        "ul",
+        { key: "states", class: "budgets" },
+        times.map(([status, ms, part]) =>
+          h(
+            "li",
+            { key: status },
+            h("span", { class: "who" }, badge(status, report.meaning)),
+            h(
+              "span",
+              { class: "meter plain", "aria-hidden": "true" },
+              h("span", { class: "s-" + status, style: { width: part * 100 + "%" } }),
+            ),
+            h("b", null, duration(ms)),
+          ),
+        ),
+      ),
+      h("h3", { key: "h3" }, "Unreplicated records"),
+      lines(report, {
+        id: "d-records",
+        label: `Records that ${name} had not acknowledged.`,
+        grid,
+        height: 120,
+        scale: "log",
+        format: count,
+        tick: count,
+        series: [{ name: "records", c, values: s.max_records, gone: s.status }],
+      }),
+      mine.length > 0 && [
+        h("h3", { key: "h4" }, "Its worst queues"),
+        table(
+          "Worst queues of " + name,
+          ["Queue", ">p99", ">Worst"],
+          mine.map((one) => [queueButton(one.queue), duration(one.p99), duration(one.worst)]),
+        ),
+      ],
+      about(report, (e) => e.broker === name || e.sender === name),
+    ],
+  ];
+}
+function timeInStates(report, s) {
+  const sums = new Map(),
+    all = s.status.filter(Boolean).length;
+  for (const status of s.status) if (status) sums.set(status, (sums.get(status) || 0) + 1);
+  return [...sums].sort((a, b) => b[1] - a[1]).map(([status, n]) => [status, n * report.timeline.step_ms, n / all]);
+}
+function about(report, test) {
+  const events = records(report.events).filter(test);
+  return (
+    events.length > 0 && [
+      h("h3", { key: "he" }, "Events"),
+      table(
+        "Events about it, newest first",
+        ["When (UTC)", "Event", "Broker", "Detail"],
+        eventRows(report, events)
+          .slice(0, 30)
+          .map((row) => [row[0], row[1], row[2], row[4]]),
+        { tall: true },
+      ),
+    ]
+  );
+}
+
+function queueDetail(report, { name }) {
+  const whole = records(report.queues).find((one) => one.queue === name),
+    heat = list(report.heat && report.heat.rows).find((one) => one.queue === name);
+  const each = records(report.detail && report.detail.rows).filter((one) => one.queue === name);
+  if (!whole && !heat) return [name, null, missing("There is no such queue in this report: only the worst ones are told apart.")];
+  const letters = (report.detail || {}).letters || {};
+  const statusOf = (one) => [...String(one.status || "")].map((letter) => letters[letter] || null);
+  const grid = each.length ? report.detail : report.heat;
+  const series = each.length
+    ? each.map((one) => ({ name: one.backup, c: colourOf(report, one.backup), values: list(one.worst_ms), gone: statusOf(one) }))
+    : [{ name: "worst backup", c: 0, values: heat ? list(heat.worst_ms) : [] }];
+  const hours = records(report.worst_hours)
+    .filter((row) => row.queue === name)
+    .slice(0, 8);
+  return [
+    name,
+    whole ? `Worst backup: ${whole.backup}.` : null,
+    [
+      whole &&
+        facts([
+          ["p50", duration(whole.p50_ms)],
+          ["p99", duration(whole.p99_ms)],
+          ["Worst", duration(whole.worst_ms)],
+          ["Over objective", share(whole.over_share)],
+          ["Longest stall", duration(whole.stall_ms)],
+          ["Longest silence", duration(whole.silence_ms)],
+          ["Most records", count(whole.max_records)],
+          ["Most bytes", size(whole.max_bytes)],
+        ]),
+      h("h3", { key: "h1" }, each.length ? "Worst lag by backup" : "Worst lag of any backup"),
+      lines(report, {
+        id: "d-queue",
+        label: `Worst lag of queue ${name}.`,
+        grid,
+        height: 190,
+        scale: "log",
+        format: duration,
+        tick: lagTick,
+        objective: report.objective_ms,
+        series,
+      }),
+      each.length > 0 &&
+        h(
+          "div",
+          { key: "keys", class: "legend small" },
+          each.map((one) => h("span", { key: one.backup }, dot(report, one.backup), one.backup)),
+        ),
+      each.length > 0 && [
+        h("h3", { key: "h2" }, "States"),
+        lanes(report, {
+          id: "d-lanes",
+          label: `States of the backups of queue ${name}.`,
+          grid,
+          textOf: (i) => each.map((one) => `${one.backup}: ${statusOf(one)[i] || "–"}`),
+          rows: each.map((one) => ({
+            name: one.backup,
+            bars: runs(statusOf(one))
+              .filter((run) => run[2])
+              .map(([a, b, s]) => [grid.start_ms + a * grid.step_ms, grid.start_ms + b * grid.step_ms, s]),
+          })),
+        }),
+        table(
+          "Backups of queue " + name,
+          ["Backup", ">p50", ">p99", ">Worst"],
+          each.map((one) => [
+            backupButton(report, one.backup),
+            duration(highest(list(one.p50_ms))),
+            duration(highest(list(one.p99_ms))),
+            duration(highest(list(one.worst_ms))),
+          ]),
+        ),
+      ],
+      hours.length > 0 && [
+        h("h3", { key: "h3" }, "Its worst hours"),
+        table(
+          "Worst hours of " + name,
+          ["Hour (UTC)", "Backup", ">Over objective", ">p99"],
+          hours.map((row) => [
+            opens(
+              { kind: "time", from: row.start_ms, to: row.start_ms + row.length_ms },
+              [day(row.start_ms).slice(5) + " " + clock(row.start_ms, false)],
+              String(row.start_ms) + row.backup,
+            ),
+            row.backup,
+            share(row.over_share),
+            duration(row.p99_ms),
+          ]),
+        ),
+      ],
+    ],
+  ];
+}
+
+function timeDetail(report, { from, to }) {
+  const line = report.timeline,
+    span = (grid) => [
+      clamp(Math.floor((from - grid.start_ms) / grid.step_ms), 0, grid.count - 1),
+      clamp(Math.ceil((to - grid.start_ms) / grid.step_ms), 1, grid.count),
+    ];
+  const [a, b] = span(line),
+    rank = Object.keys(report.meaning || {}),
+    length = to - from;
+  const at = records(report.reigns)
+    .filter((r) => r.begin_ms < to && r.end_ms >= from)
+    .map((r) => `${r.primary} (epoch ${r.epoch})`);
+  const rows = brokers(report)
+    .map((name) => {
+      const s = line.backups[name],
+        seen = s.status.slice(a, b).filter(Boolean);
+      return seen.length
+        ? [
+            backupButton(report, name),
+            badge(
+              seen.reduce((x, y) => (severity(y, rank) > severity(x, rank) ? y : x)),
+              report.meaning,
+            ),
+            duration(worstIn(s.p50_ms, [a, b])),
+            duration(worstIn(s.p99_ms, [a, b])),
+            duration(worstIn(s.worst_ms, [a, b])),
+            count(worstIn(s.max_records, [a, b])),
+          ]
+        : null;
+    })
+    .filter(Boolean);
+  const heat = report.heat || {},
+    worst = records(heat.rows)
+      .map((row) => ({ queue: row.queue, worst: worstIn(row.worst_ms, span(heat)) }))
+      .filter((row) => row.worst !== null)
+      .sort((x, y) => y.worst - x.worst)
+      .slice(0, 12);
+  const move = (way) => () => {
+    const next = { kind: "time", from: from + way * length, to: to + way * length };
+    if (next.to > report.from_ms && next.from < report.to_ms) pick(next);
+  };
+  return [
+    `${moment(from, report)} – ${clock(to)}`,
+    `${day(from)} UTC, ${duration(length)}. ${at.length ? "Primary: " + listNames(at) + "." : "Nobody was primary."}`,
+    [
+      h(
+        "p",
+        { key: "move", class: "move" },
+        h("button", { type: "button", onclick: move(-1), disabled: from <= report.from_ms || null }, "← Earlier"),
+        h("button", { type: "button", onclick: move(1), disabled: to >= report.to_ms || null }, "Later →"),
+      ),
+      rows.length
+        ? table("Backups at that time", ["Backup", "Status", ">p50", ">p99", ">Worst", ">Records"], rows)
+        : missing("No backup was expected then."),
+      worst.length > 0 && [
+        h("h3", { key: "h1" }, "Queues, worst first"),
+        table(
+          "Queues at that time",
+          ["Queue", ">Worst lag"],
+          worst.map((row) => [
+            queueButton(row.queue),
+            bar(duration(row.worst), Math.log10(1 + row.worst) / Math.log10(1 + Math.max(worst[0].worst, 1))),
+          ]),
+        ),
+      ],
+      about(report, (e) => e.ts_ms >= from - 1 && e.ts_ms < to),
+    ],
+  ];
+}

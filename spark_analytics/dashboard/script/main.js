@@ -1,0 +1,283 @@
+// The page's life: draw the report that it carries; in a page that `qpid-lag dashboard` serves, ask for the next one, which the
+// server answers when there is one, and draw what has changed.
+
+const embedded = JSON.parse(byId("report").textContent);
+const live = document.documentElement.dataset.live || "";
+const state = {
+  report: embedded.report,
+  tag: embedded.tag || "",
+  problem: embedded.problem || "",
+  doing: embedded.doing || "",
+  lost: "",
+  picked: pickFromAddress(location.hash),
+  hidden: new Set(),
+  open: new Set(),
+  cursor: null,
+  cell: null,
+  opener: null,
+};
+const report0 = () => state.report || {};
+
+// -- colours
+
+const isDark = () => document.documentElement.dataset.theme === "dark";
+const wants = matchMedia("(prefers-color-scheme: dark)");
+const remembered = () => {
+  try {
+    return localStorage.getItem("theme");
+  } catch {
+    return null;
+  }
+};
+let theme = new URLSearchParams(location.search).get("theme") || remembered() || "auto";
+function applyTheme() {
+  document.documentElement.dataset.theme = theme === "dark" || (theme !== "light" && wants.matches) ? "dark" : "light";
+}
+function setTheme(name) {
+  theme = name;
+  try {
+    localStorage.setItem("theme", name);
+  } catch {
+    /* a page in a file may not remember */
+  }
+  applyTheme();
+  redraw();
+}
+wants.addEventListener("change", () => {
+  applyTheme();
+  redraw();
+});
+
+// -- drawing
+
+/** A part of the page; when it cannot be drawn, that is said in its place. */
+function part(name, make, report) {
+  try {
+    return make(report);
+  } catch (error) {
+    return h(
+      "section",
+      { key: name, class: "card failed" },
+      h("h2", null, name),
+      h(
+        "p",
+        { class: "empty" },
+        "This part could not be drawn: the report is not as expected (" + String(error.message || error) + ").",
+      ),
+    );
+  }
+}
+const PARTS = [
+  ["Overview", overview, "whole"],
+  ["Lag over time", lagCard, "whole"],
+  ["Backups", backupsCard, "whole"],
+  ["Objective", sloCard, "half"],
+  ["Failovers", failoversCard, "half"],
+  ["Queues over time", heatCard, "whole"],
+  ["Worst queues", queuesCard, "half"],
+  ["Worst hours", hoursCard, "half"],
+  ["Unreplicated records", recordsCard, "half"],
+  ["Unreplicated bytes", bytesCard, "half"],
+  ["Rates", ratesCard, "half"],
+  ["Stalls", stallsCard, "half"],
+  ["Comparison", comparisonCard, "whole"],
+  ["Events", eventsCard, "half"],
+  ["Data quality", qualityCard, "half"],
+];
+function header(report) {
+  const choice = (name, text) =>
+    h("button", { key: name, type: "button", "aria-pressed": String(theme === name), onclick: () => setTheme(name) }, text);
+  return h(
+    "header",
+    { key: "top", class: "top" },
+    h(
+      "div",
+      { class: "brand" },
+      h("p", { class: "kicker" }, "Understudy · replication lag"),
+      h("h1", null, report ? report.cluster || "cluster" : "replication lag"),
+    ),
+    report &&
+      h(
+        "p",
+        { class: "span" },
+        h("b", null, spanText(report.from_ms, report.to_ms)),
+        h("span", null, `objective ${duration(report.objective_ms)} · made ${day(report.made_ms)} ${clock(report.made_ms)}`),
+      ),
+    live &&
+      h(
+        "p",
+        { class: "live" + (state.lost || state.problem ? " off" : ""), role: "status" },
+        h("span", { class: "pulse", "aria-hidden": "true" }),
+        state.lost ? "not connected" : state.problem ? "last summary failed" : "live",
+      ),
+    h(
+      "div",
+      { class: "themes", role: "group", "aria-label": "Colours" },
+      choice("auto", "Auto"),
+      choice("light", "Light"),
+      choice("dark", "Dark"),
+    ),
+  );
+}
+function notices() {
+  const said = [];
+  if (state.lost)
+    said.push(["lost", "The server does not answer", state.lost + (state.report ? " The figures are the last that came." : "")]);
+  if (state.problem)
+    said.push([
+      "problem",
+      state.report ? "The last summary failed: these figures are older" : "There is no summary yet",
+      state.problem,
+    ]);
+  return said.map(([key, title, text]) =>
+    h("div", { key, class: "notice", role: "alert" }, sign("warn"), h("p", null, h("b", null, title), h("span", null, text))),
+  );
+}
+function waiting() {
+  return h(
+    "section",
+    { key: "waiting", class: "card waiting", "aria-busy": "true" },
+    h("h2", null, state.problem ? "Waiting for telemetry" : "Spark makes the first summary"),
+    h(
+      "p",
+      { class: "hint" },
+      state.problem
+        ? "This page tries again by itself."
+        : "That takes some ten seconds, and longer for much data. This page shows it when it is there.",
+    ),
+    state.doing && h("p", { key: "doing", class: "doing", role: "status" }, "Now: " + state.doing + " …"),
+    h("div", { class: "ghost", "aria-hidden": "true" }),
+  );
+}
+/** The parts that this report has. Those that take half the width stand in pairs; one without a neighbour takes all of it. */
+function placed(report) {
+  const made = PARTS.map(([name, make, width]) => [part(name, make, report), width]).filter(([node]) => node);
+  let alone = null;
+  for (const [node, width] of made) {
+    if (width === "whole") {
+      alone = null;
+      continue;
+    }
+    node.props.class += " half";
+    if (alone) {
+      alone = null;
+      continue;
+    }
+    alone = node;
+    const next = made[made.findIndex(([one]) => one === node) + 1];
+    if (!next || next[1] === "whole") {
+      node.props.class = node.props.class.replace(" half", "");
+      alone = null;
+    }
+  }
+  return made.map(([node]) => node);
+}
+function body() {
+  const report = state.report;
+  const parts = report ? placed(report) : [waiting()];
+  return [
+    part("Head", header, report),
+    h(
+      "div",
+      { key: "page", class: "page" + (state.picked && report ? " with-detail" : "") },
+      h("main", { id: "main", tabindex: "-1" }, notices(), parts),
+      report && part("Details", detail, report),
+    ),
+  ];
+}
+function redraw() {
+  const root = byId("root"),
+    begin = performance.now();
+  charts.clear();
+  patch(root, body());
+  if (measure()) {
+    charts.clear();
+    patch(root, body());
+  }
+  showCursors();
+  document.title = state.report
+    ? (state.lost || state.problem ? "! " : "") +
+      part("t", (r) => verdict(r).title, state.report) +
+      " · " +
+      (state.report.cluster || "cluster")
+    : "Replication lag";
+  document.documentElement.dataset.drawn = "yes";
+  document.documentElement.dataset.drawMs = (performance.now() - begin).toFixed(1);
+}
+/** Learn how wide the pictures are. True when one has changed. */
+function measure() {
+  let changed = false;
+  for (const host of document.querySelectorAll("[data-chart]")) {
+    const width = Math.floor(host.clientWidth);
+    if (width && widths.get(host.dataset.chart) !== width) {
+      widths.set(host.dataset.chart, width);
+      changed = true;
+    }
+  }
+  return changed;
+}
+let pending = 0;
+addEventListener("resize", () => {
+  cancelAnimationFrame(pending);
+  pending = requestAnimationFrame(redraw);
+});
+addEventListener("popstate", () => {
+  state.picked = pickFromAddress(location.hash);
+  redraw();
+});
+addEventListener("hashchange", () => {
+  const asked = pickFromAddress(location.hash);
+  if (!samePick(asked, state.picked)) {
+    state.picked = asked;
+    redraw();
+  }
+});
+addEventListener("keydown", (e) => {
+  if (e.key !== "Escape") return;
+  if (!byId("tip").hidden) {
+    hideTip();
+    return;
+  }
+  if (state.picked) pick(null);
+});
+
+// -- the next report
+
+const RETRY_MS = 2000;
+async function ask() {
+  const answer = await fetch(live + "?after=" + encodeURIComponent(state.tag), { cache: "no-store", credentials: "omit" });
+  if (answer.status === 304 || answer.status === 204) return;
+  if (!answer.ok) throw new Error("It answered " + answer.status + ".");
+  const next = await answer.json();
+  state.tag = next.tag;
+  state.problem = next.problem || "";
+  state.doing = next.doing || "";
+  if (next.report) state.report = next.report;
+  redraw();
+}
+async function follow() {
+  for (;;) {
+    try {
+      await ask();
+      if (state.lost) {
+        state.lost = "";
+        redraw();
+      }
+    } catch (error) {
+      if (!state.lost) {
+        state.lost = "This page tries again every " + duration(RETRY_MS) + ": was qpid-lag dashboard stopped?";
+        redraw();
+      }
+      await new Promise((done) => setTimeout(done, RETRY_MS));
+    }
+  }
+}
+
+applyTheme();
+redraw();
+if (live) {
+  follow();
+  setInterval(() => {
+    if (!document.hidden) redraw();
+  }, 5000); // ages go on
+}

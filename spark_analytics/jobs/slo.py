@@ -1,0 +1,73 @@
+"""Objective burn: how fast the error budget is spent, over short and long spans at once. Arithmetic on counts of slots.
+
+A burn rate of 1 spends exactly the budget. Alerts take a long span, so that a blink does not page, and a short one, so that what
+is over stops paging (Google's site reliability workbook, chapter 5).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from spark_analytics.jobs.series import Axis, Rows
+from spark_analytics.jobs.spans import DAY, HOUR, MINUTE
+
+SPANS: Final = {"5m": 5 * MINUTE, "1h": HOUR, "6h": 6 * HOUR, "3d": 3 * DAY}
+ALERTS: Final = {"fast": (14.4, "1h", "5m"), "slow": (6.0, "6h", "1h"), "steady": (1.0, "3d", "6h")}
+
+
+def burn(steps: Rows, fine: Rows, axis: Axis, fine_axis: Axis, *, target: float) -> dict[str, Any]:
+    """From rows of the whole log in the timeline's steps, and in the `fine` ones that the rates at the end are taken from."""
+    budget = 1 - target
+    slot_ms = max((row["slot_ms"] for row in steps), default=1000)
+    expected_ms = slot_ms * max((sum(r["expected"] for r in rows) for rows in _by_backup(steps).values()), default=0)
+    backups = []
+    series = {}
+    for backup, rows in sorted(_by_backup(steps).items()):
+        ending = {name: values[-1] for name, values in _rates(_by_backup(fine).get(backup, []), fine_axis, budget).items()}
+        backups.append(_state(backup, rows, ending, budget, slot_ms))
+        series[backup] = _rates(rows, axis, budget)
+    together = {name: values[-1] for name, values in _rates(fine, fine_axis, budget).items()}
+    backups.append(_state(None, steps, together, budget, slot_ms))
+    return {
+        "target": target,
+        "budget_ms": round(budget * expected_ms),
+        "backups": backups,
+        "series": axis.head() | {"backups": series},
+    }
+
+
+def _by_backup(rows: Rows) -> dict[str, Rows]:
+    found: dict[str, Rows] = {}
+    for row in rows:
+        found.setdefault(row["backup"], []).append(row)
+    return found
+
+
+def _state(backup: str | None, rows: Rows, rates: dict[str, float | None], budget: float, slot_ms: int) -> dict[str, Any]:
+    over, expected = sum(row["over_slots"] for row in rows), sum(row["expected"] for row in rows)
+    alerts = [
+        name for name, (limit, long, short) in ALERTS.items() if (rates[long] or 0.0) >= limit and (rates[short] or 0.0) >= limit
+    ]
+    spent = round(over / expected / budget, 4) if expected else None
+    return {"backup": backup, "over_ms": over * slot_ms, "spent": spent, "rates": rates, "alerts": alerts}
+
+
+def _rates(rows: Rows, axis: Axis, budget: float) -> dict[str, list[float | None]]:
+    """The burn rate over each of SPANS at the end of each step."""
+    over, expected = [0] * (axis.count + 1), [0] * (axis.count + 1)
+    for row in rows:
+        over[axis.at(row) + 1] += row["over_slots"]
+        expected[axis.at(row) + 1] += row["expected"]
+    for i in range(axis.count):
+        over[i + 1] += over[i]
+        expected[i + 1] += expected[i]
+    rates: dict[str, list[float | None]] = {}
+    for name, length in SPANS.items():
+        steps = length // axis.step_ms
+        values: list[float | None] = [None] * max(1, axis.count)
+        for end in range(max(1, steps), axis.count + 1) if steps else ():
+            seen = expected[end] - expected[end - steps]
+            if seen:
+                values[end - 1] = round((over[end] - over[end - steps]) / seen / budget, 3)
+        rates[name] = values
+    return rates

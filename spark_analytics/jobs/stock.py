@@ -1,0 +1,105 @@
+"""Taking stock before anything is summarised: which cluster, which span, and how much of what was read can be used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F
+
+from spark_analytics.errors import Refused
+from spark_analytics.jobs import spans
+from spark_analytics.transforms import quality
+
+UNNAMED: Final = ("", "new")
+
+
+@dataclass(frozen=True, slots=True)
+class Stock:
+    """The span, the cluster, and the counts of lines."""
+
+    begin_ms: int
+    end_ms: int
+    interval_ms: int
+    cluster: str
+    names: tuple[str, ...]
+    """What the cluster goes by in the lines: its name, and the names of those that did not know it."""
+    quality: dict[str, Any]
+
+    def own(self, frame: DataFrame) -> DataFrame:
+        """The cluster's own rows, all under its name."""
+        return frame.where(F.col("cluster").isin(*self.names)).withColumn("cluster", F.lit(self.cluster))
+
+
+def take(
+    presence: DataFrame, path: str, *, now_ms: int, since_ms: int | None, until_ms: int | None, cluster: str | None
+) -> Stock:
+    """Look at `told.presence`. Refused when there is nothing to summarise, or it is not clear what."""
+    rows = quality.inventory(presence).collect()
+    bad: dict[str, int] = {}
+    for row in rows:
+        if row["problem"]:
+            bad[row["problem"]] = bad.get(row["problem"], 0) + row["lines"]
+    usable = [row for row in rows if not row["problem"]]
+    if not usable:
+        raise Refused(_no_schema(path, bad))
+    name, names = _only_cluster(usable, cluster)
+    chosen = [row for row in usable if row["cluster"] in names]
+    inside = [row for row in chosen if row["inside"]]
+    if not inside or (since_ms is not None and until_ms is not None and since_ms >= until_ms):
+        first, last = _range(chosen)
+        raise Refused(f"no telemetry in that span: {path} covers {iso(first)} to {iso(last)}; mind --since and --until")
+    first, last = _range(inside)
+    counts = {
+        "lines": sum(row["lines"] for row in rows),
+        "usable": sum(row["lines"] for row in chosen),
+        "other_clusters": sum(row["lines"] for row in usable) - sum(row["lines"] for row in chosen),
+        "bad": sum(bad.values()),
+        "problems": dict(sorted(bad.items())),
+        "age_ms": now_ms - _range(chosen)[1],
+    }
+    return Stock(
+        begin_ms=first if since_ms is None else max(first, since_ms),
+        end_ms=last + 1 if until_ms is None else until_ms,
+        interval_ms=max((row["interval_ms"] or 0 for row in inside), default=0) or spans.SECOND,
+        cluster=name,
+        names=names,
+        quality=counts,
+    )
+
+
+def _range(rows: Iterable[Row]) -> tuple[int, int]:
+    rows = list(rows)
+    return min(row["first_ms"] for row in rows), max(row["last_ms"] for row in rows)
+
+
+def _no_schema(path: str, bad: dict[str, int]) -> str:
+    if not bad:
+        return f"the files in {path} are empty, or none is named *.jsonl: is it the folder that the brokers write to?"
+    reason = max(bad, key=lambda problem: bad[problem])
+    return f"no line in {path} is telemetry of version 1 ({sum(bad.values()):,} lines, mostly: {reason}); is it the right folder?"
+
+
+def _only_cluster(usable: list[Row], wanted: str | None) -> tuple[str, tuple[str, ...]]:
+    """The cluster to summarise, and every name under which its lines may stand.
+
+    Only samples name a cluster for certain. A broker that has not joined yet writes one of UNNAMED, and a resource manager may
+    know the cluster by a name of its own: when there is only one cluster, such lines are its.
+    """
+    sampled = {row["cluster"] for row in usable if row["kind"] in ("sample", "roster")} - set(UNNAMED)
+    others = {row["cluster"] for row in usable} - sampled
+    some = ", ".join(sorted(sampled)[:5]) or "one without a name"
+    if wanted is not None and wanted not in sampled:
+        raise Refused(f"no cluster {wanted} in there, only {some}: give --cluster one of those")
+    if wanted is None and len(sampled) > 1:
+        raise Refused(f"telemetry of {len(sampled)} clusters in there ({some}): choose one with --cluster")
+    name = wanted or next(iter(sampled), "")
+    return name, (name,) if len(sampled) > 1 else (name, *sorted(others))
+
+
+def iso(ts_ms: int) -> str:
+    """A moment as people write it, to the second."""
+    return datetime.fromtimestamp(ts_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

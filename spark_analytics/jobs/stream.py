@@ -1,0 +1,373 @@
+"""The stream: micro-batches of lines to mergeable rows in a `store.Store`, each exactly once.
+
+The life of a micro-batch: one pass parses its lines, adds them up, and shows whether each sender's numbers go on where they were;
+if they do not, bitmaps of the numbers tell which lines came before, and the rest are added up anew. The rows are written to a
+folder of the batch's own, over whatever an earlier attempt left there; and then the manifest is replaced, which counts the rows
+and remembers the numbers in one step. A batch that Spark runs again after that is known by its id and skipped. There is no
+watermark: rows of any time are added to what is there, and how many came late is counted
+(docs/adr/0010-partials-without-a-watermark.md).
+
+What is kept in this process is bounded by a batch: the numbers of a batch as bitmaps, and for each sender the ranges of numbers
+that were seen, which are few because a sender numbers its lines without a break.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
+
+from spark_analytics import sources, tail
+from spark_analytics.errors import Refused
+from spark_analytics.jobs import compact
+from spark_analytics.jobs.evidence import settled
+from spark_analytics.places import is_remote, located
+from spark_analytics.schemas import LINE, LOOK
+from spark_analytics.store import HOUR_MS, Manifest, Ranges, Store, is_store, names, names_of, ranges_of, size, united
+from spark_analytics.transforms import fingerprint, parse, partials, quality, told
+from spark_analytics.transforms.told import Grains
+
+LATE_MS: Final = 60_000
+FILES_PER_BATCH: Final = 64
+MESSAGES_PER_BATCH: Final = 300_000
+_BATCHES_KEPT: Final = "10"
+
+
+@dataclass(frozen=True, slots=True)
+class Streaming:
+    """What to stream: from a folder, a URL or a topic, into `output`. Times in ms."""
+
+    path: str
+    output: str
+    grains: Grains
+    objective_ms: float = 1000.0
+    trigger_ms: int = 10_000
+    since_ms: int | None = None
+    available_now: bool = False
+    checkpoint: str | None = None
+    batch_bytes: int = tail.BYTES_PER_BATCH
+    kafka: sources.Kafka | None = None
+    keep_ms: int | None = None
+
+    @property
+    def checkpoint_dir(self) -> str:
+        """Where Spark keeps how far it is."""
+        return self.checkpoint or str(Path(self.output) / "_checkpoint")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """After a batch: its number, how many lines it had and there were in all, and when who was last heard (ms since 1970)."""
+
+    batch: int
+    lines: int
+    total: int
+    newest_ms: int | None
+    heard: dict[str, int]
+
+
+def prepare(asked: Streaming) -> Store:
+    """The store to write to, made if it is new. Refused when the folder is something else, or was made with other settings."""
+    for option, place in (("--output", asked.output), ("--checkpoint", asked.checkpoint_dir)):
+        if is_remote(place):
+            raise Refused(f"{option} {place} is a URL: a stream keeps its sums in a folder that is mounted; give its path")
+    store = Store(asked.output)
+    settings = {
+        "grains": [asked.grains.whole_ms, asked.grains.queue_ms],
+        "objective_ms": asked.objective_ms,
+    }
+    folder = store.path
+    try:
+        if is_store(folder):
+            manifest = store.load()
+            if manifest.settings != settings:
+                was = manifest.settings
+                raise Refused(
+                    f"{folder} was begun with an objective of {was['objective_ms']:g} ms and grains of {was['grains']} ms: "
+                    "give the same again, or a new --output"
+                )
+            store.tidy(manifest)
+            _check_checkpoint(asked, manifest)
+            return store
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise Refused(f"{folder} is not empty and no stream's folder: choose a new --output")
+        store.commit(Manifest(settings=settings))
+    except OSError as error:
+        raise Refused(f"cannot write to {folder}: {error.strerror}; choose another --output") from None
+    return store
+
+
+def _check_checkpoint(asked: Streaming, manifest: Manifest) -> None:
+    """Batches are known by their numbers, so a checkpoint and a folder belong together."""
+    if manifest.query and manifest.query != _query_id(asked):
+        raise Refused(
+            f"the checkpoint {asked.checkpoint_dir} is not the one that {asked.output} was written with: "
+            "give that one with --checkpoint, or stream into a new --output"
+        )
+
+
+def _query_id(asked: Streaming) -> str:
+    try:
+        return str(json.loads((Path(asked.checkpoint_dir) / "metadata").read_text())["id"])
+    except (OSError, ValueError, KeyError):
+        return ""
+
+
+class _Stopping(Exception):
+    """Thrown into a batch that would begin after the stop: it must not look done to Spark."""
+
+
+_running = threading.Lock()
+
+
+def start(
+    spark: SparkSession,
+    asked: Streaming,
+    on_batch: Callable[[Progress], None] = lambda _: None,
+    stopping: threading.Event | None = None,
+) -> StreamingQuery:
+    """Start the query. It runs until it is stopped, or, with `available_now`, until what was there has been read.
+
+    Once `stopping` is set, no further batch begins.
+    """
+    store = prepare(asked)
+    spark.conf.set("spark.sql.streaming.minBatchesToRetain", _BATCHES_KEPT)
+    lines = _lines(spark, asked)
+
+    def add(batch: DataFrame, number: int) -> None:
+        with _running:
+            if stopping is not None and stopping.is_set():
+                raise _Stopping
+            done = add_batch(store, asked, batch, number, now_ms=int(time.time() * 1000), query=_query_id(asked))
+        if done is not None:
+            on_batch(done)
+
+    writer = lines.writeStream.foreachBatch(add).option("checkpointLocation", located(asked.checkpoint_dir))
+    trigger = {"availableNow": True} if asked.available_now else {"processingTime": f"{asked.trigger_ms} milliseconds"}
+    return writer.trigger(**trigger).start()
+
+
+def stop(query: StreamingQuery) -> None:
+    """Stop it between two batches. Set the event of `start` first."""
+    with _running:
+        query.stop()
+
+
+def _lines(spark: SparkSession, asked: Streaming) -> DataFrame:
+    if asked.kafka is not None:
+        try:
+            messages = (
+                spark.readStream.format("kafka")
+                .option("kafka.bootstrap.servers", asked.kafka.servers)
+                .option("subscribe", asked.kafka.topic)
+                .option("startingOffsets", "earliest")
+                .option("failOnDataLoss", "false")
+                .option("maxOffsetsPerTrigger", MESSAGES_PER_BATCH)
+                .load()
+            )
+        except AnalysisException as error:
+            raise Refused(sources.no_kafka(error)) from None
+        return sources.kafka_lines(messages)
+    if is_remote(asked.path):
+        return sources.stream_lines(spark, asked.path, files_per_batch=FILES_PER_BATCH)
+    spark.dataSource.register(tail.Telemetry)
+    reader = spark.readStream.format(tail.NAME).option("bytes", asked.batch_bytes)
+    return reader.option("path", os.path.abspath(asked.path)).load()
+
+
+# -- one micro-batch
+
+
+def add_batch(store: Store, asked: Streaming, lines: DataFrame, number: int, *, now_ms: int, query: str = "") -> Progress | None:
+    """Add one micro-batch of `schemas.LINES`; None when it was added before."""
+    manifest = store.load()
+    if number <= manifest.batch:
+        return None
+    added = _added(lines, manifest, asked, now_ms)
+    try:
+        presence = told.presence(added.rows).collect()
+        if presence:
+            _write(store, manifest, number, added, presence, now_ms)
+        count = sum(row["lines"] for row in presence) + added.repeated
+        _remember(manifest, added.rows, presence, count, added.repeated)
+    finally:
+        if added.cached is not None:
+            added.cached.unpersist()
+    manifest.batch, manifest.updated_ms, manifest.query = number, now_ms, query or manifest.query
+    store.commit(manifest)
+    compact.compact(lines.sparkSession, store, manifest, now_ms=now_ms, keep_ms=asked.keep_ms)
+    newest = max((ts_ms for ts_ms in manifest.newest.values()), default=None)
+    return Progress(number, count, manifest.counters["lines"], newest, dict(manifest.heard))
+
+
+@dataclass(frozen=True, slots=True)
+class _Added:
+    """A batch, added up: `told` rows, the lines that are kept whole, and those that were kept aside."""
+
+    rows: DataFrame
+    few: DataFrame
+    quarantine: DataFrame
+    repeated: int = 0
+    cached: DataFrame | None = None
+
+
+def _added(text: DataFrame, manifest: Manifest, asked: Streaming, now_ms: int) -> _Added:
+    """Each of a batch's lines once. Adds their numbers and files to the manifest.
+
+    A sender's lines nearly always go on where the last batch's ended: then one pass both adds them up and shows that they do. If
+    it shows anything else, their numbers are looked at one by one.
+    """
+
+    def typed(some: DataFrame, schema: StructType) -> DataFrame:
+        return told.tagged(parse.parse(some, now_ms=now_ms, schema=schema), since_ms=asked.since_ms)
+
+    def looked_over(lines: DataFrame) -> DataFrame:
+        placed = lines.withColumn("of_file", F.xxhash64("file"))
+        marks = [fingerprint.of_column(F.col("seq")).alias("fingerprint")]
+        return settled(told.looked_over(placed, asked.grains, objective_ms=asked.objective_ms, more=("of_file",), besides=marks))
+
+    def added(look: DataFrame, lines: DataFrame, few: bool, repeated: int = 0, cached: DataFrame | None = None) -> _Added:
+        rows = partials.combined(look.where("line IS NULL"), told.KEY)
+        kept = typed(told.whole_lines(look), LINE)
+        if few:
+            kept = settled(kept)
+            rows = rows.unionByName(told.told(kept, asked.grains, objective_ms=asked.objective_ms))
+        aside = quality.quarantine(lines).unionByName(quality.quarantine(kept))
+        return _Added(settled(rows), kept, aside, repeated, cached)
+
+    lines = typed(text, LOOK)
+    look = looked_over(lines)
+    pieces = _pieces(look)
+    files = {piece["of_file"] for piece in pieces}
+    manifest.counters["files"] += len(files - set(manifest.files))
+    manifest.files = sorted(files)
+    few = any(piece["few"] for piece in pieces)
+    if _goes_on(pieces, manifest):
+        return added(look, lines, few)
+    lines = lines.persist()
+    fresh, repeated = _fresh(lines.where("problem IS NULL"), manifest)
+    every = fresh.unionByName(lines.where("problem IS NOT NULL"))
+    return added(looked_over(every), every, few, repeated, lines)
+
+
+def _pieces(look: DataFrame) -> list[Row]:
+    """What each file has of each sender: which numbers, as far as their ends and sums tell, and how many lines are kept whole."""
+    ends = [F.min("first_seq").alias("first"), F.max("last_seq").alias("last")]
+    sums = [F.sum(name).alias(name) for name in ("lines", "fingerprint")]
+    few = F.count("line").alias("few")
+    good = F.col("problem").isNull().alias("good")
+    return look.groupBy("cluster", "sender", good, "of_file").agg(*ends, *sums, few).collect()
+
+
+def _goes_on(pieces: Iterable[Row], manifest: Manifest) -> bool:
+    """Whether each sender's numbers are a range that it has not told before; if so, the manifest knows them now."""
+    of_sender: dict[str, list[Row]] = {}
+    for piece in pieces:
+        if piece["good"]:
+            of_sender.setdefault(names(piece["cluster"], piece["sender"]), []).append(piece)
+    ranges: dict[str, Ranges] = {}
+    for key, its in of_sender.items():
+        first, last = min(piece["first"] for piece in its), max(piece["last"] for piece in its)
+        met = any(low <= last and high >= first for low, high in manifest.seen.get(key, []))
+        if met or sum(piece["lines"] for piece in its) != last - first + 1:
+            return False
+        if sum(piece["fingerprint"] for piece in its) != fingerprint.of_range(first, last):
+            return False
+        ranges[key] = [[first, last]]
+    for key, told_now in ranges.items():
+        manifest.seen[key] = united(manifest.seen.get(key, []), told_now)
+    return True
+
+
+def _fresh(good: DataFrame, manifest: Manifest) -> tuple[DataFrame, int]:
+    """The lines that were not counted before, each once, and how many others there were. Adds their numbers to the manifest."""
+    block = F.shiftright("seq", 6).alias("block")
+    bits = F.bit_or(F.call_function("shiftleft", F.lit(1).cast("long"), (F.col("seq") % 64).cast("int"))).alias("bits")
+    found = good.groupBy("cluster", "sender", block).agg(F.count("*").alias("lines"), bits).collect()
+    blocks: dict[str, dict[int, int]] = {}
+    total: dict[str, int] = {}
+    for row in found:
+        key = names(row["cluster"], row["sender"])
+        of_sender = blocks.setdefault(key, {})
+        of_sender[row["block"]] = of_sender.get(row["block"], 0) | row["bits"]
+        total[key] = total.get(key, 0) + row["lines"]
+    repeated = 0
+    known: list[tuple[str, str, int, int]] = []
+    for key, its_blocks in blocks.items():
+        ranges, before = ranges_of(its_blocks.items()), manifest.seen.get(key, [])
+        overlapping = [[first, last] for first, last in before if first <= ranges[-1][1] and last >= ranges[0][0]]
+        new = size(united(overlapping, ranges)) - size(overlapping)
+        repeated += total[key] - new
+        if total[key] != new:
+            cluster, sender = names_of(key)
+            known += [(cluster, sender, first, last) for first, last in overlapping]
+        manifest.seen[key] = united(before, ranges)
+    if not repeated:
+        return good, 0
+    fresh = good.dropDuplicates(told.LINE)
+    if known:
+        seen = good.sparkSession.createDataFrame(known, "of_cluster string, of_sender string, low long, high long")
+        same = (F.col("cluster") == F.col("of_cluster")) & (F.col("sender") == F.col("of_sender"))
+        fresh = fresh.join(F.broadcast(seen), same & F.col("seq").between(F.col("low"), F.col("high")), "left_anti")
+    return fresh, repeated
+
+
+def _write(store: Store, manifest: Manifest, number: int, added: _Added, presence: list[Row], now_ms: int) -> None:
+    """The batch's tables, each split by hour; only those that have rows."""
+    kinds = {row["kind"] for row in presence if not row["problem"] and row["inside"]}
+    tables = {"told": added.rows}
+    if "event" in kinds:
+        tables["events"] = told.events(added.few)
+    if "roster" in kinds:
+        tables["rosters"] = told.rosters(added.few)
+    if any(row["problem"] for row in presence):
+        tables["quarantine"] = added.quarantine
+    manifest.parts[number] = {}
+    when = {"told": "start_ms", "events": "ts_ms", "rosters": "first_ms"}
+    for table, frame in tables.items():
+        this_hour = F.lit(now_ms // HOUR_MS * HOUR_MS)
+        moment = F.coalesce(F.col(when[table]), this_hour) if table in when else this_hour
+        manifest.schemas[table] = frame.schema.json()
+        placed = frame.withColumn("hour", F.floor(moment / HOUR_MS))
+        folder = store.part(number, table)
+        placed.coalesce(1).write.mode("overwrite").partitionBy("hour").parquet(located(folder))
+        manifest.parts[number][table] = sorted(int(path.name.removeprefix("hour=")) for path in folder.glob("hour=*"))
+
+
+def _remember(manifest: Manifest, rows: DataFrame, presence: list[Row], count: int, repeated: int) -> None:
+    """What the next batches and the reader need to know besides the rows."""
+    counters = manifest.counters
+    counters["lines"] += count
+    counters["repeated"] += repeated
+    newest = dict(manifest.newest)
+    for row in presence:
+        if row["problem"]:
+            counters["bad"] += row["lines"]
+        elif row["inside"]:
+            key = names(row["cluster"], row["sender"])
+            if row["last_ms"] < newest.get(key, 0) - LATE_MS:
+                counters["late"] += row["lines"]
+            manifest.newest[key] = max(manifest.newest.get(key, 0), row["last_ms"])
+            if row["mine"]:
+                _reign(manifest, row)
+    for row in told.lag(rows).where("queue IS NULL").groupBy("backup").agg(F.max("last_heard_ms").alias("at")).collect():
+        if row["at"] is not None:
+            manifest.heard[row["backup"]] = max(manifest.heard.get(row["backup"], 0), row["at"])
+
+
+def _reign(manifest: Manifest, row: Row) -> None:
+    key = names(row["cluster"], str(row["epoch"]), row["primary"])
+    begin, last = manifest.reigns.get(key, (row["first_ms"], row["last_ms"]))
+    manifest.reigns[key] = [min(begin, row["first_ms"]), max(last, row["last_ms"])]

@@ -1,0 +1,95 @@
+"""Places: paths of this machine, and URLs that only Spark can read.
+
+A path without a scheme is this machine's for us. For Spark it is the cluster's file system, if it has one (HDFS under YARN), so
+it is never given one: `located` makes it a URL.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from spark_analytics.errors import Refused
+
+
+def is_remote(path: str) -> bool:
+    """Whether Spark alone can look there (s3a://, hdfs://, and file:// too, which is a way to say so)."""
+    return "://" in path
+
+
+def here(path: str | Path) -> Path:
+    """The path of a place on this machine, which may stand behind file://."""
+    return Path(str(path).removeprefix("file://"))
+
+
+def located(path: str | Path) -> str:
+    """The place as Spark is told it: a URL as it is, a path as this machine's."""
+    text = str(path)
+    return text if is_remote(text) else f"file://{os.path.abspath(text)}"
+
+
+def size(spark: SparkSession, url: str) -> int | None:
+    """How many bytes lie at a URL and below; None when that cannot be told, as of a pattern."""
+    try:
+        target, files, _ = _hadoop(spark, url)
+        return int(files.getContentSummary(target).getLength())
+    except (Py4JError, PySparkException):
+        return None
+
+
+def writable(spark: SparkSession, url: str) -> None:
+    """Whether Spark knows how to write there: better known before the work than after. Refused."""
+    try:
+        target, files, _ = _hadoop(spark, url)
+        is_folder = files.exists(target) and files.getFileStatus(target).isDirectory()
+    except (Py4JError, PySparkException) as error:
+        raise Refused(f"cannot write {url}: {first_line(error)}") from None
+    if is_folder:
+        raise Refused(f"cannot write {url}: it is a folder; name a file in it")
+
+
+def put(spark: SparkSession, url: str, content: bytes) -> None:
+    """Write a file at a URL, aside first, and rename it, so that nobody ever sees half of it. Refused."""
+    try:
+        target, files, hadoop = _hadoop(spark, url)
+        aside = hadoop.Path(target.getParent(), f".{target.getName()}.part")
+        files.setWriteChecksum(False)  # a file of this machine gets no hidden companion
+        stream = files.create(aside, True)
+        try:
+            stream.write(bytearray(content))
+        finally:
+            stream.close()
+        over = spark.sparkContext._gateway.new_array(getattr(hadoop, "Options$Rename"), 1)  # type: ignore[union-attr]
+        over[0] = getattr(hadoop, "Options$Rename").OVERWRITE
+        hadoop.FileContext.getFileContext(target.toUri(), files.getConf()).rename(aside, target, over)
+    except (Py4JError, PySparkException) as error:
+        raise Refused(f"cannot write {url}: {first_line(error)}") from None
+
+
+def _hadoop(spark: SparkSession, url: str) -> tuple[Any, Any, Any]:
+    """The path, its file system, and Hadoop's package, all Java's."""
+    context: Any = spark.sparkContext
+    hadoop = context._jvm.org.apache.hadoop.fs
+    target = hadoop.Path(url)
+    return target, hadoop.FileSystem.newInstance(target.toUri(), context._jsc.hadoopConfiguration()), hadoop
+
+
+def why_not(spark: SparkSession, url: str, error: Exception) -> str:
+    """Why Spark cannot read a URL, with what to do where that is known."""
+    if "S3AFileSystem not found" not in str(error):
+        return f"Spark cannot read {url}: {first_line(error)}"
+    context: Any = spark.sparkContext
+    package = f"org.apache.hadoop:hadoop-aws:{context._jvm.org.apache.hadoop.util.VersionInfo.getVersion()}"
+    return f"this Spark has no reader for {url}: start it with the package {package} (spark-submit --packages {package} ...)"
+
+
+def first_line(error: Exception) -> str:
+    """The first line of what an exception says; of Java's, the first that names a cause."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    causes = [line for line in lines if line.startswith(": ")]
+    return (causes or lines or [type(error).__name__])[0].removeprefix(": ")[:300]

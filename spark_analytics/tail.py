@@ -1,0 +1,279 @@
+"""A streaming source that follows telemetry folders by byte offset, files that are still being written included.
+
+The life of a line: a broker appends it to `.NAME.part`, which becomes `NAME.jsonl` later; both are one file here, known by its
+final name, and only whole lines of it are ever taken. An offset is how many bytes of each file have been taken, so a restart goes
+on where the last committed batch ended, and a batch that is run again reads the same bytes. A sender may have twenty thousand
+files: of those that have been read to their end and are no longer written, an offset keeps the numbers in their names alone, by
+their differences. Files that have gone are forgotten. A batch takes at most so many bytes, the files that began first before the
+others, since all senders' lines of a time belong together.
+
+Lines come as text in Arrow batches: Spark parses them like those that a summary reads.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import time
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import compute
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from spark_analytics.schemas import LINES
+
+NAME: Final = "understudy_telemetry"
+BYTES_PER_BATCH: Final = 192 << 20
+MAX_LINE: Final = 1 << 20
+_CHUNK: Final = 4 << 20
+_BLOCK: Final = 1 << 16
+_STAMP: Final = re.compile(r"(.*)\.(\d{15})\.jsonl")
+_QUIET_S: Final = 60.0
+"""A file that nobody has written to for so long, under its final name, is taken to be complete."""
+_PACKED: Final = ".gz"
+_ARROW: Final = pa.schema([("value", pa.string()), ("file", pa.string())])
+Offset = dict[str, Any]
+"""`files`: file → bytes taken; `done`: the beginning of files' names → the numbers of those that are complete, packed."""
+
+
+class Telemetry(DataSource):
+    """`spark.readStream.format(NAME).option("path", DIR)`: rows of `schemas.LINES`. Option `bytes`: the most a batch takes."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return NAME
+
+    def schema(self) -> StructType:
+        """`schemas.LINES`."""
+        return LINES
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """The reader for one query."""
+        return _Reader(Path(self.options["path"]), int(self.options.get("bytes", BYTES_PER_BATCH)))
+
+
+class _Slice(InputPartition):
+    """Byte ranges of files, for one task."""
+
+    def __init__(self, ranges: list[tuple[str, int, int]]) -> None:
+        super().__init__(ranges)
+        self.ranges = ranges
+
+
+class _Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, folder: Path, nbytes: int) -> None:
+        self._folder, self._bytes = folder, nbytes
+        self._target: dict[str, int] | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        return {}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadMaxBytes(self._bytes)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._target = {name: _whole_bytes(self._folder / name) for name in listed(self._folder)}
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        budget = None if isinstance(limit, ReadAllAvailable) else getattr(limit, "max_bytes", self._bytes)
+        return next_offset(self._folder, start, budget, self._target)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        ranges = ranges_of(start, end)
+        slices: list[list[tuple[str, int, int]]] = [[], []]
+        for part in sorted(ranges, key=lambda item: item[1] - item[2]):
+            min(slices, key=lambda taken: sum(last - first for _, first, last in taken)).append(part)
+        return [_Slice(taken) for taken in slices if taken]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        assert isinstance(partition, _Slice)
+        for name, first, last in partition.ranges:
+            file = (self._folder / name).absolute().as_uri()
+            for lines in lines_of(self._folder / name, first, last):
+                yield pa.RecordBatch.from_arrays([lines, pa.repeat(file, len(lines))], schema=_ARROW)
+
+
+def ranges_of(start: Mapping[str, Any], end: Mapping[str, Any]) -> list[tuple[str, int, int]]:
+    """File, first byte, end: what lies between two offsets."""
+    before = start.get("files", {})
+    return [(name, before.get(name, 0), last) for name, last in end.get("files", {}).items() if last > before.get(name, 0)]
+
+
+def listed(folder: Path) -> list[str]:
+    """The files below a folder by their final names, those that began first in front."""
+    names = set()
+    for where, _, files in os.walk(folder):
+        inside = os.path.relpath(where, folder)
+        for name in files:
+            if name.startswith(".") and name.endswith(".part"):
+                name = name[1:].removesuffix(".part") + ".jsonl"  # noqa: PLW2901
+            if name.endswith((".jsonl", ".jsonl.gz")) and not name.startswith((".", "_")):
+                names.add(os.path.normpath(os.path.join(inside, name)))
+    return sorted(names, key=lambda name: (found[2] if (found := _STAMP.match(name)) else "", name))
+
+
+def next_offset(
+    folder: Path, start: Mapping[str, Any], budget: int | None, target: Mapping[str, int] | None, *, now_s: float | None = None
+) -> Offset:
+    """Where the next batch ends: at most `budget` bytes (and always a line) further than `start`, never beyond `target`.
+
+    `start` itself when there is nothing to take.
+    """
+    before: dict[str, int] = start.get("files", {})
+    done = {prefix: _unpacked(text) for prefix, text in start.get("done", {}).items()}
+    known = {prefix: set(stamps) for prefix, stamps in done.items()}
+    files: dict[str, int] = {}
+    here: dict[str, list[int]] = {}
+    left = budget
+    for name in listed(folder):
+        stamp = _STAMP.fullmatch(name)
+        if stamp and int(stamp[2]) in known.get(stamp[1], ()):
+            here.setdefault(stamp[1], []).append(int(stamp[2]))
+            continue
+        taken = before.get(name, 0)
+        there = _whole_bytes(folder / name) if left is None or left > 0 else taken
+        if target is not None:
+            there = min(there, target.get(name, 0))
+        if left is not None and there - taken > left:
+            there = _line_end(folder / name, taken + left, there)
+        there = max(there, taken)
+        if left is not None:
+            left = max(0, left - (there - taken))
+        if there:
+            files[name] = there
+    if not ranges_of(start, {"files": files}):
+        return dict(start)
+    for name in [name for name, there in files.items() if before.get(name) == there]:
+        stamp = _STAMP.fullmatch(name)
+        if stamp and _is_complete(folder / name, files[name], time.time() if now_s is None else now_s):
+            here.setdefault(stamp[1], []).append(int(stamp[2]))
+            del files[name]
+    return {"files": files, "done": {prefix: _packed(stamps) for prefix, stamps in here.items()}}
+
+
+def _packed(numbers: Iterable[int]) -> str:
+    """Numbers as their differences in hexadecimal."""
+    before, parts = 0, []
+    for number in sorted(numbers):
+        parts.append(f"{number - before:x}")
+        before = number
+    return ",".join(parts)
+
+
+def _unpacked(text: str) -> list[int]:
+    numbers: list[int] = []
+    for part in text.split(",") if text else ():
+        numbers.append(int(part, 16) + (numbers[-1] if numbers else 0))
+    return numbers
+
+
+def _is_complete(path: Path, nbytes: int, now_s: float) -> bool:
+    try:
+        found = path.stat()
+    except OSError:
+        return False
+    return found.st_size == nbytes and found.st_mtime < now_s - _QUIET_S
+
+
+def _opened(path: Path) -> Any:
+    """The file under its final name or, before that, under its hidden one."""
+    try:
+        return path.open("rb")
+    except FileNotFoundError:
+        return path.with_name(f".{path.name.removesuffix('.jsonl')}.part").open("rb")
+
+
+def _whole_bytes(path: Path) -> int:
+    """How many bytes of the file are whole lines. A file under its final name is whole, and a packed one is taken at once."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        pass
+    try:
+        with _opened(path) as file:
+            size = int(file.seek(0, 2))
+            at = size
+            while at > 0:
+                begin = max(0, at - _BLOCK)
+                file.seek(begin)
+                found = file.read(at - begin).rfind(b"\n")
+                if found >= 0:
+                    return begin + int(found) + 1
+                at = begin
+    except OSError:
+        return 0
+    return 0
+
+
+def _line_end(path: Path, at: int, last: int) -> int:
+    """The end of the line that `at` lies in; a packed file has but one. 0 when it has gone."""
+    if path.name.endswith(_PACKED):
+        return last
+    try:
+        with _opened(path) as file:
+            file.seek(at)
+            while at < last and (block := file.read(_BLOCK)):
+                found = int(block.find(b"\n"))
+                if found >= 0:
+                    return min(at + found + 1, last)
+                at += len(block)
+    except OSError:
+        return 0
+    return last
+
+
+def lines_of(path: Path, first: int, last: int) -> Iterator[pa.StringArray]:
+    """The lines in a range of bytes that begins and ends with whole lines, some thousands at a time; none when it has gone."""
+    try:
+        with _opened(path) as raw:
+            if path.name.endswith(_PACKED):
+                with gzip.open(raw) as unpacked:
+                    yield from _split(unpacked, None)
+            else:
+                raw.seek(first)
+                yield from _split(raw, last - first)
+    except (FileNotFoundError, EOFError, zlib.error, gzip.BadGzipFile):
+        return
+
+
+def _split(file: Any, left: int | None) -> Iterator[pa.StringArray]:
+    rest = b""
+    while block := file.read(_CHUNK if left is None else min(_CHUNK, left)):
+        left = None if left is None else left - len(block)
+        end = block.rfind(b"\n")
+        if end >= 0:
+            yield texts(rest + block[: end + 1])
+            rest = block[end + 1 :]
+        else:
+            rest += block
+        if len(rest) > MAX_LINE:
+            rest = rest[:MAX_LINE]
+    if rest:
+        yield texts(rest + b"\n")
+
+
+def texts(lines: bytes) -> pa.StringArray:
+    """Lines, each ended by a newline, as text, without the empty ones; what is longer than MAX_LINE is cut.
+
+    An array over the bytes as they are: no object is made for a line unless one of them is odd.
+    """
+    letters = np.frombuffer(lines, np.uint8)
+    ends = np.flatnonzero(letters == ord("\n"))
+    begins = np.concatenate(([0], ends[:-1] + 1))
+    blank = (letters[begins] <= ord(" ")).any()
+    if blank or not lines.isascii() or (ends - begins).max() > MAX_LINE:
+        found = lines.decode("utf-8", "replace").split("\n")
+        return pa.array([line[:MAX_LINE] for line in found if line.strip()], pa.string())
+    # An offset is where a text begins and where the one before it ends, so each keeps its newline until it is cut off.
+    offsets = np.concatenate(([0], ends + 1)).astype(np.int32)
+    whole = pa.StringArray.from_buffers(len(ends), pa.py_buffer(offsets), pa.py_buffer(lines))
+    return compute.utf8_slice_codeunits(whole, 0, -1)

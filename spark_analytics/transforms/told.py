@@ -1,0 +1,183 @@
+"""Lines to what was told: the one pass over the data, batch or stream. Everything that a report says is summed from its rows.
+
+Life of a line: `parse.parse` types it; `tagged` says what it counts for; `told` adds it into one row of its key. For a sample by
+the reigning primary the key is the backup, the queue and a short grain of time, and the row is the additive state of lag
+(`partials` has its columns). A backup's own view is kept for the whole log alone, to compare clocks by. Lines with a problem and
+lines outside the span leave only their counts. Rows of the same key may be added up in any order, by `partials.combined`.
+
+A line that came twice must count once, and remembering every number of every line would cost more than all the rest. So `told`
+adds up what it is given, `repeats` finds the senders' minutes in which there are more samples than slots with a sample in them,
+and only those are looked at line by line (`once`). Events and rosters are few, and are made single before they are added up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from spark_analytics.schemas import EVENT
+from spark_analytics.transforms import partials
+
+MINUTE_MS = 60_000
+KEY = ("cluster", "epoch", "sender", "kind", "primary", "mine", "problem", "inside", "backup", "queue", "start_ms")
+FEW = ("event", "roster")
+"""The kinds of lines that are kept as they are. They are few."""
+LINE = ["cluster", "sender", "seq"]
+"""A line's identity, which no restart repeats."""
+ROSTER = ("cluster", "epoch", "primary", "backups", "queues")
+
+
+@dataclass(frozen=True, slots=True)
+class Grains:
+    """The shortest times that are told apart, at most a minute: for the whole log, and for queues, of which there are many."""
+
+    whole_ms: int
+    queue_ms: int
+
+    def __post_init__(self) -> None:
+        assert all(0 < grain <= partials.MAX_GRAIN_MS for grain in (self.whole_ms, self.queue_ms)), "a grain must fit a bitmap"
+        assert not self.queue_ms % self.whole_ms, "a queue's grain is a multiple of the whole log's"
+
+
+def tagged(parsed: DataFrame, *, since_ms: int | None = None, until_ms: int | None = None) -> DataFrame:
+    """Add `inside` (the span) and `mine` (a sample by the primary that it names, of one of its backups)."""
+    inside = F.lit(True)
+    if since_ms is not None:
+        inside = inside & (F.col("ts_ms") >= since_ms)
+    if until_ms is not None:
+        inside = inside & (F.col("ts_ms") < until_ms)
+    mine = F.col("problem").isNull() & (F.col("sender") == F.col("primary"))
+    return parsed.withColumn("inside", F.coalesce(inside, F.lit(True))).withColumn("mine", F.coalesce(mine, F.lit(False)))
+
+
+def usable(lines: DataFrame) -> DataFrame:
+    """Of `tagged` lines, those without a problem and in the span."""
+    return lines.where(F.col("problem").isNull() & F.col("inside"))
+
+
+def told(
+    lines: DataFrame, grains: Grains, *, objective_ms: float, more: Sequence[str] = (), besides: Sequence[Column] = ()
+) -> DataFrame:
+    """`tagged` lines to one row per KEY, with the columns of `partials.added_up` (null where the key is no backup's).
+
+    `more` names further columns of the lines to tell rows apart by, `besides` further aggregates of these columns, `sender` and
+    `seq`.
+    """
+    col = F.col
+    good = col("problem").isNull() & col("inside")
+    is_sample = good & (col("kind") == "sample")
+    state = is_sample & col("mine")
+    own = is_sample & ~col("mine")
+    grain = F.when(col("queue").isNull() | ~state, F.lit(grains.whole_ms)).otherwise(F.lit(grains.queue_ms))
+    start = F.when(is_sample, F.floor(col("ts_ms") / grain) * grain).when(good, F.floor(col("ts_ms") / MINUTE_MS) * MINUTE_MS)
+
+    def only(condition: Column, name: str) -> Column:
+        return F.when(condition, col(name)).alias(name)
+
+    keyed = lines.select(
+        *more,
+        only(col("problem").isNull(), "cluster"),
+        only(good, "epoch"),
+        only(col("problem").isNull(), "sender"),
+        only(col("problem").isNull(), "kind"),
+        only(good, "primary"),
+        (good & col("mine")).alias("mine"),
+        "problem",
+        "inside",
+        only(is_sample, "backup"),
+        only(state, "queue"),
+        start.alias("start_ms"),
+        only(col("problem").isNull(), "ts_ms"),
+        only(col("problem").isNull(), "seq"),
+        only(good, "interval_ms"),
+        (state | (own & col("queue").isNull())).alias("counts"),
+        *("lag_records", "lag_bytes", "lag_ms", "stall_ms", "commit_index", "acked_index"),
+        *("state", "connected", "in_sync", "headroom_bytes"),
+        F.when(col("problem").isNotNull(), F.xxhash64("file")).alias("bad_file"),
+    )
+    return partials.added_up(partials.observed(keyed, objective_ms=objective_ms), (*KEY, *more), besides)
+
+
+def looked_over(
+    lines: DataFrame, grains: Grains, *, objective_ms: float, more: Sequence[str] = (), besides: Sequence[Column] = ()
+) -> DataFrame:
+    """The pass over everything: `tagged` lines by `schemas.LOOK` to `told` rows, and each event and roster in a row of its own.
+
+    Those have their file and text in the column `line`, which is null in all other rows; `whole_lines` gives them back.
+    """
+    is_few = F.col("problem").isNull() & F.col("inside") & F.col("kind").isin(*FEW)
+    line = F.when(is_few, F.concat("file", F.lit("\n"), "value")).alias("line")
+    return told(lines.withColumn("line", line), grains, objective_ms=objective_ms, more=("line", *more), besides=besides)
+
+
+def whole_lines(rows: DataFrame) -> DataFrame:
+    """The lines that have a row of their own in `looked_over`, as `schemas.LINES`, as often as they were there."""
+    parts = F.split("line", "\n", 2)
+    again = F.explode(F.sequence(F.lit(1).cast("long"), "lines"))
+    some = rows.where("line IS NOT NULL").select("line", again.alias("time"))
+    return some.select(F.element_at(parts, 2).alias("value"), F.element_at(parts, 1).alias("file"))
+
+
+def repeats(rows: DataFrame) -> DataFrame:
+    """The senders' minutes (`cluster`, `sender`, `minute`) in which a sample may have come twice, from `told` rows.
+
+    Two samples of a key never share a slot unless the interval is below a second; those are always looked at.
+    """
+    col = F.col
+    more = (col("n") > F.bit_count("told")) | (col("interval_ms") < partials.SLOT_MS)
+    return rows.where((col("kind") == "sample") & more).select("cluster", "sender", _minute("start_ms")).distinct()
+
+
+def without(rows: DataFrame, again: DataFrame) -> DataFrame:
+    """`told` rows but the samples of those senders' minutes, which are to be added up anew."""
+    return rows.withColumn("minute", _minute("start_ms")).join(again, ["cluster", "sender", "minute"], "left_anti").drop("minute")
+
+
+def once(lines: DataFrame, again: DataFrame) -> DataFrame:
+    """`tagged` samples of those senders' minutes, each once."""
+    samples = usable(lines).where(F.col("kind") == "sample").withColumn("minute", _minute("ts_ms"))
+    return samples.join(again, ["cluster", "sender", "minute"], "left_semi").drop("minute").dropDuplicates(LINE)
+
+
+def _minute(name: str) -> Column:
+    return F.floor(F.col(name) / MINUTE_MS).alias("minute")
+
+
+def lag(rows: DataFrame) -> DataFrame:
+    """Of `told` rows, those that a reigning primary said of a backup: the state of lag."""
+    return rows.where((F.col("kind") == "sample") & F.col("mine") & F.col("inside") & F.col("problem").isNull())
+
+
+def presence(rows: DataFrame) -> DataFrame:
+    """Who wrote how many lines in each minute: `told` rows without the lag, few whatever the number of queues."""
+    col = F.col
+    key = [name for name in KEY if name not in ("backup", "queue", "start_ms")]
+    minute = (F.floor(col("start_ms") / MINUTE_MS) * MINUTE_MS).alias("start_ms")
+    return rows.groupBy(*key, minute).agg(
+        F.sum("lines").alias("lines"),
+        *(F.min(name).alias(name) for name in ("first_ms", "first_seq")),
+        *(F.max(name).alias(name) for name in ("last_ms", "last_seq", "interval_ms", "bad_file")),
+    )
+
+
+def views(rows: DataFrame) -> DataFrame:
+    """Where the log was in each grain as each sender saw it last: `sender`, `epoch`, `primary`, `ts_ms`, `commit_index`."""
+    col = F.col
+    whole = rows.where((col("kind") == "sample") & col("queue").isNull() & col("last").isNotNull())
+    newest = F.max(F.struct(col("last.ts_ms").alias("ts_ms"), col("last.commit_index").alias("commit_index"))).alias("newest")
+    key = ("cluster", "epoch", "primary", "sender", "start_ms")
+    return whole.groupBy(*key).agg(newest).select(*key, "newest.*")
+
+
+def rosters(lines: DataFrame) -> DataFrame:
+    """`tagged` roster lines to one row per content: `first_ms` and `last_ms`, between which it was said."""
+    said = usable(lines).where((F.col("kind") == "roster") & F.col("mine"))
+    return said.groupBy(*ROSTER).agg(F.min("ts_ms").alias("first_ms"), F.max("ts_ms").alias("last_ms"))
+
+
+def events(lines: DataFrame) -> DataFrame:
+    """`tagged` event lines, with their fields only."""
+    return usable(lines).where(F.col("kind") == "event").select(*(F.col(f"`{name}`") for name in EVENT), "ts_ms")

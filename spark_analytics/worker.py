@@ -1,0 +1,90 @@
+"""Summaries on demand, by one Spark session that is kept: what stands behind a dashboard that is refreshed.
+
+Life of the process `python -m spark_analytics.worker`: it takes requests on its standard input, a JSON object a line with the
+words of the command line, and answers each with one line on its standard output: `report`, or `refused` (a sentence for people:
+the same request may do later), or `failed` (Spark broke), after which it ends, for whoever asks can start another. Lines with
+`progress` come in between. It ends when its input does.
+
+It is a process of its own so that a Spark that fails, hangs or takes all memory takes nobody's page away.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import IO, Any
+
+from pyspark.sql import SparkSession
+
+from spark_analytics import places, session
+from spark_analytics.asked import Asked, is_heavy, request_of
+from spark_analytics.errors import Refused
+from spark_analytics.jobs.summarise import Report, summarise
+
+
+class Worker:
+    """One session, started when it is first needed."""
+
+    def __init__(self) -> None:
+        self._spark: SparkSession | None = None
+
+    def report(self, asked: Asked, progress: Callable[[str], None] = lambda _: None) -> Report:
+        """The report of now. Refused when it cannot be had."""
+        request = request_of(asked, int(time.time() * 1000))
+        if self._spark is None:
+            progress("starting Spark")
+            self._spark = session.start(asked["master"], app="qpid-lag dashboard", heavy=is_heavy(request))
+        return summarise(self._spark, request, progress)
+
+    def put(self, url: str, content: bytes) -> None:
+        """Write a file at a URL, after a report. Refused when it cannot be."""
+        assert self._spark is not None, "a report was made before"
+        places.put(self._spark, url, content)
+
+    def stop(self) -> None:
+        """End the session."""
+        if self._spark is not None:
+            self._spark.stop()
+            self._spark = None
+
+
+def serve(requests: IO[bytes], answers: IO[bytes]) -> int:
+    """Answer requests until there are no more. Returns the exit status."""
+
+    def say(**words: Any) -> None:
+        answers.write(json.dumps(words, separators=(",", ":"), allow_nan=False).encode() + b"\n")
+        answers.flush()
+
+    worker = Worker()
+    try:
+        for line in requests:
+            try:
+                say(report=worker.report(json.loads(line), lambda text: say(progress=text)))
+            except Refused as refused:
+                say(refused=str(refused))
+            except Exception as error:
+                say(failed=f"Spark failed: {(str(error).strip() or type(error).__name__).splitlines()[0][:300]}")
+                return 1
+    except BrokenPipeError:
+        return 1
+    finally:
+        worker.stop()
+    return 0
+
+
+def main() -> int:
+    """The process. Whatever Spark prints on the standard output goes nowhere: only answers stand there."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who pressed Ctrl-C has a parent that ends us
+    answers = os.fdopen(os.dup(1), "wb")
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
+    return serve(sys.stdin.buffer, answers)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

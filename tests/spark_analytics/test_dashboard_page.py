@@ -1,0 +1,218 @@
+"""The page as people meet it, in a real browser: by mouse, by keys, narrow and wide, with nothing, much, and nonsense in it."""
+
+from __future__ import annotations
+
+import copy
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_analytics.dashboard import page
+from spark_analytics.dashboard.browser import Browser, picture_of
+from spark_analytics.errors import Refused
+from tests.spark_analytics import reports
+from tests.spark_analytics.browsing import asked_for, click, complaints, count, focus, press, show, text
+
+WEEK_MS = 7 * 86_400_000
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with Browser() as running:
+        yield running
+
+
+def test_every_part_of_the_report_is_drawn_and_nothing_is_asked_of_anybody(browser: Browser, tmp_path: Path) -> None:
+    tab = show(browser, tmp_path, reports.made())
+    parts = tab.evaluate("[...document.querySelectorAll('main > section')].map(s => s.id || s.className)")
+    assert len(parts) == 15, parts
+    assert count(tab, ".failed") == 0
+    assert text(tab, ".verdict h2") == "Every backup keeps up"
+    for wanted in ("epoch 3", "2 of 2", "58 s", "within", "Budget left", "old when this was made"):
+        assert wanted.lower() in text(tab, ".hero").lower(), wanted
+    assert count(tab, "#card-lag .line") == 3
+    assert count(tab, "#card-lag .hatch") == 3
+    assert count(tab, "#card-lag .mark") >= 2
+    assert text(tab, "#card-lag svg").count("switchover") == 1
+    assert asked_for(browser) == {(tmp_path / "page.html").as_uri()}
+    assert complaints(browser) == []
+
+
+def test_a_real_report_is_drawn_as_well_as_a_made_up_one(browser: Browser, tmp_path: Path, report: dict[str, Any]) -> None:
+    tab = show(browser, tmp_path, report)
+    assert count(tab, ".failed") == 0
+    assert text(tab, "#card-failovers").count("without a primary") == 3
+    assert complaints(browser) == []
+
+
+def test_a_backup_a_queue_and_a_time_open_by_click_and_the_way_back_closes_them(browser: Browser, tmp_path: Path) -> None:
+    tab = show(browser, tmp_path, reports.made())
+    click(tab, "#card-backups tbody button")
+    assert text(tab, "#h-detail") == "127.0.0.1:5672"
+    assert "Time in each state" in text(tab, "#detail")
+    assert tab.evaluate("document.activeElement.id") == "h-detail"
+    assert tab.evaluate("location.hash") == "#backup=127.0.0.1%3A5672", "it can be sent to somebody"
+    click(tab, "[data-chart=heat]", across=0.5, down=0.06)
+    assert text(tab, "#h-detail") == "orders.0"
+    assert count(tab, "#detail .line") == 3, "a line a backup"
+    click(tab, "[data-chart=lag]", across=0.6)
+    assert "STOPPED" in text(tab, "#detail")
+    assert "Queues, worst first".lower() in text(tab, "#detail").lower()
+    tab.evaluate("history.back()")
+    tab.wait("document.querySelector('#h-detail').innerText === 'orders.0'")
+    press(tab, "Escape")
+    assert count(tab, "#detail") == 0
+    assert complaints(browser) == []
+
+
+def test_all_of_it_can_be_reached_with_keys_alone(browser: Browser, tmp_path: Path) -> None:
+    tab = show(browser, tmp_path, reports.made())
+    press(tab, "Tab")
+    assert text(tab, ":focus") == "Skip to the figures"
+    focus(tab, "[data-chart=lag]")
+    press(tab, "Home", "ArrowRight", "ArrowRight")
+    assert tab.evaluate("document.activeElement.getAttribute('aria-valuenow')") == "2"
+    assert "127.0.0.1:5673: OK" in tab.evaluate("document.activeElement.getAttribute('aria-valuetext')")
+    press(tab, "Enter")
+    assert text(tab, "#detail .kicker") == "Time"
+    press(tab, "Escape")
+    assert tab.evaluate("document.activeElement.dataset.chart") == "lag", "the focus is where it was"
+    focus(tab, "[data-chart=heat]")
+    press(tab, "ArrowDown", "ArrowRight")
+    assert "billing.0" in text(tab, "#heat-said"), "a screen reader is told the cell"
+    press(tab, "Enter")
+    assert text(tab, "#h-detail") == "billing.0"
+
+
+def test_every_picture_has_a_name_and_a_table_and_every_table_heads_and_a_caption(browser: Browser, tmp_path: Path) -> None:
+    tab = show(browser, tmp_path, reports.made())
+    tab.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+    tab.wait("document.querySelectorAll('.behind table').length >= 6")
+    assert tab.evaluate(
+        "[...document.querySelectorAll('[data-chart]')].every(c => c.getAttribute('aria-label') && c.tabIndex === 0)"
+    )
+    assert tab.evaluate("[...document.querySelectorAll('table')].every(t => t.caption && t.querySelector('th[scope=col]'))")
+    pictures = "[...document.querySelectorAll('.card')].filter(c => c.querySelector('[data-chart]'))"
+    assert tab.evaluate(f"{pictures}.filter(c => !c.querySelector('table')).map(c => c.id)") == []
+    assert tab.evaluate("[...document.querySelectorAll('button')].every(b => (b.innerText || b.ariaLabel || '').trim())")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_text_can_be_read_against_what_is_behind_it(browser: Browser, tmp_path: Path, theme: str) -> None:
+    tab = show(browser, tmp_path, reports.made(), dark=theme == "dark")
+    assert tab.evaluate("document.documentElement.dataset.theme") == theme, "as the system prefers"
+    poor = tab.evaluate(
+        """(() => {
+          const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+          const light = (hex) => {
+            const full = hex.length === 4 ? hex.replace(/[0-9a-f]/gi, "$&$&") : hex;
+            const [r, g, b] = [1, 3, 5].map((i) => parseInt(full.slice(i, i + 2), 16) / 255)
+              .map((v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
+            return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+          };
+          const contrast = (a, b) => {
+            const [x, y] = [light(style(a)), light(style(b))].sort((m, n) => n - m);
+            return (x + 0.05) / (y + 0.05);
+          };
+          const words = ["--ink", "--soft", "--accent", "--good", "--warn", "--bad"];
+          const text = words.flatMap((a) => ["--bg", "--card"].map((b) => [a, b, 4.5]));
+          const lines = ["--c0", "--c1", "--c2", "--c3", "--c4", "--c5"].map((a) => [a, "--card", 3]);
+          return [...text, ...lines].filter(([a, b, least]) => contrast(a, b) < least).map((row) => row.join(" "));
+        })()"""
+    )
+    assert poor == []
+
+
+def test_colours_can_be_switched_and_pictures_follow(browser: Browser, tmp_path: Path) -> None:
+    tab = show(browser, tmp_path, reports.made(), dark=False)
+    pixel = "document.querySelector('.map canvas').getContext('2d').getImageData(400, 5, 1, 1).data.join()"
+    before = tab.evaluate(pixel)
+    click(tab, ".themes button:last-child")
+    assert tab.evaluate("document.documentElement.dataset.theme") == "dark"
+    assert tab.evaluate(pixel) != before
+
+
+@pytest.mark.parametrize("width", [320, 390, 1024, 3840])
+def test_nothing_is_wider_than_the_window(browser: Browser, tmp_path: Path, width: int) -> None:
+    tab = show(browser, tmp_path, reports.made(), at="#backup=127.0.0.1:5674", width=width)
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    box = tab.evaluate("(({left, right}) => [left, right])(document.querySelector('#detail').getBoundingClientRect())")
+    assert 0 <= box[0] < box[1] <= width
+
+
+def test_a_cluster_of_one_and_a_report_without_new_parts_are_pages_too(browser: Browser, tmp_path: Path) -> None:
+    tab = show(browser, tmp_path, reports.empty())
+    assert text(tab, ".verdict h2") == "No backup at the end"
+    assert "The primary did not change" in text(tab, "main")
+    assert "No backup was expected" in text(tab, "#card-lag")
+    assert complaints(browser) == []
+    older = {name: value for name, value in reports.made().items() if name not in ("slo", "worst_hours", "detail", "lanes")}
+    tab = show(browser, tmp_path, older, at="#queue=orders.0")
+    assert count(tab, "#card-slo, #card-hours, .failed") == 0
+    assert count(tab, "#card-lag .seg") > 5
+    assert text(tab, "#h-detail") == "orders.0"
+    assert complaints(browser) == []
+
+
+def test_a_broken_part_says_so_and_leaves_the_others_standing(browser: Browser, tmp_path: Path) -> None:
+    broken = copy.deepcopy(reports.made())
+    broken["slo"] = {"target": "high", "backups": [None], "series": {"backups": {"a": None}}}
+    broken["heat"]["rows"][0] = {"queue": None, "worst_ms": "many", "silent": {}}
+    broken["failovers"].append({"kind": "coup", "at_ms": None})
+    broken["timeline"]["backups"]["127.0.0.1:5672"]["p99_ms"][3] = "slow"
+    tab = show(browser, tmp_path, broken)
+    assert "could not be drawn" in text(tab, ".failed")
+    assert text(tab, ".verdict h2") == "Every backup keeps up"
+    assert count(tab, "#card-lag .line") == 3
+    assert count(tab, "#card-events tbody tr") == 5
+
+
+def test_hostile_names_are_shown_as_they_are(browser: Browser, tmp_path: Path) -> None:
+    evil = "</script><img src=x onerror=alert(1)>%%DATA%%"
+    report = reports.made()
+    report["cluster"] = evil
+    report["queues"][0]["queue"] = evil
+    tab = show(browser, tmp_path, report)
+    assert text(tab, "h1") == evil
+    assert evil in text(tab, "#card-queues")
+    assert count(tab, "img") == 0
+    assert complaints(browser) == []
+
+
+def test_a_week_of_three_backups_and_a_thousand_queues_is_light_and_quick(browser: Browser, tmp_path: Path) -> None:
+    tab = show(browser, tmp_path, reports.made(span_ms=WEEK_MS, brokers=4, queues=1000))
+    assert "1,000 queues" in text(tab, "#card-heat")
+    assert (tmp_path / "page.html").stat().st_size < 1_500_000
+    assert count(tab, "*") < 8000, "what is drawn is bounded"
+    slowest = tab.evaluate(
+        """(() => {
+          let slowest = 0;
+          for (const what of ["#backup=127.0.0.1:5672", "#queue=orders.0", "#"]) {
+            location.hash = what;
+            const begin = performance.now();
+            dispatchEvent(new Event("popstate"));
+            document.body.getBoundingClientRect();
+            slowest = Math.max(slowest, performance.now() - begin);
+          }
+          return slowest;
+        })()"""
+    )
+    assert slowest < 2500, "milliseconds, on a machine that may be doing ten other things"
+
+
+def test_a_picture_is_of_the_whole_page_and_as_wide_as_asked() -> None:
+    picture = picture_of(page.render(reports.made()), width=800, dark=True)
+    assert picture.startswith(b"\x89PNG")
+    width, height = struct.unpack(">II", picture[16:24])
+    assert width == 800
+    assert height > 3000
+
+
+def test_a_browser_that_is_none_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="apt-get install chromium"):
+        Browser(str(tmp_path / "none"))
+    with Browser("/bin/true") as ended, pytest.raises(Refused, match="has ended before"):
+        ended.open("about:blank")

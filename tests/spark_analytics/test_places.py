@@ -1,0 +1,66 @@
+"""URLs, which only Spark can look into: file:// goes the way of s3a:// and hdfs://, and has the answers of the path."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_analytics import places
+from spark_analytics.errors import Refused
+from spark_analytics.jobs import spans, stream
+from spark_analytics.jobs.summarise import Report, Request, summarise
+from spark_analytics.store import Store
+from tests.spark_analytics.conftest import START_MS, Summarise
+
+NOW_MS = START_MS + 400_000
+
+
+def test_a_url_is_summarised_as_its_path_is(spark: SparkSession, report: Report, story: tuple[Path, dict[str, Any]]) -> None:
+    url = places.located(story[0])
+    assert summarise(spark, Request(url, NOW_MS)) == report | {"input": url}
+
+
+def test_a_url_is_streamed_as_its_path_is_into_a_folder_that_has_a_url_too(
+    spark: SparkSession, summary: Summarise, story: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    asked = stream.Streaming(places.located(story[0]), str(tmp_path / "kept"), spans.STANDARD_GRAINS, available_now=True)
+    stream.start(spark, asked).awaitTermination()
+    counters = Store(tmp_path / "kept").load().counters
+    kept = summarise(spark, Request(places.located(tmp_path / "kept"), NOW_MS))
+    from_lines = summary(story[0], grains=spans.STANDARD_GRAINS)
+    for part in from_lines.keys() - {"source", "input", "quality"}:
+        assert kept[part] == from_lines[part], part
+    assert (counters["lines"], counters["bad"]) == (from_lines["quality"]["lines"], from_lines["quality"]["bad"])
+
+
+def test_windows_are_as_asked_for_where_nobody_knows_the_span_beforehand(
+    spark: SparkSession, story: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_analytics.jobs.summarise._PEEK_BELOW_BYTES", 0)
+    assert summarise(spark, Request(places.located(story[0]), NOW_MS, window_ms=20_000))["window_ms"] == 20_000
+
+
+def test_a_file_at_a_url_appears_whole_over_an_older_one_and_alone(spark: SparkSession, tmp_path: Path) -> None:
+    url = places.located(tmp_path / "new folder" / "page.html")
+    for content in (b"first", b"second" * 100_000):
+        places.writable(spark, url)
+        places.put(spark, url, content)
+        assert (tmp_path / "new folder" / "page.html").read_bytes() == content
+    assert [path.name for path in (tmp_path / "new folder").iterdir()] == ["page.html"]
+
+
+def test_where_nothing_can_be_written_is_refused_in_one_line(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "letter").write_text("dear")
+    for url, sentence in {
+        "nope://x/page.html": 'No FileSystem for scheme "nope"',
+        places.located(tmp_path): "it is a folder; name a file in it",
+    }.items():
+        with pytest.raises(Refused, match=sentence) as refused:
+            places.writable(spark, url)
+        assert "\n" not in str(refused.value)
+    with pytest.raises(Refused, match=r"cannot write file://.*/letter/page.html: ") as refused:
+        places.put(spark, places.located(tmp_path / "letter" / "page.html"), b"x")
+    assert "\n" not in str(refused.value)

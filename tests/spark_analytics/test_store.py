@@ -1,0 +1,171 @@
+"""Which lines have been counted, and where a folder of growing files has been read to, against plain sets and plain reading."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from itertools import pairwise
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_analytics import store, tail
+
+NUMBERS = st.sets(st.integers(0, 400))
+
+
+def blocks(numbers: set[int]) -> list[tuple[int, int]]:
+    """As Spark gives them: signed words."""
+    words: dict[int, int] = {}
+    for number in numbers:
+        words[number // 64] = words.get(number // 64, 0) | 1 << number % 64
+    return [(block, word - (1 << 64) if word >> 63 else word) for block, word in words.items()]
+
+
+def members(ranges: store.Ranges) -> set[int]:
+    return {number for first, last in ranges for number in range(first, last + 1)}
+
+
+@given(NUMBERS, NUMBERS)
+def test_ranges_hold_exactly_the_numbers_that_were_given(one: set[int], other: set[int]) -> None:
+    first, second = store.ranges_of(blocks(one)), store.ranges_of(blocks(other))
+    assert members(first) == one
+    both = store.united(first, second)
+    assert members(both) == one | other
+    assert store.size(both) == len(one | other)
+    assert all(left[1] + 1 < right[0] for left, right in pairwise(both)), "as few ranges as can be"
+
+
+def test_a_sender_with_endless_holes_is_bounded_by_taking_the_oldest_for_seen() -> None:
+    many = [[10 * i, 10 * i + 1] for i in range(store.MAX_RANGES + 50)]
+    kept = store.united(many, [])
+    assert len(kept) == store.MAX_RANGES
+    assert kept[-1] == many[-1]
+    assert kept[0][0] == 0
+
+
+def taken(folder: Path, start: tail.Offset, end: tail.Offset) -> list[str]:
+    return [
+        line
+        for name, first, last in tail.ranges_of(start, end)
+        for lines in tail.lines_of(folder / name, first, last)
+        for line in lines.to_pylist()
+    ]
+
+
+def test_a_growing_file_is_taken_by_whole_lines_once_and_on_under_its_final_name(tmp_path: Path) -> None:
+    part = tmp_path / ".b.000000000000001.part"
+    part.write_text("one\ntwo\nthr")
+    first = tail.next_offset(tmp_path, {}, None, None)
+    assert taken(tmp_path, {}, first) == ["one", "two"]
+    part.write_text("one\ntwo\nthree\nfour\n")
+    part.rename(tmp_path / "b.000000000000001.jsonl")
+    second = tail.next_offset(tmp_path, first, None, None)
+    assert taken(tmp_path, first, second) == ["three", "four"]
+    assert tail.next_offset(tmp_path, second, None, None) == second
+    assert taken(tmp_path, {}, second) == ["one", "two", "three", "four"], "a batch that is run again reads the same"
+
+
+@given(budget=st.integers(1, 60), sizes=st.lists(st.integers(0, 30), min_size=1, max_size=6))
+def test_batches_of_any_size_take_each_line_once_in_order_of_time(budget: int, sizes: list[int]) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        wanted = []
+        for i, size in enumerate(sizes):
+            lines = [f"{i}-{n}" for n in range(size)]
+            wanted += lines
+            (folder / f"{'ba'[i % 2]}.{i:015d}.jsonl").write_text("".join(line + "\n" for line in lines))
+        offset: tail.Offset = {}
+        found: list[str] = []
+        while (end := tail.next_offset(folder, offset, budget, None)) != offset:
+            found += taken(folder, offset, end)
+            offset = end
+        assert found == wanted
+
+
+def test_what_comes_after_the_target_waits_and_what_has_gone_is_forgotten(tmp_path: Path) -> None:
+    file = tmp_path / "a.000000000000001.jsonl"
+    file.write_text("one\n")
+    target = {file.name: 4}
+    file.write_text("one\ntwo\n")
+    first = tail.next_offset(tmp_path, {}, None, target)
+    assert first["files"] == target
+    file.unlink()
+    (tmp_path / "b.000000000000002.jsonl").write_text("three\n")
+    second = tail.next_offset(tmp_path, first, None, None)
+    assert second["files"] == {"b.000000000000002.jsonl": 6}
+    assert taken(tmp_path, {}, first) == []
+
+
+def test_of_complete_files_only_the_numbers_are_kept_and_they_are_not_read_again(tmp_path: Path) -> None:
+    for stamp in (1, 2, 30_000):
+        (tmp_path / f"a.{stamp:015d}.jsonl").write_text("line\n")
+    later = time.time() + 1000
+    first = tail.next_offset(tmp_path, {}, None, None, now_s=later)
+    (tmp_path / "a.000000000040000.jsonl").write_text("new\n")
+    second = tail.next_offset(tmp_path, first, None, None, now_s=later)
+    assert second == {"files": {"a.000000000040000.jsonl": 4}, "done": {"a": "1,1,752e"}}
+    assert taken(tmp_path, first, second) == ["new"]
+    (tmp_path / "a.000000000000003.jsonl").write_text("late\n")
+    third = tail.next_offset(tmp_path, second, None, None, now_s=later)
+    assert taken(tmp_path, second, third) == ["late"], "a file that comes late is not taken for a complete one"
+    assert third["done"] == {"a": "1,1,752e,2710"}
+
+
+HOURS = st.sampled_from((0, 1, 23, 24, 25, 47, 48, 71, 72, 95))
+MINUTES = st.builds(lambda day, more: max(0, day * 1440 + more), st.integers(0, 4), st.sampled_from((-1, 0, 1, 700)))
+BATCHES = st.dictionaries(
+    st.integers(0, 5), st.dictionaries(st.sampled_from(store.TABLES), st.sets(HOURS, min_size=1), min_size=1)
+)
+
+
+@given(
+    hours=st.sets(HOURS), days=st.sets(st.integers(0, 3)), parts=BATCHES, newest=st.integers(0, 96 * 60), keep=st.integers(1, 3)
+)
+def test_exactly_the_days_that_are_too_old_are_dropped_and_what_counts_is_never_garbage(
+    hours: set[int], days: set[int], parts: dict[int, dict[str, set[int]]], newest: int, keep: int
+) -> None:
+    def manifest() -> store.Manifest:
+        return store.Manifest(
+            settings={},
+            parts={batch: {table: sorted(its) for table, its in tables.items()} for batch, tables in parts.items()},
+            hours={hour: {"v": 1, "tables": ["told"], "rolled": True} for hour in hours},
+            days=dict.fromkeys(days, 7),
+            newest={"a": newest * 60_000, "b": 0},
+        )
+
+    whole, kept, place = manifest(), manifest(), store.Store("/lag")
+    old = {hour for hour in range(96) if (hour // 24 + 1) * store.DAY_MS + keep * store.DAY_MS <= newest * 60_000}
+    dropped = store.drop(kept, keep * store.DAY_MS, now_ms=5)
+    for table in store.TABLES:
+        assert place.dirs(kept, table, range(96)) == place.dirs(whole, table, set(range(96)) - old)
+    assert set(kept.days) == {day for day in days if day * 24 not in old}
+    garbage = {name for name, _ in kept.garbage}
+    assert not any(named == name or named.startswith(f"{name}/") for named in kept.named() for name in garbage)
+    gone = {folder for table in store.TABLES for folder in place.dirs(whole, table, old)}
+    assert all(any(f"{folder}/".startswith(f"/lag/{name}/") for name in garbage) for folder in gone), "every folder is deleted"
+    assert dropped == bool(garbage)
+    assert (kept.kept_from_ms > 0) == dropped
+
+
+def test_what_counts_again_is_not_swept(tmp_path: Path) -> None:
+    place = store.Store(tmp_path)
+    for hour in (1, 2):
+        place.hour(hour, 1, "told").mkdir(parents=True)
+    garbage = [("hours/hour=1/v=1", 0), ("hours/hour=2/v=1", 0)]
+    manifest = store.Manifest(settings={}, hours={2: {"v": 1, "tables": ["told"], "rolled": False}}, garbage=garbage)
+    place.sweep(manifest, store.GRACE_MS - 1)
+    assert place.hour(1, 1, "told").exists(), "somebody may still read it"
+    place.sweep(manifest, store.GRACE_MS)
+    assert sorted(path.name for path in (tmp_path / "hours").iterdir()) == ["hour=2"]
+    assert place.hour(2, 1, "told").exists()
+    assert manifest.garbage == []
+
+
+def test_lines_are_texts_without_the_blank_ones_whatever_their_bytes() -> None:
+    odd = "x" * (tail.MAX_LINE + 5)
+    assert tail.texts(b'{"a":1}\n{"b":22}\n').to_pylist() == ['{"a":1}', '{"b":22}']
+    assert tail.texts(b"a\n\n  \nb\n").to_pylist() == ["a", "b"]
+    assert tail.texts("é\n\n".encode() + b"\xff\n").to_pylist() == ["é", "\N{REPLACEMENT CHARACTER}"]
+    assert tail.texts(f"{odd}\nb\n".encode()).to_pylist() == [odd[: tail.MAX_LINE], "b"]

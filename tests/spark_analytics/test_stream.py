@@ -1,0 +1,283 @@
+"""A stream must count what a summary of the same lines counts: each line once, whatever is repeated, late, bad or killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset as ds
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_analytics import demo_data
+from spark_analytics.errors import Refused
+from spark_analytics.jobs import compact, spans, stream
+from spark_analytics.jobs.evidence import settled
+from spark_analytics.jobs.kept import from_store
+from spark_analytics.jobs.summarise import Report, Request, summarise
+from spark_analytics.schemas import LINES
+from spark_analytics.store import Manifest, Store
+from spark_analytics.transforms import expected, partials
+from tests.spark_analytics.conftest import START_MS
+from tests.spark_analytics.test_summarise import sample
+
+NOW_MS = START_MS + 2 * spans.HOUR
+BEGIN_MS = START_MS + 50 * spans.MINUTE
+SECONDS = 900
+"""The end of an hour, and enough of the next that the first is over."""
+DIFFERENT = {"source", "input", "quality"}
+
+
+def asked(telemetry: Path, output: Path, **fields: Any) -> stream.Streaming:
+    return stream.Streaming(path=str(telemetry), output=str(output), grains=spans.STANDARD_GRAINS, available_now=True, **fields)
+
+
+def run(spark: SparkSession, telemetry: Path, output: Path, **fields: Any) -> list[stream.Progress]:
+    """Stream what is there, and return what each batch said."""
+    done: list[stream.Progress] = []
+    query = stream.start(spark, asked(telemetry, output, **fields), done.append)
+    query.awaitTermination()
+    return done
+
+
+@pytest.fixture(scope="module")
+def telemetry(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bit more than an hour of the story, with its bad and repeated lines."""
+    folder = tmp_path_factory.mktemp("telemetry")
+    demo_data.write(folder, demo_data.Shape(BEGIN_MS, seconds=SECONDS, queues=1))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def from_lines(spark: SparkSession, telemetry: Path) -> Report:
+    return summarise(spark, Request(str(telemetry), NOW_MS, grains=spans.STANDARD_GRAINS))
+
+
+@pytest.fixture(scope="module")
+def streamed(spark: SparkSession, telemetry: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same lines in several batches: late ones, a file that comes twice, and a piece after its hour was compacted."""
+    folder, output = tmp_path_factory.mktemp("arriving"), tmp_path_factory.mktemp("kept") / "out"
+    first, second, third, manager = ([*path.read_text().splitlines(keepends=True)] for path in sorted(telemetry.iterdir()))
+    half, piece = len(first) // 2, slice(len(second) // 3, len(second) // 2)
+
+    def arrives(name: str, lines: list[str]) -> None:
+        (folder / f"{name}.jsonl").write_text("".join(lines))
+
+    arrives("a.000000000000002", first[half:])
+    run(spark, folder, output)
+    arrives("a.000000000000001", first[:half])
+    arrives("b", second[: piece.start] + second[piece.stop :])
+    arrives("c", third)
+    arrives("m", manager)
+    arrives("z", list(reversed(first)))
+    assert len(run(spark, folder, output, batch_bytes=1 << 20)) > 1
+    assert any(entry["rolled"] for entry in Store(output).load().hours.values()), "an hour was compacted and rolled up"
+    arrives("d", second[piece])
+    run(spark, folder, output)
+    return output
+
+
+def test_a_stream_in_several_batches_with_late_repeated_and_bad_lines_is_summarised_as_the_lines_are(
+    spark: SparkSession, from_lines: Report, streamed: Path
+) -> None:
+    kept = summarise(spark, Request(str(streamed), NOW_MS))
+    assert kept.keys() == from_lines.keys()
+    for part in from_lines.keys() - DIFFERENT:
+        assert kept[part] == from_lines[part], part
+    assert kept["source"] == "stream"
+    for count in ("samples_used", "holes", "drops", "clocks"):
+        assert kept["quality"][count] == from_lines["quality"][count], count
+    assert kept["quality"]["repeated"] > from_lines["quality"]["repeated"] + 500, "a whole file came twice"
+    assert kept["quality"]["late"] > 100, "half of a sender's lines came after the other half"
+    assert kept["quality"]["bad"] == 2 * from_lines["quality"]["bad"]
+
+
+def test_a_batch_that_spark_runs_again_changes_nothing(spark: SparkSession, telemetry: Path, streamed: Path) -> None:
+    store = Store(streamed)
+    before = store.load()
+    lines = spark.read.text(str(telemetry)).selectExpr("value", "'x' AS file")
+    assert stream.add_batch(store, asked(telemetry, streamed), lines, before.batch, now_ms=NOW_MS) is None
+    assert store.load() == before
+
+
+@pytest.mark.parametrize(
+    "numbers, repeated",
+    [
+        pytest.param([[7, 8, 9], [10, 11]], 0, id="going on"),
+        pytest.param([[7, 8, 8, 10], [11]], 1, id="one twice in place of another"),
+        pytest.param([[7, 8, 9], [9, 10]], 1, id="one again in the next batch"),
+        pytest.param([[10, 11], [7, 8]], 0, id="late"),
+    ],
+)
+def test_each_number_counts_once_however_the_batches_are_cut(
+    spark: SparkSession, tmp_path: Path, numbers: list[list[int]], repeated: int
+) -> None:
+    store = stream.prepare(asked(tmp_path, tmp_path / "out"))
+    for batch, its in enumerate(numbers):
+        lines = [(json.dumps(sample(float(number), seq=number)), "file:///one") for number in its]
+        done = stream.add_batch(
+            store, asked(tmp_path, tmp_path / "out"), spark.createDataFrame(lines, LINES), batch, now_ms=NOW_MS
+        )
+        assert done is not None
+        assert done.lines == len(its)
+    manifest = store.load()
+    told_of = {number for its in numbers for number in its}
+    assert manifest.counters["repeated"] == repeated
+    assert sum(last - first + 1 for ranges in manifest.seen.values() for first, last in ranges) == len(told_of)
+    rows = compact.read(spark, store, manifest, "told", sorted(manifest.dirty()))
+    assert rows is not None
+    assert sum(row["n"] for row in rows.select("n").collect()) == len(told_of)
+    assert manifest.counters["files"] == 1
+
+
+def sums(output: Path) -> list[tuple[Any, ...]]:
+    """What a store has kept, whatever batches it came in: per hour, sender and backup the additive columns."""
+    store = Store(output)
+    manifest = store.load()
+    found: dict[tuple[Any, ...], list[int]] = {}
+    for hour in manifest.dirty() | manifest.hours.keys():
+        files = [str(file) for folder in store.dirs(manifest, "told", [hour]) for file in Path(folder).glob("*.parquet")]
+        table = ds.dataset(files, format="parquet").to_table(
+            ["sender", "backup", "queue", "epoch", "start_ms", "lines", "n", "m", "r"]
+        )
+        for row in table.to_pylist():
+            key = tuple(str(row[name]) for name in ("sender", "backup", "queue", "epoch", "start_ms"))
+            values = [row["lines"], row["n"], *row["m"], *row["r"]]
+            found[key] = [a + (b or 0) for a, b in zip(found.get(key, [0] * len(values)), values, strict=True)]
+    return sorted((*key, *values) for key, values in found.items() if key[-1] != "None")
+
+
+@pytest.fixture(scope="module")
+def killed(telemetry: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a process keeps that is killed between two batches, or within one, and started again."""
+    output = tmp_path_factory.mktemp("killed") / "out"
+    command = [sys.executable, "-m", "cli.qpid_lag", "stream", "--input", str(telemetry), "--output", str(output)]
+    command += ["--available-now", "--batch-mib", "0.7"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    deadline = time.monotonic() + 240
+    while time.monotonic() < deadline and not ((output / "lag.json").is_file() and Store(output).load().batch >= 0):
+        assert process.poll() is None, "it ended before it could be killed"
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    batches = Store(output).load().batch
+    assert batches >= 0
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280)
+    assert done.returncode == 0, done.stderr
+    assert Store(output).load().batch > batches, "there was something left to do"
+    return output
+
+
+def test_a_stream_that_is_killed_and_started_again_has_the_same_sums(killed: Path, streamed: Path) -> None:
+    assert sums(killed) == sums(streamed)
+
+
+def test_roll_ups_hold_what_the_rows_below_them_hold(spark: SparkSession, killed: Path) -> None:
+    store = Store(killed)
+    manifest = store.load()
+    manifest.newest["a later line"] = START_MS + 3 * spans.DAY
+    compact.compact(spark, store, manifest, now_ms=NOW_MS)
+    assert len(manifest.days) == 1
+    evidence = from_store(spark, store, objective_ms=None, since_ms=None, until_ms=None)
+    reigns = settled(expected.reigns(evidence.presence.where("cluster = 'demo'"), end_ms=NOW_MS))
+    fine = evidence.lag_of(lambda frame: frame, reigns, [10_000], [])
+    for length in (spans.MINUTE, spans.HOUR, spans.DAY):
+        coarse = evidence.lag_of(lambda frame: frame, reigns, [length], [])
+        assert coarse.count() < fine.count()
+        wanted, found = (sorted(map(str, partials.merge(rows, [spans.DAY]).collect())) for rows in (fine, coarse))
+        assert found == wanted, length
+
+
+def test_days_that_are_too_old_are_dropped_and_a_summary_of_them_says_so(spark: SparkSession, tmp_path: Path) -> None:
+    telemetry, later, output = tmp_path / "telemetry", tmp_path / "later", tmp_path / "kept"
+    demo_data.write(telemetry, demo_data.Shape(START_MS, seconds=120, queues=1))
+    run(spark, telemetry, output)
+    store = Store(output)
+    (old,) = store.dirs(store.load(), "told", [START_MS // spans.HOUR])
+    later.mkdir()
+    for path in list(telemetry.iterdir()):
+        lines = "".join(_later(line, 2 * spans.DAY) for line in path.read_text().splitlines())
+        (telemetry / f"later-{path.name}").write_text(lines)
+        (later / path.name).write_text(lines)
+    run(spark, telemetry, output, keep_ms=spans.DAY)
+    manifest = store.load()
+    assert manifest.kept_from_ms == START_MS // spans.DAY * spans.DAY + spans.DAY
+    assert min(manifest.dirty() | manifest.hours.keys()) >= manifest.kept_from_ms // spans.HOUR
+    store.sweep(manifest, manifest.updated_ms + spans.HOUR)
+    assert not Path(old).exists()
+    now_ms = START_MS + 3 * spans.DAY
+    report = summarise(spark, Request(str(output), now_ms, since_ms=START_MS))
+    assert report["dropped_before_ms"] == manifest.kept_from_ms
+    assert report["backups"] == summarise(spark, Request(str(later), now_ms, grains=spans.STANDARD_GRAINS))["backups"]
+    with pytest.raises(Refused, match="keeps nothing from before 2026-01-06T00:00:00Z: ask for a later span"):
+        summarise(spark, Request(str(output), now_ms, since_ms=START_MS, until_ms=START_MS + spans.HOUR))
+
+
+def _later(line: str, ms: int) -> str:
+    """The same told later, as another line; nothing of a bad one."""
+    try:
+        told = json.loads(line)
+        moment = int(datetime.fromisoformat(told["ts"]).timestamp() * 1000)
+    except (ValueError, KeyError, TypeError):
+        return ""
+    return json.dumps(told | {"seq": told["seq"] + 1_000_000, "ts": demo_data.iso(moment + ms)}) + "\n"
+
+
+def test_a_stream_ends_cleanly_when_it_is_told_to(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    command = [sys.executable, "-m", "cli.qpid_lag", "stream", "--input", str(tmp_path / "in"), "--output", str(tmp_path / "out")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stderr is not None
+        assert "following" in process.stderr.readline()
+        os.killpg(process.pid, signal.SIGINT)
+        rest = process.stderr.read()
+    assert (process.returncode, rest) == (0, "stopped after no batch; start it again to go on\n")
+
+
+@pytest.fixture
+def output(streamed: Path, tmp_path: Path) -> Path:
+    """A folder with the streamed one's manifest alone, to be spoiled."""
+    (tmp_path / "lag.json").write_text((streamed / "lag.json").read_text())
+    return tmp_path
+
+
+def test_folders_that_do_not_fit_are_refused_in_one_line(
+    spark: SparkSession, telemetry: Path, streamed: Path, output: Path
+) -> None:
+    manifest = json.loads((output / "lag.json").read_text())
+    cases: list[tuple[Any, str]] = [
+        (lambda: stream.prepare(asked(telemetry, streamed, objective_ms=5.0)), "give the same again, or a new --output"),
+        (lambda: stream.prepare(asked(telemetry, streamed, checkpoint=str(output))), "give that one with --checkpoint"),
+        (lambda: stream.prepare(asked(telemetry, telemetry)), "choose a new --output"),
+        (lambda: summarise(spark, Request(str(streamed), NOW_MS, objective_ms=5.0)), "ask for --objective-ms 1000"),
+        (lambda: summarise(spark, Request(str(streamed), NOW_MS, window_ms=10_000)), "ask for a longer --window"),
+        (lambda: summarise(spark, Request(str(streamed), NOW_MS, since_ms=NOW_MS)), "mind --since and --until"),
+    ]
+    for call, sentence in cases:
+        with pytest.raises(Refused, match=sentence) as refused:
+            call()
+        assert "\n" not in str(refused.value)
+    (output / "lag.json").write_text(json.dumps(manifest | {"version": 9}))
+    with pytest.raises(Refused, match="was written as version 9, this qpid-lag reads version 1: use the qpid-lag that wrote it"):
+        Store(output).load()
+    (output / "lag.json").write_text("{")
+    with pytest.raises(Refused, match="is damaged"):
+        Store(output).load()
+
+
+def test_a_start_deletes_what_was_never_committed(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    manifest = Manifest(settings={}, batch=1, parts={1: {"told": [5]}})
+    for batch in (1, 2):
+        store.part(batch, "told").mkdir(parents=True)
+    store.hour(5, 1, "told").mkdir(parents=True)
+    store.tidy(manifest)
+    assert sorted(path.name for path in (tmp_path / "parts").iterdir()) == ["batch_id=1"]
+    assert not store.hour(5, 1, "told").exists()
