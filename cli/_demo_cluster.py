@@ -1,4 +1,4 @@
-"""The demo's processes: brokers, resource manager, clients, commands; each on loopback, each with a log, none left behind.
+"""The demo's processes: brokers, resource manager, commands; each on loopback, each with a log, none left behind.
 
 Life of a process: it is started in a session of its own, so that Ctrl-C reaches the demo alone, with its log in the demo's
 folder; it is looked at whenever the demo waits; it is killed on purpose, or stopped in order at the end. `setpriv` ties its
@@ -16,11 +16,9 @@ import shutil
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 STEP_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 15.0
@@ -72,23 +70,20 @@ class Process:
         """Whether nobody minds when it ends."""
         setpriv = shutil.which("setpriv") if tied else None
         self._arguments = [*([setpriv, "--pdeathsig", "KILL"] if setpriv else []), *arguments]
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, *, talks: bool = False) -> subprocess.Popen[str]:
-        """Start it; `talks` with stdin and stdout as pipes."""
+    def start(self) -> None:
+        """Start it."""
         self.may_end = False
-        pipe = subprocess.PIPE if talks else subprocess.DEVNULL
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._arguments,
-                stdin=pipe,
-                stdout=pipe if talks else log,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
                 stderr=log,
-                text=True,
                 env=environment(),
                 start_new_session=True,
             )
-        return self._process
 
     @property
     def pid(self) -> int:
@@ -137,51 +132,6 @@ class Process:
             log.seek(max(0, log.seek(0, os.SEEK_END) - 4096))
             lines = log.read().decode(errors="replace").splitlines()
         return [line[:200] for line in lines if line.strip()][-TAIL_LINES:]
-
-
-class Client(Process):
-    """A producer or a consumer, with what it last told about itself."""
-
-    def __init__(self, role: str, folder: Path, brokers: str, queue: str, text: Path, at_least: int = 1) -> None:
-        self.counts = folder / f"{role}.counts"
-        arguments = [sys.executable, "-m", "cli._demo_clients", role, "--brokers", brokers, "--queue", queue]
-        super().__init__(role, [*arguments, "--text", str(text), "--out", str(self.counts), "--at-least", str(at_least)], folder)
-        self.figures: dict[str, Any] = {}
-        self._reader: threading.Thread | None = None
-
-    def begin(self) -> None:
-        """Start it, and listen to it in a thread."""
-        process = self.start(talks=True)
-        self._reader = threading.Thread(target=self._listen, args=(process,), daemon=True)
-        self._reader.start()
-
-    def _listen(self, process: subprocess.Popen[str]) -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            self.figures = json.loads(line)
-
-    def ask_to_finish(self, word: str) -> None:
-        """Say the word that lets it end; one that has ended already does not hear it."""
-        self.may_end = True
-        assert self._process is not None
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(f"{word}\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            return
-
-    def finish(self) -> bytes:
-        """After its end: its counts by number; `figures` are its last. Failed when it did not end as it should."""
-        assert self._reader is not None
-        self._reader.join(STOP_TIMEOUT_S)
-        if self.status or "gaps" not in self.figures:
-            raise Failed(f"the {self.name} has ended with status {self.status}")
-        return self.counts.read_bytes()
-
-    def gone_on(self, opened_before: int) -> bool:
-        """Whether it has since found a broker again, and messages flow."""
-        return int(self.figures["opened"]) > opened_before and int(self.figures["here"]) > 0
 
 
 class Cluster:

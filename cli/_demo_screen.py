@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import shutil
 import sys
-import textwrap
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+
+from cli._output import filled
 
 LIVE_S, SPARSE_S = 0.2, 5.0
 """How often it says how far it is: on a terminal, and elsewhere."""
@@ -68,23 +69,6 @@ def progress(figures: Mapping[str, int], whole: int, rate: float, width: int) ->
     return line[:width]
 
 
-def table(rows: Sequence[tuple[str, str]], width: int) -> str:
-    """Names and values; a value that does not fit beside its name in `width` characters stands below it, with its words whole."""
-    longest = max(len(name) for name, _ in rows)
-    lines: list[str] = []
-    for name, value in rows:
-        beside = f"  {name:{longest}}  {value}"
-        lines += [beside] if len(beside) <= width else [f"  {name}", _filled(value, width, " " * 4, " " * 4)]
-    return "\n".join(lines)
-
-
 def wrapped(moment_s: float, text: str, width: int) -> str:
     """A line of the demo's story, with the seconds since its start; a narrow window gets it in several lines."""
-    return _filled(text, width, f"{moment_s:6.1f} s  ", " " * INDENT)
-
-
-def _filled(text: str, width: int, first: str, others: str) -> str:
-    """Lines of at most `width` characters where the words allow it, with that before the first and the others."""
-    return textwrap.fill(
-        text, max(width, 30), initial_indent=first, subsequent_indent=others, break_long_words=False, break_on_hyphens=False
-    )
+    return filled(text, width, f"{moment_s:6.1f} s  ", " " * INDENT)

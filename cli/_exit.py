@@ -25,6 +25,10 @@ class Refused(Exception):
     """What was asked for is not so, or was not done. The text is the line to print."""
 
 
+class Unreachable(Exception):
+    """No broker serves us. The text is the line to print."""
+
+
 def run(work: Callable[[Any], Coroutine[Any, Any, Result]]) -> Result:
     """Run `work(reactor)` in a reactor of its own, and return or raise what it does. Once in a process."""
     reactor: Any = monotonic.install()
@@ -62,6 +66,9 @@ def end(name: str, command: click.Command) -> NoReturn:
     except Refused as error:
         _say(name, str(error))
         sys.exit(REFUSED)
+    except Unreachable as error:
+        _say(name, str(error))
+        sys.exit(UNREACHABLE)
     except BrokenPipeError:  # whoever reads us has had enough; the interpreter must not find that out again at its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(DONE)

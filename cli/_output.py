@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -93,6 +94,24 @@ def _blocks(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) 
         "\n".join(f"  {name + ':':{longest}} {cell}".rstrip() for name, cell in zip(headings, row, strict=True)) for row in rows
     ]
     return "\n\n".join([title, *blocks] if title else blocks)
+
+
+def figures(rows: Sequence[tuple[str, str]], width: int | None) -> str:
+    """Names and values; a value that does not fit beside its name in `width` characters stands below it, with its words whole."""
+    longest = max(len(name) for name, _ in rows)
+    lines: list[str] = []
+    for name, value in rows:
+        beside = f"  {name:{longest}}  {value}"
+        fits = width is None or len(beside) <= width
+        lines += [beside] if fits else [f"  {name}", filled(value, width or 0, " " * 4, " " * 4)]
+    return "\n".join(lines)
+
+
+def filled(text: str, width: int, first: str, others: str) -> str:
+    """Lines of at most `width` characters where the words allow it, with that before the first and the others."""
+    return textwrap.fill(
+        text, max(width, 30), initial_indent=first, subsequent_indent=others, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def window() -> int | None:

@@ -28,22 +28,18 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from cli._demo_accounts import (
-    Accounts,
-    BadInput,
-    choose_text,
-    longest_gap_ms,
-    planned,
-    read_text,
-    settle_accounts,
-    split_lines,
-    usual_texts,
-)
-from cli._demo_cluster import STEP_TIMEOUT_S, Client, Cluster, Failed, Process, ask, command, wait_until
-from cli._demo_screen import Screen, table
+from cli._demo_cluster import STEP_TIMEOUT_S, Cluster, Failed, ask, command, wait_until
+from cli._demo_screen import Screen
+from cli._demo_text import BadInput, Lines, choose_text, planned, read_text, split_lines, usual_texts
+from cli._output import figures
+from cli.verify.core.checker import Report
+from cli.verify.core.measures import longest_gap_s
+from cli.verify.run import Run, RunError, Workload
 
 QUEUE = "demo"
+WINDOW = 400
 PAGE = Path("build/demo/lag.html")
 SPARK_TIMEOUT_S = 120.0
 QUIET_S = 20.0
@@ -65,8 +61,8 @@ class Demo:
         self.folder = folder
         self.keep = keep
         self.cluster = Cluster(folder, tied=not keep)
-        self.producer = Client("producer", folder, self.cluster.url, QUEUE, copy, self.whole)
-        self.consumer = Client("consumer", folder, self.cluster.url, QUEUE, copy)
+        addresses = self.cluster.addresses
+        self.work = Run(Workload(addresses, [QUEUE], bodies=Lines(copy), window=WINDOW, at_least=self.whole))
         self.screen = Screen(self.whole)
         self.sending = False
         self.failover = self.switchover = (0.0, 0.0)
@@ -83,10 +79,10 @@ class Demo:
         killed = self._kill()
         self._bring_back(killed)
         self._switch_over()
-        accounts = self._finish()
-        page, trouble = self._make_page()
-        print(f"\n{table(self._rows(accounts, page), self.screen.width)}\n", flush=True)
-        faults = [*self._faults(accounts), *([trouble] if trouble else [])]
+        report = self._finish()
+        page, changes, trouble = self._make_page()
+        print(f"\n{figures(self._rows(report, page, changes), self.screen.width)}\n", flush=True)
+        faults = [*self._faults(report), *([trouble] if trouble else [])]
         for fault in faults:
             print(f"demo: {fault}", file=sys.stderr)
         return 1 if faults else 0
@@ -104,8 +100,7 @@ class Demo:
         words = ["qpid-config", "add", "queue", QUEUE, "--replicate", "all"]
         ask([*words, "-b", self.cluster.url])
         self.screen.say(" ".join(words))
-        self.consumer.begin()
-        self.producer.begin()
+        self.work.open()
         self.sending = True
         self._wait(lambda: self._figures()["received"] > 0, "a first message received")
         self.screen.say("a producer sends each line as a message, a consumer takes them")
@@ -148,35 +143,22 @@ class Demo:
         self._wait(another, f"another primary than {old}")
         return found[0]
 
-    def _finish(self) -> Accounts:
+    def _finish(self) -> Report:
         """Let the rest flow, and end both clients. Returns what became of the messages."""
-        self.producer.ask_to_finish("enough")
-        accepted = self._end_of(self.producer)
-        count, since = -1, 0.0
-
-        def has_come() -> bool:
-            nonlocal count, since
-            if (now := self._figures()["received"]) != count:
-                count, since = now, time.monotonic()
-            return time.monotonic() - since > QUIET_S or (count >= self.producer.figures["distinct"] and self._queue_is_empty())
-
-        self._wait(has_come, "everything received", whole=True)
-        self.consumer.ask_to_finish("stop")
-        received = self._end_of(self.consumer)
+        report = self.work.finish(timeout_s=QUIET_S, empty=self._queue_is_empty, meanwhile=self._meanwhile)
         self.sending = False
         self.screen.say("the producer has sent everything, and the consumer has taken what there is")
-        return settle_accounts(accepted, received)
-
-    def _end_of(self, client: Client) -> bytes:
-        self._wait(lambda: client.status is not None, f"the {client.name} at its end", whole=True)
-        return client.finish()
+        return report
 
     def _queue_is_empty(self) -> bool:
         answer = ask(["qpid-stat", "-q", QUEUE, "--format", "json", "-b", self.cluster.url])
         return [item["messages"] for item in json.loads(answer)] == [0]
 
-    def _make_page(self) -> tuple[Path | None, str]:
-        """The page of the replication lag, or why there is none. Brokers complete their telemetry when they stop."""
+    def _make_page(self) -> tuple[Path | None, str, str]:
+        """The page of the replication lag, the changes of primary that it shows, and what is wrong with it.
+
+        Brokers complete their telemetry when they stop.
+        """
         telemetry = self.cluster.telemetry
         if self.keep:
             telemetry = copy_telemetry(telemetry, self.folder / "telemetry-so-far")
@@ -186,75 +168,69 @@ class Demo:
         page = PAGE.absolute()
         try:
             page.parent.mkdir(parents=True, exist_ok=True)
-            words = ["qpid-lag", "summarise", "--input", str(telemetry), "--output", str(page)]
-            ask(words, timeout_s=SPARK_TIMEOUT_S)
+            words = ["qpid-lag", "summarise", "--input", str(telemetry), "--output", str(page), "--format", "json"]
+            shown = json.loads(ask(words, timeout_s=SPARK_TIMEOUT_S))["failovers"]
         except OSError as error:
-            return None, f"{page}: {error.strerror}"
+            return None, "", f"{page}: {error.strerror}"
         except Failed as error:
-            return None, str(error)
-        return page, ""
+            return None, "", str(error)
+        return page, changes_shown(shown), changes_missed(shown)
 
     # ---- while waiting
 
     def _wait(self, is_so: Callable[[], bool], what: str, *, whole: bool = False) -> None:
         """Wait for it, showing how far it is; `whole`: for as long as all messages may take. Failed when a process has ended."""
+        timeout_s = STEP_TIMEOUT_S + (self.whole / SLOWEST_PER_S if whole else 0)
+        wait_until(is_so, what, self._meanwhile, timeout_s=timeout_s)
 
-        def meanwhile() -> None:
-            for process in self.processes:
-                process.check()
-            if self.sending:
-                self.screen.show(self._figures())
-
-        wait_until(is_so, what, meanwhile, timeout_s=STEP_TIMEOUT_S + (self.whole / SLOWEST_PER_S if whole else 0))
-
-    @property
-    def processes(self) -> list[Process]:
-        """Everything that runs besides the commands."""
-        return [self.producer, self.consumer, *self.cluster.processes]
+    def _meanwhile(self) -> None:
+        for process in self.cluster.processes:
+            process.check()
+        self.work.check()
+        if self.sending:
+            self.screen.show(self._figures())
 
     def _figures(self) -> dict[str, int]:
-        """What the clients last told."""
-        return {"accepted": self.producer.figures.get("distinct", 0), "received": self.consumer.figures.get("distinct", 0)}
+        """How far the clients are."""
+        return {"accepted": self.work.accepted, "received": self.work.received}
 
-    def _opened(self) -> tuple[int, int]:
-        return self.producer.figures["opened"], self.consumer.figures["opened"]
+    def _opened(self) -> list[int]:
+        return [client.opened for client in self.work.clients]
 
-    def _gone_on(self, before: tuple[int, int]) -> bool:
-        return self.producer.gone_on(before[0]) and self.consumer.gone_on(before[1])
+    def _gone_on(self, before: list[int]) -> bool:
+        """Whether both clients have since found a broker again, and messages flow."""
+        return all(client.opened > was and client.here > 0 for client, was in zip(self.work.clients, before, strict=True))
 
     # ---- at the end
 
-    def _rows(self, accounts: Accounts, page: Path | None) -> list[tuple[str, str]]:
-        sent, came = self.producer.figures, self.consumer.figures
-
+    def _rows(self, report: Report, page: Path | None, changes: str) -> list[tuple[str, str]]:
         def gap(span: tuple[float, float]) -> str:
-            mine, theirs = (longest_gap_ms(figures["gaps"], *span) for figures in (sent, came))
+            mine, theirs = (1000 * longest_gap_s(self.work.gaps(role), *span) for role in ("producer", "consumer"))
             return f"{mine:,.0f} ms without an accept, {theirs:,.0f} ms without a message"
 
         return [
-            ("messages sent", f"{sent['sent']:,} ({sent['resent']:,} of them once more, after a connection was lost)"),
-            ("accepted", f"{accounts.accepted:,}"),
-            ("received", f"{accounts.received:,} ({came['altered']:,} altered, {came['disordered']:,} out of order)"),
-            ("lost", f"{accounts.lost:,}"),
-            ("duplicated", f"{accounts.duplicated:,}"),
+            ("messages sent", f"{report.sent:,} ({report.sent_again:,} of them once more, after a connection was lost)"),
+            ("accepted", f"{report.accepted:,}"),
+            ("received", f"{report.received:,} ({report.altered:,} altered, {report.reordered:,} out of order)"),
+            ("lost", f"{report.lost:,}"),
+            ("duplicated", f"{report.duplicated:,}"),
             ("failover gap", gap(self.failover)),
             ("switchover gap", gap(self.switchover)),
             ("catch-up time", f"{self.catch_up_s:.1f} s from the start of the killed broker's process to ready"),
             ("time in all", f"{time.monotonic() - self.screen.began:.0f} s"),
             ("replication lag", f"{page}" if page else "no page, see below"),
+            *([("", f"which shows {changes} without a primary")] if changes else []),
         ]
 
-    def _faults(self, accounts: Accounts) -> list[str]:
+    def _faults(self, report: Report) -> list[str]:
         """What must not be, a line each."""
-        faults = []
-        if accounts.lost:
+        faults = report.faults()
+        if not report.measures.drained and not report.lost:
             faults.append(
-                f"{accounts.lost:,} accepted messages were never received, the first of them number {accounts.first_lost}"
+                f"the queue was not empty, or {report.unknown:,} messages open, {QUIET_S:.0f} s after the last one moved"
             )
-        if altered := self.consumer.figures["altered"]:
-            faults.append(f"{altered:,} messages arrived with another content than they were sent with")
-        if refused := self.producer.figures["refused"]:
-            faults.append(f"the brokers rejected {refused:,} messages; {self.producer.log} says why")
+        if report.refused:
+            faults.append(f"the brokers refused {report.refused:,} messages; the last word was: {self.work.trouble()[-1]}")
         return faults
 
     def commands(self) -> str:
@@ -282,15 +258,26 @@ class Demo:
 
     def stop(self, *, leave_cluster: bool = False) -> None:
         """Stop what runs."""
-        for client in (self.producer, self.consumer):
-            client.stop()
+        self.work.close()
         if not leave_cluster:
             self.cluster.stop()
 
     def tails(self) -> str:
         """The last lines of every log."""
-        found = [(process.name, process.tail()) for process in self.processes]
+        found = [(process.name, process.tail()) for process in self.cluster.processes]
         return "\n".join(f"  {name}: {line}" for name, lines in found for line in lines)
+
+
+def changes_shown(changes: list[dict[str, Any]]) -> str:
+    """The changes of primary in a report of the replication lag, in words."""
+    return ", ".join(f"a {change['kind']} with {change['gap_ms']:,.0f} ms" for change in changes)
+
+
+def changes_missed(changes: list[dict[str, Any]]) -> str:
+    """What the report should show after a kill and a switchover, and does not; empty when it shows both."""
+    kinds = {change["kind"] for change in changes}
+    missed = [kind for kind in ("failover", "switchover") if kind not in kinds]
+    return f"the page of the replication lag shows no {' and no '.join(missed)}, though there was one" if missed else ""
 
 
 def copy_telemetry(source: Path, target: Path) -> Path:
@@ -322,7 +309,7 @@ def main() -> int:
     except BadInput as error:
         print(f"demo: {error}", file=sys.stderr)
         status = 2
-    except (Failed, OSError) as error:
+    except (Failed, RunError, OSError) as error:
         print(f"\ndemo: {' '.join(str(error).split())}", file=sys.stderr)
         if demo is not None:
             print(demo.tails(), file=sys.stderr)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cli._output import Column, count, counting, duration, flag, table
+from cli._output import Column, count, counting, duration, figures, flag, table
 
 COLUMNS = (Column("queue", "name"), Column("dur", "durable", flag), counting("msg", "messages"))
 ITEMS = [{"name": "a.long.queue", "durable": True, "messages": 7}, {"name": "b", "durable": False, "messages": 12_345}]
@@ -66,3 +66,14 @@ def test_large_numbers_are_short(number: int | None, written: str) -> None:
 )
 def test_durations_begin_with_their_largest_unit(seconds: float | None, written: str) -> None:
     assert duration(seconds) == written
+
+
+def test_figures_put_below_their_name_what_has_no_room_beside_it() -> None:
+    rows = [("lost", "0"), ("page", "/a/path/that/is/long.html")]
+    assert figures(rows, 80) == "  lost  0\n  page  /a/path/that/is/long.html"
+    assert figures(rows, 30) == "  lost  0\n  page\n    /a/path/that/is/long.html"
+    assert figures([("gap", "12 ms without an accept, 9 ms without a message")], 34).splitlines() == [
+        "  gap",
+        "    12 ms without an accept, 9 ms",
+        "    without a message",
+    ]

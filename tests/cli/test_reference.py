@@ -9,7 +9,7 @@ import pytest
 
 from broker import settings as broker_settings
 from broker.options import CONFIG, markdown
-from cli import qpid_config, qpid_ha, qpid_resource_manager, qpid_stat
+from cli import qpid_config, qpid_ha, qpid_resource_manager, qpid_stat, qpid_verify
 from cli._options import CONNECTION
 from ha import settings as ha_settings
 from resource_manager.settings import OPTIONS
@@ -26,7 +26,7 @@ def options(command: click.Command) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "module", [qpid_config, qpid_ha, qpid_stat, qpid_resource_manager], ids=lambda module: str(module.__name__)
+    "module", [qpid_config, qpid_ha, qpid_stat, qpid_resource_manager, qpid_verify], ids=lambda module: str(module.__name__)
 )
 def test_every_option_is_in_the_reference(module: object) -> None:
     command = module.command  # type: ignore[attr-defined]
@@ -42,4 +42,5 @@ def test_the_tables_of_options_are_those_of_the_code() -> None:
     """Breaks when a default changes and the page does not."""
     assert markdown([*CONNECTION, CONFIG]).strip() in PAGE
     assert markdown([*OPTIONS, CONFIG]).strip() in PAGE
+    assert markdown([*qpid_verify.OPTIONS, CONFIG]).strip() in PAGE
     assert markdown([*broker_settings.OPTIONS, *ha_settings.OPTIONS, CONFIG]).strip() in PAGE

@@ -1,0 +1,173 @@
+"""What the commands of qpid-lag share: refusals in one line, progress on a terminal, options, where telemetry is read from, and
+files that appear whole.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spark_analytics.sources import Kafka
+
+_BAR = 30
+_REDRAW_S = 0.3
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+master = click.option("--master", metavar="URL", help="Spark master.  [default: spark-submit's, else local[2]]")
+
+
+def refuse(text: str) -> NoReturn:
+    """Say why not, in one line, and end with 1."""
+    wipe()
+    click.echo(f"qpid-lag: {' '.join(text.split())}", err=True)
+    raise SystemExit(1)
+
+
+_doing = [""]
+
+
+def progress(text: str) -> None:
+    """Say what goes on, on a terminal only, on one line that the end wipes out."""
+    _doing[0] = text
+    if sys.stderr.isatty():
+        click.echo(f"\r\033[K{text} ...", err=True, nl=False)
+
+
+@contextmanager
+def bar(spark: SparkSession) -> Iterator[None]:
+    """Meanwhile, draw behind what goes on how much of Spark's running stages is done; on a terminal only."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    tracker, ended = spark.sparkContext.statusTracker(), Event()
+
+    def draw() -> None:
+        while not ended.wait(_REDRAW_S):
+            stages = [stage for number in tracker.getActiveStageIds() if (stage := tracker.getStageInfo(number))]
+            if stages:
+                click.echo(f"\r\033[K{_doing[0]} {drawn(stages)}", err=True, nl=False)
+
+    drawing = Thread(target=draw, daemon=True)
+    drawing.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        drawing.join()
+        wipe()
+
+
+def drawn(stages: Iterable[Any]) -> str:
+    """A bar for stages that have `numTasks` and `numCompletedTasks`."""
+    stages = list(stages)
+    return _gauge(sum(stage.numCompletedTasks for stage in stages) / max(1, sum(stage.numTasks for stage in stages)))
+
+
+def _gauge(share: float) -> str:
+    filled = int(share * _BAR)
+    return f"[{'#' * filled}{'.' * (_BAR - filled)}] {share:4.0%}"
+
+
+def gauge() -> Callable[[str, float], None]:
+    """Something to call with what goes on and what share of it is done, which draws that; on a terminal only."""
+    drawn_s = 0.0
+
+    def draw(text: str, share: float) -> None:
+        nonlocal drawn_s
+        if sys.stderr.isatty() and time.monotonic() - drawn_s >= _REDRAW_S:
+            drawn_s = time.monotonic()
+            click.echo(f"\r\033[K{text} {_gauge(share)}", err=True, nl=False)
+
+    return draw
+
+
+def wipe() -> None:
+    """Take the progress line away."""
+    if sys.stderr.isatty():
+        click.echo("\r\033[K", err=True, nl=False)
+
+
+def _with(command: _Command, options: Sequence[Callable[[_Command], _Command]]) -> _Command:
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def reads(command: _Command) -> _Command:
+    """The options that say where telemetry is read from."""
+    options = [
+        click.option("--input", "path", metavar="DIR", help="Folder of telemetry, or a URL that Spark can read (s3a://...)."),
+        click.option("--kafka", metavar="SERVERS", help="Read from Kafka instead: host:port,..."),
+        click.option("--topic", metavar="NAME", help="The topic whose messages are lines of telemetry."),
+    ]
+    return _with(command, [*options, master])
+
+
+def summarises(command: _Command) -> _Command:
+    """The options that say what is summarised, and against what."""
+    options = [
+        click.option(
+            "--objective-ms",
+            type=click.FloatRange(min=0),
+            help="A lag above this is over the objective.  [default: 1000, or a stream's own]",
+        ),
+        click.option(
+            "--target",
+            type=click.FloatRange(min=0, max=1, min_open=True, max_open=True),
+            default=0.99,
+            show_default=True,
+            help="Share of time that shall be within the objective.",
+        ),
+        click.option("--window", metavar="10s|1m|1h", help="Length of a window.  [default: by the span]"),
+        click.option("--since", metavar="TIME", help="From here on: 2026-01-02T15:04:05Z, or 15m ago."),
+        click.option("--until", metavar="TIME", help="Up to here; `now` makes silence last until now."),
+        click.option("--compare", metavar="LENGTH", help="Set the span of that length before this one beside it: 1h, 1d, 7d."),
+        click.option("--cluster", metavar="NAME", help="Which cluster, when the folder holds several."),
+    ]
+    return _with(command, options)
+
+
+def kafka_of(path: str | None, servers: str | None, topic: str | None) -> Kafka | None:
+    """What to read from Kafka, None when it is a folder. A usage error unless it is exactly one of both."""
+    from spark_analytics.sources import Kafka
+
+    if (path is None) == (servers is None):
+        raise click.UsageError("give one of --input and --kafka")
+    if servers is None:
+        if topic is not None:
+            raise click.UsageError("--topic goes with --kafka")
+        return None
+    if topic is None:
+        raise click.UsageError("--kafka needs a --topic")
+    return Kafka(servers, topic)
+
+
+def writable(name: str) -> Path:
+    """The path, if it can be written: better known before the work than after. Refused."""
+    from spark_analytics.errors import Refused
+
+    path = Path(name)
+    if not path.resolve().parent.is_dir():
+        raise Refused(f"cannot write {name}: there is no folder {path.resolve().parent}; make it first")
+    return path
+
+
+def put(path: Path, content: bytes) -> None:
+    """Written aside and renamed, so that nobody ever sees half of it. Refused."""
+    from spark_analytics.errors import Refused
+
+    aside = path.with_name(f".{path.name}.part")
+    try:
+        aside.write_bytes(content)
+        aside.replace(path)
+    except OSError as error:
+        raise Refused(f"cannot write {path}: {error.strerror}; choose another file") from None

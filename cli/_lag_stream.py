@@ -1,0 +1,170 @@
+"""`qpid-lag stream`: follow telemetry as it is written, into a folder that `summarise` and `dashboard` read.
+
+The main thread watches: it prints a line for each batch, and compares the wall clock with when each backup was last heard, since
+a cluster from which nothing comes starts no batch. A signal lets the batch that runs finish, and then ends the command with 0.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cli._lag_shell import kafka_of, progress, reads, refuse, wipe
+
+if TYPE_CHECKING:
+    from spark_analytics.jobs.stream import Progress, Streaming
+
+_LOOK_S = 0.5
+_SILENT_AFTER_MS = 10_000
+
+
+@click.command()
+@reads
+@click.option("--output", required=True, metavar="DIR", type=click.Path(file_okay=False), help="Folder to keep the sums in.")
+@click.option("--checkpoint", metavar="DIR", help="Where Spark keeps how far it is.  [default: OUTPUT/_checkpoint]")
+@click.option(
+    "--objective-ms", type=click.FloatRange(min=0), default=1000.0, show_default=True, help="A lag above this is over it."
+)
+@click.option("--grain", default="10s", show_default=True, metavar="TIME", help="Finest window that is kept, at most 1m.")
+@click.option("--queue-grain", default="1m", show_default=True, metavar="TIME", help="The same for single queues.")
+@click.option("--trigger", default="10s", show_default=True, metavar="TIME", help="How often a batch begins.")
+@click.option("--since", metavar="TIME", help="Leave out what is older: 2026-01-02T15:04:05Z, or 15m ago.")
+@click.option(
+    "--batch-mib",
+    type=click.FloatRange(min=0.01),
+    default=192,
+    show_default=True,
+    help="The most that a batch takes from a folder.",
+)
+@click.option("--keep", metavar="LENGTH", help="Drop days that are older than that: 90d.  [default: keep everything]")
+@click.option("--available-now", is_flag=True, help="Take what is there, and end.")
+def stream(
+    path: str | None,
+    kafka: str | None,
+    topic: str | None,
+    master: str | None,
+    output: str,
+    checkpoint: str | None,
+    objective_ms: float,
+    grain: str,
+    queue_grain: str,
+    trigger: str,
+    since: str | None,
+    batch_mib: float,
+    keep: str | None,
+    available_now: bool,
+) -> None:
+    """Follow telemetry as it is written, and keep sums of it for summaries of any span."""
+    from spark_analytics.errors import Refused
+    from spark_analytics.jobs import spans
+    from spark_analytics.jobs.stream import Streaming, prepare
+    from spark_analytics.places import is_remote
+
+    topics = kafka_of(path, kafka, topic)
+    try:
+        if path is not None and not is_remote(path) and not Path(path).is_dir():
+            raise Refused(f"there is no folder {path}: give --input the folder that the brokers write telemetry to")
+        asked = Streaming(
+            path=path or "",
+            output=output,
+            grains=spans.grains_of(grain, queue_grain),
+            objective_ms=objective_ms,
+            trigger_ms=spans.parse_length(trigger, "--trigger"),
+            since_ms=spans.parse_moment(since, int(time.time() * 1000)) if since else None,
+            available_now=available_now,
+            checkpoint=checkpoint,
+            batch_bytes=int(batch_mib * (1 << 20)),
+            kafka=topics,
+            keep_ms=spans.parse_keep(keep) if keep else None,
+        )
+        prepare(asked)
+        _run(asked, master)
+    except Refused as refused:
+        refuse(str(refused))
+
+
+def _run(asked: Streaming, master: str | None) -> None:
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException, StreamingQueryException
+
+    from spark_analytics import session
+    from spark_analytics.errors import Refused
+    from spark_analytics.jobs import stream as job
+    from spark_analytics.places import first_line
+
+    stopping = threading.Event()
+    progress("starting Spark")
+    spark = session.start(master, heavy=True)
+    # After the start: Spark takes SIGINT for itself.
+    previous = {number: signal.signal(number, lambda *_: stopping.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    watch = _Watch(asked)
+    try:
+        query = job.start(spark, asked, watch.batch, stopping)
+        wipe()
+        click.echo(f"following {asked.path or asked.kafka} into {asked.output}", err=True)
+        while not stopping.is_set() and not query.awaitTermination(_LOOK_S):  # type: ignore[arg-type]
+            watch.look()
+        if stopping.is_set():
+            job.stop(query)
+            click.echo(f"stopped after {watch.said()}; start it again to go on", err=True)
+        else:
+            click.echo(f"done: {watch.said()}", err=True)
+    except StreamingQueryException as error:
+        raise Refused(f"the stream ended: {_cause(first_line(error))}; start it again to go on where it was") from None
+    except (PySparkException, Py4JError) as error:
+        raise Refused(f"Spark failed: {_cause(first_line(error))}") from None
+    finally:
+        spark.stop()
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _cause(text: str) -> str:
+    """The part of Spark's words that says what happened."""
+    return text.split("SQLSTATE", maxsplit=1)[0].strip()[:300]
+
+
+class _Watch:
+    """What is printed while the stream runs; `batch` is called from the query's own thread."""
+
+    def __init__(self, asked: Streaming) -> None:
+        self._asked = asked
+        self._last: Progress | None = None
+        self._silent: set[str] = set()
+        self._began_s = time.monotonic()
+        self._limit_ms = max(_SILENT_AFTER_MS, 3 * asked.trigger_ms)
+
+    def batch(self, done: Any) -> None:
+        """Say what a batch brought."""
+        self._last = done
+        age = "" if done.newest_ms is None else f", newest {_age(done.newest_ms)} old"
+        click.echo(f"batch {done.batch}: {done.lines:,} lines, {done.total:,} in all{age}", err=True)
+
+    def look(self) -> None:
+        """Say of each backup when it falls silent, and when it is heard again; only while following."""
+        if self._last is None or self._asked.available_now:
+            return
+        now_ms = time.time() * 1000
+        for backup, heard_ms in sorted(self._last.heard.items()):
+            silent = now_ms - heard_ms > self._limit_ms
+            if silent and backup not in self._silent:
+                self._silent.add(backup)
+                click.echo(f"SILENT {backup}: not heard for {_age(heard_ms)}", err=True)
+            elif not silent and backup in self._silent:
+                self._silent.remove(backup)
+                click.echo(f"heard again: {backup}", err=True)
+
+    def said(self) -> str:
+        """How far it came."""
+        return f"batch {self._last.batch}, {self._last.total:,} lines in all" if self._last else "no batch"
+
+
+def _age(ts_ms: int) -> str:
+    from spark_analytics.dashboard.words import duration
+
+    return duration(max(0.0, time.time() * 1000 - ts_ms))

@@ -1,0 +1,92 @@
+"""`qpid-lag summarise`: one report, as a table, as JSON, or as a page."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cli._lag_shell import bar, kafka_of, progress, put, reads, refuse, summarises, wipe, writable
+
+if TYPE_CHECKING:
+    from spark_analytics.sources import Kafka
+
+
+@click.command()
+@reads
+@click.option(
+    "--output",
+    metavar="PAGE.html",
+    type=click.Path(dir_okay=False),
+    help="Write a page that needs nothing else, to a file or a URL.",
+)
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True, help="What to print.")
+@summarises
+@click.option("--compare-since", metavar="TIME", help="Set another span beside this one: from here on,")
+@click.option("--compare-until", metavar="TIME", help="up to here.")
+@click.option("--windows-to", metavar="DIR", help="Write every window of every queue there, as Parquet.")
+def summarise(kafka: str | None, topic: str | None, output: str | None, form: str, **asked: Any) -> None:
+    """Summarise replication lag: per backup, queue and window, with failovers, silence and bad lines.
+
+    The input is telemetry, or the folder that `qpid-lag stream` keeps.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    from spark_analytics.dashboard.page import render as rendered
+    from spark_analytics.errors import Refused
+    from spark_analytics.places import first_line, is_remote
+
+    topics = kafka_of(asked["path"], kafka, topic)
+    if (asked["compare_since"] is None) != (asked["compare_until"] is None):
+        raise click.UsageError("--compare-since and --compare-until go together")
+    if asked["compare"] and asked["compare_since"]:
+        raise click.UsageError("give one of --compare and --compare-since")
+    try:
+        url = output if output is not None and is_remote(output) else None
+        page = writable(output) if output is not None and url is None else None
+        report = _report(asked, topics, url)
+        if page is not None:
+            put(page, rendered(report).encode())
+    except Refused as refused:
+        refuse(str(refused))
+    except (PySparkException, Py4JError) as error:
+        refuse(f"Spark failed: {first_line(error)}")
+    wipe()
+    if form == "json":
+        click.echo(json.dumps(report, allow_nan=False))
+        return
+    from spark_analytics.dashboard import text
+
+    form_of = text.terminal(os.environ, columns=shutil.get_terminal_size().columns, is_terminal=sys.stdout.isatty())
+    click.echo(text.render(report, **form_of), nl=False)
+    if output is not None:
+        click.echo(f"page: {url or Path(output).resolve()}")
+
+
+def _report(asked: dict[str, Any], topics: Kafka | None, url: str | None) -> dict[str, Any]:
+    """The report; its page is written to the URL while there is a Spark that can."""
+    from spark_analytics import places, session
+    from spark_analytics.asked import is_heavy, request_of
+    from spark_analytics.dashboard.page import render as rendered
+    from spark_analytics.jobs.summarise import summarise
+
+    request = request_of(asked, int(time.time() * 1000), topics)
+    progress("starting Spark")
+    spark = session.start(asked["master"], heavy=is_heavy(request))
+    try:
+        if url is not None:
+            places.writable(spark, url)
+        with bar(spark):
+            report = summarise(spark, request, progress)
+        if url is not None:
+            places.put(spark, url, rendered(report).encode())
+        return report
+    finally:
+        spark.stop()
