@@ -34,7 +34,9 @@ def main() -> int:
     """Run the scenarios and print a table."""
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
     parser.add_argument("--messages", type=int, default=200_000, help="messages in each throughput scenario")
-    parser.add_argument("--scenario", action="append", choices=sorted(SCENARIOS), help="only this one (again for more)")
+    parser.add_argument(
+        "--scenario", action="append", choices=sorted([*SCENARIOS, *TELEMETRY]), help="only this one (again for more)"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="understudy-bench-") as folder:
         load = build(Path(folder))
@@ -42,9 +44,12 @@ def main() -> int:
             return 1
         print("the machine:", ", ".join(f"{name} {value}" for name, value in calibrate(Path(folder)).items()), flush=True)
         print(f"{'scenario':<34}{'messages/s':>12}{'p50 ms':>9}{'p99 ms':>9}{'primary us/msg':>16}{'backup us/msg':>15}")
-        for name in options.scenario or SCENARIOS:
-            with harness.cluster(Path(folder) / name) as brokers:
-                SCENARIOS[name](name, brokers, str(load), options.messages)
+        for name in options.scenario or [*SCENARIOS, *TELEMETRY]:
+            if name in SCENARIOS:
+                with harness.cluster(Path(folder) / name) as brokers:
+                    SCENARIOS[name](name, brokers, str(load), options.messages)
+            else:
+                _telemetry(name, Path(folder) / name, str(load), options.messages, TELEMETRY[name])
             shutil.rmtree(Path(folder) / name)
     return 0
 
@@ -133,11 +138,19 @@ def _run(commands: list[list[str]]) -> list[dict[str, Any]]:
 
 
 def _pairs(
-    name: str, brokers: harness.Cluster, load: str, messages: int, pairs: int, window: str, *, receive: bool = True
+    name: str,
+    brokers: harness.Cluster,
+    load: str,
+    messages: int,
+    pairs: int,
+    window: str,
+    *,
+    receive: bool = True,
+    create: bool = True,
 ) -> None:
     primary = brokers.brokers[0]
     queues = [f"q{number}" for number in range(pairs)]
-    for queue in queues:
+    for queue in queues if create else ():
         harness.ask(primary.address, "CREATE", "queue", queue, {"replicate": "all", "arguments": {"qpid.max_size": 0}})
     each = messages // pairs
     commands = [[load, "send", primary.address, queue, str(each), str(KIB), window] for queue in queues]
@@ -170,12 +183,30 @@ def _one_at_a_time(name: str, brokers: harness.Cluster, load: str, messages: int
     _pairs(name, brokers, load, messages // 100, 1, "1")
 
 
+def _telemetry(name: str, folder: Path, load: str, messages: int, queues: int) -> None:
+    """What telemetry takes of the primary's processor time, with three backups, so many queues, and load on up to ten of them."""
+    with harness.cluster(folder, 4, "--telemetry-dir", str(folder / "lag")) as brokers:
+        primary = brokers.brokers[0]
+        attributes = {"replicate": "all", "arguments": {"qpid.max_size": 0}}
+        requests = [("CREATE", "queue", f"q{number}", attributes) for number in range(queues)]
+        harness.ask_all(primary.address, *requests, timeout_s=60)
+        began_s, spent_s = _cpu_s(primary), primary.status()["telemetry"]["cpu_s"]
+        _pairs(name, brokers, load, messages, min(queues, 10), WINDOW, create=False)
+        telemetry = primary.status()["telemetry"]
+        used_s, spent_s = _cpu_s(primary) - began_s, telemetry["cpu_s"] - spent_s
+        words = f"{spent_s:.2f} s of {used_s:.1f} s of the primary's processor time, {telemetry['written']:,} lines"
+        print(f"{'':<34}of that telemetry: {100 * spent_s / used_s:.2f} % ({words})", flush=True)
+        assert telemetry["dropped"] == 0, telemetry["reason"]
+
+
 SCENARIOS: dict[str, Scenario] = {
     "one producer, one consumer": _one_to_one,
     "ten producers, ten consumers": _ten_to_ten,
     "one producer alone": _producer_alone,
     "a window of one message": _one_at_a_time,
 }
+TELEMETRY = {"with telemetry of one queue": 1, "with telemetry of 1,000 queues": 1000}
+"""Queues by scenario."""
 
 
 if __name__ == "__main__":
