@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .ONESHELL:
-.PHONY: help setup demo test unit system spark core bench format lint types imports clean
+.PHONY: help setup demo test unit system simulation soak spark core bench bench-lag format lint types imports clean
 
 PYTHON := .venv/bin/python
 TOX := .venv/bin/tox run
@@ -17,7 +17,7 @@ export KEEP
 endif
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
 
 setup: ## install what is missing: .venv with the package, and through apt what it stands on
 	@./deploy/bootstrap.sh run
@@ -40,6 +40,15 @@ system: ## the tests with real processes
 	@$(TOX_READY)
 	$(TOX) -q -e tests -- -m system
 
+simulation: ## whole simulated clusters, from a fixed set of seeds
+	@$(TOX_READY)
+	$(TOX) -q -e tests -- -m simulation
+
+MINUTES ?= 10
+soak: ## simulated clusters from seeds that nobody has chosen, on all cores (MINUTES=m)
+	@$(TOX_READY)
+	$(TOX) -q -e soak -- --minutes $(MINUTES) -j $$(nproc)
+
 spark: ## the tests with Spark
 	@$(TOX_READY)
 	$(TOX) -q -e tests -- -m spark
@@ -51,6 +60,11 @@ core: ## the cores' own tests, with the gate on their branch coverage
 bench: ## measure throughput and latency on this machine
 	@./deploy/bootstrap.sh run
 	$(PYTHON) -m tests.bench
+
+SAMPLES ?= 2000000
+bench-lag: ## measure summaries and the stream of replication lag, beside plain Spark and DuckDB (SAMPLES=n)
+	@$(TOX_READY)
+	$(TOX) -q -e bench-lag -- --samples $(SAMPLES)
 
 format: ## format the files and mend what ruff can mend
 	@$(TOX_READY)

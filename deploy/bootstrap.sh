@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Install what is missing for `make demo` (bootstrap.sh run) or `make test` (bootstrap.sh test), and nothing else.
 #
-# Through apt, as root or with a sudo that asks nothing: what python-qpid-proton is compiled with, the Java that Spark runs on, and
-# iproute2 for the tests' networks. Into .venv through pip: the package with its dependencies (run), or tox (test), which
-# keeps environments of its own. When all is there it looks at a few versions and returns; a stamp in .venv says for which
-# pyproject.toml and interpreter it was filled. The full output of apt and pip goes to build/setup.log.
+# Through apt, as root or with a sudo that asks nothing: what python-qpid-proton is compiled with, the Java that Spark runs on,
+# iproute2 for the tests' networks, and the browser in which tests look at the dashboard. Into .venv through pip: the package with
+# its dependencies (run), or tox (test), which keeps environments of its own. When all is there it looks at a few versions and
+# returns; a stamp in .venv says for which pyproject.toml and interpreter it was filled. The full output of apt and pip goes to
+# build/setup.log.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -52,6 +53,24 @@ missing_packages() {
     pkg-config --exists openssl 2>/dev/null || echo libssl-dev
     PATH=$PATH:/usr/sbin:/sbin command -v ip >/dev/null || echo iproute2
     java_is_there || echo openjdk-17-jre-headless
+    [[ $PURPOSE != test ]] || browser_is_there || echo chromium chromium-sandbox
+    [[ $PURPOSE != test ]] || ((EUID != 0)) || packages_for_faults
+}
+
+browser_is_there() {
+    local name
+    for name in chromium chromium-headless-shell chromium-browser google-chrome chrome; do
+        command -v "$name" >/dev/null && return
+    done
+    return 1
+}
+
+# What tests of broken networks and disks take, which only root can make: everybody else is warned by those tests.
+packages_for_faults() {
+    local PATH=$PATH:/usr/sbin:/sbin
+    command -v nft >/dev/null || echo nftables
+    command -v mkfs.ext4 >/dev/null || echo e2fsprogs
+    command -v mount >/dev/null || echo mount
 }
 
 # Run a command into the log; when it fails, say `$1` and the log's last error in one line.
