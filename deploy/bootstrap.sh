@@ -127,7 +127,7 @@ fill_venv() {
 works() {
     case $PURPOSE in
         run) .venv/bin/python -c 'import importlib.util as i, cproton, click, google_crc32c, twisted
-assert all(map(i.find_spec, ["pandas", "pyarrow", "pyspark"]))' 2>/dev/null ;;
+assert all(map(i.find_spec, ["msgspec", "pandas", "pyarrow", "pyspark"]))' 2>/dev/null ;;
         test) .venv/bin/python -c 'import tox' 2>/dev/null ;;
     esac
 }

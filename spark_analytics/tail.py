@@ -7,12 +7,14 @@ files: of those that have been read to their end and are no longer written, an o
 their differences. Files that have gone are forgotten. A batch takes at most so many bytes, the files that began first before the
 others, since all senders' lines of a time belong together.
 
-Lines come as text in Arrow batches: Spark parses them like those that a summary reads.
+Lines come as text in Arrow batches, or, with rules to add them up by, as what the pass over them finds (`transforms.columnar`):
+then they need not travel through Spark at all. `again` gives their text once more.
 """
 
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import re
 import time
@@ -20,18 +22,24 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import compute
+from pyspark.sql import DataFrame
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from spark_analytics.schemas import LINES
+from spark_analytics.transforms import columnar
+from spark_analytics.transforms.parse import future_ms
+from spark_analytics.transforms.told import Grains
 
 NAME: Final = "understudy_telemetry"
-BYTES_PER_BATCH: Final = 192 << 20
+BYTES_PER_BATCH: Final = 448 << 20
 MAX_LINE: Final = 1 << 20
 _CHUNK: Final = 4 << 20
 _BLOCK: Final = 1 << 16
@@ -45,7 +53,10 @@ Offset = dict[str, Any]
 
 
 class Telemetry(DataSource):
-    """`spark.readStream.format(NAME).option("path", DIR)`: rows of `schemas.LINES`. Option `bytes`: the most a batch takes."""
+    """`spark.readStream.format(NAME).option("path", DIR)`: rows of `schemas.LINES`. Option `bytes`: the most a batch takes.
+
+    With the option `rules` (`columnar.Rules` as `written` gives them) rows of `columnar.FOUND`, with each file's `range`.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -53,12 +64,13 @@ class Telemetry(DataSource):
         return NAME
 
     def schema(self) -> StructType:
-        """`schemas.LINES`."""
-        return LINES
+        """`schemas.LINES`, or `columnar.FOUND`."""
+        return columnar.FOUND if "rules" in self.options else LINES
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """The reader for one query."""
-        return _Reader(Path(self.options["path"]), int(self.options.get("bytes", BYTES_PER_BATCH)))
+        nbytes = int(self.options.get("bytes", BYTES_PER_BATCH))
+        return _Reader(Path(self.options["path"]), nbytes, self.options.get("rules"))
 
 
 class _Slice(InputPartition):
@@ -70,8 +82,8 @@ class _Slice(InputPartition):
 
 
 class _Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    def __init__(self, folder: Path, nbytes: int) -> None:
-        self._folder, self._bytes = folder, nbytes
+    def __init__(self, folder: Path, nbytes: int, rules: str | None) -> None:
+        self._folder, self._bytes, self._rules = folder, nbytes, rules
         self._target: dict[str, int] | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
@@ -96,10 +108,43 @@ class _Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, _Slice)
-        for name, first, last in partition.ranges:
-            file = (self._folder / name).absolute().as_uri()
-            for lines in lines_of(self._folder / name, first, last):
-                yield pa.RecordBatch.from_arrays([lines, pa.repeat(file, len(lines))], schema=_ARROW)
+        ranges = [((self._folder / name).absolute(), first, last) for name, first, last in partition.ranges]
+        if self._rules is None:
+            yield from _lines_in(ranges)
+            return
+        yield from columnar.in_worker(read_rules(self._rules, now_ms=int(time.time() * 1000)), _lines_in(ranges))
+        files = pa.array([path.as_uri() for path, _, _ in ranges])
+        yield columnar.batch_of(len(ranges), {"file": files, "range": pa.array([[first, last] for _, first, last in ranges])})
+
+
+def written(rules: columnar.Rules) -> str:
+    """Rules as an option's text, but for what is the future: that is a matter of when a line is read."""
+    return json.dumps([rules.grains.whole_ms, rules.grains.queue_ms, rules.objective_ms, rules.since_ms, rules.until_ms])
+
+
+def read_rules(text: str, *, now_ms: int) -> columnar.Rules:
+    """The rules that were `written`, with marks, for lines that are read now."""
+    whole_ms, queue_ms, objective_ms, since_ms, until_ms = json.loads(text)
+    return columnar.Rules(Grains(whole_ms, queue_ms), objective_ms, future_ms(now_ms), since_ms, until_ms, marks=True)
+
+
+def again(found: DataFrame) -> DataFrame:
+    """The lines of those files' ranges, as `schemas.LINES`."""
+    ranges = found.where("range IS NOT NULL").select("file", "range")
+    return ranges.mapInArrow(_read_again, LINES)
+
+
+def _read_again(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        rows = zip(batch.column("file").to_pylist(), batch.column("range").to_pylist(), strict=True)
+        yield from _lines_in((Path(url2pathname(urlsplit(uri).path)), first, last) for uri, (first, last) in rows)
+
+
+def _lines_in(ranges: Iterable[tuple[Path, int, int]]) -> Iterator[pa.RecordBatch]:
+    for path, first, last in ranges:
+        file = path.as_uri()
+        for lines in lines_of(path, first, last):
+            yield pa.RecordBatch.from_arrays([lines, pa.repeat(file, len(lines))], schema=_ARROW)
 
 
 def ranges_of(start: Mapping[str, Any], end: Mapping[str, Any]) -> list[tuple[str, int, int]]:

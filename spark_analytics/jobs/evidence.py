@@ -1,8 +1,8 @@
 """What a summary is made of, wherever it comes from: lines that are read now, or (`kept`) the folder that a stream has written.
 
 Either way it is the same few frames with the same columns, so that everything after this is one code. From lines: one pass adds
-up the samples and keeps the events and rosters, which are few, as they are (`told.looked_over`); lines that came twice cost a
-second pass over the minutes in which they did, and only then.
+up what is plain and hands back the rest, which is little: events, rosters, and lines to be judged (`columnar`); lines that came
+twice cost a second pass over the minutes in which they did, and only then.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from spark_analytics.schemas import LINE, LOOK
-from spark_analytics.transforms import parse, partials, quality, told
+from spark_analytics.transforms import columnar, parse, partials, quality, told
 from spark_analytics.transforms.told import Grains
 
 Own = Callable[[DataFrame], DataFrame]
@@ -62,25 +62,31 @@ class Sums:
     cached: list[DataFrame]
 
 
-def add_up(text: DataFrame, typed: Typed, grains: Grains, *, objective_ms: float, small: bool) -> Sums:
-    """`schemas.LINES`, added up. `typed` types lines by a schema and tags them."""
-    lines = typed(text, LOOK)
-    look = (settled if small else DataFrame.cache)(told.looked_over(lines, grains, objective_ms=objective_ms))
-    few = settled(typed(told.whole_lines(look), LINE))
-    kept, odd = told.usable(few), few.where("problem IS NOT NULL")
+def add_up(text: DataFrame, typed: Typed, rules: columnar.Rules, *, small: bool) -> Sums:
+    """`schemas.LINES`, added up. `typed` types lines by a schema and tags them, by the same rules."""
+
+    def told_of(lines: DataFrame) -> DataFrame:
+        return told.told(lines, rules.grains, objective_ms=rules.objective_ms)
+
+    keep = settled if small else DataFrame.cache
+    found = keep(columnar.looked_over(text, rules))
+    back = settled(typed(columnar.handed_back(found), LINE))
+    kept, rest = told.usable(back), back.where("problem IS NOT NULL OR NOT inside")
     single = settled(kept.dropDuplicates(told.LINE))
     repeated = kept.count() - single.count()
-    samples = look.where("line IS NULL").drop("line")
-    again = settled(told.repeats(samples))
+    if repeated or not back.where("NOT counted").isEmpty():
+        every = columnar.sums(found, few=False).unionByName(told_of(single.unionByName(rest)))
+    else:
+        every = columnar.sums(found)
+    rows = keep(partials.combined(every, told.KEY))
+    cached = [] if small else [found, rows]
+    again = settled(told.repeats(rows))
     if not again.isEmpty():
-        before = samples
-        anew = settled(told.told(told.once(lines, again), grains, objective_ms=objective_ms))
-        samples = told.without(before, again).unionByName(anew)
-        repeated += _lines(before) - _lines(samples)
-    rows = samples.unionByName(told.told(single.unionByName(odd), grains, objective_ms=objective_ms))
-    rows = settled(rows) if small else rows
-    events, rosters, cached = told.events(single), told.rosters(single), [] if small else [look]
-    return Sums(rows, events, rosters, quality.quarantine(odd), repeated, cached)
+        before = rows
+        anew = settled(told_of(told.once(typed(text, LOOK), again)))
+        rows = told.without(before, again).unionByName(anew)
+        repeated += _lines(before) - _lines(rows)
+    return Sums(rows, told.events(single), told.rosters(single), quality.quarantine(rest), repeated, cached)
 
 
 def settled(frame: DataFrame) -> DataFrame:
@@ -88,12 +94,6 @@ def settled(frame: DataFrame) -> DataFrame:
     time on.
     """
     return frame.localCheckpoint()
-
-
-def _of_bad_files(lines: DataFrame, presence: DataFrame) -> DataFrame:
-    """The lines of some of the files that hold bad ones, so that a few examples do not cost another look at everything."""
-    found = presence.where("problem IS NOT NULL").select("bad_file").distinct().collect()
-    return lines.where(F.xxhash64("file").isin([row["bad_file"] for row in found]))
 
 
 def _lines(rows: DataFrame) -> int:
@@ -108,7 +108,8 @@ def from_lines(
     def typed(text: DataFrame, schema: StructType) -> DataFrame:
         return told.tagged(parse.parse(text, now_ms=now_ms, schema=schema), since_ms=since_ms, until_ms=until_ms)
 
-    sums = add_up(lines, typed, grains, objective_ms=objective_ms, small=small)
+    rules = columnar.Rules(grains, objective_ms, parse.future_ms(now_ms), since_ms, until_ms)
+    sums = add_up(lines, typed, rules, small=small)
     presence = settled(told.presence(sums.rows))
     lag = told.lag(sums.rows)
 
@@ -123,7 +124,7 @@ def from_lines(
         views=told.views(sums.rows),
         events=sums.events,
         rosters=sums.rosters,
-        quarantine=quality.quarantine(typed(_of_bad_files(lines, presence), LOOK)).unionByName(sums.quarantine),
+        quarantine=sums.quarantine,
         lag_of=lag_of,
         counters={"repeated": sums.repeated, "late": None},
         cached=sums.cached,

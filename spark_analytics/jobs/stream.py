@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
@@ -33,9 +33,9 @@ from spark_analytics.errors import Refused
 from spark_analytics.jobs import compact
 from spark_analytics.jobs.evidence import settled
 from spark_analytics.places import is_remote, located
-from spark_analytics.schemas import LINE, LOOK
+from spark_analytics.schemas import LINE, LINES, LOOK
 from spark_analytics.store import HOUR_MS, Manifest, Ranges, Store, is_store, names, names_of, ranges_of, size, united
-from spark_analytics.transforms import fingerprint, parse, partials, quality, told
+from spark_analytics.transforms import columnar, fingerprint, parse, quality, told
 from spark_analytics.transforms.told import Grains
 
 LATE_MS: Final = 60_000
@@ -184,106 +184,110 @@ def _lines(spark: SparkSession, asked: Streaming) -> DataFrame:
         return sources.stream_lines(spark, asked.path, files_per_batch=FILES_PER_BATCH)
     spark.dataSource.register(tail.Telemetry)
     reader = spark.readStream.format(tail.NAME).option("bytes", asked.batch_bytes)
-    return reader.option("path", os.path.abspath(asked.path)).load()
+    rules = tail.written(_rules(asked, now_ms=0))
+    return reader.option("path", os.path.abspath(asked.path)).option("rules", rules).load()
+
+
+def _rules(asked: Streaming, *, now_ms: int) -> columnar.Rules:
+    return columnar.Rules(asked.grains, asked.objective_ms, parse.future_ms(now_ms), asked.since_ms, until_ms=None, marks=True)
 
 
 # -- one micro-batch
 
 
-def add_batch(store: Store, asked: Streaming, lines: DataFrame, number: int, *, now_ms: int, query: str = "") -> Progress | None:
-    """Add one micro-batch of `schemas.LINES`; None when it was added before."""
+def add_batch(store: Store, asked: Streaming, batch: DataFrame, number: int, *, now_ms: int, query: str = "") -> Progress | None:
+    """Add one micro-batch of `schemas.LINES`, or of what `tail` has found in such; None when it was added before."""
     manifest = store.load()
     if number <= manifest.batch:
         return None
-    added = _added(lines, manifest, asked, now_ms)
+    added = _added(batch, manifest, asked, now_ms)
     try:
-        presence = told.presence(added.rows).collect()
-        if presence:
-            _write(store, manifest, number, added, presence, now_ms)
-        count = sum(row["lines"] for row in presence) + added.repeated
-        _remember(manifest, added.rows, presence, count, added.repeated)
+        if added.presence:
+            _write(store, manifest, number, added, now_ms)
+        count = sum(row["lines"] for row in added.presence) + added.repeated
+        _remember(manifest, added.presence, count, added.repeated)
     finally:
         if added.cached is not None:
             added.cached.unpersist()
     manifest.batch, manifest.updated_ms, manifest.query = number, now_ms, query or manifest.query
     store.commit(manifest)
-    compact.compact(lines.sparkSession, store, manifest, now_ms=now_ms, keep_ms=asked.keep_ms)
+    compact.compact(batch.sparkSession, store, manifest, now_ms=now_ms, keep_ms=asked.keep_ms)
     newest = max((ts_ms for ts_ms in manifest.newest.values()), default=None)
     return Progress(number, count, manifest.counters["lines"], newest, dict(manifest.heard))
 
 
 @dataclass(frozen=True, slots=True)
 class _Added:
-    """A batch, added up: `told` rows, the lines that are kept whole, and those that were kept aside."""
+    """A batch, added up: `told` rows and who wrote when, by backup, the lines that are kept whole, and those kept aside."""
 
     rows: DataFrame
+    presence: list[Row]
     few: DataFrame
     quarantine: DataFrame
     repeated: int = 0
     cached: DataFrame | None = None
 
 
-def _added(text: DataFrame, manifest: Manifest, asked: Streaming, now_ms: int) -> _Added:
+def _added(batch: DataFrame, manifest: Manifest, asked: Streaming, now_ms: int) -> _Added:
     """Each of a batch's lines once. Adds their numbers and files to the manifest.
 
     A sender's lines nearly always go on where the last batch's ended: then one pass both adds them up and shows that they do. If
-    it shows anything else, their numbers are looked at one by one.
+    it shows anything else, or a good line that is not plain, their numbers are looked at one by one.
     """
 
     def typed(some: DataFrame, schema: StructType) -> DataFrame:
         return told.tagged(parse.parse(some, now_ms=now_ms, schema=schema), since_ms=asked.since_ms)
 
-    def looked_over(lines: DataFrame) -> DataFrame:
-        placed = lines.withColumn("of_file", F.xxhash64("file"))
-        marks = [fingerprint.of_column(F.col("seq")).alias("fingerprint")]
-        return settled(told.looked_over(placed, asked.grains, objective_ms=asked.objective_ms, more=("of_file",), besides=marks))
+    def told_of(lines: DataFrame) -> DataFrame:
+        return settled(told.told(lines, asked.grains, objective_ms=asked.objective_ms))
 
-    def added(look: DataFrame, lines: DataFrame, few: bool, repeated: int = 0, cached: DataFrame | None = None) -> _Added:
-        rows = partials.combined(look.where("line IS NULL"), told.KEY)
-        kept = typed(told.whole_lines(look), LINE)
-        if few:
-            kept = settled(kept)
-            rows = rows.unionByName(told.told(kept, asked.grains, objective_ms=asked.objective_ms))
-        aside = quality.quarantine(lines).unionByName(quality.quarantine(kept))
-        return _Added(settled(rows), kept, aside, repeated, cached)
+    is_text = batch.columns == LINES.names
+    found = settled(columnar.looked_over(batch, _rules(asked, now_ms=now_ms)) if is_text else batch)
+    _count_files(found, manifest)
+    few = settled(typed(columnar.handed_back(found), LINE))
+    odd = few.where("NOT counted")
+    bad, good = (odd.where(f"problem IS {null} NULL").count() for null in ("NOT", ""))
+    presence = _presence(found.where("file IS NULL"), F.sum("print").alias("print"))
+    if not good and _goes_on(presence, manifest):
+        rows = columnar.sums(found)
+        if bad:
+            of_bad = told_of(odd)
+            rows = rows.unionByName(of_bad)
+            presence += _presence(of_bad)
+        return _Added(rows, presence, few, quality.quarantine(odd))
+    lines = typed(batch if is_text else tail.again(found), LOOK).persist()
+    fresh, repeated = _fresh(lines.where("problem IS NULL"), manifest)
+    rows = told_of(fresh.unionByName(lines.where("problem IS NOT NULL")))
+    few = settled(typed(fresh.where(F.col("kind").isin(*told.FEW)).select("value", "file"), LINE))
+    return _Added(rows, _presence(rows), few, quality.quarantine(lines), repeated, lines)
 
-    lines = typed(text, LOOK)
-    look = looked_over(lines)
-    pieces = _pieces(look)
-    files = {piece["of_file"] for piece in pieces}
+
+def _count_files(found: DataFrame, manifest: Manifest) -> None:
+    names = found.where("file IS NOT NULL AND value IS NULL").select(F.xxhash64("file").alias("name")).distinct().collect()
+    files = {row["name"] for row in names}
     manifest.counters["files"] += len(files - set(manifest.files))
     manifest.files = sorted(files)
-    few = any(piece["few"] for piece in pieces)
-    if _goes_on(pieces, manifest):
-        return added(look, lines, few)
-    lines = lines.persist()
-    fresh, repeated = _fresh(lines.where("problem IS NULL"), manifest)
-    every = fresh.unionByName(lines.where("problem IS NOT NULL"))
-    return added(looked_over(every), every, few, repeated, lines)
 
 
-def _pieces(look: DataFrame) -> list[Row]:
-    """What each file has of each sender: which numbers, as far as their ends and sums tell, and how many lines are kept whole."""
-    ends = [F.min("first_seq").alias("first"), F.max("last_seq").alias("last")]
-    sums = [F.sum(name).alias(name) for name in ("lines", "fingerprint")]
-    few = F.count("line").alias("few")
-    good = F.col("problem").isNull().alias("good")
-    return look.groupBy("cluster", "sender", good, "of_file").agg(*ends, *sums, few).collect()
+def _presence(rows: DataFrame, *besides: Column) -> list[Row]:
+    """`told.presence` by backup, with `heard_ms`: when the primary last heard it."""
+    col = F.col
+    heard = F.max(F.when(col("mine") & col("queue").isNull(), col("last_heard_ms"))).alias("heard_ms")
+    return told.presence(rows, by=("backup",), besides=(heard, *besides)).collect()
 
 
-def _goes_on(pieces: Iterable[Row], manifest: Manifest) -> bool:
+def _goes_on(presence: Iterable[Row], manifest: Manifest) -> bool:
     """Whether each sender's numbers are a range that it has not told before; if so, the manifest knows them now."""
     of_sender: dict[str, list[Row]] = {}
-    for piece in pieces:
-        if piece["good"]:
-            of_sender.setdefault(names(piece["cluster"], piece["sender"]), []).append(piece)
+    for row in presence:
+        of_sender.setdefault(names(row["cluster"], row["sender"]), []).append(row)
     ranges: dict[str, Ranges] = {}
     for key, its in of_sender.items():
-        first, last = min(piece["first"] for piece in its), max(piece["last"] for piece in its)
+        first, last = min(row["first_seq"] for row in its), max(row["last_seq"] for row in its)
         met = any(low <= last and high >= first for low, high in manifest.seen.get(key, []))
-        if met or sum(piece["lines"] for piece in its) != last - first + 1:
+        if met or sum(row["lines"] for row in its) != last - first + 1:
             return False
-        if sum(piece["fingerprint"] for piece in its) != fingerprint.of_range(first, last):
+        if sum(row["print"] for row in its) != fingerprint.of_range(first, last):
             return False
         ranges[key] = [[first, last]]
     for key, told_now in ranges.items():
@@ -324,15 +328,15 @@ def _fresh(good: DataFrame, manifest: Manifest) -> tuple[DataFrame, int]:
     return fresh, repeated
 
 
-def _write(store: Store, manifest: Manifest, number: int, added: _Added, presence: list[Row], now_ms: int) -> None:
+def _write(store: Store, manifest: Manifest, number: int, added: _Added, now_ms: int) -> None:
     """The batch's tables, each split by hour; only those that have rows."""
-    kinds = {row["kind"] for row in presence if not row["problem"] and row["inside"]}
+    kinds = {row["kind"] for row in added.presence if not row["problem"] and row["inside"]}
     tables = {"told": added.rows}
     if "event" in kinds:
         tables["events"] = told.events(added.few)
     if "roster" in kinds:
         tables["rosters"] = told.rosters(added.few)
-    if any(row["problem"] for row in presence):
+    if any(row["problem"] for row in added.presence):
         tables["quarantine"] = added.quarantine
     manifest.parts[number] = {}
     when = {"told": "start_ms", "events": "ts_ms", "rosters": "first_ms"}
@@ -346,7 +350,7 @@ def _write(store: Store, manifest: Manifest, number: int, added: _Added, presenc
         manifest.parts[number][table] = sorted(int(path.name.removeprefix("hour=")) for path in folder.glob("hour=*"))
 
 
-def _remember(manifest: Manifest, rows: DataFrame, presence: list[Row], count: int, repeated: int) -> None:
+def _remember(manifest: Manifest, presence: list[Row], count: int, repeated: int) -> None:
     """What the next batches and the reader need to know besides the rows."""
     counters = manifest.counters
     counters["lines"] += count
@@ -362,9 +366,8 @@ def _remember(manifest: Manifest, rows: DataFrame, presence: list[Row], count: i
             manifest.newest[key] = max(manifest.newest.get(key, 0), row["last_ms"])
             if row["mine"]:
                 _reign(manifest, row)
-    for row in told.lag(rows).where("queue IS NULL").groupBy("backup").agg(F.max("last_heard_ms").alias("at")).collect():
-        if row["at"] is not None:
-            manifest.heard[row["backup"]] = max(manifest.heard.get(row["backup"], 0), row["at"])
+            if row["heard_ms"] is not None:
+                manifest.heard[row["backup"]] = max(manifest.heard.get(row["backup"], 0), row["heard_ms"])
 
 
 def _reign(manifest: Manifest, row: Row) -> None:

@@ -16,8 +16,11 @@ from dataclasses import dataclass
 from math import exp2, sqrt
 from typing import Final
 
+import numpy as np
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import DoubleType, StructField, StructType
 
 BUCKETS: Final = 44
 PER_WORD: Final = 2
@@ -33,7 +36,8 @@ PERCENTS: Final = (0.50, 0.95, 0.99)
 def bucket_of(value: Column) -> Column:
     """The bucket of a value, as an int; nulls stay null."""
     steps = F.ceil(F.log2(value.cast("double")) * 2 - 1e-9).cast("int") + 1
-    return F.when(value <= 0, F.lit(0)).when(value <= 1, F.lit(1)).otherwise(F.least(steps, F.lit(BUCKETS - 1)))
+    within = F.when(value <= 0, F.lit(0)).when(value <= 1, F.lit(1)).otherwise(F.least(steps, F.lit(BUCKETS - 1)))
+    return F.when(value.isNotNull(), within)
 
 
 def upper_edge(bucket: int) -> float:
@@ -75,13 +79,6 @@ def summed(prefix: str) -> Column:
     return F.expr(f"array({', '.join(f'sum({prefix}[{index}])' for index in range(WORDS))}) AS {prefix}")
 
 
-def unpacked(words: str) -> str:
-    """The counts of all buckets as one array, as SQL, from the array column `words`; empty for null."""
-    return (
-        f"coalesce(flatten(transform({words}, w -> array(w & {MASK}L, shiftright(w, {BITS})))), cast(array() AS array<bigint>))"
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Measure:
     """What to take percentiles of: the packed counts in the array column `prefix`, bounded by the column `highest`.
@@ -101,48 +98,46 @@ class Measure:
 def with_percentiles(rows: DataFrame, measures: list[Measure]) -> DataFrame:
     """Add `p50_{name}`, `p95_{name}`, `p99_{name}` of each measure by nearest rank; null where nothing was observed.
 
-    In stages, each a projection of its own: one expression for all of it would be repeated by the optimiser wherever it is
-    used, which made a small summary take a minute.
+    In a Python worker, by the column: as Spark's own expressions over arrays it takes a fifth of a millisecond a row.
     """
-    for stage in (_counts, _total, _places):
-        rows = rows.select("*", *(F.expr(stage(m)) for m in measures))
-    answers = (_answer(m, percent) for m in measures for percent in PERCENTS)
-    kinds = ("counts", "total", "places")
-    return rows.select("*", *(F.expr(answer) for answer in answers)).drop(
-        *(f"_{kind}_{m.prefix}" for m in measures for kind in kinds)
-    )
+    answers = F.arrow_udf(percentiles, returnType=_ANSWERS)  # type: ignore[attr-defined]
+    found = {
+        f"_{m.prefix}": answers(
+            F.col(m.prefix),
+            F.expr(f"cast({m.highest} AS double)"),
+            F.expr(f"cast({m.worse} AS bigint)"),
+            F.expr(f"cast({m.worst} AS double)"),
+            F.lit(m.unit),
+        )
+        for m in measures
+    }
+    named = [F.col(f"_{m.prefix}.{_name(percent)}").alias(f"{_name(percent)}_{m.name}") for m in measures for percent in PERCENTS]
+    return rows.withColumns(found).select("*", *named).drop(*found)
 
 
-def _counts(m: Measure) -> str:
-    return f"{unpacked(m.prefix)} AS _counts_{m.prefix}"
+def percentiles(words: pa.Array, highest: pa.Array, worse: pa.Array, worst: pa.Array, unit: pa.Array) -> pa.Array:
+    """PERCENTS of rows of packed counts, as structures, by nearest rank."""
+    packed = words.flatten().to_numpy().reshape(-1, WORDS)
+    counts = np.zeros((len(words), WORDS * PER_WORD), np.int64)
+    there = words.is_valid().to_numpy(zero_copy_only=False)
+    counts[there, 0::2], counts[there, 1::2] = packed & MASK, packed >> BITS
+    below = counts.cumsum(axis=1)
+    total = below[:, -1] + worse.to_numpy(zero_copy_only=False)
+    at_most, above, times = (column.to_numpy(zero_copy_only=False).astype(float) for column in (highest, worst, unit))
+    answers = []
+    for percent in PERCENTS:
+        place = (below < np.ceil(total * percent)[:, np.newaxis]).sum(axis=1)
+        middles = np.fmin(_MIDDLES[np.minimum(place, BUCKETS - 1)] * times, at_most)
+        found = np.where(place >= BUCKETS, above, np.where(place == BUCKETS - 1, at_most, middles))
+        answers.append(pa.array(found, mask=(total <= 0) | np.isnan(found)))
+    return pa.StructArray.from_arrays(answers, names=[_name(percent) for percent in PERCENTS])
 
 
-def _total(m: Measure) -> str:
-    return f"aggregate(_counts_{m.prefix}, 0L, (total, n) -> total + n) + {m.worse} AS _total_{m.prefix}"
-
-
-def _places(m: Measure) -> str:
-    """In which bucket each percentile's rank falls: how many buckets lie wholly below it."""
-    begin = ", ".join(f"'{_name(percent)}', 0" for percent in PERCENTS)
-    step = ", ".join(
-        f"'{_name(percent)}', x.{_name(percent)} + if(x.seen + n < ceil(_total_{m.prefix} * {percent}D), 1, 0)"
-        for percent in PERCENTS
-    )
-    return (
-        f"aggregate(_counts_{m.prefix}, named_struct('seen', 0L, {begin}), (x, n) -> named_struct('seen', x.seen + n, {step}))"
-        f" AS _places_{m.prefix}"
-    )
-
-
-def _answer(m: Measure, percent: float) -> str:
-    at = f"_places_{m.prefix}.{_name(percent)}"
-    middle_ = f"CASE {at} WHEN 0 THEN 0D WHEN 1 THEN sqrt(0.5D) ELSE pow(2D, ({at} - 1.5D) / 2) END * {m.unit}D"
-    return (
-        f"CASE WHEN _total_{m.prefix} <= 0 THEN NULL WHEN {at} >= size(_counts_{m.prefix}) THEN cast({m.worst} AS double) "
-        f"WHEN {at} = {BUCKETS - 1} THEN cast({m.highest} AS double) ELSE least({middle_}, cast({m.highest} AS double)) END "
-        f"AS {_name(percent)}_{m.name}"
-    )
+_MIDDLES: Final = np.array([middle(bucket) for bucket in range(BUCKETS)])
 
 
 def _name(percent: float) -> str:
     return f"p{round(percent * 100)}"
+
+
+_ANSWERS: Final = StructType([StructField(_name(percent), DoubleType()) for percent in PERCENTS])

@@ -30,15 +30,19 @@ def of_column(numbers: Column) -> Column:
 
 
 def of_range(first: int, last: int) -> int:
-    """The fingerprint of all numbers from `first` to `last`, both included: XXH64 of a long, as Spark computes it."""
+    """The fingerprint of all numbers from `first` to `last`, both included."""
+    found = hashed(np.arange(first, last + 1, dtype=np.int64))
+    return int(found.sum()) if len(found) < 1 << (63 - _BITS) else sum(map(int, found))
+
+
+def hashed(numbers: np.ndarray) -> np.ndarray:
+    """40 bits of each long's hash, as longs: XXH64, as Spark computes it."""
     with np.errstate(over="ignore"):
-        numbers = np.arange(first, last + 1, dtype=np.int64).astype(np.uint64)
-        found = (_SEED + _P5 + _EIGHT) ^ (_turned(numbers * _P2, 31) * _P1)
+        found = (_SEED + _P5 + _EIGHT) ^ (_turned(numbers.astype(np.uint64) * _P2, 31) * _P1)
         found = _turned(found, 27) * _P1 + _P4
         found = (found ^ (found >> np.uint64(33))) * _P2
         found = (found ^ (found >> np.uint64(29))) * _P3
-        found = (found ^ (found >> np.uint64(32))) & np.uint64(_MASK)
-    return int(found.sum(dtype=np.uint64)) if len(found) < 1 << (63 - _BITS) else sum(map(int, found))
+        return ((found ^ (found >> np.uint64(32))) & np.uint64(_MASK)).astype(np.int64)
 
 
 def _turned(words: np.ndarray, bits: int) -> np.ndarray:

@@ -23,15 +23,16 @@ _JSON_OPTIONS = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, "al
 
 
 def parse(lines: DataFrame, *, now_ms: int, schema: StructType = LINE) -> DataFrame:
-    """`schemas.LINES` to the fields of `schema` with `ts_ms` (UTC, ms since 1970), `problem` (null when good), `value`, `file`.
+    """`schemas.LINES` to the fields of `schema` with `ts_ms` (UTC, ms since 1970), `problem` (null when good), `value`, `file`,
+    and whatever other columns there are.
 
     A value of the wrong type is a problem in the schema's fields only.
 
     Lines from the day after the next one, and later, are a problem too: one wrong clock must not stretch a summary by years.
     (Whole days, because Spark compiles anew for each number that it has not met.)
     """
-    line = lines.select("file", "value", F.from_json("value", schema, _JSON_OPTIONS).alias("line"))
-    typed = line.select("file", "value", "line.*")
+    line = lines.withColumn("line", F.from_json("value", schema, _JSON_OPTIONS))
+    typed = line.select(*lines.columns, "line.*")
     usual = (F.octet_length("ts") == _USUAL_TIME_BYTES) & F.col("ts").endswith("Z")
     ts_ms = F.when(usual | F.col("ts").rlike(_ISO), F.expr("unix_millis(try_cast(ts AS TIMESTAMP))"))
     return typed.withColumn("ts_ms", ts_ms).withColumn("problem", _problem(now_ms)).drop(CORRUPT)
@@ -55,7 +56,7 @@ def _problem(now_ms: int) -> Column:
         (col("v") > VERSION, "written by a newer version"),
         (~col("kind").isin(*KINDS), "unknown kind"),
         (col("ts_ms").isNull(), "no valid time"),
-        (col("ts_ms") >= (now_ms // DAY_MS + 2) * DAY_MS, "time in the future"),
+        (col("ts_ms") >= future_ms(now_ms), "time in the future"),
         (missing, "a field is missing"),
         (col("seq") < 0, "impossible value"),
         (is_sample & sample_missing, "a field is missing"),
@@ -68,6 +69,11 @@ def _problem(now_ms: int) -> Column:
     for condition, text in reversed(rules):
         problem = F.when(condition, F.lit(text)).otherwise(problem)
     return problem
+
+
+def future_ms(now_ms: int) -> int:
+    """The first ms that no line may be of."""
+    return (now_ms // DAY_MS + 2) * DAY_MS
 
 
 def _any_null(*names: str) -> Column:

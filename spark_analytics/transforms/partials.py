@@ -27,8 +27,8 @@ BYTES_UNIT = 1024
 BITMAPS = ("told", "heard", "over")
 MEASURES = ("m", "r", "b")
 """Lag in ms, records and bytes: the columns of packed counts."""
-_FIRST = ("ts_ms", "acked_index", "commit_index", "lag_records", "connected")
-_LAST = (*_FIRST, "lag_bytes", "lag_ms", "stall_ms", "state", "in_sync", "headroom_bytes")
+FIRST = ("ts_ms", "acked_index", "commit_index", "lag_records", "connected")
+LAST = (*FIRST, "lag_bytes", "lag_ms", "stall_ms", "state", "in_sync", "headroom_bytes")
 _SUMS = ("lines", "n", "n_unreachable")
 STATES = ("", "joining", "catchup", "ready", "recovering", "active", "standalone")
 """What a broker can be, by the number that stands for it while rows are added up."""
@@ -42,9 +42,11 @@ _OF_LOOKS = {
     "max_stall_ms": "stall_ms",
     "max_acked": "acked_index",
 }
-_HIGHEST = ("interval_ms", "last_ms", "last_seq", "last_heard_ms", "bad_file", *_OF_LOOKS)
+_HIGHEST = ("interval_ms", "last_ms", "last_seq", "last_heard_ms", *_OF_LOOKS)
 _LOWEST = ("first_ms", "first_seq", "min_records", "first_heard_ms")
-COUNTED = (*_SUMS, *MEASURES, *_HIGHEST, *_LOWEST, *BITMAPS, "first", "last", "fell")
+PLAIN = (*_SUMS, *_HIGHEST, *_LOWEST, *BITMAPS)
+"""The columns that are numbers."""
+COUNTED = (*PLAIN, *MEASURES, "first", "last", "fell")
 """What `counted` rows hold beside their key and start."""
 
 
@@ -75,9 +77,8 @@ def observed(lines: DataFrame, *, objective_ms: float) -> DataFrame:
     return lines.withColumns(looks)
 
 
-def added_up(lines: DataFrame, key: Sequence[str], besides: Sequence[Column] = ()) -> DataFrame:
-    """`observed` lines to one row per key. `lines` counts all of the group, the other columns what is counted, and `besides`
-    names further aggregates.
+def added_up(lines: DataFrame, key: Sequence[str]) -> DataFrame:
+    """`observed` lines to one row per key. `lines` counts all of the group, the other columns what is counted.
 
     The first and last looks are put together from single numbers: with a structure or a text among the aggregates Spark sorts
     all lines by the key instead of hashing it.
@@ -85,7 +86,7 @@ def added_up(lines: DataFrame, key: Sequence[str], besides: Sequence[Column] = (
     col = F.col
     looks = {
         f"_{end}_{name}": pick(name, "look_seq")
-        for end, pick, names in (("first", F.min_by, _FIRST), ("last", F.max_by, _LAST))
+        for end, pick, names in (("first", F.min_by, FIRST), ("last", F.max_by, LAST))
         for name in ("flags", *(name for name in names if name not in _OF_FLAGS))
     }
     sums = lines.groupBy(*key).agg(
@@ -102,12 +103,10 @@ def added_up(lines: DataFrame, key: Sequence[str], besides: Sequence[Column] = (
         F.min(F.when(col("counts"), col("lag_records"))).alias("min_records"),
         F.min(F.when(col("here"), col("ts_ms"))).alias("first_heard_ms"),
         F.max(F.when(col("here"), col("ts_ms"))).alias("last_heard_ms"),
-        F.max("bad_file").alias("bad_file"),
         *(look.alias(name) for name, look in looks.items()),
         *(buckets.packed_counts(prefix, f"{prefix}_bucket") for prefix in MEASURES),
-        *besides,
     )
-    ends = (("first", _FIRST), ("last", _LAST))
+    ends = (("first", FIRST), ("last", LAST))
     put = {end: F.when(col(f"_{end}_ts_ms").isNotNull(), _look(end, names)) for end, names in ends}
     return sums.withColumns(put | {prefix: buckets.widened(prefix) for prefix in MEASURES}).drop(*looks)
 

@@ -1,12 +1,13 @@
-"""Lines to what was told: the one pass over the data, batch or stream. Everything that a report says is summed from its rows.
+"""Lines to what was told, batch or stream. Everything that a report says is summed from its rows.
 
-Life of a line: `parse.parse` types it; `tagged` says what it counts for; `told` adds it into one row of its key. For a sample by
+Life of a line: `parse.parse` types it; `tagged` says what it counts for; `told` adds it into one row of its key. (Plain lines,
+which nearly all are, come to the same rows by a shorter way: `columnar`.) For a sample by
 the reigning primary the key is the backup, the queue and a short grain of time, and the row is the additive state of lag
 (`partials` has its columns). A backup's own view is kept for the whole log alone, to compare clocks by. Lines with a problem and
 lines outside the span leave only their counts. Rows of the same key may be added up in any order, by `partials.combined`.
 
-A line that came twice must count once, and remembering every number of every line would cost more than all the rest. So `told`
-adds up what it is given, `repeats` finds the senders' minutes in which there are more samples than slots with a sample in them,
+A line that came twice must count once, and remembering every number of every line would cost more than all the rest. So all are
+added up as they are, `repeats` finds the senders' minutes in which there are more samples than slots with a sample in them,
 and only those are looked at line by line (`once`). Events and rosters are few, and are made single before they are added up.
 """
 
@@ -28,6 +29,7 @@ FEW = ("event", "roster")
 LINE = ["cluster", "sender", "seq"]
 """A line's identity, which no restart repeats."""
 ROSTER = ("cluster", "epoch", "primary", "backups", "queues")
+_SENDERS = ("cluster", "sender", "kind")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +60,8 @@ def usable(lines: DataFrame) -> DataFrame:
     return lines.where(F.col("problem").isNull() & F.col("inside"))
 
 
-def told(
-    lines: DataFrame, grains: Grains, *, objective_ms: float, more: Sequence[str] = (), besides: Sequence[Column] = ()
-) -> DataFrame:
-    """`tagged` lines to one row per KEY, with the columns of `partials.added_up` (null where the key is no backup's).
-
-    `more` names further columns of the lines to tell rows apart by, `besides` further aggregates of these columns, `sender` and
-    `seq`.
-    """
+def told(lines: DataFrame, grains: Grains, *, objective_ms: float) -> DataFrame:
+    """`tagged` lines to one row per KEY, with the columns of `partials.added_up` (null where the key is no backup's)."""
     col = F.col
     good = col("problem").isNull() & col("inside")
     is_sample = good & (col("kind") == "sample")
@@ -78,7 +74,6 @@ def told(
         return F.when(condition, col(name)).alias(name)
 
     keyed = lines.select(
-        *more,
         only(col("problem").isNull(), "cluster"),
         only(good, "epoch"),
         only(col("problem").isNull(), "sender"),
@@ -96,50 +91,29 @@ def told(
         (state | (own & col("queue").isNull())).alias("counts"),
         *("lag_records", "lag_bytes", "lag_ms", "stall_ms", "commit_index", "acked_index"),
         *("state", "connected", "in_sync", "headroom_bytes"),
-        F.when(col("problem").isNotNull(), F.xxhash64("file")).alias("bad_file"),
     )
-    return partials.added_up(partials.observed(keyed, objective_ms=objective_ms), (*KEY, *more), besides)
-
-
-def looked_over(
-    lines: DataFrame, grains: Grains, *, objective_ms: float, more: Sequence[str] = (), besides: Sequence[Column] = ()
-) -> DataFrame:
-    """The pass over everything: `tagged` lines by `schemas.LOOK` to `told` rows, and each event and roster in a row of its own.
-
-    Those have their file and text in the column `line`, which is null in all other rows; `whole_lines` gives them back.
-    """
-    is_few = F.col("problem").isNull() & F.col("inside") & F.col("kind").isin(*FEW)
-    line = F.when(is_few, F.concat("file", F.lit("\n"), "value")).alias("line")
-    return told(lines.withColumn("line", line), grains, objective_ms=objective_ms, more=("line", *more), besides=besides)
-
-
-def whole_lines(rows: DataFrame) -> DataFrame:
-    """The lines that have a row of their own in `looked_over`, as `schemas.LINES`, as often as they were there."""
-    parts = F.split("line", "\n", 2)
-    again = F.explode(F.sequence(F.lit(1).cast("long"), "lines"))
-    some = rows.where("line IS NOT NULL").select("line", again.alias("time"))
-    return some.select(F.element_at(parts, 2).alias("value"), F.element_at(parts, 1).alias("file"))
+    return partials.added_up(partials.observed(keyed, objective_ms=objective_ms), KEY)
 
 
 def repeats(rows: DataFrame) -> DataFrame:
-    """The senders' minutes (`cluster`, `sender`, `minute`) in which a sample may have come twice, from `told` rows.
+    """The senders' minutes (`cluster`, `sender`, `kind`, `minute`) in which a sample may have come twice, from `told` rows.
 
     Two samples of a key never share a slot unless the interval is below a second; those are always looked at.
     """
     col = F.col
     more = (col("n") > F.bit_count("told")) | (col("interval_ms") < partials.SLOT_MS)
-    return rows.where((col("kind") == "sample") & more).select("cluster", "sender", _minute("start_ms")).distinct()
+    return rows.where((col("kind") == "sample") & more).select(*_SENDERS, _minute("start_ms")).distinct()
 
 
 def without(rows: DataFrame, again: DataFrame) -> DataFrame:
     """`told` rows but the samples of those senders' minutes, which are to be added up anew."""
-    return rows.withColumn("minute", _minute("start_ms")).join(again, ["cluster", "sender", "minute"], "left_anti").drop("minute")
+    return rows.withColumn("minute", _minute("start_ms")).join(again, [*_SENDERS, "minute"], "left_anti").drop("minute")
 
 
 def once(lines: DataFrame, again: DataFrame) -> DataFrame:
     """`tagged` samples of those senders' minutes, each once."""
     samples = usable(lines).where(F.col("kind") == "sample").withColumn("minute", _minute("ts_ms"))
-    return samples.join(again, ["cluster", "sender", "minute"], "left_semi").drop("minute").dropDuplicates(LINE)
+    return samples.join(again, [*_SENDERS, "minute"], "left_semi").drop("minute").dropDuplicates(LINE)
 
 
 def _minute(name: str) -> Column:
@@ -151,15 +125,19 @@ def lag(rows: DataFrame) -> DataFrame:
     return rows.where((F.col("kind") == "sample") & F.col("mine") & F.col("inside") & F.col("problem").isNull())
 
 
-def presence(rows: DataFrame) -> DataFrame:
-    """Who wrote how many lines in each minute: `told` rows without the lag, few whatever the number of queues."""
+def presence(rows: DataFrame, *, by: Sequence[str] = (), besides: Sequence[Column] = ()) -> DataFrame:
+    """Who wrote how many lines in each minute: `told` rows without the lag, few whatever the number of queues.
+
+    `by` names more columns to tell rows apart by, `besides` further aggregates.
+    """
     col = F.col
-    key = [name for name in KEY if name not in ("backup", "queue", "start_ms")]
+    key = [name for name in KEY if name not in ("backup", "queue", "start_ms")] + list(by)
     minute = (F.floor(col("start_ms") / MINUTE_MS) * MINUTE_MS).alias("start_ms")
     return rows.groupBy(*key, minute).agg(
         F.sum("lines").alias("lines"),
         *(F.min(name).alias(name) for name in ("first_ms", "first_seq")),
-        *(F.max(name).alias(name) for name in ("last_ms", "last_seq", "interval_ms", "bad_file")),
+        *(F.max(name).alias(name) for name in ("last_ms", "last_seq", "interval_ms")),
+        *besides,
     )
 
 

@@ -1,0 +1,573 @@
+"""The pass over every line, by the column: lines of telemetry to `told` rows in Spark's Python workers.
+
+Spark reads the lines and moves them here in Arrow batches; msgspec decodes some thousands at a time, and NumPy adds up a
+hundred thousand at a time. Made of Spark's own expressions the same pass takes three times as long: most of it goes into its
+parser and into sums that every line is offered to in turn.
+
+Only what is plain is judged here: whole objects of a known kind with every field of its type and a time as brokers write it. A
+line that is anything else is *handed back* as text, for `parse` to judge, which names what is wrong with it. So there is one
+place that knows every rule, and this one may only be stricter. Events and rosters are few and are handed back as well, since
+they are kept as they are. A worker without msgspec hands everything back: slower, and the same sums.
+
+The life of a line: decoded, given the number of its *series* (all of its fields that rarely change, so that whatever follows from
+them is worked out once), and put away as a row of numbers; when there are enough of those, or the partition ends, they are sorted
+by key and time and each key's are reduced to one row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import compute
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, BooleanType, DoubleType, LongType, StringType, StructField, StructType
+
+from spark_analytics.schemas import CORRUPT, LOOK, VERSION
+from spark_analytics.transforms import buckets, fingerprint, partials, told
+from spark_analytics.transforms.parse import LEAST_INTERVAL_MS
+
+LINES_AT_ONCE: Final = 2000
+"""So many are decoded together: what they become stays in the processor's cache."""
+LINES_ADDED_UP: Final = 1 << 17
+_MOST_SERIES: Final = 1 << 16
+_NULL: Final = int(np.iinfo(np.int64).min)
+_LEAST_LONG, _MOST_LONG = _NULL + 1, int(np.iinfo(np.int64).max)
+_SAMPLE, _PROBE, _EVENT, _ROSTER, _ODD = range(5)
+_KINDS: Final = ("sample", "probe", *told.FEW)
+_TIME: Final = "2026-01-31T23:59:59.999Z"
+_TIMES_MARKS: Final = tuple((at, ord(mark)) for at, mark in enumerate(_TIME) if not mark.isdigit())
+
+_TEXT, _LONG, _REAL, _BOOL = StringType(), LongType(), DoubleType(), BooleanType()
+_IN_LOOKS: Final = {
+    "ts_ms": _LONG,
+    "acked_index": _LONG,
+    "commit_index": _LONG,
+    "lag_records": _LONG,
+    "connected": _BOOL,
+    "lag_bytes": _LONG,
+    "lag_ms": _REAL,
+    "stall_ms": _REAL,
+    "state": _TEXT,
+    "in_sync": _BOOL,
+    "headroom_bytes": _LONG,
+}
+_KEY_TYPES: Final = {"epoch": _LONG, "mine": _BOOL, "inside": _BOOL, "start_ms": _LONG}
+_REALS: Final = ("max_ms", "max_stall_ms")
+
+
+def _look_type(names: Sequence[str]) -> StructType:
+    return StructType([StructField(name, _IN_LOOKS[name]) for name in names])
+
+
+SUMS: Final = StructType(
+    [StructField(name, _KEY_TYPES.get(name, _TEXT)) for name in told.KEY]
+    + [StructField(name, _REAL if name in _REALS else _LONG) for name in partials.PLAIN]
+    + [StructField("first", _look_type(partials.FIRST)), StructField("last", _look_type(partials.LAST))]
+    + [StructField(name, ArrayType(_LONG)) for name in partials.MEASURES]
+)
+"""The columns of `told` rows."""
+_BESIDES: Final = {"value": _TEXT, "file": _TEXT, "print": _LONG, "range": ArrayType(_LONG)}
+FOUND: Final = StructType([*SUMS.fields, *(StructField(name, kind) for name, kind in _BESIDES.items())])
+"""What the pass yields: `told` rows, whose `file` is null; lines that are handed back, with their `value`, and the `kind` of
+those that are counted already, as events and rosters; and, if asked for, a row with nothing but `file` for each file (and the
+`range` of its bytes, of a stream), and the sum of the hashes of each row's numbers (`fingerprint`) as `print`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the lines are judged and added up by. Times in ms; a line from `future_ms` on has a wrong clock."""
+
+    grains: told.Grains
+    objective_ms: float
+    future_ms: int
+    since_ms: int | None = None
+    until_ms: int | None = None
+    marks: bool = False
+    lines_at_once: int = LINES_AT_ONCE
+    lines_added_up: int = LINES_ADDED_UP
+
+
+def looked_over(lines: DataFrame, rules: Rules) -> DataFrame:
+    """`schemas.LINES` to FOUND. A key has a row from each partition, or several: `partials.combined` makes one of them."""
+    return lines.select("value", "file").mapInArrow(partial(in_worker, rules), FOUND)
+
+
+def sums(found: DataFrame, *, few: bool = True) -> DataFrame:
+    """Of what was found, the `told` rows: of all kinds, or without those of the lines that were handed back."""
+    rows = found.where("file IS NULL")
+    return (rows if few else rows.where(~F.col("kind").isin(*told.FEW))).select(*SUMS.names)
+
+
+def handed_back(found: DataFrame) -> DataFrame:
+    """Of what was found, the lines that are to be judged or kept, as `schemas.LINES` and `counted`: whether they are in a row."""
+    return found.where("value IS NOT NULL").select("value", "file", F.col("kind").isNotNull().alias("counted"))
+
+
+# -- in the workers
+
+
+def in_worker(rules: Rules, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A partition's lines, `value` and `file`, to batches of FOUND's columns."""
+    work = _Work(rules)
+    for batch in batches:
+        value, file = batch.column("value"), batch.column("file")
+        for first in range(0, len(value), rules.lines_at_once):
+            work.take(value.slice(first, rules.lines_at_once), file.slice(first, rules.lines_at_once))
+            yield from work.handed_back()
+            if work.lines >= rules.lines_added_up:
+                yield from work.added_up()
+    yield from work.added_up()
+    yield from work.files()
+
+
+_OF_SERIES: Final = (
+    *("v", "kind", "cluster", "epoch", "sender", "interval_ms", "primary", "backup", "queue"),
+    *("state", "connected", "in_sync", "broker", "type", "reach"),
+)
+_LONGS: Final = ("commit_index", "acked_index", "lag_records", "lag_bytes", "headroom_bytes")
+_DOUBLES: Final = ("lag_ms", "stall_ms")
+
+
+@dataclass(frozen=True, slots=True)
+class _Series:
+    """What lines with the same values of _OF_SERIES have in common; `kind` is _ODD when they are not plain."""
+
+    kind: int
+    cluster: str = ""
+    epoch: int = 0
+    sender: str = ""
+    interval_ms: int = _NULL
+    primary: str | None = None
+    backup: str | None = None
+    queue: str | None = None
+    state: str = ""
+    connected: bool | None = None
+    in_sync: bool | None = None
+
+    @property
+    def mine(self) -> bool:
+        """Whether the sender spoke as the primary."""
+        return self.sender == self.primary
+
+    def key(self, inside: bool) -> tuple[Any, ...]:
+        """`told.KEY` without its time."""
+        name = _KINDS[self.kind]
+        if not inside:
+            return (self.cluster, None, self.sender, name, None, False, None, False, None, None)
+        backup, queue = (self.backup, self.queue) if self.kind == _SAMPLE else (None, None)
+        told_of = queue if self.mine else None
+        return (self.cluster, self.epoch, self.sender, name, self.primary, self.mine, None, True, backup, told_of)
+
+
+def _series_of(key: tuple[Any, ...]) -> _Series:
+    v, name, cluster, epoch, sender, interval_ms, primary, backup, queue, state, connected, in_sync, broker, what, reach = key
+    needs = {
+        "sample": (interval_ms, primary, backup, connected),
+        "roster": (interval_ms, primary),
+        "event": (broker, what),
+        "probe": (interval_ms, broker, reach),
+    }.get(name)
+    longs = [number for number in (v, epoch, interval_ms) if number is not None]
+    plain = (
+        needs is not None
+        and None not in (v, cluster, epoch, sender, *needs)
+        and v <= VERSION
+        and all(_LEAST_LONG <= number <= _MOST_LONG for number in longs)
+        and (name not in ("sample", "roster") or interval_ms >= LEAST_INTERVAL_MS)
+    )
+    if not plain:
+        return _Series(_ODD)
+    interval_ms = _NULL if interval_ms is None else interval_ms
+    state = state if state in partials.STATES else ""
+    kind = _KINDS.index(name)
+    return _Series(kind, cluster, epoch, sender, interval_ms, primary, backup, queue, state, connected, in_sync)
+
+
+class _Work:
+    """One task's lines: those that wait to be added up, and those to hand back."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.lines = 0
+        self._rules = rules
+        self._decode = _decoder()
+        self._codes: dict[tuple[Any, ...], int] = {}
+        self._series: list[_Series] = []
+        self._waiting: list[dict[str, np.ndarray]] = []
+        self._back: list[tuple[pa.Array, pa.Array, pa.Array]] = []
+        self._files: set[str] = set()
+
+    # -- lines to numbers
+
+    def take(self, value: pa.Array, file: pa.Array) -> None:
+        """Take some lines in."""
+        if self._rules.marks:
+            self._files.update(file.unique().to_pylist())
+        objects = compute.and_(compute.starts_with(value, "{"), compute.ends_with(value, "}"))
+        lines, records, odd = self._read(value, np.flatnonzero(objects.to_numpy(zero_copy_only=False)))
+        odd.append(np.flatnonzero(~objects.to_numpy(zero_copy_only=False)))
+        if records:
+            columns, plain = self._columns(records)
+            odd.append(lines[~plain])
+            few = plain & (columns["kind"] >= _EVENT)
+            if few.any():
+                kinds = pa.array([_KINDS[kind] for kind in columns["kind"][few]], pa.string())
+                self._hand_back(value, file, lines[few], kinds)
+            if not plain.all():
+                columns = {name: column[plain] for name, column in columns.items()}
+            self._waiting.append(columns)
+            self.lines += len(columns["seq"])
+        strange = np.concatenate(odd)
+        if len(strange):
+            self._hand_back(value, file, np.sort(strange), pa.nulls(len(strange), pa.string()))
+
+    def _hand_back(self, value: pa.Array, file: pa.Array, at: np.ndarray, kinds: pa.Array) -> None:
+        places = pa.array(at)
+        self._back.append((value.take(places), file.take(places), kinds))
+
+    def _read(self, value: pa.Array, at: np.ndarray) -> tuple[np.ndarray, list[Any], list[np.ndarray]]:
+        """The records of the lines at those places, the places of these, and those that cannot be decoded."""
+        if self._decode is None:
+            return at[:0], [], [at]
+        some = value if len(at) == len(value) else value.take(pa.array(at))
+        whole = compute.binary_join(pa.ListArray.from_arrays(pa.array([0, len(some)], pa.int32()), some), "\n")
+        records = self._decode(whole[0].as_buffer()) if len(at) else []
+        if records is not None and len(records) == len(at):
+            return at, records, []
+        if len(at) == 1:
+            return at[:0], [], [at]
+        half = len(at) // 2
+        lines, records, odd = self._read(value, at[:half])
+        more_lines, more_records, more_odd = self._read(value, at[half:])
+        return np.concatenate((lines, more_lines)), records + more_records, odd + more_odd
+
+    def _columns(self, records: list[Any]) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Records to columns of numbers, and which of them are plain. Columns of samples are null in other lines."""
+        codes = self._coded(records)
+        kind = np.array([series.kind for series in self._series], np.int8)[codes]
+        ts_ms, plain = _times([record.ts for record in records])
+        seq = _longs(records, "seq")
+        plain &= (kind != _ODD) & (seq >= 0) & (ts_ms < self._rules.future_ms)
+        is_sample = kind == _SAMPLE
+        every = bool(is_sample.all())
+        samples = records if every else [record for record, sample in zip(records, is_sample, strict=True) if sample]
+        columns: dict[str, np.ndarray] = {"code": codes, "kind": kind, "seq": seq, "ts_ms": ts_ms}
+        for name in (*_LONGS, *_DOUBLES):
+            of_samples = (_longs if name in _LONGS else _doubles)(samples, name)
+            if every:
+                columns[name] = of_samples
+            else:
+                columns[name] = np.full(len(records), _NULL if name in _LONGS else np.nan, of_samples.dtype)
+                columns[name][is_sample] = of_samples
+        of_sample = (columns["commit_index"] != _NULL) & (columns["lag_records"] >= 0) & (columns["lag_ms"] >= 0)
+        plain &= ~is_sample | of_sample
+        plain &= ~((columns["stall_ms"] < 0) | np.logical_or.reduce([columns[name] == _BEYOND for name in _LONGS]))
+        for at in np.flatnonzero(kind == _ROSTER):
+            roster = records[at]
+            plain[at] &= None not in (roster.backups, roster.queues)
+            plain[at] &= all(value is None for value in (roster.lag_records, roster.lag_ms, roster.stall_ms))
+        return columns, plain
+
+    def _coded(self, records: list[Any]) -> np.ndarray:
+        """The number of each record's series."""
+        keys = map(_KEY_OF, records)
+        known = self._codes
+        try:
+            codes = [known[key] for key in keys]
+        except KeyError:
+            codes = [self._code(_KEY_OF(record)) for record in records]
+        return np.array(codes, np.int64)
+
+    def _code(self, key: tuple[Any, ...]) -> int:
+        code = self._codes.get(key)
+        if code is None:
+            code = self._codes[key] = len(self._series)
+            self._series.append(_series_of(key))
+        return code
+
+    # -- numbers to rows
+
+    def handed_back(self) -> Iterator[pa.RecordBatch]:
+        """The lines that were not added up, or shall be kept besides."""
+        for value, file, kind in self._back:
+            yield batch_of(len(value), {"value": value, "file": file, "kind": kind})
+        self._back.clear()
+
+    def files(self) -> Iterator[pa.RecordBatch]:
+        """A row for each file that was met, if these were asked for."""
+        yield from [batch_of(len(self._files), {"file": pa.array(sorted(self._files), pa.string())})] if self._files else []
+
+    def added_up(self) -> Iterator[pa.RecordBatch]:
+        """Rows of the lines that wait, which are forgotten."""
+        if self.lines:
+            names = list(self._waiting[0])
+            columns = {name: np.concatenate([waiting[name] for waiting in self._waiting]) for name in names}
+            self._waiting.clear()
+            self.lines = 0
+            yield _added_up(columns, self._series, self._rules)
+        if len(self._series) > _MOST_SERIES:
+            self._codes.clear()
+            self._series.clear()
+
+
+_BEYOND: Final = _NULL + 1
+_KEY_OF: Final = attrgetter(*_OF_SERIES)
+
+
+def _decoder() -> Callable[[Any], list[Any] | None] | None:
+    """What makes records of lines that are each ended by a newline, None when one of them cannot be; None without msgspec."""
+    try:
+        import msgspec
+    except ImportError:
+        return None
+    types = {"string": str, "bigint": int, "double": float, "boolean": bool, "array<string>": list[str]}
+    fields = [(name, types[LOOK[name].dataType.simpleString()] | None, None) for name in LOOK.names if name != CORRUPT]
+    decoder = msgspec.json.Decoder(msgspec.defstruct("Look", fields, gc=False))
+
+    def decode(lines: Any) -> list[Any] | None:
+        try:
+            return decoder.decode_lines(lines)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+
+    return decode
+
+
+def _longs(records: list[Any], name: str) -> np.ndarray:
+    """A field of records: _NULL where there is none, _BEYOND where it does not fit."""
+    get = attrgetter(name)
+    with suppress(TypeError, OverflowError):
+        found = np.fromiter(map(get, records), np.int64, len(records))
+        if not len(found) or found.min() > _BEYOND:
+            return found
+    numbers = map(get, records)
+    fitting = (_NULL if number is None else number if _BEYOND < number <= _MOST_LONG else _BEYOND for number in numbers)
+    return np.fromiter(fitting, np.int64, len(records))
+
+
+def _doubles(records: list[Any], name: str) -> np.ndarray:
+    """A field of records; not a number where there is none."""
+    get = attrgetter(name)
+    try:
+        return np.fromiter(map(get, records), np.float64, len(records))
+    except TypeError:
+        return np.array([get(record) for record in records], np.float64)
+
+
+def _times(texts: list[str | None]) -> tuple[np.ndarray, np.ndarray]:
+    """Times in ms since 1970, and which of them stand there as brokers write them; the others are of no meaning."""
+    plain = np.ones(len(texts), bool)
+    if None in texts or len("".join(texts).encode()) != len(_TIME) * len(texts):  # type: ignore[arg-type]
+        plain = np.array([text is not None and len(text) == len(_TIME) and text.isascii() for text in texts])
+        texts = [text if usual else _TIME for text, usual in zip(texts, plain, strict=True)]
+    column = pa.array(texts, pa.string())
+    letters = np.frombuffer("".join(texts).encode(), np.uint8).reshape(len(texts), len(_TIME))  # type: ignore[arg-type]
+    for at, mark in _TIMES_MARKS:
+        plain &= letters[:, at] == mark
+    try:
+        moments = column.cast(pa.timestamp("ms", "UTC"))
+    except pa.ArrowInvalid:
+        valid = np.array([_is_time(text) for text in column])
+        plain &= valid
+        moments = compute.if_else(pa.array(valid), column, _TIME).cast(pa.timestamp("ms", "UTC"))
+    return moments.cast(pa.int64()).to_numpy(), plain
+
+
+def _is_time(text: pa.Scalar) -> bool:
+    try:
+        text.cast(pa.timestamp("ms", "UTC"))
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def bucket_of(values: np.ndarray) -> np.ndarray:
+    """`buckets.bucket_of` of numbers that are not negative."""
+    fraction, exponent = np.frexp(values)
+    steps = 2 * exponent - (fraction <= _ROOT) - (fraction <= _HALF) + 1
+    found: np.ndarray = np.where(values <= 0, 0, np.where(values <= 1, 1, np.minimum(steps, buckets.BUCKETS - 1)))
+    return found
+
+
+_ROOT: Final = float(np.sqrt(0.5)) * (1 + 1e-10)
+_HALF: Final = 0.5 * (1 + 1e-10)
+
+
+def _added_up(columns: dict[str, np.ndarray], series: Sequence[_Series], rules: Rules) -> pa.RecordBatch:
+    """Lines of those series to one row per key and grain."""
+    keys: dict[tuple[Any, ...], int] = {}
+    inner, outer = (
+        np.array([keys.setdefault(one.key(inside), len(keys)) if one.kind != _ODD else 0 for one in series])
+        for inside in (True, False)
+    )
+    code, ts_ms, seq = columns["code"], columns["ts_ms"], columns["seq"]
+    inside = np.ones(len(code), bool)
+    if rules.since_ms is not None:
+        inside &= ts_ms >= rules.since_ms
+    if rules.until_ms is not None:
+        inside &= ts_ms < rules.until_ms
+    grain = np.array([_grain_of(one, rules.grains) for one in series])[code]
+    start = np.where(inside, ts_ms // grain * grain, 0)
+    starts, nth = np.unique(start, return_inverse=True)
+    group = np.where(inside, inner[code], outer[code]) * len(starts) + nth
+    order = np.lexsort((seq, group))
+    group, code, ts_ms, seq, inside, start = (column[order] for column in (group, code, ts_ms, seq, inside, start))
+    begins = np.flatnonzero(np.concatenate(([True], group[1:] != group[:-1])))
+    rows = _Groups(begins, len(group))
+    key_of = list(keys)
+    key_ids = group[begins] // len(starts)
+    found: dict[str, pa.Array] = {}
+    for at, name in enumerate(told.KEY[:-1]):
+        values = pa.array([key[at] for key in key_of], _arrow(_KEY_TYPES.get(name, _TEXT)))
+        found[name] = values.take(pa.array(key_ids))
+    found["start_ms"] = pa.array(start[begins], mask=~inside[begins])
+    found["lines"] = pa.array(np.diff(np.append(begins, len(group))))
+    if rules.marks:
+        found["print"] = pa.array(rows.sum(fingerprint.hashed(seq)))
+    found |= {"first_ms": pa.array(rows.min(ts_ms)), "last_ms": pa.array(rows.max(ts_ms))}
+    found |= {"first_seq": pa.array(seq[begins]), "last_seq": pa.array(rows.max(seq))}
+    interval = np.array([one.interval_ms for one in series])[code]
+    found["interval_ms"] = _or_null(rows.max(np.where(inside, interval, _NULL)))
+    values = {name: columns[name][order] for name in (*_LONGS, *_DOUBLES)}
+    counts = np.array([one.kind == _SAMPLE and (one.mine or one.queue is None) for one in series])[code] & inside
+    here = counts & np.array([one.connected is True for one in series])[code]
+    found |= _summed(rows, counts, here, values, ts_ms, _slots(ts_ms - start, interval), rules.objective_ms)
+    firsts, lasts = rows.min(np.where(counts, rows.places, len(group))), rows.max(np.where(counts, rows.places, -1))
+    values["ts_ms"] = ts_ms
+    found["first"] = _look(partials.FIRST, firsts, lasts >= 0, values, code, series)
+    found["last"] = _look(partials.LAST, lasts, lasts >= 0, values, code, series)
+    return batch_of(len(begins), found)
+
+
+def _grain_of(series: _Series, grains: told.Grains) -> int:
+    if series.kind != _SAMPLE:
+        return told.MINUTE_MS
+    return grains.whole_ms if series.queue is None or not series.mine else grains.queue_ms
+
+
+def _slots(into_ms: np.ndarray, interval_ms: np.ndarray) -> np.ndarray:
+    found: np.ndarray = into_ms // np.maximum(interval_ms, partials.SLOT_MS)
+    return found
+
+
+class _Groups:
+    """Rows that are sorted by group, and what is made of each group's."""
+
+    def __init__(self, begins: np.ndarray, rows: int) -> None:
+        self._begins = begins
+        self.count = len(begins)
+        self.places = np.arange(rows)
+        self.of = np.repeat(np.arange(len(begins)), np.diff(np.append(begins, rows)))
+
+    def min(self, values: np.ndarray) -> np.ndarray:
+        return np.minimum.reduceat(values, self._begins)
+
+    def max(self, values: np.ndarray) -> np.ndarray:
+        return np.maximum.reduceat(values, self._begins)
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        return np.add.reduceat(values, self._begins)
+
+    def bits(self, values: np.ndarray) -> np.ndarray:
+        return np.bitwise_or.reduceat(values, self._begins)
+
+    def packed(self, which: np.ndarray, values: np.ndarray) -> pa.Array:
+        """Counts of the buckets of some rows' values, as `buckets.summed` takes them."""
+        size = buckets.WORDS * buckets.PER_WORD
+        counts = np.bincount(self.of[which] * size + bucket_of(values[which]), minlength=self.count * size)
+        words = counts.reshape(-1, buckets.PER_WORD)
+        packed = words[:, 0] | words[:, 1] << buckets.BITS
+        ends = np.arange(0, len(packed) + 1, buckets.WORDS, dtype=np.int32)
+        return pa.ListArray.from_arrays(pa.array(ends), pa.array(packed))
+
+
+def _summed(
+    rows: _Groups,
+    counts: np.ndarray,
+    here: np.ndarray,
+    values: dict[str, np.ndarray],
+    ts_ms: np.ndarray,
+    slots: np.ndarray,
+    objective_ms: float,
+) -> dict[str, pa.Array]:
+    """What `partials.added_up` makes of samples, but for their first and last looks."""
+    lag_ms, lag_bytes = values["lag_ms"], values["lag_bytes"]
+    bit = np.left_shift(np.int64(1), slots & 63)
+    nothing = np.int64(0)
+    late = counts & (~here | (lag_ms > objective_ms))
+    sized = counts & (lag_bytes != _NULL)
+    count = counts.astype(np.int64)
+    return {
+        "n": pa.array(rows.sum(count)),
+        "n_unreachable": pa.array(rows.sum(count - here)),
+        "told": pa.array(rows.bits(np.where(counts, bit, nothing))),
+        "heard": pa.array(rows.bits(np.where(here, bit, nothing))),
+        "over": pa.array(rows.bits(np.where(late, bit, nothing))),
+        "max_ms": _or_nan(rows.max(np.where(counts, lag_ms, -np.inf))),
+        "max_records": _or_null(rows.max(np.where(counts, values["lag_records"], _NULL))),
+        "max_bytes": _or_null(rows.max(np.where(counts, lag_bytes, _NULL))),
+        "max_stall_ms": _or_nan(rows.max(np.where(counts & ~np.isnan(values["stall_ms"]), values["stall_ms"], -np.inf))),
+        "max_acked": _or_null(rows.max(np.where(counts, values["acked_index"], _NULL))),
+        "min_records": _or_null(rows.min(np.where(counts, values["lag_records"], _MOST_LONG)), _MOST_LONG),
+        "first_heard_ms": _or_null(rows.min(np.where(here, ts_ms, _MOST_LONG)), _MOST_LONG),
+        "last_heard_ms": _or_null(rows.max(np.where(here, ts_ms, _NULL))),
+        "m": rows.packed(here, lag_ms),
+        "r": rows.packed(counts, values["lag_records"].astype(np.float64)),
+        "b": rows.packed(sized, lag_bytes / partials.BYTES_UNIT),
+    }
+
+
+def _look(
+    names: Sequence[str],
+    at: np.ndarray,
+    there: np.ndarray,
+    values: dict[str, np.ndarray],
+    code: np.ndarray,
+    series: Sequence[_Series],
+) -> pa.Array:
+    """The lines at those places as structures; null where there is none."""
+    at = np.where(there, at, 0)
+    fields = []
+    for name in names:
+        if name in _DOUBLES:
+            fields.append(_or_nan(values[name][at]))
+        elif name in values:
+            fields.append(_or_null(values[name][at]))
+        else:
+            of_series = pa.array([getattr(one, name) for one in series], _arrow(_IN_LOOKS[name]))
+            fields.append(of_series.take(pa.array(code[at])))
+    return pa.StructArray.from_arrays(fields, names=list(names), mask=pa.array(~there))
+
+
+def _or_null(numbers: np.ndarray, null: int = _NULL) -> pa.Array:
+    return pa.array(numbers, mask=numbers == null)
+
+
+def _or_nan(numbers: np.ndarray) -> pa.Array:
+    return pa.array(numbers, mask=~np.isfinite(numbers))
+
+
+def _arrow(kind: Any) -> pa.DataType:
+    return {"string": pa.string(), "bigint": pa.int64(), "double": pa.float64(), "boolean": pa.bool_()}[kind.simpleString()]
+
+
+def batch_of(rows: int, columns: dict[str, pa.Array]) -> pa.RecordBatch:
+    """FOUND's columns; those that are not given are null."""
+    fields = [(field.name, _arrow_of(field.dataType)) for field in FOUND.fields]
+    arrays = [columns[name] if name in columns else pa.nulls(rows, kind) for name, kind in fields]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _arrow_of(kind: Any) -> pa.DataType:
+    if isinstance(kind, StructType):
+        return pa.struct([(field.name, _arrow_of(field.dataType)) for field in kind.fields])
+    if isinstance(kind, ArrayType):
+        return pa.list_(_arrow_of(kind.elementType))
+    return _arrow(kind)

@@ -1,0 +1,258 @@
+"""The pass by the column must come to the rows that Spark's own expressions come to, whatever the lines are like."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_analytics import sources
+from spark_analytics.schemas import LINE, LINES
+from spark_analytics.transforms import columnar, fingerprint, parse, partials, told
+from spark_analytics.transforms.told import Grains
+from tests.spark_analytics.conftest import START_MS
+
+NOW_MS = START_MS + 400_000
+GRAINS = Grains(10_000, 60_000)
+OBJECTIVE_MS = 1000.0
+
+
+def rules(**fields: Any) -> columnar.Rules:
+    return columnar.Rules(GRAINS, OBJECTIVE_MS, parse.future_ms(NOW_MS), **fields)
+
+
+def plain(value: Any) -> Any:
+    if hasattr(value, "asDict"):
+        return {name: plain(inner) for name, inner in value.asDict().items()}
+    return [plain(inner) for inner in value] if isinstance(value, list) else value
+
+
+Rows = dict[str, dict[str, Any]]
+
+
+def rows_of(rows: DataFrame) -> Rows:
+    """Rows by their keys, each once."""
+    found = [plain(row) for row in partials.combined(rows, told.KEY).collect()]
+    keyed = {json.dumps([row[name] for name in told.KEY]): row for row in found}
+    assert len(keyed) == len(found)
+    return keyed
+
+
+def by_spark(lines: DataFrame, **span: int) -> Rows:
+    """What Spark's expressions alone make of lines."""
+    tagged = told.tagged(parse.parse(lines, now_ms=NOW_MS, schema=LINE), **span)
+    return rows_of(told.told(tagged, GRAINS, objective_ms=OBJECTIVE_MS))
+
+
+def by_columns(lines: DataFrame, **span: int) -> Rows:
+    """What the pass by the column makes of them, with Spark's judgement of what it handed back."""
+    found = columnar.looked_over(lines, rules(**span)).cache()
+    odd = columnar.handed_back(found).where("NOT counted")
+    tagged = told.tagged(parse.parse(odd, now_ms=NOW_MS, schema=LINE), **span)
+    rows = columnar.sums(found).unionByName(told.told(tagged, GRAINS, objective_ms=OBJECTIVE_MS))
+    return rows_of(rows)
+
+
+def text_of(spark: SparkSession, lines: list[str]) -> DataFrame:
+    return spark.createDataFrame([(line, f"file:///of/{number % 3}") for number, line in enumerate(lines)], LINES)
+
+
+def record(number: int, **fields: Any) -> dict[str, Any]:
+    """A good sample."""
+    found: dict[str, Any] = {"v": 1, "kind": "sample", "cluster": "c", "epoch": 3, "sender": "a:1", "seq": number}
+    found["ts"] = f"2026-01-05T08:00:{number // 25:02d}.{number % 25 * 40:03d}Z"
+    found |= {"interval_ms": 1000, "primary": "a:1", "backup": f"b:{number % 2}", "queue": [None, "q", "é"][number % 3]}
+    found |= {"commit_index": 100 + number, "acked_index": 90 + number, "lag_records": number % 7, "lag_bytes": number * 100}
+    found |= {"lag_ms": number * 1.5, "stall_ms": 0.0, "state": "ready", "connected": number % 5 != 0, "in_sync": True}
+    return found | fields
+
+
+STRANGE: list[dict[str, Any]] = [
+    {"acked_index": None, "lag_bytes": None, "stall_ms": None, "in_sync": None, "state": None, "headroom_bytes": 77},
+    {"state": "something new", "headroom_bytes": 0},
+    {"sender": "b:0"},
+    {"sender": "b:0", "queue": "q"},
+    {"primary": ""},
+    {"lag_ms": 5},
+    {"lag_ms": -1.0},
+    {"lag_ms": None},
+    {"lag_ms": "12"},
+    {"lag_records": -1},
+    {"lag_records": None},
+    {"lag_records": 2.0},
+    {"lag_records": 1 << 62},
+    {"lag_bytes": 1 << 63},
+    {"acked_index": -(1 << 63)},
+    {"commit_index": -(1 << 63) + 1},
+    {"commit_index": None},
+    {"seq": None},
+    {"seq": -1},
+    {"seq": 1 << 70},
+    {"interval_ms": 9},
+    {"interval_ms": 10},
+    {"interval_ms": 60_000},
+    {"interval_ms": 1 << 64},
+    {"epoch": None},
+    {"epoch": "3"},
+    {"epoch": -(1 << 64)},
+    {"v": 2},
+    {"v": 0},
+    {"v": None},
+    {"kind": None},
+    {"kind": "sermon"},
+    {"connected": None},
+    {"connected": 1},
+    {"backup": None},
+    {"backup": 5},
+    {"backups": 5},
+    {"backups": ["x", 5]},
+    {"queue": ""},
+    {"queue": 'with "quotes" and } {"v'},
+    {"cluster": "another"},
+    {"stall_ms": -0.5},
+    {"in_sync": "yes"},
+    {"unknown": {"deep": [1, {"er": None}]}},
+    {"ts": None},
+    {"ts": "2026-01-05T08:00:01Z"},
+    {"ts": "2026-01-05T08:00:01.5+01:00"},
+    {"ts": "2026-01-05 08:00:01.000Z"},
+    {"ts": "2026-02-30T08:00:01.000Z"},
+    {"ts": "2026-01-05T08:00:60.000Z"},
+    {"ts": "2026-01-05T24:00:00.000Z"},
+    {"ts": "2026-01-0xT08:00:01.000Z"},
+    {"ts": "٢026-01-05T08:00:01.000Z"},
+    {"ts": "2026-01-05T08:00:01.000z"},
+    {"ts": "2036-01-05T08:00:01.000Z"},
+    {"ts": "1960-01-05T08:00:01.001Z"},
+    {"ts": 1_767_600_001_000},
+    {"kind": "probe", "broker": "b:0", "reach": "yes"},
+    {"kind": "probe", "broker": "b:0"},
+    {"kind": "probe", "broker": "b:0", "reach": "yes", "lag_ms": -4.0},
+    {"kind": "event", "broker": "b:0", "type": "role"},
+    {"kind": "event", "broker": "b:0"},
+    {"kind": "event", "broker": "b:0", "type": "role", "lag_ms": -4.0},
+    {"kind": "roster", "backups": ["b:0"], "queues": []},
+    {"kind": "roster", "backups": ["b:0"], "queues": [], "lag_ms": None, "lag_records": None, "stall_ms": None},
+    {"kind": "roster", "backups": ["b:0"], "queues": [], "interval_ms": 3},
+    {"kind": "roster", "backups": ["b:0"]},
+    {"kind": "roster", "backups": ["b:0"], "queues": ["q"], "lag_ms": -4.0},
+]
+GOOD = json.dumps(record(30))
+TORN = [
+    GOOD[:-20],
+    GOOD[30:],
+    GOOD + GOOD,
+    GOOD + " " + GOOD,
+    GOOD + " trailing",
+    f"  {GOOD}  ",
+    f"{GOOD}\t",
+    "\t",
+    "{}",
+    "[]",
+    "null",
+    "{",
+    "}",
+    "not JSON at all",
+    GOOD.replace('"epoch"', '"seq": 4, "epoch"'),
+    GOOD.replace(" 30", " 030"),
+    GOOD.replace("45.0", "NaN"),
+    GOOD.replace("45.0", "1e400"),
+    GOOD.replace("45.0", "4.5e1"),
+    GOOD.replace('"c"', '"c\t"'),
+    GOOD.replace('"c"', '"c\\u0041"'),
+    GOOD.replace('"c"', '"\\ud800"'),
+    GOOD.replace("{", '{"x": tru, ', 1),
+    GOOD.replace("{", '{"x": {}, ', 1),
+    "\ufeff" + GOOD,
+]
+
+
+@pytest.fixture(scope="module")
+def lines() -> list[str]:
+    """A few hundred good lines with every strange one among them, in an order that a seed chose."""
+    good = [json.dumps(record(number)) for number in range(300)]
+    strange = [
+        json.dumps(record(1000 + at, **{"queue": f"q{at}"} | fields), ensure_ascii=False) for at, fields in enumerate(STRANGE)
+    ]
+    every = good + strange + TORN
+    random.Random(1).shuffle(every)
+    return every
+
+
+def test_any_lines_come_to_the_same_rows(spark: SparkSession, lines: list[str]) -> None:
+    text = text_of(spark, lines)
+    assert by_columns(text) == by_spark(text)
+
+
+def test_a_span_cuts_them_alike(spark: SparkSession, lines: list[str]) -> None:
+    span = {"since_ms": START_MS + 10_000, "until_ms": START_MS + 40_500}
+    text = text_of(spark, lines)
+    assert by_columns(text, **span) == by_spark(text, **span)
+
+
+def test_a_story_with_all_that_happens_comes_to_the_same_rows(spark: SparkSession, story: tuple[Path, dict[str, Any]]) -> None:
+    text = sources.read_lines(spark, str(story[0]))
+    assert by_columns(text) == by_spark(text)
+
+
+def test_only_what_is_not_plain_is_handed_back(spark: SparkSession, lines: list[str]) -> None:
+    found = columnar.looked_over(text_of(spark, [json.dumps(record(number)) for number in range(1400)]), rules())
+    assert columnar.handed_back(found).count() == 0
+    back = columnar.handed_back(columnar.looked_over(text_of(spark, lines), rules()))
+    assert back.where("NOT counted").count() < 100
+    assert back.where("counted").count() == 3, "one event, and two rosters, are good"
+
+
+def test_in_small_pieces_they_come_to_the_same_rows(spark: SparkSession, lines: list[str]) -> None:
+    """In the workers' own process: what lies in several blocks, partitions and rounds of adding up is added up once."""
+    text = text_of(spark, lines)
+    whole = by_columns(text)
+    small = columnar.looked_over(text, rules(lines_at_once=7, lines_added_up=40)).cache()
+    odd = columnar.handed_back(small).where("NOT counted")
+    tagged = told.tagged(parse.parse(odd, now_ms=NOW_MS, schema=LINE))
+    assert small.where("file IS NULL").count() > len(whole)
+    assert rows_of(columnar.sums(small).unionByName(told.told(tagged, GRAINS, objective_ms=OBJECTIVE_MS))) == whole
+
+
+def test_numbers_are_marked_by_their_fingerprint_and_files_are_named(spark: SparkSession) -> None:
+    lines = [json.dumps(record(number, queue="q")) for number in range(500)]
+    found = columnar.looked_over(text_of(spark, lines), rules(marks=True)).cache()
+    assert found.agg(F.sum("print")).collect()[0][0] == fingerprint.of_range(0, 499)
+    files = {row["file"] for row in found.where("file IS NOT NULL").collect()}
+    assert files == {f"file:///of/{number}" for number in range(3)}
+
+
+def test_a_row_has_the_columns_that_spark_gives_it(spark: SparkSession) -> None:
+    tagged = told.tagged(parse.parse(text_of(spark, []), now_ms=NOW_MS))
+    by_expressions = told.told(tagged, GRAINS, objective_ms=OBJECTIVE_MS)
+    assert {field.name: field.dataType.simpleString() for field in columnar.SUMS} == {
+        field.name: field.dataType.simpleString() for field in by_expressions.schema
+    }
+
+
+def test_without_its_decoder_a_worker_hands_everything_back(lines: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "msgspec", None)
+    import pyarrow as pa
+
+    batch = pa.RecordBatch.from_pydict({"value": lines, "file": ["f"] * len(lines)})
+    back = list(columnar.in_worker(rules(), [batch]))
+    assert sum(found.num_rows for found in back) == len(lines)
+    assert [text for found in back for text in found.column("value").to_pylist()] == lines
+
+
+def test_buckets_are_those_of_spark(spark: SparkSession) -> None:
+    edges = [2 ** (step / 2) for step in range(-8, 60)]
+    values = [0.0, *edges, *(edge * 1.0000001 for edge in edges), *(edge * 0.9999999 for edge in edges), *map(float, range(3000))]
+    from spark_analytics.transforms import buckets
+
+    frame = spark.createDataFrame([(value,) for value in values], "value double")
+    wanted = [row[0] for row in frame.select(buckets.bucket_of(F.col("value"))).collect()]
+    import numpy as np
+
+    assert columnar.bucket_of(np.array(values)).tolist() == wanted
