@@ -119,4 +119,4 @@ LOOK: Final = StructType([LINE[name] for name in (*_LOOKED_AT, CORRUPT)])
 """The fields that a line is judged by, and those that samples are added up from: the rest of a sample is passed over, unread."""
 
 LINES: Final = StructType([StructField("value", _TEXT), StructField("file", _TEXT)])
-"""What a source yields: the line's text, and the file that it stands in."""
+"""What a source yields: the line's text, and the file that it stands in. Blank lines are no lines."""

@@ -51,11 +51,14 @@ class Kafka:
 
 @dataclass(frozen=True, slots=True)
 class Peek:
-    """What the first and last lines of a folder's files say of its span, in ms since 1970; `interval_ms` 0 when none said it."""
+    """What the first and last lines of a folder's files say of its span, in ms since 1970, and the longest and the shortest
+    interval; 0 when none said it.
+    """
 
     first_ms: int
     last_ms: int
     interval_ms: int
+    shortest_ms: int
 
 
 def inspect(path: str) -> Folder:
@@ -109,7 +112,7 @@ def peek(path: Path, *, now_ms: int) -> Peek | None:
     """
     files = [path] if path.is_file() else sorted(file for file in path.rglob("*.jsonl") if not file.name.startswith((".", "_")))
     found: list[int] = []
-    interval = 0
+    intervals: set[int] = set()
     for file in files if len(files) <= _PEEK_FILES else [*files[: _PEEK_FILES // 2], *files[-_PEEK_FILES // 2 :]]:
         with file.open("rb") as lines:
             head = lines.read(_PEEK_BYTES)
@@ -117,8 +120,8 @@ def peek(path: Path, *, now_ms: int) -> Peek | None:
             tail = lines.read(_PEEK_BYTES)
         times = [_moment(text) for text in (*_TS.findall(head), *_TS.findall(tail))]
         found += [ts_ms for ts_ms in times if ts_ms is not None and ts_ms <= now_ms + DAY]
-        interval = max([interval, *(int(text) for text in _INTERVAL.findall(tail))])
-    return Peek(min(found), max(found), interval) if found else None
+        intervals.update(int(text) for text in (*_INTERVAL.findall(head), *_INTERVAL.findall(tail)))
+    return Peek(min(found), max(found), max(intervals, default=0), min(intervals, default=0)) if found else None
 
 
 def peek_lines(lines: DataFrame, *, now_ms: int) -> Peek | None:
@@ -128,8 +131,9 @@ def peek_lines(lines: DataFrame, *, now_ms: int) -> Peek | None:
         F.regexp_extract("value", _INTERVAL.pattern.decode(), 1).try_cast("long").alias("interval_ms"),
     )
     ts_ms = F.when(F.col("ts_ms") <= now_ms + DAY, F.col("ts_ms"))
-    first_ms, last_ms, interval_ms = found.agg(F.min(ts_ms), F.max(ts_ms), F.max("interval_ms")).collect()[0]
-    return None if first_ms is None else Peek(first_ms, last_ms, interval_ms or 0)
+    ends = found.agg(F.min(ts_ms), F.max(ts_ms), F.max("interval_ms"), F.min("interval_ms")).collect()[0]
+    first_ms, last_ms, longest_ms, shortest_ms = ends
+    return None if first_ms is None else Peek(first_ms, last_ms, longest_ms or 0, shortest_ms or 0)
 
 
 def _moment(text: bytes) -> int | None:
@@ -146,7 +150,7 @@ def read_lines(spark: SparkSession, path: str) -> DataFrame:
         lines = spark.read.text(located(path), recursiveFileLookup=True, pathGlobFilter="*.{jsonl,jsonl.gz}")
     except Exception as error:
         raise Refused(why_not(spark, path, error)) from None
-    return lines.select("value", F.col("_metadata.file_path").alias("file")).where(F.octet_length(F.trim("value")) > 0)
+    return lines.select("value", F.col("_metadata.file_path").alias("file"))
 
 
 def stream_lines(spark: SparkSession, path: str, *, files_per_batch: int) -> DataFrame:
@@ -156,7 +160,7 @@ def stream_lines(spark: SparkSession, path: str, *, files_per_batch: int) -> Dat
         lines = reader.option("maxFilesPerTrigger", files_per_batch).option("maxFileAge", "3650d").text(path)
     except Exception as error:
         raise Refused(why_not(spark, path, error)) from None
-    return lines.select("value", F.col("_metadata.file_path").alias("file")).where(F.octet_length(F.trim("value")) > 0)
+    return lines.select("value", F.col("_metadata.file_path").alias("file"))
 
 
 def read_kafka(spark: SparkSession, kafka: Kafka) -> DataFrame:
@@ -177,8 +181,7 @@ def read_kafka(spark: SparkSession, kafka: Kafka) -> DataFrame:
 def kafka_lines(messages: DataFrame) -> DataFrame:
     """Kafka's rows to `schemas.LINES`; the file is the topic's partition."""
     name = F.concat_ws("/", "topic", F.col("partition").cast("string"))
-    lines = messages.select(F.explode(F.split(F.col("value").cast("string"), "\n")).alias("value"), name.alias("file"))
-    return lines.where(F.octet_length(F.trim("value")) > 0)
+    return messages.select(F.explode(F.split(F.col("value").cast("string"), "\n")).alias("value"), name.alias("file"))
 
 
 def no_kafka(error: Exception) -> str:

@@ -36,7 +36,7 @@ from pyspark.sql.types import StructType
 from spark_analytics.schemas import LINES
 from spark_analytics.transforms import columnar
 from spark_analytics.transforms.parse import future_ms
-from spark_analytics.transforms.told import Grains
+from spark_analytics.transforms.partials import Grains
 
 NAME: Final = "understudy_telemetry"
 BYTES_PER_BATCH: Final = 448 << 20

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from spark_analytics.places import located
 from spark_analytics.store import HOUR_MS, HOURS_A_DAY, Manifest, Store, drop, names_of
-from spark_analytics.transforms import partials, told
+from spark_analytics.transforms import combine, partials, told
 
 MANY_PARTS: Final = 60
 WAIT_MS: Final = 2 * 60_000
@@ -87,7 +87,7 @@ def _tables(spark: SparkSession, store: Store, manifest: Manifest, hour: int) ->
     """An hour's tables, each in one piece."""
     made: dict[str, DataFrame] = {}
     alone: dict[str, Callable[[DataFrame], DataFrame]] = {
-        "told": lambda rows: partials.combined(rows, told.KEY),
+        "told": combine.combined,
         "events": lambda rows: rows,
         "rosters": lambda rows: rows.groupBy(*told.ROSTER).agg(
             F.min("first_ms").alias("first_ms"), F.max("last_ms").alias("last_ms")
@@ -103,7 +103,7 @@ def _tables(spark: SparkSession, store: Store, manifest: Manifest, hour: int) ->
     rows = made["told"] = made["told"].localCheckpoint()
     made["presence"], made["views"] = told.presence(rows), told.views(rows)
     if _is_over(manifest, (hour + 1) * HOUR_MS):
-        lag = partials.counted(told.lag(rows), reigns(spark, manifest))
+        lag = partials.counted(told.lag(rows), reigns(spark, manifest), partials.Grains(*manifest.settings["grains"]))
         made["lag_1m"] = partials.rolled(lag.where("queue IS NULL"), MINUTE_MS)
         made["lag_1h"] = partials.rolled(lag, HOUR_MS)
     return made

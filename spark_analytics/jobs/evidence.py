@@ -16,8 +16,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from spark_analytics.schemas import LINE, LOOK
-from spark_analytics.transforms import columnar, parse, partials, quality, told
-from spark_analytics.transforms.told import Grains
+from spark_analytics.transforms import columnar, combine, parse, partials, quality, told
+from spark_analytics.transforms.partials import Grains
 
 Own = Callable[[DataFrame], DataFrame]
 Typed = Callable[[DataFrame, StructType], DataFrame]
@@ -78,13 +78,13 @@ def add_up(text: DataFrame, typed: Typed, rules: columnar.Rules, *, small: bool)
         every = columnar.sums(found, few=False).unionByName(told_of(single.unionByName(rest)))
     else:
         every = columnar.sums(found)
-    rows = keep(partials.combined(every, told.KEY))
+    rows = keep(combine.combined(every))
     cached = [] if small else [found, rows]
-    again = settled(told.repeats(rows))
+    again = settled(told.repeats(rows, rules.grains))
     if not again.isEmpty():
         before = rows
-        anew = settled(told_of(told.once(typed(text, LOOK), again)))
-        rows = told.without(before, again).unionByName(anew)
+        anew = settled(told_of(told.once(typed(text, LOOK), again, rules.grains)))
+        rows = told.without(before, again, rules.grains).unionByName(anew)
         repeated += _lines(before) - _lines(rows)
     return Sums(rows, told.events(single), told.rosters(single), quality.quarantine(rest), repeated, cached)
 
@@ -114,7 +114,7 @@ def from_lines(
     lag = told.lag(sums.rows)
 
     def lag_of(own: Own, reigns: DataFrame, _lengths: Sequence[int], _whole_log_only: Sequence[int]) -> DataFrame:
-        return partials.counted(own(lag), reigns)
+        return partials.counted(own(lag), reigns, grains)
 
     return Evidence(
         source="telemetry",

@@ -21,8 +21,8 @@ from spark_analytics.jobs.evidence import Evidence, Own, settled
 from spark_analytics.jobs.stock import iso
 from spark_analytics.schemas import EVENT
 from spark_analytics.store import HOUR_MS, HOURS_A_DAY, Manifest, Store
-from spark_analytics.transforms import partials, told
-from spark_analytics.transforms.told import Grains
+from spark_analytics.transforms import combine, partials, told
+from spark_analytics.transforms.partials import Grains
 
 _TEXT, _LONG, _TEXTS = StringType(), LongType(), ArrayType(StringType())
 _EVENTS: Final[dict[str, DataType]] = EVENT | {"ts_ms": _LONG}
@@ -65,7 +65,7 @@ def from_store(
         raise Refused(f"{store.path} keeps nothing from before {iso(manifest.kept_from_ms)}: ask for a later span")
     raw = kept.rows("told", kept.dirty)
     if raw is not None:
-        raw = partials.combined(raw, told.KEY).cache()
+        raw = combine.combined(raw).cache()
     presence = _joined(kept.rows("presence", kept.closed), None if raw is None else told.presence(raw))
     views = _joined(kept.rows("views", kept.closed), None if raw is None else told.views(raw))
     presence = None if presence is None else settled(presence)
@@ -73,10 +73,10 @@ def from_store(
         raise Refused(f"{store.path} holds nothing of that span: mind --since and --until, or wait for the stream's first batch")
 
     def lag_of(own: Own, reigns: DataFrame, lengths: Sequence[int], whole_log_only: Sequence[int]) -> DataFrame:
-        found = [] if raw is None else [partials.counted(own(told.lag(raw)), reigns)]
-        found += _closed_lag(kept, own, reigns, "queue IS NULL", lengths)
+        found = [] if raw is None else [partials.counted(own(told.lag(raw)), reigns, grains)]
+        found += _closed_lag(kept, own, reigns, grains, "queue IS NULL", lengths)
         of_queues = [length for length in lengths if length not in whole_log_only]
-        found += _closed_lag(kept, own, reigns, "queue IS NOT NULL", of_queues)
+        found += _closed_lag(kept, own, reigns, grains, "queue IS NOT NULL", of_queues)
         lag = found[0]
         for more in found[1:]:
             lag = lag.unionByName(more)
@@ -167,7 +167,9 @@ def _joined(one: DataFrame | None, other: DataFrame | None) -> DataFrame | None:
     return one.unionByName(other) if one is not None and other is not None else one or other
 
 
-def _closed_lag(kept: _Kept, own: Own, reigns: DataFrame, condition: str, lengths: Sequence[int]) -> list[DataFrame]:
+def _closed_lag(
+    kept: _Kept, own: Own, reigns: DataFrame, grains: Grains, condition: str, lengths: Sequence[int]
+) -> list[DataFrame]:
     """`counted` rows of the closed hours, from the coarsest tables that windows of those lengths can be made of."""
     step = gcd(*lengths)
     whole = set(kept.whole)
@@ -177,7 +179,7 @@ def _closed_lag(kept: _Kept, own: Own, reigns: DataFrame, condition: str, length
         table = "lag_1h"
         if step % (HOURS_A_DAY * HOUR_MS) == 0:
             days = [day for day in kept.manifest.days if set(kept.manifest.hours_of(day)) <= whole]
-    elif step % told.MINUTE_MS == 0 and condition == "queue IS NULL":
+    elif step % partials.MINUTE_MS == 0 and condition == "queue IS NULL":
         table = "lag_1m"
     rolled = [hour for hour in sorted(whole) if table and hour // HOURS_A_DAY not in days]
     fine = [hour for hour in kept.closed if table is None or hour not in whole]
@@ -186,7 +188,7 @@ def _closed_lag(kept: _Kept, own: Own, reigns: DataFrame, condition: str, length
         found.append(rows)
     found = [_reigning(own(rows), reigns) for rows in found]
     if (rows := kept.rows("told", fine)) is not None:
-        found.append(partials.counted(own(told.lag(rows)), reigns))
+        found.append(partials.counted(own(told.lag(rows)), reigns, grains))
     return [rows.where(condition) for rows in found]
 
 

@@ -7,8 +7,7 @@ from typing import Final
 
 from spark_analytics.errors import Refused
 from spark_analytics.times import DAY, HOUR, LENGTH, MINUTE, SECOND, UNITS, parse_moment, parse_span
-from spark_analytics.transforms.partials import MAX_GRAIN_MS
-from spark_analytics.transforms.told import Grains
+from spark_analytics.transforms.partials import Grains, longest_grain
 
 __all__ = [
     "DAY",
@@ -62,7 +61,7 @@ def grains_of(whole: str, queue: str) -> Grains:
     """The grains of a stream from their lengths. Refused unless they are at most a minute and one is a multiple of the other."""
     whole_ms, queue_ms = parse_length(whole, "--grain"), parse_length(queue, "--queue-grain")
     for option, length, text in (("--grain", whole_ms, whole), ("--queue-grain", queue_ms, queue)):
-        if length > MAX_GRAIN_MS:
+        if length > MINUTE:
             raise Refused(f"{option} {text} is too long: at most 1m")
     if queue_ms % whole_ms:
         raise Refused(f"--queue-grain {queue} is no multiple of --grain {whole}: try 10s and 1m")
@@ -79,14 +78,18 @@ def step_for(span_ms: int, *, at_most: int, multiple_of: int) -> int:
     return next(fitting, -(-shortest // multiple_of) * multiple_of)
 
 
-def window_for(span_ms: int) -> int:
-    """The window when none is asked for: 10 s up to 20 minutes, 1 minute up to a day, else an hour."""
-    return 10 * SECOND if span_ms <= 20 * MINUTE else MINUTE if span_ms <= DAY else HOUR
+def window_for(span_ms: int, interval_ms: int = SECOND) -> int:
+    """The window when none is asked for: 10 s up to 20 minutes, 1 minute up to a day, else an hour; and ten samples or more."""
+    usual = 10 * SECOND if span_ms <= 20 * MINUTE else MINUTE if span_ms <= DAY else HOUR
+    least = 10 * interval_ms
+    return usual if least <= usual else next((step for step in ROUND_STEPS if step >= least), ROUND_STEPS[-1])
 
 
-def grain_for(*lengths: int) -> int:
-    """The grain that all those lengths are multiples of."""
-    return gcd(MAX_GRAIN_MS, *lengths)
+def grain_for(interval_ms: int, *lengths: int) -> int:
+    """The longest grain that all those lengths are multiples of, and that tells samples of that interval apart."""
+    fitting = (step for step in reversed(ROUND_STEPS) if step <= longest_grain(interval_ms))
+    round_one = next((step for step in fitting if not any(length % step for length in lengths)), 0)
+    return max(round_one, gcd(MINUTE, *lengths))
 
 
 def multiple(length_ms: int, of_ms: int) -> int:

@@ -36,7 +36,7 @@ from spark_analytics.places import is_remote, located
 from spark_analytics.schemas import LINE, LINES, LOOK
 from spark_analytics.store import HOUR_MS, Manifest, Ranges, Store, is_store, names, names_of, ranges_of, size, united
 from spark_analytics.transforms import columnar, fingerprint, parse, quality, told
-from spark_analytics.transforms.told import Grains
+from spark_analytics.transforms.partials import Grains
 
 LATE_MS: Final = 60_000
 FILES_PER_BATCH: Final = 64

@@ -30,7 +30,7 @@ from spark_analytics.places import first_line, is_remote, located, size
 from spark_analytics.sources import Peek
 from spark_analytics.store import Store, is_store
 from spark_analytics.transforms import expected, failovers, partials, quality, windows
-from spark_analytics.transforms.told import Grains
+from spark_analytics.transforms.partials import Grains
 
 OBJECTIVE_MS: Final = 1000.0
 """What is over the objective, where nothing else is said."""
@@ -151,7 +151,7 @@ def _report(evidence: Evidence, stock: Stock, request: Request, progress: Callab
     reigns = settled(expected.reigns(stock.own(evidence.presence), end_ms=stock.end_ms))
     lag = evidence.lag_of(stock.own, reigns, cut.all, cut.of_whole_log)
     rosters = stock.own(evidence.rosters)
-    keys = settled(expected.expected_keys(lag, rosters, reigns))
+    keys = settled(expected.expected_keys(lag, rosters, reigns, evidence.grains))
     progress("summarising windows")
     found = _found(lag, keys, cut, stock, evidence.objective_ms, request.max_rows)
     totals = _of(found, _WHOLE_SPAN_MS)
@@ -237,7 +237,7 @@ def _cut(stock: Stock, window_ms: int | None, grains: Grains | None) -> Cut:
     span = stock.end_ms - stock.begin_ms
     slot = max(spans.SECOND, stock.interval_ms)
     step_of, queue_of = (grains.whole_ms, grains.queue_ms) if grains else (1, 1)
-    window = window_ms or spans.multiple(spans.window_for(span), queue_of)
+    window = window_ms or spans.multiple(spans.window_for(span, stock.interval_ms), queue_of)
     if window % queue_of:
         raise Refused(f"windows are no multiple of {queue_of // 1000} s, by which queues were kept: ask for a longer --window")
     spans.check_count(span, window)
@@ -253,19 +253,19 @@ def _cut(stock: Stock, window_ms: int | None, grains: Grains | None) -> Cut:
 def _grains(request: Request, seen: Peek | None) -> Grains:
     """Grains that fit the span as far as it is known before anything is added up; those of the windows, if only these are."""
     first_ms, last_ms = request.since_ms, request.until_ms
-    interval = spans.SECOND
+    interval = shortest = spans.SECOND
     if (first_ms is None or last_ms is None) and seen is not None:
         first_ms = max(seen.first_ms, first_ms or seen.first_ms)
         last_ms = last_ms or seen.last_ms + 1
-        interval = seen.interval_ms or interval
+        interval, shortest = seen.interval_ms or interval, seen.shortest_ms or shortest
     if first_ms is None or last_ms is None or last_ms <= first_ms:
         whole_ms, queue_ms = spans.STANDARD_GRAINS.whole_ms, spans.STANDARD_GRAINS.queue_ms
-        queue_ms = spans.grain_for(queue_ms, request.window_ms or queue_ms)
-        return Grains(spans.grain_for(whole_ms, queue_ms), queue_ms)
+        queue_ms = spans.grain_for(shortest, queue_ms, request.window_ms or queue_ms)
+        return Grains(spans.grain_for(shortest, whole_ms, queue_ms), queue_ms)
     stock = Stock(first_ms, last_ms, interval, "", (), {})
     cut = _cut(stock, request.window_ms, None)
-    queue = spans.grain_for(cut.window_ms, cut.heat_ms)
-    return Grains(spans.grain_for(cut.step_ms, queue), queue)
+    queue = spans.grain_for(shortest, cut.window_ms, cut.heat_ms)
+    return Grains(spans.grain_for(shortest, cut.step_ms, queue), queue)
 
 
 # -- the rows

@@ -85,7 +85,7 @@ those that are counted already, as events and rosters; and, if asked for, a row 
 class Rules:
     """What the lines are judged and added up by. Times in ms; a line from `future_ms` on has a wrong clock."""
 
-    grains: told.Grains
+    grains: partials.Grains
     objective_ms: float
     future_ms: int
     since_ms: int | None = None
@@ -96,7 +96,7 @@ class Rules:
 
 
 def looked_over(lines: DataFrame, rules: Rules) -> DataFrame:
-    """`schemas.LINES` to FOUND. A key has a row from each partition, or several: `partials.combined` makes one of them."""
+    """`schemas.LINES` to FOUND. A key has a row from each partition, or several: `combine.combined` makes one of them."""
     return lines.select("value", "file").mapInArrow(partial(in_worker, rules), FOUND)
 
 
@@ -225,6 +225,9 @@ class _Work:
             self._waiting.append(columns)
             self.lines += len(columns["seq"])
         strange = np.concatenate(odd)
+        if len(strange):
+            said = compute.ascii_trim_whitespace(value.take(pa.array(strange)))
+            strange = strange[compute.binary_length(said).to_numpy() > 0]
         if len(strange):
             self._hand_back(value, file, np.sort(strange), pa.nulls(len(strange), pa.string()))
 
@@ -438,7 +441,7 @@ def _added_up(columns: dict[str, np.ndarray], series: Sequence[_Series], rules: 
     values = {name: columns[name][order] for name in (*_LONGS, *_DOUBLES)}
     counts = np.array([one.kind == _SAMPLE and (one.mine or one.queue is None) for one in series])[code] & inside
     here = counts & np.array([one.connected is True for one in series])[code]
-    found |= _summed(rows, counts, here, values, ts_ms, _slots(ts_ms - start, interval), rules.objective_ms)
+    found |= _summed(rows, counts, here, values, ts_ms, _slots(ts_ms - start, interval, grain[order]), rules.objective_ms)
     firsts, lasts = rows.min(np.where(counts, rows.places, len(group))), rows.max(np.where(counts, rows.places, -1))
     values["ts_ms"] = ts_ms
     found["first"] = _look(partials.FIRST, firsts, lasts >= 0, values, code, series)
@@ -446,14 +449,16 @@ def _added_up(columns: dict[str, np.ndarray], series: Sequence[_Series], rules: 
     return batch_of(len(begins), found)
 
 
-def _grain_of(series: _Series, grains: told.Grains) -> int:
+def _grain_of(series: _Series, grains: partials.Grains) -> int:
     if series.kind != _SAMPLE:
-        return told.MINUTE_MS
+        return partials.MINUTE_MS
     return grains.whole_ms if series.queue is None or not series.mine else grains.queue_ms
 
 
-def _slots(into_ms: np.ndarray, interval_ms: np.ndarray) -> np.ndarray:
-    found: np.ndarray = into_ms // np.maximum(interval_ms, partials.SLOT_MS)
+def _slots(into_ms: np.ndarray, interval_ms: np.ndarray, grain_ms: np.ndarray) -> np.ndarray:
+    """In which slot of its grain a line lies (`partials.slot_ms`)."""
+    least = np.maximum(partials.SLOT_MS, -(-grain_ms // partials.MAX_SLOTS))
+    found: np.ndarray = into_ms // np.maximum(interval_ms, least)
     return found
 
 

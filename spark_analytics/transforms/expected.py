@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from spark_analytics.transforms.partials import KEY, lengths_of, slot_ms
+from spark_analytics.transforms.partials import KEY, Grains, lengths_of, slot_ms
 from spark_analytics.transforms.told import ROSTER
 
 REIGN = ("cluster", "epoch", "primary")
@@ -33,7 +33,7 @@ def reigns(presence: DataFrame, *, end_ms: int) -> DataFrame:
     return spans.withColumn("end_ms", F.greatest(F.coalesce("next_ms", F.lit(end_ms).cast("long")), "begin_ms"))
 
 
-def expected_keys(lag: DataFrame, rosters: DataFrame, reigns: DataFrame) -> DataFrame:
+def expected_keys(lag: DataFrame, rosters: DataFrame, reigns: DataFrame, grains: Grains) -> DataFrame:
     """One row per KEY: it is expected from `from_ms` until `to_ms`, both on a slot's edge, once every `slot_ms`.
 
     `lag` holds `partials.counted` rows, `rosters` those of `told.rosters`.
@@ -53,7 +53,7 @@ def expected_keys(lag: DataFrame, rosters: DataFrame, reigns: DataFrame) -> Data
         .agg(F.min("first_ms").alias("first_ms"), F.max("last_ms").alias("last_ms"), F.max("named_ms").alias("named_ms"))
     )
     newest = both.groupBy("cluster", "epoch").agg(F.max("last_ms").alias("roster_ms"))
-    slot = slot_ms(col("interval_ms"))
+    slot = slot_ms(col("interval_ms"), grains.of(col("queue")))
     dropped = col("roster_ms").isNotNull() & ~F.coalesce(col("named_ms") == col("roster_ms"), F.lit(False))
     until = F.when(dropped, F.least(col("last_ms") + slot, col("end_ms"))).otherwise(col("end_ms"))
     return (

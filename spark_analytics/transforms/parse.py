@@ -24,14 +24,14 @@ _JSON_OPTIONS = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, "al
 
 def parse(lines: DataFrame, *, now_ms: int, schema: StructType = LINE) -> DataFrame:
     """`schemas.LINES` to the fields of `schema` with `ts_ms` (UTC, ms since 1970), `problem` (null when good), `value`, `file`,
-    and whatever other columns there are.
+    and whatever other columns there are. Blank lines are passed over.
 
     A value of the wrong type is a problem in the schema's fields only.
 
     Lines from the day after the next one, and later, are a problem too: one wrong clock must not stretch a summary by years.
     (Whole days, because Spark compiles anew for each number that it has not met.)
     """
-    line = lines.withColumn("line", F.from_json("value", schema, _JSON_OPTIONS))
+    line = lines.where(F.col("value").rlike(r"\S")).withColumn("line", F.from_json("value", schema, _JSON_OPTIONS))
     typed = line.select(*lines.columns, "line.*")
     usual = (F.octet_length("ts") == _USUAL_TIME_BYTES) & F.col("ts").endswith("Z")
     ts_ms = F.when(usual | F.col("ts").rlike(_ISO), F.expr("unix_millis(try_cast(ts AS TIMESTAMP))"))

@@ -5,15 +5,17 @@ epoch: an index is never compared with one of another epoch. A sample counts as 
 as *heard* when it also said that the backup is connected: a primary that reports a dead backup each second is not news of that
 backup.
 
-Time is counted in slots: a slot is the sampling interval, but at least a second, so that a grain of at most a minute fits the
-64 bits of a long. In rows of one grain `told`, `heard` and `over` are bitmaps of slots; `counted` makes numbers of them, and
-from then on they are added up. So: `added_up` (lines to rows), `combined` (rows of the same key, from several batches), `counted`
-(bits to numbers, a deposed primary's cut off), `rolled` (to a longer grain), `merge` (to the windows of a report).
+Time is counted in slots: a slot is the sampling interval, but at least a second and the sixtieth part of the grain, so that a
+grain fits the 64 bits of a long. (Grains are chosen so that the interval is the longest of the three.) In rows of one grain
+`told`, `heard` and `over` are bitmaps of slots; `counted` makes numbers of them, and from then on they are added up. So:
+`added_up` (lines to rows), `combine.combined` (rows of the same key, from several batches), `counted` (bits to numbers, a
+deposed primary's cut off), `rolled` (to a longer grain), `merge` (to the windows of a report).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -21,15 +23,17 @@ from pyspark.sql import functions as F
 from spark_analytics.transforms import buckets
 
 KEY = ("cluster", "epoch", "backup", "queue")
-MAX_GRAIN_MS = 60_000
+MAX_SLOTS = 60
 SLOT_MS = 1000
+MINUTE_MS = 60_000
+MAX_GRAIN_MS = 60 * MINUTE_MS
 BYTES_UNIT = 1024
 BITMAPS = ("told", "heard", "over")
 MEASURES = ("m", "r", "b")
 """Lag in ms, records and bytes: the columns of packed counts."""
 FIRST = ("ts_ms", "acked_index", "commit_index", "lag_records", "connected")
 LAST = (*FIRST, "lag_bytes", "lag_ms", "stall_ms", "state", "in_sync", "headroom_bytes")
-_SUMS = ("lines", "n", "n_unreachable")
+SUMS = ("lines", "n", "n_unreachable")
 STATES = ("", "joining", "catchup", "ready", "recovering", "active", "standalone")
 """What a broker can be, by the number that stands for it while rows are added up."""
 _STATES_ROOM = 16
@@ -42,25 +46,49 @@ _OF_LOOKS = {
     "max_stall_ms": "stall_ms",
     "max_acked": "acked_index",
 }
-_HIGHEST = ("interval_ms", "last_ms", "last_seq", "last_heard_ms", *_OF_LOOKS)
-_LOWEST = ("first_ms", "first_seq", "min_records", "first_heard_ms")
-PLAIN = (*_SUMS, *_HIGHEST, *_LOWEST, *BITMAPS)
+HIGHEST = ("interval_ms", "last_ms", "last_seq", "last_heard_ms", *_OF_LOOKS)
+LOWEST = ("first_ms", "first_seq", "min_records", "first_heard_ms")
+PLAIN = (*SUMS, *HIGHEST, *LOWEST, *BITMAPS)
 """The columns that are numbers."""
 COUNTED = (*PLAIN, *MEASURES, "first", "last", "fell")
 """What `counted` rows hold beside their key and start."""
 
 
-def slot_ms(interval_ms: Column) -> Column:
-    """The length of a slot for an interval."""
-    return F.greatest(interval_ms, F.lit(SLOT_MS).cast("long"))
+@dataclass(frozen=True, slots=True)
+class Grains:
+    """The shortest times that are told apart, at most an hour: for the whole log, and for queues, of which there are many."""
+
+    whole_ms: int
+    queue_ms: int
+
+    def __post_init__(self) -> None:
+        for grain in (self.whole_ms, self.queue_ms):
+            assert 0 < grain <= MAX_GRAIN_MS, "a grain is an hour at the most"
+            assert not MINUTE_MS % grain or not grain % MINUTE_MS, "a grain fits minutes"
+        assert not self.queue_ms % self.whole_ms, "a queue's grain is a multiple of the whole log's"
+
+    def of(self, queue: Column) -> Column:
+        """The grain of a queue, or of the whole log."""
+        return F.when(queue.isNull(), F.lit(self.whole_ms)).otherwise(F.lit(self.queue_ms))
+
+
+def longest_grain(interval_ms: int) -> int:
+    """The longest grain whose slots are as short as that interval."""
+    return min(MAX_GRAIN_MS, MAX_SLOTS * max(SLOT_MS, interval_ms))
+
+
+def slot_ms(interval_ms: Column, grain_ms: Column | None = None) -> Column:
+    """The length of a slot for an interval, in ms; in rows of that grain."""
+    least = F.lit(SLOT_MS).cast("long")
+    return F.greatest(interval_ms, least) if grain_ms is None else F.greatest(interval_ms, least, F.ceil(grain_ms / MAX_SLOTS))
 
 
 def observed(lines: DataFrame, *, objective_ms: float) -> DataFrame:
-    """Add what `added_up` aggregates to lines with `start_ms`, and `counts`: whether a line is a look at a backup's lag."""
+    """Add what `added_up` aggregates to lines with `start_ms`, `grain_ms`, and `counts`: whether a line is a look at a backup."""
     col = F.col
     counted, here = col("counts"), col("counts") & col("connected")
     late = counted & (~col("connected") | (col("lag_ms") > objective_ms))
-    slot = F.floor((col("ts_ms") - col("start_ms")) / slot_ms(col("interval_ms"))).cast("int")
+    slot = F.floor((col("ts_ms") - col("start_ms")) / slot_ms(col("interval_ms"), col("grain_ms"))).cast("int")
     bit = F.call_function("shiftleft", F.lit(1).cast("long"), slot)
     nothing = F.lit(0).cast("long")
     looks = {
@@ -133,12 +161,7 @@ def _look(end: str, names: Sequence[str]) -> Column:
     return F.struct(*(fields[name].alias(name) for name in names))
 
 
-def combined(rows: DataFrame, key: Sequence[str]) -> DataFrame:
-    """Rows of the same key and grain, as several batches have written them, to one row each."""
-    return rows.groupBy(*key).agg(*_merged(F.bit_or))
-
-
-def counted(rows: DataFrame, reigns: DataFrame) -> DataFrame:
+def counted(rows: DataFrame, reigns: DataFrame, grains: Grains) -> DataFrame:
     """Rows of reigning primaries with numbers of slots for their bitmaps, cut where the next primary's reign begins.
 
     A deposed primary goes on saying that all is well until it notices. The grains that begin after its reign are not used; of
@@ -146,7 +169,8 @@ def counted(rows: DataFrame, reigns: DataFrame) -> DataFrame:
     """
     col = F.col
     ends = F.broadcast(reigns.select("cluster", "epoch", "primary", "next_ms"))
-    slots = F.floor((col("next_ms") - col("start_ms")) / slot_ms(col("interval_ms"))).cast("int")
+    slot = slot_ms(col("interval_ms"), grains.of(col("queue")))
+    slots = F.floor((col("next_ms") - col("start_ms")) / slot).cast("int")
     inside = rows.join(ends, ["cluster", "epoch", "primary"]).where(col("next_ms").isNull() | (slots > 0))
     mask = F.call_function("shiftleft", F.lit(1).cast("long"), slots) - 1
     cut = col("next_ms").isNotNull() & (slots < 63)
@@ -158,16 +182,16 @@ def counted(rows: DataFrame, reigns: DataFrame) -> DataFrame:
 def rolled(rows: DataFrame, length_ms: int) -> DataFrame:
     """`counted` rows to rows of a longer grain, which can be merged like them."""
     start = (F.floor(F.col("start_ms") / length_ms) * length_ms).alias("start_ms")
-    return rows.groupBy(*KEY, start).agg(*_merged(F.sum), F.max("fell").alias("fell"))
+    return rows.groupBy(*KEY, start).agg(*_rolled(), F.max("fell").alias("fell"))
 
 
-def _merged(of_bitmaps: Callable[[str], Column]) -> list[Column]:
+def _rolled() -> list[Column]:
     return [
-        *(F.sum(name).alias(name) for name in _SUMS),
+        *(F.sum(name).alias(name) for name in SUMS),
         *(buckets.summed(prefix) for prefix in MEASURES),
-        *(F.max(name).alias(name) for name in _HIGHEST),
-        *(F.min(name).alias(name) for name in _LOWEST),
-        *(of_bitmaps(name).alias(name) for name in BITMAPS),
+        *(F.max(name).alias(name) for name in HIGHEST),
+        *(F.min(name).alias(name) for name in LOWEST),
+        *(F.sum(name).alias(name) for name in BITMAPS),
         F.min("first").alias("first"),
         F.max("last").alias("last"),
     ]

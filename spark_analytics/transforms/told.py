@@ -4,7 +4,7 @@ Life of a line: `parse.parse` types it; `tagged` says what it counts for; `told`
 which nearly all are, come to the same rows by a shorter way: `columnar`.) For a sample by
 the reigning primary the key is the backup, the queue and a short grain of time, and the row is the additive state of lag
 (`partials` has its columns). A backup's own view is kept for the whole log alone, to compare clocks by. Lines with a problem and
-lines outside the span leave only their counts. Rows of the same key may be added up in any order, by `partials.combined`.
+lines outside the span leave only their counts. Rows of the same key may be added up in any order, by `combine.combined`.
 
 A line that came twice must count once, and remembering every number of every line would cost more than all the rest. So all are
 added up as they are, `repeats` finds the senders' minutes in which there are more samples than slots with a sample in them,
@@ -14,15 +14,14 @@ and only those are looked at line by line (`once`). Events and rosters are few, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from spark_analytics.schemas import EVENT
 from spark_analytics.transforms import partials
+from spark_analytics.transforms.partials import MINUTE_MS, Grains
 
-MINUTE_MS = 60_000
 KEY = ("cluster", "epoch", "sender", "kind", "primary", "mine", "problem", "inside", "backup", "queue", "start_ms")
 FEW = ("event", "roster")
 """The kinds of lines that are kept as they are. They are few."""
@@ -30,18 +29,6 @@ LINE = ["cluster", "sender", "seq"]
 """A line's identity, which no restart repeats."""
 ROSTER = ("cluster", "epoch", "primary", "backups", "queues")
 _SENDERS = ("cluster", "sender", "kind")
-
-
-@dataclass(frozen=True, slots=True)
-class Grains:
-    """The shortest times that are told apart, at most a minute: for the whole log, and for queues, of which there are many."""
-
-    whole_ms: int
-    queue_ms: int
-
-    def __post_init__(self) -> None:
-        assert all(0 < grain <= partials.MAX_GRAIN_MS for grain in (self.whole_ms, self.queue_ms)), "a grain must fit a bitmap"
-        assert not self.queue_ms % self.whole_ms, "a queue's grain is a multiple of the whole log's"
 
 
 def tagged(parsed: DataFrame, *, since_ms: int | None = None, until_ms: int | None = None) -> DataFrame:
@@ -67,7 +54,7 @@ def told(lines: DataFrame, grains: Grains, *, objective_ms: float) -> DataFrame:
     is_sample = good & (col("kind") == "sample")
     state = is_sample & col("mine")
     own = is_sample & ~col("mine")
-    grain = F.when(col("queue").isNull() | ~state, F.lit(grains.whole_ms)).otherwise(F.lit(grains.queue_ms))
+    grain = grains.of(F.when(state, col("queue")))
     start = F.when(is_sample, F.floor(col("ts_ms") / grain) * grain).when(good, F.floor(col("ts_ms") / MINUTE_MS) * MINUTE_MS)
 
     def only(condition: Column, name: str) -> Column:
@@ -85,6 +72,7 @@ def told(lines: DataFrame, grains: Grains, *, objective_ms: float) -> DataFrame:
         only(is_sample, "backup"),
         only(state, "queue"),
         start.alias("start_ms"),
+        grain.alias("grain_ms"),
         only(col("problem").isNull(), "ts_ms"),
         only(col("problem").isNull(), "seq"),
         only(good, "interval_ms"),
@@ -95,29 +83,32 @@ def told(lines: DataFrame, grains: Grains, *, objective_ms: float) -> DataFrame:
     return partials.added_up(partials.observed(keyed, objective_ms=objective_ms), KEY)
 
 
-def repeats(rows: DataFrame) -> DataFrame:
-    """The senders' minutes (`cluster`, `sender`, `kind`, `minute`) in which a sample may have come twice, from `told` rows.
+def repeats(rows: DataFrame, grains: Grains) -> DataFrame:
+    """The senders' times (`cluster`, `sender`, `kind`, `period`: minutes, or longer grains) in which a sample may have come
+    twice, from combined `told` rows.
 
-    Two samples of a key never share a slot unless the interval is below a second; those are always looked at.
+    Two samples of a key never share a slot unless the interval is shorter than a slot; those are always looked at.
     """
     col = F.col
-    more = (col("n") > F.bit_count("told")) | (col("interval_ms") < partials.SLOT_MS)
-    return rows.where((col("kind") == "sample") & more).select(*_SENDERS, _minute("start_ms")).distinct()
+    shared = col("interval_ms") < partials.slot_ms(col("interval_ms"), grains.of(col("queue")))
+    more = (col("n") > F.bit_count("told")) | shared
+    return rows.where((col("kind") == "sample") & more).select(*_SENDERS, _period("start_ms", grains)).distinct()
 
 
-def without(rows: DataFrame, again: DataFrame) -> DataFrame:
-    """`told` rows but the samples of those senders' minutes, which are to be added up anew."""
-    return rows.withColumn("minute", _minute("start_ms")).join(again, [*_SENDERS, "minute"], "left_anti").drop("minute")
+def without(rows: DataFrame, again: DataFrame, grains: Grains) -> DataFrame:
+    """`told` rows but the samples of those senders' times, which are to be added up anew."""
+    placed = rows.withColumn("period", _period("start_ms", grains))
+    return placed.join(again, [*_SENDERS, "period"], "left_anti").drop("period")
 
 
-def once(lines: DataFrame, again: DataFrame) -> DataFrame:
-    """`tagged` samples of those senders' minutes, each once."""
-    samples = usable(lines).where(F.col("kind") == "sample").withColumn("minute", _minute("ts_ms"))
-    return samples.join(again, [*_SENDERS, "minute"], "left_semi").drop("minute").dropDuplicates(LINE)
+def once(lines: DataFrame, again: DataFrame, grains: Grains) -> DataFrame:
+    """`tagged` samples of those senders' times, each once."""
+    samples = usable(lines).where(F.col("kind") == "sample").withColumn("period", _period("ts_ms", grains))
+    return samples.join(again, [*_SENDERS, "period"], "left_semi").drop("period").dropDuplicates(LINE)
 
 
-def _minute(name: str) -> Column:
-    return F.floor(F.col(name) / MINUTE_MS).alias("minute")
+def _period(name: str, grains: Grains) -> Column:
+    return F.floor(F.col(name) / max(MINUTE_MS, grains.queue_ms)).alias("period")
 
 
 def lag(rows: DataFrame) -> DataFrame:

@@ -14,17 +14,18 @@ from pyspark.sql import functions as F
 
 from spark_analytics import sources
 from spark_analytics.schemas import LINE, LINES
-from spark_analytics.transforms import columnar, fingerprint, parse, partials, told
-from spark_analytics.transforms.told import Grains
+from spark_analytics.transforms import columnar, combine, fingerprint, parse, told
+from spark_analytics.transforms.partials import Grains
 from tests.spark_analytics.conftest import START_MS
 
 NOW_MS = START_MS + 400_000
 GRAINS = Grains(10_000, 60_000)
+LONG_GRAINS = Grains(300_000, 3_600_000)
 OBJECTIVE_MS = 1000.0
 
 
-def rules(**fields: Any) -> columnar.Rules:
-    return columnar.Rules(GRAINS, OBJECTIVE_MS, parse.future_ms(NOW_MS), **fields)
+def rules(grains: Grains = GRAINS, **fields: Any) -> columnar.Rules:
+    return columnar.Rules(grains, OBJECTIVE_MS, parse.future_ms(NOW_MS), **fields)
 
 
 def plain(value: Any) -> Any:
@@ -38,24 +39,24 @@ Rows = dict[str, dict[str, Any]]
 
 def rows_of(rows: DataFrame) -> Rows:
     """Rows by their keys, each once."""
-    found = [plain(row) for row in partials.combined(rows, told.KEY).collect()]
+    found = [plain(row) for row in combine.combined(rows).collect()]
     keyed = {json.dumps([row[name] for name in told.KEY]): row for row in found}
     assert len(keyed) == len(found)
     return keyed
 
 
-def by_spark(lines: DataFrame, **span: int) -> Rows:
+def by_spark(lines: DataFrame, grains: Grains = GRAINS, **span: Any) -> Rows:
     """What Spark's expressions alone make of lines."""
     tagged = told.tagged(parse.parse(lines, now_ms=NOW_MS, schema=LINE), **span)
-    return rows_of(told.told(tagged, GRAINS, objective_ms=OBJECTIVE_MS))
+    return rows_of(told.told(tagged, grains, objective_ms=OBJECTIVE_MS))
 
 
-def by_columns(lines: DataFrame, **span: int) -> Rows:
+def by_columns(lines: DataFrame, grains: Grains = GRAINS, **span: Any) -> Rows:
     """What the pass by the column makes of them, with Spark's judgement of what it handed back."""
-    found = columnar.looked_over(lines, rules(**span)).cache()
+    found = columnar.looked_over(lines, rules(grains, **span)).cache()
     odd = columnar.handed_back(found).where("NOT counted")
     tagged = told.tagged(parse.parse(odd, now_ms=NOW_MS, schema=LINE), **span)
-    rows = columnar.sums(found).unionByName(told.told(tagged, GRAINS, objective_ms=OBJECTIVE_MS))
+    rows = columnar.sums(found).unionByName(told.told(tagged, grains, objective_ms=OBJECTIVE_MS))
     return rows_of(rows)
 
 
@@ -191,9 +192,27 @@ def test_any_lines_come_to_the_same_rows(spark: SparkSession, lines: list[str]) 
 
 
 def test_a_span_cuts_them_alike(spark: SparkSession, lines: list[str]) -> None:
-    span = {"since_ms": START_MS + 10_000, "until_ms": START_MS + 40_500}
+    span: dict[str, Any] = {"since_ms": START_MS + 10_000, "until_ms": START_MS + 40_500}
     text = text_of(spark, lines)
     assert by_columns(text, **span) == by_spark(text, **span)
+
+
+def test_grains_that_are_longer_than_sixty_intervals_have_longer_slots(spark: SparkSession) -> None:
+    """An hour of a sample a minute has sixty slots, and so has an hour of a sample a second."""
+    chance = random.Random(2)
+    records: list[dict[str, Any]] = []
+    for number in range(3600):
+        for interval_ms, queue in ((1000, "quick"), (60_000, "slow"), (7000, "odd")):
+            if number % (interval_ms // 1000) == 0 and chance.random() < 0.9:
+                ts = f"2026-01-05T08:{number // 60:02d}:{number % 60:02d}.500Z"
+                records.append(record(len(records), ts=ts, interval_ms=interval_ms, queue=queue, backup="b:0"))
+    text = text_of(spark, [json.dumps(one) for one in records])
+    found = by_columns(text, LONG_GRAINS)
+    assert found == by_spark(text, LONG_GRAINS)
+    slots = {row["queue"]: (row["n"], row["told"].bit_count()) for row in found.values()}
+    assert slots["slow"][0] == slots["slow"][1] < 60, "a slot for each sample"
+    assert slots["quick"][1] == 60 < slots["quick"][0], "a minute's samples share a slot, which is no shorter than that"
+    assert slots["odd"][1] == 60 < slots["odd"][0]
 
 
 def test_a_story_with_all_that_happens_comes_to_the_same_rows(spark: SparkSession, story: tuple[Path, dict[str, Any]]) -> None:
@@ -242,8 +261,7 @@ def test_without_its_decoder_a_worker_hands_everything_back(lines: list[str], mo
 
     batch = pa.RecordBatch.from_pydict({"value": lines, "file": ["f"] * len(lines)})
     back = list(columnar.in_worker(rules(), [batch]))
-    assert sum(found.num_rows for found in back) == len(lines)
-    assert [text for found in back for text in found.column("value").to_pylist()] == lines
+    assert [text for found in back for text in found.column("value").to_pylist()] == [line for line in lines if line.strip()]
 
 
 def test_buckets_are_those_of_spark(spark: SparkSession) -> None:
