@@ -92,7 +92,7 @@ class ClusterMember:
             events=self,
             silence_s=settings.link_heartbeat_interval,
             cluster_id=lambda: store.cluster_id,
-            members=lambda: self.log.status().members,
+            members=lambda: self.log.replica.members,
         )
         self._ticker = LoopingCall(self.peers.tick)
         self._ticker.clock = clock
@@ -216,7 +216,7 @@ class ClusterMember:
     def ha_item(self) -> dict[str, Any]:
         """The one item of `QUERY ha`."""
         status = self.log.status()
-        figures = self.log.lag()
+        figures = self.log.lag(status)
         members = []
         for address in status.members.addresses:
             role = "learner" if address in status.members.learners else "voter"

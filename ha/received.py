@@ -7,9 +7,8 @@ epochs against the message's header. Only then does the core step it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from broker.core.records import BadBatch, Batch, Kind, parse_header, split
+from broker.core.records import BadBatch, Batch, Kind, split
 from broker.disk.checkpoint import Checkpoint
 from broker.disk.journal import Entry as Stored
 from broker.disk.journal import Journal
@@ -42,15 +41,23 @@ def members_in(batch: bytes) -> Membership | None:
 def checked_append(append: Append, payload: bytes) -> tuple[Append, list[bytes]]:
     """The message with its entries filled in, and its batches. BadMessage."""
     try:
-        batches = list(split(payload))
-        entries = []
-        for batch in batches:
-            header = parse_header(batch)
+        batches, entries = [], []
+        for header, batch in split(payload):
             members = members_in(batch) if header.holds_members else None
+            batches.append(batch)
             entries.append(Entry(header.index, header.epoch, header.length, members, header.n_records))
     except (BadBatch, BadMembership) as error:
         raise BadMessage(str(error)) from None
-    filled = replace(append, entries=tuple(entries))
+    filled = Append(
+        append.epoch,
+        append.round,
+        append.prev_index,
+        append.prev_epoch,
+        append.first,
+        append.last,
+        append.commit_index,
+        tuple(entries),
+    )
     fault = fault_of(filled)
     if fault:
         raise BadMessage(fault)

@@ -275,9 +275,10 @@ class ReplicatedLog:
         """The replica's own figures."""
         return self.replica.status(self._awake.seconds())
 
-    def lag(self) -> dict[str, Lag]:
-        """How far each other member is behind, by address; empty unless this broker is primary."""
-        return self.progress.lag(self.status(), self._clock.seconds())
+    def lag(self, status: ReplicaStatus | None = None) -> dict[str, Lag]:
+        """How far each other member is behind, by address; empty unless this broker is primary. Whoever has just asked for the
+        status gives it."""
+        return self.progress.lag(status or self.status(), self._clock.seconds())
 
     def cached(self, first: int, last: int) -> list[bytes] | None:
         """Batches that are in memory; None when not all are."""

@@ -27,6 +27,21 @@ NULL = ffi.NULL
 _DELIVERY = lib.PN_DELIVERY
 _FLOW = lib.PN_LINK_FLOW
 _LOCAL_UNINIT = lib.PN_LOCAL_UNINIT
+_CONTROLS = frozenset(
+    {
+        _FLOW,
+        lib.PN_CONNECTION_REMOTE_OPEN,
+        lib.PN_SESSION_REMOTE_OPEN,
+        lib.PN_LINK_REMOTE_OPEN,
+        lib.PN_LINK_REMOTE_CLOSE,
+        lib.PN_LINK_REMOTE_DETACH,
+        lib.PN_SESSION_REMOTE_CLOSE,
+        lib.PN_CONNECTION_REMOTE_CLOSE,
+        lib.PN_TRANSPORT_ERROR,
+        lib.PN_TRANSPORT_CLOSED,
+    }
+)
+"""The events that `_control` handles: most of the others come once a write and mean nothing here."""
 
 # One scratch area serves all engines: they run in one thread, and nothing stays in it between calls.
 _scratch = ffi.new("char[]", 1 << 20)
@@ -327,7 +342,7 @@ class Engine:
                 if touched:
                     self._tell(touched)
                     touched = {}
-                if self.alive:
+                if kind in _CONTROLS and self.alive:
                     self._control(kind, event)
             if not self.alive:
                 return

@@ -60,9 +60,15 @@ class Kind(IntEnum):
     """The cluster's members from here on: one JSON object (see ha.core.membership)."""
 
 
-@dataclass(frozen=True, slots=True)
+_KINDS = {int(kind): kind for kind in Kind}
+_ENQUEUE = int(Kind.ENQUEUE)
+_WITHOUT_PAYLOAD = frozenset((int(Kind.DEQUEUE), int(Kind.COUNT)))
+
+
+@dataclass(slots=True)
 class Header:
-    """The fixed part of a batch: sizes in bytes, `timestamp_ms` since 1970."""
+    """The fixed part of a batch: sizes in bytes, `timestamp_ms` since 1970. Not frozen: a header is read at each step of a
+    batch's way, and a frozen one takes four times as long to make."""
 
     length: int
     flags: int
@@ -144,42 +150,46 @@ def _check(data: bytes, header: Header) -> None:
         raise BadBatch(f"batch {header.index}: checksum {found:08x} is not the stored {stored:08x}")
 
 
-def split(data: bytes) -> Iterator[bytes]:
-    """The batches that stand end to end in `data`, each verified. BadBatch at the first that is not whole."""
+def split(data: bytes) -> Iterator[tuple[Header, bytes]]:
+    """The batches that stand end to end in `data`, each verified, with its header. BadBatch at the first that is not whole."""
     position = 0
     while position < len(data):
         header = parse_header(data, position)
         one = data if header.length == len(data) else data[position : position + header.length]
         _check(one, header)
-        yield one
+        yield header, one
         position += header.length
 
 
 def _runs(data: bytes, header: Header) -> Iterator[Run]:
     heads_end = HEADER_BYTES + header.n_runs * HEAD_BYTES
     heads = list(_HEAD.iter_unpack(data[HEADER_BYTES:heads_end]))
-    n_lengths = sum(head[5] for head in heads if head[0] == Kind.ENQUEUE)
+    n_lengths = total = 0
+    for kind, _, _, _, _, count, nbytes in heads:
+        total += nbytes
+        if kind == _ENQUEUE:
+            n_lengths += count
     payload = heads_end + n_lengths * _LENGTH_BYTES
-    if payload + sum(head[6] for head in heads) != header.length:
+    if payload + total != header.length:
         raise BadBatch(f"batch {header.index}: its runs do not add up to its {header.length} bytes")
     lengths = array("I")
     lengths.frombytes(data[heads_end:payload])
     taken = 0
     for kind, flags, _, queue, first_seq, count, nbytes in heads:
         offsets: Sequence[int]
-        if kind == Kind.ENQUEUE:
+        if kind == _ENQUEUE:
             offsets = array("Q", accumulate(lengths[taken : taken + count], initial=payload))
             taken += count
             if offsets[-1] != payload + nbytes:
                 raise BadBatch(f"batch {header.index}: the messages of queue {queue} do not add up to {nbytes} bytes")
-        elif kind in (Kind.DEFINE, Kind.MEMBERS):
-            offsets = (payload, payload + nbytes)
-        elif kind in (Kind.DEQUEUE, Kind.COUNT):
+        elif kind in _WITHOUT_PAYLOAD:
             offsets = ()
+        elif kind in _KINDS:
+            offsets = (payload, payload + nbytes)
         else:
             raise BadBatch(f"batch {header.index}: unknown kind of record {kind}; this store was written by a newer version")
         payload += nbytes
-        yield Run(Kind(kind), flags, queue, first_seq, count, offsets)
+        yield Run(_KINDS[kind], flags, queue, first_seq, count, offsets)
 
 
 def message_runs(data: bytes) -> list[tuple[int, int, int]]:

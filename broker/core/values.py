@@ -105,8 +105,9 @@ def _sized_writer(code: int, encoding: str = "") -> Callable[[Any], bytes]:
 
 def _map(value: dict[Any, Any]) -> bytes:
     pieces: list[bytes] = []
+    writer_of = _WRITERS.get
     for key, each in value.items():
-        pieces += (encode(key), encode(each))
+        pieces += (writer_of(type(key), encode)(key), writer_of(type(each), encode)(each))
     return _sealed(0xC1, len(pieces), pieces)
 
 
@@ -309,7 +310,7 @@ class Reader:
 
     def _items(self, items: list[Any], count: int, position: int, stop: int, depth: int) -> int:
         """Read the items of a list or map; the most usual ones right here, without a call for each. Returns where they end."""
-        data, constants = self._data, _CONSTANTS
+        data, constants, fixed, widths = self._data, _CONSTANTS, _FIXED, _WIDTHS
         for _ in range(count):
             code = data[position] if position < stop else 0
             if code in constants:
@@ -317,6 +318,9 @@ class Reader:
                 position += 1
             elif code == 0xA1 and position + 1 < stop and (after := position + 2 + data[position + 1]) <= stop:
                 items.append(_text(data, position + 2, after, "utf-8"))
+                position = after
+            elif code in fixed and (after := position + 1 + widths[code >> 4]) <= stop:
+                items.append(fixed[code](data, position + 1))
                 position = after
             else:
                 item, position = self._value(position, stop, depth)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
+from json.encoder import encode_basestring_ascii
 from typing import Any, get_args
 
 from ha.core import messages
@@ -31,6 +32,17 @@ _TYPES = {
 }
 _to_json = json.JSONEncoder(separators=(",", ":")).encode
 _from_json = json.JSONDecoder().decode
+_JSON_OF: dict[type, Callable[[Any], str]] = {
+    int: repr,
+    bool: lambda value: "true" if value else "false",
+    str: encode_basestring_ascii,
+    Membership: lambda value: _to_json(value.to_dict()),
+}
+_HEADS = {
+    kind: "{" + ",".join([f'"kind":"{kind.__name__}"', *(f'"{name}":%s' for name in names)]) + "}"
+    for kind, names in _FIELDS.items()
+}
+"""The head of each message, for the JSON of its fields: a JSON encoder is made anew for each object and takes twice as long."""
 
 
 class BadReplication(ValueError):
@@ -40,12 +52,8 @@ class BadReplication(ValueError):
 def encode(message: messages.Message, payload: Sequence[bytes]) -> bytes:
     """The AMQP message (its encoded bytes) that carries this message and what goes beside it."""
     kind = type(message)
-    head: dict[str, Any] = {"kind": kind.__name__}
-    for name in _FIELDS[kind]:
-        head[name] = getattr(message, name)
-    if _MEMBERS in head:
-        head[_MEMBERS] = head[_MEMBERS].to_dict()
-    text = _to_json(head).encode()
+    values = [getattr(message, name) for name in _FIELDS[kind]]
+    text = (_HEADS[kind] % tuple([_JSON_OF[type(value)](value) for value in values])).encode()
     size = 4 + len(text) + sum(map(len, payload))
     return b"".join((_DATA, _LENGTHS.pack(size, len(text)), text, *payload))
 

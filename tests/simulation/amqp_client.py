@@ -22,6 +22,19 @@ from twisted.python.failure import Failure
 from broker.amqp.links import condition_text
 
 NULL = ffi.NULL
+_DELIVERY = lib.PN_DELIVERY
+_FLOW = lib.PN_LINK_FLOW
+_CONTROLS = frozenset(
+    {
+        lib.PN_CONNECTION_REMOTE_OPEN,
+        lib.PN_LINK_REMOTE_OPEN,
+        lib.PN_LINK_REMOTE_CLOSE,
+        lib.PN_LINK_REMOTE_DETACH,
+        lib.PN_SESSION_REMOTE_CLOSE,
+        lib.PN_CONNECTION_REMOTE_CLOSE,
+        lib.PN_TRANSPORT_ERROR,
+    }
+)
 ACCEPTED: int = lib.PN_ACCEPTED
 RELEASED: int = lib.PN_RELEASED
 MODIFIED: int = lib.PN_MODIFIED
@@ -209,18 +222,22 @@ class ClientConnection(TwistedProtocol):
             self._ticker = reactor.callLater(self._idle_s / 4, self._tick)
 
     def _drain(self) -> None:
-        while self.alive and (event := lib.pn_collector_peek(self._collector)) != NULL:
-            self._handle(lib.pn_event_type(event), event)
+        collector = self._collector
+        peek, pop, kind_of = lib.pn_collector_peek, lib.pn_collector_pop, lib.pn_event_type
+        while self.alive and (event := peek(collector)) != NULL:
+            kind = kind_of(event)
+            if kind == _DELIVERY:
+                self._delivery(lib.pn_event_delivery(event))
+            elif kind == _FLOW:
+                if not self._credit and self.link is not None:
+                    self.user.credit()
+            elif kind in _CONTROLS:
+                self._control(kind, event)
             if self.alive:
-                lib.pn_collector_pop(self._collector)
+                pop(collector)
 
-    def _handle(self, kind: int, event: Any) -> None:
-        if kind == lib.PN_DELIVERY:
-            self._delivery(lib.pn_event_delivery(event))
-        elif kind == lib.PN_LINK_FLOW:
-            if not self._credit and self.link is not None:
-                self.user.credit()
-        elif kind == lib.PN_CONNECTION_REMOTE_OPEN:
+    def _control(self, kind: int, event: Any) -> None:
+        if kind == lib.PN_CONNECTION_REMOTE_OPEN:
             self.opened = True
         elif kind == lib.PN_LINK_REMOTE_OPEN:
             link = lib.pn_event_link(event)

@@ -57,8 +57,10 @@ class Event:
         self.done = "called"
         if self.named:
             self.call(*self.arguments, **self.named)
-        else:
+        elif self.arguments:
             self.call(*self.arguments)
+        else:
+            self.call()
 
     def active(self) -> bool:
         """Whether it is still to come."""
@@ -140,10 +142,10 @@ class Events:
             self.now = max(self.now, time)
             self.happened += 1
             self.current = owner
-            if owner is not None and owner.enter is not None and not event.bare:
-                owner.enter(event.happen, order)
-            else:
+            if owner is None or event.bare or owner.enter is None:
                 event.happen(order)
+            else:
+                owner.enter(event.happen, order)
             return True
         return False
 

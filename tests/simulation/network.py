@@ -277,8 +277,9 @@ class Socket:
 
     def _put(self, data: bytes) -> None:
         network = self.network
-        arrives = max(network.events.now + network.latency(*self.route), self._last_arrival)
-        self._last_arrival = arrives
+        arrives = network.events.now + network.latency(*self.route)
+        last = self._last_arrival
+        self._last_arrival = arrives = arrives if arrives > last else last
         self.wire.append((arrives, data))
         if self._arrival is None:
             self.schedule()
@@ -294,8 +295,8 @@ class Socket:
             return
         if peer.known and (not peer._reading or peer.protocol is None):
             return
-        at = max(self.wire[0][0], network.events.now)
-        self._arrival = network.events.at(at, peer.reactor if peer.known else None, self._arrive)
+        at, now = self.wire[0][0], network.events.now
+        self._arrival = network.events.at(at if at > now else now, peer.reactor if peer.known else None, self._arrive)
 
     def _arrive(self) -> None:
         """At the other end: bytes come in, or the stream ends."""
@@ -337,7 +338,7 @@ class Socket:
             wire.clear()
             if peer.known:
                 peer.lost(ConnectionLost() if self.reset_due else ConnectionDone())
-        else:
+        elif self.wire:
             self.schedule()
 
     def _arrive_nowhere(self) -> None:

@@ -34,17 +34,16 @@ class Call(Protocol):
         """Take it out again."""
 
 
-class SimulatedThread:
+class SimulatedThread(greenlet):  # type: ignore[misc]
     """One thread. Fulfils `broker.disk.threads.Thread`."""
 
     def __init__(self, threads: SimulatedThreads, name: str, run: Callable[[], None]) -> None:
+        super().__init__()
         self.name = name
         self.done = False
         self._threads = threads
         self._run = run
         self._joining: list[SimulatedThread] = []
-        self.greenlet = greenlet(self._live)
-        self.greenlet.thread = self
 
     def join(self) -> None:
         """Wait until it has ended."""
@@ -53,7 +52,8 @@ class SimulatedThread:
             self._joining.append(me)
             self._threads.block()
 
-    def _live(self) -> None:
+    def run(self) -> None:
+        """What the greenlet runs."""
         try:
             self._run()
         except (GreenletExit, PowerOff):
@@ -80,6 +80,8 @@ class SimulatedThreads:
         self._living: dict[SimulatedThread, None] = {}
         self._entered: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._idle = True
+        self._event_queue: Any = None
+        """The greenlet that resumed a thread last."""
         self._reactor = self._add("reactor", self._react)
 
     # ---- Threads
@@ -125,29 +127,31 @@ class SimulatedThreads:
 
     def kill(self) -> None:
         """End every thread where it stands. Its disk is off already."""
-        assert self.current() is None, "a thread cannot kill its own process"
+        event_queue = getcurrent()
+        assert not isinstance(event_queue, SimulatedThread), "a thread cannot kill its own process"
         self.dead = True
         self._entered.clear()
         for thread in list(self._living):
-            thread.greenlet.parent = getcurrent()
-            thread.greenlet.throw(GreenletExit)
+            thread.parent = event_queue
+            thread.throw(GreenletExit)
             self.ended(thread)
         self.raised = None
 
     def _react(self) -> None:
+        entered = self._entered
         while True:
-            while self._entered:
-                call, arguments = self._entered.popleft()
+            while entered:
+                call, arguments = entered.popleft()
                 try:
                     call(*arguments)
                 except Exception as error:
                     self.raised = error
                     break
-            if not self._entered or self.raised is not None:
-                self._idle = not self._entered
-                if self._entered:
-                    self.wake(self._reactor)
-                self.block()
+            if entered:
+                self.wake(self._reactor)
+            else:
+                self._idle = True
+            self.block()
 
     # ---- below
 
@@ -163,7 +167,8 @@ class SimulatedThreads:
 
     def current(self) -> SimulatedThread | None:
         """The thread that runs; None in the event queue's own greenlet."""
-        return getattr(getcurrent(), "thread", None)
+        me = getcurrent()
+        return me if isinstance(me, SimulatedThread) else None
 
     def must_live(self) -> None:
         """Nothing goes on in a process that is gone."""
@@ -184,9 +189,8 @@ class SimulatedThreads:
 
     def block(self) -> None:
         """Let the event queue go on; returns when this thread is resumed."""
-        if self.dead:
-            raise GreenletExit
-        getcurrent().parent.switch()
+        if not self.dead:
+            self._event_queue.switch()
         if self.dead:
             raise GreenletExit
 
@@ -195,9 +199,12 @@ class SimulatedThreads:
         if self.dead or thread.done:
             return
         event_queue = getcurrent()
-        assert getattr(event_queue, "thread", None) is None, "only the event queue resumes threads"
-        thread.greenlet.parent = event_queue
-        thread.greenlet.switch()
+        if event_queue is not self._event_queue:
+            assert not isinstance(event_queue, SimulatedThread), "only the event queue resumes threads"
+            self._event_queue = event_queue
+        if thread.parent is not event_queue:
+            thread.parent = event_queue
+        thread.switch()
         if self.raised is not None:
             error, self.raised = self.raised, None
             raise error
@@ -247,8 +254,8 @@ class SimulatedCondition:
         self._waiting: list[_Waiter] = []
 
     def __enter__(self) -> bool:
-        me = getattr(getcurrent(), "thread", None)
-        if me is not None and not self._threads.dead:
+        me = getcurrent()
+        if isinstance(me, SimulatedThread) and not self._threads.dead:
             if self._owner is None:
                 self._owner, self._depth = me, 1
             elif self._owner is me:
@@ -258,7 +265,7 @@ class SimulatedCondition:
         return True
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /) -> None:
-        if self._owner is not None and self._owner is getattr(getcurrent(), "thread", None):
+        if self._owner is not None and self._owner is getcurrent():
             self._depth -= 1
             if not self._depth:
                 self._release()

@@ -41,7 +41,7 @@ class Stored(Protocol):
         """The epoch of this entry."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StoredEntry:
     """A batch that goes to a journal."""
 

@@ -164,6 +164,16 @@ class Checks:
             return
         me, consensus = log.me, self.consensus
         match effect:
+            case do.SendEntries():
+                pass
+            case do.StoreEntries(first, last):
+                method(log, effect)
+                consensus.stored(me, [_entry(batch) for batch in log.cached(first, last) or []])
+                return
+            case do.SaveHardState(epoch, voted_for):
+                method(log, effect)
+                consensus.saved(me, epoch, voted_for)
+                return
             case do.Send(peer, AppendReply(accepted=True, match_index=index)):
                 consensus.acknowledged(me, index)
             case do.Send(peer, VoteReply(granted=True, for_epoch=epoch)):
@@ -181,13 +191,6 @@ class Checks:
             case _:
                 pass
         method(log, effect)
-        match effect:
-            case do.SaveHardState(epoch, voted_for):
-                consensus.saved(me, epoch, voted_for)
-            case do.StoreEntries(first, last):
-                consensus.stored(me, [_entry(batch) for batch in log.cached(first, last) or []])
-            case _:
-                pass
 
     def _synced(self, method: Any, log: ReplicatedLog, index: int, epoch: int, sync_s: float) -> None:
         if log.name == CLUSTER:
