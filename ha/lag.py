@@ -227,7 +227,7 @@ class LagReporter:
             state=lag.state,
             in_sync=lag.connected and lag.state == "ready",
             connected=lag.connected,
-            headroom_bytes=None,
+            headroom_bytes=self._log.headroom_bytes(lag.acked_index, connected=lag.connected),
             role="primary",
             sync_ms=None if synced is None else synced[0] * 1000,
             sync_max_ms=None if synced is None else synced[1] * 1000,

@@ -280,6 +280,19 @@ class ReplicatedLog:
         status gives it."""
         return self.progress.lag(status or self.status(), self._clock.seconds())
 
+    def headroom_bytes(self, acked_index: int, *, connected: bool) -> int:
+        """How much more may be committed before a backup that has acknowledged so far needs a snapshot, at least.
+
+        A checkpoint drops the log before it, but for what a connected backup needs that is not far behind (`_keep_from`).
+        """
+        log, size = self.replica.log, self._checkpoint_bytes
+        if acked_index + 1 < log.first_index:
+            return 0
+        covered = 0 if self.journal.checkpoint is None else self.journal.checkpoint.index
+        to_checkpoint = max(size, self._listener.live_bytes()) - log.bytes_between(covered, self._applied)
+        spared = 2 * size - log.bytes_between(acked_index, log.last_index) if connected else 0
+        return max(0, to_checkpoint, spared)
+
     def cached(self, first: int, last: int) -> list[bytes] | None:
         """Batches that are in memory; None when not all are."""
         return self._cache.span(first, last)

@@ -104,6 +104,28 @@ def test_a_queue_lags_by_its_own_messages_and_since_the_first_of_them(primary: P
     )
 
 
+def test_headroom_shrinks_with_what_a_backup_lacks_until_it_needs_a_snapshot(primary: Primary) -> None:
+    """A backup that is away is not waited for: the next checkpoint drops what it lacks."""
+    primary.create("orders")
+    primary.log._checkpoint_bytes = 20_000
+    primary.report()
+    primary.machine.run_for(2.0)
+    level = primary.samples("b", None)[-1]
+    assert level["lag_bytes"] == 0
+    assert level["headroom_bytes"] == 40_000
+    primary.machine.disconnect("a", "c")
+    primary.put("orders", *(b"x" * 1000 for _ in range(10)))
+    primary.machine.run_for(2.0)
+    away, here = (primary.samples(backup, None)[-1] for backup in "cb")
+    assert here["headroom_bytes"] == 40_000
+    assert 0 < away["headroom_bytes"] < 20_000 - 10 * 1000
+    assert primary.samples("c", "orders")[-1]["headroom_bytes"] == away["headroom_bytes"]
+    primary.put("orders", *(b"x" * 1000 for _ in range(30)))
+    primary.machine.run_until(lambda: primary.log.journal.checkpoint is not None)
+    primary.machine.run_for(2.0)
+    assert primary.samples("c", None)[-1]["headroom_bytes"] == 0
+
+
 def test_of_a_backup_that_is_far_behind_no_queue_is_forgotten_or_said_to_lag_less_than_it_does(
     primary: Primary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
