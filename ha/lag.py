@@ -227,7 +227,7 @@ class LagReporter:
             state=lag.state,
             in_sync=lag.connected and lag.state == "ready",
             connected=lag.connected,
-            headroom_bytes=self._log.headroom_bytes(lag.acked_index, connected=lag.connected),
+            headroom_bytes=self._headroom_bytes(lag),
             role="primary",
             sync_ms=None if synced is None else synced[0] * 1000,
             sync_max_ms=None if synced is None else synced[1] * 1000,
@@ -235,6 +235,19 @@ class LagReporter:
             records_per_s=None if committed is None else committed[0],
             bytes_per_s=None if committed is None else committed[1],
         )
+
+    def _headroom_bytes(self, lag: Lag) -> int:
+        """How much more may be committed before a backup needs a snapshot, at least.
+
+        A checkpoint drops the log before it, but for what a connected backup needs that is not far behind.
+        """
+        log, size, checkpoint = self._log.replica.log, self._log.checkpoint_bytes, self._log.journal.checkpoint
+        if lag.acked_index + 1 < log.first_index:
+            return 0
+        grown = log.bytes_between(0 if checkpoint is None else checkpoint.index, self._broker.lead.state.index)
+        to_checkpoint = max(size, self._broker.lead.live_bytes()) - grown
+        spared = 2 * size - log.bytes_between(lag.acked_index, log.last_index) if lag.connected else 0
+        return max(0, to_checkpoint, spared)
 
     # ---- queues
 

@@ -90,7 +90,7 @@ class ReplicatedLog:
         self._in_thread = in_thread
         self._peers: Peers = peers if peers is not None else NoPeers()
         self._on_members, self._on_event = on_members, on_event
-        self._checkpoint_bytes = checkpoint_bytes
+        self.checkpoint_bytes = checkpoint_bytes
         self._new_id = new_id
         self.journal, found = store.journal(name, call_in_reactor=call_in_reactor, on_error=self._storage_error)
         for note in found.notes:
@@ -279,19 +279,6 @@ class ReplicatedLog:
         """How far each other member is behind, by address; empty unless this broker is primary. Whoever has just asked for the
         status gives it."""
         return self.progress.lag(status or self.status(), self._clock.seconds())
-
-    def headroom_bytes(self, acked_index: int, *, connected: bool) -> int:
-        """How much more may be committed before a backup that has acknowledged so far needs a snapshot, at least.
-
-        A checkpoint drops the log before it, but for what a connected backup needs that is not far behind (`_keep_from`).
-        """
-        log, size = self.replica.log, self._checkpoint_bytes
-        if acked_index + 1 < log.first_index:
-            return 0
-        covered = 0 if self.journal.checkpoint is None else self.journal.checkpoint.index
-        to_checkpoint = max(size, self._listener.live_bytes()) - log.bytes_between(covered, self._applied)
-        spared = 2 * size - log.bytes_between(acked_index, log.last_index) if connected else 0
-        return max(0, to_checkpoint, spared)
 
     def cached(self, first: int, last: int) -> list[bytes] | None:
         """Batches that are in memory; None when not all are."""
@@ -493,7 +480,7 @@ class ReplicatedLog:
         log = self.replica.log
         covered = 0 if self.journal.checkpoint is None else self.journal.checkpoint.index
         grown = log.bytes_between(covered, self._applied)
-        if grown > self._checkpoint_bytes and grown > self._listener.live_bytes():
+        if grown > self.checkpoint_bytes and grown > self._listener.live_bytes():
             self._begin_checkpoint()
 
     def _begin_checkpoint(self, *, keep: bool = True) -> None:
@@ -514,7 +501,7 @@ class ReplicatedLog:
         log = self.replica.log
         behind = [peer.match_index + 1 for peer in self.status().peers if peer.connected]
         keep = min([index + 1, *behind])
-        return keep if log.bytes_between(keep - 1, index) <= self._checkpoint_bytes * 2 else index + 1
+        return keep if log.bytes_between(keep - 1, index) <= self.checkpoint_bytes * 2 else index + 1
 
     def _checkpointed(self, keep_from: int) -> None:
         if not self._stopped:
