@@ -246,11 +246,11 @@ def _added(batch: DataFrame, manifest: Manifest, asked: Streaming, now_ms: int) 
     _count_files(found, manifest)
     few = settled(typed(columnar.handed_back(found), LINE))
     odd = few.where("NOT counted")
-    bad, good = (odd.where(f"problem IS {null} NULL").count() for null in ("NOT", ""))
+    odd_ones = {row["good"] for row in odd.select(F.col("problem").isNull().alias("good")).distinct().collect()}
     presence = _presence(found.where("file IS NULL"), F.sum("print").alias("print"))
-    if not good and _goes_on(presence, manifest):
+    if True not in odd_ones and _goes_on(presence, manifest):
         rows = columnar.sums(found)
-        if bad:
+        if odd_ones:
             of_bad = told_of(odd)
             rows = rows.unionByName(of_bad)
             presence += _presence(of_bad)
@@ -263,8 +263,8 @@ def _added(batch: DataFrame, manifest: Manifest, asked: Streaming, now_ms: int) 
 
 
 def _count_files(found: DataFrame, manifest: Manifest) -> None:
-    names = found.where("file IS NOT NULL AND value IS NULL").select(F.xxhash64("file").alias("name")).distinct().collect()
-    files = {row["name"] for row in names}
+    marks = found.where("file IS NOT NULL AND value IS NULL").select(F.xxhash64("file").alias("name"))
+    files = {row["name"] for row in marks.collect()}
     manifest.counters["files"] += len(files - set(manifest.files))
     manifest.files = sorted(files)
 
