@@ -101,9 +101,10 @@ def _tables(spark: SparkSession, store: Store, manifest: Manifest, hour: int) ->
     if "told" not in made:
         return made
     rows = made["told"] = made["told"].localCheckpoint()
-    made["presence"], made["views"] = told.presence(rows), told.views(rows)
+    grains = partials.Grains(*manifest.settings["grains"])
+    made["presence"], made["views"] = told.presence(rows, grains), told.views(rows)
     if _is_over(manifest, (hour + 1) * HOUR_MS):
-        lag = partials.counted(told.lag(rows), reigns(spark, manifest), partials.Grains(*manifest.settings["grains"]))
+        lag = partials.counted(told.lag(rows), reigns(spark, manifest), grains)
         made["lag_1m"] = partials.rolled(lag.where("queue IS NULL"), MINUTE_MS)
         made["lag_1h"] = partials.rolled(lag, HOUR_MS)
     return made

@@ -110,7 +110,7 @@ def from_lines(
 
     rules = columnar.Rules(grains, objective_ms, parse.future_ms(now_ms), since_ms, until_ms)
     sums = add_up(lines, typed, rules, small=small)
-    presence = settled(told.presence(sums.rows))
+    presence = settled(told.presence(sums.rows, grains))
     lag = told.lag(sums.rows)
 
     def lag_of(own: Own, reigns: DataFrame, _lengths: Sequence[int], _whole_log_only: Sequence[int]) -> DataFrame:

@@ -66,7 +66,7 @@ def from_store(
     raw = kept.rows("told", kept.dirty)
     if raw is not None:
         raw = combine.combined(raw).cache()
-    presence = _joined(kept.rows("presence", kept.closed), None if raw is None else told.presence(raw))
+    presence = _joined(kept.rows("presence", kept.closed), None if raw is None else told.presence(raw, grains))
     views = _joined(kept.rows("views", kept.closed), None if raw is None else told.views(raw))
     presence = None if presence is None else settled(presence)
     if presence is None or views is None or presence.where("start_ms IS NOT NULL").isEmpty():

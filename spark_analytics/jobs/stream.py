@@ -247,19 +247,19 @@ def _added(batch: DataFrame, manifest: Manifest, asked: Streaming, now_ms: int) 
     few = settled(typed(columnar.handed_back(found), LINE))
     odd = few.where("NOT counted")
     odd_ones = {row["good"] for row in odd.select(F.col("problem").isNull().alias("good")).distinct().collect()}
-    presence = _presence(found.where("file IS NULL"), F.sum("print").alias("print"))
+    presence = _presence(found.where("file IS NULL"), asked.grains, F.sum("print").alias("print"))
     if True not in odd_ones and _goes_on(presence, manifest):
         rows = columnar.sums(found)
         if odd_ones:
             of_bad = told_of(odd)
             rows = rows.unionByName(of_bad)
-            presence += _presence(of_bad)
+            presence += _presence(of_bad, asked.grains)
         return _Added(rows, presence, few, quality.quarantine(odd))
     lines = typed(batch if is_text else tail.again(found), LOOK).persist()
     fresh, repeated = _fresh(lines.where("problem IS NULL"), manifest)
     rows = told_of(fresh.unionByName(lines.where("problem IS NOT NULL")))
     few = settled(typed(fresh.where(F.col("kind").isin(*told.FEW)).select("value", "file"), LINE))
-    return _Added(rows, _presence(rows), few, quality.quarantine(lines), repeated, lines)
+    return _Added(rows, _presence(rows, asked.grains), few, quality.quarantine(lines), repeated, lines)
 
 
 def _count_files(found: DataFrame, manifest: Manifest) -> None:
@@ -269,11 +269,11 @@ def _count_files(found: DataFrame, manifest: Manifest) -> None:
     manifest.files = sorted(files)
 
 
-def _presence(rows: DataFrame, *besides: Column) -> list[Row]:
+def _presence(rows: DataFrame, grains: Grains, *besides: Column) -> list[Row]:
     """`told.presence` by backup, with `heard_ms`: when the primary last heard it."""
     col = F.col
     heard = F.max(F.when(col("mine") & col("queue").isNull(), col("last_heard_ms"))).alias("heard_ms")
-    return told.presence(rows, by=("backup",), besides=(heard, *besides)).collect()
+    return told.presence(rows, grains, by=("backup",), besides=(heard, *besides)).collect()
 
 
 def _goes_on(presence: Iterable[Row], manifest: Manifest) -> bool:

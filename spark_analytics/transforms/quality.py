@@ -29,7 +29,7 @@ def holes(presence: DataFrame) -> DataFrame:
     """
     col = F.col
     usable = presence.where(col("inside") & col("problem").isNull())
-    minutes = usable.groupBy("sender", "start_ms").agg(
+    minutes = usable.groupBy("sender", "epoch", "start_ms").agg(
         F.sum("lines").alias("lines"), F.min("first_seq").alias("first"), F.max("last_seq").alias("last")
     )
     restarted = col("last") - col("first") - col("lines") >= RESTART

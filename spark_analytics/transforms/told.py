@@ -108,7 +108,11 @@ def once(lines: DataFrame, again: DataFrame, grains: Grains) -> DataFrame:
 
 
 def _period(name: str, grains: Grains) -> Column:
-    return F.floor(F.col(name) / max(MINUTE_MS, grains.queue_ms)).alias("period")
+    return F.floor(F.col(name) / _period_ms(grains)).alias("period")
+
+
+def _period_ms(grains: Grains) -> int:
+    return max(MINUTE_MS, grains.queue_ms)
 
 
 def lag(rows: DataFrame) -> DataFrame:
@@ -116,15 +120,15 @@ def lag(rows: DataFrame) -> DataFrame:
     return rows.where((F.col("kind") == "sample") & F.col("mine") & F.col("inside") & F.col("problem").isNull())
 
 
-def presence(rows: DataFrame, *, by: Sequence[str] = (), besides: Sequence[Column] = ()) -> DataFrame:
-    """Who wrote how many lines in each minute: `told` rows without the lag, few whatever the number of queues.
+def presence(rows: DataFrame, grains: Grains, *, by: Sequence[str] = (), besides: Sequence[Column] = ()) -> DataFrame:
+    """Who wrote how many lines in each minute, or in each grain of a queue if that is longer: `told` rows without the lag, few
+    whatever the number of queues.
 
     `by` names more columns to tell rows apart by, `besides` further aggregates.
     """
-    col = F.col
     key = [name for name in KEY if name not in ("backup", "queue", "start_ms")] + list(by)
-    minute = (F.floor(col("start_ms") / MINUTE_MS) * MINUTE_MS).alias("start_ms")
-    return rows.groupBy(*key, minute).agg(
+    start = (_period("start_ms", grains) * _period_ms(grains)).alias("start_ms")
+    return rows.groupBy(*key, start).agg(
         F.sum("lines").alias("lines"),
         *(F.min(name).alias(name) for name in ("first_ms", "first_seq")),
         *(F.max(name).alias(name) for name in ("last_ms", "last_seq", "interval_ms")),

@@ -23,6 +23,7 @@ from spark_analytics.demo_data import Shape
 from spark_analytics.demo_data.happenings import MANAGER, PROBLEMS
 from spark_analytics.jobs.summarise import Report
 from spark_analytics.transforms import buckets
+from tests.spark_analytics.conftest import Summarise
 
 DAY_BEGINS_MS = 1_767_571_200_000
 BEGIN_MS = 1_767_600_000_000
@@ -216,7 +217,21 @@ def test_a_story_ten_times_as_long_is_written_in_the_same_memory(tmp_path: Path)
 
 
 def test_the_real_summary_finds_every_answer(report: Report, story: tuple[Path, dict[str, Any]]) -> None:
-    answers, quality = story[1], report["quality"]
+    assert_found(report, story[1])
+
+
+def test_it_finds_them_in_a_day_of_a_sample_a_minute(summary: Summarise, tmp_path: Path) -> None:
+    """Many samples share a row then: its grain is ten minutes, and senders start again within it."""
+    shape = Shape(BEGIN_MS, seconds=86_400, queues=2, interval_ms=60_000)
+    answers = demo_data.write(tmp_path, shape)
+    found = summary(tmp_path, now_ms=BEGIN_MS + 2 * 86_400_000)
+    assert found["window_ms"] == 600_000
+    assert_found(found, answers)
+
+
+def assert_found(report: Report, answers: dict[str, Any]) -> None:
+    """Every answer that is a number is in the report."""
+    quality = report["quality"]
     assert (report["from_ms"], report["to_ms"]) == (ms(answers["from"]), ms(answers["to"]))
     for name in ("lines", "samples_used", "holes", "drops", "problems", "files"):
         assert quality[name] == answers[name], name
