@@ -157,6 +157,21 @@ def test_a_cluster_of_one_and_a_report_without_new_parts_are_pages_too(browser: 
     assert complaints(browser) == []
 
 
+@pytest.mark.parametrize(
+    "p99_ms, over_share, said",
+    [(10.0, 0.0, "within the objective"), (5000.0, 0.0, "not always"), (10.0, 0.5, "not always")],
+)
+def test_the_verdict_says_that_all_was_well_only_if_it_was(
+    browser: Browser, tmp_path: Path, p99_ms: float, over_share: float, said: str
+) -> None:
+    """Time over the objective is silence too, which no sample's percentile knows of."""
+    report = copy.deepcopy(reports.made())
+    for row in report["backups"]:
+        row |= {"p99_ms": 10.0, "over_share": 0.0}
+    report["backups"][0] |= {"p99_ms": p99_ms, "over_share": over_share}
+    assert said in text(show(browser, tmp_path, report), ".verdict")
+
+
 def test_a_broken_part_says_so_and_leaves_the_others_standing(browser: Browser, tmp_path: Path) -> None:
     broken = copy.deepcopy(reports.made())
     broken["slo"] = {"target": "high", "backups": [None], "series": {"backups": {"a": None}}}
