@@ -7,6 +7,7 @@ SHELL := /bin/bash
 
 PYTHON := .venv/bin/python
 TOX := .venv/bin/tox run
+TOX_AT_ONCE := .venv/bin/tox run-parallel --parallel-no-spinner
 TOX_READY := ./deploy/bootstrap.sh test
 # What the demo takes from its environment: INPUT=file of lines to send, KEEP=1 to leave the cluster running.
 ifdef INPUT
@@ -28,7 +29,7 @@ demo: ## the main job on real input: a cluster that survives kill -9 (INPUT=file
 
 test: ## everything that must hold; ends with pytest's closing line
 	@$(TOX_READY)
-	$(TOX) -e format,lint,imports,types,core
+	$(TOX_AT_ONCE) -e format,lint,imports,types,core
 	$(TOX) -q -e tests --notest
 	$(TOX) -qq -e tests --skip-pkg-install
 
