@@ -1,7 +1,7 @@
 """The pass over every line, by the column: lines of telemetry to `told` rows in Spark's Python workers.
 
 Spark reads the lines and moves them here in Arrow batches; msgspec decodes some thousands at a time, and NumPy adds up a
-hundred thousand at a time. Made of Spark's own expressions the same pass takes three times as long: most of it goes into its
+hundred thousand at a time. Made of Spark's own expressions a whole summary took twice as long: most of it goes into its
 parser and into sums that every line is offered to in turn.
 
 Only what is plain is judged here: whole objects of a known kind with every field of its type and a time as brokers write it. A

@@ -10,8 +10,6 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from pyspark.sql import Column
-from pyspark.sql import functions as F
 
 _BITS: Final = 40
 """So that the sum of eight million fits a long."""
@@ -22,11 +20,6 @@ _P1, _P2, _P3, _P4, _P5 = (
 )
 _SEED: Final = np.uint64(42)
 _EIGHT: Final = np.uint64(8)
-
-
-def of_column(numbers: Column) -> Column:
-    """The aggregate column: the fingerprint of a column of longs."""
-    return F.sum(F.xxhash64(numbers).bitwiseAND(F.lit(_MASK)))
 
 
 def of_range(first: int, last: int) -> int:
