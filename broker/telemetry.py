@@ -201,7 +201,9 @@ class TelemetryWriter:
             for number, row in enumerate(rows, seq):
                 with contextlib.suppress(TypeError, ValueError):  # leaves a hole in seq, and is counted below
                     lines.append(text.line(number, row))
-        self._add_samples(lines, len(rows))
+        self._add("".join(lines).encode(), len(lines))
+        if len(lines) < len(rows):
+            self._count_drop("malformed", len(rows) - len(lines))
 
     def queue_samples(
         self,
@@ -216,10 +218,12 @@ class TelemetryWriter:
     ) -> None:
         """Take a backup's samples of all its queues: see `SampleText.queue_lines`."""
         seq = self._take_seq(len(queues))
-        lines: list[str] = []
-        with contextlib.suppress(TypeError, ValueError):
-            lines = self._sample_text(epoch, primary, at).queue_lines(seq, whole, queues, waiting, rates)
-        self._add_samples(lines, len(queues))
+        try:
+            text = self._sample_text(epoch, primary, at).queue_lines(seq, whole, queues, waiting, rates)
+        except (TypeError, ValueError):
+            self._count_drop("malformed", len(queues))
+        else:
+            self._add(text.encode(), len(queues))
 
     def probes(self, *, epoch: int, rows: Iterable[Probe]) -> None:
         """Take what a resource manager got from its brokers."""
@@ -275,11 +279,6 @@ class TelemetryWriter:
         if at is None or self._text is None or self._text[0] != asked_for:
             self._text = asked_for, SampleText(self._head(epoch, at), interval_ms=self.interval_ms, primary=primary)
         return self._text[1]
-
-    def _add_samples(self, lines: list[str], meant: int) -> None:
-        self._add("".join(lines).encode(), len(lines))
-        if len(lines) < meant:
-            self._count_drop("malformed", meant - len(lines))
 
     def _add_record(self, epoch: int | None, record: Callable[[Head, int], dict[str, Any]]) -> None:
         try:
@@ -352,7 +351,7 @@ class TelemetryWriter:
         events = [line(self._drop_event(reason, count)) for reason, count in report.items()]
         head = [line(self._roster_record(roster))] if roster else []
         try:
-            self._append(b"".join((*head, data, *events)))
+            self._append(b"".join((*head, data, *events)) if head or events else data)
         except OSError:
             with self._lock:
                 self._roster_due = True

@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from itertools import count
 from math import isfinite
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -242,24 +241,32 @@ class SampleText:
         )
 
     def queue_lines(
-        self, first_seq: int, whole: LagSample, queues: Sequence[str], waiting: Mapping[int, QueueLag], rates: Iterable[str]
-    ) -> list[str]:
-        """A backup's samples of these queues: like `whole`, but for the queue (`queue_text`), its rates (`rate_text`), and its
-        lag, which only those in `waiting` have, by position.
+        self, first_seq: int, whole: LagSample, queues: Sequence[str], waiting: Mapping[int, QueueLag], rates: Sequence[str]
+    ) -> str:
+        """A backup's samples of these queues, one text: like `whole`, but for the queue (`queue_text`), its rates (`rate_text`),
+        and its lag, which only those in `waiting` have, by position.
         """
-        indexes, condition = _indexes(whole), self._condition(whole)
-        start, middle = self._before_seq, f"{self._after_seq}{self._backup(whole)}"
-        lags = [_lag(0, 0, 0.0, 0.0)] * len(queues)
-        ages: dict[tuple[float, float], str] = {}  # most are alike
+        count = len(queues)
+        if not count:
+            return ""
+        start, indexes, condition = self._before_seq, _indexes(whole), self._condition(whole)
+        still = f"{indexes}{_lag(0, 0, 0.0, 0.0)}{condition}"
+        after: dict[str, str] = {rate: f"{still}{rate}{start}" for rate in set(rates)}  # most are alike
+        rests = [after[rate] for rate in rates]
+        ages: dict[tuple[float, float], str] = {}  # so are these
         for position, (records, nbytes, lag_ms, stall_ms) in waiting.items():
             age = ages.get((lag_ms, stall_ms))
             if age is None:
                 age = ages[lag_ms, stall_ms] = _ages(lag_ms, stall_ms)
-            lags[position] = f'"lag_records":{records:d},"lag_bytes":{nbytes:d},{age}'
-        return [
-            f"{start}{seq}{middle}{queue}{indexes}{lag}{condition}{rate}"
-            for seq, queue, lag, rate in zip(count(first_seq), queues, lags, rates, strict=False)
-        ]
+            lag = f'"lag_records":{records:d},"lag_bytes":{nbytes:d},{age}'
+            rests[position] = f"{indexes}{lag}{condition}{rates[position]}{start}"
+        rests[-1] = rests[-1].removesuffix(start)
+        pieces = [f"{self._after_seq}{self._backup(whole)}"] * (4 * count)
+        pieces[0::4] = map(str, range(first_seq, first_seq + count))
+        pieces[2::4] = queues
+        pieces[3::4] = rests
+        pieces[0] = f"{start}{first_seq}"
+        return "".join(pieces)
 
     def _backup(self, row: LagSample) -> str:
         return f'"backup":{self._text(row.backup)},'

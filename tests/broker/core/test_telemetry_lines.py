@@ -69,7 +69,8 @@ def test_a_backups_queues_are_its_whole_log_but_for_what_is_their_own(
     text = SampleText(HEAD, interval_ms=500, primary="p")
     waiting = {position: lag for position, (_, lag, _, _) in enumerate(of) if lag is not None}
     rates = [rate_text(records, nbytes) for _, _, records, nbytes in of]
-    found = text.queue_lines(100, whole, [queue_text(name, "all") for name, *_ in of], waiting, rates)
+    found = parsed(text.queue_lines(100, whole, [queue_text(name, "all") for name, *_ in of], waiting, rates))
+    assert len(found) == len(of)
     for position, (name, lag, records_per_s, bytes_per_s) in enumerate(of):
         records, nbytes, lag_ms, stall_ms = lag or (0, 0, 0.0, 0.0)
         expected = lines.sample_record(
@@ -88,7 +89,7 @@ def test_a_backups_queues_are_its_whole_log_but_for_what_is_their_own(
                 bytes_per_s=bytes_per_s,
             ),
         )
-        assert parsed(found[position]) == [list(expected.items())]
+        assert found[position] == list(expected.items())
 
 
 def test_rates_are_what_came_in_the_time_that_passed() -> None:
