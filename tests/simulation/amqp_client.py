@@ -19,7 +19,7 @@ from cproton_ffi import ffi, lib
 from twisted.internet.protocol import Protocol as TwistedProtocol
 from twisted.python.failure import Failure
 
-from broker.amqp.links import condition_text
+from broker.amqp.links import condition_text, text_of
 
 NULL = ffi.NULL
 _DELIVERY = lib.PN_DELIVERY
@@ -36,6 +36,7 @@ _CONTROLS = frozenset(
     }
 )
 ACCEPTED: int = lib.PN_ACCEPTED
+REJECTED: int = lib.PN_REJECTED
 RELEASED: int = lib.PN_RELEASED
 MODIFIED: int = lib.PN_MODIFIED
 _SCRATCH_BYTES = 1 << 18
@@ -164,6 +165,11 @@ class ClientConnection(TwistedProtocol):
     def credit_left(self) -> int:
         """How many messages the broker takes."""
         return int(lib.pn_link_credit(self.link)) if self.alive and self.link is not None else 0
+
+    @property
+    def peer(self) -> str:
+        """The container id of the broker's Open: its store's identity."""
+        return text_of(lib.pn_connection_remote_container(self._connection))
 
     def send(self, body: bytes) -> Any:
         """Send a message with this body; returns its delivery."""

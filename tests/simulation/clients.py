@@ -4,7 +4,8 @@ addresses.
 Life of a client: it connects to the first of its addresses; when the TCP connection ends before the broker's Open, without
 a Close, it goes on to the next at once, as the clients that were measured do; after a round without success, or a Close, it
 waits a little. What it does and what it is told goes into the world's history as it happens. Told `enough`, a producer
-sends nothing new, and goes on until it knows what became of everything; consumers go on until the world ends.
+sends nothing new, and goes on until it knows what became of everything; consumers go on until the world ends. One that comes
+`late` begins when what it needs has been set up.
 
 Invariant: on one link a producer sends each number once, in ascending order; what it does not know the outcome of, it sends
 again over its next link, oldest first, before anything new.
@@ -13,12 +14,13 @@ again over its next link, oldest first, before anything new.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from tests.simulation.amqp_client import ACCEPTED, MODIFIED, RELEASED, ClientConnection
-from tests.simulation.history import History, Key
+from tests.simulation.amqp_client import ACCEPTED, MODIFIED, REJECTED, RELEASED, ClientConnection
+from tests.simulation.history import History, Key, body
 from tests.simulation.reactor import HostReactor
 
 _PORT = 5672
@@ -28,11 +30,19 @@ _WAIT_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class ClientPlan:
-    """What one client is to do. Times in seconds, sizes in bytes; `release`, `modify`: the chances of giving a message back."""
+    """What one client is to do. Times in seconds, sizes in bytes; `release`, `modify`, `reject`: the chances of a message.
+
+    `queue` is the address; `arrives`: the queues that what a producer sends there comes to (None: that one); not `sure`: it may
+    come there or not, accepted or not; not `needed`: nobody waits for the end of it.
+    """
 
     kind: str
     name: str
     queue: str
+    arrives: tuple[str, ...] | None = None
+    sure: bool = True
+    needed: bool = True
+    late: bool = False
     start_s: float = 0.0
     window: int = 20
     burst: int = 5
@@ -44,6 +54,7 @@ class ClientPlan:
     confirm: bool = True
     release: float = 0.0
     modify: float = 0.0
+    reject: float = 0.0
     idle_s: float = 2.0
     max_frame: int = 65536
     stall_s: float = 0.0
@@ -56,7 +67,14 @@ class Client:
     browse = False
 
     def __init__(
-        self, reactor: HostReactor, plan: ClientPlan, addresses: list[str], history: History, seed: str, say: Any
+        self,
+        reactor: HostReactor,
+        plan: ClientPlan,
+        addresses: list[str],
+        history: History,
+        place: Callable[[str, str], str],
+        seed: str,
+        say: Any,
     ) -> None:
         self.reactor = reactor
         self.plan = plan
@@ -64,6 +82,9 @@ class Client:
         self.queue = plan.queue
         self.addresses = addresses
         self.history = history
+        self.place = place
+        """What the history calls a queue at the broker with this container id."""
+        self.places: tuple[str, ...] = ()
         self.say = say
         self.rng = Random(f"{seed}/{plan.name}")
         self.connection: ClientConnection | None = None
@@ -73,7 +94,13 @@ class Client:
         self.reasons: dict[str, int] = {}
         self._next = 0
         self._failures = 0
-        reactor.events.at(max(reactor.events.now, plan.start_s), reactor, self._try)
+        if not plan.late:
+            self.begin()
+
+    def begin(self) -> None:
+        """Come when it is time."""
+        events = self.reactor.events
+        events.at(max(events.now, self.plan.start_s), self.reactor, self._try)
 
     # ---- failover
 
@@ -136,6 +163,9 @@ class Client:
         self.ready = True
         self._failures = 0
         self.link_number += 1
+        assert self.connection is not None
+        names, at = self.plan.arrives, self.connection.peer
+        self.places = tuple(self.place(name, at) for name in ((self.queue,) if names is None else names))
         self.say(f"{self.name}: link {self.link_number} at {self.addresses[self._next % len(self.addresses)]}")
 
     def stop(self) -> None:
@@ -183,7 +213,12 @@ class Producer(Client):
         self.next_number = 0
         self.due = 0
         self.accepted = self.refused = self.unknown = 0
-        self.reactor.events.at(self.plan.start_s, self.reactor, self._burst)
+
+    def begin(self) -> None:
+        """Come, and have something to send."""
+        super().begin()
+        events = self.reactor.events
+        events.at(max(events.now, self.plan.start_s), self.reactor, self._burst)
 
     @property
     def done(self) -> bool:
@@ -214,8 +249,9 @@ class Producer(Client):
             else:
                 break
             size = self.rng.randint(*self.plan.size)
-            body = self.history.sent(self.name, self.queue, number, self.now, link=self.link_number, size=size)
-            self.waiting[connection.send(body)] = number
+            for place in self.places:
+                self.history.sent(self.name, place, number, self.now, link=self.link_number)
+            self.waiting[connection.send(body(self.name, self.link_number, number, size))] = number
             sent = True
         if sent:
             connection.flush()
@@ -225,11 +261,15 @@ class Producer(Client):
         number = self.waiting.pop(delivery)
         if outcome == ACCEPTED:
             self.accepted += 1
-            self.history.accepted(self.name, self.queue, number, self.now, link=self.link_number)
+            self._tell(self.history.accepted if self.plan.sure else self.history.unknown, number)
         else:
             self.refused += 1
-            self.history.refused(self.name, self.queue, number, self.now, link=self.link_number)
+            self._tell(self.history.refused, number)
         self.credit()
+
+    def _tell(self, what: Callable[..., None], number: int) -> None:
+        for place in self.places:
+            what(self.name, place, number, self.now, link=self.link_number)
 
     def unlinked(self) -> None:
         """Nobody knows what became of what waits."""
@@ -237,7 +277,7 @@ class Producer(Client):
         self.waiting.clear()
         self.unknown += len(numbers)
         for number in numbers:
-            self.history.unknown(self.name, self.queue, number, self.now, link=self.link_number)
+            self._tell(self.history.unknown, number)
         if self.plan.resend:
             self.again.extendleft(reversed(numbers))
 
@@ -258,13 +298,18 @@ class Consumer(Client):
         plan, connection = self.plan, self.connection
         assert connection is not None
         self.received += 1
-        key = self.history.received(self.name, self.queue, data, self.now, link=self.link_number)
+        key = self.history.received(self.name, self.places[0], data, self.now, link=self.link_number)
         chance = self.rng.random()
         if self.slow and chance < plan.release:
             connection.dispose(delivery, RELEASED, settle=True)
             connection.grant(1)
         elif self.slow and chance < plan.release + plan.modify:
             connection.dispose(delivery, MODIFIED, settle=True, failed=True)
+            connection.grant(1)
+        elif self.slow and plan.reject and self.rng.random() < plan.reject:
+            if key is not None:
+                self.history.rejected(key)
+            connection.dispose(delivery, REJECTED, settle=True)
             connection.grant(1)
         elif self.slow and plan.settle_delay_s:
             delay = plan.settle_delay_s * self.rng.random()
@@ -309,7 +354,7 @@ class Consumer(Client):
 
 
 class Browser(Client):
-    """Looks at messages and leaves them where they are. Its history is only that it saw what somebody sent."""
+    """Looks at messages and leaves them where they are."""
 
     browse = True
 

@@ -355,14 +355,17 @@ class Faults:
 
     def _recreate(self, action: Action) -> str | None:
         del action
+        self._world.history.queue_created(SCRATCH, drained=False)
         self._world.history.queue_deleted(SCRATCH)
         self._world.operators.recreate(SCRATCH)
         return None
 
     def _new_queue(self, action: Action) -> str | None:
         self._new_queues += 1
-        level = LEVELS[int(action.choice * len(LEVELS))]
-        self._world.operators.until_done("CREATE", "queue", f"extra{self._new_queues}", {"replicate": level})
+        level, name = LEVELS[int(action.choice * len(LEVELS))], f"extra{self._new_queues}"
+        self._world.history.queue_created(name, drained=False)
+        self._world.levels[name] = level
+        self._world.operators.until_done("CREATE", "queue", name, {"replicate": level})
         return None
 
     def _new_exchange(self, action: Action) -> str | None:

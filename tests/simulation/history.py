@@ -7,7 +7,11 @@ when the broker has confirmed it: from then on the message must never come back.
 
 A client that sends a message again after `unknown` does so on another link: that is another attempt, so each attempt is on the
 queue at most once, and the order that is promised, that of one link, can be read off the numbers. A message for an exchange that
-routes it to several queues is `sent` once for each of them.
+routes it to several queues is `sent` once for each of them. One that a consumer rejects is to come, as a dead letter, to the
+queue behind its queue's alternate exchange: there it is another attempt, and one more each time it is rejected.
+
+A queue's messages that one broker keeps for itself (levels `configuration` and `none`) are apart from those that another one
+keeps under the same name: what is called queue here is then the queue's name and the store's identity, `queue@store`.
 
 Invariants: an attempt has one outcome; nothing is recorded twice. Notes are kept per attempt: all of it costs one entry of a
 dictionary a message.
@@ -56,6 +60,9 @@ class Note:
     received: int = 0
     taken: int = 0
     settled: int = 0
+    rejected: int = 0
+    attempts: int = 1
+    """How often it may be on its queue: a dead letter as often as it was rejected, another message once."""
 
 
 class Observer(Protocol):
@@ -80,6 +87,11 @@ def body(client: str, link: int, number: int, size: int = 0) -> bytes:
     return token.ljust(size, b".")
 
 
+def kept_at(queue: str, store_id: str) -> str:
+    """What a queue is called here whose messages the broker with this store keeps for itself."""
+    return f"{queue}@{store_id[:8]}"
+
+
 def read(message: bytes, queue: str) -> Key | None:
     """Whose message this is, be it the bare body or an encoded message around it; None when it is none of ours."""
     found = _TOKEN.search(message)
@@ -95,16 +107,23 @@ class History:
         self.created: set[str] = set()
         self.deleted: set[str] = set()
         self.lossy: set[str] = set()
+        self.undrained: set[str] = set()
+        self.volatile: set[str] = set()
+        """Exchanges: what a consumer gets through one is a copy, which goes with its link."""
+        self.letters: dict[str, str] = {}
+        """Queues, and the queue to which what is rejected there goes."""
         self.observer: Observer | None = None
 
     # ---- queues
 
-    def queue_created(self, queue: str, *, lossy: bool = False) -> None:
-        """A client asks for a replicated queue (level `all`); `lossy`: messages may leave it though nobody accepts them, because
-        it is purged or deletes itself, or because a consumer gets everything settled."""
+    def queue_created(self, queue: str, *, lossy: bool = False, drained: bool = True) -> None:
+        """A client asks for a queue; `lossy`: messages may leave it though nobody accepts them, because it is purged or deletes
+        itself, or because a consumer gets everything settled; not `drained`: nobody need have emptied it at the end."""
         self.created.add(queue)
         if lossy:
             self.lossy.add(queue)
+        if not drained:
+            self.undrained.add(queue)
 
     def queue_deleted(self, queue: str) -> None:
         """A client is about to ask for the end of this queue: what it holds may be gone from now on."""
@@ -161,6 +180,16 @@ class History:
     def taken(self, key: Key) -> None:
         """A consumer is about to let its accept or reject of this message go out (on a link that gets all settled: at once)."""
         self.notes[key].taken += 1
+
+    def rejected(self, key: Key) -> None:
+        """A consumer is about to let its reject of this message go out, on a queue with an alternate exchange."""
+        self.notes[key].rejected += 1
+        letter = key._replace(queue=self.letters[key.queue])
+        note = self.notes.get(letter)
+        if note is None:
+            self.notes[letter] = Note(Outcome.UNKNOWN)
+        else:
+            note.attempts += 1
 
     def settled(self, key: Key) -> None:
         """The broker has confirmed this consumer's accept."""

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -26,6 +26,7 @@ from twisted.logger import ILogObserver, globalLogBeginner
 from zope.interface import provider
 
 from tests.simulation.history import Violation
+from tests.simulation.provoked import PROVOKED, provoke
 from tests.simulation.world import run
 
 SEEDS = 300
@@ -336,6 +337,76 @@ for _, waits in self._proposed:
         "self._grant(count)",
         "self._grant(2 * count)",
     ),
+    "routes-to-one": Bug(
+        "gives a message for several queues to the first of them",
+        "broker.producers",
+        "route",
+        "return found",
+        "return found[:1]",
+    ),
+    "forgets-the-star": Bug(
+        "takes the star of a topic exchange's pattern for a word",
+        "broker.core.exchange",
+        "Exchange._places",
+        'for step in (word, "*"):',
+        "for step in (word,):",
+    ),
+    "drops-what-nobody-wants": Bug(
+        "forgets the alternate exchange of an exchange",
+        "broker.producers",
+        "route",
+        'at = nodes.exchanges.get(at.definition["alternate"]) if at.definition["alternate"] else None',
+        "at = None",
+    ),
+    "binds-for-itself": Bug(
+        "keeps the bindings of replicated queues to itself",
+        "broker.core.nodes",
+        "Nodes._binding_log",
+        "return CLUSTER if self.clustered and exchange.replicated and queue.replicated else LOCAL",
+        "return LOCAL",
+    ),
+    "accepts-at-the-first-log": Bug(
+        "accepts a message for queues of two logs when one of them has it",
+        "broker.producers",
+        "Producer._put",
+        "outstanding = set(ledgers)",
+        "ledgers = dict(list(ledgers.items())[:1]); outstanding = set(ledgers)",
+    ),
+    "drops-the-rejected": Bug(
+        "forgets the alternate exchange of a queue",
+        "broker.service",
+        "Broker.dead_letter",
+        "queues = [queue for queue in found if queue is not node]",
+        "queues = []",
+    ),
+    "keeps-the-rejected": Bug(
+        "leaves a rejected message on its queue too",
+        "broker.consumers",
+        "Subscription._rejected",
+        "lambda: ledger.dequeue(number, (sequence,))",
+        "lambda: None",
+    ),
+    "letters-twice": Bug(
+        "sends two dead letters for one message",
+        "broker.service",
+        "Broker.dead_letter",
+        "self.ledger_of(queue).enqueue(queue, [data], len(data), None, [])",
+        "self.ledger_of(queue).enqueue(queue, [data, data], len(data), None, [])",
+    ),
+    "checkpoint-forgets-places": Bug(
+        "forgets in a checkpoint where the messages are that this broker keeps for itself",
+        "broker.core.state",
+        "State._definitions",
+        "yield from self.stores.values()",
+        "yield from ()",
+    ),
+    "own-log-unsynced": Bug(
+        "takes what is on its way to the disk for committed in the log of its own",
+        "ha.core.primary",
+        "Primary._advance_commit",
+        "member.durable_index if voter == member.me",
+        "(member.log.last_index if member.settings.standalone else member.durable_index) if voter == member.me",
+    ),
 }
 
 
@@ -369,12 +440,16 @@ def _spoilt(before: Any, bug: Bug) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What became of a bug: the seed that found it, the check that objected, and what it said; `seed` 0 when none did."""
+    """What became of a bug: the seed that found it, the check that objected, and what it said; `seed` 0 when none did.
+
+    `provoked`: it is a seed of a plan that brings about what the bug needs.
+    """
 
     name: str
     seed: int
     text: str
     seconds: float
+    provoked: bool = False
 
     @property
     def check(self) -> str:
@@ -393,6 +468,14 @@ def hunt(name: str, run: Callable[[int], object], seeds: Sequence[int]) -> Findi
     return Finding(name, 0, "", time.monotonic() - began)
 
 
+def hunt_in_any(name: str, seeds: Sequence[int]) -> Finding:
+    """Hunt in the runs of these seeds, and where none finds it, in its own plan, if it has one."""
+    finding = hunt(name, run, seeds)
+    if finding.seed or name not in PROVOKED:
+        return finding
+    return replace(hunt(name, provoke(PROVOKED[name]), seeds), provoked=True)
+
+
 def _objection(run: Callable[[int], object], seed: int) -> str:
     """What a check says of this seed's run, "" for nothing."""
     try:
@@ -406,7 +489,8 @@ def table(findings: Sequence[Finding]) -> str:
     """The findings as a table for the documentation."""
     lines = ["| planted bug | what it does | caught by | seed |", "|---|---|---|---|"]
     for finding in findings:
-        caught = f"{finding.check} | {finding.seed}" if finding.seed else "not caught | -"
+        seed = f"{finding.seed} of its own plan" if finding.provoked else f"{finding.seed}"
+        caught = f"{finding.check} | {seed}" if finding.seed else "not caught | -"
         lines.append(f"| {finding.name} | {BUGS[finding.name].says} | {caught} |")
     return "\n".join(lines)
 
@@ -424,7 +508,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     globalLogBeginner.beginLoggingTo([_nowhere], redirectStandardIO=False, discardBuffer=True)
     findings = []
     with ProcessPoolExecutor(given.jobs, mp_context=multiprocessing.get_context("fork")) as pool:
-        for finding in pool.map(partial(hunt, run=run, seeds=range(1, given.seeds + 1)), given.names or BUGS):
+        for finding in pool.map(partial(hunt_in_any, seeds=range(1, given.seeds + 1)), given.names or BUGS):
             findings.append(finding)
             after = f"by seed {finding.seed}: {finding.text}" if finding.seed else f"not by {given.seeds} seeds"
             print(f"{finding.name}: {after.splitlines()[0]} ({finding.seconds:.1f} s)", flush=True)

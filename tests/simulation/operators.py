@@ -6,13 +6,14 @@ came of it is said in the trace and otherwise nobody's concern, but that a queue
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import ensureDeferred
 
 from broker.client import ClientError, ManagementClient
 from broker.core import urls
+from tests.simulation.layouts import Step
 from tests.simulation.reactor import HostReactor
 
 if TYPE_CHECKING:
@@ -42,6 +43,10 @@ class Operators:
         """Ask whoever is the primary until it is done, or was done before (409, 404)."""
         self._begin(self._until_done(operation, kind, name, body))
 
+    def set_up(self, steps: Sequence[Step], then: Callable[[], None]) -> None:
+        """Make all of these, one after the other, then say so."""
+        self._begin(self._set_up(steps, then))
+
     def recreate(self, name: str) -> None:
         """Delete a queue, then create it again."""
         self._begin(self._recreate(name))
@@ -52,6 +57,12 @@ class Operators:
 
     def _begin(self, work: Any) -> None:
         self._world.events.at(self._world.events.now, self.reactor, lambda: ensureDeferred(work).addErrback(self._world.broke))
+
+    async def _set_up(self, steps: Sequence[Step], then: Callable[[], None]) -> None:
+        for step in steps:
+            await self._until_done("CREATE", step.kind, step.name, step.body)
+        if not self._world.ended:
+            then()
 
     async def _recreate(self, name: str) -> None:
         await self._until_done("DELETE", "queue", name, None)
@@ -69,18 +80,21 @@ class Operators:
             host = world.primary()
             if host is not None:
                 status = await self._ask(host, operation, kind, name, body)
-                if 200 <= status < 300 or (status == 409 and operation == "CREATE" and self._exists(name)):
+                if 200 <= status < 300 or (status == 409 and operation == "CREATE" and self._exists(name, body or {})):
                     return
                 if status == 404 and operation == "DELETE":
                     return
             await world.pause(self.reactor, _PAUSE_S)
 
-    def _exists(self, name: str) -> bool:
+    def _exists(self, name: str, body: Mapping[str, Any]) -> bool:
         primary = self._world.primary()
         if primary is None:
             return False
         nodes = primary.process.broker.nodes
-        return name in nodes.queues or name in nodes.exchanges
+        if name:
+            return name in nodes.queues or name in nodes.exchanges
+        wanted = body["exchange"], body["queue"], body["key"]
+        return any((exchange.name, queue.name, change["key"]) == wanted for exchange, queue, change, _ in nodes.bindings())
 
     async def _ask(self, host: BrokerHost, operation: str, kind: str, name: str, body: Mapping[str, Any] | None) -> int:
         """The status of the answer, 0 when there was none."""

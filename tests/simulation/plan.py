@@ -18,6 +18,7 @@ from random import Random
 from typing import Any
 
 from tests.simulation.clients import ClientPlan
+from tests.simulation.layouts import Step, laid_out
 
 PROCESS = ("kill", "power", "blackout", "freeze", "stop", "rolling")
 NETWORK = ("isolate", "split", "one-way", "partial", "slow", "cut")
@@ -39,8 +40,9 @@ OPERATIONS = (
     "manager-freeze",
 )
 KINDS = (*PROCESS, *NETWORK, *CLOCK, *DISK, *OPERATIONS)
-UNCOUNTED = {"scratch": "recreate", "extra1": "new-queue", "news": "new-exchange", "amq.topic": ""}
-"""Queues and exchanges whose messages the history leaves out, and the operation that makes them."""
+PASSING = {"scratch": "recreate", "extra1": "new-queue", "news": "new-exchange", "amq.topic": ""}
+"""Queues and exchanges that come and go, and the operation that makes them."""
+EXCHANGES = ("news", "amq.topic")
 _MOST_ACTIONS = 24
 
 
@@ -64,7 +66,7 @@ class Action:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """See the module. Sizes in bytes, times in seconds; `items` are clients and actions, by number; a queue of `max_counts`
-    0 takes what comes, others only so many messages."""
+    0 takes what comes, others only so many messages; `steps` are made one after the other, the other queues by themselves."""
 
     seed: int
     brokers: int
@@ -94,6 +96,7 @@ class Plan:
     max_counts: tuple[int, ...]
     kinds: tuple[str, ...]
     items: dict[int, ClientPlan | Action]
+    steps: tuple[Step, ...] = ()
 
     @property
     def clients(self) -> list[ClientPlan]:
@@ -133,11 +136,11 @@ def make(seed: int) -> Plan:
     message_links = rng.random() < 0.4
     bad = message_links and rng.random() < 0.7
     segment_bytes = rng.choice((8192, 16384, 32768, 65536))
-    clients = _clients(rng, queues, duration_s) + _others(rng, kinds, duration_s)
+    clients = _clients(rng, queues, duration_s) + _passing(rng, kinds, duration_s)
     hosts = brokers + spares
     actions = _actions(rng, kinds, hosts, duration_s)
     uneven = rng.random() < 0.3
-    return Plan(
+    plan = Plan(
         seed=seed,
         brokers=brokers,
         spares=spares,
@@ -167,6 +170,7 @@ def make(seed: int) -> Plan:
         kinds=kinds,
         items=dict(enumerate([*clients, *actions])),
     )
+    return laid_out(plan, Random(f"layout {seed}"))
 
 
 def _kinds(rng: Random) -> tuple[str, ...]:
@@ -221,16 +225,19 @@ def _clients(rng: Random, queues: tuple[str, ...], duration_s: float) -> list[Cl
     return clients
 
 
-def _others(rng: Random, kinds: tuple[str, ...], duration_s: float) -> list[ClientPlan]:
-    """Clients of what is not replicated, or comes and goes: nobody counts their messages, but brokers must bear them."""
-    nodes = [node for node, needs in UNCOUNTED.items() if needs in kinds or (not needs and rng.random() < 0.1)]
+def _passing(rng: Random, kinds: tuple[str, ...], duration_s: float) -> list[ClientPlan]:
+    """Clients of what comes and goes. `news` may be bound to `scratch`; what comes by an exchange is a consumer's own copy."""
+    nodes = [node for node, needs in PASSING.items() if needs in kinds or (not needs and rng.random() < 0.1)]
     clients = []
     for node in nodes:
         if rng.random() < 0.5:
-            name = node.replace(".", "-")
+            name, copied = node.replace(".", "-"), node in EXCHANGES
             start_s = rng.uniform(0.3, duration_s / 2)
-            clients.append(ClientPlan("producer", f"p-{name}", node, start_s=start_s, count=40, gap_s=0.1, resend=False))
-            clients.append(ClientPlan("consumer", f"c-{name}", node, start_s=start_s, window=5, release=0.05, modify=0.05))
+            arrives = {"news": ("news", "scratch"), "amq.topic": ("amq.topic",)}.get(node)
+            back = 0.0 if copied else 0.05
+            producer = ClientPlan("producer", f"p-{name}", node, start_s=start_s, count=40, gap_s=0.1, resend=False)
+            clients.append(replace(producer, arrives=arrives, sure=not copied, needed=False))
+            clients.append(ClientPlan("consumer", f"c-{name}", node, start_s=start_s, window=5, release=back, modify=back))
     return clients
 
 

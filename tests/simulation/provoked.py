@@ -12,6 +12,7 @@ from typing import Any
 
 from tests.simulation.clients import ClientPlan
 from tests.simulation.history import Violation
+from tests.simulation.layouts import KEPT, with_hub, with_kept, with_letters
 from tests.simulation.plan import Action, Plan
 from tests.simulation.regressions import quiet
 from tests.simulation.world import World
@@ -37,6 +38,16 @@ def _repeated(times: tuple[float, ...], actions: Callable[[float], list[Action]]
     return [action for at_s in times for action in actions(at_s)]
 
 
+def _keeping(*actions: Action, **fields: Any) -> Plan:
+    """One more queue, of which each broker keeps what it took."""
+    return with_kept(_plan(BUSY, *actions, **fields), KEPT, "configuration", {"window": 20})
+
+
+def _routed(kind: str, subject: str, *actions: Action, **fields: Any) -> Plan:
+    """A producer sends through an exchange."""
+    return with_hub(_keeping(*actions, **fields), kind, "all", subject, kept=True)
+
+
 def _two_are_asked(at_s: float) -> list[Action]:
     """The primary dies, and at once several pairs of others are asked to take its place."""
     pairs = ((1, 2), (0, 1), (2, 3))
@@ -57,6 +68,10 @@ def _an_old_primary_comes_back(at_s: float) -> list[Action]:
 _RIVALS = _plan(BUSY, *_repeated((1.0, 1.8, 2.6, 3.4), _two_are_asked), brokers=5, disk_s=_SLOW_SYNC_S)
 _TAILS = _plan(BUSY, *_repeated((1.0, 2.6, 4.2), _a_tail_diverges), checkpoint_bytes=_LOG_KEPT)
 _SLOW_DISKS = [Action(0.9, "slow-disk", number, seconds=3.0, choice=0.5) for number in range(3)]
+
+_KILLS = [Action(1.2 + 0.4 * number, "kill", "primary", seconds=0.1) for number in range(6)]
+_POWER_CUTS = [Action(1.2 + 0.4 * number, "power", "primary", seconds=0.1) for number in range(6)]
+_REJECTING = with_letters(_plan(BUSY), "all", reject=0.3)
 
 PROVOKED: dict[str, Plan] = {
     "votes-twice": _RIVALS,
@@ -84,6 +99,16 @@ PROVOKED: dict[str, Plan] = {
     "checkpoint-forgets-delivery-counts": _plan(
         MODIFYING, *(Action(1.0 + 0.3 * number, "kill", "backup", seconds=0.1) for number in range(8)), checkpoint_bytes=2048
     ),
+    "routes-to-one": _routed("fanout", ""),
+    "forgets-the-star": _routed("topic", "/a.b"),
+    "drops-what-nobody-wants": _routed("direct", "/z"),
+    "binds-for-itself": _routed("direct", "/x", Action(1.2, "switchover", "backup")),
+    "accepts-at-the-first-log": _routed("direct", "/x", disk_s=_SLOW_SYNC_S, duration_s=3.0),
+    "drops-the-rejected": _REJECTING,
+    "keeps-the-rejected": _REJECTING,
+    "letters-twice": _REJECTING,
+    "checkpoint-forgets-places": _keeping(*_KILLS, checkpoint_bytes=2048),
+    "own-log-unsynced": _keeping(*_POWER_CUTS, disk_s=_SLOW_SYNC_S),
 }
 
 

@@ -47,6 +47,7 @@ def quiet(*actions: Action, **fields: Any) -> Plan:
         short_writes=0.0,
         max_counts=(0,),
         kinds=tuple(dict.fromkeys(action.kind for action in actions)),
+        steps=(),
         items=dict(enumerate([*clients, *actions])),
     )
     return replace(base, **fields)

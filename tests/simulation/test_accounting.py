@@ -1,6 +1,9 @@
 """What went in against what came out."""
 
+from collections import Counter
+
 from tests.simulation.checks.accounting import account
+from tests.simulation.checks.book import Book
 from tests.simulation.history import History, Key
 
 
@@ -70,10 +73,46 @@ def test_several_accepts_of_which_at_most_one_was_confirmed_are_one_dequeue() ->
     assert (totals.dequeued, totals.faults()) == (1, [])
 
 
-def test_queues_that_were_deleted_or_may_drop_messages_owe_nothing() -> None:
+def test_what_went_with_its_queue_or_is_still_there_is_not_lost_and_what_was_to_be_there_is() -> None:
     history = History()
     history.queue_created("lossy", lossy=True)
-    sent(history, 1, "accepted", "gone")
     sent(history, 1, "accepted", "lossy")
-    history.queue_deleted("gone")
-    assert account(history).faults() == []
+    gone, left, lost = (sent(history, number, "accepted", "q") for number in (1, 2, 3))
+    totals = account(history, Book(gone={gone: 7}), [left])
+    assert totals.lost == [lost]
+
+
+def test_a_message_that_was_rejected_is_accounted_for_by_its_dead_letter() -> None:
+    history = History()
+    history.letters["q"] = "dead"
+    first, second = sent(history, 1, "accepted"), sent(history, 2, "accepted")
+    for key in (first, second):
+        history.rejected(key)
+    letters = [key._replace(queue="dead") for key in (first, second)]
+    book = Book(dequeued={first: 5, second: 5}, letters=Counter(letters))
+    taken(history, letters[0])
+    assert account(history, book).lost == [letters[1]]
+    taken(history, letters[1])
+    assert account(history, book).faults() == []
+
+
+def test_a_rejected_message_that_is_still_on_its_queue_is_not_excused() -> None:
+    history = History()
+    history.letters["q"] = "dead"
+    key = sent(history, 1, "accepted")
+    history.rejected(key)
+    assert account(history).lost == [key]
+
+
+def test_a_dead_letter_may_be_taken_as_often_as_its_message_was_rejected() -> None:
+    history = History()
+    history.letters["q"] = "dead"
+    key = sent(history, 1, "accepted")
+    letter = key._replace(queue="dead")
+    history.rejected(key)
+    history.rejected(key)
+    book = Book(dequeued={key: 5}, letters=Counter({letter: 2}))
+    taken(history, letter, settled=2)
+    assert account(history, book).faults() == []
+    taken(history, letter)
+    assert account(history, book).duplicated == [letter]

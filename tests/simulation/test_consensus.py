@@ -250,6 +250,29 @@ def test_two_members_changed_in_one_step(members: Members) -> None:
     assert members.faults == ["members: batch 3 changes d, e in one step"]
 
 
+def test_a_member_that_was_away_during_two_changes_gets_to_know_them_with_a_snapshot(members: Members) -> None:
+    members.store("c", 1, 1, change=ABC)
+    for index, change in enumerate((ABC, ABC.with_learner("d"), Membership.of("abcd"), Membership.of("abcd", "e")), 2):
+        members.store("ab", 1, index, change=change)
+        members.sync("ab", 1, index)
+        members.checks.commits("a", index, members=ABC)
+    members.checks.installed("c", 5, 1)
+    members.elect("c", 2)
+    members.store("c", 2, 6, change=Membership.of("abcd", "e"))
+    assert members.faults == []
+    members.store("c", 2, 7, change=Membership.of("abc"))
+    assert members.faults[-1] == "members: batch 7 changes d, e in one step"
+
+
+def test_a_change_that_was_truncated_is_none(members: Members) -> None:
+    members.store("b", 1, 2, change=ABC)
+    members.store("b", 1, 3, change=ABC.with_learner("d"))
+    members.checks.truncated("b", 3)
+    members.elect("b", 2)
+    members.store("b", 2, 3, change=ABC)
+    assert members.faults == []
+
+
 def test_the_first_batch_of_an_epoch_repeats_the_members_which_is_no_change(members: Members) -> None:
     members.store("b", 1, 2, change=ABC)
     members.elect("b", 2)

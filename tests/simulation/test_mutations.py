@@ -60,10 +60,15 @@ def test_a_hunt_ends_with_the_first_seed_that_a_check_objects_to_because_of_the_
 
 
 def test_the_table_says_what_was_caught_and_what_was_not() -> None:
-    lines = table([Finding("skips-fsync", 3, "lost: a message", 0.5), Finding("serves-early", 0, "", 9.0)]).splitlines()
-    assert lines[2:] == [
+    findings = [
+        Finding("skips-fsync", 3, "lost: a message", 0.5),
+        Finding("serves-early", 0, "", 9.0),
+        Finding("votes-twice", 2, "votes: twice", 0.5, provoked=True),
+    ]
+    assert table(findings).splitlines()[2:] == [
         f"| skips-fsync | {BUGS['skips-fsync'].says} | lost | 3 |",
         f"| serves-early | {BUGS['serves-early'].says} | not caught | - |",
+        f"| votes-twice | {BUGS['votes-twice'].says} | votes | 2 of its own plan |",
     ]
 
 

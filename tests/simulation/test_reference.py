@@ -7,7 +7,7 @@ import pytest
 from broker.core.records import Batch, BatchBuilder
 from broker.core.state import State
 from tests.simulation.checks.reference import Reference, digest_of, size_of
-from tests.simulation.history import History, Key
+from tests.simulation.history import History, Key, body
 
 
 class Log:
@@ -155,6 +155,89 @@ def test_a_message_that_leaves_though_nobody_took_it_is_lost(log: Log) -> None:
     log.history.taken(key(1))
     log.dequeue(1, 1, 2)
     assert log.faults == ["lost: message 2 of alice's link 0 for one left its queue by batch 4, and nobody had taken it"]
+
+
+def test_what_a_deleted_queue_held_is_gone_and_what_comes_too_late_for_it_too(log: Log) -> None:
+    log.enqueue(1, "one", 1, 1, 2)
+    log.history.taken(key(1))
+    log.dequeue(1, 1)
+    log.history.queue_deleted("one")
+    log.apply(lambda builder: builder.define({"op": "queue-del", "uuid": "uuid of one"}))
+    log.enqueue(1, "one", 3, 3)
+    assert log.reference.book.gone == {key(2): 5, key(3): 6}
+    assert log.agrees
+    assert log.faults == []
+
+
+@pytest.fixture
+def rejecting(log: Log) -> Log:
+    """What is rejected on one goes to three."""
+    log.history.letters["one"] = "three"
+    log.queue("three")
+    log.enqueue(1, "one", 1, 1)
+    log.history.rejected(key(1))
+    return log
+
+
+def letter(log: Log, *sequences: int) -> None:
+    """The dead letter of message 1, in the batch that takes the message off its queue."""
+
+    def write(builder: BatchBuilder) -> None:
+        for sequence in sequences:
+            builder.messages_for(3, sequence).append(body("alice", 0, 1))
+        builder.dequeues_for(1).append(1)
+
+    log.apply(write)
+
+
+def test_a_rejected_message_leaves_its_queue_when_its_dead_letter_is_there(rejecting: Log) -> None:
+    letter(rejecting, 1)
+    assert rejecting.agrees
+    assert rejecting.faults == []
+
+
+def test_a_rejected_message_that_leaves_without_a_dead_letter_is_lost(rejecting: Log) -> None:
+    letter(rejecting)
+    assert rejecting.faults == [f"lost: {key(1)} was rejected, and left its queue by batch 5 without a dead letter"]
+
+
+def test_a_dead_letter_that_comes_more_often_than_its_message_was_rejected_is_duplicated(rejecting: Log) -> None:
+    rejecting.history.rejected(key(1))
+    letter(rejecting, 1, 2)
+    assert rejecting.faults == []
+    letter(rejecting, 3)
+    assert rejecting.faults == [f"duplicated: the dead letter of {key(1, 'three')} has come more often than it was rejected"]
+
+
+def test_a_dead_letter_of_what_nobody_rejected_is_unexpected(rejecting: Log) -> None:
+    rejecting.history.sent("alice", "one", 2, 0.0)
+    rejecting.apply(lambda builder: builder.messages_for(3, 1).append(body("alice", 0, 2)))
+    assert rejecting.faults == ["unexpected: batch 5 puts b'<alice/0/2>' on three, where nobody sent it"]
+
+
+def test_a_broker_s_own_log_has_the_messages_of_queues_that_the_cluster_s_log_defines(log: Log) -> None:
+    log.history.queue_created("kept", drained=False)
+    log.apply(lambda builder: builder.define({"op": "queue-add", "uuid": "k", "name": "kept", "level": "configuration"}))
+    assert log.agrees
+    own = Log()
+    own.history = log.history
+    own.reference = Reference(log.history, own.faults, store_id="0123456789", names=log.reference.names)
+    own.apply(lambda builder: builder.define({"op": "store-add", "uuid": "k"}))
+    own.enqueue(1, "kept@01234567", 1, 1, 2)
+    assert own.agrees
+    assert own.reference.left() == [key(1, "kept@01234567"), key(2, "kept@01234567")]
+    own.history.taken(key(1, "kept@01234567"))
+    own.dequeue(1, 1, 2)
+    assert own.faults == [f"lost: {key(2, 'kept@01234567')} left its queue by batch 3, and nobody had taken it"]
+
+
+def test_what_a_broker_keeps_for_itself_goes_with_its_disk(log: Log) -> None:
+    log.enqueue(1, "one", 1, 1, 2)
+    log.history.taken(key(1))
+    log.dequeue(1, 1)
+    log.reference.abandon()
+    assert log.reference.book.gone == {key(2): 4}
+    assert log.reference.left() == []
 
 
 def test_a_queue_that_is_deleted_though_nobody_asked_is_lost(log: Log) -> None:

@@ -70,7 +70,7 @@ def test_a_broker_that_does_right_gives_no_cause(watched: Watched) -> None:
         watched.history.settled(key(number))
     watched.checks.step(1.0)
     assert watched.checks.faults == []
-    assert sorted(watched.checks.reference.dequeued) == [key(1), key(2), key(3)]
+    assert sorted(watched.checks.book.dequeued) == [key(1), key(2), key(3)]
 
 
 def test_the_first_fault_is_raised_with_its_time(watched: Watched) -> None:
@@ -166,6 +166,25 @@ def test_a_consumer_that_is_given_more_than_it_asked_for(watched: Watched, monke
     assert watched.checks.faults == [
         "credit: a consumer of q is given messages beyond its credit: 1",
         "credit: bob got messages on its link 4 beyond the credit that it had given: 1",
+    ]
+
+
+def test_what_comes_by_an_exchange_is_a_copy_that_comes_once_and_in_order(watched: Watched) -> None:
+    watched.history.volatile.add("news")
+    for number in (1, 2, 3):
+        watched.history.sent("alice", "news", number, 0.0)
+
+    def receive(number: int) -> None:
+        watched.history.received("bob", "news", b"<alice/0/%d>" % number, 0.2)
+
+    receive(1)
+    receive(3)
+    assert watched.checks.faults == []
+    receive(3)
+    receive(2)
+    assert watched.checks.faults == [
+        f"duplicated: bob got {key(3)._replace(queue='news')} twice on one link",
+        f"order: bob got {key(2)._replace(queue='news')} after message 3 of the same link, and for the first time",
     ]
 
 

@@ -36,8 +36,9 @@ from tests.simulation.checks import Checks
 from tests.simulation.clients import KINDS, Client, ClientPlan, Consumer, Producer
 from tests.simulation.events import Events
 from tests.simulation.faults import Faults
-from tests.simulation.history import History, Violation
+from tests.simulation.history import History, Violation, kept_at
 from tests.simulation.hosts import PORT, BrokerHost, ManagerHost
+from tests.simulation.layouts import LETTERS, limit
 from tests.simulation.messenger import Mail, Weather
 from tests.simulation.network import Network
 from tests.simulation.operators import Operators
@@ -96,8 +97,8 @@ class World:
         self.mail = Mail(self.network, rng, Weather(plan.drop, plan.double, plan.reorder_s))
         self.history = History()
         self.checks = Checks(self.history)
-        self.uncounted = History()
-        """Of clients whose messages nobody counts."""
+        self.levels = {step.name: step.body["replicate"] for step in plan.steps if step.kind == "queue"}
+        """Of queues that are not of level `all`, and of others."""
         urls = [f"10.0.0.{number + 1}:{PORT}" for number in range(plan.brokers + plan.spares)]
         first, every = "amqp:" + ",".join(urls[: plan.brokers]), "amqp:" + ",".join(urls)
         self.hosts = [BrokerHost(self, number, first if number < plan.brokers else every, every) for number in range(len(urls))]
@@ -113,8 +114,11 @@ class World:
         addresses = [host.address for host in self.hosts]
         rng.shuffle(addresses)
         reactor = HostReactor(self.events, self.network, f"10.0.1.{number + 1}")
-        history = self.uncounted if plan.queue in plans.UNCOUNTED else self.history
-        return KINDS[plan.kind](reactor, plan, addresses, history, str(self.plan.seed), self.say)
+        return KINDS[plan.kind](reactor, plan, addresses, self.history, self._place, str(self.plan.seed), self.say)
+
+    def _place(self, queue: str, broker_id: str) -> str:
+        """What the history calls a queue at this broker."""
+        return queue if self.levels.get(queue, "all") == "all" else kept_at(queue, broker_id)
 
     # ---- what the others tell
 
@@ -209,10 +213,26 @@ class World:
             self.events.at(rng.random() * 0.05, None, host.start)
         for manager in self.managers:
             self.events.at(rng.random() * 0.2, None, manager.start)
+        steps = self.plan.steps
+        made = {step.name for step in steps}
+        for step in steps:
+            if step.kind == "queue":
+                self.history.queue_created(step.name, drained=step.body["replicate"] == "all")
+                if "alternateExchange" in step.body:
+                    self.history.letters[step.name] = LETTERS
+        self.history.volatile.update(plans.EXCHANGES)
         for queue, most in zip(self.plan.queues, self.plan.max_counts, strict=True):
-            self.history.queue_created(queue)
-            limit = {"arguments": {"qpid.max_count": most}} if most else {}
-            self.operators.until_done("CREATE", "queue", queue, {"replicate": "all", **limit})
+            if queue not in made:
+                self.history.queue_created(queue)
+                self.operators.until_done("CREATE", "queue", queue, {"replicate": "all", **limit(most)})
+        if steps:
+            self.operators.set_up(steps, self._is_set_up)
+
+    def _is_set_up(self) -> None:
+        """All is there that clients need which come late; they stay away when producers are to stop anyway."""
+        for client in self.clients:
+            if client.plan.late and not self.healed:
+                client.begin()
 
     def _until(self, end: float, done: Callable[[], bool] | None = None) -> bool:
         """Let things happen until then, or until it is done, which is looked at now and then."""
@@ -284,7 +304,8 @@ class World:
             found.append(f"{primary.name} is about to leave, and is the primary still")
         if members.learners:
             found.append(f"{', '.join(members.learners)} still learn")
-        for queue in self.plan.queues:
+        drained = [step.name for step in self.plan.steps if step.name == LETTERS]
+        for queue in [*self.plan.queues, *drained]:
             node = primary.process.broker.nodes.queues.get(queue)
             if node is None or node.messages is None:
                 found.append(f"queue {queue} is not there")
@@ -293,7 +314,7 @@ class World:
         found += [
             f"producer {client.name} waits"
             for client in self.clients
-            if isinstance(client, Producer) and client.history is self.history and not client.done
+            if isinstance(client, Producer) and client.plan.needed and not client.done
         ]
         return found
 
@@ -315,7 +336,7 @@ class World:
             "refused": outcomes["refused"],
             "unknown": outcomes["unknown"],
             "received": sum(note.received for note in notes),
-            "lost": sum(note.outcome == "accepted" and not note.received for note in notes),
+            "lost": len(self.checks.totals().lost),
             "duplicated": sum(max(0, note.received - 1) for note in notes),
             "recovered": sum(note.outcome == "unknown" and note.received > 0 for note in notes),
         }

@@ -7,14 +7,18 @@ whether its enqueue had worked is **recovered**. Only the first three are faults
 
 A dequeue here is a consumer's accept that the broker has confirmed, or, when the confirmation never came, one that was sent: the
 broker may have got it. Several of those for one message are one dequeue, because a consumer that hears nothing may well get it
-again. Queues that were deleted or may drop messages by their own policy owe nothing.
+again. A message that is still on a queue which nobody need have emptied, that went with its queue when that was deleted, or with
+the disk of the one broker that kept it, or that was rejected and has its dead letter, is not lost: which those are say the
+committed logs, message by message. Queues that may drop messages by their own policy owe nothing.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from tests.simulation.checks.book import Book
 from tests.simulation.history import History, Key, Outcome
 
 
@@ -39,21 +43,26 @@ class Totals:
         ]
 
 
-def account(history: History) -> Totals:
-    """Count everything that clients have seen. The queues must have been emptied by then."""
+def account(history: History, book: Book | None = None, left: Collection[Key] = ()) -> Totals:
+    """Count everything that clients have seen, but what is `left` on its queue. The others must have been emptied by then."""
+    book = Book() if book is None else book
     totals = Totals(unexpected=list(history.unexpected))
     attempts: Counter[Key] = Counter()
     enqueues: Counter[Key] = Counter()
     dequeues: Counter[Key] = Counter()
-    excused = history.deleted | history.lossy
+    elsewhere = set(left)
     for key, note in history.notes.items():
-        attempts[key] += note.outcome is not Outcome.REFUSED
-        enqueues[key] += note.outcome is Outcome.ACCEPTED
+        attempts[key] += note.attempts * (note.outcome is not Outcome.REFUSED)
+        enqueues[key] += note.outcome is Outcome.ACCEPTED or key in book.letters
+        if note.rejected and key in book.dequeued:
+            elsewhere.add(key)
         dequeues[key] += max(note.settled, min(note.taken, 1))
     unexpected = [key for key in dequeues - attempts if not attempts[key]]
     totals.unexpected += [f"{key} was refused, and taken off its queue nevertheless" for key in unexpected]
     totals.duplicated = [key for key in dequeues - attempts if attempts[key]]
-    totals.lost = [key for key in enqueues - dequeues if key.queue not in excused]
+    totals.lost = [
+        key for key in enqueues - dequeues if key not in elsewhere and key not in book.gone and key.queue not in history.lossy
+    ]
     totals.recovered = list((dequeues & attempts) - enqueues)
     totals.attempts, totals.acknowledged, totals.dequeued = attempts.total(), enqueues.total(), dequeues.total()
     return totals

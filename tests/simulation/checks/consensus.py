@@ -92,6 +92,7 @@ class Consensus:
         self.committed: dict[int, int] = {0: 0}
         self._batches: dict[tuple[int, int], tuple[bytes, int | None]] = {}
         self._holders: dict[tuple[int, int], set[str]] = {}
+        self._memberships: dict[tuple[int, int], Membership] = {}
 
     def of(self, me: str) -> Shadow:
         """The shadow of this member."""
@@ -238,6 +239,7 @@ class Consensus:
                 if shadow.reign:
                     self._judge_change(me, shadow, index, entry.members)
                 shadow.members = (index, entry.members)
+                self._memberships[index, epoch] = entry.members
 
     def _judge_change(self, me: str, shadow: Shadow, index: int, members: Membership) -> None:
         before, old = shadow.members
@@ -250,6 +252,14 @@ class Consensus:
         moved = {address for address in {*old.addresses, *members.addresses} if old.role(address) != members.role(address)}
         if len(moved) > 1:
             self.faults.append(f"members: batch {index} changes {', '.join(sorted(moved))} in one step")
+
+    def _members_in(self, shadow: Shadow) -> tuple[int, Membership | None]:
+        """The newest change of the members in this log or its snapshot, and where; (0, None) when none was ever seen."""
+        found: tuple[int, Membership | None] = (0, None)
+        for (index, epoch), members in self._memberships.items():
+            if index > found[0] and (self.committed if index <= shadow.base else shadow.epochs).get(index) == epoch:
+                found = index, members
+        return found
 
     def synced(self, me: str, index: int, epoch: int) -> None:
         """The journal says that all up to this entry is on disk."""
@@ -272,6 +282,8 @@ class Consensus:
         shadow.durable = min(shadow.durable, shadow.last)
         if shadow.promised.index >= from_index:
             shadow.promised = shadow.end
+        if shadow.members[0] >= from_index:
+            shadow.members = self._members_in(shadow)
 
     def installed(self, me: str, index: int, epoch: int) -> None:
         """A snapshot takes the place of the log."""
@@ -281,6 +293,7 @@ class Consensus:
         shadow.epochs = {index: epoch}
         shadow.base = shadow.last = shadow.durable = shadow.commit = index
         shadow.promised = Position(epoch, index)
+        shadow.members = self._members_in(shadow)
 
     def acknowledged(self, me: str, index: int) -> None:
         """The member tells its primary that it holds everything up to there on disk."""

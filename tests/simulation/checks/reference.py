@@ -2,10 +2,12 @@
 
 Its life: each batch is entered once, when the first broker applies it; whoever applies that index later must apply the same
 bytes. From the batches follow the queues, what is alive on each, and a digest of all of it at every index, so that any broker's
-state can be compared at any index that it comes to.
+state can be compared at any index that it comes to. There is one for the cluster's log, and one for the log that each broker
+keeps for itself, until its disk is replaced: `abandon`.
 
 Invariants: a message is on a queue because a client sent it there, once, and after those that the same link sent before it; it
-leaves because a consumer took it, or with its queue. (Of queues that the history does not know only the state is followed.)
+leaves because a consumer took it, or with its queue, or because a consumer rejected it, and then its dead letter is on the queue
+that it is to go to. (Of queues that the history does not know only the state is followed.)
 Digests are sums of hashes, so that each change costs one addition.
 """
 
@@ -16,20 +18,23 @@ from typing import Any
 
 from broker.core.records import Batch, Kind
 from broker.core.state import State
-from tests.simulation.history import History, Key, Outcome, read
+from tests.simulation.checks.book import Book
+from tests.simulation.history import History, Key, Outcome, kept_at, read
 
 _MASK = (1 << 64) - 1
 
 
 class Queue:
-    """The messages of one queue number: by sequence, each as bytes and delivery count."""
+    """The messages of one queue number: by sequence, each as bytes and delivery count. `name` is the history's for it."""
 
-    __slots__ = ("gone", "keys", "live", "name", "next_seq", "number", "watched")
+    __slots__ = ("for_letters", "gone", "keys", "live", "lossy", "name", "next_seq", "number", "watched")
 
-    def __init__(self, name: str, number: int, *, watched: bool) -> None:
-        self.name = name
+    def __init__(self, history: History, name: str, store_id: str, number: int) -> None:
+        self.name = kept_at(name, store_id) if store_id else name
         self.number = number
-        self.watched = watched
+        self.watched = name in history.created
+        self.lossy = name in history.lossy
+        self.for_letters = name in history.letters.values()
         self.next_seq = 1
         self.live: dict[int, tuple[bytes, int]] = {}
         self.keys: dict[int, Key] = {}
@@ -38,11 +43,24 @@ class Queue:
 
 
 class Reference:
-    """See the module. What is wrong is added to `faults`, in sentences."""
+    """See the module. What is wrong is added to `faults`, in sentences. A broker's own log has its store's identity, and finds
+    the names of queues that the cluster's log defines in `names`."""
 
-    def __init__(self, history: History, faults: list[str]) -> None:
+    def __init__(
+        self,
+        history: History,
+        faults: list[str],
+        book: Book | None = None,
+        *,
+        store_id: str = "",
+        names: dict[str, str] | None = None,
+    ) -> None:
         self.history = history
         self.faults = faults
+        self.book = Book() if book is None else book
+        self.store_id = store_id
+        self.names: dict[str, str] = {} if names is None else names
+        """Queues by identity, deleted ones too."""
         self.index = 0
         self.epoch = 0
         self.batches: dict[int, bytes] = {}
@@ -50,9 +68,10 @@ class Reference:
         self.queues: dict[int, Queue] = {}
         self.digests: dict[int, int] = {0: 0}
         self.sizes: dict[int, tuple[int, int]] = {0: (0, 0)}
-        self.enqueued: dict[Key, int] = {}
-        self.dequeued: dict[Key, int] = {}
         self._numbers: dict[str, Queue] = {}
+        self._deleted: dict[int, Queue] = {}
+        self._rejected: list[Key] = []
+        """Left their queues by the batch that is being entered, because they were rejected."""
         self._definitions: dict[str, tuple[Any, ...]] = {}
         self._names: set[tuple[str, str]] = set()
         self._bindings: dict[tuple[str, str, str], str] = {}
@@ -93,11 +112,13 @@ class Reference:
                     self._define(batch.json(run))
                 case Kind.ENQUEUE:
                     queue = self.queues.get(run.queue)
+                    data, offsets = batch.data, run.offsets
                     if queue is not None:
-                        data, offsets = batch.data, run.offsets
                         for position in range(run.count):
                             one = data[offsets[position] : offsets[position + 1]]
                             self._enqueue(queue, run.first_seq + position, one)
+                    elif run.queue in self._deleted:
+                        self._too_late(self._deleted[run.queue], [data[offsets[at] : offsets[at + 1]] for at in range(run.count)])
                 case Kind.DEQUEUE:
                     queue = self.queues.get(run.queue)
                     if queue is not None:
@@ -110,6 +131,8 @@ class Reference:
                             self._count(queue, sequence, run.flags)
                 case _:
                     pass
+        if self._rejected:
+            self._judge_letters()
         self.digests[header.index] = self._digest
         self.sizes[header.index] = (self._depth, self._sequences)
 
@@ -131,13 +154,18 @@ class Reference:
             self.faults.append(f"unexpected: batch {self.index} puts {data[:80]!r} on {queue.name}, where nobody sent it")
             return
         queue.keys[sequence] = key
-        if key in self.enqueued:
-            self.faults.append(
-                f"duplicated: {key} is on its queue a second time, by batches {self.enqueued[key]} and {self.index}"
-            )
+        enqueued = self.book.enqueued
+        if queue.for_letters:
+            self.book.letters[key] += 1
+            if self.book.letters[key] > note.attempts:
+                self.faults.append(f"duplicated: the dead letter of {key} has come more often than it was rejected")
+            enqueued[key] = self.index
+            return
+        if key in enqueued:
+            self.faults.append(f"duplicated: {key} is on its queue a second time, by batches {enqueued[key]} and {self.index}")
         if note.outcome is Outcome.REFUSED:
             self.faults.append(f"unexpected: {key} was refused, and batch {self.index} puts it on its queue")
-        self.enqueued[key] = self.index
+        enqueued[key] = self.index
         link = (key.client, key.link, key.queue)
         before = self._last_sent.get(link, -1)
         if key.number < before:
@@ -155,9 +183,28 @@ class Reference:
         key = queue.keys.get(sequence)
         if key is None:
             return
-        self.dequeued[key] = index
-        if not self.history.notes[key].taken and queue.name not in self.history.lossy:
+        self.book.dequeued[key] = index
+        note = self.history.notes[key]
+        if note.taken or queue.lossy:
+            return
+        if note.rejected:
+            self._rejected.append(key)
+        else:
             self.faults.append(f"lost: {key} left its queue by batch {index}, and nobody had taken it")
+
+    def _judge_letters(self) -> None:
+        """What was rejected is in the queue for dead letters by the batch that takes it off its own, or by an earlier one."""
+        for key in self._rejected:
+            letter = key._replace(queue=self.history.letters[key.queue])
+            if letter not in self.book.enqueued:
+                self.faults.append(f"lost: {key} was rejected, and left its queue by batch {self.index} without a dead letter")
+        self._rejected.clear()
+
+    def _too_late(self, queue: Queue, messages: list[bytes]) -> None:
+        """Messages for a queue that was deleted before: they went with it."""
+        for key in [read(one, queue.name) for one in messages] if queue.watched else ():
+            if key is not None:
+                self.book.gone[key] = self.index
 
     def _count(self, queue: Queue, sequence: int, by: int) -> None:
         found = queue.live.get(sequence)
@@ -171,17 +218,18 @@ class Reference:
     def _define(self, change: dict[str, Any]) -> None:
         match change.get("op"):
             case "queue-add":
-                if self._claim("queue", change) and change["level"] != "configuration":
-                    number = change.get("number", self._next_number)
-                    self._next_number = max(self._next_number, number + 1)
-                    queue = Queue(change["name"], number, watched=change["name"] in self.history.created)
-                    self.queues[number] = self._numbers[change["uuid"]] = queue
-                    self._add(hash(("number", change["uuid"], number)))
+                if self._claim("queue", change):
+                    self.names[change["uuid"]] = change["name"]
+                    if change["level"] != "configuration":
+                        self._place(change)
             case "queue-del":
                 self._drop("queue", change["uuid"], 1)
-                gone = self._numbers.pop(change["uuid"], None)
-                if gone is not None:
-                    self._forget(gone, change["uuid"])
+                self._forget(change["uuid"])
+            case "store-add":
+                if change["uuid"] not in self._numbers:
+                    self._place(change)
+            case "store-del":
+                self._forget(change["uuid"])
             case "exchange-add":
                 self._claim("exchange", change)
             case "exchange-del":
@@ -197,6 +245,14 @@ class Reference:
                 self._unbind((change["exchange"], change["queue"], change["key"]))
             case _:
                 pass
+
+    def _place(self, change: dict[str, Any]) -> None:
+        """A queue's messages have a place from here on, and a number."""
+        uuid = change["uuid"]
+        number = change.get("number", self._next_number)
+        self._next_number = max(self._next_number, number + 1)
+        self.queues[number] = self._numbers[uuid] = Queue(self.history, self.names.get(uuid, ""), self.store_id, number)
+        self._add(hash(("number", uuid, number)))
 
     def _claim(self, kind: str, change: dict[str, Any]) -> bool:
         if (kind, change["name"]) in self._names:
@@ -220,11 +276,15 @@ class Reference:
         if arguments is not None:
             self._add(-hash((*key, arguments)))
 
-    def _forget(self, queue: Queue, uuid: str) -> None:
+    def _forget(self, uuid: str) -> None:
         """The queue is deleted, with whatever it holds."""
-        if queue.watched and queue.name not in self.history.deleted | self.history.lossy:
+        queue = self._numbers.pop(uuid, None)
+        if queue is None:
+            return
+        if queue.watched and not queue.lossy and self.names.get(uuid) not in self.history.deleted:
             self.faults.append(f"lost: batch {self.index} deletes {queue.name}, which nobody asked for")
-        del self.queues[queue.number]
+        self._deleted[queue.number] = self.queues.pop(queue.number)
+        self._let_go(queue)
         self._add(-hash(("number", uuid, queue.number)))
         for sequence, (data, count) in queue.live.items():
             self._add(-hash((queue.number, sequence, count, data)))
@@ -233,6 +293,15 @@ class Reference:
 
     def _add(self, amount: int) -> None:
         self._digest = (self._digest + amount) & _MASK
+
+    def _let_go(self, queue: Queue) -> None:
+        self.book.gone.update((queue.keys[sequence], self.index) for sequence in queue.live if sequence in queue.keys)
+
+    def abandon(self) -> None:
+        """The one disk that had this log is gone, with all that was on it."""
+        for queue in self.queues.values():
+            self._let_go(queue)
+        self.queues.clear()
 
     # ---- questions
 

@@ -2,6 +2,8 @@
 
 Life: within `with Checks(history)` the methods that carry out effects, apply batches and give out messages are wrapped, for all
 brokers of this process; each call tells the checkers what it is about to do or has done. A broker is known by its member address.
+The cluster's log has one reference for all brokers; the log that a broker keeps for itself has its own, which is known by the
+store's identity and outlives the process.
 `step` raises what they found; `finish` judges the end.
 
 Invariants: an observer never raises into production code (whose own handlers would swallow it), never changes what it watches and
@@ -19,8 +21,9 @@ from typing import Any
 from broker.amqp.links import Sender
 from broker.consumers import Subscription
 from broker.core.fifo import Lot
-from broker.core.nodes import CLUSTER
+from broker.core.nodes import CLUSTER, LOCAL
 from broker.core.records import Batch, parse_header
+from broker.disk.store import Store
 from broker.ledger import Ledger
 from ha.core import effects as do
 from ha.core.effects import PromotionEnded
@@ -30,6 +33,7 @@ from ha.received import members_in
 from ha.replicated_log import SMALL_WINDOW, ReplicatedLog
 from ha.service import Process
 from tests.simulation.checks.accounting import Totals, account
+from tests.simulation.checks.book import Book
 from tests.simulation.checks.consensus import Consensus, StoredEntry
 from tests.simulation.checks.limits import broken_limits
 from tests.simulation.checks.reference import Queue, Reference, digest_of, size_of
@@ -45,9 +49,14 @@ class Checks:
     def __init__(self, history: History) -> None:
         self.faults: list[str] = []
         self.history = history
-        self.reference = Reference(history, self.faults)
+        self.book = Book()
+        self.reference = Reference(history, self.faults, self.book)
         self.consensus = Consensus(self.faults)
         self.acquired: Counter[Key] = Counter()
+        self._own: dict[str, Reference] = {}
+        """What each broker's own log says, by the store's identity."""
+        self._own_of: dict[Ledger, Reference] = {}
+        self._stores: dict[str, str] = {}
         self._given_to: dict[tuple[str, int, int], Sender] = {}
         self._last_got: dict[tuple[str, int, str, str, int], int] = {}
         self._undo: list[tuple[type, str, Any]] = []
@@ -98,6 +107,9 @@ class Checks:
     def wiped(self, address: str) -> None:
         """This member's disk is replaced by an empty one."""
         self.consensus.wiped(address)
+        own = self._own.pop(self._stores.pop(address, ""), None)
+        if own is not None:
+            own.abandon()
 
     def decayed(self, address: str) -> None:
         """Something on this member's disk was altered or lost at rest."""
@@ -112,31 +124,49 @@ class Checks:
             log, ledger = process.logs[CLUSTER], process.broker.ledgers[CLUSTER]
             if ledger.state.index < self.reference.index - SMALL_WINDOW:  # few are under way at any time
                 self.faults.append(f"liveness: {log.me} has applied {ledger.state.index} of {self.reference.index} batches")
-            self._judge_state(log.me, ledger, whole=True)
+            self._judge_state(ledger, whole=True)
+            self._judge_own(log.me, process.broker.ledgers[LOCAL])
         for key in self.reference.left():
-            self.faults.append(f"liveness: {key} is still on its queue")
+            if key.queue not in self.history.undrained:
+                self.faults.append(f"liveness: {key} is still on its queue")
         self.limits(processes)
-        totals = account(self.history)
+        totals = self.totals()
         self.faults += totals.faults()
         self.step(now)
         return totals
+
+    def totals(self) -> Totals:
+        """The account as it stands."""
+        return account(self.history, self.book, [key for each in (self.reference, *self._own.values()) for key in each.left()])
+
+    def _judge_own(self, me: str, ledger: Ledger) -> None:
+        """At the end a broker's own log has all that it ever had."""
+        own = self._own_of[ledger]
+        if ledger.state.index < own.index:
+            self.faults.append(f"durability: the own log of {me} ends with batch {ledger.state.index}, and had {own.index}")
+        self._judge_state(ledger, whole=True)
 
     # ---- history's observer
 
     def on_accepted(self, key: Key) -> None:
         """A producer was told that its message is safe."""
-        if key not in self.reference.enqueued and key.queue not in self.history.deleted:
+        if key not in self.book.enqueued and key not in self.book.gone:
             self.faults.append(f"accepted: {key} was accepted, and no committed batch holds it")
 
     def on_received(self, client: str, link: int, key: Key) -> None:
         """A consumer got a message: one that is committed, and after those that the same link sent before it."""
-        if key not in self.reference.enqueued:
+        copied = key.queue in self.history.volatile
+        if key not in self.book.enqueued and not copied:
             self.faults.append(f"unexpected: {client} got {key}, and no committed batch holds it")
+        if key in self.book.letters:
+            return  # they come in the order in which they were rejected
         line = (client, link, key.queue, key.client, key.link)
         before = self._last_got.get(line, -1)
-        if key.number < before and self.acquired[key] == 1:
+        if key.number < before and (copied or self.acquired[key] == 1):
             # What was given out before, to whomever, comes later when it has been given back.
             self.faults.append(f"order: {client} got {key} after message {before} of the same link, and for the first time")
+        elif key.number == before and copied:
+            self.faults.append(f"duplicated: {client} got {key} twice on one link")
         self._last_got[line] = max(before, key.number)
 
     def on_overdrawn(self, client: str, link: int, count: int) -> None:
@@ -145,14 +175,22 @@ class Checks:
 
     def on_settled(self, key: Key) -> None:
         """A consumer was told that its message is gone for good."""
-        if key not in self.reference.dequeued and key.queue not in self.history.deleted:
+        if key not in self.book.dequeued and key not in self.book.gone and key.queue not in self.history.volatile:
             self.faults.append(f"settled: the accept of {key} was confirmed, and no committed batch takes it off its queue")
 
     # ---- observers of the log
 
-    def _opened(self, method: Any, log: ReplicatedLog, *arguments: Any, **named: Any) -> None:
-        method(log, *arguments, **named)
-        if log.name == CLUSTER:
+    def _opened(self, method: Any, log: ReplicatedLog, store: Store, *arguments: Any, **named: Any) -> None:
+        method(log, store, *arguments, **named)
+        if log.name == LOCAL:
+            own = self._own.get(store.store_id)
+            if own is None:
+                names = self.reference.names
+                own = Reference(self.history, self.faults, self.book, store_id=store.store_id, names=names)
+                self._own[store.store_id] = own
+            self._own_of[named["listener"]] = own
+        else:
+            self._stores[log.me] = store.store_id
             member = log.replica._member
             self.consensus.started(
                 log.me, log.replica.log, member.epoch, member.voted_for, blank=member.blank, floor=member.floor
@@ -217,25 +255,32 @@ class Checks:
     # ---- observers of the state
 
     def _committed(self, method: Any, ledger: Ledger, batches: list[Batch]) -> None:
-        if ledger.name != CLUSTER:
+        reference = self._reference(ledger)
+        if reference is None:
             method(ledger, batches)
             return
-        me = _member_of(ledger)
+        me = _name_of(ledger, reference)
         for expected, batch in enumerate(batches, ledger.state.index + 1):
             if batch.header.index != expected:
                 self.faults.append(f"state: {me} applies batch {batch.header.index} where batch {expected} comes next")
-            self.reference.applied(me, batch)
+            reference.applied(me, batch)
         method(ledger, batches)
         index = ledger.state.index
-        self._judge_state(me, ledger, whole=index // _WHOLE_EVERY != (index - len(batches)) // _WHOLE_EVERY)
+        self._judge_state(ledger, whole=index // _WHOLE_EVERY != (index - len(batches)) // _WHOLE_EVERY)
 
     def _reset(self, method: Any, ledger: Ledger, batches: Iterable[Batch], index: int) -> None:
         method(ledger, batches, index)
-        if ledger.name == CLUSTER:
-            self._judge_state(_member_of(ledger), ledger, whole=True)
+        self._judge_state(ledger, whole=True)
 
-    def _judge_state(self, me: str, ledger: Ledger, *, whole: bool) -> None:
-        state, reference = ledger.state, self.reference
+    def _reference(self, ledger: Ledger) -> Reference | None:
+        """What this ledger's log says; None for a broker's own that was not seen to open."""
+        return self.reference if ledger.name == CLUSTER else self._own_of.get(ledger)
+
+    def _judge_state(self, ledger: Ledger, *, whole: bool) -> None:
+        state, reference = ledger.state, self._reference(ledger)
+        if reference is None:
+            return
+        me = _name_of(ledger, reference)
         if state.index not in reference.digests:
             self.faults.append(f"state: {me} is at batch {state.index}, which nobody has applied")
         elif size_of(state) != reference.sizes[state.index]:
@@ -249,7 +294,8 @@ class Checks:
     def _state(self, method: Any, ledger: Ledger, state: str, epoch: int, primary: str) -> None:
         if ledger.name == CLUSTER and state == Role.ACTIVE and self.reference.epochs.get(ledger.state.index) != epoch:
             self.faults.append(
-                f"reign: {_member_of(ledger)} serves in epoch {epoch} with batch {ledger.state.index} applied, which is older"
+                f"reign: {_name_of(ledger, self.reference)} serves in epoch {epoch} with batch {ledger.state.index} applied, "
+                "which is older"
             )
         method(ledger, state, epoch, primary)
 
@@ -257,18 +303,21 @@ class Checks:
 
     def _deliver(self, method: Any, subscription: Subscription, lots: list[Any]) -> None:
         ledger, messages = subscription.host.ledger_of(subscription.node), subscription.node.messages
-        if ledger.name == CLUSTER and messages is not None and not subscription.browse:
-            queue = self.reference.queues.get(messages.number)
+        reference = self._reference(ledger)
+        if reference is not None and messages is not None and not subscription.browse:
+            queue = reference.queues.get(messages.number)
             if queue is not None:
-                self._judge_lots(queue, lots, subscription, ledger)
+                self._judge_lots(queue, lots, subscription, ledger, reference)
         method(subscription, lots)
         if subscription.link.credit < 0:
             # The engine keeps these back, so that the client never sees them; but nobody else gets them either.
             name, beyond = subscription.node.name, -subscription.link.credit
             self.faults.append(f"credit: a consumer of {name} is given messages beyond its credit: {beyond}")
 
-    def _judge_lots(self, queue: Queue, lots: list[Lot], subscription: Subscription, ledger: Ledger) -> None:
-        newest = 0
+    def _judge_lots(
+        self, queue: Queue, lots: list[Lot], subscription: Subscription, ledger: Ledger, reference: Reference
+    ) -> None:
+        newest, me = 0, _name_of(ledger, reference)
         for lot in lots:
             for sequence in range(lot.first_seq, lot.first_seq + lot.n_messages):
                 key = queue.keys.get(sequence)
@@ -280,7 +329,7 @@ class Checks:
                     self.faults.append(f"order: {key} is given out in one turn after a younger message of {queue.name}")
                 newest = max(newest, sequence)
                 self.acquired[key] += 1
-                place = (_member_of(ledger), queue.number, sequence)
+                place = (me, queue.number, sequence)
                 holder = self._given_to.get(place)
                 if holder is not None and holder.open and sequence in holder.unsettled.values():
                     self.faults.append(f"acquired: {key} is given out, and another consumer has it and has not settled it")
@@ -299,14 +348,17 @@ class Checks:
         held = list(subscription.link.unsettled.values())
         method(subscription)
         ledger, messages = subscription.host.ledger_of(subscription.node), subscription.node.messages
-        if ledger.name == CLUSTER and messages is not None and not subscription.browse:
-            queue = self.reference.queues.get(messages.number)
+        reference = self._reference(ledger)
+        if reference is not None and messages is not None and not subscription.browse:
+            queue = reference.queues.get(messages.number)
             for sequence in held:
                 if queue is not None and sequence in queue.keys and messages.fifo.is_acquired(sequence):
                     self.faults.append(f"acquired: {queue.keys[sequence]} is kept for a consumer that is gone")
 
 
-def _member_of(ledger: Ledger) -> str:
+def _name_of(ledger: Ledger, reference: Reference) -> str:
+    if reference.store_id:
+        return f"the own log of {reference.store_id[:8]}"
     return ledger.log.me if isinstance(ledger.log, ReplicatedLog) else "a broker that is stopping"
 
 

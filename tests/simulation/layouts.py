@@ -1,0 +1,122 @@
+"""What some runs have besides queues that every broker has: exchanges, dead letters, and queues whose messages one broker keeps.
+
+Life of a layout: `laid_out` draws it and adds to a plan what is to be made, one step after the other, and clients for it.
+Producers that send through an exchange come late, when it is bound; from then on where a message goes is known beforehand, and
+said in `ClientPlan.arrives`, so that it can be counted on every queue.
+
+Invariant: what is drawn here changes nothing that a plan had before, but who sends by the hub and who rejects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from tests.simulation.clients import ClientPlan
+
+if TYPE_CHECKING:
+    from tests.simulation.plan import Plan
+
+LETTERS, LETTER_EXCHANGE = "dead", "dlx"
+HUB, SPILL = "hub", "spill"
+KEPT, MINE = "kept", "mine"
+ROUTES: dict[str, tuple[tuple[str, str, str], dict[str, str]]] = {
+    "fanout": (("", "", ""), {"": "abc", "/x": "abc"}),
+    "direct": (("x", "y", "x"), {"/x": "ac", "/y": "b", "/z": "s"}),
+    "topic": (("a.*", "a.#", "*.b"), {"/a.b": "abc", "/a": "b", "/a.b.c": "b", "/d.b": "c", "/e": "s"}),
+}
+"""By type of exchange: the keys by which the first queue, the last one and the kept one are bound, and for each subject the
+queues (a, b, c; s: the one behind the alternate exchange) that it goes to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Something to create: a management request's type, name ("" for a binding) and body."""
+
+    kind: str
+    name: str
+    body: dict[str, Any]
+
+
+def limit(most: int) -> dict[str, Any]:
+    """What a request to create a queue says of its `max_counts`."""
+    return {"arguments": {"qpid.max_count": most}} if most else {}
+
+
+def laid_out(plan: Plan, rng: Random) -> Plan:
+    """The plan with a layout, or with none."""
+    kept = rng.random() < 0.2
+    if kept:
+        plan = with_kept(plan, KEPT, "configuration", _taker(plan, rng))
+    if rng.random() < 0.12:
+        plan = with_kept(plan, MINE, "none", _taker(plan, rng))
+    if rng.random() < 0.3:
+        plan = with_letters(plan, rng.choice(("all", "configuration")), reject=rng.choice((0.05, 0.3)))
+    if rng.random() < 0.3:
+        kind = rng.choice(list(ROUTES))
+        level = rng.choice(("all", "all", "configuration", "none"))
+        plan = with_hub(plan, kind, level, rng.choice(list(ROUTES[kind][1])), kept=kept)
+    return plan
+
+
+def _taker(plan: Plan, rng: Random) -> dict[str, Any]:
+    """How clients of a kept queue go about it."""
+    back = rng.choice((0.0, 0.1))
+    start_s = rng.uniform(0.2, plan.duration_s / 2)
+    return {"start_s": start_s, "window": rng.choice((1, 10, 50)), "release": back, "modify": back}
+
+
+def with_kept(plan: Plan, name: str, level: str, fields: dict[str, Any]) -> Plan:
+    """A queue whose messages stay with the broker that took them."""
+    needed = level != "none"  # another primary has no such queue
+    producer = ClientPlan("producer", f"p-{name}", name, count=60, gap_s=0.1, needed=needed, **fields)
+    consumer = ClientPlan("consumer", f"c-{name}", name, **fields)
+    return _with(plan, [Step("queue", name, {"replicate": level})], [producer, consumer])
+
+
+def with_letters(plan: Plan, level: str, *, reject: float) -> Plan:
+    """The first queue's consumers reject, and what they reject goes by an exchange of this level to a queue of its own."""
+    queue = plan.queues[0]
+    steps = [
+        Step("exchange", LETTER_EXCHANGE, {"exchangeType": "fanout", "replicate": level}),
+        Step("queue", LETTERS, {"replicate": "all"}),
+        _binding(LETTER_EXCHANGE, LETTERS, ""),
+        Step("queue", queue, {"replicate": "all", "alternateExchange": LETTER_EXCHANGE, **limit(plan.max_counts[0])}),
+    ]
+    plan = _changed(plan, lambda item: item.kind == "consumer" and item.queue == queue, reject=reject)
+    return _with(plan, steps, [ClientPlan("consumer", f"c-{LETTERS}", LETTERS, start_s=1.0, window=10)])
+
+
+def with_hub(plan: Plan, kind: str, level: str, subject: str, *, kept: bool) -> Plan:
+    """The first producer sends through an exchange, to several queues or to another one by the alternate exchange."""
+    keys, subjects = ROUTES[kind]
+    queues = {"a": plan.queues[0], "b": plan.queues[-1], "s": plan.queues[-1]} | ({"c": KEPT} if kept else {})
+    steps = [
+        Step("exchange", SPILL, {"exchangeType": "fanout", "replicate": "all"}),
+        _binding(SPILL, queues["s"], ""),
+        Step("exchange", HUB, {"exchangeType": kind, "replicate": level, "alternateExchange": SPILL}),
+        *(_binding(HUB, queues[each], key) for each, key in zip("abc", keys, strict=True) if each in queues),
+    ]
+    arrives = tuple(dict.fromkeys(queues[each] for each in subjects[subject] if each in queues)) or (queues["s"],)
+    first = next(item.name for item in plan.clients if item.kind == "producer")
+    fields = {"queue": HUB + subject, "arrives": arrives, "late": True, "needed": level != "none"}
+    return _with(_changed(plan, lambda item: item.name == first, **fields), steps, [])
+
+
+def _binding(exchange: str, queue: str, key: str) -> Step:
+    return Step("binding", "", {"exchange": exchange, "queue": queue, "key": key})
+
+
+def _changed(plan: Plan, which: Callable[[ClientPlan], bool], **fields: Any) -> Plan:
+    items = {
+        number: replace(item, **fields) if isinstance(item, ClientPlan) and which(item) else item
+        for number, item in plan.items.items()
+    }
+    return replace(plan, items=items)
+
+
+def _with(plan: Plan, steps: list[Step], clients: list[ClientPlan]) -> Plan:
+    items = plan.items | dict(enumerate(clients, len(plan.items)))
+    return replace(plan, items=items, steps=(*plan.steps, *steps))

@@ -1,0 +1,65 @@
+"""Layouts: what is to be made before whom, and where what is sent arrives."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from random import Random
+
+import pytest
+
+from broker.core.exchange import Exchange
+from tests.simulation import plan as plans
+from tests.simulation.clients import ClientPlan
+from tests.simulation.layouts import HUB, KEPT, LETTERS, MINE, ROUTES, SPILL, Step, laid_out, with_hub
+from tests.simulation.plan import Plan
+from tests.simulation.regressions import quiet
+from tests.simulation.test_world import FIXED
+
+
+@pytest.mark.parametrize("kind, subject", [(kind, subject) for kind in ROUTES for subject in ROUTES[kind][1]])
+def test_where_a_message_arrives_is_where_an_exchange_sends_it(kind: str, subject: str) -> None:
+    plan = with_hub(quiet(queues=("q0", "q1"), max_counts=(0, 0)), kind, "all", subject, kept=True)
+    exchanges = {step.name: Exchange[str](step.name, step.body["exchangeType"]) for step in plan.steps if step.kind == "exchange"}
+    for step in plan.steps:
+        if step.kind == "binding":
+            exchanges[step.body["exchange"]].bind(step.body["queue"], step.body["key"], {})
+    found = exchanges[HUB].route(subject.removeprefix("/"), dict) or exchanges[SPILL].route("", dict)
+    (sender,) = [client for client in plan.clients if client.queue == HUB + subject]
+    assert sender.arrives is not None
+    assert sorted(sender.arrives) == sorted(found)
+
+
+def test_what_is_bound_is_made_before() -> None:
+    """Queues that every broker has are made by themselves, whenever that is."""
+    for seed in FIXED:
+        made = set(plans.make(seed).queues)
+        for step in plans.make(seed).steps:
+            needs = {step.body.get("alternateExchange"), step.body.get("exchange"), step.body.get("queue")} - {None}
+            assert needs <= made, f"{step} of seed {seed}"
+            made.add(step.name)
+
+
+def test_the_fixed_seeds_have_every_part_of_a_layout() -> None:
+    seen = {step.name for seed in FIXED for step in plans.make(seed).steps}
+    assert {LETTERS, KEPT, MINE, HUB, SPILL} <= seen
+    hubs = {(step.body["exchangeType"], step.body["replicate"]) for seed in FIXED for step in _hubs(plans.make(seed))}
+    assert {kind for kind, _ in hubs} == set(ROUTES)
+    assert {level for _, level in hubs} == {"all", "configuration", "none"}
+
+
+def _hubs(plan: Plan) -> list[Step]:
+    return [step for step in plan.steps if step.name == HUB]
+
+
+def test_a_layout_changes_nothing_of_the_plan_but_who_sends_by_the_hub_and_who_rejects() -> None:
+    before = quiet()
+    for seed in range(50):
+        after = laid_out(before, Random(seed))
+        assert list(after.items)[: len(before.items)] == list(before.items)
+        assert replace(after, items=before.items, steps=()) == before
+        changed = {"queue", "arrives", "late", "needed", "reject"}
+        for number, item in before.items.items():
+            assert isinstance(item, ClientPlan)
+            now = after.items[number]
+            assert isinstance(now, ClientPlan)
+            assert {each.name for each in fields(item) if getattr(item, each.name) != getattr(now, each.name)} <= changed
