@@ -404,7 +404,7 @@ class ReplicatedLog:
         self._storage_error(f"the {self.name} log cannot go on: {failure.getErrorMessage()}", True)
 
     def _storage_error(self, text: str, fatal: bool) -> None:
-        self._disk_refuses = True
+        self._disk_refuses, self._was_writable = True, False
         self._listener.on_storage_error(text, fatal)
 
     # ---- sending

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from ha.core.effects import PromotionEnded
 from ha.core.messages import Append, Position, SnapshotChunk
 from ha.core.settings import ReplicaSettings
 from tests.broker.disk.logs import GatedDisk
-from tests.ha.log_cluster import QUEUE, Broker, Machine
+from tests.ha.log_cluster import QUEUE, FillingDisk, Machine, bodies
 
 LARGE = bytes(70 * 1024)
 
@@ -28,70 +27,6 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
     made = Machine(tmp_path)
     yield made
     made.close()
-
-
-def bodies(broker: Broker) -> list[bytes]:
-    return list(broker.ledger.messages.values())
-
-
-class TestOneMember:
-    """A standalone broker and the local log: the same code with one member."""
-
-    @pytest.fixture
-    def alone(self, tmp_path: Path) -> Iterator[Machine]:
-        made = Machine(tmp_path, ReplicaSettings(standalone=True), checkpoint_bytes=4096)
-        yield made
-        made.close()
-
-    def test_a_standalone_log_serves_by_itself_and_keeps_what_it_committed(self, alone: Machine) -> None:
-        """Through a kill; each start is a new epoch."""
-        broker = alone.start("a", "a")
-        alone.run_until(lambda: broker.log.state == "standalone")
-        alone.write(broker, b"one", b"two")
-        alone.kill("a")
-        again = alone.start("a", "a")
-        alone.run_until(lambda: again.log.state == "standalone")
-        assert bodies(again) == [b"one", b"two"]
-        assert again.log.epoch == 2
-
-    def test_the_broker_is_told_that_it_serves_after_all_that_was_committed_before(self, alone: Machine) -> None:
-        """A client that got in earlier would find queues missing."""
-        broker = alone.start("a", "a")
-        alone.run_until(lambda: broker.log.state == "standalone")
-        alone.write(broker, *(b"%d" % number for number in range(20)))
-        alone.kill("a")
-        again = alone.start("a", "a")
-        alone.run_until(lambda: again.log.may_propose)
-        told = again.ledger.told
-        assert told.index("recovering") < told.index("batches") < told.index("standalone") < told.index("writable")
-        assert "batches" not in told[told.index("standalone") :]
-
-    def test_a_standalone_log_that_has_nothing_to_do_sets_no_timer(self, alone: Machine) -> None:
-        """A broker that idles would wake up for nothing; there is nobody whose heartbeat could be due."""
-        broker = alone.start("a", "a")
-        alone.run_until(lambda: broker.log.state == "standalone")
-        alone.write(broker, b"one")
-        assert alone.clock.getDelayedCalls() == []
-
-    def test_the_log_is_checkpointed_when_it_has_outgrown_what_is_alive(self, alone: Machine) -> None:
-        """And a start loads the checkpoint, then the batches after it."""
-        broker = alone.start("a", "a")
-        alone.run_until(lambda: broker.log.state == "standalone")
-        for number in range(30):
-            alone.write(broker, b"%03d" % number * 100)
-            builder = BatchBuilder()
-            builder.dequeues_for(1).append(number + 1)
-            alone.run_until(lambda: broker.log.may_propose)
-            broker.log.propose(builder)
-        alone.run_until(lambda: broker.log.journal.figures.checkpoint_index > 0)
-        alone.write(broker, b"after")
-        held = bodies(broker)
-        assert broker.log.status().first_index > 1
-        alone.kill("a")
-        again = alone.start("a", "a")
-        alone.run_until(lambda: again.log.state == "standalone")
-        assert again.ledger.resets == [broker.log.journal.figures.checkpoint_index]
-        assert bodies(again) == held
 
 
 class TestCluster:
@@ -463,24 +398,6 @@ class TestRot:
         c = machine.start("c")
         machine.run_until(lambda: machine.level(a, b, c))
         assert bodies(c) == [b"one", b"two"]
-
-
-class FillingDisk(RealDisk):
-    """A disk that can be made full, and be made to fail."""
-
-    def __init__(self) -> None:
-        self.full = False
-        self.broken = False
-
-    def write(self, fd: int, buffers: Sequence[bytes], offset: int) -> int:
-        if self.full:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return super().write(fd, buffers, offset)
-
-    def sync(self, fd: int) -> None:
-        if self.broken:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        super().sync(fd)
 
 
 class TestDisk:

@@ -11,6 +11,7 @@ from typing import Any
 
 from tests.simulation import plan as plans
 from tests.simulation.clients import ClientPlan
+from tests.simulation.layouts import KEPT, with_kept
 from tests.simulation.plan import Action, Plan
 
 
@@ -59,5 +60,11 @@ REGRESSIONS: dict[str, Plan] = {
         Action(1.3, "add"),
         Action(2.3, "promote", 3),
         spares=1,
+    ),
+    "a broker whose disk had been full did not tell those who send to queues that it keeps for itself to go on": with_kept(
+        quiet(Action(1.3, "full", 0, seconds=1.5), Action(2.0, "client-drop", choice=0.6)),
+        KEPT,
+        "configuration",
+        {"window": 1, "size": (3000, 4000)},
     ),
 }
