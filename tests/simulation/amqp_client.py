@@ -74,12 +74,16 @@ class LinkUser(Protocol):
 
 
 class ClientConnection(TwistedProtocol):
-    """See the module. `credit` 0 makes a sending link, more a receiving one."""
+    """See the module. `credit` 0 makes a sending link, more a receiving one; `settled`: all that goes over it is settled by whom
+    it comes from, and nobody says what became of it."""
 
-    def __init__(self, user: LinkUser, *, credit: int, browse: bool, idle_s: float, max_frame: int) -> None:
+    def __init__(
+        self, user: LinkUser, *, credit: int, browse: bool, idle_s: float, max_frame: int, settled: bool = False
+    ) -> None:
         self.user = user
         self._credit = credit
         self._browse = browse
+        self._settled = settled
         self._idle_s = idle_s
         self._max_frame = max_frame
         self.alive = False
@@ -120,6 +124,8 @@ class ClientConnection(TwistedProtocol):
             link = lib.pn_sender(self._session, name)
             lib.pn_terminus_set_address(lib.pn_link_target(link), self.user.queue.encode())
         self.link = link
+        if self._settled:
+            lib.pn_link_set_snd_settle_mode(link, lib.PN_SND_SETTLED)
         lib.pn_link_open(link)
         if self._credit:
             self.grant(self._credit)
@@ -181,7 +187,10 @@ class ClientConnection(TwistedProtocol):
         delivery = lib.pn_delivery(self.link, _tag)
         lib.pn_link_send(self.link, ffi.from_buffer(data), len(data))
         lib.pn_link_advance(self.link)
-        self.unsettled[delivery] = None
+        if self._settled:
+            lib.pn_delivery_settle(delivery)
+        else:
+            self.unsettled[delivery] = None
         return delivery
 
     def dispose(self, delivery: Any, outcome: int, *, settle: bool, failed: bool = False) -> None:
@@ -193,6 +202,12 @@ class ClientConnection(TwistedProtocol):
             if settle:
                 self.unsettled.pop(delivery, None)
                 lib.pn_delivery_settle(delivery)
+
+    def forget(self, delivery: Any) -> None:
+        """A message that came settled has been looked at."""
+        if self.alive:
+            self.unsettled.pop(delivery, None)
+            lib.pn_delivery_settle(delivery)
 
     def grant(self, count: int) -> None:
         """Give more credit."""

@@ -33,7 +33,8 @@ class ClientPlan:
     """What one client is to do. Times in seconds, sizes in bytes; `release`, `modify`, `reject`: the chances of a message.
 
     `queue` is the address; `arrives`: the queues that what a producer sends there comes to (None: that one); not `sure`: it may
-    come there or not, accepted or not; not `needed`: nobody waits for the end of it.
+    come there or not, accepted or not; not `needed`: nobody waits for the end of it; `settled`: what goes over the link is
+    settled when it is sent.
     """
 
     kind: str
@@ -55,6 +56,7 @@ class ClientPlan:
     release: float = 0.0
     modify: float = 0.0
     reject: float = 0.0
+    settled: bool = False
     idle_s: float = 2.0
     max_frame: int = 65536
     stall_s: float = 0.0
@@ -126,7 +128,12 @@ class Client:
         """A connection is made."""
         plan = self.plan
         self.connection = ClientConnection(
-            self, credit=self.credit_window, browse=self.browse, idle_s=plan.idle_s, max_frame=plan.max_frame
+            self,
+            credit=self.credit_window,
+            browse=self.browse,
+            idle_s=plan.idle_s,
+            max_frame=plan.max_frame,
+            settled=plan.settled,
         )
         return self.connection
 
@@ -251,7 +258,12 @@ class Producer(Client):
             size = self.rng.randint(*self.plan.size)
             for place in self.places:
                 self.history.sent(self.name, place, number, self.now, link=self.link_number)
-            self.waiting[connection.send(body(self.name, self.link_number, number, size))] = number
+            delivery = connection.send(body(self.name, self.link_number, number, size))
+            if self.plan.settled:
+                self.unknown += 1
+                self._tell(self.history.unknown, number)
+            else:
+                self.waiting[delivery] = number
             sent = True
         if sent:
             connection.flush()
@@ -300,7 +312,12 @@ class Consumer(Client):
         self.received += 1
         key = self.history.received(self.name, self.places[0], data, self.now, link=self.link_number)
         chance = self.rng.random()
-        if self.slow and chance < plan.release:
+        if plan.settled:
+            if key is not None:
+                self.history.taken(key)
+            connection.forget(delivery)
+            connection.grant(1)
+        elif self.slow and chance < plan.release:
             connection.dispose(delivery, RELEASED, settle=True)
             connection.grant(1)
         elif self.slow and chance < plan.release + plan.modify:

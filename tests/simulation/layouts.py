@@ -4,7 +4,7 @@ Life of a layout: `laid_out` draws it and adds to a plan what is to be made, one
 Producers that send through an exchange come late, when it is bound; from then on where a message goes is known beforehand, and
 said in `ClientPlan.arrives`, so that it can be counted on every queue.
 
-Invariant: what is drawn here changes nothing that a plan had before, but who sends by the hub and who rejects.
+Invariant: what is drawn here changes nothing that a plan had before, but who sends by the hub, who rejects and who settles.
 """
 
 from __future__ import annotations
@@ -58,7 +58,14 @@ def laid_out(plan: Plan, rng: Random) -> Plan:
         kind = rng.choice(list(ROUTES))
         level = rng.choice(("all", "all", "configuration", "none"))
         plan = with_hub(plan, kind, level, rng.choice(list(ROUTES[kind][1])), kept=kept)
+    if rng.random() < 0.15:
+        plan = settling(plan, rng.choice(("producer", "consumer")))
     return plan
+
+
+def settling(plan: Plan, kind: str) -> Plan:
+    """The last queue's producers, or its consumers, settle what is sent when it is sent, and take their chance."""
+    return _changed(plan, lambda item: item.kind == kind and item.queue == plan.queues[-1], settled=True)
 
 
 def _taker(plan: Plan, rng: Random) -> dict[str, Any]:

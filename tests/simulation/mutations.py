@@ -337,6 +337,13 @@ for _, waits in self._proposed:
         "self._grant(count)",
         "self._grant(2 * count)",
     ),
+    "keeps-what-went-settled": Bug(
+        "leaves what it has sent settled on the queue",
+        "broker.consumers",
+        "Subscription.deliver",
+        "if self.presettled and not self.browse:",
+        "if False:",
+    ),
     "routes-to-one": Bug(
         "gives a message for several queues to the first of them",
         "broker.producers",

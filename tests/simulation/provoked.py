@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.simulation.clients import ClientPlan
 from tests.simulation.history import Violation
-from tests.simulation.layouts import KEPT, with_hub, with_kept, with_letters
+from tests.simulation.layouts import KEPT, settling, with_hub, with_kept, with_letters
 from tests.simulation.plan import Action, Plan
 from tests.simulation.regressions import quiet
 from tests.simulation.world import World
@@ -99,6 +99,7 @@ PROVOKED: dict[str, Plan] = {
     "checkpoint-forgets-delivery-counts": _plan(
         MODIFYING, *(Action(1.0 + 0.3 * number, "kill", "backup", seconds=0.1) for number in range(8)), checkpoint_bytes=2048
     ),
+    "keeps-what-went-settled": settling(_plan(BUSY), "consumer"),
     "routes-to-one": _routed("fanout", ""),
     "forgets-the-star": _routed("topic", "/a.b"),
     "drops-what-nobody-wants": _routed("direct", "/z"),

@@ -47,11 +47,13 @@ class User:
 class Broker:
     """The broker's end: an engine, and a way around it. Fulfils EngineListener."""
 
-    def __init__(self, user: User, credit: int) -> None:
+    def __init__(self, user: User, credit: int, *, settled: bool = False) -> None:
         self.link: Any = None
         self.engine = Engine(self, server=True, container="broker")
         self.transport = StringTransport()
-        self.client = user.connection = ClientConnection(user, credit=credit, browse=False, idle_s=2.0, max_frame=65536)
+        self.client = user.connection = ClientConnection(
+            user, credit=credit, browse=False, idle_s=2.0, max_frame=65536, settled=settled
+        )
         self.client.makeConnection(self.transport)
         for _ in range(4):
             self.exchange()
@@ -107,3 +109,19 @@ def test_a_message_that_came_without_credit_is_told_of_and_credit_that_has_not_l
     broker.force(*range(user.came, user.came + 3 * grants + 2))
     assert user.beyond == [1, 2]
     broker.end()
+
+
+def test_what_goes_over_a_settled_link_is_settled_in_both_directions() -> None:
+    """Breaks when the broker is left to say what became of it: those would not be the messages that may get lost."""
+    receiving = Broker(User(grants=False), credit=3, settled=True)
+    assert receiving.link.presettled
+    receiving.end()
+    sending = Broker(User(grants=False), credit=0, settled=True)
+    sending.link.flow(5)
+    sending.exchange()
+    sending.client.send(b"hi")
+    sending.client.flush()
+    sending.exchange()
+    assert (sending.link.inbox, sending.link.inbox_deliveries) == ([MESSAGE], [None])
+    assert not sending.client.unsettled
+    sending.end()

@@ -45,19 +45,21 @@ def test_the_fixed_seeds_have_every_part_of_a_layout() -> None:
     hubs = {(step.body["exchangeType"], step.body["replicate"]) for seed in FIXED for step in _hubs(plans.make(seed))}
     assert {kind for kind, _ in hubs} == set(ROUTES)
     assert {level for _, level in hubs} == {"all", "configuration", "none"}
+    settling = {client.kind for seed in FIXED for client in plans.make(seed).clients if client.settled}
+    assert settling == {"producer", "consumer"}
 
 
 def _hubs(plan: Plan) -> list[Step]:
     return [step for step in plan.steps if step.name == HUB]
 
 
-def test_a_layout_changes_nothing_of_the_plan_but_who_sends_by_the_hub_and_who_rejects() -> None:
+def test_a_layout_changes_nothing_of_the_plan_but_who_sends_by_the_hub_who_rejects_and_who_settles() -> None:
     before = quiet()
     for seed in range(50):
         after = laid_out(before, Random(seed))
         assert list(after.items)[: len(before.items)] == list(before.items)
         assert replace(after, items=before.items, steps=()) == before
-        changed = {"queue", "arrives", "late", "needed", "reject"}
+        changed = {"queue", "arrives", "late", "needed", "reject", "settled"}
         for number, item in before.items.items():
             assert isinstance(item, ClientPlan)
             now = after.items[number]

@@ -215,15 +215,17 @@ class World:
             self.events.at(rng.random() * 0.2, None, manager.start)
         steps = self.plan.steps
         made = {step.name for step in steps}
+        risky = {client.queue for client in self.plan.clients if client.kind == "consumer" and client.settled}
         for step in steps:
             if step.kind == "queue":
-                self.history.queue_created(step.name, drained=step.body["replicate"] == "all")
+                drained, lossy = step.body["replicate"] == "all", step.name in risky
+                self.history.queue_created(step.name, drained=drained, lossy=lossy)
                 if "alternateExchange" in step.body:
                     self.history.letters[step.name] = LETTERS
         self.history.volatile.update(plans.EXCHANGES)
         for queue, most in zip(self.plan.queues, self.plan.max_counts, strict=True):
             if queue not in made:
-                self.history.queue_created(queue)
+                self.history.queue_created(queue, lossy=queue in risky)
                 self.operators.until_done("CREATE", "queue", queue, {"replicate": "all", **limit(most)})
         if steps:
             self.operators.set_up(steps, self._is_set_up)
