@@ -23,7 +23,7 @@ from cproton_ffi import lib
 from broker.amqp.links import ACCEPTED, MODIFIED, REJECTED, RELEASED, Sender
 from broker.core import limits, message
 from broker.core.fifo import Lot
-from broker.core.nodes import QueueNode
+from broker.core.nodes import QueueNode, Unplaced
 from broker.ledger import Ledger
 
 
@@ -43,7 +43,10 @@ class ConsumerHost(Protocol):
         """Too much output waits on this link: ask for its queue's dispatch when that has gone."""
 
     def dead_letter(self, node: QueueNode, data: bytes, done: Callable[[], None]) -> bool:
-        """Send a rejected message to the queue's alternate exchange; `done` when it is safe there. False: there is none."""
+        """Send a rejected message to the queue's alternate exchange; `done` when it is safe there. False: there is none.
+
+        Unplaced: it cannot go there yet.
+        """
 
 
 class Subscription:
@@ -127,7 +130,8 @@ class Subscription:
                 taken.append(sequence)
                 (settled if is_settled else confirm).append(delivery)
             elif outcome == REJECTED or (outcome == MODIFIED and self._undeliverable(delivery)):
-                self._rejected(ledger, sequence)
+                if not self._rejected(ledger, sequence):
+                    back.append(sequence)
                 settled.append(delivery)
             else:
                 if outcome == MODIFIED and lib.pn_disposition_is_failed(lib.pn_delivery_remote(delivery)):
@@ -155,14 +159,20 @@ class Subscription:
     def _undeliverable(delivery: Any) -> bool:
         return bool(lib.pn_disposition_is_undeliverable(lib.pn_delivery_remote(delivery)))
 
-    def _rejected(self, ledger: Ledger, sequence: int) -> None:
-        """A rejected message goes to the alternate exchange if there is one, and off the queue in any case."""
+    def _rejected(self, ledger: Ledger, sequence: int) -> bool:
+        """A rejected message goes to the alternate exchange if there is one, and off the queue in any case; False: it cannot go
+        there yet.
+        """
         node = self.node
         assert node.messages is not None
         number = node.messages.number
         data = node.messages.fifo.message(sequence)
-        if data is None or not self.host.dead_letter(node, data, lambda: ledger.dequeue(number, (sequence,))):
-            ledger.dequeue(number, (sequence,))
+        try:
+            if data is None or not self.host.dead_letter(node, data, lambda: ledger.dequeue(number, (sequence,))):
+                ledger.dequeue(number, (sequence,))
+        except Unplaced:
+            return False
+        return True
 
     def end(self) -> None:
         """The link is gone: what it had acquired goes back to its place."""

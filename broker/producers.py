@@ -4,21 +4,22 @@ Life of a producer: a client attaches a sending link to a node (or to none: then
 credit; each batch of messages that comes is routed, put into the ledger of its queues, and accepted when committed; the credit
 comes back with the accept.
 
-Invariants: a message gets `accepted` only when every queue that it was routed to holds it durably (or no queue wanted it); credit
+Invariants: a message gets `accepted` only when every queue that it was routed to holds it durably (or no queue wanted it), and
+`released` while one of them has no place for messages on this broker yet, which takes a moment on a new primary; credit
 out plus messages that wait for their commit never exceed `limits.CREDIT_WINDOW`: the link of a client that sends more than it has
 credit for ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Protocol
 
-from broker.amqp.links import ACCEPTED, REJECTED, Condition, Receiver
+from broker.amqp.links import ACCEPTED, REJECTED, RELEASED, Condition, Receiver
 from broker.consumers import Mailbox
 from broker.core import limits, message
-from broker.core.nodes import ExchangeNode, Nodes, QueueNode
+from broker.core.nodes import ExchangeNode, Nodes, QueueNode, Unplaced
 from broker.ledger import Ledger
 
 
@@ -139,6 +140,10 @@ class Producer:
                 self.host.manage(self.link, data, partial(self._done, [delivery]))
             else:
                 self._put(self._queues(node, key, data), data, delivery)
+        except Unplaced:
+            if delivery is not None:
+                self.link.settle([delivery], RELEASED)
+            self.accepted(1)
         except Full as error:
             self._refuse(delivery, Condition("amqp:resource-limit-exceeded", str(error)))
         except message.BadMessage as error:
@@ -170,6 +175,7 @@ class Producer:
 
     def _put(self, queues: list[QueueNode], data: bytes, delivery: Any) -> None:
         size = len(data)
+        check_places(queues)
         for queue in queues:
             if not has_room(queue, 1, size):
                 raise Full(full_text(queue, size))
@@ -215,13 +221,19 @@ def route(nodes: Nodes, exchange: ExchangeNode, key: str, data: bytes) -> list[Q
     while at is not None and at.name not in seen:
         seen.add(at.name)
         uuids = at.routing.route(key, lambda: message.application_properties(data))
-        found = [queue for queue in map(nodes.queue_by_uuid, uuids) if queue is not None and queue.messages is not None]
+        found = [queue for queue in map(nodes.queue_by_uuid, uuids) if queue is not None]
         if found:
             exchange.routed += 1
             return found
         at = nodes.exchanges.get(at.definition["alternate"]) if at.definition["alternate"] else None
     exchange.dropped += 1
     return []
+
+
+def check_places(queues: Iterable[QueueNode]) -> None:
+    """Unplaced, when a message for all of these queues cannot go to one of them."""
+    if any(queue.messages is None for queue in queues):
+        raise Unplaced
 
 
 def has_room(node: QueueNode, count: int, nbytes: int) -> bool:

@@ -31,7 +31,7 @@ from broker.core.state import Change
 from broker.host import new_uuid
 from broker.ledger import SERVING, Ledger
 from broker.net.connection import BrokerConnection
-from broker.producers import Producer, is_crowded, route
+from broker.producers import Producer, check_places, is_crowded, route
 
 _log = Logger()
 
@@ -149,10 +149,15 @@ class Broker:
         self.flush()
 
     def _tidy_local(self) -> None:
-        """Keep the local log level with what the cluster's log has made or deleted."""
+        """Keep the local log level with what the cluster's log has made or deleted.
+
+        A backup makes the places that messages will need when it is the primary. What seems to be deleted may be what it has
+        not heard of yet: only a primary forgets.
+        """
         local = self.ledgers[LOCAL]
-        if self.state in SERVING and local.serving:
-            for change in (*self.nodes.orphans(), *self.nodes.unplaced()):
+        if local.serving:
+            orphans = self.nodes.orphans() if self.state in SERVING else []
+            for change in (*orphans, *self.nodes.unplaced()):
                 local.change(change, lambda reason: None)
 
     def ledger_state(self, ledger: Ledger, state: str, epoch: int, primary: str) -> None:
@@ -476,7 +481,7 @@ class Broker:
         """Send a rejected message by the queue's alternate exchange, with its subject as the key.
 
         It is in the same batch as its dequeue where both are in one log. Limits of the queues there do not hold it back: it is on
-        this broker already. What is no AMQP message cannot be routed.
+        this broker already. What is no AMQP message cannot be routed. Unplaced, when one of them has no place for it yet.
         """
         exchange = self.nodes.exchanges.get(node.definition["alternate"]) if node.definition["alternate"] else None
         try:
@@ -486,6 +491,7 @@ class Broker:
         queues = [queue for queue in found if queue is not node]
         if not queues:
             return False
+        check_places(queues)
         ledgers = {id(self.ledger_of(queue)): self.ledger_of(queue) for queue in queues}
         for queue in queues:
             self.ledger_of(queue).enqueue(queue, [data], len(data), None, [])

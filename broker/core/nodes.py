@@ -37,6 +37,10 @@ class Refused(Exception):
         self.text = text
 
 
+class Unplaced(Exception):
+    """A queue has no place for its messages on this broker yet."""
+
+
 @dataclass(slots=True, eq=False)
 class QueueNode:
     """A queue at run time. `proposed_seq` is the sequence that the next message proposed for it gets (primary only)."""

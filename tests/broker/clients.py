@@ -386,7 +386,9 @@ def bench(**options: Any) -> Iterator[Bench]:
     made.close()
 
 
-ACCEPTED, REJECTED = str(proton.Delivery.ACCEPTED), str(proton.Delivery.REJECTED)
+ACCEPTED, REJECTED, RELEASED = (
+    str(outcome) for outcome in (proton.Delivery.ACCEPTED, proton.Delivery.REJECTED, proton.Delivery.RELEASED)
+)
 ADMIN = {"qpid.ha-admin": True}
 
 

@@ -10,11 +10,13 @@ import pytest
 
 from broker.amqp.links import Sender
 from broker.core import limits
+from broker.core.nodes import LOCAL
 from tests.broker.clients import (
     ACCEPTED,
     Client,
     bench,
     condition,
+    creating,
     statuses,
 )
 
@@ -293,6 +295,29 @@ def test_a_rejected_message_goes_to_the_alternate_exchange_by_its_subject(
         assert (b.depth("q"), b.depth("morgue")) == (0, 1)
         found = client.receiver("morgue")
         assert client.bodies(found) == ["a corpse"]
+
+
+def test_a_rejected_message_stays_while_the_queue_for_dead_letters_has_no_place_yet() -> None:
+    with bench(clustered=True) as b:
+        b.logs[LOCAL].automatic = False
+        b.lead.take(creating("morgue", level="configuration"))
+        client = b.client()
+        assert client.request("CREATE", "binding", "", {"exchange": "amq.fanout", "queue": "morgue", "key": ""})[0] == 201
+        assert client.request("CREATE", "queue", "q", {"alternateExchange": "amq.fanout", "replicate": "all"})[0] == 201
+        client.send(client.sender("q"), "a corpse")
+        client.auto_accept = False
+        consumer = client.receiver("q", credit=1)
+        client.give(client.received[consumer.name][0][0], proton.Delivery.REJECTED)
+        b.pass_time(1)
+        assert b.depth("q") == 1
+        b.logs[LOCAL].commit()
+        b.logs[LOCAL].automatic = True
+        b.settle()
+        consumer.flow(1)
+        b.settle()
+        client.give(client.received[consumer.name][1][0], proton.Delivery.REJECTED)
+        b.pass_time(1)
+        assert (b.depth("q"), b.depth("morgue")) == (0, 1)
 
 
 def test_a_rejected_message_with_nowhere_to_go_is_gone() -> None:

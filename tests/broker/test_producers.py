@@ -8,12 +8,15 @@ import proton
 import pytest
 
 from broker.core import limits
+from broker.core.nodes import LOCAL
 from tests.broker.clients import (
     ACCEPTED,
     ADMIN,
     REJECTED,
+    RELEASED,
     bench,
     condition,
+    creating,
     request,
     statuses,
 )
@@ -228,6 +231,29 @@ def test_a_fanout_of_one_log_is_accepted_once() -> None:
         assert (b.depth("a"), b.depth("b")) == (1, 1)
         assert statuses(client, producer) == [ACCEPTED]
         assert producer.credit == limits.CREDIT_WINDOW
+
+
+@pytest.mark.parametrize("sent_to", ["amq.fanout", None])
+def test_what_goes_to_a_queue_that_has_no_place_yet_is_released_and_on_no_other_queue_either(sent_to: str | None) -> None:
+    """Just after a change of primaries: accepted, it would be missing on that queue for good."""
+    with bench(clustered=True) as b:
+        b.queue("all", replicate="all")
+        b.logs[LOCAL].automatic = False
+        b.lead.take(creating("q", level="configuration"))
+        client = b.client()
+        for queue in ("all", "q"):
+            bind = {"exchange": "amq.fanout", "queue": queue, "key": ""}
+            assert client.request("CREATE", "binding", "", bind)[0] == 201
+        sender = client.sender(sent_to)
+        message = proton.Message(body="one", address=None if sent_to else "q").encode()
+        client.send_encoded(sender, message)
+        assert (statuses(client, sender), b.depth("all")) == ([RELEASED], 0)
+        b.logs[LOCAL].commit()
+        b.logs[LOCAL].automatic = True
+        b.settle()
+        client.send_encoded(sender, message)
+        assert statuses(client, sender) == [RELEASED, ACCEPTED]
+        assert (b.depth("all"), b.depth("q")) == (1 if sent_to else 0, 1)
 
 
 def test_a_subscription_to_a_topic_exchange_gets_what_its_filter_names_while_it_lasts() -> None:

@@ -231,6 +231,17 @@ def test_messages_of_level_configuration_survive_a_restart_in_which_the_local_lo
             assert client.bodies(client.receiver("mine")) == ["three"]
 
 
+def test_a_backup_has_places_for_messages_of_level_configuration_before_it_is_the_primary() -> None:
+    """Else its first clients would find queues that take nothing."""
+    with bench(clustered=True) as primary, bench(clustered=True, start=False) as backup:
+        primary.client().request("CREATE", "queue", "q", {"replicate": "configuration"})
+        backup.logs[LOCAL].become("standalone")
+        backup.lead.become("ready", "other:5672")
+        primary.logs[CLUSTER].replayed_into(backup.lead)
+        backup.settle()
+        assert backup.broker.nodes.queues["q"].messages is not None
+
+
 def test_a_snapshot_of_the_cluster_log_leaves_local_queues_where_they_were() -> None:
     with bench(clustered=True) as b:
         client = b.client(ADMIN)

@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.simulation import plan as plans
 from tests.simulation.clients import ClientPlan
-from tests.simulation.layouts import KEPT, with_kept
+from tests.simulation.layouts import KEPT, with_hub, with_kept
 from tests.simulation.plan import Action, Plan
 
 
@@ -66,5 +66,17 @@ REGRESSIONS: dict[str, Plan] = {
         KEPT,
         "configuration",
         {"window": 1, "size": (3000, 4000)},
+    ),
+    "a new primary accepted what an exchange sends to a queue that had no place for messages yet, and left it out": with_hub(
+        with_kept(
+            quiet(Action(1.5, "promote", 1), Action(2.5, "promote", 2), disk_s=0.02, latency_s=(0.0001, 0.0005)),
+            KEPT,
+            "configuration",
+            {"window": 10},
+        ),
+        "direct",
+        "all",
+        "/x",
+        kept=True,
     ),
 }
