@@ -121,9 +121,9 @@ def peek(path: Path, *, now_ms: int) -> Peek | None:
             head = lines.read(_PEEK_BYTES)
             lines.seek(max(0, file.stat().st_size - _PEEK_BYTES))
             tail = lines.read(_PEEK_BYTES)
-        times = [_moment(text) for text in (*_TS.findall(head), *_TS.findall(tail))]
+        times = [_moment(text) for text in {*_TS.findall(head), *_TS.findall(tail)}]
         found += [ts_ms for ts_ms in times if ts_ms is not None and ts_ms <= now_ms + DAY]
-        intervals.update(int(text) for text in (*_INTERVAL.findall(head), *_INTERVAL.findall(tail)))
+        intervals.update(int(text) for text in {*_INTERVAL.findall(head), *_INTERVAL.findall(tail)})
     return Peek(min(found), max(found), max(intervals, default=0), min(intervals, default=0)) if found else None
 
 
