@@ -32,6 +32,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from spark_analytics import local_files
+from spark_analytics.errors import Refused
 from spark_analytics.schemas import LINES
 from spark_analytics.transforms import columnar, decode
 from spark_analytics.transforms.parse import future_ms
@@ -310,6 +311,8 @@ def blocks_of(path: Path, first: int, last: int) -> Iterator[bytes]:
                 yield from local_files.blocks(raw, last - first, longest=MAX_LINE)
     except (FileNotFoundError, EOFError, zlib.error, gzip.BadGzipFile):
         return
+    except OSError as error:
+        raise Refused(f"cannot read {path}: {error.strerror}; check its owner and mode") from None
 
 
 def texts(lines: bytes) -> pa.StringArray:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow.dataset as ds
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
@@ -25,6 +25,7 @@ from spark_analytics.jobs import compact, spans, stream
 from spark_analytics.jobs.evidence import settled
 from spark_analytics.jobs.kept import from_store
 from spark_analytics.jobs.summarise import Report, Request, summarise
+from spark_analytics.places import first_line
 from spark_analytics.schemas import LINES
 from spark_analytics.store import Manifest, Store
 from spark_analytics.transforms import expected, partials
@@ -175,6 +176,22 @@ def test_what_a_batch_adds_to_an_hour_that_is_just_being_compacted_is_neither_lo
         newer.newest["a later line"] = START_MS + 3 * spans.DAY
     assert compact.compact(spark, store, now_ms=NOW_MS) == 2
     assert (lines(), store.load().dirty(), store.load().parts) == (7, set(), {})
+
+
+def test_a_file_that_cannot_be_read_ends_the_stream_with_a_line_that_says_so(spark: SparkSession, tmp_path: Path) -> None:
+    """And not with the first of a traceback's lines. The batch was begun while the file could be read, and is run again."""
+    file = tmp_path / "in" / "a.jsonl"
+    file.parent.mkdir()
+    file.write_text(json.dumps(sample(1.0)) + "\n")
+    stopping = threading.Event()
+    stopping.set()
+    with pytest.raises(StreamingQueryException):
+        stream.start(spark, asked(file.parent, tmp_path / "out"), stopping=stopping).await_end()
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(StreamingQueryException) as died:
+        stream.start(spark, asked(file.parent, tmp_path / "out")).await_end()
+    assert first_line(died.value) == f"cannot read {file}: Is a directory; check its owner and mode"
 
 
 def test_batches_wait_for_a_compaction_that_is_two_of_them_behind_and_their_end_for_the_last(
