@@ -104,13 +104,13 @@ def _run(asked: Streaming, master: str | None) -> None:
     previous = {number: signal.signal(number, lambda *_: stopping.set()) for number in (signal.SIGINT, signal.SIGTERM)}
     watch = _Watch(asked)
     try:
-        query = job.start(spark, asked, watch.batch, stopping)
+        following = job.start(spark, asked, watch.batch, stopping)
         wipe()
         click.echo(f"following {asked.path or asked.kafka} into {asked.output}", err=True)
-        while not stopping.is_set() and not query.awaitTermination(_LOOK_S):  # type: ignore[arg-type]
+        while not stopping.is_set() and not following.await_end(_LOOK_S):
             watch.look()
         if stopping.is_set():
-            job.stop(query)
+            following.stop()
             click.echo(f"stopped after {watch.said()}; start it again to go on", err=True)
         else:
             click.echo(f"done: {watch.said()}", err=True)

@@ -7,8 +7,9 @@ it is never given one: `located` makes it a URL.
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -89,7 +90,18 @@ def why_not(spark: SparkSession, url: str, error: Exception) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of what an exception says; of Java's, the first that names a cause."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    """The line of what an exception says that tells what happened: of what went wrong in Python for Spark the end of its
+    traceback, of Java's the first that names a cause.
+    """
+    text = str(error)
+    if _TRACEBACK in text:
+        said = text.rsplit(_TRACEBACK, 1)[1].splitlines()
+        lines = [line for line in said if line.strip() and not line[0].isspace()]
+    else:
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
     causes = [line for line in lines if line.startswith(": ")]
-    return (causes or lines or [type(error).__name__])[0].removeprefix(": ")[:300]
+    return _REFUSED.sub("", (causes or lines or [type(error).__name__])[0].removeprefix(": "))[:300]
+
+
+_TRACEBACK: Final = "Traceback (most recent call last):"
+_REFUSED: Final = re.compile(r"^([\w.]+\.)?Refused: ")

@@ -120,6 +120,8 @@ def _quick(heavy: bool) -> dict[str, str]:
         "spark.sql.codegen.wholeStage": str(heavy).lower(),
         "spark.sql.codegen.factoryMode": "FALLBACK" if heavy else "NO_CODEGEN",
         "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
+        # What goes to a Python worker at once stays in the processor's cache.
+        "spark.sql.execution.arrow.maxBytesPerBatch": "2m",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.warehouse.dir": Path(tempfile.gettempdir(), "qpid-lag-warehouse").as_uri(),
     }

@@ -17,8 +17,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -65,6 +66,14 @@ class Manifest:
     """Table → its newest schema, as Spark writes it: older files lack what has been added, and read as null."""
     counters: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("lines", "files", "repeated", "late", "bad"), 0))
 
+    def counted_in(self, other: Manifest) -> None:
+        """Bring what the newest batch has changed here into the manifest as it is by now. The rest is compaction's to change."""
+        for name in _OF_BATCHES:
+            setattr(other, name, getattr(self, name))
+        if self.batch in self.parts:
+            other.parts[self.batch] = self.parts[self.batch]
+        other.schemas |= {table: schema for table, schema in self.schemas.items() if table in TABLES}
+
     def dirty(self) -> set[int]:
         """The hours that have rows outside their compacted folder."""
         return {hour for tables in self.parts.values() for hours in tables.values() for hour in hours}
@@ -78,6 +87,9 @@ class Manifest:
     def hours_of(self, day: int) -> list[int]:
         """The compacted hours of a day."""
         return [hour for hour in self.hours if hour // HOURS_A_DAY == day]
+
+
+_OF_BATCHES: Final = (*("batch", "query", "updated_ms", "seen", "files", "newest", "heard", "reigns", "counters"),)
 
 
 def names(*parts: str) -> str:
@@ -100,6 +112,7 @@ class Store:
 
     def __init__(self, path: str | Path) -> None:
         self.path = here(path)
+        self._changing = threading.Lock()
 
     def load(self) -> Manifest:
         """The manifest as it is now. Refused when it is none, or of another version."""
@@ -128,6 +141,14 @@ class Store:
             file.flush()
             os.fsync(file.fileno())
         aside.replace(self.path / MANIFEST)
+
+    @contextmanager
+    def changing(self) -> Iterator[Manifest]:
+        """The manifest as it is now, to be changed, and committed at the end. Threads that share this Store take turns."""
+        with self._changing:
+            manifest = self.load()
+            yield manifest
+            self.commit(manifest)
 
     def part(self, batch: int, table: str) -> Path:
         """Where a batch writes a table; hours are folders below."""

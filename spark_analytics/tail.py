@@ -22,8 +22,6 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 import numpy as np
 import pyarrow as pa
@@ -33,15 +31,16 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from spark_analytics import local_files
+from spark_analytics.errors import Refused
 from spark_analytics.schemas import LINES
-from spark_analytics.transforms import columnar
+from spark_analytics.transforms import columnar, decode
 from spark_analytics.transforms.parse import future_ms
 from spark_analytics.transforms.partials import Grains
 
 NAME: Final = "understudy_telemetry"
 BYTES_PER_BATCH: Final = 448 << 20
 MAX_LINE: Final = 1 << 20
-_CHUNK: Final = 4 << 20
 _BLOCK: Final = 1 << 16
 _STAMP: Final = re.compile(r"(.*)\.(\d{15})\.jsonl")
 _QUIET_S: Final = 60.0
@@ -112,9 +111,9 @@ class _Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._rules is None:
             yield from _lines_in(ranges)
             return
-        yield from columnar.in_worker(read_rules(self._rules, now_ms=int(time.time() * 1000)), _lines_in(ranges))
-        files = pa.array([path.as_uri() for path, _, _ in ranges])
-        yield columnar.batch_of(len(ranges), {"file": files, "range": pa.array([[first, last] for _, first, last in ranges])})
+        yield from columnar.added_up(read_rules(self._rules, now_ms=int(time.time() * 1000)), _pieces_in(ranges))
+        names = pa.array([path.as_uri() for path, _, _ in ranges])
+        yield columnar.batch_of(len(ranges), {"file": names, "range": pa.array([[first, last] for _, first, last in ranges])})
 
 
 def written(rules: columnar.Rules) -> str:
@@ -137,7 +136,7 @@ def again(found: DataFrame) -> DataFrame:
 def _read_again(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         rows = zip(batch.column("file").to_pylist(), batch.column("range").to_pylist(), strict=True)
-        yield from _lines_in((Path(url2pathname(urlsplit(uri).path)), first, last) for uri, (first, last) in rows)
+        yield from _lines_in((local_files.path_of(uri), first, last) for uri, (first, last) in rows)
 
 
 def _lines_in(ranges: Iterable[tuple[Path, int, int]]) -> Iterator[pa.RecordBatch]:
@@ -145,6 +144,25 @@ def _lines_in(ranges: Iterable[tuple[Path, int, int]]) -> Iterator[pa.RecordBatc
         file = path.as_uri()
         for lines in lines_of(path, first, last):
             yield pa.RecordBatch.from_arrays([lines, pa.repeat(file, len(lines))], schema=_ARROW)
+
+
+def _pieces_in(ranges: Iterable[tuple[Path, int, int]]) -> Iterator[decode.Lines]:
+    for path, first, last in ranges:
+        file = path.as_uri()
+        for content in blocks_of(path, first, last):
+            piece = decode.block(content, file)
+            if piece.longest() <= MAX_LINE and _is_text(content):
+                yield piece
+            else:
+                lines = texts(content)
+                yield decode.texts(lines, pa.repeat(file, len(lines)))
+
+
+def _is_text(content: bytes) -> bool:
+    try:
+        return content.isascii() or bool(content.decode())
+    except UnicodeDecodeError:
+        return False
 
 
 def ranges_of(start: Mapping[str, Any], end: Mapping[str, Any]) -> list[tuple[str, int, int]]:
@@ -278,32 +296,23 @@ def _line_end(path: Path, at: int, last: int) -> int:
 
 def lines_of(path: Path, first: int, last: int) -> Iterator[pa.StringArray]:
     """The lines in a range of bytes that begins and ends with whole lines, some thousands at a time; none when it has gone."""
+    return map(texts, blocks_of(path, first, last))
+
+
+def blocks_of(path: Path, first: int, last: int) -> Iterator[bytes]:
+    """The same as `local_files.blocks`."""
     try:
         with _opened(path) as raw:
             if path.name.endswith(_PACKED):
                 with gzip.open(raw) as unpacked:
-                    yield from _split(unpacked, None)
+                    yield from local_files.blocks(unpacked, longest=MAX_LINE)
             else:
                 raw.seek(first)
-                yield from _split(raw, last - first)
+                yield from local_files.blocks(raw, last - first, longest=MAX_LINE)
     except (FileNotFoundError, EOFError, zlib.error, gzip.BadGzipFile):
         return
-
-
-def _split(file: Any, left: int | None) -> Iterator[pa.StringArray]:
-    rest = b""
-    while block := file.read(_CHUNK if left is None else min(_CHUNK, left)):
-        left = None if left is None else left - len(block)
-        end = block.rfind(b"\n")
-        if end >= 0:
-            yield texts(rest + block[: end + 1])
-            rest = block[end + 1 :]
-        else:
-            rest += block
-        if len(rest) > MAX_LINE:
-            rest = rest[:MAX_LINE]
-    if rest:
-        yield texts(rest + b"\n")
+    except OSError as error:
+        raise Refused(f"cannot read {path}: {error.strerror}; check its owner and mode") from None
 
 
 def texts(lines: bytes) -> pa.StringArray:

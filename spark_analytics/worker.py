@@ -67,7 +67,7 @@ def serve(requests: IO[bytes], answers: IO[bytes]) -> int:
             except Refused as refused:
                 say(refused=str(refused))
             except Exception as error:
-                say(failed=f"Spark failed: {(str(error).strip() or type(error).__name__).splitlines()[0][:300]}")
+                say(failed=f"Spark failed: {places.first_line(error)}")
                 return 1
     except BrokenPipeError:
         return 1

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from spark_analytics.schemas import LINE, LOOK
+from spark_analytics.sources import Lines
 from spark_analytics.transforms import columnar, combine, parse, partials, quality, told
 from spark_analytics.transforms.partials import Grains
 
@@ -62,14 +63,14 @@ class Sums:
     cached: list[DataFrame]
 
 
-def add_up(text: DataFrame, typed: Typed, rules: columnar.Rules, *, small: bool) -> Sums:
-    """`schemas.LINES`, added up. `typed` types lines by a schema and tags them, by the same rules."""
+def add_up(lines: Lines, typed: Typed, rules: columnar.Rules, *, small: bool) -> Sums:
+    """Lines, added up. `typed` types `schemas.LINES` by a schema and tags them, by the same rules."""
 
     def told_of(lines: DataFrame) -> DataFrame:
         return told.told(lines, rules.grains, objective_ms=rules.objective_ms)
 
     keep = settled if small else DataFrame.cache
-    found = keep(columnar.looked_over(text, rules))
+    found = keep(lines.looked_over(rules))
     back = settled(typed(columnar.handed_back(found), LINE))
     kept, rest = told.usable(back), back.where("problem IS NOT NULL OR NOT inside")
     single = settled(kept.dropDuplicates(told.LINE))
@@ -83,7 +84,7 @@ def add_up(text: DataFrame, typed: Typed, rules: columnar.Rules, *, small: bool)
     again = settled(told.repeats(rows, rules.grains))
     if not again.isEmpty():
         before = rows
-        anew = settled(told_of(told.once(typed(text, LOOK), again, rules.grains)))
+        anew = settled(told_of(told.once(typed(lines.text, LOOK), again, rules.grains)))
         rows = told.without(before, again, rules.grains).unionByName(anew)
         repeated += _lines(before) - _lines(rows)
     return Sums(rows, told.events(single), told.rosters(single), quality.quarantine(rest), repeated, cached)
@@ -101,9 +102,9 @@ def _lines(rows: DataFrame) -> int:
 
 
 def from_lines(
-    lines: DataFrame, grains: Grains, *, now_ms: int, objective_ms: float, since_ms: int | None, until_ms: int | None, small: bool
+    lines: Lines, grains: Grains, *, now_ms: int, objective_ms: float, since_ms: int | None, until_ms: int | None, small: bool
 ) -> Evidence:
-    """Add up `schemas.LINES`. `small`: worth keeping in memory, rather than to be read again."""
+    """Add up lines. `small`: worth keeping in memory, rather than to be read again."""
 
     def typed(text: DataFrame, schema: StructType) -> DataFrame:
         return told.tagged(parse.parse(text, now_ms=now_ms, schema=schema), since_ms=since_ms, until_ms=until_ms)

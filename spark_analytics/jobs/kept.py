@@ -65,7 +65,7 @@ def from_store(
         raise Refused(f"{store.path} keeps nothing from before {iso(manifest.kept_from_ms)}: ask for a later span")
     raw = kept.rows("told", kept.dirty)
     if raw is not None:
-        raw = combine.combined(raw).cache()
+        raw = combine.combined(raw, len(store.dirs(manifest, "told", kept.dirty))).cache()
     presence = _joined(kept.rows("presence", kept.closed), None if raw is None else told.presence(raw, grains))
     views = _joined(kept.rows("views", kept.closed), None if raw is None else told.views(raw))
     presence = None if presence is None else settled(presence)

@@ -5,7 +5,8 @@ if they do not, bitmaps of the numbers tell which lines came before, and the res
 folder of the batch's own, over whatever an earlier attempt left there; and then the manifest is replaced, which counts the rows
 and remembers the numbers in one step. A batch that Spark runs again after that is known by its id and skipped. There is no
 watermark: rows of any time are added to what is there, and how many came late is counted
-(docs/adr/0010-partials-without-a-watermark.md).
+(docs/adr/0010-partials-without-a-watermark.md). Hours that are over are compacted beside the batches
+(docs/adr/0012-compaction-beside-the-batches.md).
 
 What is kept in this process is bounded by a batch: the numbers of a batch as bitmaps, and for each sender the ranges of numbers
 that were seen, which are few because a sender numbers its lines without a break.
@@ -132,12 +133,35 @@ class _Stopping(Exception):
 _running = threading.Lock()
 
 
+class Following:
+    """A stream that runs."""
+
+    def __init__(self, query: StreamingQuery, beside: compact.Beside) -> None:
+        self.query = query
+        self._beside = beside
+
+    def await_end(self, timeout_s: float | None = None) -> bool:
+        """Wait until it has ended, and all that was due is compacted, or for so long; whether it has. Raises what it died of."""
+        if timeout_s is None:
+            self.query.awaitTermination()
+        ended = timeout_s is None or bool(self.query.awaitTermination(timeout_s))  # type: ignore[arg-type]
+        if ended:
+            self._beside.finish()
+        return ended
+
+    def stop(self) -> None:
+        """Stop it between two batches. Set the event of `start` first."""
+        with _running:
+            self.query.stop()
+        self._beside.finish()
+
+
 def start(
     spark: SparkSession,
     asked: Streaming,
     on_batch: Callable[[Progress], None] = lambda _: None,
     stopping: threading.Event | None = None,
-) -> StreamingQuery:
+) -> Following:
     """Start the query. It runs until it is stopped, or, with `available_now`, until what was there has been read.
 
     Once `stopping` is set, no further batch begins.
@@ -145,24 +169,21 @@ def start(
     store = prepare(asked)
     spark.conf.set("spark.sql.streaming.minBatchesToRetain", _BATCHES_KEPT)
     lines = _lines(spark, asked)
+    beside = compact.Beside(spark, store, keep_ms=asked.keep_ms)
 
     def add(batch: DataFrame, number: int) -> None:
+        now_ms = int(time.time() * 1000)
         with _running:
             if stopping is not None and stopping.is_set():
                 raise _Stopping
-            done = add_batch(store, asked, batch, number, now_ms=int(time.time() * 1000), query=_query_id(asked))
+            done = add_batch(store, asked, batch, number, now_ms=now_ms, query=_query_id(asked))
+            beside.begin(now_ms)
         if done is not None:
             on_batch(done)
 
     writer = lines.writeStream.foreachBatch(add).option("checkpointLocation", located(asked.checkpoint_dir))
     trigger = {"availableNow": True} if asked.available_now else {"processingTime": f"{asked.trigger_ms} milliseconds"}
-    return writer.trigger(**trigger).start()
-
-
-def stop(query: StreamingQuery) -> None:
-    """Stop it between two batches. Set the event of `start` first."""
-    with _running:
-        query.stop()
+    return Following(writer.trigger(**trigger).start(), beside)
 
 
 def _lines(spark: SparkSession, asked: Streaming) -> DataFrame:
@@ -210,20 +231,22 @@ def add_batch(store: Store, asked: Streaming, batch: DataFrame, number: int, *, 
         if added.cached is not None:
             added.cached.unpersist()
     manifest.batch, manifest.updated_ms, manifest.query = number, now_ms, query or manifest.query
-    store.commit(manifest)
-    compact.compact(batch.sparkSession, store, manifest, now_ms=now_ms, keep_ms=asked.keep_ms)
+    with store.changing() as current:
+        manifest.counted_in(current)
     newest = max((ts_ms for ts_ms in manifest.newest.values()), default=None)
     return Progress(number, count, manifest.counters["lines"], newest, dict(manifest.heard))
 
 
 @dataclass(frozen=True, slots=True)
 class _Added:
-    """A batch, added up: `told` rows and who wrote when, by backup, the lines that are kept whole, and those kept aside."""
+    """A batch, added up: `told` rows and who wrote when, by backup; the lines that are kept whole, and those kept aside, None
+    where there are none.
+    """
 
     rows: DataFrame
     presence: list[Row]
-    few: DataFrame
-    quarantine: DataFrame
+    few: DataFrame | None
+    quarantine: DataFrame | None
     repeated: int = 0
     cached: DataFrame | None = None
 
@@ -243,18 +266,20 @@ def _added(batch: DataFrame, manifest: Manifest, asked: Streaming, now_ms: int) 
 
     is_text = batch.columns == LINES.names
     found = settled(columnar.looked_over(batch, _rules(asked, now_ms=now_ms)) if is_text else batch)
-    _count_files(found, manifest)
-    few = settled(typed(columnar.handed_back(found), LINE))
-    odd = few.where("NOT counted")
-    odd_ones = {row["good"] for row in odd.select(F.col("problem").isNull().alias("good")).distinct().collect()}
+    files, back = _besides(found)
+    manifest.counters["files"] += len(files - set(manifest.files))
+    manifest.files = sorted(files)
+    few = settled(typed(columnar.handed_back(found), LINE)) if back else None
+    odd = few.where("NOT counted") if few is not None and False in back else None
+    good = odd is not None and not odd.where("problem IS NULL").isEmpty()
     presence = _presence(found.where("file IS NULL"), asked.grains, F.sum("print").alias("print"))
-    if True not in odd_ones and _goes_on(presence, manifest):
+    if not good and _goes_on(presence, manifest):
         rows = columnar.sums(found)
-        if odd_ones:
+        if odd is not None:
             of_bad = told_of(odd)
             rows = rows.unionByName(of_bad)
             presence += _presence(of_bad, asked.grains)
-        return _Added(rows, presence, few, quality.quarantine(odd))
+        return _Added(rows, presence, few, None if odd is None else quality.quarantine(odd))
     lines = typed(batch if is_text else tail.again(found), LOOK).persist()
     fresh, repeated = _fresh(lines.where("problem IS NULL"), manifest)
     rows = told_of(fresh.unionByName(lines.where("problem IS NOT NULL")))
@@ -262,11 +287,13 @@ def _added(batch: DataFrame, manifest: Manifest, asked: Streaming, now_ms: int) 
     return _Added(rows, _presence(rows, asked.grains), few, quality.quarantine(lines), repeated, lines)
 
 
-def _count_files(found: DataFrame, manifest: Manifest) -> None:
-    marks = found.where("file IS NOT NULL AND value IS NULL").select(F.xxhash64("file").alias("name"))
-    files = {row["name"] for row in marks.collect()}
-    manifest.counters["files"] += len(files - set(manifest.files))
-    manifest.files = sorted(files)
+def _besides(found: DataFrame) -> tuple[set[int], set[bool]]:
+    """The hashes of the files that were met; and of the lines that were handed back, if any, whether they are counted already."""
+    told_of = found.where("file IS NOT NULL")
+    is_mark = F.col("value").isNull()
+    name, counted = F.when(is_mark, F.xxhash64("file")), F.when(~is_mark, F.col("kind").isNotNull())
+    rows = told_of.select(name.alias("name"), counted.alias("counted")).distinct().collect()
+    return {row["name"] for row in rows if row["name"] is not None}, {row["counted"] for row in rows if row["name"] is None}
 
 
 def _presence(rows: DataFrame, grains: Grains, *besides: Column) -> list[Row]:
@@ -332,11 +359,11 @@ def _write(store: Store, manifest: Manifest, number: int, added: _Added, now_ms:
     """The batch's tables, each split by hour; only those that have rows."""
     kinds = {row["kind"] for row in added.presence if not row["problem"] and row["inside"]}
     tables = {"told": added.rows}
-    if "event" in kinds:
+    if added.few is not None and "event" in kinds:
         tables["events"] = told.events(added.few)
-    if "roster" in kinds:
+    if added.few is not None and "roster" in kinds:
         tables["rosters"] = told.rosters(added.few)
-    if any(row["problem"] for row in added.presence):
+    if added.quarantine is not None and any(row["problem"] for row in added.presence):
         tables["quarantine"] = added.quarantine
     manifest.parts[number] = {}
     when = {"told": "start_ms", "events": "ts_ms", "rosters": "first_ms"}

@@ -123,12 +123,12 @@ def _evidence(spark: SparkSession, request: Request) -> Evidence:
             since_ms=request.since_ms,
             until_ms=request.until_ms,
         )
-    lines = sources.read_kafka(spark, request.kafka) if request.kafka else sources.read_lines(spark, request.path)
+    lines = _lines(spark, request)
     nbytes, seen = request.nbytes, None
     if request.kafka is None and is_remote(request.path):
         nbytes = size(spark, request.path)
         if nbytes is not None and nbytes < _PEEK_BELOW_BYTES:
-            seen = sources.peek_lines(lines, now_ms=request.now_ms)
+            seen = sources.peek_lines(lines.text, now_ms=request.now_ms)
     elif request.kafka is None:
         seen = sources.peek(Path(request.path), now_ms=request.now_ms)
     small = nbytes is not None and nbytes < _CACHE_BELOW_BYTES
@@ -142,8 +142,14 @@ def _evidence(spark: SparkSession, request: Request) -> Evidence:
         small=small,
     )
     if request.files is None and request.kafka is None:
-        evidence.counters["files"] = len(lines.inputFiles())
+        evidence.counters["files"] = len(lines.text.inputFiles())
     return evidence
+
+
+def _lines(spark: SparkSession, request: Request) -> sources.Lines:
+    if request.kafka is not None:
+        return sources.Lines(sources.read_kafka(spark, request.kafka))
+    return sources.lines_below(spark, request.path)
 
 
 def _report(evidence: Evidence, stock: Stock, request: Request, progress: Callable[[str], None]) -> Report:

@@ -16,8 +16,7 @@ by key and time and each key's are reduced to one row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
@@ -30,21 +29,17 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BooleanType, DoubleType, LongType, StringType, StructField, StructType
 
-from spark_analytics.schemas import CORRUPT, LOOK, VERSION
-from spark_analytics.transforms import buckets, fingerprint, partials, told
+from spark_analytics.schemas import VERSION
+from spark_analytics.transforms import buckets, decode, fingerprint, partials, told
+from spark_analytics.transforms.decode import BEYOND, LEAST_LONG, MOST_LONG, NULL, Lines
 from spark_analytics.transforms.parse import LEAST_INTERVAL_MS
 
 LINES_AT_ONCE: Final = 2000
 """So many are decoded together: what they become stays in the processor's cache."""
 LINES_ADDED_UP: Final = 1 << 17
 _MOST_SERIES: Final = 1 << 16
-_NULL: Final = int(np.iinfo(np.int64).min)
-_LEAST_LONG, _MOST_LONG = _NULL + 1, int(np.iinfo(np.int64).max)
 _SAMPLE, _PROBE, _EVENT, _ROSTER, _ODD = range(5)
 _KINDS: Final = ("sample", "probe", *told.FEW)
-_TIME: Final = "2026-01-31T23:59:59.999Z"
-_TIMES_MARKS: Final = tuple((at, ord(mark)) for at, mark in enumerate(_TIME) if not mark.isdigit())
-
 _TEXT, _LONG, _REAL, _BOOL = StringType(), LongType(), DoubleType(), BooleanType()
 _IN_LOOKS: Final = {
     "ts_ms": _LONG,
@@ -116,11 +111,15 @@ def handed_back(found: DataFrame) -> DataFrame:
 
 def in_worker(rules: Rules, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """A partition's lines, `value` and `file`, to batches of FOUND's columns."""
+    return added_up(rules, (decode.texts(batch.column("value"), batch.column("file")) for batch in batches))
+
+
+def added_up(rules: Rules, pieces: Iterable[Lines]) -> Iterator[pa.RecordBatch]:
+    """The same for lines of any form."""
     work = _Work(rules)
-    for batch in batches:
-        value, file = batch.column("value"), batch.column("file")
-        for first in range(0, len(value), rules.lines_at_once):
-            work.take(value.slice(first, rules.lines_at_once), file.slice(first, rules.lines_at_once))
+    for piece in pieces:
+        for lines in piece.parts(rules.lines_at_once):
+            work.take(lines)
             yield from work.handed_back()
             if work.lines >= rules.lines_added_up:
                 yield from work.added_up()
@@ -144,7 +143,7 @@ class _Series:
     cluster: str = ""
     epoch: int = 0
     sender: str = ""
-    interval_ms: int = _NULL
+    interval_ms: int = NULL
     primary: str | None = None
     backup: str | None = None
     queue: str | None = None
@@ -180,12 +179,12 @@ def _series_of(key: tuple[Any, ...]) -> _Series:
         needs is not None
         and None not in (v, cluster, epoch, sender, *needs)
         and v <= VERSION
-        and all(_LEAST_LONG <= number <= _MOST_LONG for number in longs)
+        and all(LEAST_LONG <= number <= MOST_LONG for number in longs)
         and (name not in ("sample", "roster") or interval_ms >= LEAST_INTERVAL_MS)
     )
     if not plain:
         return _Series(_ODD)
-    interval_ms = _NULL if interval_ms is None else interval_ms
+    interval_ms = NULL if interval_ms is None else interval_ms
     state = state if state in partials.STATES else ""
     kind = _KINDS.index(name)
     return _Series(kind, cluster, epoch, sender, interval_ms, primary, backup, queue, state, connected, in_sync)
@@ -197,7 +196,7 @@ class _Work:
     def __init__(self, rules: Rules) -> None:
         self.lines = 0
         self._rules = rules
-        self._decode = _decoder()
+        self._decode = decode.decoder()
         self._codes: dict[tuple[Any, ...], int] = {}
         self._series: list[_Series] = []
         self._waiting: list[dict[str, np.ndarray]] = []
@@ -206,72 +205,52 @@ class _Work:
 
     # -- lines to numbers
 
-    def take(self, value: pa.Array, file: pa.Array) -> None:
+    def take(self, lines: Lines) -> None:
         """Take some lines in."""
         if self._rules.marks:
-            self._files.update(file.unique().to_pylist())
-        objects = compute.and_(compute.starts_with(value, "{"), compute.ends_with(value, "}"))
-        lines, records, odd = self._read(value, np.flatnonzero(objects.to_numpy(zero_copy_only=False)))
-        odd.append(np.flatnonzero(~objects.to_numpy(zero_copy_only=False)))
+            self._files |= lines.names()
+        at, records, strange = decode.records_of(lines, self._decode)
         if records:
             columns, plain = self._columns(records)
-            odd.append(lines[~plain])
             few = plain & (columns["kind"] >= _EVENT)
             if few.any():
                 kinds = pa.array([_KINDS[kind] for kind in columns["kind"][few]], pa.string())
-                self._hand_back(value, file, lines[few], kinds)
+                self._hand_back(lines, at[few], kinds)
             if not plain.all():
+                strange = np.concatenate((strange, at[~plain]))
                 columns = {name: column[plain] for name, column in columns.items()}
             self._waiting.append(columns)
             self.lines += len(columns["seq"])
-        strange = np.concatenate(odd)
         if len(strange):
-            said = compute.ascii_trim_whitespace(value.take(pa.array(strange)))
+            said = compute.ascii_trim_whitespace(lines.texts(strange))
             strange = strange[compute.binary_length(said).to_numpy() > 0]
         if len(strange):
-            self._hand_back(value, file, np.sort(strange), pa.nulls(len(strange), pa.string()))
+            self._hand_back(lines, np.sort(strange), pa.nulls(len(strange), pa.string()))
 
-    def _hand_back(self, value: pa.Array, file: pa.Array, at: np.ndarray, kinds: pa.Array) -> None:
-        places = pa.array(at)
-        self._back.append((value.take(places), file.take(places), kinds))
-
-    def _read(self, value: pa.Array, at: np.ndarray) -> tuple[np.ndarray, list[Any], list[np.ndarray]]:
-        """The records of the lines at those places, the places of these, and those that cannot be decoded."""
-        if self._decode is None:
-            return at[:0], [], [at]
-        some = value if len(at) == len(value) else value.take(pa.array(at))
-        whole = compute.binary_join(pa.ListArray.from_arrays(pa.array([0, len(some)], pa.int32()), some), "\n")
-        records = self._decode(whole[0].as_buffer()) if len(at) else []
-        if records is not None and len(records) == len(at):
-            return at, records, []
-        if len(at) == 1:
-            return at[:0], [], [at]
-        half = len(at) // 2
-        lines, records, odd = self._read(value, at[:half])
-        more_lines, more_records, more_odd = self._read(value, at[half:])
-        return np.concatenate((lines, more_lines)), records + more_records, odd + more_odd
+    def _hand_back(self, lines: Lines, at: np.ndarray, kinds: pa.Array) -> None:
+        self._back.append((lines.texts(at), lines.files(at), kinds))
 
     def _columns(self, records: list[Any]) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Records to columns of numbers, and which of them are plain. Columns of samples are null in other lines."""
         codes = self._coded(records)
         kind = np.array([series.kind for series in self._series], np.int8)[codes]
-        ts_ms, plain = _times([record.ts for record in records])
-        seq = _longs(records, "seq")
+        ts_ms, plain = decode.times([record.ts for record in records])
+        seq = decode.longs(records, "seq")
         plain &= (kind != _ODD) & (seq >= 0) & (ts_ms < self._rules.future_ms)
         is_sample = kind == _SAMPLE
         every = bool(is_sample.all())
         samples = records if every else [record for record, sample in zip(records, is_sample, strict=True) if sample]
         columns: dict[str, np.ndarray] = {"code": codes, "kind": kind, "seq": seq, "ts_ms": ts_ms}
         for name in (*_LONGS, *_DOUBLES):
-            of_samples = (_longs if name in _LONGS else _doubles)(samples, name)
+            of_samples = (decode.longs if name in _LONGS else decode.doubles)(samples, name)
             if every:
                 columns[name] = of_samples
             else:
-                columns[name] = np.full(len(records), _NULL if name in _LONGS else np.nan, of_samples.dtype)
+                columns[name] = np.full(len(records), NULL if name in _LONGS else np.nan, of_samples.dtype)
                 columns[name][is_sample] = of_samples
-        of_sample = (columns["commit_index"] != _NULL) & (columns["lag_records"] >= 0) & (columns["lag_ms"] >= 0)
+        of_sample = (columns["commit_index"] != NULL) & (columns["lag_records"] >= 0) & (columns["lag_ms"] >= 0)
         plain &= ~is_sample | of_sample
-        plain &= ~((columns["stall_ms"] < 0) | np.logical_or.reduce([columns[name] == _BEYOND for name in _LONGS]))
+        plain &= ~((columns["stall_ms"] < 0) | np.logical_or.reduce([columns[name] == BEYOND for name in _LONGS]))
         for at in np.flatnonzero(kind == _ROSTER):
             roster = records[at]
             plain[at] &= None not in (roster.backups, roster.queues)
@@ -320,75 +299,7 @@ class _Work:
             self._series.clear()
 
 
-_BEYOND: Final = _NULL + 1
 _KEY_OF: Final = attrgetter(*_OF_SERIES)
-
-
-def _decoder() -> Callable[[Any], list[Any] | None] | None:
-    """What makes records of lines that are each ended by a newline, None when one of them cannot be; None without msgspec."""
-    try:
-        import msgspec
-    except ImportError:
-        return None
-    types = {"string": str, "bigint": int, "double": float, "boolean": bool, "array<string>": list[str]}
-    fields = [(name, types[LOOK[name].dataType.simpleString()] | None, None) for name in LOOK.names if name != CORRUPT]
-    decoder = msgspec.json.Decoder(msgspec.defstruct("Look", fields, gc=False))
-
-    def decode(lines: Any) -> list[Any] | None:
-        try:
-            return decoder.decode_lines(lines)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return None
-
-    return decode
-
-
-def _longs(records: list[Any], name: str) -> np.ndarray:
-    """A field of records: _NULL where there is none, _BEYOND where it does not fit."""
-    get = attrgetter(name)
-    with suppress(TypeError, OverflowError):
-        found = np.fromiter(map(get, records), np.int64, len(records))
-        if not len(found) or found.min() > _BEYOND:
-            return found
-    numbers = map(get, records)
-    fitting = (_NULL if number is None else number if _BEYOND < number <= _MOST_LONG else _BEYOND for number in numbers)
-    return np.fromiter(fitting, np.int64, len(records))
-
-
-def _doubles(records: list[Any], name: str) -> np.ndarray:
-    """A field of records; not a number where there is none."""
-    get = attrgetter(name)
-    try:
-        return np.fromiter(map(get, records), np.float64, len(records))
-    except TypeError:
-        return np.array([get(record) for record in records], np.float64)
-
-
-def _times(texts: list[str | None]) -> tuple[np.ndarray, np.ndarray]:
-    """Times in ms since 1970, and which of them stand there as brokers write them; the others are of no meaning."""
-    plain = np.ones(len(texts), bool)
-    if None in texts or len("".join(texts).encode()) != len(_TIME) * len(texts):  # type: ignore[arg-type]
-        plain = np.array([text is not None and len(text) == len(_TIME) and text.isascii() for text in texts])
-        texts = [text if usual else _TIME for text, usual in zip(texts, plain, strict=True)]
-    column = pa.array(texts, pa.string())
-    letters = np.frombuffer("".join(texts).encode(), np.uint8).reshape(len(texts), len(_TIME))  # type: ignore[arg-type]
-    for at, mark in _TIMES_MARKS:
-        plain &= letters[:, at] == mark
-    try:
-        moments = column.cast(pa.timestamp("ms", "UTC"))
-    except pa.ArrowInvalid:
-        valid = np.array([_is_time(text) for text in column])
-        plain &= valid
-        moments = compute.if_else(pa.array(valid), column, _TIME).cast(pa.timestamp("ms", "UTC"))
-    return moments.cast(pa.int64()).to_numpy(), plain
-
-
-def _is_time(text: pa.Scalar) -> bool:
-    try:
-        text.cast(pa.timestamp("ms", "UTC"))
-    except pa.ArrowInvalid:
-        return False
-    return True
 
 
 def bucket_of(values: np.ndarray) -> np.ndarray:
@@ -437,7 +348,7 @@ def _added_up(columns: dict[str, np.ndarray], series: Sequence[_Series], rules: 
     found |= {"first_ms": pa.array(rows.min(ts_ms)), "last_ms": pa.array(rows.max(ts_ms))}
     found |= {"first_seq": pa.array(seq[begins]), "last_seq": pa.array(rows.max(seq))}
     interval = np.array([one.interval_ms for one in series])[code]
-    found["interval_ms"] = _or_null(rows.max(np.where(inside, interval, _NULL)))
+    found["interval_ms"] = _or_null(rows.max(np.where(inside, interval, NULL)))
     values = {name: columns[name][order] for name in (*_LONGS, *_DOUBLES)}
     counts = np.array([one.kind == _SAMPLE and (one.mine or one.queue is None) for one in series])[code] & inside
     here = counts & np.array([one.connected is True for one in series])[code]
@@ -507,7 +418,7 @@ def _summed(
     bit = np.left_shift(np.int64(1), slots & 63)
     nothing = np.int64(0)
     late = counts & (~here | (lag_ms > objective_ms))
-    sized = counts & (lag_bytes != _NULL)
+    sized = counts & (lag_bytes != NULL)
     count = counts.astype(np.int64)
     return {
         "n": pa.array(rows.sum(count)),
@@ -516,13 +427,13 @@ def _summed(
         "heard": pa.array(rows.bits(np.where(here, bit, nothing))),
         "over": pa.array(rows.bits(np.where(late, bit, nothing))),
         "max_ms": _or_nan(rows.max(np.where(counts, lag_ms, -np.inf))),
-        "max_records": _or_null(rows.max(np.where(counts, values["lag_records"], _NULL))),
-        "max_bytes": _or_null(rows.max(np.where(counts, lag_bytes, _NULL))),
+        "max_records": _or_null(rows.max(np.where(counts, values["lag_records"], NULL))),
+        "max_bytes": _or_null(rows.max(np.where(counts, lag_bytes, NULL))),
         "max_stall_ms": _or_nan(rows.max(np.where(counts & ~np.isnan(values["stall_ms"]), values["stall_ms"], -np.inf))),
-        "max_acked": _or_null(rows.max(np.where(counts, values["acked_index"], _NULL))),
-        "min_records": _or_null(rows.min(np.where(counts, values["lag_records"], _MOST_LONG)), _MOST_LONG),
-        "first_heard_ms": _or_null(rows.min(np.where(here, ts_ms, _MOST_LONG)), _MOST_LONG),
-        "last_heard_ms": _or_null(rows.max(np.where(here, ts_ms, _NULL))),
+        "max_acked": _or_null(rows.max(np.where(counts, values["acked_index"], NULL))),
+        "min_records": _or_null(rows.min(np.where(counts, values["lag_records"], MOST_LONG)), MOST_LONG),
+        "first_heard_ms": _or_null(rows.min(np.where(here, ts_ms, MOST_LONG)), MOST_LONG),
+        "last_heard_ms": _or_null(rows.max(np.where(here, ts_ms, NULL))),
         "m": rows.packed(here, lag_ms),
         "r": rows.packed(counts, values["lag_records"].astype(np.float64)),
         "b": rows.packed(sized, lag_bytes / partials.BYTES_UNIT),
@@ -551,7 +462,7 @@ def _look(
     return pa.StructArray.from_arrays(fields, names=list(names), mask=pa.array(~there))
 
 
-def _or_null(numbers: np.ndarray, null: int = _NULL) -> pa.Array:
+def _or_null(numbers: np.ndarray, null: int = NULL) -> pa.Array:
     return pa.array(numbers, mask=numbers == null)
 
 

@@ -9,7 +9,7 @@ Time is counted in slots: a slot is the sampling interval, but at least a second
 grain fits the 64 bits of a long. (Grains are chosen so that the interval is the longest of the three.) In rows of one grain
 `told`, `heard` and `over` are bitmaps of slots; `counted` makes numbers of them, and from then on they are added up. So:
 `added_up` (lines to rows), `combine.combined` (rows of the same key, from several batches), `counted` (bits to numbers, a
-deposed primary's cut off), `rolled` (to a longer grain), `merge` (to the windows of a report).
+deposed primary's cut off), `combine.rolled` (to a longer grain), `merge` (to the windows of a report).
 """
 
 from __future__ import annotations
@@ -179,24 +179,6 @@ def counted(rows: DataFrame, reigns: DataFrame, grains: Grains) -> DataFrame:
     return inside.withColumns(settled).select(*KEY, "start_ms", *COUNTED)
 
 
-def rolled(rows: DataFrame, length_ms: int) -> DataFrame:
-    """`counted` rows to rows of a longer grain, which can be merged like them."""
-    start = (F.floor(F.col("start_ms") / length_ms) * length_ms).alias("start_ms")
-    return rows.groupBy(*KEY, start).agg(*_rolled(), F.max("fell").alias("fell"))
-
-
-def _rolled() -> list[Column]:
-    return [
-        *(F.sum(name).alias(name) for name in SUMS),
-        *(buckets.summed(prefix) for prefix in MEASURES),
-        *(F.max(name).alias(name) for name in HIGHEST),
-        *(F.min(name).alias(name) for name in LOWEST),
-        *(F.sum(name).alias(name) for name in BITMAPS),
-        F.min("first").alias("first"),
-        F.max("last").alias("last"),
-    ]
-
-
 def lengths_of(lengths: Sequence[int], whole_log_only: Sequence[int]) -> Column:
     """The window lengths that a row's queue has, as an array: all of them for the whole log."""
     everything, some = (
@@ -207,8 +189,8 @@ def lengths_of(lengths: Sequence[int], whole_log_only: Sequence[int]) -> Column:
 
 
 def merge(rows: DataFrame, lengths: Sequence[int], *, whole_log_only: Sequence[int] = ()) -> DataFrame:
-    """`counted` (or `rolled`) rows to one row per cluster, backup, queue, `window_ms` and `start_ms`, for several window lengths
-    at once.
+    """`counted` (or `combine.rolled`) rows to one row per cluster, backup, queue, `window_ms` and `start_ms`, for several window
+    lengths at once.
 
     `lengths` in ms are multiples of the grain; those of `whole_log_only` are not made for single queues. Epochs meet here, so
     what compares indexes is settled first: `rewound` within each row's epoch, `first` and `last` from the newest epoch in the

@@ -168,9 +168,9 @@ class Bench:
 
     def _run_stream(self, asked: stream.Streaming) -> list[dict[str, Any]]:
         self._spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", "100000")
-        query = stream.start(self._spark, asked)
-        query.awaitTermination()
-        return [dict(progress) for progress in query.recentProgress if progress["numInputRows"]]
+        following = stream.start(self._spark, asked)
+        following.await_end()
+        return [dict(progress) for progress in following.query.recentProgress if progress["numInputRows"]]
 
     def _measure(self, what: str, source: str, backlog: Backlog, work: Callable[[], Any]) -> Any:
         """Collect Java's garbage, run it, and print its row."""

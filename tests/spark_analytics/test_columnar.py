@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import random
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_analytics import sources
+from spark_analytics import local_files, sources
+from spark_analytics.errors import Refused
 from spark_analytics.schemas import LINE, LINES
 from spark_analytics.transforms import columnar, combine, fingerprint, parse, told
 from spark_analytics.transforms.partials import Grains
@@ -53,11 +56,13 @@ def by_spark(lines: DataFrame, grains: Grains = GRAINS, **span: Any) -> Rows:
 
 def by_columns(lines: DataFrame, grains: Grains = GRAINS, **span: Any) -> Rows:
     """What the pass by the column makes of them, with Spark's judgement of what it handed back."""
-    found = columnar.looked_over(lines, rules(grains, **span)).cache()
+    return rows_found(columnar.looked_over(lines, rules(grains, **span)).cache(), grains, **span)
+
+
+def rows_found(found: DataFrame, grains: Grains = GRAINS, **span: Any) -> Rows:
     odd = columnar.handed_back(found).where("NOT counted")
     tagged = told.tagged(parse.parse(odd, now_ms=NOW_MS, schema=LINE), **span)
-    rows = columnar.sums(found).unionByName(told.told(tagged, grains, objective_ms=OBJECTIVE_MS))
-    return rows_of(rows)
+    return rows_of(columnar.sums(found).unionByName(told.told(tagged, grains, objective_ms=OBJECTIVE_MS)))
 
 
 def text_of(spark: SparkSession, lines: list[str]) -> DataFrame:
@@ -220,12 +225,94 @@ def test_a_story_with_all_that_happens_comes_to_the_same_rows(spark: SparkSessio
     assert by_columns(text) == by_spark(text)
 
 
+BYTES = [
+    b"\xef\xbb\xbf" + GOOD.encode(),
+    GOOD.encode().replace(b'"c"', b'"c\xff"'),
+    GOOD.encode().replace(b'"in_sync"', b'"x\xc3": "\xa9", "in_sync"'),
+    GOOD.encode().replace(b", ", b",\r"),
+    GOOD.encode().replace(b", ", b",\r\n", 1),
+    GOOD.encode() + b"\r",
+    GOOD.encode() + b"\x00",
+    b"\xff",
+    b"  ",
+    b"",
+]
+"""Lines that only a file can have."""
+
+
+@pytest.fixture(scope="module")
+def folder(lines: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Those lines and every strange line in files of all sorts."""
+    where = tmp_path_factory.mktemp("lines")
+    every = [json.dumps(record(2000 + number)).encode() for number in range(200)] + BYTES
+    random.Random(3).shuffle(every)
+    text = [line.encode("utf-8", "surrogatepass") for line in lines]
+    good = GOOD.encode()
+    files = {
+        "a.jsonl": b"\n".join(text) + b"\n",
+        "without an end.jsonl": b"\n".join(every),
+        "marked 100%25.jsonl": b"\xef\xbb\xbf" + good + b"\n" + good,
+        "ärger?.jsonl": b"\r\n".join(every) + b"\r\n\r\n",
+        "returns.jsonl": b"\r".join(text),
+        "deep/er/one.jsonl": good,
+        "only a mark.jsonl": b"\xef\xbb\xbf",
+        "empty.jsonl": b"",
+        "packed.jsonl.gz": gzip.compress(b"\n".join(every)),
+        "torn.jsonl.gz": gzip.compress(b"\n".join(every))[:-500],
+        ".hidden.jsonl": good,
+        "_hidden.jsonl": good,
+        "_hidden/er.jsonl": good,
+        "another.json": good,
+    }
+    for name, content in files.items():
+        (where / name).parent.mkdir(parents=True, exist_ok=True)
+        (where / name).write_bytes(content)
+    return where
+
+
+def back(found: DataFrame) -> list[tuple[Any, ...]]:
+    """Lines that were handed back, to the byte, and their files."""
+    return sorted(columnar.handed_back(found).select(F.hex("value"), "file", "counted").collect())
+
+
+@pytest.mark.parametrize("whole_below", [0, 3000, local_files.WHOLE_BELOW])
+def test_a_file_that_a_worker_reads_itself_has_the_lines_that_spark_reads_in_it(
+    spark: SparkSession, folder: Path, whole_below: int
+) -> None:
+    lines = sources.lines_below(spark, str(folder), whole_below=whole_below)
+    found, by_text = lines.looked_over(rules()).cache(), columnar.looked_over(lines.text, rules()).cache()
+    assert lines.files is not None
+    assert lines.files.count() == {0: 0, 3000: 3}.get(whole_below, 7)
+    assert len(back(by_text)) > 200
+    assert back(found) == back(by_text)
+    assert rows_found(found) == rows_found(by_text) == by_spark(lines.text)
+
+
+@pytest.mark.parametrize("nbytes", [1, 2, 3, 7, 100])
+def test_a_file_that_is_read_in_small_pieces_has_the_same_lines(
+    tmp_path: Path, nbytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In this process: whatever of a line, its end or a mark lies in two pieces."""
+    monkeypatch.setattr(local_files, "CHUNK", nbytes)
+    (tmp_path / "a.jsonl").write_bytes(b"\xef\xbb\xbf{1}\r\n\r{22}\r{3}\n\n{\xff}")
+    pieces = list(local_files.pieces_of((tmp_path / "a.jsonl").as_uri()))
+    texts = [text.as_buffer().to_pybytes() for piece in pieces for text in piece.texts(np.arange(len(piece)))]
+    assert texts == [b"{1}", b"", b"{22}", b"{3}", b"", b"{\xff}"]
+    assert (len(pieces) > 2) == (nbytes < 100)
+
+
+def test_a_file_that_has_gone_is_an_error_and_one_that_cannot_be_read_is_passed_over(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match=r"gone\.jsonl has gone since its folder was listed: ask again"):
+        list(local_files.pieces_of((tmp_path / "gone.jsonl").as_uri()))
+    assert list(local_files.pieces_of(tmp_path.as_uri())) == []
+
+
 def test_only_what_is_not_plain_is_handed_back(spark: SparkSession, lines: list[str]) -> None:
     found = columnar.looked_over(text_of(spark, [json.dumps(record(number)) for number in range(1400)]), rules())
     assert columnar.handed_back(found).count() == 0
-    back = columnar.handed_back(columnar.looked_over(text_of(spark, lines), rules()))
-    assert back.where("NOT counted").count() < 100
-    assert back.where("counted").count() == 3, "one event, and two rosters, are good"
+    odd = columnar.handed_back(columnar.looked_over(text_of(spark, lines), rules()))
+    assert odd.where("NOT counted").count() < 100
+    assert odd.where("counted").count() == 3, "one event, and two rosters, are good"
 
 
 def test_in_small_pieces_they_come_to_the_same_rows(spark: SparkSession, lines: list[str]) -> None:
@@ -233,10 +320,8 @@ def test_in_small_pieces_they_come_to_the_same_rows(spark: SparkSession, lines: 
     text = text_of(spark, lines)
     whole = by_columns(text)
     small = columnar.looked_over(text, rules(lines_at_once=7, lines_added_up=40)).cache()
-    odd = columnar.handed_back(small).where("NOT counted")
-    tagged = told.tagged(parse.parse(odd, now_ms=NOW_MS, schema=LINE))
     assert small.where("file IS NULL").count() > len(whole)
-    assert rows_of(columnar.sums(small).unionByName(told.told(tagged, GRAINS, objective_ms=OBJECTIVE_MS))) == whole
+    assert rows_found(small) == whole
 
 
 def test_numbers_are_marked_by_their_fingerprint_and_files_are_named(spark: SparkSession) -> None:
@@ -271,6 +356,4 @@ def test_buckets_are_those_of_spark(spark: SparkSession) -> None:
 
     frame = spark.createDataFrame([(value,) for value in values], "value double")
     wanted = [row[0] for row in frame.select(buckets.bucket_of(F.col("value"))).collect()]
-    import numpy as np
-
     assert columnar.bucket_of(np.array(values)).tolist() == wanted

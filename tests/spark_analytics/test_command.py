@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from cli._lag_shell import drawn
 from cli.qpid_lag import main
-from spark_analytics import sources
+from spark_analytics import places, sources
 from spark_analytics.errors import Refused
 from spark_analytics.jobs import spans
 from spark_analytics.session import java_version
@@ -105,6 +105,21 @@ def test_kafka_without_its_package_and_a_url_without_its_file_system_are_refused
         with pytest.raises(Refused, match=sentence) as refused:
             call()
         assert "\n" not in str(refused.value)
+
+
+def test_of_an_error_the_line_is_told_that_says_what_happened() -> None:
+    frames = 'Traceback (most recent call last):\n  File "a.py", line 3, in read\n    open(path)\n    ^^^^\n'
+    cases = {
+        "one\ntwo": "one",
+        "An error occurred while calling o7.count.\n: java.io.IOException: full\n\tat x": "java.io.IOException: full",
+        f"[STREAM_FAILED] Query ended: {frames}OSError: [Errno 5] x\n SQLSTATE: 38000\n=== Query ===": "OSError: [Errno 5] x",
+        f"{frames}ValueError: y\n\nDuring it:\n\n{frames}spark_analytics.errors.Refused: do this": "do this",
+        f"{frames}py4j.protocol.Py4JJavaError: An error occurred\n: java.io.IOException: full": "java.io.IOException: full",
+        frames: "RuntimeError",
+        "": "RuntimeError",
+    }
+    for text, line in cases.items():
+        assert places.first_line(RuntimeError(text)) == line
 
 
 def test_the_bar_shows_how_much_of_the_running_stages_is_done() -> None:

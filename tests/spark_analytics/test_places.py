@@ -27,7 +27,7 @@ def test_a_url_is_streamed_as_its_path_is_into_a_folder_that_has_a_url_too(
     spark: SparkSession, summary: Summarise, story: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     asked = stream.Streaming(places.located(story[0]), str(tmp_path / "kept"), spans.STANDARD_GRAINS, available_now=True)
-    stream.start(spark, asked).awaitTermination()
+    stream.start(spark, asked).await_end()
     counters = Store(tmp_path / "kept").load().counters
     kept = summarise(spark, Request(places.located(tmp_path / "kept"), NOW_MS))
     from_lines = summary(story[0], grains=spans.STANDARD_GRAINS)

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from datetime import datetime
 from pathlib import Path
@@ -14,7 +15,9 @@ from typing import Any
 
 import pyarrow.dataset as ds
 import pytest
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from spark_analytics import demo_data
 from spark_analytics.errors import Refused
@@ -22,6 +25,7 @@ from spark_analytics.jobs import compact, spans, stream
 from spark_analytics.jobs.evidence import settled
 from spark_analytics.jobs.kept import from_store
 from spark_analytics.jobs.summarise import Report, Request, summarise
+from spark_analytics.places import first_line
 from spark_analytics.schemas import LINES
 from spark_analytics.store import Manifest, Store
 from spark_analytics.transforms import expected, partials
@@ -42,8 +46,7 @@ def asked(telemetry: Path, output: Path, **fields: Any) -> stream.Streaming:
 def run(spark: SparkSession, telemetry: Path, output: Path, **fields: Any) -> list[stream.Progress]:
     """Stream what is there, and return what each batch said."""
     done: list[stream.Progress] = []
-    query = stream.start(spark, asked(telemetry, output, **fields), done.append)
-    query.awaitTermination()
+    assert stream.start(spark, asked(telemetry, output, **fields), done.append).await_end()
     return done
 
 
@@ -137,6 +140,98 @@ def test_each_number_counts_once_however_the_batches_are_cut(
     assert manifest.counters["files"] == 1
 
 
+def test_what_a_batch_adds_to_an_hour_that_is_just_being_compacted_is_neither_lost_nor_counted_twice(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, compacts = stream.prepare(asked(tmp_path, tmp_path / "out")), compact._compact_hour
+    hour, after = START_MS // spans.HOUR, 2 * 3600.0
+
+    def batch(number: int, seconds: list[float]) -> None:
+        lines = [(json.dumps(sample(at, seq=int(at))), f"file:///{number}") for at in seconds]
+        assert stream.add_batch(
+            store, asked(tmp_path, tmp_path / "out"), spark.createDataFrame(lines, LINES), number, now_ms=NOW_MS
+        )
+
+    def meanwhile(*about: Any) -> Any:
+        done = compacts(*about)
+        monkeypatch.undo()
+        batch(2, [9.0, 10.0, after + 2])
+        return done
+
+    def lines() -> int:
+        rows = compact.read(spark, store, store.load(), "told", sorted(store.load().dirty() | store.load().hours.keys()))
+        assert rows is not None
+        return sum(row["lines"] for row in rows.select("lines").collect())
+
+    batch(0, [7.0, 8.0])
+    batch(1, [after, after + 1])
+    monkeypatch.setattr(compact, "_compact_hour", meanwhile)
+    assert compact.compact(spark, store, now_ms=NOW_MS) == 1
+    manifest = store.load()
+    assert manifest.hours[hour] == {"v": 1, "tables": ["lag_1h", "lag_1m", "presence", "told", "views"], "rolled": True}
+    assert (manifest.batch, manifest.counters["lines"], lines()) == (2, 7, 7)
+    assert sorted(manifest.parts) == [1, 2], "what was compacted lies nowhere else"
+    assert hour in manifest.dirty(), "what came meanwhile lies below"
+    with store.changing() as newer:
+        newer.newest["a later line"] = START_MS + 3 * spans.DAY
+    assert compact.compact(spark, store, now_ms=NOW_MS) == 2
+    assert (lines(), store.load().dirty(), store.load().parts) == (7, set(), {})
+
+
+def test_a_file_that_cannot_be_read_ends_the_stream_with_a_line_that_says_so(spark: SparkSession, tmp_path: Path) -> None:
+    """And not with the first of a traceback's lines. The batch was begun while the file could be read, and is run again."""
+    file = tmp_path / "in" / "a.jsonl"
+    file.parent.mkdir()
+    file.write_text(json.dumps(sample(1.0)) + "\n")
+    stopping = threading.Event()
+    stopping.set()
+    with pytest.raises(StreamingQueryException):
+        stream.start(spark, asked(file.parent, tmp_path / "out"), stopping=stopping).await_end()
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(StreamingQueryException) as died:
+        stream.start(spark, asked(file.parent, tmp_path / "out")).await_end()
+    assert first_line(died.value) == f"cannot read {file}: Is a directory; check its owner and mode"
+
+
+def test_batches_wait_for_a_compaction_that_is_two_of_them_behind_and_their_end_for_the_last(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs that last as long as this test wants them to."""
+    ended: list[int] = []
+    gate = threading.Semaphore(0)
+
+    def run(*_: Any, now_ms: int, **__: Any) -> int:
+        assert gate.acquire(timeout=60)
+        ended.append(now_ms)
+        return 0
+
+    monkeypatch.setattr(compact, "compact", run)
+    beside = compact.Beside(spark, Store(tmp_path))
+    beside.begin(1)
+    beside.begin(2)
+    assert ended == [], "the second batch has not waited"
+    gate.release()
+    beside.begin(3)
+    assert ended == [1], "the third has"
+    beside.begin(4)
+    gate.release(2)
+    beside.finish()
+    assert ended == [1, 3, 4]
+
+
+def test_what_goes_wrong_beside_the_batches_ends_the_stream(spark: SparkSession, tmp_path: Path) -> None:
+    store = stream.prepare(asked(tmp_path, tmp_path / "out"))
+    with store.changing() as manifest:
+        manifest.newest["a line"] = START_MS + 3 * spans.HOUR
+        manifest.parts[0] = {"told": [START_MS // spans.HOUR]}
+        manifest.schemas["told"] = StructType([]).json()
+    beside = compact.Beside(spark, store)
+    beside.begin(NOW_MS)
+    with pytest.raises(AnalysisException, match="batch_id=0"):
+        beside.finish()
+
+
 def sums(output: Path) -> list[tuple[Any, ...]]:
     """What a store has kept, whatever batches it came in: per hour, sender and backup the additive columns."""
     store = Store(output)
@@ -181,10 +276,10 @@ def test_a_stream_that_is_killed_and_started_again_has_the_same_sums(killed: Pat
 
 def test_roll_ups_hold_what_the_rows_below_them_hold(spark: SparkSession, killed: Path) -> None:
     store = Store(killed)
-    manifest = store.load()
-    manifest.newest["a later line"] = START_MS + 3 * spans.DAY
-    compact.compact(spark, store, manifest, now_ms=NOW_MS)
-    assert len(manifest.days) == 1
+    with store.changing() as manifest:
+        manifest.newest["a later line"] = START_MS + 3 * spans.DAY
+    compact.compact(spark, store, now_ms=NOW_MS)
+    assert len(store.load().days) == 1
     evidence = from_store(spark, store, objective_ms=None, since_ms=None, until_ms=None)
     reigns = settled(expected.reigns(evidence.presence.where("cluster = 'demo'"), end_ms=NOW_MS))
     fine = evidence.lag_of(lambda frame: frame, reigns, [10_000], [])
