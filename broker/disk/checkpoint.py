@@ -58,10 +58,15 @@ class Checkpoint:
 
     @staticmethod
     def newest(folder: Path, *, disk: Disk) -> Checkpoint | None:
-        """The newest checkpoint of a log's folder that is whole (every byte is read), or None."""
-        for path in reversed(listed(disk, folder)):
-            with contextlib.suppress(BadBatch):
-                return load(path, disk=disk)
+        """The newest checkpoint of a log's folder that is whole (every byte is read), or None.
+
+        One that another thread replaces meanwhile is passed over for what has replaced it.
+        """
+        passed: set[Path] = set()
+        while left := [path for path in listed(disk, folder) if path not in passed]:
+            passed.add(left[-1])
+            with contextlib.suppress(BadBatch, CheckpointGone):
+                return load(left[-1], disk=disk)
         return None
 
     @staticmethod

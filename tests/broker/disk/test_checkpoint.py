@@ -14,7 +14,7 @@ from broker.core.records import BadBatch
 from broker.disk import checkpoint
 from broker.disk.checkpoint import Checkpoint, CheckpointGone, Receiver, read_chunk, write
 from broker.disk.durable import NewerFormat, StorageError
-from broker.disk.files import REAL_DISK
+from broker.disk.files import REAL_DISK, RealDisk
 from tests.broker.disk.logs import FailingSync, FullDisk, batches, flip
 
 MEMBERS = {"voters": ["127.0.0.1:5672", "127.0.0.1:5673"]}
@@ -160,3 +160,20 @@ def test_a_replaced_checkpoint_is_said_to_be_gone(tmp_path: Path) -> None:
         read_chunk(older.path, 0, 100, disk=REAL_DISK)
     with pytest.raises(CheckpointGone):
         list(Checkpoint.read(older.path, disk=REAL_DISK))
+
+
+class Replacing(RealDisk):
+    """A disk on which a newer checkpoint takes an older one's place just before that is opened."""
+
+    def open(self, path: Path, flags: int) -> int:
+        if path.exists() and "09.checkpoint" not in path.name and path.suffix == ".checkpoint":
+            checkpoint.remove_older(write(path.parent, 9, 1, {}, [], disk=REAL_DISK), disk=REAL_DISK)
+        return super().open(path, flags)
+
+
+def test_the_newest_checkpoint_is_the_one_that_another_thread_writes_while_it_is_looked_for(tmp_path: Path) -> None:
+    """A backup's writer looks for it when it has received a snapshot, and may just then have made one itself."""
+    write(tmp_path, 3, 1, {}, [], disk=REAL_DISK)
+    found = Checkpoint.newest(tmp_path, disk=Replacing())
+    assert found is not None
+    assert found.index == 9
