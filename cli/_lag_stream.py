@@ -37,9 +37,9 @@ _SILENT_AFTER_MS = 10_000
 @click.option(
     "--batch-mib",
     type=click.FloatRange(min=0.01),
-    default=192,
+    default=448,
     show_default=True,
-    help="The most that a batch takes from a folder.",
+    help="The most that a batch takes from a folder; the first one a quarter of it.",
 )
 @click.option("--keep", metavar="LENGTH", help="Drop days that are older than that: 90d.  [default: keep everything]")
 @click.option("--available-now", is_flag=True, help="Take what is there, and end.")

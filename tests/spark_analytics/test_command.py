@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from cli._lag_shell import drawn
 from cli.qpid_lag import main
-from spark_analytics import places, sources
+from spark_analytics import places, sources, tail
 from spark_analytics.errors import Refused
 from spark_analytics.jobs import spans
 from spark_analytics.session import java_version
@@ -33,6 +33,11 @@ def test_help_does_not_load_spark() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     assert "summarise" in done.stdout
+
+
+def test_a_batch_is_as_large_as_the_one_that_is_measured() -> None:
+    (size,) = [each.default for each in main.commands["stream"].params if each.name == "batch_mib"]
+    assert size * (1 << 20) == tail.BYTES_PER_BATCH
 
 
 def test_a_folder_that_is_not_there_an_empty_one_and_a_bad_window_are_refused_before_spark_starts(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_analytics import store, tail
+from spark_analytics.schemas import LINES
 
 NUMBERS = st.sets(st.integers(0, 400))
 
@@ -82,6 +83,18 @@ def test_batches_of_any_size_take_each_line_once_in_order_of_time(budget: int, s
             found += taken(folder, offset, end)
             offset = end
         assert found == wanted
+
+
+def test_the_first_batch_of_a_process_takes_a_part_of_what_the_others_take(tmp_path: Path) -> None:
+    """Most of its time goes into compiling; an empty folder is no batch."""
+    reader = tail.Telemetry({"path": str(tmp_path), "bytes": "400"}).streamReader(LINES)
+    limit = reader.getDefaultReadLimit()
+    assert reader.latestOffset({}, limit) == {}
+    (tmp_path / "a.000000000000001.jsonl").write_text("123456789\n" * 100)
+    first = reader.latestOffset({}, limit)
+    second = reader.latestOffset(first, limit)
+    sizes = [len("".join(taken(tmp_path, *ends))) for ends in (({}, first), (first, second))]
+    assert sizes[0] <= 110 < 300 < sizes[1] <= 410
 
 
 def test_what_comes_after_the_target_waits_and_what_has_gone_is_forgotten(tmp_path: Path) -> None:
