@@ -78,7 +78,7 @@ def _taker(plan: Plan, rng: Random) -> dict[str, Any]:
 def with_kept(plan: Plan, name: str, level: str, fields: dict[str, Any]) -> Plan:
     """A queue whose messages stay with the broker that took them."""
     needed = level != "none"  # another primary has no such queue
-    producer = ClientPlan("producer", f"p-{name}", name, count=60, gap_s=0.1, needed=needed, **fields)
+    producer = ClientPlan("producer", f"p-{name}", name, needed=needed, **{"count": 60, "gap_s": 0.1} | fields)
     consumer = ClientPlan("consumer", f"c-{name}", name, **fields)
     return _with(plan, [Step("queue", name, {"replicate": level})], [producer, consumer])
 

@@ -39,8 +39,9 @@ def _repeated(times: tuple[float, ...], actions: Callable[[float], list[Action]]
 
 
 def _keeping(*actions: Action, **fields: Any) -> Plan:
-    """One more queue, of which each broker keeps what it took."""
-    return with_kept(_plan(BUSY, *actions, **fields), KEPT, "configuration", {"window": 20})
+    """One more queue, of which each broker keeps what it took; its clients soon notice when a host is silent."""
+    busy = {"window": 20, "count": 3000, "gap_s": 0.02, "idle_s": 0.4}
+    return with_kept(_plan(BUSY, *actions, **fields), KEPT, "configuration", busy)
 
 
 def _routed(kind: str, subject: str, *actions: Action, **fields: Any) -> Plan:
@@ -70,7 +71,7 @@ _TAILS = _plan(BUSY, *_repeated((1.0, 2.6, 4.2), _a_tail_diverges), checkpoint_b
 _SLOW_DISKS = [Action(0.9, "slow-disk", number, seconds=3.0, choice=0.5) for number in range(3)]
 
 _KILLS = [Action(1.2 + 0.4 * number, "kill", "primary", seconds=0.1) for number in range(6)]
-_POWER_CUTS = [Action(1.2 + 0.4 * number, "power", "primary", seconds=0.1) for number in range(6)]
+_POWER_CUTS = [Action(1.2 + 0.8 * number, "power", "primary", seconds=0.1) for number in range(8)]
 _REJECTING = with_letters(_plan(BUSY), "all", reject=0.3)
 
 PROVOKED: dict[str, Plan] = {
