@@ -175,12 +175,12 @@ def _verify(settings: Settings, queues: Queues) -> tuple[Report, Run]:
     """The run itself."""
     with Run(settings.workload) as run:
         try:
-            if not run.begins(settings.timeout_s + START_S * len(run.clients)):
-                raise NotServed(f"not every client finds a broker: {run.plight()}")
-            _pass_time(run, settings.seconds)
-        except KeyboardInterrupt:
-            _say("interrupted: draining the queues; Ctrl-C again to stop at once")
-        try:
+            try:
+                if not run.begins(settings.timeout_s + START_S * len(run.clients)):
+                    raise NotServed(f"not every client finds a broker: {run.plight()}")
+                _pass_time(run, settings.seconds)
+            except KeyboardInterrupt:
+                _say("interrupted: draining the queues; Ctrl-C again to stop at once")
             report = run.finish(timeout_s=settings.drain_s, empty=lambda: _is_empty(queues))
         except KeyboardInterrupt:
             report = run.finish(timeout_s=0)
