@@ -181,6 +181,17 @@ class BrokerProcess:
         assert self.process is not None
         os.kill(self.process.pid, number)
 
+    def freeze(self) -> None:
+        """SIGSTOP, and wait until each of its threads stands still: one that is in a sync ends that first."""
+        self.signal(signal.SIGSTOP)
+        assert self.process is not None
+        tasks = Path(f"/proc/{self.process.pid}/task")
+        eventually(
+            lambda: {(task / "stat").read_text().rpartition(")")[2].split()[0] for task in tasks.iterdir()},
+            lambda states: states == {"T"},
+            f"{self.address} standing still",
+        )
+
     def wipe(self) -> None:
         """Delete the store of a broker that is down."""
         assert not self.running, "it runs"
@@ -275,6 +286,30 @@ class Cluster:
             f"promotion of {broker.address}",
             timeout_s,
         )
+
+    def succeed(self, reason: str = "test") -> BrokerProcess:
+        """Have any of the brokers that run promoted, after the primary's end: which of them have all that a majority has
+        accepted, and can be elected, nobody knows who has not asked them."""
+        asked = {"reason": reason}
+
+        def successor() -> BrokerProcess:
+            refusals = []
+            for broker in self.brokers:
+                if broker.running:
+                    try:
+                        ask(broker.address, "PROMOTE", "ha", body=asked)
+                    except Refused as refusal:
+                        refusals.append(refusal)
+                    else:
+                        return broker
+            raise NoPrimary("; ".join(map(str, refusals)))
+
+        return eventually(successor, lambda _: True, "another primary")
+
+    def level(self, broker: BrokerProcess) -> None:
+        """Wait until this broker has on disk what the primary has."""
+        last = self.primary().status()["lastIndex"]
+        eventually(lambda: broker.status()["lastIndex"], lambda index: index >= last, f"{broker.address} having batch {last}")
 
     def primary(self) -> BrokerProcess:
         """The broker that is active; NoPrimary when there is none."""

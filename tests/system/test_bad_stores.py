@@ -60,12 +60,6 @@ def backup_of(brokers: Cluster) -> BrokerProcess:
     return broker
 
 
-def level(brokers: Cluster, broker: BrokerProcess) -> None:
-    """Wait until the broker has on disk what the primary has."""
-    last = brokers.primary().status()["lastIndex"]
-    eventually(lambda: broker.status()["lastIndex"], lambda index: index >= last, f"{broker.address} having batch {last}")
-
-
 def segment_of(broker: BrokerProcess) -> Path:
     """The newest segment of the cluster's log."""
     return max((broker.store / "cluster").glob("*.seg*"), key=lambda path: path.name)
@@ -102,7 +96,7 @@ def test_a_broker_with_a_damaged_segment_gets_from_the_others_what_it_lost(
     primary.create("queue", queue)
     send(primary, queue, 0)
     broker = backup_of(three)
-    level(three, broker)
+    three.level(broker)
     if end == "stopped":
         broker.stop()
     else:
@@ -112,7 +106,7 @@ def test_a_broker_with_a_damaged_segment_gets_from_the_others_what_it_lost(
     before = len(broker.log())
     broker.start()
     broker.wait_for("ready")
-    level(three, broker)
+    three.level(broker)
     said = broker.log()[before:]
     assert re.search(r" warn cluster log: .*(damaged|segment)", said), said
     three.promote(broker)
@@ -131,7 +125,7 @@ def test_damage_on_a_majority_is_not_forgotten_by_a_vote(three: Cluster) -> None
     others = [broker for broker in three.brokers if broker is not primary]
     for broker in others:
         broker.wait_for("ready")
-        level(three, broker)
+        three.level(broker)
     for broker in three.brokers:
         broker.kill()
     for broker in others:
@@ -180,7 +174,7 @@ def append(three: Cluster, *, spoil: bool) -> bytes:
 
 def test_a_batch_with_a_bad_checksum_is_not_stored_and_its_link_ends(three: Cluster) -> None:
     victim = backup_of(three)
-    level(three, victim)
+    three.level(victim)
     before, last = len(victim.log()), victim.status()["lastIndex"]
     with forged(three, victim) as peer:
         tell(peer, append(three, spoil=True))
@@ -219,7 +213,7 @@ def _still_replicates(three: Cluster, victim: BrokerProcess, queue: str) -> None
     primary = three.primary()
     primary.create("queue", queue)
     send(primary, queue, 0, 10)
-    level(three, victim)
+    three.level(victim)
     eventually(lambda: victim.queue(queue)["messages"], lambda count: count == 10, f"{victim.address} applying what came after")
     assert victim.state() == "ready"
 
@@ -326,5 +320,5 @@ def test_a_link_to_a_silent_broker_is_started_anew(tmp_path: Path) -> None:
         silent.signal(signal.SIGCONT)
         silent.wait_for("ready")
         primary.create("queue", "q", replicate="all")
-        level(brokers, silent)
+        brokers.level(silent)
         assert silent.queue("q")["replicate"] == "all"

@@ -17,7 +17,7 @@ from tests.system.filesystems import MIB, disk, memory
 from tests.system.harness import BrokerProcess, cluster, eventually
 from tests.system.means import where_possible
 from tests.system.reigns import check_one_primary_an_epoch, go_on, new_primary, resource_manager, traffic
-from tests.system.test_bad_stores import batches_in, level, received, segment_of, send
+from tests.system.test_bad_stores import batches_in, received, segment_of, send
 
 SIZE = 1000
 """Bytes of a message: a store of a few megabytes is full after a few seconds."""
@@ -184,11 +184,11 @@ def test_rot_in_what_a_backup_needs_is_noticed_and_the_backup_gets_it_all_the_sa
         first, second, absent = brokers.brokers
         first.create("queue", "q")
         send(first, "q", 0, 50)
-        level(brokers, absent)
+        brokers.level(absent)
         had = absent.status()["lastIndex"]
         absent.kill()
         send(first, "q", 50, 150)
-        level(brokers, second)
+        brokers.level(second)
 
         # Started again, it has what was sent before on disk only.
         serving = first if server == "the primary" else second
@@ -199,7 +199,7 @@ def test_rot_in_what_a_backup_needs_is_noticed_and_the_backup_gets_it_all_the_sa
         rot(segment_of(serving), had + 20)
         absent.start()
         absent.wait_for("ready")
-        level(brokers, absent)
+        brokers.level(absent)
         said = rf"batches for {absent.address} cannot be read: segment \S+ is damaged at byte \d+, in batch {had + 20}: "
         assert re.search(said, serving.log()), serving.log()
 
@@ -210,7 +210,7 @@ def test_rot_in_what_a_backup_needs_is_noticed_and_the_backup_gets_it_all_the_sa
         absent.wipe()
         absent.start()
         absent.wait_for("ready")
-        level(brokers, absent)
+        brokers.level(absent)
         said = rf"checkpoint {path} is damaged: .*; {absent.address}, which needs it, gets a new one"
         assert re.search(said, serving.log()), serving.log()
 

@@ -8,7 +8,6 @@ was one.
 from __future__ import annotations
 
 import contextlib
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,9 +36,10 @@ def three(folder: Path) -> Iterator[tuple[Cluster, list[Disk], Run]]:
 
 def cut_power(brokers: list[BrokerProcess], disks: list[Disk]) -> None:
     """Of these brokers, each with its disk, at the same moment: they write nothing more, and what they wrote is lost."""
-    for broker, its in zip(brokers, disks, strict=True):
+    for broker in brokers:
+        broker.freeze()
+    for its in disks:
         (its.folder / "lost+found" / CANARY).write_bytes(b"x" * 10_000)
-        broker.signal(signal.SIGSTOP)
     for its in disks:
         its.lose_power()
     for broker in brokers:

@@ -168,11 +168,11 @@ def test_a_client_s_sender_and_receiver_outlive_the_primary(three: Cluster, clie
             program.wait_for(KILL_AT)
         assert sender.count < COUNT, "it is still sending"
         primary.kill()
-        three.promote(backups[1])
+        successor = three.succeed()
         for program in (sender, receiver):
             program.wait_for(COUNT)
             assert program.end() == 0
-        eventually(lambda: backups[1].queue(client)["messages"], lambda left: left == 0, "nothing being left", 30)
+        eventually(lambda: successor.queue(client)["messages"], lambda left: left == 0, "nothing being left", 30)
     finally:
         sender.close()
         receiver.close()

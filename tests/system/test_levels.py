@@ -315,6 +315,7 @@ def test_messages_are_the_same_to_the_last_bit_after_a_failover(tmp_path: Path) 
     with pair(tmp_path, "all") as (brokers, first, second):
         first.create("queue", "exact")
         assert send(first.address, "exact", messages) == len(messages)
+        brokers.level(second)
         first.kill()
         brokers.promote(second)
         assert take(second.address, "exact", len(messages), Copy()) == messages

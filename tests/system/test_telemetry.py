@@ -85,12 +85,13 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
         return Counter(line["backup"] for line in samples_of(primary, "orders"))
 
     with cluster(base, 3, *options) as brokers:
-        first, second, third = brokers.brokers
+        first = brokers.primary()
         first.create("queue", "orders")
         with Run(Workload(brokers.addresses, ["orders"], consumers=0, rate=500)) as run:
             eventually(lambda: of_each(first.address).total(), lambda count: count > 20, "samples of the first primary")
             first.kill()
-            brokers.promote(second)
+            second = brokers.succeed()
+            (third,) = {*brokers.brokers} - {first, second}
             eventually(lambda: of_each(second.address), lambda of: of[first.address] > 12, "samples of the dead backup")
             first.start()
             first.wait_for("ready")
