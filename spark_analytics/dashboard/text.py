@@ -127,7 +127,8 @@ def _budget(report: Report, paper: _Paper) -> Iterator[str]:
         return
     spent, target = rows[0]["spent"], f"{slo['target'] * 100:g} %"
     left = f"{share(1 - spent)} left" if spent <= 1 else f"overspent {spent:.1f} times"
-    burning = ", ".join(f"{row['backup']} {alert}" for row in slo["backups"] if row["backup"] for alert in row["alerts"])
+    alerts = [(row["backup"], ", ".join(row["alerts"])) for row in slo["backups"] if row["backup"] and row["alerts"]]
+    burning = ", ".join(f"{backup} ({names})" for backup, names in alerts)
     alarm = f"; burning: {burning}" if burning else ""
     yield from _wrapped(f"budget of the objective ({target} of the time): {left}{alarm}", paper)
     yield ""
@@ -168,19 +169,21 @@ def _hours(report: Report, paper: _Paper) -> Iterator[str]:
 
 def _failovers(report: Report, paper: _Paper) -> Iterator[str]:
     changes = report["failovers"]
-    room = (paper.width - 36) // 2
+    room = (paper.width - 37) // 2
+    days = moment(report["from_ms"], day=True)[:10], moment(report["to_ms"], day=True)[:10]
     if not changes:
         yield "No failover in this span."
     elif not paper.narrow:
-        yield f"{'WHEN (UTC)':11}{'WHAT':11}{'FROM':{room}}{'TO':{room}}{'GAP':>8}{'EPOCH':>6}"
+        yield f"{'WHEN (UTC)':12}{'WHAT':11}{'FROM':{room}}{'TO':{room}}{'GAP':>8}{'EPOCH':>6}"
     for row in changes:
         gap = ("" if row["measured"] else "~") + _tight(row["gap_ms"])
+        when = moment(row["at_ms"]) if days[0] == days[1] else moment(row["at_ms"], day=True)[5:16]
         if paper.narrow:
-            yield paper.cut(f"{moment(row['at_ms'])} {row['kind']}, gap {gap}")
+            yield paper.cut(f"{when} {row['kind']}, gap {gap}")
             yield paper.cut(f"  {row['previous']} → {row['primary']}")
         else:
             brokers = f"{_cut(row['previous'], room - 1):{room}}{_cut(row['primary'], room - 1):{room}}"
-            yield f"{moment(row['at_ms']):11}{row['kind']:11}{brokers}{gap:>8}{row['epoch']:>6}"
+            yield f"{when:12}{row['kind']:11}{brokers}{gap:>8}{row['epoch']:>6}"
         phases = _phases(row)
         if phases:
             yield from _wrapped(f"  {phases}", paper)

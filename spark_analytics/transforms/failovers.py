@@ -73,6 +73,8 @@ def failovers(reigns: DataFrame, events: DataFrame) -> DataFrame:
     since = F.coalesce(F.least("detected_ms", "asked_ms"), col("old_said_ms"))
     seen_gap = F.greatest(at - F.least(since, col("old_said_ms")), F.lit(0).cast("long")).cast("double")
     was_silent = col("asked_ms") - col("old_said_ms") > 2 * slot_ms(col("old_interval_ms"))
+    # What is left of a measured gap is exact; from the old primary's last sample it is so to the interval only.
+    left_of_gap = _length(at - col("detected_ms"), col("done_ms"))
     planned = col("detected_ms").isNull() & col("asked_ms").isNotNull() & ~was_silent
     return facts.select(
         "cluster",
@@ -85,7 +87,7 @@ def failovers(reigns: DataFrame, events: DataFrame) -> DataFrame:
         col("done_ms").isNotNull().alias("measured"),
         "detected_ms",
         "asked_ms",
-        F.coalesce("noticing_ms", _length(col("old_said_ms"), col("detected_ms"))).alias("detection_ms"),
+        F.coalesce("noticing_ms", left_of_gap, _length(col("old_said_ms"), col("detected_ms"))).alias("detection_ms"),
         _length(col("detected_ms"), col("asked_ms")).alias("decision_ms"),
         _length(F.coalesce("asked_ms", "detected_ms"), at).alias("promotion_ms"),
         "lost_records",

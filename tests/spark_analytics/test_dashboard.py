@@ -99,6 +99,14 @@ def test_no_line_is_longer_than_the_terminal_is_wide(width: int) -> None:
         assert wanted in said, wanted
 
 
+@pytest.mark.parametrize("width", [40, 80])
+def test_a_failover_of_a_longer_span_has_its_day_beside_its_time(width: int) -> None:
+    day = 86_400_000
+    short, long = (text.render(reports.made(span_ms=span_ms), width=width) for span_ms in (600_000, 7 * day))
+    assert re.search(r"^08:05:00 +failover", short, re.MULTILINE), short
+    assert re.search(r"^01-08 20:00 +failover", long, re.MULTILINE), long
+
+
 def test_colours_only_repeat_what_words_say() -> None:
     bad = reports.made()
     bad["backups"][0]["now"] = "STALLED"

@@ -131,7 +131,8 @@ def test_with_too_many_windows_the_totals_are_the_same_and_the_worst_queue_is_lo
 
 def test_a_failovers_phases_and_what_the_peers_lacked_are_told(report: Report) -> None:
     failover, _, switchover = report["failovers"]
-    assert (failover["detection_ms"], failover["decision_ms"], failover["promotion_ms"]) == (pytest.approx(1500, abs=4), 50, 290)
+    phases = [failover[f"{phase}_ms"] for phase in ("detection", "decision", "promotion")]
+    assert (phases, sum(phases)) == ([900, 50, 290], failover["gap_ms"])
     assert failover["recovery_ms"] > 10_000, "the killed broker has come back and caught up long after"
     assert {peer["backup"] for peer in failover["peers"]} == {FIRST, THIRD}
     assert (switchover["detection_ms"], switchover["promotion_ms"]) == (None, 200)
