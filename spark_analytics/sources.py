@@ -27,6 +27,7 @@ from spark_analytics.times import DAY
 from spark_analytics.transforms import columnar
 
 SUFFIXES: Final = (".jsonl", ".jsonl.gz")
+_MOST_NAMED: Final = 1000
 _PEEK_BYTES: Final = 1 << 16
 _PEEK_FILES: Final = 4096
 _TS: Final = re.compile(rb'"ts":\s*"([^"]{10,40})"')
@@ -170,6 +171,10 @@ class Lines:
         """What the pass over them finds, as `columnar.FOUND`."""
         found = columnar.looked_over(self.text if self.rest is None else self.rest, rules)
         return found if self.files is None else local_files.looked_over(self.files, rules).unionByName(found)
+
+    def of(self, files: set[str]) -> DataFrame:
+        """The lines of those files, as `schemas.LINES`, and of others where these are too many to be named to Spark."""
+        return self.text.where(F.col("file").isin(sorted(files))) if len(files) <= _MOST_NAMED else self.text
 
 
 def lines_below(spark: SparkSession, path: str, *, whole_below: int = local_files.WHOLE_BELOW) -> Lines:

@@ -2,7 +2,7 @@
 
 Either way it is the same few frames with the same columns, so that everything after this is one code. From lines: one pass adds
 up what is plain and hands back the rest, which is little: events, rosters, and lines to be judged (`columnar`); lines that came
-twice cost a second pass over the minutes in which they did, and only then.
+twice cost a second look at the files in which they did, and only then (`repeats`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from spark_analytics.schemas import LINE, LOOK
 from spark_analytics.sources import Lines
-from spark_analytics.transforms import columnar, combine, parse, partials, quality, told
+from spark_analytics.transforms import columnar, combine, parse, partials, quality, repeats, told
 from spark_analytics.transforms.partials import Grains
 
 Own = Callable[[DataFrame], DataFrame]
@@ -73,21 +73,24 @@ def add_up(lines: Lines, typed: Typed, rules: columnar.Rules, *, small: bool) ->
     found = keep(lines.looked_over(rules))
     back = settled(typed(columnar.handed_back(found), LINE))
     kept, rest = told.usable(back), back.where("problem IS NOT NULL OR NOT inside")
-    single = settled(kept.dropDuplicates(told.LINE))
-    repeated = kept.count() - single.count()
+    few = settled(kept.dropDuplicates(told.LINE))
+    repeated = kept.count() - few.count()
     if repeated or not back.where("NOT counted").isEmpty():
-        every = columnar.sums(found, few=False).unionByName(told_of(single.unionByName(rest)))
+        every = columnar.sums(found, few=False).unionByName(told_of(few.unionByName(rest)))
     else:
         every = columnar.sums(found)
     rows = keep(combine.combined(every))
     cached = [] if small else [found, rows]
-    again = settled(told.repeats(rows, rules.grains))
+    suspects = settled(repeats.suspected(rows, rules.grains))
+    odd = kept.where("NOT counted")
+    again = suspects if suspects.isEmpty() else settled(repeats.doubtful(found, suspects, odd, rules.grains))
     if not again.isEmpty():
+        files = repeats.files_with(found, again, rules.grains) | {row["file"] for row in odd.select("file").distinct().collect()}
         before = rows
-        anew = settled(told_of(told.once(typed(lines.text, LOOK), again, rules.grains)))
-        rows = told.without(before, again, rules.grains).unionByName(anew)
+        anew = settled(told_of(repeats.once(typed(lines.of(files), LOOK), again, rules.grains)))
+        rows = repeats.without(before, again, rules.grains).unionByName(anew)
         repeated += _lines(before) - _lines(rows)
-    return Sums(rows, told.events(single), told.rosters(single), quality.quarantine(rest), repeated, cached)
+    return Sums(rows, told.events(few), told.rosters(few), quality.quarantine(rest), repeated, cached)
 
 
 def settled(frame: DataFrame) -> DataFrame:
@@ -109,7 +112,7 @@ def from_lines(
     def typed(text: DataFrame, schema: StructType) -> DataFrame:
         return told.tagged(parse.parse(text, now_ms=now_ms, schema=schema), since_ms=since_ms, until_ms=until_ms)
 
-    rules = columnar.Rules(grains, objective_ms, parse.future_ms(now_ms), since_ms, until_ms)
+    rules = columnar.Rules(grains, objective_ms, parse.future_ms(now_ms), since_ms, until_ms, marks=True)
     sums = add_up(lines, typed, rules, small=small)
     presence = settled(told.presence(sums.rows, grains))
     lag = told.lag(sums.rows)

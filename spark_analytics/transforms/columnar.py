@@ -72,8 +72,9 @@ SUMS: Final = StructType(
 _BESIDES: Final = {"value": _TEXT, "file": _TEXT, "print": _LONG, "range": ArrayType(_LONG)}
 FOUND: Final = StructType([*SUMS.fields, *(StructField(name, kind) for name, kind in _BESIDES.items())])
 """What the pass yields: `told` rows, whose `file` is null; lines that are handed back, with their `value`, and the `kind` of
-those that are counted already, as events and rosters; and, if asked for, a row with nothing but `file` for each file (and the
-`range` of its bytes, of a stream), and the sum of the hashes of each row's numbers (`fingerprint`) as `print`."""
+those that are counted already, as events and rosters. If asked for, also a row for each `file` (with the `range` of its bytes, of
+a stream), whose plain lines lie from `first_ms` to `last_ms`, and as `print` the sum of the hashes of each row's numbers
+(`fingerprint`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,15 +202,14 @@ class _Work:
         self._series: list[_Series] = []
         self._waiting: list[dict[str, np.ndarray]] = []
         self._back: list[tuple[pa.Array, pa.Array, pa.Array]] = []
-        self._files: set[str] = set()
+        self._spans: dict[str, tuple[int, int]] = {}
 
     # -- lines to numbers
 
     def take(self, lines: Lines) -> None:
         """Take some lines in."""
-        if self._rules.marks:
-            self._files |= lines.names()
         at, records, strange = decode.records_of(lines, self._decode)
+        span = _NEVER
         if records:
             columns, plain = self._columns(records)
             few = plain & (columns["kind"] >= _EVENT)
@@ -221,6 +221,10 @@ class _Work:
                 columns = {name: column[plain] for name, column in columns.items()}
             self._waiting.append(columns)
             self.lines += len(columns["seq"])
+            span = int(columns["ts_ms"].min(initial=span[0])), int(columns["ts_ms"].max(initial=span[1]))
+        for name in lines.names() if self._rules.marks else ():
+            first_ms, last_ms = self._spans.get(name, _NEVER)
+            self._spans[name] = min(first_ms, span[0]), max(last_ms, span[1])
         if len(strange):
             said = compute.ascii_trim_whitespace(lines.texts(strange))
             strange = strange[compute.binary_length(said).to_numpy() > 0]
@@ -284,7 +288,10 @@ class _Work:
 
     def files(self) -> Iterator[pa.RecordBatch]:
         """A row for each file that was met, if these were asked for."""
-        yield from [batch_of(len(self._files), {"file": pa.array(sorted(self._files), pa.string())})] if self._files else []
+        if self._spans:
+            firsts, lasts = (np.array(ends) for ends in zip(*self._spans.values(), strict=True))
+            spans = {"first_ms": _or_null(firsts, _NEVER[0]), "last_ms": _or_null(lasts, _NEVER[1])}
+            yield batch_of(len(self._spans), {"file": pa.array(self._spans, pa.string())} | spans)
 
     def added_up(self) -> Iterator[pa.RecordBatch]:
         """Rows of the lines that wait, which are forgotten."""
@@ -300,6 +307,8 @@ class _Work:
 
 
 _KEY_OF: Final = attrgetter(*_OF_SERIES)
+_NEVER: Final = (MOST_LONG, LEAST_LONG)
+"""From its last to its first ms: the span of nothing."""
 
 
 def bucket_of(values: np.ndarray) -> np.ndarray:

@@ -6,9 +6,8 @@ the reigning primary the key is the backup, the queue and a short grain of time,
 (`partials` has its columns). A backup's own view is kept for the whole log alone, to compare clocks by. Lines with a problem and
 lines outside the span leave only their counts. Rows of the same key may be added up in any order, by `combine.combined`.
 
-A line that came twice must count once, and remembering every number of every line would cost more than all the rest. So all are
-added up as they are, `repeats` finds the senders' minutes in which there are more samples than slots with a sample in them,
-and only those are looked at line by line (`once`). Events and rosters are few, and are made single before they are added up.
+A line that came twice must count once: `repeats` finds those. Events and rosters are few, and are made single before they are
+added up.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ FEW = ("event", "roster")
 LINE = ["cluster", "sender", "seq"]
 """A line's identity, which no restart repeats."""
 ROSTER = ("cluster", "epoch", "primary", "backups", "queues")
-_SENDERS = ("cluster", "sender", "kind")
 
 
 def tagged(parsed: DataFrame, *, since_ms: int | None = None, until_ms: int | None = None) -> DataFrame:
@@ -83,35 +81,13 @@ def told(lines: DataFrame, grains: Grains, *, objective_ms: float) -> DataFrame:
     return partials.added_up(partials.observed(keyed, objective_ms=objective_ms), KEY)
 
 
-def repeats(rows: DataFrame, grains: Grains) -> DataFrame:
-    """The senders' times (`cluster`, `sender`, `kind`, `period`: minutes, or longer grains) in which a sample may have come
-    twice, from combined `told` rows.
-
-    Two samples of a key never share a slot unless the interval is shorter than a slot; those are always looked at.
-    """
-    col = F.col
-    shared = col("interval_ms") < partials.slot_ms(col("interval_ms"), grains.of(col("queue")))
-    more = (col("n") > F.bit_count("told")) | shared
-    return rows.where((col("kind") == "sample") & more).select(*_SENDERS, _period("start_ms", grains)).distinct()
+def period(name: str, grains: Grains) -> Column:
+    """The number of the time, `period_ms` long, that a moment lies in."""
+    return F.floor(F.col(name) / period_ms(grains)).alias("period")
 
 
-def without(rows: DataFrame, again: DataFrame, grains: Grains) -> DataFrame:
-    """`told` rows but the samples of those senders' times, which are to be added up anew."""
-    placed = rows.withColumn("period", _period("start_ms", grains))
-    return placed.join(again, [*_SENDERS, "period"], "left_anti").drop("period")
-
-
-def once(lines: DataFrame, again: DataFrame, grains: Grains) -> DataFrame:
-    """`tagged` samples of those senders' times, each once."""
-    samples = usable(lines).where(F.col("kind") == "sample").withColumn("period", _period("ts_ms", grains))
-    return samples.join(again, [*_SENDERS, "period"], "left_semi").drop("period").dropDuplicates(LINE)
-
-
-def _period(name: str, grains: Grains) -> Column:
-    return F.floor(F.col(name) / _period_ms(grains)).alias("period")
-
-
-def _period_ms(grains: Grains) -> int:
+def period_ms(grains: Grains) -> int:
+    """The shortest time that no row of samples reaches out of."""
     return max(MINUTE_MS, grains.queue_ms)
 
 
@@ -127,7 +103,7 @@ def presence(rows: DataFrame, grains: Grains, *, by: Sequence[str] = (), besides
     `by` names more columns to tell rows apart by, `besides` further aggregates.
     """
     key = [name for name in KEY if name not in ("backup", "queue", "start_ms")] + list(by)
-    start = (_period("start_ms", grains) * _period_ms(grains)).alias("start_ms")
+    start = (period("start_ms", grains) * period_ms(grains)).alias("start_ms")
     return rows.groupBy(*key, start).agg(
         F.sum("lines").alias("lines"),
         *(F.min(name).alias(name) for name in ("first_ms", "first_seq")),
