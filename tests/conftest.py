@@ -8,6 +8,7 @@ run on.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from hypothesis import HealthCheck, settings
 from broker.net import reactor
 
 reactor.install()
+# Whoever starts us in the background has us ignore interrupts, and so would every process that a test starts and interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("gate", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("explore", deadline=None, max_examples=5_000, print_blob=True)
