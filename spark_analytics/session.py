@@ -122,6 +122,8 @@ def _quick(heavy: bool) -> dict[str, str]:
         "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
         # What goes to a Python worker at once stays in the processor's cache.
         "spark.sql.execution.arrow.maxBytesPerBatch": "2m",
+        # Java holds on to what it has read back from a disk until it is told to forget: by default a hundred batches of rows.
+        "spark.serializer.objectStreamReset": "1",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.warehouse.dir": Path(tempfile.gettempdir(), "qpid-lag-warehouse").as_uri(),
     }
