@@ -89,13 +89,12 @@ def stream(
 
 
 def _run(asked: Streaming, master: str | None) -> None:
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException, StreamingQueryException
+    from pyspark.errors import StreamingQueryException
 
     from spark_analytics import session
     from spark_analytics.errors import Refused
     from spark_analytics.jobs import stream as job
-    from spark_analytics.places import first_line
+    from spark_analytics.places import cause
 
     stopping = threading.Event()
     progress("starting Spark")
@@ -104,29 +103,23 @@ def _run(asked: Streaming, master: str | None) -> None:
     previous = {number: signal.signal(number, lambda *_: stopping.set()) for number in (signal.SIGINT, signal.SIGTERM)}
     watch = _Watch(asked)
     try:
-        following = job.start(spark, asked, watch.batch, stopping)
-        wipe()
-        click.echo(f"following {asked.path or asked.kafka} into {asked.output}", err=True)
-        while not stopping.is_set() and not following.await_end(_LOOK_S):
-            watch.look()
-        if stopping.is_set():
-            following.stop()
-            click.echo(f"stopped after {watch.said()}; start it again to go on", err=True)
-        else:
-            click.echo(f"done: {watch.said()}", err=True)
-    except StreamingQueryException as error:
-        raise Refused(f"the stream ended: {_cause(first_line(error))}; start it again to go on where it was") from None
-    except (PySparkException, Py4JError) as error:
-        raise Refused(f"Spark failed: {_cause(first_line(error))}") from None
+        with session.ends(spark):
+            following = job.start(spark, asked, watch.batch, stopping)
+            wipe()
+            click.echo(f"following {asked.path or asked.kafka} into {asked.output}", err=True)
+            try:
+                while not stopping.is_set() and not following.await_end(_LOOK_S):
+                    watch.look()
+            except StreamingQueryException as error:
+                raise Refused(f"the stream ended: {cause(error)}; start it again to go on where it was") from None
+            if stopping.is_set():
+                following.stop()
+                click.echo(f"stopped after {watch.said()}; start it again to go on", err=True)
+            else:
+                click.echo(f"done: {watch.said()}", err=True)
     finally:
-        spark.stop()
         for number, handler in previous.items():
             signal.signal(number, handler)
-
-
-def _cause(text: str) -> str:
-    """The part of Spark's words that says what happened."""
-    return text.split("SQLSTATE", maxsplit=1)[0].strip()[:300]
 
 
 class _Watch:

@@ -36,12 +36,9 @@ def summarise(kafka: str | None, topic: str | None, output: str | None, form: st
 
     The input is telemetry, or the folder that `qpid-lag stream` keeps.
     """
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
     from spark_analytics.dashboard.page import render as rendered
     from spark_analytics.errors import Refused
-    from spark_analytics.places import first_line, is_remote
+    from spark_analytics.places import is_remote
 
     topics = kafka_of(asked["path"], kafka, topic)
     if (asked["compare_since"] is None) != (asked["compare_until"] is None):
@@ -56,8 +53,6 @@ def summarise(kafka: str | None, topic: str | None, output: str | None, form: st
             put(page, rendered(report).encode())
     except Refused as refused:
         refuse(str(refused))
-    except (PySparkException, Py4JError) as error:
-        refuse(f"Spark failed: {first_line(error)}")
     wipe()
     if form == "json":
         click.echo(json.dumps(report, allow_nan=False))
@@ -80,7 +75,7 @@ def _report(asked: dict[str, Any], topics: Kafka | None, url: str | None) -> dic
     request = request_of(asked, int(time.time() * 1000), topics)
     progress("starting Spark")
     spark = session.start(asked["master"], heavy=is_heavy(request))
-    try:
+    with session.ends(spark):
         if url is not None:
             places.writable(spark, url)
         with bar(spark):
@@ -88,5 +83,3 @@ def _report(asked: dict[str, Any], topics: Kafka | None, url: str | None) -> dic
         if url is not None:
             places.put(spark, url, rendered(report).encode())
         return report
-    finally:
-        spark.stop()

@@ -89,6 +89,11 @@ def why_not(spark: SparkSession, url: str, error: Exception) -> str:
     return f"this Spark has no reader for {url}: start it with the package {package} (spark-submit --packages {package} ...)"
 
 
+def cause(error: Exception) -> str:
+    """The part of Spark's words that says what happened."""
+    return first_line(error).split("SQLSTATE", maxsplit=1)[0].strip()[:300]
+
+
 def first_line(error: Exception) -> str:
     """The line of what an exception says that tells what happened: of what went wrong in Python for Spark the end of its
     traceback, of Java's the first that names a cause.

@@ -10,6 +10,7 @@ summaries' meaning rests on is set, and what makes them quick where nothing else
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
@@ -17,22 +18,26 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.cloudpickle import register_pickle_by_value
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import spark_analytics
 from spark_analytics import archive
 from spark_analytics.errors import Refused
+from spark_analytics.places import cause
 
 JAVA_MINIMUM: Final = 17
 MASTER: Final = "local[2]"
 SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 """Where spark-submit's Java listens: it stands in the environment of the programs that it starts."""
+_GONE_S: Final = 2.0
 _INSTALL: Final = "install one (Debian: apt-get install openjdk-17-jre-headless) or point JAVA_HOME at one"
 
 
@@ -168,7 +173,41 @@ def _ready(spark: SparkSession) -> SparkSession:
     looks for them in a folder that nobody fills (4.3).
     """
     register_pickle_by_value(spark_analytics)  # type: ignore[no-untyped-call]
+    # When Java ends, each thread that talks to it would print so. Whoever waits for an answer says it once (`ends`).
+    logging.getLogger().addHandler(logging.NullHandler())
+    spark.sparkContext._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
     return spark
+
+
+@contextmanager
+def ends(spark: SparkSession) -> Iterator[None]:
+    """Stop the session afterwards. Refused with its words when Spark fails, or when its Java process has ended before."""
+    try:
+        yield
+    except (PySparkException, *_LOST) as error:
+        raise Refused(why(error)) from None
+    finally:
+        stop(spark)
+
+
+def stop(spark: SparkSession) -> None:
+    """Stop a session, also one whose Java process has ended before."""
+    with suppress(*_LOST):
+        spark.stop()
+
+
+_LOST: Final = (Py4JError, ConnectionError, EOFError)
+"""What is raised when Java does not answer; the first also when it answers with an exception of its own."""
+
+
+def why(error: Exception) -> str:
+    """What to say of an exception of Spark's. With its Java process gone, nothing else that it says is of use."""
+    process = getattr(SparkContext._gateway, "proc", None)
+    if isinstance(error, _LOST) and process is not None:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_GONE_S)
+            return "Spark's Java process has ended, killed or out of memory: see that there is room for it, and start again"
+    return f"Spark failed: {cause(error)}"
 
 
 def _wheel() -> Path | None:

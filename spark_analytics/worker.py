@@ -48,7 +48,7 @@ class Worker:
     def stop(self) -> None:
         """End the session."""
         if self._spark is not None:
-            self._spark.stop()
+            session.stop(self._spark)
             self._spark = None
 
 
@@ -67,7 +67,7 @@ def serve(requests: IO[bytes], answers: IO[bytes]) -> int:
             except Refused as refused:
                 say(refused=str(refused))
             except Exception as error:
-                say(failed=f"Spark failed: {places.first_line(error)}")
+                say(failed=session.why(error))
                 return 1
     except BrokenPipeError:
         return 1

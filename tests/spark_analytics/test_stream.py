@@ -336,6 +336,23 @@ def test_a_stream_ends_cleanly_when_it_is_told_to(tmp_path: Path) -> None:
     assert (process.returncode, rest) == (0, "stopped after no batch; start it again to go on\n")
 
 
+def test_a_stream_whose_java_ends_under_it_says_so_in_one_line(telemetry: Path, tmp_path: Path) -> None:
+    """As when the kernel takes its memory back. Every thread that talks to Java notices, and one of them is heard."""
+    command = [sys.executable, "-m", "cli.qpid_lag", "stream", "--input", str(telemetry), "--output", str(tmp_path / "out")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stderr is not None
+        assert "following" in process.stderr.readline()
+        assert "batch 0: " in process.stderr.readline()
+        children = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+        (java,) = [pid for pid in children if "java" in Path(f"/proc/{pid}/exe").readlink().name]
+        os.kill(java, signal.SIGKILL)
+        said = process.stderr.read().splitlines()
+    told = [line for line in said if not line.startswith("batch ")]
+    assert process.returncode == 1
+    assert len(told) == 1, said
+    assert told[0].startswith("qpid-lag: Spark's Java process has ended, killed or out of memory: ")
+
+
 @pytest.fixture
 def output(streamed: Path, tmp_path: Path) -> Path:
     """A folder with the streamed one's manifest alone, to be spoiled."""
