@@ -18,13 +18,14 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
@@ -36,7 +37,7 @@ from spark_analytics.jobs.evidence import settled
 from spark_analytics.places import is_remote, located
 from spark_analytics.schemas import LINE, LINES, LOOK
 from spark_analytics.store import HOUR_MS, Manifest, Ranges, Store, is_store, names, names_of, ranges_of, size, united
-from spark_analytics.transforms import columnar, fingerprint, parse, quality, told
+from spark_analytics.transforms import columnar, parse, quality, told
 from spark_analytics.transforms.partials import Grains
 
 LATE_MS: Final = 60_000
@@ -254,8 +255,8 @@ class _Added:
 def _added(batch: DataFrame, manifest: Manifest, asked: Streaming, now_ms: int) -> _Added:
     """Each of a batch's lines once. Adds their numbers and files to the manifest.
 
-    A sender's lines nearly always go on where the last batch's ended: then one pass both adds them up and shows that they do. If
-    it shows anything else, or a good line that is not plain, their numbers are looked at one by one.
+    One pass both adds them up and tells their numbers. If one of those is there twice or was there before, or there is a good
+    line that is not plain, they are looked at line by line.
     """
 
     def typed(some: DataFrame, schema: StructType) -> DataFrame:
@@ -272,9 +273,9 @@ def _added(batch: DataFrame, manifest: Manifest, asked: Streaming, now_ms: int) 
     few = settled(typed(columnar.handed_back(found), LINE)) if back else None
     odd = few.where("NOT counted") if few is not None and False in back else None
     good = odd is not None and not odd.where("problem IS NULL").isEmpty()
-    presence = _presence(found.where("file IS NULL"), asked.grains, F.sum("print").alias("print"))
-    if not good and _goes_on(presence, manifest):
+    if not good and _goes_on(found, manifest):
         rows = columnar.sums(found)
+        presence = _presence(rows, asked.grains)
         if odd is not None:
             of_bad = told_of(odd)
             rows = rows.unionByName(of_bad)
@@ -296,30 +297,33 @@ def _besides(found: DataFrame) -> tuple[set[int], set[bool]]:
     return {row["name"] for row in rows if row["name"] is not None}, {row["counted"] for row in rows if row["name"] is None}
 
 
-def _presence(rows: DataFrame, grains: Grains, *besides: Column) -> list[Row]:
+def _presence(rows: DataFrame, grains: Grains) -> list[Row]:
     """`told.presence` by backup, with `heard_ms`: when the primary last heard it."""
     col = F.col
     heard = F.max(F.when(col("mine") & col("queue").isNull(), col("last_heard_ms"))).alias("heard_ms")
-    return told.presence(rows, grains, by=("backup",), besides=(heard, *besides)).collect()
+    return told.presence(rows, grains, by=("backup",), besides=(heard,)).collect()
 
 
-def _goes_on(presence: Iterable[Row], manifest: Manifest) -> bool:
-    """Whether each sender's numbers are a range that it has not told before; if so, the manifest knows them now."""
-    of_sender: dict[str, list[Row]] = {}
-    for row in presence:
-        of_sender.setdefault(names(row["cluster"], row["sender"]), []).append(row)
-    ranges: dict[str, Ranges] = {}
-    for key, its in of_sender.items():
-        first, last = min(row["first_seq"] for row in its), max(row["last_seq"] for row in its)
-        met = any(low <= last and high >= first for low, high in manifest.seen.get(key, []))
-        if met or sum(row["lines"] for row in its) != last - first + 1:
+def _goes_on(found: DataFrame, manifest: Manifest) -> bool:
+    """Whether no number is there twice or was there before; if so, the manifest knows them now."""
+    runs: dict[str, Ranges] = {}
+    for row in found.where("runs IS NOT NULL").select("cluster", "sender", "runs").collect():
+        told_now = runs.setdefault(names(row["cluster"], row["sender"]), [])
+        ends = iter(row["runs"])
+        told_now += ([first, last] for first, last in zip(ends, ends, strict=True))
+    for key, its in runs.items():
+        its.sort()
+        before = _overlapping(manifest, key, its)
+        if any(after <= last for (_, last), (after, _) in pairwise(its)) or size(united(before, its)) != size(before) + size(its):
             return False
-        if sum(row["print"] for row in its) != fingerprint.of_range(first, last):
-            return False
-        ranges[key] = [[first, last]]
-    for key, told_now in ranges.items():
-        manifest.seen[key] = united(manifest.seen.get(key, []), told_now)
+    for key, its in runs.items():
+        manifest.seen[key] = united(manifest.seen.get(key, []), its)
     return True
+
+
+def _overlapping(manifest: Manifest, key: str, ranges: Ranges) -> Ranges:
+    """The ranges that a sender has told before and that may have to do with these, which are in order."""
+    return [[first, last] for first, last in manifest.seen.get(key, []) if first <= ranges[-1][1] and last >= ranges[0][0]]
 
 
 def _fresh(good: DataFrame, manifest: Manifest) -> tuple[DataFrame, int]:
@@ -337,14 +341,14 @@ def _fresh(good: DataFrame, manifest: Manifest) -> tuple[DataFrame, int]:
     repeated = 0
     known: list[tuple[str, str, int, int]] = []
     for key, its_blocks in blocks.items():
-        ranges, before = ranges_of(its_blocks.items()), manifest.seen.get(key, [])
-        overlapping = [[first, last] for first, last in before if first <= ranges[-1][1] and last >= ranges[0][0]]
+        ranges = ranges_of(its_blocks.items())
+        overlapping = _overlapping(manifest, key, ranges)
         new = size(united(overlapping, ranges)) - size(overlapping)
         repeated += total[key] - new
         if total[key] != new:
             cluster, sender = names_of(key)
             known += [(cluster, sender, first, last) for first, last in overlapping]
-        manifest.seen[key] = united(before, ranges)
+        manifest.seen[key] = united(manifest.seen.get(key, []), ranges)
     if not repeated:
         return good, 0
     fresh = good.dropDuplicates(told.LINE)

@@ -69,12 +69,12 @@ SUMS: Final = StructType(
     + [StructField(name, ArrayType(_LONG)) for name in partials.MEASURES]
 )
 """The columns of `told` rows."""
-_BESIDES: Final = {"value": _TEXT, "file": _TEXT, "print": _LONG, "range": ArrayType(_LONG)}
+_BESIDES: Final = {"value": _TEXT, "file": _TEXT, "print": _LONG, "range": ArrayType(_LONG), "runs": ArrayType(_LONG)}
 FOUND: Final = StructType([*SUMS.fields, *(StructField(name, kind) for name, kind in _BESIDES.items())])
 """What the pass yields: `told` rows, whose `file` is null; lines that are handed back, with their `value`, and the `kind` of
-those that are counted already, as events and rosters. If asked for, also a row for each `file` (with the `range` of its bytes, of
-a stream), whose plain lines lie from `first_ms` to `last_ms`, and as `print` the sum of the hashes of each row's numbers
-(`fingerprint`)."""
+those that are counted already, as events and rosters. If asked for, also a row for each `file` (with the `range` of its bytes,
+of a stream), whose plain lines lie from `first_ms` to `last_ms`; as `print` the sum of the hashes of each row's numbers
+(`fingerprint`); and for each sender rows with nothing but the numbers of its plain `lines` as `runs`: first, last, first, ..."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def looked_over(lines: DataFrame, rules: Rules) -> DataFrame:
 
 def sums(found: DataFrame, *, few: bool = True) -> DataFrame:
     """Of what was found, the `told` rows: of all kinds, or without those of the lines that were handed back."""
-    rows = found.where("file IS NULL")
+    rows = found.where("file IS NULL AND runs IS NULL")
     return (rows if few else rows.where(~F.col("kind").isin(*told.FEW))).select(*SUMS.names)
 
 
@@ -301,6 +301,8 @@ class _Work:
             self._waiting.clear()
             self.lines = 0
             yield _added_up(columns, self._series, self._rules)
+            if self._rules.marks:
+                yield _runs(columns["code"], columns["seq"], self._series)
         if len(self._series) > _MOST_SERIES:
             self._codes.clear()
             self._series.clear()
@@ -367,6 +369,27 @@ def _added_up(columns: dict[str, np.ndarray], series: Sequence[_Series], rules: 
     found["first"] = _look(partials.FIRST, firsts, lasts >= 0, values, code, series)
     found["last"] = _look(partials.LAST, lasts, lasts >= 0, values, code, series)
     return batch_of(len(begins), found)
+
+
+def _runs(code: np.ndarray, seq: np.ndarray, series: Sequence[_Series]) -> pa.RecordBatch:
+    """Each sender's numbers. One that is there twice is in two runs."""
+    senders = {(one.cluster, one.sender): at for at, one in enumerate(series) if one.kind != _ODD}
+    names = list(senders)
+    places = {name: at for at, name in enumerate(names)}
+    of = np.array([places.get((one.cluster, one.sender), -1) for one in series])[code]
+    order = np.lexsort((seq, of))
+    of, seq = of[order], seq[order]
+    ends = np.flatnonzero((of[1:] != of[:-1]) | (seq[1:] != seq[:-1] + 1))
+    begins, ends = np.append(0, ends + 1), np.append(ends, len(seq) - 1)
+    runs = np.column_stack((seq[begins], seq[ends])).reshape(-1)
+    first_run = np.flatnonzero(np.diff(of[begins], prepend=-1))
+    there = of[begins[first_run]]
+    lists = pa.ListArray.from_arrays(pa.array(np.append(2 * first_run, len(runs)).astype(np.int32)), pa.array(runs))
+    lines = np.diff(np.append(begins[first_run], len(seq)))
+    of_names = {
+        name: pa.array([names[at][place] for at in there], pa.string()) for place, name in enumerate(("cluster", "sender"))
+    }
+    return batch_of(len(there), of_names | {"lines": pa.array(lines), "runs": lists})
 
 
 def _grain_of(series: _Series, grains: partials.Grains) -> int:

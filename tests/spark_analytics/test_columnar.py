@@ -332,6 +332,25 @@ def test_numbers_are_marked_by_their_fingerprint_and_files_are_named(spark: Spar
     assert files == {f"file:///of/{number}" for number in range(3)}
 
 
+def test_each_senders_numbers_are_told_as_runs(spark: SparkSession) -> None:
+    """Of all that is plain: what is odd has no number that could be relied on. One that is there twice is in two runs."""
+    chance = random.Random(4)
+    numbers = {sender: [chance.randrange(300) for _ in range(200)] for sender in ("a:1", "b:0")}
+    records = [record(number, sender=sender) for sender, its in numbers.items() for number in its]
+    lines = [json.dumps(one) for one in [*records, record(5, sender="b:0", lag_ms=-1.0), record(6, cluster="other")]]
+    chance.shuffle(lines)
+    found = columnar.looked_over(text_of(spark, lines), rules(marks=True, lines_added_up=150)).where("runs IS NOT NULL")
+    told_of: dict[tuple[str, str], list[int]] = {}
+    for row in found.collect():
+        ends = list(zip(row["runs"][::2], row["runs"][1::2], strict=True))
+        its = [number for first, last in ends for number in range(first, last + 1)]
+        assert row["lines"] == len(its)
+        assert ends == sorted(ends)
+        told_of.setdefault((row["cluster"], row["sender"]), []).extend(its)
+    expected = {("c", sender): sorted(its) for sender, its in numbers.items()} | {("other", "a:1"): [6]}
+    assert {sender: sorted(its) for sender, its in told_of.items()} == expected
+
+
 def test_a_row_has_the_columns_that_spark_gives_it(spark: SparkSession) -> None:
     tagged = told.tagged(parse.parse(text_of(spark, []), now_ms=NOW_MS))
     by_expressions = told.told(tagged, GRAINS, objective_ms=OBJECTIVE_MS)

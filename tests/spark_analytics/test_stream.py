@@ -28,7 +28,7 @@ from spark_analytics.jobs.summarise import Report, Request, summarise
 from spark_analytics.places import first_line
 from spark_analytics.schemas import LINES
 from spark_analytics.store import Manifest, Store
-from spark_analytics.transforms import expected, partials
+from spark_analytics.transforms import columnar, expected, parse, partials
 from tests.spark_analytics.conftest import START_MS
 from tests.spark_analytics.test_summarise import sample
 
@@ -117,6 +117,8 @@ def test_a_batch_that_spark_runs_again_changes_nothing(spark: SparkSession, tele
         pytest.param([[7, 8, 8, 10], [11]], 1, id="one twice in place of another"),
         pytest.param([[7, 8, 9], [9, 10]], 1, id="one again in the next batch"),
         pytest.param([[10, 11], [7, 8]], 0, id="late"),
+        pytest.param([[7, 9, 12], [8, 11]], 0, id="holes that are filled later"),
+        pytest.param([[7, 9, 12], [10, 9, 8]], 1, id="holes, and one again"),
     ],
 )
 def test_each_number_counts_once_however_the_batches_are_cut(
@@ -268,6 +270,21 @@ def killed(telemetry: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert done.returncode == 0, done.stderr
     assert Store(output).load().batch > batches, "there was something left to do"
     return output
+
+
+def test_lines_that_have_holes_are_looked_at_once(spark: SparkSession, tmp_path: Path) -> None:
+    """What is given says nothing of where the lines stand: whoever wanted to look at them again would find none."""
+    settings = asked(tmp_path, tmp_path / "out")
+    store = stream.prepare(settings)
+    rules = columnar.Rules(settings.grains, settings.objective_ms, parse.future_ms(NOW_MS), marks=True)
+    for batch, numbers in enumerate(([1, 2, 5, 6], [3, 9])):
+        lines = [(json.dumps(sample(float(number), seq=number)), "file:///one") for number in numbers]
+        found = columnar.looked_over(spark.createDataFrame(lines, LINES), rules)
+        done = stream.add_batch(store, settings, found, batch, now_ms=NOW_MS)
+        assert done is not None
+        assert done.lines == len(numbers)
+    (seen,) = store.load().seen.values()
+    assert seen == [[1, 3], [5, 6], [9, 9]]
 
 
 def test_a_stream_that_is_killed_and_started_again_has_the_same_sums(killed: Path, streamed: Path) -> None:
