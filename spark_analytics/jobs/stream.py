@@ -1,15 +1,15 @@
 """The stream: micro-batches of lines to mergeable rows in a `store.Store`, each exactly once.
 
-The life of a micro-batch: one pass parses its lines, adds them up, and shows whether each sender's numbers go on where they were;
-if they do not, bitmaps of the numbers tell which lines came before, and the rest are added up anew. The rows are written to a
-folder of the batch's own, over whatever an earlier attempt left there; and then the manifest is replaced, which counts the rows
-and remembers the numbers in one step. A batch that Spark runs again after that is known by its id and skipped. There is no
+The life of a micro-batch: one pass parses its lines, adds them up, and tells the numbers of each sender's lines as runs. If a
+number is there twice or was there before, bitmaps of them tell which lines, and the rest are added up anew. The rows are written
+to a folder of the batch's own, over whatever an earlier attempt left there; and then the manifest is replaced, which counts the
+rows and remembers the numbers in one step. A batch that Spark runs again after that is known by its id and skipped. There is no
 watermark: rows of any time are added to what is there, and how many came late is counted
 (docs/adr/0010-partials-without-a-watermark.md). Hours that are over are compacted beside the batches
 (docs/adr/0012-compaction-beside-the-batches.md).
 
-What is kept in this process is bounded by a batch: the numbers of a batch as bitmaps, and for each sender the ranges of numbers
-that were seen, which are few because a sender numbers its lines without a break.
+What is kept in this process is bounded by a batch: the numbers of a batch as runs or bitmaps, and for each sender the ranges of
+numbers that were seen, which are few because a sender numbers its lines without a break.
 """
 
 from __future__ import annotations

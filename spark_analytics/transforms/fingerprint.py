@@ -2,7 +2,7 @@
 
 A fingerprint is the sum of 40 bits of each number's hash. Numbers between `first` and `last`, as many as there are between them,
 are all of them unless some are there twice and as many are missing; then the fingerprint differs from the range's, but for a
-chance of one in a million million. So a stream need not remember which numbers it has met while it adds up a batch.
+chance of one in a million million. So nobody need remember which numbers there were while lines are added up.
 """
 
 from __future__ import annotations
