@@ -373,10 +373,9 @@ def _added_up(columns: dict[str, np.ndarray], series: Sequence[_Series], rules: 
 
 def _runs(code: np.ndarray, seq: np.ndarray, series: Sequence[_Series]) -> pa.RecordBatch:
     """Each sender's numbers. One that is there twice is in two runs."""
-    senders = {(one.cluster, one.sender): at for at, one in enumerate(series) if one.kind != _ODD}
-    names = list(senders)
-    places = {name: at for at, name in enumerate(names)}
-    of = np.array([places.get((one.cluster, one.sender), -1) for one in series])[code]
+    places: dict[tuple[str, str], int] = {}
+    of = np.array([places.setdefault((one.cluster, one.sender), len(places)) for one in series])[code]
+    names = list(places)
     order = np.lexsort((seq, of))
     of, seq = of[order], seq[order]
     ends = np.flatnonzero((of[1:] != of[:-1]) | (seq[1:] != seq[:-1] + 1))
