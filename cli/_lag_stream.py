@@ -39,7 +39,7 @@ _SILENT_AFTER_MS = 10_000
     type=click.FloatRange(min=0.01),
     default=448,
     show_default=True,
-    help="The most that a batch takes from a folder; the first one a quarter of it.",
+    help="The most that a batch takes from a folder; the first two a sixteenth and a quarter of it.",
 )
 @click.option("--keep", metavar="LENGTH", help="Drop days that are older than that: 90d.  [default: keep everything]")
 @click.option("--available-now", is_flag=True, help="Take what is there, and end.")
@@ -98,7 +98,7 @@ def _run(asked: Streaming, master: str | None) -> None:
 
     stopping = threading.Event()
     progress("starting Spark")
-    spark = session.start(master, heavy=True)
+    spark = session.start(master, work="stream")
     # After the start: Spark takes SIGINT for itself.
     previous = {number: signal.signal(number, lambda *_: stopping.set()) for number in (signal.SIGINT, signal.SIGTERM)}
     watch = _Watch(asked)

@@ -68,13 +68,13 @@ def summarise(kafka: str | None, topic: str | None, output: str | None, form: st
 def _report(asked: dict[str, Any], topics: Kafka | None, url: str | None) -> dict[str, Any]:
     """The report; its page is written to the URL while there is a Spark that can."""
     from spark_analytics import places, session
-    from spark_analytics.asked import is_heavy, request_of
+    from spark_analytics.asked import request_of, work_of
     from spark_analytics.dashboard.page import render as rendered
     from spark_analytics.jobs.summarise import summarise
 
     request = request_of(asked, int(time.time() * 1000), topics)
     progress("starting Spark")
-    spark = session.start(asked["master"], heavy=is_heavy(request))
+    spark = session.start(asked["master"], work=work_of(request))
     with session.ends(spark):
         if url is not None:
             places.writable(spark, url)

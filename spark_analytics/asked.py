@@ -10,10 +10,11 @@ from spark_analytics import sources
 from spark_analytics.jobs import spans
 from spark_analytics.jobs.summarise import Request
 from spark_analytics.places import is_remote
+from spark_analytics.session import Work
 from spark_analytics.sources import Kafka
 from spark_analytics.store import is_store
 
-HEAVY_BYTES: Final = 200 << 20
+LONG_BYTES: Final = 200 << 20
 Asked = dict[str, Any]
 """`path`, `objective_ms`, `target`, `master`; and, None or left out where not given, `window`, `since`, `until`, `compare`,
 `compare_since`, `compare_until`, `cluster`, `windows_to`, all as the command line has them."""
@@ -57,6 +58,7 @@ def request_of(asked: Asked, now_ms: int, kafka: Kafka | None = None) -> Request
     )
 
 
-def is_heavy(request: Request) -> bool:
+def work_of(request: Request) -> Work:
     """Whether Spark's slower start pays: when there is much to read, or nobody knows how much."""
-    return request.nbytes > HEAVY_BYTES if request.nbytes is not None else not is_store(request.path)
+    is_long = request.nbytes > LONG_BYTES if request.nbytes is not None else not is_store(request.path)
+    return "long" if is_long else "short"

@@ -20,7 +20,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
@@ -74,22 +74,26 @@ def _ask(java: Path) -> str:
         raise Refused(f"cannot run {java}: {error}: {_INSTALL}") from None
 
 
-def start(master: str | None = None, *, app: str = "qpid-lag", heap: str = "1g", heavy: bool = False) -> SparkSession:
-    """A session on `master`; when that is None, on spark-submit's, or on this machine. `heavy` allows the optimising compilers,
-    Java's and Spark's, which long jobs need and short ones pay for in vain.
+Work = Literal["short", "long", "stream"]
+"""What a session is for. Compilers that optimise, Java's and Spark's, are worth their time in a long job, and not in a short one.
+A stream makes the same small plans over and over, with the work outside them: Java's pays there, Spark's does not."""
+
+
+def start(master: str | None = None, *, app: str = "qpid-lag", heap: str = "1g", work: Work = "short") -> SparkSession:
+    """A session on `master`; when that is None, on spark-submit's, or on this machine.
 
     Refused when there is no suitable Java, or Spark does not start.
     """
     if SUBMITTED in os.environ:
-        return _submitted(master, heavy)
+        return _submitted(master, work)
     master = master or MASTER
     java = java_version()
     local = master.startswith("local")
     if local:
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    compiler = [] if heavy else ["-XX:TieredStopAtLevel=1"]
-    collector = "-XX:+UseParallelGC -XX:-DontCompileHugeMethods" if heavy else "-XX:+UseSerialGC"
+    compiler = ["-XX:TieredStopAtLevel=1"] if work == "short" else []
+    collector = "-XX:+UseSerialGC" if work == "short" else "-XX:+UseParallelGC -XX:-DontCompileHugeMethods"
     logging = f"-Dlog4j2.configurationFile={_own('log4j2.properties')}"
     java_options = " ".join([*compiler, collector, archive.option(java), logging])
     settings = {
@@ -104,7 +108,7 @@ def start(master: str | None = None, *, app: str = "qpid-lag", heap: str = "1g",
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     with _standard_error_in_a_file() as log:
         try:
-            spark = _session(settings | _quick(heavy) | MEANING)
+            spark = _session(settings | _quick(work) | MEANING)
         except Exception as error:
             raise Refused(f"Spark did not start on {master}: {_first_line(error)}; its own words are in {log}") from error
     return _ready(spark)
@@ -114,16 +118,17 @@ MEANING: Final = {"spark.sql.session.timeZone": "UTC", "spark.sql.files.ignoreCo
 """What a summary's figures rest on, whoever starts Spark."""
 
 
-def _quick(heavy: bool) -> dict[str, str]:
+def _quick(work: Work) -> dict[str, str]:
     """What makes jobs of this kind quick; only a matter of time."""
+    compiled = work == "long"
     return {
         "spark.sql.shuffle.partitions": "2",
         # Planning and compiling is what a small job spends its time on, and what a large one saves by.
-        "spark.sql.adaptive.enabled": str(heavy).lower(),
+        "spark.sql.adaptive.enabled": str(compiled).lower(),
         # A summary adds up more columns than Spark would compile for, and in longer methods than Java would.
         "spark.sql.codegen.maxFields": "400",
-        "spark.sql.codegen.wholeStage": str(heavy).lower(),
-        "spark.sql.codegen.factoryMode": "FALLBACK" if heavy else "NO_CODEGEN",
+        "spark.sql.codegen.wholeStage": str(compiled).lower(),
+        "spark.sql.codegen.factoryMode": "FALLBACK" if compiled else "NO_CODEGEN",
         "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
         # What goes to a Python worker at once stays in the processor's cache.
         "spark.sql.execution.arrow.maxBytesPerBatch": "2m",
@@ -134,13 +139,13 @@ def _quick(heavy: bool) -> dict[str, str]:
     }
 
 
-def _submitted(master: str | None, heavy: bool) -> SparkSession:
+def _submitted(master: str | None, work: Work) -> SparkSession:
     """A session in the Java that spark-submit has started. Refused when that Spark does not start."""
     try:
         SparkContext._ensure_initialized()
         _stop_left_behind()
         given = {key for key, _ in SparkConf().getAll()}
-        settings = {key: value for key, value in _quick(heavy).items() if key not in given} | MEANING
+        settings = {key: value for key, value in _quick(work).items() if key not in given} | MEANING
         if master is not None:
             settings["spark.master"] = master
         spark = _session(settings)

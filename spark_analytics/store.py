@@ -18,7 +18,7 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +26,7 @@ from typing import Any, Final
 
 from spark_analytics.errors import Refused
 from spark_analytics.places import here
+from spark_analytics.ranges import Ranges
 
 MANIFEST: Final = "lag.json"
 FORMAT: Final = "understudy-lag"
@@ -36,7 +37,8 @@ DAY_MS: Final = HOURS_A_DAY * HOUR_MS
 GRACE_MS: Final = 10 * 60_000
 TABLES: Final = ("told", "events", "rosters", "quarantine")
 """What a batch adds; an hour has besides: `presence`, `views`, `lag_1m` (whole log) and `lag_1h`."""
-Ranges = list[list[int]]
+MAX_RANGES: Final = 2000
+"""Of a sender's numbers; beyond that the oldest gaps are taken for seen, so that what comes that late counts as a repeat."""
 
 
 @dataclass(slots=True)
@@ -233,46 +235,3 @@ def _manifest(plain: dict[str, Any]) -> Manifest:
     found.days = {int(day): version for day, version in found.days.items()}
     found.garbage = [(name, since_ms) for name, since_ms in found.garbage]
     return found
-
-
-# -- which lines have been counted: sets of numbers as ranges
-
-MAX_RANGES: Final = 2000
-"""A sender's ranges; beyond that the oldest gaps are taken for seen, so that what comes that late counts as a repeat."""
-
-
-def ranges_of(blocks: Iterable[tuple[int, int]]) -> Ranges:
-    """(number of a block of 64, its bits) to closed ranges, in order."""
-    found: Ranges = []
-    for block, bits in sorted(blocks):
-        word, base = bits & (1 << 64) - 1, block * 64
-        while word:
-            low = (word & -word).bit_length() - 1
-            run = ~(word >> low)
-            length = (run & -run).bit_length() - 1
-            first, last = base + low, base + low + length - 1
-            if found and found[-1][1] + 1 == first:
-                found[-1][1] = last
-            else:
-                found.append([first, last])
-            word &= ~(((1 << length) - 1) << low)
-    return found
-
-
-def united(one: Ranges, other: Ranges) -> Ranges:
-    """The ranges of both, joined where they touch."""
-    joined: Ranges = []
-    for first, last in sorted([*one, *other]):
-        if joined and first <= joined[-1][1] + 1:
-            joined[-1][1] = max(joined[-1][1], last)
-        else:
-            joined.append([first, last])
-    if len(joined) > MAX_RANGES:
-        merged = len(joined) - MAX_RANGES
-        joined = [[joined[0][0], joined[merged][1]], *joined[merged + 1 :]]
-    return joined
-
-
-def size(ranges: Sequence[Sequence[int]]) -> int:
-    """How many numbers."""
-    return sum(last - first + 1 for first, last in ranges)

@@ -5,11 +5,11 @@ final name, and only whole lines of it are ever taken. An offset is how many byt
 on where the last committed batch ended, and a batch that is run again reads the same bytes. A sender may have twenty thousand
 files: of those that have been read to their end and are no longer written, an offset keeps the numbers in their names alone, by
 their differences. Files that have gone are forgotten. A batch takes at most so many bytes, the files that began first before the
-others, since all senders' lines of a time belong together. The first batch of a process takes a part of that, because all that it
-needs is compiled first.
+others, since all senders' lines of a time belong together. The first batches of a process take a part of that, because all that
+they need is compiled first.
 
 Lines come as text in Arrow batches, or, with rules to add them up by, as what the pass over them finds (`transforms.columnar`):
-then they need not travel through Spark at all. `again` gives their text once more.
+then they need not travel through Spark at all. `looked_over_again` passes over some of their files once more.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import re
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import compute
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
@@ -41,9 +43,11 @@ from spark_analytics.transforms.partials import Grains
 
 NAME: Final = "understudy_telemetry"
 BYTES_PER_BATCH: Final = 448 << 20
-FIRST_PART: Final = 4
-"""The first batch takes so many times less."""
+FIRST_PARTS: Final = (16, 4)
+"""The first batches of a process take so many times less."""
 MAX_LINE: Final = 1 << 20
+_SLICES: Final = 2
+"""Tasks of a batch."""
 _BLOCK: Final = 1 << 16
 _STAMP: Final = re.compile(r"(.*)\.(\d{15})\.jsonl")
 _QUIET_S: Final = 60.0
@@ -87,7 +91,7 @@ class _Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, folder: Path, nbytes: int, rules: str | None) -> None:
         self._folder, self._bytes, self._rules = folder, nbytes, rules
         self._target: dict[str, int] | None = None
-        self._begun = False
+        self._batches = 0
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         return {}
@@ -100,15 +104,15 @@ class _Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         budget = None if isinstance(limit, ReadAllAvailable) else getattr(limit, "max_bytes", self._bytes)
-        if budget is not None and not self._begun:
-            budget = max(1, budget // FIRST_PART)
+        if budget is not None and self._batches < len(FIRST_PARTS):
+            budget = max(1, budget // FIRST_PARTS[self._batches])
         end = next_offset(self._folder, start, budget, self._target)
-        self._begun |= end != start
+        self._batches += end != start
         return end
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         ranges = ranges_of(start, end)
-        slices: list[list[tuple[str, int, int]]] = [[], []]
+        slices: list[list[tuple[str, int, int]]] = [[] for _ in range(_SLICES)]
         for part in sorted(ranges, key=lambda item: item[1] - item[2]):
             min(slices, key=lambda taken: sum(last - first for _, first, last in taken)).append(part)
         return [_Slice(taken) for taken in slices if taken]
@@ -130,21 +134,20 @@ def written(rules: columnar.Rules) -> str:
 
 
 def read_rules(text: str, *, now_ms: int) -> columnar.Rules:
-    """The rules that were `written`, with marks, for lines that are read now."""
+    """The rules that were `written`, with numbers as runs, for lines that are read now."""
     whole_ms, queue_ms, objective_ms, since_ms, until_ms = json.loads(text)
-    return columnar.Rules(Grains(whole_ms, queue_ms), objective_ms, future_ms(now_ms), since_ms, until_ms, marks=True)
+    return columnar.Rules(Grains(whole_ms, queue_ms), objective_ms, future_ms(now_ms), since_ms, until_ms, numbers="runs")
 
 
-def again(found: DataFrame) -> DataFrame:
-    """The lines of those files' ranges, as `schemas.LINES`."""
-    ranges = found.where("range IS NOT NULL").select("file", "range")
-    return ranges.mapInArrow(_read_again, LINES)
+def looked_over_again(found: DataFrame, files: Sequence[str], rules: columnar.Rules) -> DataFrame:
+    """Of what a batch has `found`, some of the files, whose ranges are read and passed over again by those rules."""
+    ranges = found.where("range IS NOT NULL").select("file", "range").where(F.col("file").isin(*files))
+    return ranges.repartition(_SLICES).mapInArrow(partial(_look_again, rules), columnar.FOUND)
 
 
-def _read_again(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        rows = zip(batch.column("file").to_pylist(), batch.column("range").to_pylist(), strict=True)
-        yield from _lines_in((local_files.path_of(uri), first, last) for uri, (first, last) in rows)
+def _look_again(rules: columnar.Rules, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    files = [row for batch in batches for row in batch.to_pylist()]
+    yield from columnar.added_up(rules, _pieces_in((local_files.path_of(row["file"]), *row["range"]) for row in files))
 
 
 def _lines_in(ranges: Iterable[tuple[Path, int, int]]) -> Iterator[pa.RecordBatch]:

@@ -21,7 +21,7 @@ from typing import IO, Any
 from pyspark.sql import SparkSession
 
 from spark_analytics import places, session
-from spark_analytics.asked import Asked, is_heavy, request_of
+from spark_analytics.asked import Asked, request_of, work_of
 from spark_analytics.errors import Refused
 from spark_analytics.jobs.summarise import Report, summarise
 
@@ -37,7 +37,7 @@ class Worker:
         request = request_of(asked, int(time.time() * 1000))
         if self._spark is None:
             progress("starting Spark")
-            self._spark = session.start(asked["master"], app="qpid-lag dashboard", heavy=is_heavy(request))
+            self._spark = session.start(asked["master"], app="qpid-lag dashboard", work=work_of(request))
         return summarise(self._spark, request, progress)
 
     def put(self, url: str, content: bytes) -> None:

@@ -112,7 +112,7 @@ def from_lines(
     def typed(text: DataFrame, schema: StructType) -> DataFrame:
         return told.tagged(parse.parse(text, now_ms=now_ms, schema=schema), since_ms=since_ms, until_ms=until_ms)
 
-    rules = columnar.Rules(grains, objective_ms, parse.future_ms(now_ms), since_ms, until_ms, marks=True)
+    rules = columnar.Rules(grains, objective_ms, parse.future_ms(now_ms), since_ms, until_ms, numbers="prints")
     sums = add_up(lines, typed, rules, small=small)
     presence = settled(told.presence(sums.rows, grains))
     lag = told.lag(sums.rows)

@@ -1,15 +1,14 @@
 """The stream: micro-batches of lines to mergeable rows in a `store.Store`, each exactly once.
 
-The life of a micro-batch: one pass parses its lines, adds them up, and tells the numbers of each sender's lines as runs. If a
-number is there twice or was there before, bitmaps of them tell which lines, and the rest are added up anew. The rows are written
-to a folder of the batch's own, over whatever an earlier attempt left there; and then the manifest is replaced, which counts the
-rows and remembers the numbers in one step. A batch that Spark runs again after that is known by its id and skipped. There is no
+The life of a micro-batch: its lines are added up, each once (`micro_batch`). The rows are written to a folder of the batch's own,
+over whatever an earlier attempt left there; and then the manifest is replaced, which counts the rows and remembers the numbers of
+their lines in one step. A batch that Spark runs again after that is known by its id and skipped. There is no
 watermark: rows of any time are added to what is there, and how many came late is counted
 (docs/adr/0010-partials-without-a-watermark.md). Hours that are over are compacted beside the batches
 (docs/adr/0012-compaction-beside-the-batches.md).
 
-What is kept in this process is bounded by a batch: the numbers of a batch as runs or bitmaps, and for each sender the ranges of
-numbers that were seen, which are few because a sender numbers its lines without a break.
+What is kept in this process is bounded by a batch: the numbers of a batch as runs, and for each sender the ranges of numbers that
+were seen, which are few because a sender numbers its lines without a break.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -28,16 +26,13 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.types import StructType
 
 from spark_analytics import sources, tail
 from spark_analytics.errors import Refused
-from spark_analytics.jobs import compact
-from spark_analytics.jobs.evidence import settled
+from spark_analytics.jobs import compact, micro_batch
 from spark_analytics.places import is_remote, located
-from spark_analytics.schemas import LINE, LINES, LOOK
-from spark_analytics.store import HOUR_MS, Manifest, Ranges, Store, is_store, names, names_of, ranges_of, size, united
-from spark_analytics.transforms import columnar, parse, quality, told
+from spark_analytics.store import HOUR_MS, Manifest, Store, is_store, names
+from spark_analytics.transforms import columnar, parse, told
 from spark_analytics.transforms.partials import Grains
 
 LATE_MS: Final = 60_000
@@ -211,7 +206,7 @@ def _lines(spark: SparkSession, asked: Streaming) -> DataFrame:
 
 
 def _rules(asked: Streaming, *, now_ms: int) -> columnar.Rules:
-    return columnar.Rules(asked.grains, asked.objective_ms, parse.future_ms(now_ms), asked.since_ms, until_ms=None, marks=True)
+    return columnar.Rules(asked.grains, asked.objective_ms, parse.future_ms(now_ms), asked.since_ms, numbers="runs")
 
 
 # -- one micro-batch
@@ -222,15 +217,11 @@ def add_batch(store: Store, asked: Streaming, batch: DataFrame, number: int, *, 
     manifest = store.load()
     if number <= manifest.batch:
         return None
-    added = _added(batch, manifest, asked, now_ms)
-    try:
-        if added.presence:
-            _write(store, manifest, number, added, now_ms)
-        count = sum(row["lines"] for row in added.presence) + added.repeated
-        _remember(manifest, added.presence, count, added.repeated)
-    finally:
-        if added.cached is not None:
-            added.cached.unpersist()
+    added = micro_batch.added(batch, manifest.seen, _rules(asked, now_ms=now_ms), now_ms=now_ms)
+    if added.presence:
+        _write(store, manifest, number, added, now_ms)
+    count = sum(row["lines"] for row in added.presence) + added.repeated
+    _remember(manifest, added, count)
     manifest.batch, manifest.updated_ms, manifest.query = number, now_ms, query or manifest.query
     with store.changing() as current:
         manifest.counted_in(current)
@@ -238,134 +229,13 @@ def add_batch(store: Store, asked: Streaming, batch: DataFrame, number: int, *, 
     return Progress(number, count, manifest.counters["lines"], newest, dict(manifest.heard))
 
 
-@dataclass(frozen=True, slots=True)
-class _Added:
-    """A batch, added up: `told` rows and who wrote when, by backup; the lines that are kept whole, and those kept aside, None
-    where there are none.
-    """
-
-    rows: DataFrame
-    presence: list[Row]
-    few: DataFrame | None
-    quarantine: DataFrame | None
-    repeated: int = 0
-    cached: DataFrame | None = None
-
-
-def _added(batch: DataFrame, manifest: Manifest, asked: Streaming, now_ms: int) -> _Added:
-    """Each of a batch's lines once. Adds their numbers and files to the manifest.
-
-    One pass both adds them up and tells their numbers. If one of those is there twice or was there before, or there is a good
-    line that is not plain, they are looked at line by line.
-    """
-
-    def typed(some: DataFrame, schema: StructType) -> DataFrame:
-        return told.tagged(parse.parse(some, now_ms=now_ms, schema=schema), since_ms=asked.since_ms)
-
-    def told_of(lines: DataFrame) -> DataFrame:
-        return settled(told.told(lines, asked.grains, objective_ms=asked.objective_ms))
-
-    is_text = batch.columns == LINES.names
-    found = settled(columnar.looked_over(batch, _rules(asked, now_ms=now_ms)) if is_text else batch)
-    files, back = _besides(found)
-    manifest.counters["files"] += len(files - set(manifest.files))
-    manifest.files = sorted(files)
-    few = settled(typed(columnar.handed_back(found), LINE)) if back else None
-    odd = few.where("NOT counted") if few is not None and False in back else None
-    good = odd is not None and not odd.where("problem IS NULL").isEmpty()
-    if not good and _goes_on(found, manifest):
-        rows = columnar.sums(found)
-        presence = _presence(rows, asked.grains)
-        if odd is not None:
-            of_bad = told_of(odd)
-            rows = rows.unionByName(of_bad)
-            presence += _presence(of_bad, asked.grains)
-        return _Added(rows, presence, few, None if odd is None else quality.quarantine(odd))
-    lines = typed(batch if is_text else tail.again(found), LOOK).persist()
-    fresh, repeated = _fresh(lines.where("problem IS NULL"), manifest)
-    rows = told_of(fresh.unionByName(lines.where("problem IS NOT NULL")))
-    few = settled(typed(fresh.where(F.col("kind").isin(*told.FEW)).select("value", "file"), LINE))
-    return _Added(rows, _presence(rows, asked.grains), few, quality.quarantine(lines), repeated, lines)
-
-
-def _besides(found: DataFrame) -> tuple[set[int], set[bool]]:
-    """The hashes of the files that were met; and of the lines that were handed back, if any, whether they are counted already."""
-    told_of = found.where("file IS NOT NULL")
-    is_mark = F.col("value").isNull()
-    name, counted = F.when(is_mark, F.xxhash64("file")), F.when(~is_mark, F.col("kind").isNotNull())
-    rows = told_of.select(name.alias("name"), counted.alias("counted")).distinct().collect()
-    return {row["name"] for row in rows if row["name"] is not None}, {row["counted"] for row in rows if row["name"] is None}
-
-
-def _presence(rows: DataFrame, grains: Grains) -> list[Row]:
-    """`told.presence` by backup, with `heard_ms`: when the primary last heard it."""
-    col = F.col
-    heard = F.max(F.when(col("mine") & col("queue").isNull(), col("last_heard_ms"))).alias("heard_ms")
-    return told.presence(rows, grains, by=("backup",), besides=(heard,)).collect()
-
-
-def _goes_on(found: DataFrame, manifest: Manifest) -> bool:
-    """Whether no number is there twice or was there before; if so, the manifest knows them now."""
-    runs: dict[str, Ranges] = {}
-    for row in found.where("runs IS NOT NULL").select("cluster", "sender", "runs").collect():
-        told_now = runs.setdefault(names(row["cluster"], row["sender"]), [])
-        ends = iter(row["runs"])
-        told_now += ([first, last] for first, last in zip(ends, ends, strict=True))
-    for key, its in runs.items():
-        its.sort()
-        before = _overlapping(manifest, key, its)
-        if any(after <= last for (_, last), (after, _) in pairwise(its)) or size(united(before, its)) != size(before) + size(its):
-            return False
-    for key, its in runs.items():
-        manifest.seen[key] = united(manifest.seen.get(key, []), its)
-    return True
-
-
-def _overlapping(manifest: Manifest, key: str, ranges: Ranges) -> Ranges:
-    """The ranges that a sender has told before and that may have to do with these, which are in order."""
-    return [[first, last] for first, last in manifest.seen.get(key, []) if first <= ranges[-1][1] and last >= ranges[0][0]]
-
-
-def _fresh(good: DataFrame, manifest: Manifest) -> tuple[DataFrame, int]:
-    """The lines that were not counted before, each once, and how many others there were. Adds their numbers to the manifest."""
-    block = F.shiftright("seq", 6).alias("block")
-    bits = F.bit_or(F.call_function("shiftleft", F.lit(1).cast("long"), (F.col("seq") % 64).cast("int"))).alias("bits")
-    found = good.groupBy("cluster", "sender", block).agg(F.count("*").alias("lines"), bits).collect()
-    blocks: dict[str, dict[int, int]] = {}
-    total: dict[str, int] = {}
-    for row in found:
-        key = names(row["cluster"], row["sender"])
-        of_sender = blocks.setdefault(key, {})
-        of_sender[row["block"]] = of_sender.get(row["block"], 0) | row["bits"]
-        total[key] = total.get(key, 0) + row["lines"]
-    repeated = 0
-    known: list[tuple[str, str, int, int]] = []
-    for key, its_blocks in blocks.items():
-        ranges = ranges_of(its_blocks.items())
-        overlapping = _overlapping(manifest, key, ranges)
-        new = size(united(overlapping, ranges)) - size(overlapping)
-        repeated += total[key] - new
-        if total[key] != new:
-            cluster, sender = names_of(key)
-            known += [(cluster, sender, first, last) for first, last in overlapping]
-        manifest.seen[key] = united(manifest.seen.get(key, []), ranges)
-    if not repeated:
-        return good, 0
-    fresh = good.dropDuplicates(told.LINE)
-    if known:
-        seen = good.sparkSession.createDataFrame(known, "of_cluster string, of_sender string, low long, high long")
-        same = (F.col("cluster") == F.col("of_cluster")) & (F.col("sender") == F.col("of_sender"))
-        fresh = fresh.join(F.broadcast(seen), same & F.col("seq").between(F.col("low"), F.col("high")), "left_anti")
-    return fresh, repeated
-
-
-def _write(store: Store, manifest: Manifest, number: int, added: _Added, now_ms: int) -> None:
+def _write(store: Store, manifest: Manifest, number: int, added: micro_batch.Added, now_ms: int) -> None:
     """The batch's tables, each split by hour; only those that have rows."""
     kinds = {row["kind"] for row in added.presence if not row["problem"] and row["inside"]}
     tables = {"told": added.rows}
-    if added.few is not None and "event" in kinds:
+    if "event" in kinds:
         tables["events"] = told.events(added.few)
-    if added.few is not None and "roster" in kinds:
+    if "roster" in kinds:
         tables["rosters"] = told.rosters(added.few)
     if added.quarantine is not None and any(row["problem"] for row in added.presence):
         tables["quarantine"] = added.quarantine
@@ -381,13 +251,15 @@ def _write(store: Store, manifest: Manifest, number: int, added: _Added, now_ms:
         manifest.parts[number][table] = sorted(int(path.name.removeprefix("hour=")) for path in folder.glob("hour=*"))
 
 
-def _remember(manifest: Manifest, presence: list[Row], count: int, repeated: int) -> None:
+def _remember(manifest: Manifest, added: micro_batch.Added, count: int) -> None:
     """What the next batches and the reader need to know besides the rows."""
     counters = manifest.counters
     counters["lines"] += count
-    counters["repeated"] += repeated
+    counters["repeated"] += added.repeated
+    counters["files"] += len(added.files - set(manifest.files))
+    manifest.files, manifest.seen = sorted(added.files), added.seen
     newest = dict(manifest.newest)
-    for row in presence:
+    for row in added.presence:
         if row["problem"]:
             counters["bad"] += row["lines"]
         elif row["inside"]:

@@ -16,11 +16,12 @@ by key and time and each key's are reduced to one row.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +31,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BooleanType, DoubleType, LongType, StringType, StructField, StructType
 
 from spark_analytics.schemas import VERSION
-from spark_analytics.transforms import buckets, decode, fingerprint, partials, told
+from spark_analytics.transforms import buckets, decode, fingerprint, partials, runs, told
 from spark_analytics.transforms.decode import BEYOND, LEAST_LONG, MOST_LONG, NULL, Lines
 from spark_analytics.transforms.parse import LEAST_INTERVAL_MS
 
@@ -72,9 +73,10 @@ SUMS: Final = StructType(
 _BESIDES: Final = {"value": _TEXT, "file": _TEXT, "print": _LONG, "range": ArrayType(_LONG), "runs": ArrayType(_LONG)}
 FOUND: Final = StructType([*SUMS.fields, *(StructField(name, kind) for name, kind in _BESIDES.items())])
 """What the pass yields: `told` rows, whose `file` is null; lines that are handed back, with their `value`, and the `kind` of
-those that are counted already, as events and rosters. If asked for, also a row for each `file` (with the `range` of its bytes,
-of a stream), whose plain lines lie from `first_ms` to `last_ms`; as `print` the sum of the hashes of each row's numbers
-(`fingerprint`); and for each sender rows with nothing but the numbers of its plain `lines` as `runs`: first, last, first, ..."""
+those that are counted already, as events and rosters. If numbers are asked for, also a row for each `file`, whose plain lines lie
+from `first_ms` to `last_ms` and of which so many `lines` were handed back uncounted (and one with the `range` of its bytes, of a
+stream). As prints, the sum of the hashes of each row's numbers is its `print` (`fingerprint`). As runs, there are rows for each
+sender and `file` with the numbers of its plain lines (`runs`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,9 @@ class Rules:
     future_ms: int
     since_ms: int | None = None
     until_ms: int | None = None
-    marks: bool = False
+    numbers: Literal["prints", "runs"] | None = None
+    skips: Mapping[str, Sequence[runs.Skip]] = field(default_factory=dict)
+    """What is to be left out, by file: of lines that were looked over before. Only with `runs`."""
     lines_at_once: int = LINES_AT_ONCE
     lines_added_up: int = LINES_ADDED_UP
 
@@ -98,7 +102,7 @@ def looked_over(lines: DataFrame, rules: Rules) -> DataFrame:
 
 def sums(found: DataFrame, *, few: bool = True) -> DataFrame:
     """Of what was found, the `told` rows: of all kinds, or without those of the lines that were handed back."""
-    rows = found.where("file IS NULL AND runs IS NULL")
+    rows = found.where("file IS NULL")
     return (rows if few else rows.where(~F.col("kind").isin(*told.FEW))).select(*SUMS.names)
 
 
@@ -200,9 +204,13 @@ class _Work:
         self._decode = decode.decoder()
         self._codes: dict[tuple[Any, ...], int] = {}
         self._series: list[_Series] = []
+        self._senders: dict[tuple[str, str], int] = {}
+        self._sender_of: list[int] = []
         self._waiting: list[dict[str, np.ndarray]] = []
         self._back: list[tuple[pa.Array, pa.Array, pa.Array]] = []
         self._spans: dict[str, tuple[int, int]] = {}
+        self._odd: dict[str, int] = {}
+        self._files: dict[str, int] = {}
 
     # -- lines to numbers
 
@@ -212,17 +220,21 @@ class _Work:
         span = _NEVER
         if records:
             columns, plain = self._columns(records)
+            if self._rules.numbers == "runs":
+                columns["file"] = self._coded_files(lines, at)
+            counted, twice = self._left_out(lines, columns)
+            strange = np.concatenate((strange, at[~plain | twice]))
+            plain &= ~counted & ~twice
             few = plain & (columns["kind"] >= _EVENT)
             if few.any():
                 kinds = pa.array([_KINDS[kind] for kind in columns["kind"][few]], pa.string())
                 self._hand_back(lines, at[few], kinds)
             if not plain.all():
-                strange = np.concatenate((strange, at[~plain]))
                 columns = {name: column[plain] for name, column in columns.items()}
             self._waiting.append(columns)
             self.lines += len(columns["seq"])
             span = int(columns["ts_ms"].min(initial=span[0])), int(columns["ts_ms"].max(initial=span[1]))
-        for name in lines.names() if self._rules.marks else ():
+        for name in lines.names() if self._rules.numbers else ():
             first_ms, last_ms = self._spans.get(name, _NEVER)
             self._spans[name] = min(first_ms, span[0]), max(last_ms, span[1])
         if len(strange):
@@ -230,6 +242,29 @@ class _Work:
             strange = strange[compute.binary_length(said).to_numpy() > 0]
         if len(strange):
             self._hand_back(lines, np.sort(strange), pa.nulls(len(strange), pa.string()))
+            for name, count in Counter(lines.files(strange).to_pylist()).items():
+                self._odd[name] = self._odd.get(name, 0) + count
+
+    def _coded_files(self, lines: Lines, at: np.ndarray) -> np.ndarray:
+        """The number of each line's file."""
+        names = lines.names()
+        if len(names) == 1:
+            return np.full(len(at), self._files.setdefault(names.pop(), len(self._files)))
+        coded = lines.files(at).dictionary_encode()
+        numbers = [self._files.setdefault(name, len(self._files)) for name in coded.dictionary.to_pylist()]
+        found: np.ndarray = np.array(numbers, np.int64)[coded.indices.to_numpy()]
+        return found
+
+    def _left_out(self, lines: Lines, columns: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """Which lines are counted elsewhere, and which are in their file twice, as far as the rules say so."""
+        left_out = np.zeros((2, len(columns["seq"])), bool)
+        senders = np.array(self._sender_of)[columns["code"]]
+        for name in lines.names() & self._rules.skips.keys():
+            for skip in self._rules.skips[name]:
+                sender, file = self._senders.get((skip.cluster, skip.sender), -1), self._files.get(name, -1)
+                its = (senders == sender) & (columns["file"] == file)
+                left_out[:, its] |= [runs.among(ranges, columns["seq"][its]) for ranges in (skip.counted, skip.twice)]
+        return left_out[0], left_out[1]
 
     def _hand_back(self, lines: Lines, at: np.ndarray, kinds: pa.Array) -> None:
         self._back.append((lines.texts(at), lines.files(at), kinds))
@@ -275,7 +310,9 @@ class _Work:
         code = self._codes.get(key)
         if code is None:
             code = self._codes[key] = len(self._series)
-            self._series.append(_series_of(key))
+            series = _series_of(key)
+            self._series.append(series)
+            self._sender_of.append(self._senders.setdefault((series.cluster, series.sender), len(self._senders)))
         return code
 
     # -- numbers to rows
@@ -291,7 +328,8 @@ class _Work:
         if self._spans:
             firsts, lasts = (np.array(ends) for ends in zip(*self._spans.values(), strict=True))
             spans = {"first_ms": _or_null(firsts, _NEVER[0]), "last_ms": _or_null(lasts, _NEVER[1])}
-            yield batch_of(len(self._spans), {"file": pa.array(self._spans, pa.string())} | spans)
+            odd = pa.array([self._odd.get(name, 0) for name in self._spans])
+            yield batch_of(len(self._spans), {"file": pa.array(self._spans, pa.string()), "lines": odd} | spans)
 
     def added_up(self) -> Iterator[pa.RecordBatch]:
         """Rows of the lines that wait, which are forgotten."""
@@ -301,11 +339,21 @@ class _Work:
             self._waiting.clear()
             self.lines = 0
             yield _added_up(columns, self._series, self._rules)
-            if self._rules.marks:
-                yield _runs(columns["code"], columns["seq"], self._series)
+            if self._rules.numbers == "runs":
+                yield self._runs(columns)
         if len(self._series) > _MOST_SERIES:
             self._codes.clear()
             self._series.clear()
+            self._sender_of.clear()
+
+    def _runs(self, columns: dict[str, np.ndarray]) -> pa.RecordBatch:
+        """The numbers by sender and file."""
+        senders = np.array(self._sender_of)[columns["code"]]
+        groups, found, _ = runs.of(senders * len(self._files) + columns["file"], columns["seq"])
+        whose, which = np.divmod(groups, len(self._files))
+        clusters, names = (pa.array(part, pa.string()).take(pa.array(whose)) for part in zip(*self._senders, strict=True))
+        files = pa.array(self._files, pa.string()).take(pa.array(which))
+        return batch_of(len(groups), {"cluster": clusters, "sender": names, "file": files, "runs": found})
 
 
 _KEY_OF: Final = attrgetter(*_OF_SERIES)
@@ -354,7 +402,7 @@ def _added_up(columns: dict[str, np.ndarray], series: Sequence[_Series], rules: 
         found[name] = values.take(pa.array(key_ids))
     found["start_ms"] = pa.array(start[begins], mask=~inside[begins])
     found["lines"] = pa.array(np.diff(np.append(begins, len(group))))
-    if rules.marks:
+    if rules.numbers == "prints":
         found["print"] = pa.array(rows.sum(fingerprint.hashed(seq)))
     found |= {"first_ms": pa.array(rows.min(ts_ms)), "last_ms": pa.array(rows.max(ts_ms))}
     found |= {"first_seq": pa.array(seq[begins]), "last_seq": pa.array(rows.max(seq))}
@@ -369,26 +417,6 @@ def _added_up(columns: dict[str, np.ndarray], series: Sequence[_Series], rules: 
     found["first"] = _look(partials.FIRST, firsts, lasts >= 0, values, code, series)
     found["last"] = _look(partials.LAST, lasts, lasts >= 0, values, code, series)
     return batch_of(len(begins), found)
-
-
-def _runs(code: np.ndarray, seq: np.ndarray, series: Sequence[_Series]) -> pa.RecordBatch:
-    """Each sender's numbers. One that is there twice is in two runs."""
-    places: dict[tuple[str, str], int] = {}
-    of = np.array([places.setdefault((one.cluster, one.sender), len(places)) for one in series])[code]
-    names = list(places)
-    order = np.lexsort((seq, of))
-    of, seq = of[order], seq[order]
-    ends = np.flatnonzero((of[1:] != of[:-1]) | (seq[1:] != seq[:-1] + 1))
-    begins, ends = np.append(0, ends + 1), np.append(ends, len(seq) - 1)
-    runs = np.column_stack((seq[begins], seq[ends])).reshape(-1)
-    first_run = np.flatnonzero(np.diff(of[begins], prepend=-1))
-    there = of[begins[first_run]]
-    lists = pa.ListArray.from_arrays(pa.array(np.append(2 * first_run, len(runs)).astype(np.int32)), pa.array(runs))
-    lines = np.diff(np.append(begins[first_run], len(seq)))
-    of_names = {
-        name: pa.array([names[at][place] for at in there], pa.string()) for place, name in enumerate(("cluster", "sender"))
-    }
-    return batch_of(len(there), of_names | {"lines": pa.array(lines), "runs": lists})
 
 
 def _grain_of(series: _Series, grains: partials.Grains) -> int:

@@ -22,7 +22,7 @@ from spark_analytics.transforms.partials import Grains
 
 SENDERS = ("cluster", "sender", "kind")
 _TIME = (*SENDERS, "period")
-_TIMES = "cluster string, sender string, kind string, period long"
+TIMES = "cluster string, sender string, kind string, period long"
 
 
 def suspected(rows: DataFrame, grains: Grains) -> DataFrame:
@@ -38,7 +38,7 @@ def suspected(rows: DataFrame, grains: Grains) -> DataFrame:
 
 
 def doubtful(found: DataFrame, suspects: DataFrame, odd: DataFrame, grains: Grains) -> DataFrame:
-    """Of the `suspected` times those in which the numbers of the lines that were `found` (`columnar.FOUND` with marks) are no
+    """Of the `suspected` times those in which the numbers of the lines that were `found` (`columnar.FOUND` with prints) are no
     range, and those of `odd` samples, which were not found there.
     """
     strange = F.broadcast(odd.where("kind = 'sample'").select(*SENDERS, told.period("ts_ms", grains)).distinct())
@@ -51,7 +51,7 @@ def doubtful(found: DataFrame, suspects: DataFrame, odd: DataFrame, grains: Grai
         F.max("last_seq").alias("last_seq"),
         F.sum(F.col("print").cast("decimal(38, 0)")).cast("string").alias("print"),
     )
-    return numbers.mapInArrow(_no_ranges, _TIMES).unionByName(suspects.join(strange, [*_TIME], "left_semi"))
+    return numbers.mapInArrow(_no_ranges, TIMES).unionByName(suspects.join(strange, [*_TIME], "left_semi"))
 
 
 def _no_ranges(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -75,13 +75,24 @@ def files_with(found: DataFrame, again: DataFrame, grains: Grains) -> set[str]:
     return {row["file"] for row, chosen in zip(files, reached, strict=True) if chosen}
 
 
-def without(rows: DataFrame, again: DataFrame, grains: Grains) -> DataFrame:
-    """`told` rows but the samples of those senders' times, which are to be added up anew."""
-    placed = rows.withColumn("period", told.period("start_ms", grains))
-    return placed.join(again, [*_TIME], "left_anti").drop("period")
+def within(frame: DataFrame, times: DataFrame, grains: Grains, *, moment: str = "start_ms") -> DataFrame:
+    """Of `told` rows, or of `told.tagged` lines by their `ts_ms`, those of senders' times (TIMES; outside the span: null)."""
+    return _by_time(frame, times, grains, moment, "left_semi")
+
+
+def without(frame: DataFrame, times: DataFrame, grains: Grains, *, moment: str = "start_ms") -> DataFrame:
+    """The others."""
+    return _by_time(frame, times, grains, moment, "left_anti")
+
+
+def _by_time(frame: DataFrame, times: DataFrame, grains: Grains, moment: str, how: str) -> DataFrame:
+    others = times.select(*(F.col(name).alias(f"of_{name}") for name in _TIME))
+    placed = frame.withColumn("period", F.when(F.col("inside"), told.period(moment, grains)))
+    same = [F.col(name).eqNullSafe(F.col(f"of_{name}")) for name in _TIME]
+    return placed.join(others, same, how).drop("period")
 
 
 def once(lines: DataFrame, again: DataFrame, grains: Grains) -> DataFrame:
     """`told.tagged` samples of those senders' times, each once."""
-    samples = told.usable(lines).where(F.col("kind") == "sample").withColumn("period", told.period("ts_ms", grains))
-    return samples.join(again, [*_TIME], "left_semi").drop("period").dropDuplicates(told.LINE)
+    samples = told.usable(lines).where(F.col("kind") == "sample")
+    return within(samples, again, grains, moment="ts_ms").dropDuplicates(told.LINE)

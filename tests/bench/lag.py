@@ -78,9 +78,10 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="understudy-bench-lag-") as folder:
             _check_room(Path(folder), options.samples)
             print("the machine:", machine(Path(folder)), flush=True)
-            spark = session.start(heavy=True)
+            parts = options.part or ["lines", "stream"]
+            spark = session.start(work="stream" if parts == ["stream"] else "long")
             try:
-                Bench(spark, Path(folder), options.part or ["lines", "stream"]).run(options.samples)
+                Bench(spark, Path(folder), parts).run(options.samples)
             finally:
                 spark.stop()
     except (Refused, Wrong) as error:

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from spark_analytics import local_files, sources
 from spark_analytics.errors import Refused
 from spark_analytics.schemas import LINE, LINES
-from spark_analytics.transforms import columnar, combine, fingerprint, parse, told
+from spark_analytics.transforms import columnar, combine, fingerprint, parse, runs, told
 from spark_analytics.transforms.partials import Grains
 from tests.spark_analytics.conftest import START_MS
 
@@ -326,29 +326,55 @@ def test_in_small_pieces_they_come_to_the_same_rows(spark: SparkSession, lines: 
 
 def test_numbers_are_marked_by_their_fingerprint_and_files_are_named(spark: SparkSession) -> None:
     lines = [json.dumps(record(number, queue="q")) for number in range(500)]
-    found = columnar.looked_over(text_of(spark, lines), rules(marks=True)).cache()
+    found = columnar.looked_over(text_of(spark, lines), rules(numbers="prints")).cache()
     assert found.agg(F.sum("print")).collect()[0][0] == fingerprint.of_range(0, 499)
     files = {row["file"] for row in found.where("file IS NOT NULL").collect()}
     assert files == {f"file:///of/{number}" for number in range(3)}
 
 
 def test_each_senders_numbers_are_told_as_runs(spark: SparkSession) -> None:
-    """Of all that is plain: what is odd has no number that could be relied on. One that is there twice is in two runs."""
+    """By file, of all that is plain: what is odd has no number to rely on. One that is there twice is in two runs."""
     chance = random.Random(4)
     numbers = {sender: [chance.randrange(300) for _ in range(200)] for sender in ("a:1", "b:0")}
     records = [record(number, sender=sender) for sender, its in numbers.items() for number in its]
     lines = [json.dumps(one) for one in [*records, record(5, sender="b:0", lag_ms=-1.0), record(6, cluster="other")]]
     chance.shuffle(lines)
-    found = columnar.looked_over(text_of(spark, lines), rules(marks=True, lines_added_up=150)).where("runs IS NOT NULL")
-    told_of: dict[tuple[str, str], list[int]] = {}
+    found = columnar.looked_over(text_of(spark, lines), rules(numbers="runs", lines_added_up=150)).where("runs IS NOT NULL")
+    told_of: dict[tuple[str, str, str], list[int]] = {}
     for row in found.collect():
         ends = list(zip(row["runs"][::2], row["runs"][1::2], strict=True))
         its = [number for first, last in ends for number in range(first, last + 1)]
-        assert row["lines"] == len(its)
-        assert ends == sorted(ends)
-        told_of.setdefault((row["cluster"], row["sender"]), []).extend(its)
-    expected = {("c", sender): sorted(its) for sender, its in numbers.items()} | {("other", "a:1"): [6]}
-    assert {sender: sorted(its) for sender, its in told_of.items()} == expected
+        told_of.setdefault((row["cluster"], row["sender"], row["file"]), []).extend(its)
+    expected: dict[tuple[str, str, str], list[int]] = {}
+    for at, one in enumerate(map(json.loads, lines)):
+        if one["lag_ms"] >= 0:
+            expected.setdefault((one["cluster"], one["sender"], f"file:///of/{at % 3}"), []).append(one["seq"])
+    assert {key: sorted(its) for key, its in told_of.items()} == {key: sorted(its) for key, its in expected.items()}
+
+
+@pytest.mark.parametrize("lines_at_once, lines_added_up", [(2000, 10_000), (7, 40)])
+def test_lines_that_are_counted_elsewhere_are_passed_over_and_those_that_are_there_twice_handed_back(
+    spark: SparkSession, lines_at_once: int, lines_added_up: int
+) -> None:
+    """Only in that file, and only those of that sender."""
+    its = {number: [json.dumps(record(number, sender=sender)) for sender in ("a:1", "b:0")] for number in range(120)}
+    text = text_of(spark, [line for lines in its.values() for line in lines])
+    where = {(row["value"], row["file"]) for row in text.collect()}
+    skips = {"file:///of/1": [runs.Skip("c", "a:1", [[10, 49], [100, 119]], [[60, 62], [99, 99]])]}
+    found = columnar.looked_over(
+        text, rules(numbers="runs", skips=skips, lines_at_once=lines_at_once, lines_added_up=lines_added_up)
+    ).cache()
+    chosen = {
+        (line, file): json.loads(line)["seq"] for line, file in where if file == "file:///of/1" and '"sender": "a:1"' in line
+    }
+    counted = {one for one, number in chosen.items() if 10 <= number <= 49 or number >= 100}
+    twice = {one for one, number in chosen.items() if number in (60, 61, 62, 99)}
+    assert counted
+    assert twice
+    back = columnar.handed_back(found).collect()
+    assert {(row["value"], row["file"]) for row in back if not row["counted"]} == twice
+    assert columnar.sums(found).agg(F.sum("lines")).collect()[0][0] == len(where) - len(counted) - len(twice)
+    assert found.where("file IS NOT NULL AND value IS NULL").agg(F.sum("lines")).collect()[0][0] == len(twice)
 
 
 def test_a_row_has_the_columns_that_spark_gives_it(spark: SparkSession) -> None:

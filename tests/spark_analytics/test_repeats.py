@@ -48,7 +48,7 @@ class Doubts:
 
 
 def doubts(spark: SparkSession, folder: Path) -> Doubts:
-    found = sources.lines_below(spark, str(folder)).looked_over(rules(marks=True)).cache()
+    found = sources.lines_below(spark, str(folder)).looked_over(rules(numbers="prints")).cache()
     odd = told.tagged(parse.parse(columnar.handed_back(found).where("NOT counted"), now_ms=NOW_MS, schema=LINE))
     suspects = repeats.suspected(combine.combined(columnar.sums(found)), GRAINS)
     again = repeats.doubtful(found, suspects, told.usable(odd), GRAINS)

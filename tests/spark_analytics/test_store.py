@@ -1,4 +1,4 @@
-"""Which lines have been counted, and where a folder of growing files has been read to, against plain sets and plain reading."""
+"""Where a folder of growing files has been read to, against plain reading; and what of a store is kept."""
 
 from __future__ import annotations
 
@@ -12,38 +12,6 @@ from hypothesis import strategies as st
 
 from spark_analytics import store, tail
 from spark_analytics.schemas import LINES
-
-NUMBERS = st.sets(st.integers(0, 400))
-
-
-def blocks(numbers: set[int]) -> list[tuple[int, int]]:
-    """As Spark gives them: signed words."""
-    words: dict[int, int] = {}
-    for number in numbers:
-        words[number // 64] = words.get(number // 64, 0) | 1 << number % 64
-    return [(block, word - (1 << 64) if word >> 63 else word) for block, word in words.items()]
-
-
-def members(ranges: store.Ranges) -> set[int]:
-    return {number for first, last in ranges for number in range(first, last + 1)}
-
-
-@given(NUMBERS, NUMBERS)
-def test_ranges_hold_exactly_the_numbers_that_were_given(one: set[int], other: set[int]) -> None:
-    first, second = store.ranges_of(blocks(one)), store.ranges_of(blocks(other))
-    assert members(first) == one
-    both = store.united(first, second)
-    assert members(both) == one | other
-    assert store.size(both) == len(one | other)
-    assert all(left[1] + 1 < right[0] for left, right in pairwise(both)), "as few ranges as can be"
-
-
-def test_a_sender_with_endless_holes_is_bounded_by_taking_the_oldest_for_seen() -> None:
-    many = [[10 * i, 10 * i + 1] for i in range(store.MAX_RANGES + 50)]
-    kept = store.united(many, [])
-    assert len(kept) == store.MAX_RANGES
-    assert kept[-1] == many[-1]
-    assert kept[0][0] == 0
 
 
 def taken(folder: Path, start: tail.Offset, end: tail.Offset) -> list[str]:
@@ -85,17 +53,18 @@ def test_batches_of_any_size_take_each_line_once_in_order_of_time(budget: int, s
         assert found == wanted
 
 
-def test_the_first_batch_of_a_process_takes_a_part_of_what_the_others_take(tmp_path: Path) -> None:
-    """Most of its time goes into compiling; an empty folder is no batch."""
-    reader = tail.Telemetry({"path": str(tmp_path), "bytes": "400"}).streamReader(LINES)
+def test_the_first_batches_of_a_process_take_a_part_of_what_the_others_take(tmp_path: Path) -> None:
+    """Most of their time goes into compiling; an empty folder is no batch."""
+    reader = tail.Telemetry({"path": str(tmp_path), "bytes": "1600"}).streamReader(LINES)
     limit = reader.getDefaultReadLimit()
     assert reader.latestOffset({}, limit) == {}
-    (tmp_path / "a.000000000000001.jsonl").write_text("123456789\n" * 100)
-    first = reader.latestOffset({}, limit)
-    second = reader.latestOffset(first, limit)
-    sizes = [len("".join(taken(tmp_path, *ends))) for ends in (({}, first), (first, second))]
-    assert sizes[0] <= 110
-    assert 300 < sizes[1] <= 410
+    (tmp_path / "a.000000000000001.jsonl").write_text("123456789\n" * 500)
+    ends: list[tail.Offset] = [{}]
+    for _ in range(4):
+        ends.append(reader.latestOffset(ends[-1], limit))
+    sizes = [10 * len(taken(tmp_path, *batch)) for batch in pairwise(ends)]
+    expected = (100, 400, 1600, 1600)
+    assert all(wanted <= size <= wanted + 10 for size, wanted in zip(sizes, expected, strict=True)), sizes
 
 
 def test_what_comes_after_the_target_waits_and_what_has_gone_is_forgotten(tmp_path: Path) -> None:

@@ -276,7 +276,7 @@ def test_lines_that_have_holes_are_looked_at_once(spark: SparkSession, tmp_path:
     """What is given says nothing of where the lines stand: whoever wanted to look at them again would find none."""
     settings = asked(tmp_path, tmp_path / "out")
     store = stream.prepare(settings)
-    rules = columnar.Rules(settings.grains, settings.objective_ms, parse.future_ms(NOW_MS), marks=True)
+    rules = columnar.Rules(settings.grains, settings.objective_ms, parse.future_ms(NOW_MS), numbers="runs")
     for batch, numbers in enumerate(([1, 2, 5, 6], [3, 9])):
         lines = [(json.dumps(sample(float(number), seq=number)), "file:///one") for number in numbers]
         found = columnar.looked_over(spark.createDataFrame(lines, LINES), rules)
@@ -285,6 +285,60 @@ def test_lines_that_have_holes_are_looked_at_once(spark: SparkSession, tmp_path:
         assert done.lines == len(numbers)
     (seen,) = store.load().seen.values()
     assert seen == [[1, 3], [5, 6], [9, 9]]
+
+
+def its_lines() -> list[dict[str, Any]]:
+    """Four minutes of a primary's lines in the order of their numbers: samples of two backups and a queue, rosters, events."""
+    lines = [sample(second, backup=backup, queue=queue) for second in range(240) for backup in "bc" for queue in (None, "q")]
+    roster = {"kind": "roster", "queues": ["q"], "backups": ["b", "c"]}
+    event = {"kind": "event", "broker": "p", "type": "catch_up_begin"}
+    for second in range(200, -1, -40):
+        lines[4 * second : 4 * second] = [sample(second) | roster, sample(second) | event]
+    return [line | {"seq": number} for number, line in enumerate(lines)]
+
+
+def kept_whole(spark: SparkSession, output: Path) -> dict[str, list[Any]]:
+    """The events and rosters of a store, without what depends on how batches were cut."""
+    store = Store(output)
+    manifest = store.load()
+    names = {"events": ["seq", "ts_ms", "type"], "rosters": ["epoch", "primary", "queues"]}
+    found = {table: compact.read(spark, store, manifest, table, manifest.dirty()) for table in names}
+    rows = {table: frame.select(*names[table]).collect() for table, frame in found.items() if frame is not None}
+    return {"events": sorted(map(tuple, rows["events"])), "rosters": sorted({str(row) for row in rows["rosters"]})}
+
+
+@pytest.mark.parametrize("as_text", [pytest.param(False, id="files"), pytest.param(True, id="text")])
+def test_what_comes_again_counts_once_wherever_it_stands(spark: SparkSession, tmp_path: Path, as_text: bool) -> None:
+    """In the same file, in another one, in an earlier batch, written another way, as an event, and before the span."""
+    since_ms = START_MS + 20_000
+    once = its_lines()
+    half, end = 520, len(once)
+    other_way = [line | {"ts": str(line["ts"]).replace("Z", "+00:00")} for line in once[700:720]]
+    again = {"b": once[640:650], "c": other_way, "d": once[40:50] + other_way}
+    batches = [
+        {"a.000000000000001": once[:half] + once[:30] + once[200:210] * 2},
+        {"a.000000000000002": once[half - 100 :] + once[600:603], **again},
+    ]
+    (tmp_path / "once").mkdir()
+    (tmp_path / "once" / "all.jsonl").write_text("".join(json.dumps(line) + "\n" for line in once))
+    run(spark, tmp_path / "once", tmp_path / "single", since_ms=since_ms)
+    folder, output = tmp_path / "again", tmp_path / "out"
+    folder.mkdir()
+    for number, files in enumerate(batches):
+        if as_text:
+            settings = asked(folder, output, since_ms=since_ms)
+            rows = [(json.dumps(line), f"file:///{name}") for name, its in files.items() for line in its]
+            stream.add_batch(stream.prepare(settings), settings, spark.createDataFrame(rows, LINES), number, now_ms=NOW_MS)
+        else:
+            for name, its in files.items():
+                (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in its))
+            run(spark, folder, output, since_ms=since_ms)
+    manifest = Store(output).load()
+    every = sum(len(its) for files in batches for its in files.values())
+    assert (manifest.batch, manifest.counters["lines"], manifest.counters["repeated"]) == (1, every, every - end)
+    assert list(manifest.seen.values()) == [[[0, end - 1]]]
+    assert sums(output) == sums(tmp_path / "single")
+    assert kept_whole(spark, output) == kept_whole(spark, tmp_path / "single")
 
 
 def test_a_stream_that_is_killed_and_started_again_has_the_same_sums(killed: Path, streamed: Path) -> None:
