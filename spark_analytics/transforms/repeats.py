@@ -76,7 +76,7 @@ def files_with(found: DataFrame, again: DataFrame, grains: Grains) -> set[str]:
 
 
 def within(frame: DataFrame, times: DataFrame, grains: Grains, *, moment: str = "start_ms") -> DataFrame:
-    """Of `told` rows, or of `told.tagged` lines by their `ts_ms`, those of senders' times (TIMES; outside the span: null)."""
+    """Of `told` rows, or of `told.usable` lines by their `ts_ms`, those of senders' times (TIMES; null outside the span)."""
     return _by_time(frame, times, grains, moment, "left_semi")
 
 
@@ -87,7 +87,7 @@ def without(frame: DataFrame, times: DataFrame, grains: Grains, *, moment: str =
 
 def _by_time(frame: DataFrame, times: DataFrame, grains: Grains, moment: str, how: str) -> DataFrame:
     others = times.select(*(F.col(name).alias(f"of_{name}") for name in _TIME))
-    placed = frame.withColumn("period", F.when(F.col("inside"), told.period(moment, grains)))
+    placed = frame.withColumn("period", told.period(moment, grains))
     same = [F.col(name).eqNullSafe(F.col(f"of_{name}")) for name in _TIME]
     return placed.join(others, same, how).drop("period")
 

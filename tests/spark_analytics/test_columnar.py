@@ -394,6 +394,26 @@ def test_without_its_decoder_a_worker_hands_everything_back(lines: list[str], mo
     assert [text for found in back for text in found.column("value").to_pylist()] == [line for line in lines if line.strip()]
 
 
+def test_a_worker_that_meets_endless_series_forgets_them_and_counts_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    import pyarrow as pa
+
+    its = [record(number, sender=f"a:{number // 40 % 7}", queue=f"q{number // 9}") for number in range(900)]
+    batch = pa.RecordBatch.from_pydict({"value": [json.dumps(one) for one in its], "file": ["f"] * len(its)})
+
+    def found(**fields: Any) -> list[Any]:
+        rows = [row for part in columnar.in_worker(rules(numbers="runs", **fields), [batch]) for row in part.to_pylist()]
+        numbers = [(row["sender"], number) for row in rows if row["runs"] for number in told_by(row["runs"])]
+        return [sorted(numbers), sorted((row["sender"], row["queue"], row["lines"]) for row in rows if row["file"] is None)]
+
+    def told_by(ends: list[int]) -> list[int]:
+        return [number for first, last in zip(ends[::2], ends[1::2], strict=True) for number in range(first, last + 1)]
+
+    whole = found(lines_at_once=9, lines_added_up=90)
+    monkeypatch.setattr(columnar, "_MOST_SERIES", 20)
+    assert found(lines_at_once=9, lines_added_up=90) == whole
+    assert whole[0] == sorted((one["sender"], one["seq"]) for one in its)
+
+
 def test_buckets_are_those_of_spark(spark: SparkSession) -> None:
     edges = [2 ** (step / 2) for step in range(-8, 60)]
     values = [0.0, *edges, *(edge * 1.0000001 for edge in edges), *(edge * 0.9999999 for edge in edges), *map(float, range(3000))]
