@@ -21,7 +21,9 @@ _BLOCK: Final = bytes(1 << 20)
 
 @dataclass(slots=True)
 class Reading:
-    """What was spent. `peak_bytes` is resident memory; pages that two processes share count twice."""
+    """What was spent. `peak_bytes` is resident memory; pages that two processes share count twice, but for a process that is just
+    being started: until it is its own it has all the memory of its parent, Java's gigabytes among it.
+    """
 
     wall_s: float = 0.0
     cpu_s: float = 0.0
@@ -57,7 +59,7 @@ def _tree() -> tuple[float, int]:
 
     The time of those that have ended counts in their parents.
     """
-    found: dict[int, tuple[int, int, int]] = {}
+    found: dict[int, tuple[int, int, tuple[str, str]]] = {}
     for entry in os.listdir("/proc"):
         if not entry.isdecimal():
             continue
@@ -65,7 +67,7 @@ def _tree() -> tuple[float, int]:
             fields = Path(f"/proc/{entry}/stat").read_text().rsplit(")", 1)[1].split()
         except OSError:
             continue
-        found[int(entry)] = int(fields[1]), sum(map(int, fields[11:15])), int(fields[21])
+        found[int(entry)] = int(fields[1]), sum(map(int, fields[11:15])), (fields[20], fields[21])
     ours = {os.getpid()}
     grown = True
     while grown:
@@ -73,7 +75,8 @@ def _tree() -> tuple[float, int]:
         ours |= more
         grown = bool(more)
     chosen = [found[pid] for pid in ours if pid in found]
-    return sum(ticks for _, ticks, _ in chosen) / _TICKS_A_S, sum(pages for _, _, pages in chosen) * _PAGE
+    own = [memory for parent, _, memory in chosen if parent not in found or found[parent][2] != memory]
+    return sum(ticks for _, ticks, _ in chosen) / _TICKS_A_S, sum(int(pages) for _, pages in own) * _PAGE
 
 
 def machine(folder: Path) -> str:
