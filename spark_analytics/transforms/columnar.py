@@ -259,7 +259,7 @@ class _Work:
         """Which lines are counted elsewhere, and which are in their file twice, as far as the rules say so."""
         left_out = np.zeros((2, len(columns["seq"])), bool)
         senders = np.array(self._sender_of)[columns["code"]]
-        for name in lines.names() & self._rules.skips.keys():
+        for name in lines.names() & self._rules.skips.keys() if self._rules.skips else ():
             for skip in self._rules.skips[name]:
                 sender, file = self._senders.get((skip.cluster, skip.sender), -1), self._files.get(name, -1)
                 its = (senders == sender) & (columns["file"] == file)
