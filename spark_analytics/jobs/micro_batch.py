@@ -18,7 +18,6 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from spark_analytics import ranges, tail
 from spark_analytics.jobs.evidence import settled
@@ -52,7 +51,7 @@ def added(batch: DataFrame, seen: Seen, rules: columnar.Rules, *, now_ms: int) -
     work = _Batch(batch, rules, now_ms)
     found = settled(columnar.looked_over(batch, rules) if work.is_text else batch)
     files, odd_lines, numbers = _noted(found)
-    few = settled(work.typed(columnar.handed_back(found), LINE))
+    few = settled(work.typed(columnar.handed_back(found)))
     rows, quarantine = columnar.sums(found), None
     if odd_lines:
         odd = few.where("NOT counted")
@@ -171,9 +170,9 @@ class _Batch:
         """Whether these are lines, and not yet what was found in them."""
         return self.batch.columns == LINES.names
 
-    def typed(self, lines: DataFrame, schema: StructType) -> DataFrame:
+    def typed(self, lines: DataFrame) -> DataFrame:
         """`schemas.LINES`, typed and tagged."""
-        return told.tagged(parse.parse(lines, now_ms=self.now_ms, schema=schema), since_ms=self.rules.since_ms)
+        return told.tagged(parse.parse(lines, now_ms=self.now_ms, schema=LINE), since_ms=self.rules.since_ms)
 
     def told(self, lines: DataFrame) -> DataFrame:
         """Typed lines, added up by Spark's expressions."""
@@ -189,7 +188,7 @@ class _Batch:
         else:
             anew = tail.looked_over_again(found, doubtful.files, rules)
         anew = settled(anew)
-        back = settled(self.typed(columnar.handed_back(anew), LINE))
+        back = settled(self.typed(columnar.handed_back(anew)))
         single = _single(back.where("NOT counted AND problem IS NULL"), skips)
         kept = back.where("counted").unionByName(single)
         sums = columnar.sums(anew).unionByName(self.told(single))

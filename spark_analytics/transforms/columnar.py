@@ -258,8 +258,10 @@ class _Work:
     def _left_out(self, lines: Lines, columns: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """Which lines are counted elsewhere, and which are in their file twice, as far as the rules say so."""
         left_out = np.zeros((2, len(columns["seq"])), bool)
+        if not self._rules.skips:
+            return left_out[0], left_out[1]
         senders = np.array(self._sender_of)[columns["code"]]
-        for name in lines.names() & self._rules.skips.keys() if self._rules.skips else ():
+        for name in lines.names() & self._rules.skips.keys():
             for skip in self._rules.skips[name]:
                 sender, file = self._senders.get((skip.cluster, skip.sender), -1), self._files.get(name, -1)
                 its = (senders == sender) & (columns["file"] == file)
