@@ -75,7 +75,7 @@ class Option:
         return show(self.default)
 
 
-CONFIG = Option("config", Path, None, "FILE", "Read further options from FILE, one key=value a line.")
+CONFIG = Option("config", Path, None, "FILE", "Read more options from FILE: one key=value on each line.")
 """Names the file, and hence cannot stand in it."""
 
 

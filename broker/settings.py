@@ -53,43 +53,45 @@ def _log_level(value: str) -> str:
 
 
 OPTIONS = (
-    Option("port", number(0, 65_535), 5672, "PORT", "Listen on this TCP port; 0 takes any that is free.", short="p"),
-    Option("interface", _interfaces, ("127.0.0.1",), "IP,...", "Listen on these addresses; 0.0.0.0 or :: stand for all."),
-    Option("data-dir", folder, Path("~/.qpidd"), "DIR", "Keep the store in this folder; it is made when it is missing."),
-    Option("auth", _auth, False, "yes|no", "Demand authentication. Only `no` can be chosen in this version."),
-    Option("max-connections", number(1, 100_000), limits.MAX_CONNECTIONS, "N", "Serve at most so many connections at once."),
+    Option("port", number(0, 65_535), 5672, "PORT", "TCP port to listen on. 0: any free port.", short="p"),
+    Option("interface", _interfaces, ("127.0.0.1",), "IP,...", "IP addresses to listen on. 0.0.0.0 or :: means all."),
+    Option("data-dir", folder, Path("~/.qpidd"), "DIR", "Folder of the store. It is created if it does not exist."),
+    Option("auth", _auth, False, "yes|no", "Demand authentication. This version takes only `no`."),
+    Option("max-connections", number(1, 100_000), limits.MAX_CONNECTIONS, "N", "Connections served at the same time, at most."),
     Option(
         "max-negotiate-time",
         number(1000, 3_600_000),
         round(limits.OPEN_TIMEOUT_S * 1000),
         "MS",
-        "Drop a connection that has not said its AMQP Open by then, in ms.",
+        "Time for a new connection to send its AMQP Open, in ms. A slower one is closed.",
     ),
-    Option("max-frame-size", size(512, MAX_FRAME_SIZE), limits.MAX_FRAME_BYTES, "BYTES", "Take AMQP frames up to this size."),
+    Option("max-frame-size", size(512, MAX_FRAME_SIZE), limits.MAX_FRAME_BYTES, "BYTES", "Largest AMQP frame accepted."),
     Option(
         "max-message-size",
         size(1, MAX_MESSAGE_SIZE),
         limits.MAX_MESSAGE_BYTES,
         "BYTES",
-        "Take messages up to this size; a larger one is refused.",
+        "Largest message accepted. A larger one is refused.",
     ),
     Option(
         "default-queue-limit",
         size(1, 1024**4),
         limits.MAX_QUEUE_BYTES,
         "BYTES",
-        "Let a queue that says nothing else hold this much.",
+        "Size limit of a queue that sets none.",
     ),
-    Option("telemetry-dir", folder, None, "DIR", "Write replication lag into files in this folder; without it none are written."),
-    Option("telemetry-interval-ms", number(100, 3_600_000), 1000, "MS", "Take a sample of the lag this often, in ms."),
+    Option(
+        "telemetry-dir", folder, None, "DIR", "Folder for telemetry files about replication lag. Without it none are written."
+    ),
+    Option("telemetry-interval-ms", number(100, 3_600_000), 1000, "MS", "Time between two samples of the lag, in ms."),
     Option(
         "telemetry-max-size",
         size(MIB, 1024**4),
         1024 * MIB,
         "BYTES",
-        "Delete the oldest telemetry files of this broker when all of them are larger.",
+        "Size of all telemetry files of this broker. Above it the oldest are deleted.",
     ),
-    Option("log-enable", _log_level, "notice", "LEVEL+", f"Write messages of this level and above: {', '.join(LOG_LEVELS)}."),
+    Option("log-enable", _log_level, "notice", "LEVEL+", f"Lowest level of log messages to write: {', '.join(LOG_LEVELS)}."),
 )
 """Everything that a broker by itself can be told. `ha.settings.OPTIONS` has what concerns the cluster."""
 

@@ -29,10 +29,15 @@ CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_w
 
 CONNECTION = (
     Option(
-        "broker", urls.parse, DEFAULT_BROKER, "URL", "The broker, or all of a cluster: [user/password@]host[:port],...", short="b"
+        "broker",
+        urls.parse,
+        DEFAULT_BROKER,
+        "URL",
+        "Address of a broker, or of all brokers of a cluster: [user/password@]host[:port],...",
+        short="b",
     ),
-    Option("timeout", seconds(0.1, 3600), 10.0, "SECONDS", "Give up after so long without an answer.", short="t"),
-    Option("sasl-mechanism", one_of("ANONYMOUS", "PLAIN"), "", "MECH", "By default PLAIN where the URL names a user."),
+    Option("timeout", seconds(0.1, 3600), 10.0, "SECONDS", "Time to wait for an answer.", short="t"),
+    Option("sasl-mechanism", one_of("ANONYMOUS", "PLAIN"), "", "MECH", "SASL mechanism. Default: PLAIN if the URL names a user."),
 )
 """Read from the command line, the environment (QPID_BROKER, ...) and the file that --config names, in this order."""
 
@@ -82,10 +87,10 @@ def target(command_line: dict[str, Any], *, admin: bool) -> Target:
 
 def connection_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """-b, -t, --sasl-mechanism, --config and --format."""
-    function = click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", help="How to print.")(
+    function = click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", help="Output format.")(
         function
     )
-    function = click.option("--config", metavar="FILE", help="Read further options from FILE, one key=value a line.")(function)
+    function = click.option("--config", metavar="FILE", help="Read more options from FILE: one key=value on each line.")(function)
     for option in reversed(CONNECTION):
         shown = f" [default: {option.default_text.removeprefix('amqp:')}]" if option.default_text else ""
         function = click.option(*option.flags, option.field, metavar=option.metavar, default=None, help=option.help + shown)(
@@ -96,9 +101,12 @@ def connection_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def ha_admin_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """--ha-admin."""
-    return click.option("--ha-admin", is_flag=True, help="Allow the connection to a backup (read only there).")(function)
+    return click.option("--ha-admin", is_flag=True, help="Connect to a backup too (read only).")(function)
 
 
 data_dir_option = click.option(
-    "--data-dir", type=click.Path(path_type=Path, file_okay=False), default=None, help="A broker's folder; needs no broker."
+    "--data-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=None,
+    help="Read the store in this folder; no broker is asked.",
 )

@@ -84,7 +84,7 @@ def ping(form: str, **given: Any) -> None:
 
 
 @_command("status")
-@click.option("--expect", type=click.Choice(STATUSES), help="Exit with 1 unless the broker's status is this.")
+@click.option("--expect", type=click.Choice(STATUSES), help="Exit with 1 unless the broker has this status.")
 @click.option("--is-primary", is_flag=True, help="Exit with 1 unless the broker is the primary.")
 @click.option("--all", "everyone", is_flag=True, help="Ask every member of the cluster.")
 def status(expect: str | None, is_primary: bool, everyone: bool, form: str, **given: Any) -> None:
@@ -178,7 +178,7 @@ def _show_promoted(answer: dict[str, Any], broker: str, form: str) -> None:
 
 
 @_command("promote")
-@click.option("--cluster-manager", is_flag=True, help="Taken for the sake of old scripts; makes no difference.")
+@click.option("--cluster-manager", is_flag=True, help="Accepted for old scripts. It changes nothing.")
 def promote(cluster_manager: bool, form: str, **given: Any) -> None:
     """Make the broker the primary.
 
@@ -194,7 +194,7 @@ def promote(cluster_manager: bool, form: str, **given: Any) -> None:
 
 
 @_command("switchover")
-@click.option("--candidate", metavar="BROKER", help="The backup to take over; by default the one with the most of the log.")
+@click.option("--candidate", metavar="BROKER", help="Backup that takes over. Default: the one with the newest log.")
 def switchover(candidate: str | None, form: str, **given: Any) -> None:
     """Let the primary hand over to a backup, without loss."""
     target = _options.target(given, admin=True)

@@ -120,8 +120,10 @@ def _kind_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @_kind_options
 @click.argument("queue", required=False)
 @click.option("-S", "--sort-by", metavar="COLUMN", help="Sort by this column.")
-@click.option("-I", "--increasing", is_flag=True, help="Sort upwards instead of downwards.")
-@click.option("-L", "--limit", metavar="N", type=click.IntRange(0), default=50, show_default=True, help="Show at most N rows.")
+@click.option("-I", "--increasing", is_flag=True, help="Sort in ascending order.")
+@click.option(
+    "-L", "--limit", metavar="N", type=click.IntRange(0), default=50, show_default=True, help="Rows to show, at most. 0: all."
+)
 @_options.ha_admin_option
 @_options.connection_options
 @click.version_option(_options.VERSION, prog_name=NAME)

@@ -54,20 +54,24 @@ OPTIONS = (
         aliases=("broker",),
         short="b",
     ),
-    Option("seconds", seconds(0.1, 30 * 86_400), 10.0, "SECONDS", "Send for so long.", short="s"),
-    Option("producers", number(1, MAX_CLIENTS), 1, "N", "So many producers, each a process; each sends to every queue in turn."),
-    Option("consumers", number(1, MAX_CLIENTS), 1, "N", "So many consumers, each a process; they compete for every queue."),
-    Option("queues", number(1, MAX_QUEUES), 1, "N", "So many queues."),
-    Option("size", size(1, 16 << 20), 100, "BYTES", "The size of a message's body."),
-    Option("rate", number(0, 1_000_000), 0, "N", "At most so many messages a second, all producers together; 0: no limit."),
-    Option("window", number(1, 10_000), 300, "N", "So many messages may wait for an outcome, and be sent ahead to a consumer."),
-    Option("queue-prefix", _prefix, NAME, "NAME", "The queues are called NAME-1, NAME-2, ..."),
-    Option("replicate", one_of("all", "configuration", "none"), "all", "LEVEL", "Make the queues with this replication level."),
-    Option("keep-queues", yes_no, False, "yes|no", "Leave the queues there at the end."),
-    Option("drain-timeout", seconds(0, 86_400), 60.0, "SECONDS", "Give up what is missing when nothing has come for so long."),
-    Option("heartbeat", seconds(2, 3600), 5.0, "SECONDS", "Give a broker up that has been silent for so long."),
-    Option("timeout", seconds(0.1, 3600), 10.0, "SECONDS", "At the start, give up when nobody serves us by then.", short="t"),
-    Option("sasl-mechanism", one_of("ANONYMOUS", "PLAIN"), "", "MECH", "By default PLAIN where the URL names a user."),
+    Option("seconds", seconds(0.1, 30 * 86_400), 10.0, "SECONDS", "Time during which messages are sent.", short="s"),
+    Option(
+        "producers", number(1, MAX_CLIENTS), 1, "N", "Number of producers. Each is a process and sends to all queues in turn."
+    ),
+    Option("consumers", number(1, MAX_CLIENTS), 1, "N", "Number of consumers. Each is a process; they compete for all queues."),
+    Option("queues", number(1, MAX_QUEUES), 1, "N", "Number of queues."),
+    Option("size", size(1, 16 << 20), 100, "BYTES", "Size of a message's body."),
+    Option("rate", number(0, 1_000_000), 0, "N", "Messages per second, at most, over all producers. 0: no limit."),
+    Option(
+        "window", number(1, 10_000), 300, "N", "Messages that a producer may have without an outcome, and a consumer's credit."
+    ),
+    Option("queue-prefix", _prefix, NAME, "NAME", "Queue names: NAME-1, NAME-2, ..."),
+    Option("replicate", one_of("all", "configuration", "none"), "all", "LEVEL", "Replication level of the queues."),
+    Option("keep-queues", yes_no, False, "yes|no", "Keep the queues at the end."),
+    Option("drain-timeout", seconds(0, 86_400), 60.0, "SECONDS", "Time to wait for missing messages while none arrives."),
+    Option("heartbeat", seconds(2, 3600), 5.0, "SECONDS", "A client gives up a broker that is silent for this time."),
+    Option("timeout", seconds(0.1, 3600), 10.0, "SECONDS", "Time to wait for a primary at the start.", short="t"),
+    Option("sasl-mechanism", one_of("ANONYMOUS", "PLAIN"), "", "MECH", "SASL mechanism. Default: PLAIN if the URL names a user."),
 )
 """Everything that the command can be told, besides how to print."""
 
@@ -125,8 +129,8 @@ def _with_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command(context_settings=_options.CONTEXT)
 @_with_options
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", help="How to print.")
-@click.option("--json", "form", flag_value="json", help="The same as --format json.")
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", help="Output format.")
+@click.option("--json", "form", flag_value="json", help="Same as --format json.")
 @click.version_option(_options.VERSION, prog_name=NAME)
 def command(form: str, **options: Any) -> None:
     """Send numbered messages through a cluster, receive them, and say what became of every one.

@@ -51,13 +51,13 @@ def _member(value: str) -> str:
 
 
 OPTIONS = (
-    Option("ha-cluster", yes_no, False, "yes|no", "Be a member of a cluster: start as a backup and wait to be promoted."),
+    Option("ha-cluster", yes_no, False, "yes|no", "Join a cluster: start as a backup and wait for a promotion."),
     Option(
         "ha-brokers-url",
         _brokers_url,
         None,
         "URL",
-        "The addresses of all members, `amqp:host:port,host:port,...`, alike on each of them.",
+        "Addresses of all brokers of the cluster, `amqp:host:port,host:port,...`: the same list on each broker.",
         aliases=("ha-brokers",),
     ),
     Option(
@@ -65,40 +65,60 @@ OPTIONS = (
         urls.parse,
         None,
         "URL",
-        "The addresses that clients are told to fail over to; by default those of the members.",
+        "Addresses for clients to fail over to. Default: those of --ha-brokers-url.",
         aliases=("ha-public-brokers",),
     ),
-    Option("ha-address", _member, "", "HOST:PORT", "Which member this broker is, where its addresses do not tell."),
-    Option("ha-replicate", one_of(*LEVELS), "none", "LEVEL", f"Replicate what says nothing else: {', '.join(LEVELS)}."),
+    Option(
+        "ha-address",
+        _member,
+        "",
+        "HOST:PORT",
+        "This broker's own address in --ha-brokers-url, where it cannot be told from --interface and --port.",
+    ),
+    Option(
+        "ha-replicate",
+        one_of(*LEVELS),
+        "none",
+        "LEVEL",
+        f"Replication level of a queue or exchange that names none: {', '.join(LEVELS)}.",
+    ),
     Option(
         "ha-flow-bytes",
         size(65_536, 1024 * MIB),
         _CORE.max_inflight_bytes,
         "BYTES",
-        "Send a backup this much ahead of its answers.",
+        "Bytes sent to a backup that it has not acknowledged, at most.",
     ),
     Option(
-        "ha-heartbeat-interval", seconds(0.01, 10), _CORE.heartbeat_s, "SECONDS", "A primary lets itself be heard this often."
+        "ha-heartbeat-interval", seconds(0.01, 10), _CORE.heartbeat_s, "SECONDS", "Time between two heartbeats of the primary."
     ),
     Option(
-        "ha-election-timeout", seconds(0.05, 60), _CORE.election_s, "SECONDS", "A primary that is silent for so long is given up."
+        "ha-election-timeout",
+        seconds(0.05, 60),
+        _CORE.election_s,
+        "SECONDS",
+        "A backup gives up a primary that is silent for this time.",
     ),
     Option(
         "ha-promote-timeout",
         seconds(0.05, 600),
         _CORE.campaign_timeout_s,
         "SECONDS",
-        "A promotion without a majority by then is refused.",
+        "A promotion fails when no majority has voted for it within this time.",
     ),
     Option(
         "ha-switchover-timeout",
         seconds(0.05, 600),
         _CORE.transfer_timeout_s,
         "SECONDS",
-        "A planned switchover that has not happened by then is called off.",
+        "A planned switchover is cancelled when it takes longer.",
     ),
     Option(
-        "link-heartbeat-interval", number(1, 3600), 2, "SECONDS", "A link between brokers that is silent for so long is closed."
+        "link-heartbeat-interval",
+        number(1, 3600),
+        2,
+        "SECONDS",
+        "A link between two brokers is closed when it is silent for this time.",
     ),
 )
 """Everything that a broker can be told about its cluster, besides `broker.settings.OPTIONS`."""

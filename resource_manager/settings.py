@@ -48,31 +48,51 @@ def _priorities(value: str) -> dict[str, int]:
 
 
 OPTIONS = (
-    Option("brokers", urls.parse, None, "URL", "All brokers of the cluster, as in amqp:host1:5672,host2:5672,host3:5672."),
-    Option("arbiter", _arbiter, "builtin", "NAME", f"How several daemons agree on who acts: {', '.join(sorted(ARBITERS))}."),
-    Option("name", _name, "", "NAME", "This daemon's name, unlike any other's; by default the host's name and the process id."),
-    Option("detection-time", seconds(0.1, 60), 1.0, "SECONDS", "A broker that has not answered for so long counts as failed."),
-    Option("probe-interval", seconds(0.02, 30), 0.25, "SECONDS", "Ask each broker this often."),
+    Option("brokers", urls.parse, None, "URL", "Addresses of all brokers: amqp:host1:5672,host2:5672,host3:5672."),
+    Option("arbiter", _arbiter, "builtin", "NAME", f"What decides which of several daemons acts: {', '.join(sorted(ARBITERS))}."),
+    Option("name", _name, "", "NAME", "Unique name of this daemon. Default: host name and process id."),
+    Option("detection-time", seconds(0.1, 60), 1.0, "SECONDS", "A broker that does not answer for this time counts as failed."),
+    Option("probe-interval", seconds(0.02, 30), 0.25, "SECONDS", "Time between two questions to a broker."),
     Option(
-        "start-grace", seconds(0, 600), 2.0, "SECONDS", "At the start wait so long for all brokers before a majority is enough."
+        "start-grace",
+        seconds(0, 600),
+        2.0,
+        "SECONDS",
+        "Time to wait for all brokers at the start; after it a majority is enough.",
     ),
-    Option("promote-timeout", seconds(0.5, 600), 5.0, "SECONDS", "A broker that has not become the primary by then has refused."),
     Option(
-        "priority", _priorities, None, "ADDR=N,...", "Prefer this broker among those with equally new logs; the default is 0."
+        "promote-timeout",
+        seconds(0.5, 600),
+        5.0,
+        "SECONDS",
+        "Time for a broker to become the primary. After it the next broker is asked.",
     ),
-    Option("telemetry-dir", folder, None, "DIR", "Write what happens as telemetry files into this folder; without it none are."),
-    Option("telemetry-interval-ms", number(100, 3_600_000), 1000, "MS", "Write what the brokers answer this often, in ms."),
+    Option(
+        "priority",
+        _priorities,
+        None,
+        "ADDR=N,...",
+        "Among backups with equally new logs, the highest priority is asked first. Default: 0.",
+    ),
+    Option("telemetry-dir", folder, None, "DIR", "Folder for telemetry files about failovers. Without it none are written."),
+    Option(
+        "telemetry-interval-ms", number(100, 3_600_000), 1000, "MS", "Time between two samples of the brokers' answers, in ms."
+    ),
     Option(
         "telemetry-max-size",
         size(MIB, 1024**4),
         1024 * MIB,
         "BYTES",
-        "Delete the oldest telemetry files of this daemon when all of them are larger.",
+        "Size of all telemetry files of this daemon. Above it the oldest are deleted.",
     ),
     Option(
-        "sasl-mechanism", one_of("ANONYMOUS", "PLAIN"), "", "MECH", "By default PLAIN where the URL names a user, else ANONYMOUS."
+        "sasl-mechanism",
+        one_of("ANONYMOUS", "PLAIN"),
+        "",
+        "MECH",
+        "SASL mechanism. Default: PLAIN if the URL names a user, else ANONYMOUS.",
     ),
-    Option("cluster-name", text, "", "NAME", "The cluster's name in the telemetry; by default its id, once a broker says it."),
+    Option("cluster-name", text, "", "NAME", "Name of the cluster in telemetry. Default: the cluster's id."),
 )
 """Everything that the resource manager can be told."""
 
