@@ -24,8 +24,8 @@ from broker.amqp import management_node
 from broker.amqp.links import Receiver, Sender
 from broker.consumers import Subscription
 from broker.core import limits, management
+from broker.core.commands import Reign
 from broker.core.nodes import LOCAL, QueueNode, Refused
-from broker.core.state import Change
 from broker.producers import full_text, has_room
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class Administration:
             case "ha":
                 return [self._broker.ha.ha_item() if self._broker.ha is not None else self._standalone_item()]
             case "history":
-                return [_reign_item(change) for change in self._broker.lead.state.reigns]
+                return [_reign_item(reign) for reign in self._broker.lead.state.definitions.reigns]
             case _:
                 raise Refused(404, f"there is nothing of type {kind!r} to query")
 
@@ -181,7 +181,7 @@ class Administration:
                         "processId": described["processId"],
                         "browse": link.context.browse,
                         "acknowledged": not link.context.presettled,
-                        "exclusive": link.context.node.definition["exclusive"],
+                        "exclusive": link.context.node.definition.exclusive,
                         "creditMode": "CREDIT",
                         "delivered": link.context.delivered,
                         "unacked": len(link.unsettled),
@@ -190,7 +190,7 @@ class Administration:
     def _change(self, request: management_node.Request, answer: Answer) -> None:
         node = self._broker.nodes.queues.get(request.name)
         consumers = 0 if node is None else self._consumers(node)
-        log, change = management.plan(
+        log, command = management.plan(
             self._broker.nodes, request.operation, request.type, request.name, request.body, self._broker.new_id(), consumers
         )
         ledger = self._broker.ledgers[log]
@@ -206,9 +206,9 @@ class Administration:
             elif request.type == "queue":
                 self._answer_when_placed(request.name, answer)
             else:
-                answer(201, "created", dict(change))
+                answer(201, "created", command.to_dict())
 
-        ledger.change(change, made)
+        ledger.change(command, made)
 
     def _answer_when_placed(self, name: str, answer: Answer) -> None:
         """A queue of level `configuration` exists when its messages have a place in the local log, too."""
@@ -221,11 +221,11 @@ class Administration:
             answer(201, "created", management.queue_item(self._broker.nodes, node, 0, 1))
 
 
-def _reign_item(change: Change) -> dict[str, Any]:
+def _reign_item(reign: Reign) -> dict[str, Any]:
     return {
-        "ts": change["ts"],
-        "epoch": change["epoch"],
-        "primary": change["primary"],
-        "reason": change["reason"],
-        "gap_ms": change["gapMs"],
+        "ts": reign.ts,
+        "epoch": reign.epoch,
+        "primary": reign.primary,
+        "reason": reign.reason,
+        "gap_ms": reign.gap_ms,
     }

@@ -21,9 +21,11 @@ from twisted.logger import Logger
 from broker.amqp.links import ACCEPTED, Link, Receiver, Sender
 from broker.commit_log import CommitLog
 from broker.core import limits
+from broker.core.commands import Command
+from broker.core.definitions import Change
 from broker.core.nodes import QueueNode
 from broker.core.records import Batch, BatchBuilder
-from broker.core.state import Change, State
+from broker.core.state import State
 
 SERVING = ("active", "standalone")
 """The states of a log in which this broker may write to it."""
@@ -124,9 +126,9 @@ class Ledger:
         self._builder.count(number, sequence)
         self._arm()
 
-    def change(self, change: Change, answer: Callable[[str], None]) -> None:
-        """Propose a change of definitions; `answer` gets "" when it is committed and made, or why it changed nothing."""
-        self._builder.define(change)
+    def change(self, command: Command, answer: Callable[[str], None]) -> None:
+        """Propose a command; `answer` gets "" when it is committed and carried out, or why it changed nothing."""
+        self._builder.define_text(command.text)
         self._waits.answers.append(answer)
         self._arm()
 

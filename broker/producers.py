@@ -225,7 +225,7 @@ def route(nodes: Nodes, exchange: ExchangeNode, key: str, data: bytes) -> list[Q
         if found:
             exchange.routed += 1
             return found
-        at = nodes.exchanges.get(at.definition["alternate"]) if at.definition["alternate"] else None
+        at = nodes.exchanges.get(at.definition.alternate) if at.definition.alternate else None
     exchange.dropped += 1
     return []
 

@@ -25,9 +25,10 @@ from broker.amqp.links import Condition, Link, Receiver, Sender
 from broker.commit_log import CommitLog
 from broker.consumers import Mailbox, Queueing, Subscription, dispatch
 from broker.core import limits, message
+from broker.core.commands import Bind, QueueDel
+from broker.core.definitions import Change
 from broker.core.exchange import fault_of
 from broker.core.nodes import CLUSTER, LOCAL, ExchangeNode, Nodes, QueueNode
-from broker.core.state import Change
 from broker.host import new_uuid
 from broker.ledger import SERVING, Ledger
 from broker.net.connection import BrokerConnection
@@ -127,7 +128,7 @@ class Broker:
     def ledger_reset(self, ledger: Ledger) -> None:
         """A snapshot replaced what this ledger said."""
         self._rebuild()
-        self._tidy_local()
+        self._tidy_local(anew=True)
 
     def ledger_applied(self, ledger: Ledger, fed: Iterable[int], changes: Iterable[tuple[Change, str]]) -> None:
         """Follow the definitions, then give out what has come, then write."""
@@ -148,28 +149,31 @@ class Broker:
         self._resume_producers()
         self.flush()
 
-    def _tidy_local(self) -> None:
-        """Keep the local log level with what the cluster's log has made or deleted.
+    def _tidy_local(self, *, anew: bool = False) -> None:
+        """Keep the local log level with what the cluster's log has made or deleted: lately, or, `anew`, ever.
 
         A backup makes the places that messages will need when it is the primary. What seems to be deleted may be what it has
         not heard of yet: only a primary forgets.
         """
         local = self.ledgers[LOCAL]
         if local.serving:
-            orphans = self.nodes.orphans() if self.state in SERVING else []
-            for change in (*orphans, *self.nodes.unplaced()):
-                local.change(change, lambda reason: None)
+            nodes, forgets = self.nodes, self.state in SERVING
+            orphans, unplaced = nodes.take_orphans() if forgets else [], nodes.take_unplaced()
+            if anew:
+                orphans, unplaced = nodes.orphans() if forgets else [], nodes.unplaced()
+            for command in (*orphans, *unplaced):
+                local.change(command, lambda reason: None)
 
     def ledger_state(self, ledger: Ledger, state: str, epoch: int, primary: str) -> None:
         """A log's state changed: begin or end to serve."""
         if ledger is not self.lead:
-            self._tidy_local()
+            self._tidy_local(anew=True)
             return
         was, self.state, self.primary = self.state, state, primary
         if was in SERVING and state not in SERVING:
             self._stop_serving(primary)
         elif state in SERVING:
-            self._tidy_local()
+            self._tidy_local(anew=True)
             self._admit_held()
         elif state != "recovering":
             self._drop_held()
@@ -184,8 +188,8 @@ class Broker:
                 node.proposed_bytes = node.messages.enqueued_bytes
         if ledger is self.ledgers[LOCAL]:
             for node in self.nodes.queues.values():
-                definition, temporary = node.definition, ("autoDelete", "exclusive")
-                if node.log == LOCAL and all(definition[each] for each in temporary) and not definition["durable"]:
+                definition = node.definition
+                if node.log == LOCAL and definition.auto_delete and definition.exclusive and not definition.durable:
                     self._delete_queue(node)
 
     def _stop_serving(self, primary: str) -> None:
@@ -376,7 +380,7 @@ class Broker:
 
     def _subscribe(self, link: Sender, node: QueueNode, *, browse: bool) -> None:
         queueing = self._queueing(node)
-        if not browse and node.definition["exclusive"] and any(not each.browse for each in queueing.subscriptions):
+        if not browse and node.definition.exclusive and any(not each.browse for each in queueing.subscriptions):
             raise Condition("amqp:resource-locked", f"queue {node.name!r} is exclusive and has its consumer already")
         if len(queueing.subscriptions) >= limits.MAX_CONSUMERS_PER_QUEUE:
             text = f"queue {node.name!r} has {limits.MAX_CONSUMERS_PER_QUEUE} subscriptions, its limit"
@@ -389,7 +393,7 @@ class Broker:
 
     def _subscribe_exchange(self, link: Sender, exchange: ExchangeNode, key: str, arguments: dict[str, Any]) -> None:
         """A receiving link on an exchange gets a queue of its own while it lasts: this broker's alone, bound before it."""
-        fault = fault_of(exchange.definition["kind"], key, arguments)
+        fault = fault_of(exchange.definition.kind, key, arguments)
         if fault:
             raise Condition("amqp:invalid-field", f"the filter of this subscription cannot be: {fault}")
         for name, value in arguments.items():
@@ -400,8 +404,9 @@ class Broker:
         name = f"{exchange.name[:50]}_{self.new_id()}"  # a name that was as long as may be would have no room for more
         attributes = {"replicate": "none", "autoDelete": True, "exclusive": True}
         local = self.ledgers[LOCAL]
-        _, create = self.nodes.plan_queue(name, self.new_id(), attributes)
-        bind = {"op": "bind", "exchange": exchange.uuid, "queue": create["uuid"], "key": key, "arguments": arguments}
+        queue_id = self.new_id()
+        _, create = self.nodes.plan_queue(name, queue_id, attributes)
+        bind = Bind(exchange=exchange.uuid, queue=queue_id, key=key, arguments=arguments)
 
         def made(reason: str) -> None:
             node = self.nodes.queues.get(name)
@@ -422,7 +427,7 @@ class Broker:
         if isinstance(context, Subscription):
             context.end()
             node = context.node
-            if node.definition["autoDelete"] and not node.context.subscriptions and self.ledgers[node.log].serving:
+            if node.definition.auto_delete and not node.context.subscriptions and self.ledgers[node.log].serving:
                 self._delete_queue(node)
         elif isinstance(context, Mailbox):
             self._mailboxes.pop(context.address, None)
@@ -430,7 +435,7 @@ class Broker:
             context.node.context.producers.pop(context, None)
 
     def _delete_queue(self, node: QueueNode) -> None:
-        self.ledgers[node.log].change({"op": "queue-del", "uuid": node.uuid}, lambda reason: None)
+        self.ledgers[node.log].change(QueueDel(uuid=node.uuid), lambda reason: None)
 
     def _queue_gone(self, node: QueueNode) -> None:
         queueing: Queueing | None = node.context
@@ -483,7 +488,7 @@ class Broker:
         It is in the same batch as its dequeue where both are in one log. Limits of the queues there do not hold it back: it is on
         this broker already. What is no AMQP message cannot be routed. Unplaced, when one of them has no place for it yet.
         """
-        exchange = self.nodes.exchanges.get(node.definition["alternate"]) if node.definition["alternate"] else None
+        exchange = self.nodes.exchanges.get(node.definition.alternate) if node.definition.alternate else None
         try:
             found = [] if exchange is None else route(self.nodes, exchange, message.subject(data) or "", data)
         except message.BadMessage:
@@ -573,4 +578,4 @@ def _binding_of(exchange: ExchangeNode, filters: dict[Any, Any], key: str) -> tu
             if isinstance(value, dict):
                 return key, {str(each): item for each, item in value.items()}
             return str(value), {}
-    return key or ("#" if exchange.definition["kind"] == "topic" else ""), {}
+    return key or ("#" if exchange.definition.kind == "topic" else ""), {}

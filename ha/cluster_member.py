@@ -20,6 +20,7 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
 from broker.core import urls
+from broker.core.commands import Reign
 from broker.core.values import Symbol
 from broker.service import Broker, PeerAcceptor
 from broker.telemetry import TelemetryWriter
@@ -191,8 +192,8 @@ class ClusterMember:
         gap = -1 if self._primary_lost_at is None else round((self._clock.seconds() - self._primary_lost_at) * 1000)
         self._primary_lost_at = None
         moment = datetime.fromtimestamp(self._wall(), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        change = {"op": "reign", "epoch": epoch, "primary": self.me, "reason": self._asked_because, "ts": moment, "gapMs": gap}
-        self._broker.lead.change(change, lambda reason: None)
+        reign = Reign(epoch=epoch, primary=self.me, reason=self._asked_because, ts=moment, gap_ms=gap)
+        self._broker.lead.change(reign, lambda reason: None)
         index = self.log.replica.commit_index
         known = None if gap < 0 else gap
         self.note("failover_done", epoch=epoch, to=self.me, index=index, duration_ms=known, detail=self._asked_because)

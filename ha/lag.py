@@ -258,7 +258,7 @@ class LagReporter:
             self._found = nodes.copy()
             nodes.sort(key=_name)
             numbers = tuple(node.messages.number for node in nodes if node.messages is not None)
-            texts = [queue_text(node.name, str(node.definition["level"])) for node in nodes]
+            texts = [queue_text(node.name, node.definition.level) for node in nodes]
             self._queues = _Queues(nodes, numbers, [node.name for node in nodes], texts)
 
     def _interval(self, status: ReplicaStatus, at: float) -> _Interval:

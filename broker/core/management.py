@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from broker.core.commands import Command
 from broker.core.nodes import ExchangeNode, Nodes, QueueNode, Refused
-from broker.core.state import Change
 
 Item = dict[str, Any]
 
@@ -20,10 +20,10 @@ def queue_item(nodes: Nodes, node: QueueNode, consumers: int, bindings: int) -> 
     return {
         "name": node.name,
         "uuid": node.uuid,
-        "durable": definition["durable"],
-        "autoDelete": definition["autoDelete"],
-        "exclusive": definition["exclusive"],
-        "replicate": definition["level"],
+        "durable": definition.durable,
+        "autoDelete": definition.auto_delete,
+        "exclusive": definition.exclusive,
+        "replicate": definition.level,
         "messages": node.depth,
         "messagesIn": messages.enqueued if messages else 0,
         "messagesOut": messages.dequeued if messages else 0,
@@ -32,8 +32,8 @@ def queue_item(nodes: Nodes, node: QueueNode, consumers: int, bindings: int) -> 
         "bytesOut": messages.dequeued_bytes if messages else 0,
         "consumers": consumers,
         "bindings": bindings,
-        "arguments": definition["arguments"],
-        "alternateExchange": definition["alternate"],
+        "arguments": definition.arguments,
+        "alternateExchange": definition.alternate,
     }
 
 
@@ -62,24 +62,24 @@ def _exchange_item(nodes: Nodes, node: ExchangeNode) -> Item:
     return {
         "name": node.name,
         "uuid": node.uuid,
-        "exchangeType": definition["kind"],
-        "durable": definition["durable"],
-        "replicate": definition["level"],
+        "exchangeType": definition.kind,
+        "durable": definition.durable,
+        "replicate": definition.level,
         "bindings": len(node.routing),
         "messagesIn": node.received,
         "messagesRouted": node.routed,
         "messagesDropped": node.dropped,
-        "alternateExchange": definition["alternate"],
-        "arguments": definition["arguments"],
+        "alternateExchange": definition.alternate,
+        "arguments": definition.arguments,
     }
 
 
 def binding_items(nodes: Nodes) -> list[Item]:
     """Every binding, the implicit ones to the default exchange first."""
-    items = [_binding_item("", node, node.name, {}, node.definition["level"]) for node in nodes.queues.values()]
-    for exchange, queue, change, log in nodes.bindings():
+    items = [_binding_item("", node, node.name, {}, node.definition.level) for node in nodes.queues.values()]
+    for exchange, queue, binding, log in nodes.bindings():
         level = "configuration" if log == "cluster" else "none"
-        items.append(_binding_item(exchange.name, queue, change["key"], change["arguments"], level))
+        items.append(_binding_item(exchange.name, queue, binding.key, binding.arguments, level))
     return sorted(items, key=lambda item: (item["exchange"], item["queue"], item["key"]))
 
 
@@ -87,8 +87,8 @@ def _binding_item(exchange: str, queue: QueueNode, key: str, arguments: dict[str
     return {"exchange": exchange, "queue": queue.name, "key": key, "arguments": arguments, "replicate": level}
 
 
-def plan(nodes: Nodes, operation: str, kind: str, name: str, body: Item, uuid: str, consumers: int) -> tuple[str, Change]:
-    """(log, change) that a CREATE or DELETE means. Refused when it cannot be, with the status and text for the answer."""
+def plan(nodes: Nodes, operation: str, kind: str, name: str, body: Item, uuid: str, consumers: int) -> tuple[str, Command]:
+    """(log, command) that a CREATE or DELETE means. Refused when it cannot be, with the status and text for the answer."""
     match operation, kind:
         case "CREATE", "queue":
             return nodes.plan_queue(name, uuid, body)

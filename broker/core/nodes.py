@@ -1,15 +1,15 @@
 """Addresses → nodes: queues and exchanges of both logs in one namespace, with the routing between them.
 
 Life of the registry: `rebuild` makes it from the states (at start, after a snapshot); `follow` keeps it level with each
-definition that a log applied. It holds no messages and decides nothing; `plan_*` turn a wish (a queue to create, a binding) into
-the change to propose and the log to propose it to, or refuse it with a status and a text.
+change that a log's definitions report. It holds no messages, interprets no commands and decides nothing; `plan_*` turn a wish (a
+queue to create, a binding) into the command to propose and the log to propose it to, or refuse it with a status and a text.
 
 An address names a queue or an exchange; `exchange/key` names an exchange with a routing key (subject). A queue is found first.
 
 Invariants: a name is one queue and one exchange at most, over both logs: while a replicated object has the name of a local one
 (the primary cannot know the names on other brokers), it hides that one; every QueueNode that is not of level `configuration`
 has its messages; the binding between two replicated objects is replicated, any other belongs to the local log; the order in which
-the two logs are followed makes no difference.
+the two logs are followed makes no difference; to follow a change costs what it changes, however many queues there are.
 """
 
 from __future__ import annotations
@@ -19,8 +19,20 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from broker.core import limits
+from broker.core.commands import Bind, Command, ExchangeAdd, ExchangeDel, Key, QueueAdd, QueueDel, StoreAdd, StoreDel, Unbind
+from broker.core.definitions import (
+    Bound,
+    Change,
+    ExchangeGone,
+    ExchangeMade,
+    PlaceGone,
+    PlaceMade,
+    QueueGone,
+    QueueMade,
+    Unbound,
+)
 from broker.core.exchange import Exchange, fault_of
-from broker.core.state import Change, Messages, State
+from broker.core.state import Messages, State
 
 BUILT_IN = {"": "direct", "amq.direct": "direct", "amq.topic": "topic", "amq.fanout": "fanout", "amq.match": "headers"}
 LEVELS = ("all", "configuration", "none")
@@ -45,7 +57,7 @@ class Unplaced(Exception):
 class QueueNode:
     """A queue at run time. `proposed_seq` is the sequence that the next message proposed for it gets (primary only)."""
 
-    definition: Change
+    definition: QueueAdd
     log: str
     messages_log: str
     messages: Messages | None
@@ -58,12 +70,12 @@ class QueueNode:
     @property
     def name(self) -> str:
         """The queue's name."""
-        return str(self.definition["name"])
+        return self.definition.name
 
     @property
     def uuid(self) -> str:
         """Its identity, never used again after deletion."""
-        return str(self.definition["uuid"])
+        return self.definition.uuid
 
     @property
     def replicated(self) -> bool:
@@ -80,7 +92,7 @@ class QueueNode:
 class ExchangeNode:
     """An exchange at run time."""
 
-    definition: Change
+    definition: ExchangeAdd
     log: str
     routing: Exchange[str]
     received: int = 0
@@ -90,12 +102,12 @@ class ExchangeNode:
     @property
     def name(self) -> str:
         """The exchange's name."""
-        return str(self.definition["name"])
+        return self.definition.name
 
     @property
     def uuid(self) -> str:
         """Its identity; a built-in one's is its name."""
-        return str(self.definition["uuid"])
+        return self.definition.uuid
 
     @property
     def built_in(self) -> bool:
@@ -123,7 +135,10 @@ class Nodes:
         self._exchanges_by_uuid: dict[str, ExchangeNode] = {}
         self._hidden_queues: dict[str, QueueNode] = {}
         self._hidden_exchanges: dict[str, ExchangeNode] = {}
-        self._dangling: dict[str, list[Change]] = {}
+        self._unplaced: dict[str, Command] = {}
+        self._fresh_unplaced: dict[str, None] = {}
+        self._orphans: dict[str | Key, Command] = {}
+        self._fresh_orphans: dict[str | Key, None] = {}
         self._states: dict[str, State] = {}
         self.rebuild({})
 
@@ -135,19 +150,19 @@ class Nodes:
         self._states = dict(states)
         self.queues, self._queues_by_uuid, self._hidden_queues = {}, {}, {}
         self.exchanges, self._exchanges_by_uuid, self._hidden_exchanges = {}, {}, {}
-        self._dangling = {}
+        self._unplaced, self._fresh_unplaced, self._orphans, self._fresh_orphans = {}, {}, {}, {}
         for name, kind in BUILT_IN.items():
-            definition = {"uuid": name, "name": name, "kind": kind, "level": "configuration", "durable": True, "arguments": {}}
-            self._add_exchange(LOCAL, definition | {"alternate": ""})
+            self._enter_exchange(LOCAL, ExchangeAdd(uuid=name, name=name, kind=kind, level="configuration", durable=True))
         for log, state in states.items():
-            for change in (*state.exchanges.values(), *state.queues.values()):
-                self.follow(log, change)
-        for state in states.values():
-            for change in state.stores.values():
-                self.follow(LOCAL, change)
+            for exchange in state.definitions.exchanges.values():
+                self._enter_exchange(log, exchange)
+            for queue in state.definitions.queues.values():
+                self._enter_queue(log, queue)
         for log, state in states.items():
-            for change in state.bindings.values():
-                self.follow(log, change)
+            for place in state.definitions.stores.values():
+                self._place_made(log, place)
+            for binding in state.definitions.bindings.values():
+                self._bind(log, binding)
         for uuid in before.keys() & self._queues_by_uuid.keys():
             was, node = before[uuid], self._queues_by_uuid[uuid]
             node.context = was.context
@@ -155,43 +170,60 @@ class Nodes:
                 node.proposed_seq, node.proposed_bytes = was.proposed_seq, was.proposed_bytes
 
     def follow(self, log: str, change: Change) -> QueueNode | None:
-        """Take up a definition that `log` has applied. Returns the queue that it removed, if it did."""
-        match change["op"]:
-            case "queue-add":
-                self._add_queue(log, change)
-            case "queue-del":
-                return self._remove_queue(change["uuid"])
-            case "store-add":
-                node = self._queues_by_uuid.get(change["uuid"])
-                if node is not None:
-                    _place(node, self._states[log].by_uuid.get(change["uuid"]))
-            case "exchange-add":
-                self._add_exchange(log, change)
-            case "exchange-del":
-                exchange_gone = self._exchanges_by_uuid.pop(change["uuid"], None)
-                if exchange_gone is not None:
-                    _take_name(self.exchanges, self._hidden_exchanges, exchange_gone)
-            case "bind":
-                self._bind(change)
-            case "unbind":
-                exchange = self._exchanges_by_uuid.get(change["exchange"])
-                if exchange is not None:
-                    exchange.routing.unbind(change["queue"], change["key"])
+        """Take up what `log` has changed. Returns the queue that it removed, if it did."""
+        match change:
+            case QueueMade(queue):
+                self._enter_queue(log, queue)
+                for other, state in self._states.items():
+                    self._bind_all(other, state.definitions.bindings_of_queue(queue.uuid))
+            case QueueGone(queue, bindings):
+                return self._remove_queue(queue, bindings)
+            case PlaceMade(place):
+                self._place_made(log, place)
+            case PlaceGone(place):
+                self._place_gone(place)
+            case ExchangeMade(exchange):
+                self._enter_exchange(log, exchange)
+                for other, state in self._states.items():
+                    self._bind_all(other, state.definitions.bindings_of_exchange(exchange.uuid))
+            case ExchangeGone(exchange, bindings):
+                self._remove_exchange(exchange, bindings)
+            case Bound(binding):
+                self._bind(log, binding)
+            case Unbound(binding):
+                self._unbind(log, binding)
             case _:
                 pass
         return None
 
-    def _add_queue(self, log: str, change: Change) -> None:
-        messages_log = log if change["level"] != "configuration" else LOCAL
+    def _enter_queue(self, log: str, queue: QueueAdd) -> None:
+        messages_log = log if queue.level != "configuration" else LOCAL
         state = self._states.get(messages_log)
-        node = QueueNode(change, log, messages_log, None)
-        _place(node, None if state is None else state.by_uuid.get(change["uuid"]))
-        arguments = change["arguments"]
-        node.max_count = int(arguments.get("qpid.max_count", 0))
-        node.max_bytes = int(arguments.get("qpid.max_size", self.default_queue_bytes))
+        node = QueueNode(queue, log, messages_log, None)
+        _place(node, None if state is None else state.by_uuid.get(queue.uuid))
+        node.max_count = int(queue.arguments.get("qpid.max_count", 0))
+        node.max_bytes = int(queue.arguments.get("qpid.max_size", self.default_queue_bytes))
         self._queues_by_uuid[node.uuid] = node
+        self._orphans.pop(node.uuid, None)
+        if node.messages is None:
+            self._needs_place(node.uuid)
         self._route_by_name(_give_name(self.queues, self._hidden_queues, node), node.name)
-        self._bind_dangling(node.uuid)
+
+    def _place_made(self, log: str, place: StoreAdd) -> None:
+        node = self._queues_by_uuid.get(place.uuid)
+        if node is None:
+            self._is_orphan(place.uuid, StoreDel(uuid=place.uuid))
+            return
+        _place(node, self._states[log].by_uuid.get(place.uuid))
+        if node.messages is not None:
+            self._unplaced.pop(place.uuid, None)
+
+    def _place_gone(self, place: StoreAdd) -> None:
+        self._orphans.pop(place.uuid, None)
+        node = self._queues_by_uuid.get(place.uuid)
+        if node is not None and node.definition.level == "configuration":
+            node.messages = None
+            self._needs_place(place.uuid)
 
     def _route_by_name(self, was: QueueNode | None, name: str) -> None:
         """Let the default exchange's binding of that name be the queue's that has it now."""
@@ -202,51 +234,94 @@ class Nodes:
         if now is not None:
             routing.bind(now.uuid, name, {})
 
-    def _remove_queue(self, uuid: str) -> QueueNode | None:
-        node = self._queues_by_uuid.pop(uuid, None)
-        if node is not None:
-            for exchange in self._exchanges_by_uuid.values():
-                exchange.routing.unbind_queue(uuid)
-            _take_name(self.queues, self._hidden_queues, node)
-            self._route_by_name(None, node.name)
+    def _remove_queue(self, queue: QueueAdd, bindings: Iterable[Bind]) -> QueueNode | None:
+        for binding in bindings:
+            self._orphans.pop(binding.identity, None)
+        node = self._queues_by_uuid.pop(queue.uuid, None)
+        if node is None:
+            return None
+        self._unplaced.pop(node.uuid, None)
+        elsewhere = [each for state in self._states.values() for each in state.definitions.bindings_of_queue(node.uuid)]
+        for binding in (*bindings, *elsewhere):
+            exchange = self._exchanges_by_uuid.get(binding.exchange)
+            if exchange is not None:
+                exchange.routing.unbind(node.uuid, binding.key)
+        self.exchanges[""].routing.unbind(node.uuid, node.name)
+        _take_name(self.queues, self._hidden_queues, node)
+        self._route_by_name(None, node.name)
+        local = self._states[LOCAL].definitions
+        if node.uuid in local.stores:
+            self._is_orphan(node.uuid, StoreDel(uuid=node.uuid))
+        self._forsake(local.bindings_of_queue(node.uuid))
         return node
 
-    def _add_exchange(self, log: str, change: Change) -> None:
-        node = ExchangeNode(change, log, Exchange(change["name"], change["kind"]))
+    def _enter_exchange(self, log: str, exchange: ExchangeAdd) -> None:
+        node = ExchangeNode(exchange, log, Exchange(exchange.name, exchange.kind))
         self._exchanges_by_uuid[node.uuid] = node
         _give_name(self.exchanges, self._hidden_exchanges, node)
-        self._bind_dangling(node.uuid)
 
-    def _bind(self, change: Change) -> None:
-        exchange = self._exchanges_by_uuid.get(change["exchange"])
-        if exchange is None:
-            self._dangling.setdefault(change["exchange"], []).append(change)
-        elif change["queue"] not in self._queues_by_uuid:
-            self._dangling.setdefault(change["queue"], []).append(change)
-        else:
-            exchange.routing.bind(change["queue"], change["key"], change["arguments"])
+    def _remove_exchange(self, exchange: ExchangeAdd, bindings: Iterable[Bind]) -> None:
+        for binding in bindings:
+            self._orphans.pop(binding.identity, None)
+        node = self._exchanges_by_uuid.pop(exchange.uuid, None)
+        if node is not None:
+            _take_name(self.exchanges, self._hidden_exchanges, node)
+            self._forsake(self._states[LOCAL].definitions.bindings_of_exchange(node.uuid))
 
-    def _bind_dangling(self, uuid: str) -> None:
-        """Make the bindings that one log had before the other log had what they bind."""
-        for change in self._dangling.pop(uuid, ()):
-            key = (change["exchange"], change["queue"], change["key"])
-            if any(state.bindings.get(key) == change for state in self._states.values()):
-                self._bind(change)
+    def _forsake(self, bindings: Iterable[Bind]) -> None:
+        """An end of these local bindings is gone, or not heard of yet."""
+        for each in bindings:
+            self._is_orphan(each.identity, Unbind(exchange=each.exchange, queue=each.queue, key=each.key))
 
-    def orphans(self) -> list[Change]:
-        """Changes for the local log that clear away what it holds about objects which the cluster's log has deleted."""
-        state = self._states.get(LOCAL)
-        if state is None:
-            return []
-        found: list[Change] = [{"op": "store-del", "uuid": uuid} for uuid in state.stores if uuid not in self._queues_by_uuid]
-        for exchange, queue, key in state.bindings:
-            if exchange not in self._exchanges_by_uuid or queue not in self._queues_by_uuid:
-                found.append({"op": "unbind", "exchange": exchange, "queue": queue, "key": key})
-        return found
+    def _bind(self, log: str, binding: Bind) -> None:
+        exchange = self._exchanges_by_uuid.get(binding.exchange)
+        if exchange is not None and binding.queue in self._queues_by_uuid:
+            exchange.routing.bind(binding.queue, binding.key, binding.arguments)
+            self._orphans.pop(binding.identity, None)
+        elif log == LOCAL:
+            self._forsake((binding,))
 
-    def unplaced(self) -> list[Change]:
-        """Changes for the local log that make a place for the messages of `configuration` queues which have none."""
-        return [{"op": "store-add", "uuid": node.uuid} for node in self.queues.values() if node.messages is None]
+    def _unbind(self, log: str, binding: Bind) -> None:
+        exchange = self._exchanges_by_uuid.get(binding.exchange)
+        if exchange is not None:
+            exchange.routing.unbind(binding.queue, binding.key)
+        if log == LOCAL:
+            self._orphans.pop(binding.identity, None)
+        for other, state in self._states.items():
+            still = state.definitions.bindings.get(binding.identity)
+            if still is not None:
+                self._bind(other, still)
+
+    def _bind_all(self, log: str, bindings: Iterable[Bind]) -> None:
+        """Make the bindings that this log had before the other log had what they bind."""
+        for binding in bindings:
+            self._bind(log, binding)
+
+    def orphans(self) -> list[Command]:
+        """Commands for the local log that clear away what it holds about objects which the cluster's log has deleted."""
+        return list(self._orphans.values())
+
+    def unplaced(self) -> list[Command]:
+        """Commands for the local log that make a place for the messages of `configuration` queues which have none."""
+        return list(self._unplaced.values())
+
+    def take_orphans(self) -> list[Command]:
+        """Those of `orphans` that have come since this was last asked for."""
+        fresh, self._fresh_orphans = self._fresh_orphans, {}
+        return [self._orphans[key] for key in fresh if key in self._orphans]
+
+    def take_unplaced(self) -> list[Command]:
+        """Those of `unplaced` that have come since this was last asked for."""
+        fresh, self._fresh_unplaced = self._fresh_unplaced, {}
+        return [self._unplaced[uuid] for uuid in fresh if uuid in self._unplaced]
+
+    def _needs_place(self, uuid: str) -> None:
+        self._unplaced[uuid] = StoreAdd(uuid=uuid)
+        self._fresh_unplaced[uuid] = None
+
+    def _is_orphan(self, key: str | Key, command: Command) -> None:
+        self._orphans[key] = command
+        self._fresh_orphans[key] = None
 
     # ---- looking up
 
@@ -266,14 +341,14 @@ class Nodes:
         """The queue of that identity."""
         return self._queues_by_uuid.get(uuid)
 
-    def bindings(self) -> Iterable[tuple[ExchangeNode, QueueNode, Change, str]]:
+    def bindings(self) -> Iterable[tuple[ExchangeNode, QueueNode, Bind, str]]:
         """Every binding that was asked for: exchange, queue, its record, its log. The default exchange's are not among them."""
         for log, state in self._states.items():
-            for change in state.bindings.values():
-                exchange = self._exchanges_by_uuid.get(change["exchange"])
-                queue = self._queues_by_uuid.get(change["queue"])
+            for binding in state.definitions.bindings.values():
+                exchange = self._exchanges_by_uuid.get(binding.exchange)
+                queue = self._queues_by_uuid.get(binding.queue)
                 if exchange is not None and queue is not None:
-                    yield exchange, queue, change, log
+                    yield exchange, queue, binding, log
 
     # ---- planning changes
 
@@ -288,8 +363,8 @@ class Nodes:
         """The log that holds the definition of an object of this level."""
         return CLUSTER if self.clustered and level != "none" else LOCAL
 
-    def plan_queue(self, name: str, uuid: str, attributes: dict[str, Any]) -> tuple[str, Change]:
-        """(log, change) that creates a queue; Refused when it exists or its attributes make no sense."""
+    def plan_queue(self, name: str, uuid: str, attributes: dict[str, Any]) -> tuple[str, Command]:
+        """(log, command) that creates a queue; Refused when it exists or its attributes make no sense."""
         _check_name("queue", name)
         if name in self.queues:
             raise Refused(409, f"a queue named {name!r} exists already")
@@ -298,23 +373,22 @@ class Nodes:
         arguments = dict(attributes.get("arguments") or {})
         _check_arguments(name, arguments)
         level = self.level_of(attributes.get("replicate") or arguments.get("qpid.replicate"))
-        change = {
-            "op": "queue-add",
-            "uuid": uuid,
-            "name": name,
-            "level": level,
-            "durable": bool(attributes.get("durable", False)),
-            "autoDelete": bool(attributes.get("autoDelete", False)),
-            "exclusive": bool(attributes.get("exclusive", False)),
-            "arguments": arguments,
-            "alternate": self._alternate(attributes),
-        }
-        if not self.clustered:
-            change["level"] = level if level != "configuration" else "all"
-        return self.log_for(level), change
+        if not self.clustered and level == "configuration":
+            level = "all"
+        command = QueueAdd(
+            uuid=uuid,
+            name=name,
+            level=level,
+            durable=bool(attributes.get("durable", False)),
+            auto_delete=bool(attributes.get("autoDelete", False)),
+            exclusive=bool(attributes.get("exclusive", False)),
+            arguments=arguments,
+            alternate=self._alternate(attributes),
+        )
+        return self.log_for(level), command
 
-    def plan_exchange(self, name: str, uuid: str, attributes: dict[str, Any]) -> tuple[str, Change]:
-        """(log, change) that creates an exchange."""
+    def plan_exchange(self, name: str, uuid: str, attributes: dict[str, Any]) -> tuple[str, Command]:
+        """(log, command) that creates an exchange."""
         _check_name("exchange", name)
         kind = attributes.get("exchangeType", "direct")
         if kind not in KINDS:
@@ -325,37 +399,36 @@ class Nodes:
             raise Refused(409, f"this broker has {len(self.exchanges)} exchanges, its limit; delete some first")
         arguments = dict(attributes.get("arguments") or {})
         level = self.level_of(attributes.get("replicate") or arguments.get("qpid.replicate"))
-        change = {
-            "op": "exchange-add",
-            "uuid": uuid,
-            "name": name,
-            "kind": kind,
-            "level": level,
-            "durable": bool(attributes.get("durable", False)),
-            "arguments": arguments,
-            "alternate": self._alternate(attributes),
-        }
-        return self.log_for(level), change
+        command = ExchangeAdd(
+            uuid=uuid,
+            name=name,
+            kind=kind,
+            level=level,
+            durable=bool(attributes.get("durable", False)),
+            arguments=arguments,
+            alternate=self._alternate(attributes),
+        )
+        return self.log_for(level), command
 
-    def plan_binding(self, exchange: str, queue: str, key: str, arguments: dict[str, Any]) -> tuple[str, Change]:
-        """(log, change) that binds a queue to an exchange."""
+    def plan_binding(self, exchange: str, queue: str, key: str, arguments: dict[str, Any]) -> tuple[str, Command]:
+        """(log, command) that binds a queue to an exchange."""
         found, bound = self._ends(exchange, queue)
         if len(found.routing) >= limits.MAX_BINDINGS_PER_EXCHANGE:
             raise Refused(
                 409, f"exchange {exchange!r} has {limits.MAX_BINDINGS_PER_EXCHANGE} bindings, its limit; unbind some first"
             )
-        fault = fault_of(found.definition["kind"], key, arguments)
+        fault = fault_of(found.definition.kind, key, arguments)
         if fault:
             raise Refused(400, f"queue {queue!r} cannot be bound to exchange {exchange!r}: {fault}")
-        change = {"op": "bind", "exchange": found.uuid, "queue": bound.uuid, "key": key, "arguments": arguments}
-        return self._binding_log(found, bound), change
+        command = Bind(exchange=found.uuid, queue=bound.uuid, key=key, arguments=arguments)
+        return self._binding_log(found, bound), command
 
-    def plan_unbinding(self, exchange: str, queue: str, key: str) -> tuple[str, Change]:
-        """(log, change) that takes a binding away."""
+    def plan_unbinding(self, exchange: str, queue: str, key: str) -> tuple[str, Command]:
+        """(log, command) that takes a binding away."""
         found, bound = self._ends(exchange, queue)
         for log, state in self._states.items():
-            if (found.uuid, bound.uuid, key) in state.bindings:
-                return log, {"op": "unbind", "exchange": found.uuid, "queue": bound.uuid, "key": key}
+            if (found.uuid, bound.uuid, key) in state.definitions.bindings:
+                return log, Unbind(exchange=found.uuid, queue=bound.uuid, key=key)
         raise Refused(404, f"queue {queue!r} is not bound to exchange {exchange!r} with key {key!r}")
 
     def _binding_log(self, exchange: ExchangeNode, queue: QueueNode) -> str:
@@ -370,8 +443,8 @@ class Nodes:
             raise Refused(409, "every queue is bound to the default exchange by its name, and by nothing else")
         return self.exchanges[exchange], self.queues[queue]
 
-    def plan_queue_removal(self, name: str, *, if_empty: bool, if_unused: bool, consumers: int) -> tuple[str, Change]:
-        """(log, change) that deletes a queue; `consumers` is how many it has now."""
+    def plan_queue_removal(self, name: str, *, if_empty: bool, if_unused: bool, consumers: int) -> tuple[str, Command]:
+        """(log, command) that deletes a queue; `consumers` is how many it has now."""
         node = self.queues.get(name)
         if node is None:
             raise Refused(404, f"there is no queue named {name!r}")
@@ -379,19 +452,19 @@ class Nodes:
             raise Refused(409, f"queue {name!r} holds {node.depth} messages; empty it first, or use --force")
         if if_unused and consumers:
             raise Refused(409, f"queue {name!r} has {consumers} consumers; stop them first, or use --force")
-        return node.log, {"op": "queue-del", "uuid": node.uuid}
+        return node.log, QueueDel(uuid=node.uuid)
 
-    def plan_exchange_removal(self, name: str) -> tuple[str, Change]:
-        """(log, change) that deletes an exchange."""
+    def plan_exchange_removal(self, name: str) -> tuple[str, Command]:
+        """(log, command) that deletes an exchange."""
         node = self.exchanges.get(name)
         if node is None:
             raise Refused(404, f"there is no exchange named {name!r}")
         if node.built_in:
             raise Refused(409, f"exchange {name!r} is built in and cannot be deleted")
-        user = next((queue.name for queue in self.queues.values() if queue.definition["alternate"] == name), None)
+        user = next((queue.name for queue in self.queues.values() if queue.definition.alternate == name), None)
         if user is not None:
             raise Refused(409, f"exchange {name!r} is the alternate exchange of queue {user!r}; delete that first")
-        return node.log, {"op": "exchange-del", "uuid": node.uuid}
+        return node.log, ExchangeDel(uuid=node.uuid)
 
     def _alternate(self, attributes: dict[str, Any]) -> str:
         alternate = str(attributes.get("alternateExchange") or "")

@@ -55,7 +55,7 @@ class Kind(IntEnum):
     COUNT = 3
     """Raise the delivery count of those messages by `flags`."""
     DEFINE = 4
-    """A change of definitions: one JSON object (see broker.core.state)."""
+    """A change of definitions: one JSON object (see broker.core.commands)."""
     MEMBERS = 5
     """The cluster's members from here on: one JSON object (see ha.core.membership)."""
 
@@ -265,8 +265,11 @@ class BatchBuilder:
         raised[sequence] = min(raised.get(sequence, 0) + by, 255)
 
     def define(self, change: dict[str, Any]) -> None:
-        """Add a change of definitions (see broker.core.state for its forms)."""
-        text = json.dumps(change, separators=(",", ":"), sort_keys=True).encode()
+        """Add a command as an object (see broker.core.commands for its forms)."""
+        self.define_text(json.dumps(change, separators=(",", ":"), sort_keys=True).encode())
+
+    def define_text(self, text: bytes) -> None:
+        """Add a command as its text (`Command.text`)."""
         self._defines.append(text)
         self.nbytes += len(text)
 

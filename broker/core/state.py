@@ -1,37 +1,33 @@
 """What a log says: definitions and messages. Applying the same batches gives the same state on every broker.
 
 Life of a state: it starts empty, `apply` takes committed batches in order, `snapshot` writes down what is alive as batches that
-rebuild it. It decides nothing: which message left, which one came, was decided by the primary and stands in the records. A
-definition that does not fit (a name that exists, a queue that is gone) changes nothing and says why, alike everywhere.
+rebuild it. It decides nothing: which message left, which one came, was decided by the primary and stands in the records. What the
+DEFINE records mean is interpreted in broker.core.definitions; the state follows what they changed with the places for messages.
 
-Forms of a DEFINE record (JSON objects, `op` says which)::
-
-    queue-add     uuid name level durable autoDelete exclusive arguments alternate [number]
-    queue-del     uuid
-    store-add     uuid [number]     a place for the messages of a queue that another log defines (level configuration)
-    store-del     uuid
-    exchange-add  uuid name kind level durable arguments alternate
-    exchange-del  uuid
-    bind          exchange queue key arguments     by uuid; a built-in exchange's uuid is its name
-    unbind        exchange queue key
-    reign         epoch primary reason ts gapMs     a broker became primary
-    numbers       next, seqs                        only in snapshots, last: the counters to go on from
-
-Invariants: queue numbers are given in order of definition and never used twice; a queue's sequences only grow; messages
-exist only for a number that is defined; records for a number that is gone do nothing.
+Invariants: a batch is applied wholly or not at all: one that this version cannot apply raises `CannotApply` and leaves the state
+at the index before it; a queue's sequences only grow; messages exist only for a number that is defined; records for a number that
+is gone do nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from broker.core import limits
+from broker.core.commands import MACHINE_VERSION, Command, Numbers, UnknownCommand, decode
+from broker.core.definitions import (
+    Change,
+    CountersSet,
+    Definitions,
+    PlaceGone,
+    PlaceMade,
+    QueueGone,
+    QueueMade,
+)
 from broker.core.fifo import Fifo, Lot
 from broker.core.records import Batch, BatchBuilder, Kind
 
-Change = dict[str, Any]
 MAX_COUNT = 255
 """The most by which one COUNT record raises a delivery count."""
 
@@ -49,36 +45,40 @@ class Messages:
     dequeued_bytes: int = 0
 
 
+class CannotApply(Exception):
+    """This version must not apply the batch of this `index`; `why` says what stands in it. Nothing of it is applied."""
+
+    def __init__(self, index: int, why: str) -> None:
+        super().__init__(f"batch {index} cannot be applied: {why}")
+        self.index = index
+        self.why = why
+
+
 @dataclass(slots=True)
 class Applied:
-    """What a batch changed: queue numbers that got messages, and each definition with "" or the reason why it changed nothing."""
+    """What a batch changed: queue numbers that got messages, and each command's change with "" or why there is none."""
 
     fed: set[int]
     changes: list[tuple[Change, str]]
 
 
 class State:
-    """Definitions and messages of one log up to one index."""
+    """Definitions and messages of one log up to one index. `version` is the machine version up to which it applies commands."""
 
-    def __init__(self) -> None:
+    def __init__(self, version: int = MACHINE_VERSION) -> None:
         self.index = 0
-        self.queues: dict[str, Change] = {}
-        self.stores: dict[str, Change] = {}
-        self.exchanges: dict[str, Change] = {}
-        self.bindings: dict[tuple[str, str, str], Change] = {}
-        self.reigns: list[Change] = []
+        self.version = version
+        self.definitions = Definitions()
         self.messages: dict[int, Messages] = {}
         self.by_uuid: dict[str, Messages] = {}
-        self._names: set[tuple[str, str]] = set()
-        self._next_number = 1
 
     def apply(self, batch: Batch, *, snapshot: bool = False) -> Applied:
         """Apply one committed batch, the next by index (a snapshot's batches carry the index of the whole).
 
-        The cost is that of its runs, not of its messages.
+        The cost is that of its runs, not of its messages. CannotApply, before anything has changed.
         """
         assert snapshot or batch.header.index > self.index, f"batch {batch.header.index} after {self.index}"
-        applied = Applied(set(), [])
+        applied = Applied(set(), [self._change(command) for command in self._commands(batch)])
         for run in batch.runs:
             if run.kind is Kind.ENQUEUE:
                 messages = self.messages.get(run.queue)
@@ -97,9 +97,6 @@ class State:
                 messages = self.messages.get(run.queue)
                 if messages is not None:
                     messages.fifo.raise_count(run.first_seq, run.count, run.flags)
-            elif run.kind is Kind.DEFINE:
-                change = batch.json(run)
-                applied.changes.append((change, self._define(change)))
         self.index = max(self.index, batch.header.index)
         return applied
 
@@ -110,107 +107,42 @@ class State:
 
     # ---- definitions
 
-    def _define(self, change: Change) -> str:
-        match change.get("op"):
-            case "queue-add":
-                return self._add_queue(change)
-            case "queue-del":
-                return self._remove_queue(change["uuid"])
-            case "store-add":
-                return self._add_store(change)
-            case "store-del":
-                return self._remove_store(change["uuid"])
-            case "exchange-add":
-                return self._add_exchange(change)
-            case "exchange-del":
-                return self._remove_exchange(change["uuid"])
-            case "bind":
-                return self._bind(change)
-            case "unbind":
-                found = self.bindings.pop((change["exchange"], change["queue"], change["key"]), None)
-                return "" if found is not None else "there is no such binding"
-            case "reign":
-                self.reigns.append(change)
-                del self.reigns[: -limits.MAX_HISTORY]
-                return ""
-            case "numbers":
-                return self._go_on_from(change)
-            case other:
-                return f"this version does not know the change {other!r}"
+    def _commands(self, batch: Batch) -> list[Command]:
+        """The batch's commands, all of which this version applies. DEFINE runs stand before all others."""
+        found: list[Command] = []
+        for run in batch.runs:
+            if run.kind is not Kind.DEFINE:
+                break
+            command = decode(batch.data[run.offsets[0] : run.offsets[1]], self.version)
+            if isinstance(command, UnknownCommand):
+                raise CannotApply(batch.header.index, command.why)
+            found.append(command)
+        return found
 
-    def _add_queue(self, change: Change) -> str:
-        if ("queue", change["name"]) in self._names:
-            return f"a queue named {change['name']!r} exists already"
-        self._names.add(("queue", change["name"]))
-        self.queues[change["uuid"]] = change
-        if change["level"] != "configuration":
-            self._make_messages(change)
-        return ""
+    def _change(self, command: Command) -> tuple[Change, str]:
+        change, reason = self.definitions.apply(command)
+        match change:
+            case QueueMade(queue) if queue.level != "configuration":
+                self._make_messages(queue.uuid, queue.number)
+            case PlaceMade(place):
+                self._make_messages(place.uuid, place.number)
+            case QueueGone(gone) | PlaceGone(gone):
+                self._drop_messages(gone.uuid)
+            case CountersSet(numbers):
+                for number, sequence in numbers.seqs:
+                    self.messages[number].fifo.skip_to(sequence)
+            case _:
+                pass
+        return change, reason
 
-    def _make_messages(self, change: Change) -> None:
-        number = change.setdefault("number", self._next_number)
-        self._next_number = max(self._next_number, number + 1)
-        messages = Messages(number, change["uuid"])
-        self.messages[number] = messages
-        self.by_uuid[change["uuid"]] = messages
+    def _make_messages(self, uuid: str, number: int | None) -> None:
+        assert number is not None
+        self.messages[number] = self.by_uuid[uuid] = Messages(number, uuid)
 
     def _drop_messages(self, uuid: str) -> None:
         messages = self.by_uuid.pop(uuid, None)
         if messages is not None:
             del self.messages[messages.number]
-
-    def _remove_queue(self, uuid: str) -> str:
-        change = self.queues.pop(uuid, None)
-        if change is None:
-            return "there is no such queue"
-        self._names.discard(("queue", change["name"]))
-        self._drop_messages(uuid)
-        for key in [key for key in self.bindings if key[1] == uuid]:
-            del self.bindings[key]
-        return ""
-
-    def _add_store(self, change: Change) -> str:
-        if change["uuid"] in self.stores:
-            return "this queue's messages have a place already"
-        self.stores[change["uuid"]] = change
-        self._make_messages(change)
-        return ""
-
-    def _remove_store(self, uuid: str) -> str:
-        if self.stores.pop(uuid, None) is None:
-            return "there is no place for this queue's messages"
-        self._drop_messages(uuid)
-        return ""
-
-    def _add_exchange(self, change: Change) -> str:
-        if ("exchange", change["name"]) in self._names:
-            return f"an exchange named {change['name']!r} exists already"
-        self._names.add(("exchange", change["name"]))
-        self.exchanges[change["uuid"]] = change
-        return ""
-
-    def _remove_exchange(self, uuid: str) -> str:
-        change = self.exchanges.pop(uuid, None)
-        if change is None:
-            return "there is no such exchange"
-        self._names.discard(("exchange", change["name"]))
-        for key in [key for key in self.bindings if key[0] == uuid]:
-            del self.bindings[key]
-        return ""
-
-    def _bind(self, change: Change) -> str:
-        key = (change["exchange"], change["queue"], change["key"])
-        known = self.bindings.get(key)
-        if known is not None and known["arguments"] == change["arguments"]:
-            return "this binding exists already"
-        self.bindings[key] = change
-        return ""
-
-    def _go_on_from(self, change: Change) -> str:
-        self._next_number = change["next"]
-        for number, sequence in change["seqs"]:
-            self.messages[number].fifo.skip_to(sequence)
-        return ""
 
     # ---- snapshots
 
@@ -219,27 +151,20 @@ class State:
 
         What they hold is fixed at the call; they may be taken later and in another thread while this state goes on.
         """
-        defines = [dict(change) for change in self._definitions()]
+        commands = self.definitions.commands()
         lots = [
             (number, list(messages.fifo.lots()), messages.fifo.delivery_counts()) for number, messages in self.messages.items()
         ]
         seqs = [(number, messages.fifo.next_seq) for number, messages in self.messages.items()]
-        return _snapshot_batches(defines, lots, {"op": "numbers", "next": self._next_number, "seqs": seqs})
-
-    def _definitions(self) -> Iterator[Change]:
-        yield from self.queues.values()
-        yield from self.stores.values()
-        yield from self.exchanges.values()
-        yield from self.bindings.values()
-        yield from self.reigns
+        return _snapshot_batches(commands, lots, Numbers(next=self.definitions.next_number, seqs=seqs))
 
 
 def _snapshot_batches(
-    defines: list[Change], lots: list[tuple[int, list[Lot], dict[int, int]]], last: Change
+    commands: list[Command], lots: list[tuple[int, list[Lot], dict[int, int]]], last: Numbers
 ) -> Iterator[BatchBuilder]:
     builder = BatchBuilder()
-    for change in defines:
-        builder.define(change)
+    for command in commands:
+        builder.define_text(command.text)
         if builder.nbytes >= limits.BATCH_TARGET_BYTES:
             yield builder
             builder = BatchBuilder()
@@ -254,7 +179,7 @@ def _snapshot_batches(
                     builder = BatchBuilder()
         yield from _with_counts(builder, number, counts)
     builder = BatchBuilder()
-    builder.define(last)
+    builder.define_text(last.text)
     yield builder
 
 

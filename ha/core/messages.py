@@ -3,6 +3,10 @@
 Every message carries its sender's epoch. Requests that are refused are answered with a `reason`, written for people. The bytes of
 batches and of snapshots travel beside an `Append` or a `SnapshotChunk` and never enter the core: the receiving edge checks them
 and fills `Append.entries` from their headers before it steps the message.
+
+On the wire a message is the JSON object of its fields with its `kind` (see ha.amqp.replication_link). A release may add fields
+that have a default, which older ones ignore; a new kind, or a field that changes what a message means, takes a new
+`versions.WIRE_VERSION`.
 """
 
 from __future__ import annotations
@@ -10,11 +14,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import msgspec
+
 from ha.core.membership import Membership
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """One entry of the log, without its bytes: `nbytes` is the size of the sealed batch, `members` one that it carries."""
 
     index: int
@@ -35,8 +40,7 @@ class Position:
         return f"epoch {self.epoch}, index {self.index}"
 
 
-@dataclass(frozen=True, slots=True)
-class PreVote:
+class PreVote(msgspec.Struct, frozen=True, tag_field="kind", tag=True):
     """Would you vote for me in a new epoch? (dissertation §9.6) Changes nothing at the one asked. `campaign` comes back."""
 
     epoch: int
@@ -45,8 +49,7 @@ class PreVote:
     last_epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class PreVoteReply:
+class PreVoteReply(msgspec.Struct, frozen=True, tag_field="kind", tag=True):
     """`epoch` is the voter's own, so that the candidate picks one above all of them. `provisional`: see `election.py`."""
 
     epoch: int
@@ -56,8 +59,7 @@ class PreVoteReply:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Vote:
+class Vote(msgspec.Struct, frozen=True, tag_field="kind", tag=True):
     """RequestVote (§5.2). `transfer` says that the primary has asked for this election (dissertation §3.10, §4.2.3)."""
 
     epoch: int
@@ -66,8 +68,7 @@ class Vote:
     transfer: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class VoteReply:
+class VoteReply(msgspec.Struct, frozen=True, tag_field="kind", tag=True):
     """`epoch` is the voter's own after its decision, `for_epoch` the one that was asked for."""
 
     epoch: int
@@ -77,13 +78,12 @@ class VoteReply:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Append:
+class Append(msgspec.Struct, frozen=True, tag_field="kind", tag=True, omit_defaults=True):
     """AppendEntries (§5.3): the batches `first` .. `last`, which follow the entry `prev_index` of epoch `prev_epoch`.
 
     With `last == prev_index` there are none: a heartbeat, and at the same time the probe that finds where two logs agree.
     `round` numbers heartbeats from 1 on and is 0 on an Append that carries batches. `entries` describes the batches at the
-    receiver, and is empty in what `SendEntries` hands to the sending edge.
+    receiver, and is empty, and hence not sent, in what `SendEntries` hands to the sending edge.
     """
 
     epoch: int
@@ -96,8 +96,7 @@ class Append:
     entries: tuple[Entry, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class AppendReply:
+class AppendReply(msgspec.Struct, frozen=True, tag_field="kind", tag=True):
     """Where a backup stands.
 
     `match_index`: agrees with the primary up to here, on disk. `received_index`: the same, on disk or on its way there.
@@ -118,8 +117,7 @@ class AppendReply:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotChunk:
+class SnapshotChunk(msgspec.Struct, frozen=True, tag_field="kind", tag=True):
     """InstallSnapshot (§7): `nbytes` at `offset` of the checkpoint file of `total_bytes` that holds the state up to `index`.
 
     `index_epoch` is the epoch of the entry at `index`; `members` those in force there.
@@ -134,8 +132,7 @@ class SnapshotChunk:
     total_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotReply:
+class SnapshotReply(msgspec.Struct, frozen=True, tag_field="kind", tag=True):
     """The backup wants the bytes of the snapshot of `index` from `next_offset` on. That it holds all of it, an `AppendReply`
     says.
     """
@@ -145,23 +142,20 @@ class SnapshotReply:
     next_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class TransferRequest:
+class TransferRequest(msgspec.Struct, frozen=True, tag_field="kind", tag=True):
     """Backup to primary: hand over to me."""
 
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class TransferReply:
+class TransferReply(msgspec.Struct, frozen=True, tag_field="kind", tag=True):
     """Primary to backup: no, or not any more; `reason` says why. (Yes is `TimeoutNow`.)"""
 
     epoch: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class TimeoutNow:
+class TimeoutNow(msgspec.Struct, frozen=True, tag_field="kind", tag=True):
     """Primary to backup: you hold all that I hold, ask for the votes now (dissertation §3.10)."""
 
     epoch: int

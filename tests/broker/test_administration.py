@@ -8,6 +8,7 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from broker.core import limits
+from broker.core.commands import Reign
 from broker.core.nodes import CLUSTER, LOCAL
 from tests.broker.clients import (
     ACCEPTED,
@@ -47,7 +48,7 @@ def test_management_answers_what_it_is_asked() -> None:
             409,
             "this broker is standalone: it was started without --ha-cluster yes",
         )
-        reign = {"op": "reign", "epoch": 3, "primary": "a:1", "reason": "asked", "ts": "2026-01-01", "gapMs": 7}
+        reign = Reign(epoch=3, primary="a:1", reason="asked", ts="2026-01-01", gap_ms=7)
         b.lead.ledger.change(reign, lambda reason: None)
         b.settle()
         (row,) = client.request("QUERY", "history")[2]["items"]

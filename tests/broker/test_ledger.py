@@ -9,9 +9,10 @@ import pytest
 from twisted.internet.task import Clock
 
 from broker.core import limits
+from broker.core.commands import Command, Reign, decode
+from broker.core.definitions import Change
 from broker.core.nodes import LOCAL, Nodes, QueueNode
 from broker.core.records import Batch, Kind
-from broker.core.state import Change
 from broker.ledger import DEQUEUE_DELAY_S, Ledger
 from tests.broker.clients import MemoryLog, creating
 
@@ -92,7 +93,7 @@ def test_everything_of_one_turn_is_one_batch(rig: Rig) -> None:
     rig.put(b"two", b"three")
     rig.ledger.dequeue(1, [9])
     rig.ledger.count(1, 1)
-    rig.ledger.change({"op": "reign"}, rig.answers.append)
+    rig.ledger.change(Reign(), rig.answers.append)
     assert rig.log.waiting == []
     rig.clock.advance(0)
     assert rig.kinds == [[Kind.DEFINE.name, Kind.ENQUEUE.name, Kind.DEQUEUE.name, Kind.COUNT.name]]
@@ -143,10 +144,10 @@ def test_a_log_that_takes_no_more_gets_the_rest_when_it_does(rig: Rig) -> None:
 
 def test_an_answer_says_what_became_of_its_own_change(rig: Rig) -> None:
     """Batches that others proposed may be committed in the same go; their changes are not the asker's."""
-    rig.ledger.change(creating_change("q"), rig.answers.append)
-    rig.ledger.change(creating_change("new"), rig.answers.append)
+    rig.ledger.change(creating_command("q"), rig.answers.append)
+    rig.ledger.change(creating_command("new"), rig.answers.append)
     rig.clock.advance(0)
-    rig.ledger.change(creating_change("new"), rig.answers.append)
+    rig.ledger.change(creating_command("new"), rig.answers.append)
     rig.clock.advance(0)
     rig.log.commit()
     assert rig.answers == [], "answers come behind the application, in a turn of their own"
@@ -155,10 +156,11 @@ def test_an_answer_says_what_became_of_its_own_change(rig: Rig) -> None:
     assert rig.owner.told[-1] == "flush"
 
 
-def creating_change(name: str) -> Change:
+def creating_command(name: str) -> Command:
     parsed = Batch.parse(creating(name, level="none").seal(1, 1, 0))
-    change: Change = parsed.json(parsed.runs[0])
-    return change
+    command = decode(parsed.data[parsed.runs[0].offsets[0] : parsed.runs[0].offsets[1]])
+    assert isinstance(command, Command)
+    return command
 
 
 def test_a_call_waits_for_what_was_put_in_before_it(rig: Rig) -> None:
@@ -181,7 +183,7 @@ def test_a_call_waits_for_what_was_put_in_before_it(rig: Rig) -> None:
 def test_a_reign_that_ends_takes_every_wait_with_it_unanswered(rig: Rig) -> None:
     rig.log.window = 1
     for _ in range(2):
-        rig.ledger.change({"op": "reign"}, rig.answers.append)
+        rig.ledger.change(Reign(), rig.answers.append)
         rig.ledger.when_committed(lambda: rig.answers.append("called"))
         rig.clock.advance(0)
     rig.put(b"x" * limits.BATCH_TARGET_BYTES)
@@ -204,7 +206,7 @@ def test_nothing_is_proposed_before_the_log_has_said_that_it_serves() -> None:
     fresh.log = rig.log
     assert rig.log.state == "standalone"
     assert not fresh.serving
-    fresh.change({"op": "reign"}, rig.answers.append)
+    fresh.change(Reign(), rig.answers.append)
     rig.clock.advance(1)
     assert rig.log.waiting == []
     fresh.on_state("standalone", 1, "")

@@ -272,10 +272,10 @@ def test_the_local_log_forgets_what_the_cluster_has_deleted_once_this_broker_is_
         client.request("CREATE", "exchange", "x", {"replicate": "none"})
         client.request("CREATE", "binding", "", {"exchange": "x", "queue": "q", "key": "k"})
         local = b.broker.ledgers[LOCAL].state
-        assert len(local.stores) == len(local.bindings) == 1
+        assert len(local.definitions.stores) == len(local.definitions.bindings) == 1
         client.request("DELETE", "queue", "q")
-        assert not local.stores
-        assert not local.bindings
+        assert not local.definitions.stores
+        assert not local.definitions.bindings
 
 
 def test_a_subscription_of_the_last_process_leaves_no_queue_and_a_durable_one_stays() -> None:

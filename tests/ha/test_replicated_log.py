@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from broker.core.records import BatchBuilder
@@ -288,8 +288,11 @@ class TestBadInput:
             (append, b""),
             (append, payload[:60]),
             (append, b"no batch at all, but long enough to be the header of one, as it seems"),
-            (replace(append, last=append.last + 1), payload),
-            (replace(append, prev_index=append.prev_index + 1, first=append.first + 1, last=append.last + 1), payload),
+            (msgspec.structs.replace(append, last=append.last + 1), payload),
+            (
+                msgspec.structs.replace(append, prev_index=append.prev_index + 1, first=append.first + 1, last=append.last + 1),
+                payload,
+            ),
         ):
             b.log.receive(sender, message, data)
         assert b.log.bad_batches == len(b.closed) == 5

@@ -223,10 +223,10 @@ BUGS = {
     ),
     "checkpoint-keeps-deleted-queues": Bug(
         "brings deleted queues back from a checkpoint",
-        "broker.core.state",
-        "State._remove_queue",
-        "change = self.queues.pop(uuid, None)",
-        "change = self.queues.get(uuid)",
+        "broker.core.definitions",
+        "Definitions._remove_queue",
+        "queue = self.queues.pop(uuid, None)",
+        "queue = self.queues.get(uuid)",
     ),
     "applies-twice": Bug(
         "applies the last batch before a restart a second time",
@@ -362,7 +362,7 @@ for _, waits in self._proposed:
         "forgets the alternate exchange of an exchange",
         "broker.producers",
         "route",
-        'at = nodes.exchanges.get(at.definition["alternate"]) if at.definition["alternate"] else None',
+        "at = nodes.exchanges.get(at.definition.alternate) if at.definition.alternate else None",
         "at = None",
     ),
     "binds-for-itself": Bug(
@@ -402,10 +402,10 @@ for _, waits in self._proposed:
     ),
     "checkpoint-forgets-places": Bug(
         "forgets in a checkpoint where the messages are that this broker keeps for itself",
-        "broker.core.state",
-        "State._definitions",
-        "yield from self.stores.values()",
-        "yield from ()",
+        "broker.core.definitions",
+        "Definitions.commands",
+        "*self.stores.values(), ",
+        "",
     ),
     "own-log-unsynced": Bug(
         "takes what is on its way to the disk for committed in the log of its own",

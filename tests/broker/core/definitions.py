@@ -8,7 +8,10 @@ from typing import Any
 from hypothesis import strategies as st
 
 from broker.core.records import Batch, BatchBuilder
-from broker.core.state import Change, State
+from broker.core.state import State
+
+Change = dict[str, Any]
+"""A command as the object that its text says, so that these tests hold the form in which it stands in a log."""
 
 
 def queue(name: str, level: str = "all", **more: Any) -> Change:
@@ -68,11 +71,12 @@ def alive(state: State) -> dict[int, dict[int, tuple[bytes, int]]]:
 def contents(state: State) -> dict[str, Any]:
     """Everything that a state says, and everything that decides what it will say next."""
     return {
-        "queues": dict(state.queues),
-        "stores": dict(state.stores),
-        "exchanges": dict(state.exchanges),
-        "bindings": dict(state.bindings),
-        "reigns": list(state.reigns),
+        "queues": dict(state.definitions.queues),
+        "stores": dict(state.definitions.stores),
+        "exchanges": dict(state.definitions.exchanges),
+        "bindings": dict(state.definitions.bindings),
+        "reigns": list(state.definitions.reigns),
+        "texts": [command.text for command in state.definitions.commands()],
         "messages": alive(state),
         "uuids": {uuid: messages.number for uuid, messages in state.by_uuid.items()},
         "next sequences": {number: messages.fifo.next_seq for number, messages in state.messages.items()},

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from broker.core.commands import QueueDel, Unbind
 from broker.core.management import binding_items, exchange_items, plan, queue_items
 from broker.core.nodes import CLUSTER, LOCAL, Nodes, Refused
 from broker.core.state import State
-from tests.broker.core.definitions import batch, bind, delete, exchange, queue, unbind
+from tests.broker.core.definitions import batch, bind, exchange, queue
 
 
 @pytest.fixture
@@ -98,9 +99,9 @@ def test_a_request_means_one_change_in_one_log(
     nodes: Nodes, operation: str, kind: str, name: str, body: dict[str, Any], log: str, op: str
 ) -> None:
     found, change = plan(nodes, operation, kind, name, body, "new-uuid", 0)
-    assert (found, change["op"]) == (log, op)
+    assert (found, change.OP) == (log, op)
     if operation == "CREATE" and kind != "binding":
-        assert (change["name"], change["uuid"]) == (name, "new-uuid")
+        assert (change.to_dict()["name"], change.to_dict()["uuid"]) == (name, "new-uuid")
 
 
 def test_a_request_carries_its_conditions(nodes: Nodes) -> None:
@@ -108,8 +109,8 @@ def test_a_request_carries_its_conditions(nodes: Nodes) -> None:
         with pytest.raises(Refused) as refused:
             plan(nodes, "DELETE", "queue", "b", body, "u", consumers)
         assert refused.value.status == 409
-    assert plan(nodes, "DELETE", "queue", "b", {}, "u", 1) == (CLUSTER, delete("queue", "u-b"))
-    assert plan(nodes, "DELETE", "binding", "", BINDING, "u", 0) == (CLUSTER, unbind("amq.topic", "u-b", "k"))
+    assert plan(nodes, "DELETE", "queue", "b", {}, "u", 1) == (CLUSTER, QueueDel(uuid="u-b"))
+    assert plan(nodes, "DELETE", "binding", "", BINDING, "u", 0) == (CLUSTER, Unbind(exchange="amq.topic", queue="u-b", key="k"))
 
 
 @pytest.mark.parametrize("operation,kind", [("JUGGLE", "queue"), ("CREATE", "weather"), ("DELETE", "")])

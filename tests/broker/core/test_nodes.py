@@ -9,9 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.core import limits
+from broker.core.commands import Bind, Command, ExchangeAdd, QueueAdd, QueueDel, StoreAdd
+from broker.core.definitions import ExchangeGone, QueueMade, Unbound
 from broker.core.nodes import BUILT_IN, CLUSTER, LOCAL, ExchangeNode, Nodes, Refused
-from broker.core.state import Change, State
-from tests.broker.core.definitions import batch, bind, delete, exchange, histories, play, queue, unbind
+from broker.core.state import State
+from tests.broker.core.definitions import Change, batch, bind, delete, exchange, histories, play, queue, unbind
 
 
 def nodes_of(cluster: State | None, local: State | None = None, **options: Any) -> Nodes:
@@ -36,10 +38,11 @@ class Two:
             if not reason:
                 self.nodes.follow(log, change)
 
-    def plan(self, planned: tuple[str, Change]) -> str:
+    def plan(self, planned: tuple[str, Command]) -> str:
         """Carry out what was planned; returns the log that it went to."""
-        self.apply(*planned)
-        return planned[0]
+        log, command = planned
+        self.apply(log, command.to_dict())
+        return log
 
 
 def picture(nodes: Nodes) -> dict[str, Any]:
@@ -54,7 +57,7 @@ def picture(nodes: Nodes) -> dict[str, Any]:
             name: {(each.queue, each.key, tuple(each.arguments.items())) for each in node.routing.bindings()}
             for name, node in nodes.exchanges.items()
         },
-        "bindings": sorted((e.uuid, q.uuid, c["key"], log) for e, q, c, log in nodes.bindings()),
+        "bindings": sorted((e.uuid, q.uuid, c.key, log) for e, q, c, log in nodes.bindings()),
         "found": {address: _found(nodes, address) for address in ("a", "b", "c", "a/k", "amq.topic/k", "", "/", "nothing")},
         "orphans": sorted(map(str, nodes.orphans())),
         "unplaced": sorted(map(str, nodes.unplaced())),
@@ -124,8 +127,9 @@ def test_the_queue_that_a_change_removed_is_returned() -> None:
     two = Two()
     two.apply(CLUSTER, queue("q"))
     node = two.nodes.queues["q"]
-    assert two.nodes.follow(CLUSTER, delete("queue", "u-q")) is node
-    assert two.nodes.follow(CLUSTER, delete("queue", "u-q")) is None
+    ((gone, _),) = two.states[CLUSTER].apply(batch(2, delete("queue", "u-q"))).changes
+    assert two.nodes.follow(CLUSTER, gone) is node
+    assert two.nodes.follow(CLUSTER, gone) is None
     assert two.nodes.queue_by_uuid("u-q") is None
 
 
@@ -207,20 +211,20 @@ def test_a_queue_of_level_configuration_has_its_messages_in_the_local_log() -> N
     node = two.nodes.queues["q"]
     assert (node.messages, node.depth, node.messages_log) == (None, 0, LOCAL)
     (place,) = two.nodes.unplaced()
-    two.apply(LOCAL, place)
+    two.apply(LOCAL, place.to_dict())
     assert node.messages is two.states[LOCAL].by_uuid["u-q"]
     assert two.nodes.unplaced() == two.nodes.orphans() == []
     two.apply(LOCAL, bind("amq.topic", "u-q"))
     two.apply(CLUSTER, delete("queue", "u-q"))
-    two.apply(LOCAL, *two.nodes.orphans())
-    assert not two.states[LOCAL].stores
-    assert not two.states[LOCAL].bindings
+    two.apply(LOCAL, *(command.to_dict() for command in two.nodes.orphans()))
+    assert not two.states[LOCAL].definitions.stores
+    assert not two.states[LOCAL].definitions.bindings
     assert two.nodes.orphans() == []
 
 
 def test_a_registry_without_logs_has_what_is_built_in() -> None:
     nodes = Nodes(clustered=False)
-    assert {name: node.definition["kind"] for name, node in nodes.exchanges.items()} == BUILT_IN
+    assert {name: node.definition.kind for name, node in nodes.exchanges.items()} == BUILT_IN
     assert all(node.built_in and node.replicated for node in nodes.exchanges.values())
     assert nodes.orphans() == []
 
@@ -251,7 +255,7 @@ def test_the_bindings_that_were_asked_for_are_listed_with_their_log() -> None:
     two = Two()
     two.apply(CLUSTER, queue("q"), bind("amq.topic", "u-q", "k"))
     two.apply(LOCAL, bind("amq.topic", "u-q", "l"), bind("amq.topic", "u-none", "l"), bind("x-none", "u-q", "l"))
-    assert [(e.name, q.name, c["key"], log) for e, q, c, log in two.nodes.bindings()] == [
+    assert [(e.name, q.name, c.key, log) for e, q, c, log in two.nodes.bindings()] == [
         ("amq.topic", "q", "k", CLUSTER),
         ("amq.topic", "q", "l", LOCAL),
     ]
@@ -267,7 +271,7 @@ def test_a_level_decides_which_log_holds_a_definition() -> None:
         assert two.plan(planned) == log
         planned = two.nodes.plan_exchange(f"x-{level}", f"x-{level}", {"replicate": level} if level else {})
         assert two.plan(planned) == log
-    assert two.nodes.queues["q-None"].definition["level"] == "all"
+    assert two.nodes.queues["q-None"].definition.level == "all"
     assert two.plan(two.nodes.plan_queue("argument", "u", {"arguments": {"qpid.replicate": "none"}})) == LOCAL
     assert refusal(two.nodes.plan_queue, "q", "u", {"replicate": "some"})[0] == 400
 
@@ -276,9 +280,9 @@ def test_a_standalone_broker_keeps_everything_in_its_log() -> None:
     state = State()
     nodes = nodes_of(None, state)
     for level in ("all", "configuration", "none"):
-        log, change = nodes.plan_queue(level, f"u-{level}", {"replicate": level})
+        log, command = nodes.plan_queue(level, f"u-{level}", {"replicate": level})
         assert log == LOCAL
-        state.apply(batch(state.index + 1, change))
+        ((change, _),) = state.apply(batch(state.index + 1, command.to_dict())).changes
         nodes.follow(log, change)
         assert nodes.queues[level].messages is not None
     assert nodes.plan_binding("amq.topic", "all", "k", {})[0] == LOCAL
@@ -287,12 +291,13 @@ def test_a_standalone_broker_keeps_everything_in_its_log() -> None:
 def test_a_queue_gets_what_was_asked_for() -> None:
     nodes = nodes_of(None, State(), default_queue_bytes=77)
     wanted = {"durable": True, "exclusive": True, "autoDelete": 1, "alternateExchange": "amq.fanout"}
-    _, change = nodes.plan_queue("q", "u", wanted | {"arguments": {"qpid.max_count": 5, "x-other": "kept"}})
-    assert (change["durable"], change["exclusive"], change["autoDelete"]) == (True, True, True)
-    assert change["alternate"] == "amq.fanout"
-    nodes.follow(LOCAL, change)
+    _, command = nodes.plan_queue("q", "u", wanted | {"arguments": {"qpid.max_count": 5, "x-other": "kept"}})
+    assert isinstance(command, QueueAdd)
+    assert (command.durable, command.exclusive, command.auto_delete) == (True, True, True)
+    assert command.alternate == "amq.fanout"
+    nodes.follow(LOCAL, QueueMade(command))
     assert (nodes.queues["q"].max_count, nodes.queues["q"].max_bytes) == (5, 77)
-    assert nodes.queues["q"].definition["arguments"]["x-other"] == "kept"
+    assert nodes.queues["q"].definition.arguments["x-other"] == "kept"
 
 
 @pytest.mark.parametrize(
@@ -370,7 +375,7 @@ def test_deleting_asks_for_what_is_there_and_may_ask_that_nobody_needs_it() -> N
     assert refusal(nodes.plan_queue_removal, "none", if_empty=False, if_unused=False, consumers=0)[0] == 404
     assert "1 messages" in refusal(nodes.plan_queue_removal, "q", if_empty=True, if_unused=False, consumers=0)[1]
     assert "2 consumers" in refusal(nodes.plan_queue_removal, "q", if_empty=False, if_unused=True, consumers=2)[1]
-    assert nodes.plan_queue_removal("q", if_empty=False, if_unused=True, consumers=0) == (CLUSTER, delete("queue", "u-q"))
+    assert nodes.plan_queue_removal("q", if_empty=False, if_unused=True, consumers=0) == (CLUSTER, QueueDel(uuid="u-q"))
     assert nodes.plan_queue_removal("q", if_empty=False, if_unused=False, consumers=2)[0] == CLUSTER
     assert refusal(nodes.plan_exchange_removal, "none")[0] == 404
     assert refusal(nodes.plan_exchange_removal, "amq.topic")[0] == 409
@@ -378,5 +383,35 @@ def test_deleting_asks_for_what_is_there_and_may_ask_that_nobody_needs_it() -> N
     assert two.plan(nodes.plan_exchange_removal("y")) == CLUSTER
     assert "y" not in nodes.exchanges
     two.apply(CLUSTER, unbind("x-y", "u-q"))
-    assert nodes.follow(CLUSTER, unbind("x-y", "u-q")) is None
-    assert nodes.follow(CLUSTER, delete("exchange", "x-y")) is None
+    binding = Bind(exchange="x-y", queue="u-q", key="")
+    assert nodes.follow(CLUSTER, Unbound(binding)) is None
+    assert nodes.follow(CLUSTER, ExchangeGone(ExchangeAdd(uuid="x-y", name="y", kind="direct", level="all"), (binding,))) is None
+
+
+# ---- what the local log owes
+
+
+def test_a_binding_that_both_logs_have_goes_on_while_one_of_them_has_it() -> None:
+    two = Two()
+    two.apply(CLUSTER, queue("q"), bind("amq.topic", "u-q", "k", a=1))
+    two.apply(LOCAL, bind("amq.topic", "u-q", "k", a=2))
+    two.apply(LOCAL, unbind("amq.topic", "u-q", "k"))
+    assert [dict(each.arguments) for each in two.nodes.exchanges["amq.topic"].routing.bindings()] == [{"a": 1}]
+
+
+def test_a_place_that_is_gone_while_its_queue_stands_is_owed_again() -> None:
+    two = Two()
+    two.apply(CLUSTER, queue("q", "configuration"))
+    two.apply(LOCAL, {"op": "store-add", "uuid": "u-q"})
+    assert two.nodes.take_unplaced() == two.nodes.unplaced() == []
+    two.apply(LOCAL, delete("store", "u-q"))
+    assert two.nodes.queues["q"].messages is None
+    assert two.nodes.take_unplaced() == two.nodes.unplaced() == [StoreAdd(uuid="u-q")]
+
+
+def test_an_orphan_that_ends_by_itself_is_owed_no_more() -> None:
+    two = Two()
+    two.apply(LOCAL, queue("q", "none"), exchange("x", level="none"), bind("x-far", "u-q"), bind("x-x", "u-far"))
+    assert len(two.nodes.orphans()) == 2
+    two.apply(LOCAL, delete("queue", "u-q"), delete("exchange", "x-x"))
+    assert two.nodes.take_orphans() == two.nodes.orphans() == []

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given, settings
 
 from broker.core import limits
+from broker.core.definitions import Nothing
 from broker.core.records import Batch, BatchBuilder
-from broker.core.state import Change, State
+from broker.core.state import CannotApply, State
 from tests.broker.core.definitions import (
+    Change,
     alive,
     batch,
     bind,
@@ -96,7 +100,8 @@ def test_applying_tells_which_queues_got_messages_and_what_became_of_each_change
     applied = state.apply(batch(2, queue("q", uuid="second"), enqueue=[(1, 1, [b"one"]), (99, 1, [b"nobody's"])]))
     assert applied.fed == {1}
     ((change, reason),) = applied.changes
-    assert change["uuid"] == "second"
+    assert isinstance(change, Nothing)
+    assert change.command.text == batch(2, queue("q", uuid="second")).data[-len(change.command.text) :]
     assert "exists already" in reason
 
 
@@ -154,9 +159,9 @@ def test_a_queue_of_level_configuration_has_no_messages_here_and_a_store_has_not
 def test_what_is_gone_takes_its_bindings_with_it_and_frees_its_name() -> None:
     state = state_of(queue("q"), queue("p"), exchange("x"), bind("x-x", "u-q", "k"), bind("x-x", "u-p"), bind("amq.topic", "u-q"))
     assert reasons(state, *[delete("queue", "u-q")] * 2) == ["", "there is no such queue"]
-    assert list(state.bindings) == [("x-x", "u-p", "")]
+    assert list(state.definitions.bindings) == [("x-x", "u-p", "")]
     assert reasons(state, *[delete("exchange", "x-x")] * 2) == ["", "there is no such exchange"]
-    assert not state.bindings
+    assert not state.definitions.bindings
     assert reasons(state, queue("q"), exchange("x")) == ["", ""]
 
 
@@ -172,17 +177,44 @@ def test_binding_again_changes_the_arguments_or_nothing() -> None:
     state = state_of(queue("q"), exchange("x", "headers"))
     first, second = bind("x-x", "u-q", "k", a=1), bind("x-x", "u-q", "k", a=2)
     assert reasons(state, first, first, second) == ["", "this binding exists already", ""]
-    assert state.bindings["x-x", "u-q", "k"]["arguments"] == {"a": 2}
+    assert state.definitions.bindings["x-x", "u-q", "k"].arguments == {"a": 2}
     assert reasons(state, *[unbind("x-x", "u-q", "k")] * 2) == ["", "there is no such binding"]
 
 
-def test_a_change_of_a_newer_version_is_passed_over() -> None:
-    assert reasons(State(), {"op": "juggle"}) == ["this version does not know the change 'juggle'"]
+@pytest.mark.parametrize(
+    "newer,why",
+    [
+        ({"op": "juggle"}, "'juggle' is unknown"),
+        (queue("q") | {"needs": 99}, "'queue-add' needs machine version 99"),
+        ({"op": "queue-add", "uuid": 7}, "is no command: Expected `str`, got `int`"),
+        ({}, "'' is unknown"),
+    ],
+)
+def test_a_batch_with_a_command_that_this_version_cannot_apply_is_not_applied_at_all(newer: Change, why: str) -> None:
+    """Whoever went on without it would say of itself that it is level, and would not be."""
+    state = state_of(queue("before"))
+    expected = contents(state)
+    with pytest.raises(CannotApply, match="batch 2 cannot be applied") as caught:
+        state.apply(batch(2, queue("with it"), newer, enqueue=[(1, 1, [b"one"])]))
+    assert why in caught.value.why
+    assert caught.value.index == 2
+    assert (contents(state), state.index) == (expected, 1)
+
+
+def test_fields_that_this_version_does_not_know_are_kept_for_those_that_do() -> None:
+    known = queue("q") | {"colour": {"red": [1, 2.5]}, "name": "\u00e4\u2028"}
+    state = state_of(known, bind("amq.topic", "u-q") | {"weight": 3}, {"op": "store-add", "uuid": "s", "why": None})
+    texts = [command.text for command in rebuilt(state).definitions.commands()]
+    assert [json.loads(text) for text in texts] == [
+        known | {"number": 1},
+        {"op": "store-add", "uuid": "s", "why": None, "number": 2},
+        bind("amq.topic", "u-q") | {"weight": 3},
+    ]
 
 
 def test_only_the_latest_reigns_are_remembered() -> None:
     state = state_of(*({"op": "reign", "epoch": n} for n in range(limits.MAX_HISTORY + 5)))
-    assert [reign["epoch"] for reign in state.reigns] == list(range(5, limits.MAX_HISTORY + 5))
+    assert [reign.epoch for reign in state.definitions.reigns] == list(range(5, limits.MAX_HISTORY + 5))
 
 
 # ---- snapshots of much

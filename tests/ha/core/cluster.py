@@ -12,8 +12,10 @@ applied at an index, no member ever applies otherwise (state machine safety).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeVar
+
+import msgspec
 
 from ha.core.effects import (
     Commit,
@@ -139,7 +141,7 @@ class Node:
                     self.cluster.post(self.address, peer, message)
                 case SendEntries(peer, append):
                     entries = tuple(self.entries[index] for index in range(append.first, append.last + 1))
-                    self.cluster.post(self.address, peer, replace(append, entries=entries))
+                    self.cluster.post(self.address, peer, msgspec.structs.replace(append, entries=entries))
                 case SendSnapshot(peer, epoch, index, offset):
                     self.send_snapshot(peer, epoch, index, offset)
                 case StoreChunk(chunk):

@@ -322,12 +322,12 @@ def size_of(state: State) -> tuple[int, int]:
 def digest_of(state: State) -> int:
     """The digest of a broker's whole state, comparable with `Reference.digests`."""
     found = 0
-    for uuid, queue in state.queues.items():
-        found += hash(("queue", queue["name"], uuid))
-    for uuid, exchange in state.exchanges.items():
-        found += hash(("exchange", exchange["name"], uuid))
-    for key, binding in state.bindings.items():
-        found += hash((*key, json.dumps(binding["arguments"], sort_keys=True)))
+    for uuid, queue in state.definitions.queues.items():
+        found += hash(("queue", queue.name, uuid))
+    for uuid, exchange in state.definitions.exchanges.items():
+        found += hash(("exchange", exchange.name, uuid))
+    for key, binding in state.definitions.bindings.items():
+        found += hash((*key, json.dumps(binding.arguments, sort_keys=True)))
     for number, messages in state.messages.items():
         found += hash(("number", messages.uuid, number))
         counts = messages.fifo.delivery_counts()

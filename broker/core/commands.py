@@ -1,0 +1,256 @@
+"""The commands of a log: what one DEFINE record says, typed by its `op`, and how much a broker must know to apply it.
+
+Life of a command: a primary makes one (`QueueAdd(...)`), its `text` goes into a batch, every broker reads it back with `decode`
+and gives it to its definitions (broker.core.definitions); a snapshot writes down those that still hold.
+
+A text is one JSON object. `needs` is the machine version that a broker must have to apply the command as it is meant; a text
+without it needs version 1. Whoever writes what an older broker would apply differently, a new `op` or a field that changes the
+meaning of a known one, raises `needs`. Whoever writes what an older broker may ignore adds a field and nothing else.
+
+The forms (version 1 unless said)::
+
+    queue-add     uuid name level durable autoDelete exclusive arguments alternate [number]
+    queue-del     uuid
+    store-add     uuid [number]     a place for the messages of a queue that another log defines (level configuration)
+    store-del     uuid
+    exchange-add  uuid name kind level durable arguments alternate
+    exchange-del  uuid
+    bind          exchange queue key arguments     by uuid; a built-in exchange's uuid is its name
+    unbind        exchange queue key
+    reign         epoch primary reason ts gapMs     a broker became primary
+    numbers       next, seqs                        only in snapshots, last: the counters to go on from
+
+Invariants: the text that was read is the text that a snapshot writes, byte for byte, with fields that this version does not know
+(a number that was given meanwhile is added to it); a command that this version cannot apply is an `UnknownCommand` and never a
+guess; equal commands made by one version have equal texts.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, TypeVar
+
+import msgspec
+
+MACHINE_VERSION = 1
+"""The newest version of the commands that this release applies."""
+
+Key = tuple[str, str, str]
+"""A binding's identity: exchange, queue and key."""
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True, dict=True, rename="camel"):
+    """One change of what a log defines. `needs` is the least machine version that applies it."""
+
+    OP: ClassVar[str] = ""
+    SINCE: ClassVar[int] = 1
+    """The machine version that brought this op."""
+
+    needs: int = 1
+
+    @cached_property
+    def text(self) -> bytes:
+        """The JSON object: the one that was read, else one with sorted keys."""
+        return _to_json(self.to_dict())
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object's members as this version knows them."""
+        return {"op": self.OP} | {
+            name: value
+            for name, value in zip(self.__struct_encode_fields__, map(self._value_of, self.__struct_fields__), strict=True)
+            if _LEFT_OUT.get(name, _ALWAYS) != value
+        }
+
+    def _value_of(self, field: str) -> Any:
+        return getattr(self, field)
+
+
+_ALWAYS = object()
+_LEFT_OUT: dict[str, Any] = {"needs": 1, "number": None}
+"""Members that are not written while they have this value."""
+
+
+class QueueAdd(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
+    """A queue. `number` is what records of its messages name it by; None until a state has given it one."""
+
+    OP: ClassVar[str] = "queue-add"
+
+    uuid: str
+    name: str
+    level: str
+    durable: bool = False
+    auto_delete: bool = False
+    exclusive: bool = False
+    arguments: dict[str, Any] = {}
+    alternate: str = ""
+    number: int | None = None
+
+
+class QueueDel(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
+    """The end of a queue."""
+
+    OP: ClassVar[str] = "queue-del"
+
+    uuid: str
+
+
+class StoreAdd(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
+    """A place for the messages of a queue that another log defines."""
+
+    OP: ClassVar[str] = "store-add"
+
+    uuid: str
+    number: int | None = None
+
+
+class StoreDel(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
+    """The end of such a place."""
+
+    OP: ClassVar[str] = "store-del"
+
+    uuid: str
+
+
+class ExchangeAdd(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
+    """An exchange."""
+
+    OP: ClassVar[str] = "exchange-add"
+
+    uuid: str
+    name: str
+    kind: str
+    level: str
+    durable: bool = False
+    arguments: dict[str, Any] = {}
+    alternate: str = ""
+
+
+class ExchangeDel(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
+    """The end of an exchange."""
+
+    OP: ClassVar[str] = "exchange-del"
+
+    uuid: str
+
+
+class Bind(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
+    """A queue bound to an exchange, or bound anew with other arguments."""
+
+    OP: ClassVar[str] = "bind"
+
+    exchange: str
+    queue: str
+    key: str
+    arguments: dict[str, Any] = {}
+
+    @property
+    def identity(self) -> Key:
+        """What the binding is known by."""
+        return self.exchange, self.queue, self.key
+
+
+class Unbind(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
+    """The end of a binding."""
+
+    OP: ClassVar[str] = "unbind"
+
+    exchange: str
+    queue: str
+    key: str
+
+    @property
+    def identity(self) -> Key:
+        """What the binding is known by."""
+        return self.exchange, self.queue, self.key
+
+
+class Reign(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
+    """A broker became primary: `ts` in ISO 8601, `gap_ms` without a primary before (-1: not known)."""
+
+    OP: ClassVar[str] = "reign"
+
+    epoch: int = 0
+    primary: str = ""
+    reason: str = ""
+    ts: str = ""
+    gap_ms: int = -1
+
+
+class Numbers(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
+    """Where a snapshot's counters stood: the next queue number, and (number, next sequence) of each queue."""
+
+    OP: ClassVar[str] = "numbers"
+
+    next: int
+    seqs: list[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownCommand:
+    """A command that this version must not apply; `why` names it, and what it asks for."""
+
+    op: str
+    why: str
+    text: bytes
+
+
+class _Head(msgspec.Struct):
+    op: str = ""
+    needs: int = 1
+
+
+_KINDS: dict[str, type[Command]] = {
+    kind.OP: kind for kind in (QueueAdd, QueueDel, StoreAdd, StoreDel, ExchangeAdd, ExchangeDel, Bind, Unbind, Reign, Numbers)
+}
+_head = msgspec.json.Decoder(_Head).decode
+_READERS = {op: msgspec.json.Decoder(kind).decode for op, kind in _KINDS.items()}
+
+
+def decode(text: bytes, version: int = MACHINE_VERSION) -> Command | UnknownCommand:
+    """The command of a DEFINE record, for a broker that applies commands up to `version`."""
+    try:
+        head = _head(text)
+        if head.needs > version:
+            return UnknownCommand(head.op, f"{head.op!r} needs machine version {head.needs}", text)
+        kind = _KINDS.get(head.op)
+        if kind is None or version < kind.SINCE:
+            return UnknownCommand(head.op, f"{head.op!r} is unknown", text)
+        command = _READERS[head.op](text)
+    except msgspec.ValidationError as error:
+        return UnknownCommand("", f"{text!r:.200} is no command: {error}", text)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _decode_leniently(text, version)
+    vars(command)["text"] = text
+    return command
+
+
+def _decode_leniently(text: bytes, version: int) -> Command | UnknownCommand:
+    """What Python's JSON takes beyond the standard, NaN as the value of an argument for one, stands in stores as well."""
+    try:
+        fields = json.loads(text)
+        kind = _KINDS[fields["op"]]
+        command = msgspec.convert(fields, kind)
+    except (ValueError, KeyError, TypeError) as error:
+        return UnknownCommand("", f"{text!r:.200} is no command: {error}", text)
+    if max(command.needs, kind.SINCE) > version:
+        return UnknownCommand(kind.OP, f"{kind.OP!r} needs machine version {max(command.needs, kind.SINCE)}", text)
+    vars(command)["text"] = text
+    return command
+
+
+Numbered = TypeVar("Numbered", QueueAdd, StoreAdd)
+
+
+def numbered(command: Numbered, number: int) -> Numbered:
+    """The same with its number, also in its text; unknown fields stay."""
+    if command.number == number:
+        return command
+    made = msgspec.structs.replace(command, number=number)
+    vars(made)["text"] = _to_json(json.loads(command.text) | {"number": number})
+    return made
+
+
+def _to_json(fields: dict[str, Any]) -> bytes:
+    return json.dumps(fields, separators=(",", ":"), sort_keys=True).encode()

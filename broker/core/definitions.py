@@ -1,0 +1,256 @@
+"""What one log defines: queues, places for messages, exchanges, bindings, and the history of primaries.
+
+Life of the definitions: they start empty; `apply` interprets one command after the other and returns what that changed, as a
+`Change`; `commands` lists what rebuilds them. Nobody else interprets commands: whoever keeps something level with a log (the
+messages in broker.core.state, the registry in broker.core.nodes) follows the changes.
+
+A command that does not fit (a name that exists, a queue that is gone) changes nothing and says why, alike on every broker.
+
+Invariants: one change costs what it changes, however much is defined; numbers are given in the order of definition and never
+used twice; a name is one queue and one exchange at most; a binding may name what another log defines, so its ends need not be
+here; what is gone takes its bindings with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from broker.core import limits
+from broker.core.commands import (
+    Bind,
+    Command,
+    ExchangeAdd,
+    ExchangeDel,
+    Key,
+    Numbers,
+    QueueAdd,
+    QueueDel,
+    Reign,
+    StoreAdd,
+    StoreDel,
+    Unbind,
+    numbered,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueMade:
+    """A queue is defined; with a number, its messages are in this log."""
+
+    queue: QueueAdd
+
+
+@dataclass(frozen=True, slots=True)
+class QueueGone:
+    """A queue is defined no more, nor are these bindings of it."""
+
+    queue: QueueAdd
+    bindings: tuple[Bind, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceMade:
+    """This log has a place for the messages of a queue that another log defines."""
+
+    place: StoreAdd
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceGone:
+    """It has none any more."""
+
+    place: StoreAdd
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeMade:
+    """An exchange is defined."""
+
+    exchange: ExchangeAdd
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeGone:
+    """An exchange is defined no more, nor are these bindings to it."""
+
+    exchange: ExchangeAdd
+    bindings: tuple[Bind, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A binding is there, or has other arguments than it had."""
+
+    binding: Bind
+
+
+@dataclass(frozen=True, slots=True)
+class Unbound:
+    """A binding is gone."""
+
+    binding: Bind
+
+
+@dataclass(frozen=True, slots=True)
+class ReignBegan:
+    """A broker has become primary."""
+
+    reign: Reign
+
+
+@dataclass(frozen=True, slots=True)
+class CountersSet:
+    """A snapshot is at its end: queues go on from these sequences."""
+
+    numbers: Numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """The command did not fit."""
+
+    command: Command
+
+
+Change: TypeAlias = (
+    QueueMade
+    | QueueGone
+    | PlaceMade
+    | PlaceGone
+    | ExchangeMade
+    | ExchangeGone
+    | Bound
+    | Unbound
+    | ReignBegan
+    | CountersSet
+    | Nothing
+)
+
+
+class Definitions:
+    """The definitions of one log up to one index. For reading by everybody, changed by `apply` alone."""
+
+    __slots__ = ("_at_exchange", "_at_queue", "_names", "bindings", "exchanges", "next_number", "queues", "reigns", "stores")
+
+    def __init__(self) -> None:
+        self.queues: dict[str, QueueAdd] = {}
+        self.stores: dict[str, StoreAdd] = {}
+        self.exchanges: dict[str, ExchangeAdd] = {}
+        self.bindings: dict[Key, Bind] = {}
+        self.reigns: list[Reign] = []
+        self.next_number = 1
+        self._names: set[tuple[str, str]] = set()
+        self._at_queue: dict[str, dict[Key, None]] = {}
+        self._at_exchange: dict[str, dict[Key, None]] = {}
+
+    def apply(self, command: Command) -> tuple[Change, str]:
+        """Carry out one command: what it changed, and "" or why it changed nothing."""
+        match command:
+            case QueueAdd():
+                return self._add_queue(command)
+            case QueueDel(uuid=uuid):
+                return self._remove_queue(command, uuid)
+            case StoreAdd():
+                return self._add_store(command)
+            case StoreDel(uuid=uuid):
+                place = self.stores.pop(uuid, None)
+                if place is None:
+                    return Nothing(command), "there is no place for this queue's messages"
+                return PlaceGone(place), ""
+            case ExchangeAdd():
+                return self._add_exchange(command)
+            case ExchangeDel(uuid=uuid):
+                return self._remove_exchange(command, uuid)
+            case Bind():
+                return self._bind(command)
+            case Unbind():
+                binding = self.bindings.get(command.identity)
+                if binding is None:
+                    return Nothing(command), "there is no such binding"
+                self._drop_binding(command.identity)
+                return Unbound(binding), ""
+            case Reign():
+                self.reigns.append(command)
+                del self.reigns[: -limits.MAX_HISTORY]
+                return ReignBegan(command), ""
+            case Numbers():
+                self.next_number = command.next
+                return CountersSet(command), ""
+            case _:
+                raise AssertionError(f"{command!r} is no command of a log")
+
+    def commands(self) -> list[Command]:
+        """What rebuilds these definitions, but for the counters."""
+        return [*self.queues.values(), *self.stores.values(), *self.exchanges.values(), *self.bindings.values(), *self.reigns]
+
+    def bindings_of_queue(self, uuid: str) -> Iterator[Bind]:
+        """The bindings that name this queue."""
+        return (self.bindings[key] for key in self._at_queue.get(uuid, ()))
+
+    def bindings_of_exchange(self, uuid: str) -> Iterator[Bind]:
+        """The bindings that name this exchange."""
+        return (self.bindings[key] for key in self._at_exchange.get(uuid, ()))
+
+    def _add_queue(self, command: QueueAdd) -> tuple[Change, str]:
+        if ("queue", command.name) in self._names:
+            return Nothing(command), f"a queue named {command.name!r} exists already"
+        self._names.add(("queue", command.name))
+        queue = numbered(command, self._number(command.number)) if command.level != "configuration" else command
+        self.queues[queue.uuid] = queue
+        return QueueMade(queue), ""
+
+    def _number(self, stated: int | None) -> int:
+        number = self.next_number if stated is None else stated
+        self.next_number = max(self.next_number, number + 1)
+        return number
+
+    def _remove_queue(self, command: QueueDel, uuid: str) -> tuple[Change, str]:
+        queue = self.queues.pop(uuid, None)
+        if queue is None:
+            return Nothing(command), "there is no such queue"
+        self._names.discard(("queue", queue.name))
+        return QueueGone(queue, self._drop_bindings(self._at_queue.get(uuid, ()))), ""
+
+    def _add_store(self, command: StoreAdd) -> tuple[Change, str]:
+        if command.uuid in self.stores:
+            return Nothing(command), "this queue's messages have a place already"
+        place = numbered(command, self._number(command.number))
+        self.stores[place.uuid] = place
+        return PlaceMade(place), ""
+
+    def _add_exchange(self, command: ExchangeAdd) -> tuple[Change, str]:
+        if ("exchange", command.name) in self._names:
+            return Nothing(command), f"an exchange named {command.name!r} exists already"
+        self._names.add(("exchange", command.name))
+        self.exchanges[command.uuid] = command
+        return ExchangeMade(command), ""
+
+    def _remove_exchange(self, command: ExchangeDel, uuid: str) -> tuple[Change, str]:
+        exchange = self.exchanges.pop(uuid, None)
+        if exchange is None:
+            return Nothing(command), "there is no such exchange"
+        self._names.discard(("exchange", exchange.name))
+        return ExchangeGone(exchange, self._drop_bindings(self._at_exchange.get(uuid, ()))), ""
+
+    def _bind(self, command: Bind) -> tuple[Change, str]:
+        key = command.identity
+        known = self.bindings.get(key)
+        if known is not None and known.arguments == command.arguments:
+            return Nothing(command), "this binding exists already"
+        self.bindings[key] = command
+        self._at_queue.setdefault(command.queue, {})[key] = None
+        self._at_exchange.setdefault(command.exchange, {})[key] = None
+        return Bound(command), ""
+
+    def _drop_bindings(self, keys: Collection[Key]) -> tuple[Bind, ...]:
+        return tuple([self._drop_binding(key) for key in list(keys)])
+
+    def _drop_binding(self, key: Key) -> Bind:
+        exchange, queue, _ = key
+        for index, end in ((self._at_queue, queue), (self._at_exchange, exchange)):
+            del index[end][key]
+            if not index[end]:
+                del index[end]
+        return self.bindings.pop(key)
