@@ -37,10 +37,12 @@ def run(work: Callable[[Any], Coroutine[Any, Any, Result]]) -> Result:
 
     outcome: list[Any] = []
 
-    def begin() -> None:
-        ensureDeferred(work(reactor)).addBoth(outcome.append).addBoth(lambda _: reactor.stop())
+    def finish(result: Any) -> None:
+        if reactor.running:  # else a signal has stopped it, and this is only what became of our connection then
+            outcome.append(result)
+            reactor.stop()
 
-    reactor.callWhenRunning(begin)
+    reactor.callWhenRunning(lambda: ensureDeferred(work(reactor)).addBoth(finish))
     reactor.run()
     if not outcome:  # a signal has stopped the reactor
         raise KeyboardInterrupt

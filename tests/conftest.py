@@ -1,4 +1,4 @@
-"""What every test stands on: one reactor with a monotonic clock, Hypothesis profiles, and markers given by folder.
+"""What every test stands on: one reactor with a monotonic clock, Hypothesis profiles, and markers and groups given by folder.
 
 The reactor must be chosen before anything imports `twisted.internet.reactor`; pytest loads this file first, and pytest-twisted
 takes the reactor that it finds. With Twisted's own, timers would follow the wall clock, and tests would not run on what brokers
@@ -17,6 +17,10 @@ from hypothesis import HealthCheck, settings
 
 from broker.net import reactor
 
+_HERE = Path(__file__).parent
+# Processes that tests spawn import `tests`, and find it behind what is installed; so does this file.
+sys.path.append(str(_HERE.parent))
+
 reactor.install()
 # Whoever starts us in the background has us ignore interrupts, and so would every process that a test starts and interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -25,15 +29,29 @@ settings.register_profile("gate", derandomize=True, deadline=None, suppress_heal
 settings.register_profile("explore", deadline=None, max_examples=5_000, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "gate"))
 
-_HERE = Path(__file__).parent
-# Processes that tests spawn import `tests`, and find it behind what is installed.
-sys.path.append(str(_HERE.parent))
 _MARKER_OF_FOLDER = {"system": pytest.mark.system, "spark_analytics": pytest.mark.spark}
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test by its folder, so that nobody forgets to."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """What is measured beside."""
+    parser.addoption("--cover-cores", action="store_true", help="fail unless their own tests cover every branch of the cores")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Begin to measure before any test is collected."""
+    if config.getoption("--cover-cores"):
+        from tests.own_coverage import OwnCoverage
+
+        config.pluginmanager.register(OwnCoverage(config))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark each test by its folder, so that nobody forgets to; in a worker, also by its group."""
     for item in items:
         marker = _MARKER_OF_FOLDER.get(item.path.relative_to(_HERE).parts[0])
         if marker is not None:
             item.add_marker(marker)
+    if hasattr(config, "workerinput"):
+        from tests.groups import spread
+
+        spread(items, _HERE)

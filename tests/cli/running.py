@@ -1,14 +1,28 @@
-"""Run a command of ours as a user does, in a process of its own."""
+"""Run a command of ours as a user does: in a process of its own, forked from one that has it loaded (`tests.cli.zygote`).
+
+`run` is for what a command says and how it ends. `run_afresh` starts an interpreter for it, which costs a quarter of a second of
+processor time: for what belongs to the process, which tests/cli/test_processes.py holds for every command.
+"""
 
 from __future__ import annotations
 
+import functools
+import json
 import os
+import signal
+import socket
 import subprocess
 import sys
+import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tests.broker.management_peer import ROOT
+from tests.cli.zygote import PID, STATUS, Call
+
+LONGEST_S = 60.0
+"""What a command may take."""
 
 
 @dataclass(frozen=True)
@@ -20,14 +34,87 @@ class Ran:
     err: str
 
 
+class Forked:
+    """A process that the zygote has forked, with these descriptors for its output and errors: its id, and how it ends."""
+
+    def __init__(self, module: str, name: str, words: Sequence[str], out: int, err: int) -> None:
+        call: Call = {
+            "module": module,
+            "name": name,
+            "words": list(words),
+            "environment": environment(),
+            "folder": os.getcwd(),
+        }
+        self._fate, theirs = socket.socketpair()
+        with theirs:
+            socket.send_fds(_zygote(), [json.dumps(call).encode()], [out, err, theirs.fileno()])
+        self._fate.settimeout(LONGEST_S)
+        (self.pid,) = PID.unpack(self._fate.recv(PID.size))
+
+    def wait(self) -> int:
+        """Its exit status, negative for a signal. It is killed when it takes too long, and that raised."""
+        try:
+            (status,) = STATUS.unpack(self._fate.recv(STATUS.size))
+        except TimeoutError:
+            self.kill()
+            raise
+        self._fate.close()
+        return int(status)
+
+    def kill(self) -> int:
+        """kill -9, and wait until it is gone."""
+        os.kill(self.pid, signal.SIGKILL)
+        return self.wait()
+
+
+@functools.cache
+def _zygote() -> socket.socket:
+    """The socket to this process's zygote, which ends with it."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        command = [sys.executable, "-m", "tests.cli.zygote"]
+        _left_running.append(subprocess.Popen(command, stdin=theirs.fileno(), cwd=ROOT, env=environment()))
+    return ours
+
+
+_left_running: list[subprocess.Popen[bytes]] = []
+
+
+def environment() -> dict[str, str]:
+    """Ours, without what would change a command's options."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("QPID_")} | {"PYTHONPATH": str(ROOT)}
+
+
+def module_of(command: str) -> str:
+    """The module of a command (qpid-ha, ...)."""
+    return f"cli.{command.replace('-', '_')}"
+
+
 def run(command: str, *words: Any) -> Ran:
     """Run `command` (qpid-ha, ...) with these words. No traceback may ever show, and an error is one line."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("QPID_")} | {"PYTHONPATH": str(ROOT)}
-    module = f"cli.{command.replace('-', '_')}"
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        status = Forked(module_of(command), command, [str(word) for word in words], out.fileno(), err.fileno()).wait()
+        out.seek(0)
+        err.seek(0)
+        return checked(Ran(status, out.read().decode(), err.read().decode()))
+
+
+def run_afresh(command: str, *words: Any) -> Ran:
+    """The same in an interpreter that is started for it."""
     done = subprocess.run(
-        [sys.executable, "-m", module, *map(str, words)], capture_output=True, text=True, timeout=60, env=environment, check=False
+        [sys.executable, "-m", module_of(command), *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=LONGEST_S,
+        env=environment(),
+        check=False,
     )
-    assert "Traceback" not in done.stderr, done.stderr
-    if done.returncode:
-        assert len(done.stderr.splitlines()) <= 1, done.stderr
-    return Ran(done.returncode, done.stdout, done.stderr)
+    return checked(Ran(done.returncode, done.stdout, done.stderr))
+
+
+def checked(ran: Ran) -> Ran:
+    """What ran, when it told no traceback, and no error in more than a line."""
+    assert "Traceback" not in ran.err, ran.err
+    if ran.status:
+        assert len(ran.err.splitlines()) <= 1, ran.err
+    return ran

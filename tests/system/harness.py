@@ -62,10 +62,13 @@ def eventually(ask: Callable[[], T], wanted: Callable[[T], bool], what: str, tim
 
 
 def free_ports(count: int) -> list[int]:
-    """Free ports of loopback, none that an outgoing connection could be given while its broker is dead."""
+    """Free ports of loopback, none that an outgoing connection could be given while its broker is dead, or that another
+    worker of the same run takes."""
     end = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    own = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % workers
     found: list[int] = []
-    for port in random.sample(range(10_000, max(end, 20_000)), 200):
+    for port in random.sample(range(10_000 + own, max(end, 20_000), workers), 200):
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
             found.append(port)
         if len(found) == count:

@@ -1,0 +1,86 @@
+"""What belongs to the process of a command: how it ends in an interpreter of its own, for every command the same.
+
+Everywhere else commands are forked from a process that has them loaded (`tests.cli.running`); that this makes no difference is
+seen here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.broker.management_peer import ROOT
+from tests.cli.running import Forked, environment, module_of, run, run_afresh
+
+COMMANDS = ("qpid-config", "qpid-ha", "qpid-resource-manager", "qpid-stat", "qpid-verify")
+WAITING = {
+    "qpid-config": ["queues", "-b"],
+    "qpid-ha": ["status", "-b"],
+    "qpid-resource-manager": ["--brokers"],
+    "qpid-stat": ["-q", "-b"],
+    "qpid-verify": ["-b"],
+}
+"""Words with which a command talks to the broker that comes behind them."""
+INTERRUPTED = {"qpid-resource-manager": 0}
+"""A daemon that is told to end has done what it was to do."""
+
+
+def started(command: str, *words: str, **streams: Any) -> subprocess.Popen[str]:
+    """A command in an interpreter of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", module_of(command), *words],
+        env=environment(),
+        cwd=ROOT,
+        text=True,
+        stderr=subprocess.PIPE,
+        **streams,
+    )
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_started_afresh_says_and_does_what_a_forked_one_does(command: str) -> None:
+    """Breaks when the short way of the other tests hides how a command ends for a user."""
+    for words in (["--help"], [*WAITING[command], "a b"]):
+        assert run_afresh(command, *words) == run(command, *words), words
+
+
+def test_a_command_that_asks_a_broker_ends_the_same_way_in_both(peers: Any) -> None:
+    broker = peers(ha={"status": "active"})
+    for words in (["-b", broker.name], ["-b", "127.0.0.1:1"], ["-b", broker.name, "--expect", "ready"]):
+        assert run_afresh("qpid-ha", "status", *words) == run("qpid-ha", "status", *words), words
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_interrupt_ends_a_command_that_waits_without_a_traceback(command: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with started(command, *WAITING[command], address, stdout=subprocess.DEVNULL) as process, silent.accept()[0]:
+            process.send_signal(signal.SIGINT)
+            said = process.communicate(timeout=60)[1]
+    assert process.returncode == INTERRUPTED.get(command, 130), said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_nothing_is_said_when_the_reader_has_gone(command: str) -> None:
+    """As with `qpid-ha help-all | head -1`. Breaks when a pipe that is closed shows a traceback."""
+    ours, theirs = os.pipe()
+    os.close(ours)
+    with contextlib.closing(os.fdopen(theirs, "wb")) as out, started(command, "--help", stdout=out) as process:
+        said = process.communicate(timeout=60)[1]
+    assert (process.returncode >= 0, said) == (True, "")
+
+
+def test_a_forked_command_that_is_killed_tells_the_signal(peers: Any) -> None:
+    """Breaks when `run` would take a command that crashed for one that ended."""
+    broker = peers(ha={}, silent_on=["QUERY ha"])
+    with open(os.devnull, "wb") as nothing:
+        forked = Forked("cli.qpid_ha", "qpid-ha", ["status", "-b", broker.name], nothing.fileno(), nothing.fileno())
+        assert forked.kill() == -signal.SIGKILL

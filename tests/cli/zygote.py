@@ -1,0 +1,109 @@
+"""A process that has our commands loaded, and forks a child for each call of one.
+
+To start an interpreter and import Twisted and proton costs a quarter of a second of processor time; to fork costs a few
+milliseconds. The child is a process like any other: it has its own standard streams, environment, reactor and exit status, and
+its interpreter ends like that of a command that was started afresh.
+
+Life: `tests.cli.running` starts the zygote with one end of a SOCK_SEQPACKET pair as its standard input. A call is one datagram:
+JSON with the keys of `Call`, and three descriptors, for the command's output, its errors and its fate. A keeper, forked for this
+call, forks the command, writes its process id to the third descriptor, waits, and writes its exit status. The zygote ends with
+that socket, so with the process that started it; keeper and command are killed when their parent ends.
+
+No module that is loaded here may bring a reactor with it: each command installs its own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import json
+import os
+import signal
+import socket
+import struct
+import sys
+from typing import TypedDict
+
+LOADED = (
+    *("cli.qpid_config", "cli.qpid_ha", "cli.qpid_resource_manager", "cli.qpid_stat", "cli.qpid_verify"),
+    # What these import only when they have something to do, and the responders that tests let them talk to.
+    *("broker.client", "resource_manager.service", "tests.cli.peer"),
+)
+MOST_BYTES = 1 << 20
+"""The length of a call."""
+PID = STATUS = struct.Struct("=i")
+"""What comes through the third descriptor: first the process id, at the end the exit status, negative for a signal."""
+_PR_SET_PDEATHSIG = 1
+
+
+class Call(TypedDict):
+    """What is to be run: the function `main` of a module, under the name and with the words that a shell would give it."""
+
+    module: str
+    name: str
+    words: list[str]
+    environment: dict[str, str]
+    folder: str
+
+
+def serve(calls: socket.socket) -> tuple[Call, int, int]:
+    """Fork for every call until there are no more, which ends the process. Returns in the commands, with their streams."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the keepers are not waited for
+    while True:
+        said, descriptors, _, _ = socket.recv_fds(calls, MOST_BYTES, 3)
+        if not said:
+            sys.exit(0)
+        out, err, fate = descriptors
+        if os.fork() == 0:
+            calls.close()
+            _keep(fate)
+            os.close(fate)
+            return json.loads(said), out, err
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def _keep(fate: int) -> None:
+    """Fork the command, and tell its fate. Returns in the command alone."""
+    _end_with_parent()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    child = os.fork()
+    if child == 0:
+        _end_with_parent()
+        return
+    os.write(fate, PID.pack(child))
+    _, status = os.waitpid(child, 0)
+    os.write(fate, STATUS.pack(os.waitstatus_to_exitcode(status)))
+    os._exit(0)
+
+
+def _end_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def become(call: Call, out: int, err: int) -> None:
+    """Give this process the streams and surroundings of the call."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for descriptor, standard in ((nothing, 0), (out, 1), (err, 2)):
+        os.dup2(descriptor, standard)
+        os.close(descriptor)
+    os.environ.clear()
+    os.environ.update(call["environment"])
+    os.chdir(call["folder"])
+    sys.argv[:] = [call["name"], *call["words"]]
+
+
+def main() -> None:
+    """The zygote's life, and then the command's: what that raises, `sys.exit` above all, ends the interpreter as ever."""
+    for module in LOADED:
+        importlib.import_module(module)
+    assert "twisted.internet.reactor" not in sys.modules, "a module brings a reactor with it"
+    gc.freeze()
+    call, out, err = serve(socket.socket(fileno=os.dup(0)))
+    become(call, out, err)
+    importlib.import_module(call["module"]).main()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""How the suite itself is run: groups of tests, the gate on coverage, ports."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path, PurePath
+
+import pytest
+
+from tests import groups, own_coverage
+from tests.system.harness import free_ports
+
+ROOT = Path(__file__).parents[1]
+HERE = Path(__file__).parent
+
+
+def test_files_and_folders_that_are_named_are_there() -> None:
+    """Breaks when a file is renamed, and its tests silently run beside what they cannot bear, or uncovered."""
+    named = [*(HERE / path for path in groups.WHOLE_MACHINE), *(ROOT / folder for folder in own_coverage.OWN)]
+    named += [HERE / path for path in (*groups.THEN, *groups.ONE_BY_ONE)]
+    named += [HERE / group for group in groups.FIRST if group not in (groups.MACHINE, groups.SPARK)]
+    assert [str(path) for path in named if not path.exists()] == []
+
+
+def test_what_breaks_networks_disks_and_processes_runs_one_after_the_other() -> None:
+    """Breaks when a new file of faults is left out."""
+    assert {str(path.relative_to(HERE)) for path in HERE.glob("system/test_faults_*.py")} <= groups.WHOLE_MACHINE
+    assert {groups.group_of(PurePath(path), []) for path in groups.WHOLE_MACHINE} == {groups.MACHINE}
+
+
+def test_whoever_needs_the_session_of_spark_is_in_one_group_and_seeds_are_in_none() -> None:
+    stream, seeds = PurePath("spark_analytics/test_stream.py"), PurePath("simulation/test_world.py")
+    assert groups.group_of(stream, ["tmp_path", "spark"]) == groups.SPARK
+    assert groups.group_of(stream, ["tmp_path"]) == str(stream)
+    assert groups.group_of(seeds, ["seed"]) == ""
+
+
+def test_the_longest_groups_are_begun_first_and_single_tests_fill_what_is_left() -> None:
+    wanted = [groups.MACHINE, groups.SPARK, "system/test_commands.py", "cli/test_demo.py", "broker/test_host.py", ""]
+    backwards = wanted[::-1]
+    assert sorted(backwards, key=groups.rank) == wanted
+
+
+def test_the_run_fails_when_a_core_is_not_covered_by_its_own_tests() -> None:
+    """Breaks when coverage is measured and nobody looks, or when what other tests reach counts."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    words = ["-q", "-p", "no:cacheprovider", "--cover-cores", "tests/cli/verify/test_tally.py", "tests/broker/test_settings.py"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *words],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout
+    assert re.search(r"the cores' own tests cover [\d.]+ %, not 100 %", done.stdout)
+    assert re.search(r" passed in ", done.stdout.splitlines()[-1])
+    reported = re.search(r"^broker/core/urls\.py +\d+ +(\d+)", done.stdout, re.MULTILINE)
+    assert reported is not None, done.stdout
+    assert int(reported[1]) > 0, "test_settings parses URLs, and is none of the core's own tests"
+
+
+def test_two_workers_take_no_port_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTEST_XDIST_WORKER_COUNT", "3")
+    taken = []
+    for worker in ("gw0", "gw1", "gw2"):
+        monkeypatch.setenv("PYTEST_XDIST_WORKER", worker)
+        taken.append({port % 3 for port in free_ports(20)})
+    assert sorted(map(len, taken)) == [1, 1, 1]
+    assert len(set.union(*taken)) == 3
