@@ -226,6 +226,19 @@ class SimulatedDisk:
             names.pop(name, None)
         folder.done = [(each, what) for each, what in folder.done if what is not file and what != name]
 
+    def is_synced(self, path: str) -> bool:
+        """Whether a power cut can change nothing of what this file holds; of its name nothing is said."""
+        file = self._file(path)
+        return not file.dirty and not file.phantoms and file.size == file.durable_size
+
+    def is_durable(self, path: str) -> bool:
+        """Whether a power cut can change nothing of this file and its name; False when there is no such file."""
+        folder, name = self._folder_of(path)
+        node = folder.entries.get(name)
+        if not isinstance(node, _File) or folder.durable.get(name) is not node:
+            return False
+        return self.is_synced(path) and not any(name in step for step in folder.done)
+
     @property
     def used(self) -> int:
         """Bytes that files take."""

@@ -24,6 +24,8 @@ LEVELS = ("all", "configuration", "none")
 _GLANCE_S = 0.0005
 _ASKED = 6
 _ASK_AGAIN_S = 0.2
+_BACK_AFTER_S = (0.02, 0.12, 0.25)
+"""Several times: it is refused until the successor has committed a batch of its own."""
 
 
 class Faults:
@@ -243,7 +245,7 @@ class Faults:
         if not where:
             return "nothing to rot; its power went all the same"
         self._world.hurt(host)
-        at = self.rng.choice(where)
+        at = where[-1 - int(len(where) * self.rng.random() ** 2)]  # rather what came last, which no checkpoint covers
         if action.choice < 0.3 and at // PAGE < where.stop // PAGE:
             host.disk.make_unreadable(path, at)
             self._world.decayed(host, f"a page of {path} cannot be read any more")
@@ -282,6 +284,11 @@ class Faults:
         return None
 
     def _switchover(self, action: Action) -> str | None:
+        """To a backup, and half of the time back again at once: what is under way from the first reign comes in the third."""
+        before = self._world.primary()
+        if before is not None and action.choice < 0.5:
+            for wait_s in _BACK_AFTER_S:
+                self._later(wait_s + 0.2 * action.choice, self._promote, Action(action.at_s, "promote", before.number))
         return self._promote(Action(action.at_s, "promote", "backup"))
 
     def _storm(self, action: Action) -> str | None:
@@ -403,7 +410,7 @@ class Faults:
         """End everything that is left: from here on the cluster must recover by itself."""
         world = self._world
         world.network.heal()
-        world.mail.weather.drop = world.mail.weather.double = world.mail.weather.delay_s = 0.0
+        world.mail.weather.drop = world.mail.weather.double = world.mail.weather.delay_s = world.mail.weather.stray = 0.0
         for host in world.hosts:
             self._room(host)
             self._fast(host)

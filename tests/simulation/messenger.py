@@ -21,14 +21,19 @@ from ha.core.membership import Membership
 from ha.core.messages import Message
 from tests.simulation.network import Network
 
+STRAY_S = 0.6
+"""Less than a host is off before its disk is replaced (`promises.OFF_BEFORE_REPLACED_S`), slow links counted in."""
+
 
 @dataclass
 class Weather:
-    """How bad the links are. `drop`, `double`: chances for each message; `delay_s`: how much longer one may take than another."""
+    """How bad the links are. `drop`, `double`, `stray`: chances for each message; `delay_s`: how much longer one may take than
+    another; `STRAY_S`: how much longer one may take that goes astray, so that it comes in another epoch."""
 
     drop: float = 0.0
     double: float = 0.0
     delay_s: float = 0.0
+    stray: float = 0.0
 
 
 @dataclass
@@ -92,6 +97,8 @@ class Messenger:
             return
         for _ in range(2 if rng.random() < weather.double else 1):
             delay = network.latency(self.reactor.ip, target.reactor.ip) + weather.delay_s * rng.random() ** 3
+            if weather.stray and rng.random() < weather.stray:
+                delay += STRAY_S * rng.random()
             self.reactor.events.after(delay, target.reactor, target.arrived, self, data)
 
     def close(self, peer: str, reason: str) -> None:

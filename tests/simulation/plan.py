@@ -66,7 +66,8 @@ class Action:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """See the module. Sizes in bytes, times in seconds; `items` are clients and actions, by number; a queue of `max_counts`
-    0 takes what comes, others only so many messages; `steps` are made one after the other, the other queues by themselves."""
+    0 takes what comes, others only so many messages; `steps` are made one after the other, the other queues by themselves;
+    `stray`: how likely a message between members is to come much later; `repeats`: see stretches.py."""
 
     seed: int
     brokers: int
@@ -97,6 +98,8 @@ class Plan:
     kinds: tuple[str, ...]
     items: dict[int, ClientPlan | Action]
     steps: tuple[Step, ...] = ()
+    stray: float = 0.0
+    repeats: bool = False
 
     @property
     def clients(self) -> list[ClientPlan]:
@@ -170,7 +173,9 @@ def make(seed: int) -> Plan:
         kinds=kinds,
         items=dict(enumerate([*clients, *actions])),
     )
-    return laid_out(plan, Random(f"layout {seed}"))
+    plan = laid_out(plan, Random(f"layout {seed}"))
+    late = Random(f"late {seed}")
+    return replace(plan, stray=late.choice((0.0, 0.05, 0.2)) if message_links else 0.0, repeats=late.random() < 0.5)
 
 
 def _kinds(rng: Random) -> tuple[str, ...]:

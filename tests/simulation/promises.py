@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 OFF_BEFORE_REPLACED_S = 1.0
 _CLUSTER = "/store/cluster/"
+_OF_THE_LOG = 0.6
 
 
 class Promises:
@@ -68,10 +69,11 @@ class Promises:
         """Whether this store may be damaged now."""
         if self.is_hurt(host) or self.changing:
             return False
-        memberships = [each.log.replica.members for each in self._hosts if each.running]
-        if not memberships or len({members.addresses for members in memberships}) > 1:
+        logs = [each.log.replica.log for each in self._hosts if each.running]
+        found = {log.members.named("") for log in logs if log.members_index}  # others know what they were started with alone
+        if len(found) != 1:
             return False
-        voters = memberships[0].voters
+        voters = found.pop().voters
         hurt = sum(self.is_hurt(each) for each in self._hosts if each.address in voters)
         return hurt + 1 <= (len(voters) - 1) // 2
 
@@ -82,8 +84,9 @@ class Promises:
 
     @staticmethod
     def _changes(host: BrokerHost) -> bool:
-        log = host.log.replica.log
-        return bool(log.members_index > host.log.replica.commit_index)
+        """Each primary's first batch repeats the members, which changes nothing."""
+        log, index = host.log.replica.log, host.log.replica.log.members_index
+        return bool(index > host.log.replica.commit_index and log.members.named("") != log.members_at(index - 1).named(""))
 
     def may_change_members(self, voters: Collection[str]) -> bool:
         """Whether members may be added or removed now."""
@@ -99,12 +102,15 @@ def files_to_lose(paths: Iterable[str]) -> list[str]:
 
 
 def file_to_rot(paths: Iterable[str], rng: Random) -> str:
-    """One of a host's files in which a bit may flip, "" when there is none."""
+    """One of a host's files in which a bit may flip, rather one of the log's newest; "" when there is none."""
     found = [
         path
         for path in paths
         if path.startswith(_CLUSTER) and "damaged-" not in path and not path.endswith((ASIDE, f"/{FLOOR}", f"/{RESET}"))
     ]
+    logs = sorted(path for path in found if path.endswith(segments.SUFFIX))
+    if logs and rng.random() < _OF_THE_LOG:
+        return rng.choice(logs[-2:])
     return rng.choice(found) if found else ""
 
 

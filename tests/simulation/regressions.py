@@ -49,6 +49,8 @@ def quiet(*actions: Action, **fields: Any) -> Plan:
         max_counts=(0,),
         kinds=tuple(dict.fromkeys(action.kind for action in actions)),
         steps=(),
+        stray=0.0,
+        repeats=False,
         items=dict(enumerate([*clients, *actions])),
     )
     return replace(base, **fields)

@@ -35,11 +35,24 @@ class Members:
         self.store(members, epoch, index)
         self.sync(members, epoch, index)
 
-    def restart(self, me: str, *epochs: int, epoch: int = 1, voted_for: str | None = None, floor: Position | None = None) -> None:
+    def restart(
+        self,
+        me: str,
+        *epochs: int,
+        epoch: int = 1,
+        voted_for: str | None = None,
+        blank: bool = False,
+        floor: Position | None = None,
+    ) -> None:
         log = Log(ABC)
         for index, each in enumerate(epochs, 1):
             log.append(Entry(index, each, 100))
-        self.checks.started(me, log, epoch, voted_for, floor=floor)
+        self.checks.started(me, log, epoch, voted_for, blank=blank, floor=floor)
+
+    def become_whole(self, *members: str) -> None:
+        for me in members:
+            self.checks.counts_as_whole(me)
+            self.checks.noted_whole(me)
 
 
 @pytest.fixture
@@ -50,6 +63,8 @@ def members() -> Members:
     made.checks.commits("a", 1, members=ABC)
     made.checks.announces("a", 1, primary=True, active=True)
     made.checks.commits("b", 1, members=ABC)
+    made.checks.saved("b", 1, None)
+    made.become_whole("a", "b")
     assert made.faults == []
     return made
 
@@ -224,14 +239,128 @@ def test_a_primary_whose_own_disk_loses_what_it_had_counted(members: Members) ->
     assert members.faults[0].startswith("durability: a had acknowledged (epoch 1, index 1)")
 
 
-def test_a_store_that_knows_what_it_lost_and_one_that_was_damaged_or_replaced_keep_no_promise(members: Members) -> None:
+@pytest.mark.parametrize("blank, floor", [(True, None), (False, Position(1, 1))])
+def test_a_damaged_store_that_knows_that_it_has_lost_something(members: Members, blank: bool, floor: Position | None) -> None:
     members.checks.acknowledged("b", 1)
-    members.restart("b", floor=Position(1, 1))
-    members.checks.acknowledged("a", 1)
-    members.checks.decayed("a")
-    members.restart("a", epoch=0)
+    members.checks.decayed("b")
+    members.restart("b", blank=blank, floor=floor)
+    assert members.faults == []
+
+
+def test_a_damaged_store_that_does_not_know_that_it_has_lost_something(members: Members) -> None:
+    members.checks.acknowledged("b", 1)
+    members.checks.decayed("b")
+    members.restart("b", floor=Position(0, 0))
+    assert members.faults == [
+        "durability: b had acknowledged (epoch 1, index 1), and its store came back with (epoch 0, index 0)"
+    ]
+
+
+def test_a_disk_that_was_replaced_keeps_no_promise(members: Members) -> None:
+    members.checks.acknowledged("b", 1)
     members.checks.wiped("b")
-    members.restart("b", epoch=0)
+    members.restart("b", epoch=0, blank=True)
+    assert members.faults == []
+
+
+@pytest.mark.parametrize("blank, floor, how", [(True, None, "blank"), (False, Position(1, 2), "damaged")])
+def test_a_crash_alone_damages_nothing(members: Members, blank: bool, floor: Position | None, how: str) -> None:
+    members.restart("b", 1, blank=blank, floor=floor)
+    assert members.faults == [f"durability: b came back {how}, and nothing had damaged its disk"]
+
+
+def test_a_blank_store_that_counts_as_whole_before_its_primary_has_committed_anything(members: Members) -> None:
+    members.restart("c", epoch=1, blank=True)
+    members.become_whole("c")
+    members.write("c", 1, 1)
+    members.become_whole("c")
+    members.checks.saved("c", 2, None)
+    members.checks.wiped("c")
+    members.restart("c", 1, epoch=2, blank=True)
+    members.become_whole("c")
+    assert members.faults == [
+        f"whole: c, whose store was blank, counts as whole, and no committed batch of epoch {epoch} is on its disk"
+        for epoch in (1, 2)
+    ]
+
+
+def test_a_blank_store_that_counts_as_whole_while_the_batch_is_on_its_way_to_the_disk(members: Members) -> None:
+    members.restart("c", epoch=1, blank=True)
+    members.store("c", 1, 1)
+    members.become_whole("c")
+    assert members.faults == [
+        "whole: c, whose store was blank, counts as whole, and no committed batch of epoch 1 is on its disk"
+    ]
+
+
+def test_a_damaged_store_that_counts_as_whole_without_what_it_has_lost(members: Members) -> None:
+    members.checks.decayed("b")
+    members.restart("b", floor=Position(1, 1))
+    members.store("b", 1, 1)
+    members.become_whole("b")
+    assert members.faults == ["whole: b counts as whole without batch 1, which is committed, and which its store has lost"]
+
+
+def test_a_damaged_store_that_counts_as_whole_with_what_it_had_lost_or_lost_what_was_never_committed(members: Members) -> None:
+    members.write("b", 1, 2)
+    members.checks.decayed("b")
+    members.restart("b", floor=Position(1, 2))
+    members.elect("a", 2)
+    members.write("c", 1, 1)
+    members.write("ac", 2, 2)
+    members.checks.commits("a", 2, members=ABC)
+    members.write("b", 1, 1)
+    members.become_whole("b")
+    assert members.faults == []
+
+
+def test_a_vote_of_a_blank_store_counts_only_if_all_grant(members: Members) -> None:
+    members.restart("c", epoch=1, blank=True)
+    members.checks.vote_wanted("c", "b", Position(1, 1))
+    members.checks.would_grant("c", "b", provisional=True)
+    assert members.faults == []
+    members.checks.would_grant("c", "b", provisional=False)
+    assert members.faults == ["votes: c, whose store is blank, gives b a vote that counts, be others silent or not"]
+
+
+def test_a_vote_of_a_damaged_store_for_a_log_that_may_lack_what_it_has_lost(members: Members) -> None:
+    members.checks.decayed("b")
+    members.restart("b", floor=Position(1, 1))
+    members.checks.vote_wanted("b", "c", Position(0, 0))
+    members.checks.would_grant("b", "c", provisional=False)
+    assert members.faults == [
+        "votes: b, whose store once held (epoch 1, index 1), votes for c, whose log ends at (epoch 0, index 0)"
+    ]
+
+
+def test_a_damaged_store_that_stands_for_election(members: Members) -> None:
+    members.checks.decayed("b")
+    members.restart("b", floor=Position(1, 1))
+    members.checks.asked("b")
+    members.checks.saved("b", 2, "b")
+    assert members.faults == [
+        "votes: b stands for election with a log that ends at (epoch 0, index 0), and once held (epoch 1, index 1)"
+    ]
+
+
+@pytest.mark.parametrize(
+    "given, counted", [({}, "1 votes that count and 0"), ({"c": True}, "1 votes that count and 1"), ({"c": False}, "")]
+)
+def test_a_primary_is_elected_by_a_majority_of_votes_that_count(members: Members, given: dict[str, bool], counted: str) -> None:
+    voters = ABC.voters if given.get("c") is not False else ("b", "c")
+    for voter, provisional in given.items():
+        members.checks.saved(voter, 2, "b")
+        members.checks.granted(voter, 2, "b", provisional=provisional)
+    members.checks.announces("b", 2, primary=True, active=False, voters=voters)
+    wrong = f"votes: b is primary of epoch 2 by {counted} that count only if all grant, of 3 voters"
+    assert members.faults == ([wrong] if counted else [])
+
+
+def test_votes_that_count_only_if_all_grant_count_when_all_have_granted(members: Members) -> None:
+    for voter in "ac":
+        members.checks.saved(voter, 2, "b")
+        members.checks.granted(voter, 2, "b", provisional=True)
+    members.checks.announces("b", 2, primary=True, active=False, voters=ABC.voters)
     assert members.faults == []
 
 

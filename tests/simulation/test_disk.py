@@ -57,6 +57,35 @@ def after_crashes(prepare: Callable[[SimulatedDisk], object]) -> Counter[bytes |
     return found
 
 
+class TestDurable:
+    """What a power cut can still change, and what not."""
+
+    def test_a_file_is_durable_when_its_content_and_its_name_are_synced(self) -> None:
+        disk = made()
+        fd = disk.open(FILE, FRESH)
+        assert (disk.is_synced(str(FILE)), disk.is_durable(str(FILE))) == (True, False)
+        write_all(disk, fd, NEW, 0)
+        assert not disk.is_synced(str(FILE))
+        disk.sync(fd)
+        assert (disk.is_synced(str(FILE)), disk.is_durable(str(FILE))) == (True, False)
+        disk.sync_folder(HOME)
+        assert disk.is_durable(str(FILE))
+        disk.replace(FILE, HOME / "other")
+        assert (disk.is_durable(str(FILE)), disk.is_durable(str(HOME / "other"))) == (False, False)
+
+    def test_a_file_that_a_failed_sync_left_is_not_durable_though_no_page_is_dirty(self) -> None:
+        disk = made()
+        fd = stored(disk, OLD)
+        write_all(disk, fd, NEW, 0)
+        disk.bad_syncs = 1
+        with pytest.raises(OSError, match="error"):
+            disk.sync(fd)
+        after = disk.is_durable(str(FILE))
+        disk.crash()
+        disk.start(no_wait)
+        assert after == (disk.content(str(FILE)) == NEW)
+
+
 class TestCrash:
     """The power goes."""
 

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
+from random import Random
 
 import pytest
+from twisted.internet.task import Clock
 
 from broker.amqp.links import Receiver
 from broker.consumers import Subscription
 from broker.core import limits
 from broker.core.fifo import Fifo
+from broker.disk import checkpoint as checkpoints
+from broker.disk import segments
+from broker.disk.durable import replace_durably
+from broker.disk.journal import Journal
 from broker.ledger import Ledger
 from broker.producers import Producer
 from ha.replicated_log import ReplicatedLog
 from tests.broker.clients import ACCEPTED, Bench, bench, statuses
 from tests.simulation.checks import Checks
 from tests.simulation.checks.limits import broken_limits
+from tests.simulation.disk import SimulatedDisk
 from tests.simulation.history import History, Key, Violation
+from tests.simulation.threads import SimulatedThreads
 
 
 class Watched:
@@ -188,8 +198,50 @@ def test_what_comes_by_an_exchange_is_a_copy_that_comes_once_and_in_order(watche
     ]
 
 
+def test_a_file_that_is_renamed_before_it_is_synced() -> None:
+    disk = SimulatedDisk(Random(0))
+    aside, name = Path("/some.tmp"), Path("/some")
+    with Checks(History()) as checks:
+        replace_durably(disk, name, b"content")
+        fd = disk.open(aside, os.O_RDWR | os.O_CREAT)
+        disk.write(fd, [b"content"], 0)
+        disk.replace(aside, Path("/damaged-some"))
+        assert checks.faults == []
+        disk.write(disk.open(aside, os.O_RDWR | os.O_CREAT), [b"content"], 0)
+        disk.replace(aside, name)
+    assert checks.faults == ["disk: /some.tmp is renamed to some, and what it holds is not synced"]
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_log_that_is_let_go_for_a_checkpoint_that_may_go_too(durable: bool) -> None:
+    disk, folder = SimulatedDisk(Random(0)), Path("/store")
+    disk.make_folder(folder)
+    found = checkpoints.write(folder, 7, 1, {}, [], disk=disk)
+    clock = Clock()
+    threads = SimulatedThreads(clock.callLater, clock.seconds)
+    segment = segments.create(folder, segments.Position(1, 7), 8192, disk)
+    if not durable:
+        disk.replace(found.path, folder / "aside")
+        disk.replace(folder / "aside", found.path)
+    journal = Journal(
+        folder,
+        [segment],
+        found,
+        call_in_reactor=lambda call: call(),
+        on_error=lambda text, fatal: None,
+        segment_bytes=8192,
+        disk=disk,
+        threads=threads,
+    )
+    with Checks(History()) as checks:
+        journal.release(8)
+    wrong = f"disk: a broker lets go of its log's beginning for {found.path}, which a power cut may still take away"
+    assert checks.faults == ([] if durable else [wrong])
+
+
 def test_every_method_is_put_back() -> None:
-    before = [dict(vars(owner)) for owner in (ReplicatedLog, Ledger, Subscription)]
+    owners = (ReplicatedLog, Ledger, Subscription, Journal, SimulatedDisk)
+    before = [dict(vars(owner)) for owner in owners]
     with Checks(History()):
-        assert [dict(vars(owner)) for owner in (ReplicatedLog, Ledger, Subscription)] != before
-    assert [dict(vars(owner)) for owner in (ReplicatedLog, Ledger, Subscription)] == before
+        assert [dict(vars(owner)) for owner in owners] != before
+    assert [dict(vars(owner)) for owner in owners] == before

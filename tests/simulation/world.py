@@ -20,7 +20,7 @@ import sys
 import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from random import Random
@@ -45,6 +45,7 @@ from tests.simulation.operators import Operators
 from tests.simulation.plan import Plan
 from tests.simulation.promises import Promises
 from tests.simulation.reactor import HostReactor
+from tests.simulation.stretches import repeated
 
 LIVENESS_S = 45.0
 _LOOK_S = 0.1
@@ -94,7 +95,7 @@ class World:
         self.events = Events()
         rng = Random(f"{plan.seed}/network")
         self.network = Network(self.events, rng, latency_s=plan.latency_s, chunking=plan.chunking)
-        self.mail = Mail(self.network, rng, Weather(plan.drop, plan.double, plan.reorder_s))
+        self.mail = Mail(self.network, rng, Weather(plan.drop, plan.double, plan.reorder_s, plan.stray))
         self.history = History()
         self.checks = Checks(self.history)
         self.levels = {step.name: step.body["replicate"] for step in plan.steps if step.kind == "queue"}
@@ -195,7 +196,7 @@ class World:
         violation = ""
         recovered_s = 0.0
         try:
-            with self._surroundings(), self.checks:
+            with self._surroundings(), self.checks, repeated(self.checks.is_gone) if self.plan.repeats else nullcontext():
                 self._begin()
                 self._until(self.plan.duration_s)
                 recovered_s = self._recover()

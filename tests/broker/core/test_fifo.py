@@ -289,6 +289,30 @@ def test_chunks_that_are_gone_leave_no_trace_when_consumers_finish_out_of_order(
     assert fifo.remove(1, 600) == (1, 5)
 
 
+@pytest.mark.parametrize("given_out", [0, 4, 9])
+@pytest.mark.parametrize("gone", [(4,), (2, 4, 7), (3, 4, 5), tuple(range(4, 8))])
+def test_a_stretch_is_removed_whole_though_messages_in_its_middle_were_gone_before(gone: tuple[int, ...], given_out: int) -> None:
+    """In one chunk, over several, and over chunks of which nothing is left; be its messages acquired or not."""
+    for counts in ((10,), (5, 5), (4, 4, 2), (1,) * 10):
+        fifo = fifo_with(*counts)
+        fifo.acquire(given_out, PLENTY)
+        for sequence in gone:
+            assert fifo.remove(sequence, 1)[0] == 1
+        left = [sequence for sequence in range(1, 9) if sequence not in gone]
+        assert fifo.remove(1, 8) == (len(left), sum(len(numbered(1, sequence)[0]) for sequence in left))
+        assert [sequence for sequence in range(10) if fifo.is_live(sequence)] == [0, 9]
+        assert (fifo.depth, fifo.acquired) == (2, min(given_out, 1))
+        assert sequences(fifo.acquire(10, PLENTY)) == [sequence for sequence in (0, 9) if sequence >= given_out]
+
+
+def test_the_counts_of_a_stretch_are_raised_though_messages_in_its_middle_are_gone() -> None:
+    fifo = fifo_with(5, 1, 4)
+    for sequence in (2, 5, 7):
+        fifo.remove(sequence, 1)
+    fifo.raise_count(1, 8, 3)
+    assert fifo.delivery_counts() == dict.fromkeys((1, 3, 4, 6, 8), 3)
+
+
 def test_released_messages_that_are_removed_are_forgotten() -> None:
     """An expiring queue whose consumers release everything would otherwise collect sequences without end."""
     fifo = fifo_with(1000)

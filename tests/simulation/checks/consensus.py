@@ -10,11 +10,16 @@ only when a batch of its own epoch is committed; the same index and epoch is the
 commits what a majority of its voters has on disk, of its own epoch; nobody else commits more; what is committed is not truncated;
 what was acknowledged is there after a restart; one change of the members at a time, and by one member.
 
+And what a store must know of itself (docs/adr/0004): after damage, what it has lost; after a crash alone, that nothing is lost. A
+store that is short of something gives no vote that counts for a log which may lack that, does not stand for election, and
+counts as whole again only when it holds what it lacked. A primary is elected by votes that were given, and by those that count.
+
 Invariant: a shadow never claims more than the member's own effects did, so that whoever trusts it trusts no less than Raft does.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -69,6 +74,10 @@ class Shadow:
     reign: int = 0
     decayed: bool = False
     members: tuple[int, Membership | None] = (0, None)
+    blank: bool = True
+    floor: Position | None = None
+    lost: Shadow | None = None
+    """What the disk held before it was damaged or replaced, until the store is whole again."""
 
     @property
     def end(self) -> Position:
@@ -78,6 +87,10 @@ class Shadow:
     def holds(self, index: int, epoch: int) -> bool:
         """Whether this log has that entry, be it in its snapshot."""
         return index <= self.base or self.epochs.get(index) == epoch
+
+    def before_damage(self) -> Shadow:
+        """What the disk held when nothing of it was lost yet."""
+        return self if self.lost is None or self.lost.durable < self.durable else self.lost
 
 
 class Consensus:
@@ -93,6 +106,10 @@ class Consensus:
         self._batches: dict[tuple[int, int], tuple[bytes, int | None]] = {}
         self._holders: dict[tuple[int, int], set[str]] = {}
         self._memberships: dict[tuple[int, int], Membership] = {}
+        self._given: dict[tuple[int, str], dict[str, bool]] = {}
+        """By epoch and candidate, who has given it a vote, and whether that counts only if all grant."""
+        self._first_of: dict[int, int] = {}
+        """By epoch, its first committed batch."""
 
     def of(self, me: str) -> Shadow:
         """The shadow of this member."""
@@ -105,7 +122,7 @@ class Consensus:
 
     def wiped(self, me: str) -> None:
         """The member's disk is replaced by an empty one."""
-        self.shadows[me] = Shadow(decayed=True)
+        self.shadows[me] = Shadow(decayed=True, lost=self.of(me).before_damage())
 
     def decayed(self, me: str) -> None:
         """Something on the member's disk was altered or lost at rest: what it promised may be gone."""
@@ -117,17 +134,20 @@ class Consensus:
         """A process has read its store."""
         was = self.of(me)
         end = Position(log.last_epoch, log.last_index)
-        if not was.decayed:
-            known = max(end, floor or end)
-            promised = was.promised
-            if not blank and (known < promised or (floor is None and log.epoch_at(promised.index) not in (promised.epoch, None))):
-                self.faults.append(f"durability: {me} had acknowledged ({promised}), and its store came back with ({known})")
-            if epoch < was.saved[0] or (epoch == was.saved[0] and was.saved[1] not in (None, voted_for)):
-                self.faults.append(
-                    f"durability: {me} had saved epoch {was.saved[0]} and vote {was.saved[1]}, and came back with epoch {epoch} "
-                    f"and vote {voted_for}"
-                )
+        known, promised = max(end, floor or end), was.promised
+        if not blank and (known < promised or (floor is None and log.epoch_at(promised.index) not in (promised.epoch, None))):
+            self.faults.append(f"durability: {me} had acknowledged ({promised}), and its store came back with ({known})")
+        if epoch < was.saved[0] or (epoch == was.saved[0] and was.saved[1] not in (None, voted_for)):
+            self.faults.append(
+                f"durability: {me} had saved epoch {was.saved[0]} and vote {was.saved[1]}, and came back with epoch {epoch} "
+                f"and vote {voted_for}"
+            )
+        if not was.decayed and ((blank and not was.blank) or (floor is not None and was.floor is None and not was.blank)):
+            self.faults.append(f"durability: {me} came back {'blank' if blank else 'damaged'}, and nothing had damaged its disk")
         now = self.shadows[me] = Shadow(base=log.base_index, last=log.last_index, durable=log.last_index, commit=log.base_index)
+        now.blank, now.floor = blank, floor
+        if blank or floor is not None:
+            now.lost = was.before_damage() if was.decayed else was.lost
         for index in range(log.base_index, log.last_index + 1):
             now.epochs[index] = log.epoch_at(index) or 0
             self._holders.setdefault((index, now.epochs[index]), set()).add(me)
@@ -135,6 +155,30 @@ class Consensus:
         now.saved = (epoch, voted_for)
         now.promised = min(was.promised, end)
         now.members = (log.members_index, log.members)
+
+    def counts_as_whole(self, me: str) -> None:
+        """The member is about to note that its store is neither blank nor below a floor any more."""
+        shadow = self.of(me)
+        epoch = shadow.saved[0]
+        first = self._first_of.get(epoch)
+        if shadow.blank and (first is None or not shadow.holds(first, epoch) or not (shadow.reign or first <= shadow.durable)):
+            self.faults.append(
+                f"whole: {me}, whose store was blank, counts as whole, and no committed batch of epoch {epoch} is on its disk"
+            )
+        lost = shadow.lost
+        if lost is not None:
+            index = min(self.commit, lost.durable)
+            while not lost.holds(index, self.committed[index]):
+                index -= 1
+            if not shadow.holds(index, self.committed[index]) or not (shadow.reign or index <= shadow.durable):
+                self.faults.append(
+                    f"whole: {me} counts as whole without batch {index}, which is committed, and which its store has lost"
+                )
+
+    def noted_whole(self, me: str) -> None:
+        """It has noted it."""
+        shadow = self.of(me)
+        shadow.blank, shadow.floor, shadow.lost = False, None, None
 
     # ---- votes
 
@@ -147,6 +191,10 @@ class Consensus:
             self.faults.append(f"asked for: {me} stands for election in epoch {epoch}, and nobody had asked it to")
         if epoch == shadow.saved[0] and voted_for is None and shadow.saved[1] is not None:
             self.faults.append(f"votes: {me} forgets that it has voted for {shadow.saved[1]} in epoch {epoch}")
+        if voted_for == me and shadow.floor is not None and shadow.end < shadow.floor:
+            self.faults.append(
+                f"votes: {me} stands for election with a log that ends at ({shadow.end}), and once held ({shadow.floor})"
+            )
         shadow.saved = (epoch, voted_for)
         if voted_for is not None:
             self._vote(me, shadow, epoch, voted_for)
@@ -154,11 +202,29 @@ class Consensus:
             shadow.let_go = False
 
     def vote_wanted(self, me: str, candidate: str, end: Position) -> None:
-        """A candidate whose log ends there asks for this member's vote."""
+        """A candidate whose log ends there asks for this member's vote, or whether it would get it."""
         self.of(me).asked_for[candidate] = end
 
-    def granted(self, me: str, epoch: int, candidate: str) -> None:
+    def would_grant(self, me: str, candidate: str, *, provisional: bool) -> None:
+        """The member tells a candidate that it has its vote, or would have it."""
+        shadow = self.of(me)
+        theirs = shadow.asked_for.get(candidate)
+        if theirs is None:
+            return
+        if shadow.floor is not None and theirs < shadow.floor:
+            self.faults.append(
+                f"votes: {me}, whose store once held ({shadow.floor}), votes for {candidate}, whose log ends at ({theirs})"
+            )
+        if shadow.blank and theirs.index > 0 and not provisional:
+            self.faults.append(
+                f"votes: {me}, whose store is blank, gives {candidate} a vote that counts, be others silent or not"
+            )
+
+    def granted(self, me: str, epoch: int, candidate: str, *, provisional: bool = False) -> None:
         """The member tells a candidate that it has its vote."""
+        self.would_grant(me, candidate, provisional=provisional)
+        given = self._given.setdefault((epoch, candidate), {})
+        given[me] = given.get(me, True) and provisional
         shadow = self.of(me)
         if shadow.saved != (epoch, candidate):
             self.faults.append(f"votes: {me} gives {candidate} its vote of epoch {epoch}, and has saved {shadow.saved}")
@@ -188,9 +254,11 @@ class Consensus:
         """The primary has named this member as its successor."""
         self.of(me).let_go = True
 
-    def announces(self, me: str, epoch: int, *, primary: bool, active: bool) -> None:
-        """The member's role changes."""
+    def announces(self, me: str, epoch: int, *, primary: bool, active: bool, voters: Collection[str] = ()) -> None:
+        """The member's role changes. `voters` are those in force at it, if they are to be counted."""
         self.of(me).reign = epoch if primary else 0
+        if primary and voters and epoch not in self.primaries:
+            self._count_votes(me, epoch, voters)
         if primary:
             self._reigns(me, epoch)
         if active:
@@ -210,6 +278,18 @@ class Consensus:
                 )
         elif first != me:
             self.faults.append(f"one primary: epoch {epoch} has two, {first} and {me}")
+
+    def _count_votes(self, me: str, epoch: int, voters: Collection[str]) -> None:
+        """Who has become primary was given a majority of votes that count, or everybody's."""
+        shadow = self.of(me)
+        given = {**self._given.get((epoch, me), {}), me: shadow.blank and shadow.last > 0}
+        granted = [voter for voter in voters if voter in given]
+        full = sum(not given[voter] for voter in granted)
+        if 2 * full <= len(voters) and len(granted) < len(voters):
+            self.faults.append(
+                f"votes: {me} is primary of epoch {epoch} by {full} votes that count and {len(granted) - full} that count only "
+                f"if all grant, of {len(voters)} voters"
+            )
 
     def _serves(self, me: str, epoch: int) -> None:
         shadow = self.of(me)
@@ -269,11 +349,14 @@ class Consensus:
                 self._holders.setdefault((each, shadow.epochs.get(each, 0)), set()).add(me)
             shadow.durable = max(shadow.durable, index)
 
-    def truncated(self, me: str, from_index: int) -> None:
-        """The tail from there on is taken off."""
+    def truncated(self, me: str, from_index: int) -> list[tuple[int, int]]:
+        """The tail from there on is taken off. Returns the index and epoch of each batch of it."""
         shadow = self.of(me)
+        gone: list[tuple[int, int]] = []
         for index in range(from_index, shadow.last + 1):
             epoch = shadow.epochs.pop(index, None)
+            if epoch is not None:
+                gone.append((index, epoch))
             if epoch is not None and self.committed.get(index) == epoch:
                 self.faults.append(
                     f"committed changed: {me} takes batch {index} of epoch {epoch} off its log, which is committed"
@@ -284,16 +367,25 @@ class Consensus:
             shadow.promised = shadow.end
         if shadow.members[0] >= from_index:
             shadow.members = self._members_in(shadow)
+        return gone
 
-    def installed(self, me: str, index: int, epoch: int) -> None:
-        """A snapshot takes the place of the log."""
+    def installed(self, me: str, index: int, epoch: int) -> list[tuple[int, int]]:
+        """A snapshot takes the place of the log. Returns the index and epoch of the log's batches."""
         shadow = self.of(me)
+        gone = [entry for entry in shadow.epochs.items() if entry[0] > shadow.base]
         if self.committed.get(index) != epoch:
             self.faults.append(f"commit: {me} installs a snapshot of batch {index} of epoch {epoch}, which nobody has committed")
         shadow.epochs = {index: epoch}
         shadow.base = shadow.last = shadow.durable = shadow.commit = index
         shadow.promised = Position(epoch, index)
         shadow.members = self._members_in(shadow)
+        return gone
+
+    def bytes_of(self, me: str, entries: Iterable[tuple[int, int]]) -> list[tuple[int, bytes]]:
+        """Index and bytes of those of these batches that this member's log does not have (any more), as far as they are known."""
+        epochs = self.of(me).epochs
+        gone = (entry for entry in entries if epochs.get(entry[0]) != entry[1])
+        return [(entry[0], self._batches[entry][0]) for entry in gone if entry in self._batches]
 
     def acknowledged(self, me: str, index: int) -> None:
         """The member tells its primary that it holds everything up to there on disk."""
@@ -336,4 +428,5 @@ class Consensus:
             )
         for each in range(self.commit + 1, index + 1):
             self.committed[each] = shadow.epochs.get(each, 0)
+            self._first_of.setdefault(self.committed[each], each)
         self.commit = max(self.commit, index)

@@ -6,6 +6,10 @@ The cluster's log has one reference for all brokers; the log that a broker keeps
 store's identity and outlives the process.
 `step` raises what they found; `finish` judges the end.
 
+Disks are watched too: a file is renamed only when it is synced; nothing of a log is dropped for a checkpoint that a power cut
+could still take away; when a part of a log was dropped, no file has its bytes any more. And messages between members: one of an
+older epoch changes nothing.
+
 Invariants: an observer never raises into production code (whose own handlers would swallow it), never changes what it watches and
 never reads a log again; leaving the `with` puts every method back.
 """
@@ -15,6 +19,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -23,12 +28,27 @@ from broker.consumers import Subscription
 from broker.core.fifo import Lot
 from broker.core.nodes import CLUSTER, LOCAL
 from broker.core.records import Batch, parse_header
+from broker.disk.checkpoint import Checkpoint
+from broker.disk.journal import Journal
+from broker.disk.segments import SUFFIX
 from broker.disk.store import Store
 from broker.ledger import Ledger
 from ha.core import effects as do
 from ha.core.effects import PromotionEnded
 from ha.core.effects import State as Role
-from ha.core.messages import AppendReply, Position, TimeoutNow, Vote, VoteReply
+from ha.core.messages import (
+    Append,
+    AppendReply,
+    Message,
+    Position,
+    PreVote,
+    PreVoteReply,
+    SnapshotChunk,
+    SnapshotReply,
+    TimeoutNow,
+    Vote,
+    VoteReply,
+)
 from ha.received import members_in
 from ha.replicated_log import SMALL_WINDOW, ReplicatedLog
 from ha.service import Process
@@ -37,10 +57,13 @@ from tests.simulation.checks.book import Book
 from tests.simulation.checks.consensus import Consensus, StoredEntry
 from tests.simulation.checks.limits import broken_limits
 from tests.simulation.checks.reference import Queue, Reference, digest_of, size_of
+from tests.simulation.disk import SimulatedDisk
 from tests.simulation.history import History, Key, Violation
 
 _WHOLE_EVERY = 16
 _LOOK_BACK = 8
+_OF_A_REIGN = (Append, AppendReply, SnapshotChunk, SnapshotReply, TimeoutNow)
+"""Messages that count in the epoch in which they were sent alone."""
 
 
 class Checks:
@@ -59,6 +82,9 @@ class Checks:
         self._stores: dict[str, str] = {}
         self._given_to: dict[tuple[str, int, int], Sender] = {}
         self._last_got: dict[tuple[str, int, str, str, int], int] = {}
+        self._dropped: dict[Journal, tuple[str, Path, list[tuple[int, int]]]] = {}
+        """The log's member and folder, and what is about to be dropped from it."""
+        self._folders: dict[ReplicatedLog, Path] = {}
         self._undo: list[tuple[type, str, Any]] = []
 
     def __enter__(self) -> Checks:
@@ -69,6 +95,10 @@ class Checks:
         self._wrap(ReplicatedLog, "promote", self._asked)
         self._wrap(ReplicatedLog, "receive", self._received)
         self._wrap(ReplicatedLog, "_broken", self._broken)
+        self._wrap(Journal, "truncate", self._truncates)
+        self._wrap(Journal, "reset", self._resets)
+        self._wrap(Journal, "release", self._releases)
+        self._wrap(SimulatedDisk, "replace", self._renames)
         self._wrap(Ledger, "on_committed", self._committed)
         self._wrap(Ledger, "on_reset", self._reset)
         self._wrap(Ledger, "on_state", self._state)
@@ -110,6 +140,12 @@ class Checks:
         own = self._own.pop(self._stores.pop(address, ""), None)
         if own is not None:
             own.abandon()
+
+    def is_gone(self, ledger: Ledger, number: int, sequence: int) -> bool:
+        """Whether a batch that this broker has applied took that message off its queue."""
+        reference = self._reference(ledger)
+        queue = None if reference is None else reference.queues.get(number)
+        return queue is not None and queue.gone.get(sequence, ledger.state.index + 1) <= ledger.state.index
 
     def decayed(self, address: str) -> None:
         """Something on this member's disk was altered or lost at rest."""
@@ -191,6 +227,7 @@ class Checks:
             self._own_of[named["listener"]] = own
         else:
             self._stores[log.me] = store.store_id
+            self._folders[log] = store.data_dir / log.name
             member = log.replica._member
             self.consensus.started(
                 log.me, log.replica.log, member.epoch, member.voted_for, blank=member.blank, floor=member.floor
@@ -214,16 +251,25 @@ class Checks:
                 return
             case do.Send(peer, AppendReply(accepted=True, match_index=index)):
                 consensus.acknowledged(me, index)
-            case do.Send(peer, VoteReply(granted=True, for_epoch=epoch)):
-                consensus.granted(me, epoch, peer)
+            case do.Send(peer, VoteReply(granted=True, for_epoch=epoch, provisional=provisional)):
+                consensus.granted(me, epoch, peer, provisional=provisional)
+            case do.Send(peer, PreVoteReply(granted=True, provisional=provisional)):
+                consensus.would_grant(me, peer, provisional=provisional)
+            case do.StoreWhole():
+                consensus.counts_as_whole(me)
+                method(log, effect)
+                consensus.noted_whole(me)
+                return
             case do.TruncateLog(from_index):
-                consensus.truncated(me, from_index)
+                self._drops(log, consensus.truncated(me, from_index))
             case do.Commit(index):
                 consensus.commits(me, index, members=log.replica.members)
             case do.StateChanged(state, epoch, _):
-                consensus.announces(me, epoch, primary=state in (Role.RECOVERING, Role.ACTIVE), active=state is Role.ACTIVE)
+                primary, voters = state in (Role.RECOVERING, Role.ACTIVE), log.replica.members.voters
+                consensus.announces(me, epoch, primary=primary, active=state is Role.ACTIVE, voters=voters)
             case do.InstallSnapshot(index, epoch, _):
-                consensus.installed(me, index, epoch)
+                self._drops(log, consensus.installed(me, index, epoch))
+                self._judge_durable(log.journal, log._snapshots._received, "drops its log")
             case PromotionEnded():
                 consensus.answered(me)
             case _:
@@ -239,10 +285,21 @@ class Checks:
         self.consensus.asked(log.me)
         return method(log, reason)
 
-    def _received(self, method: Any, log: ReplicatedLog, peer: str, message: Any, payload: bytes) -> None:
+    def _received(self, method: Any, log: ReplicatedLog, peer: str, message: Message, payload: bytes) -> None:
+        replica = log.replica
+        late = message.epoch < replica.epoch and isinstance(message, _OF_A_REIGN)
+        if late:
+            before, epoch = _standing(log), replica.epoch
+            method(log, peer, message, payload)
+            if _standing(log) != before:
+                name = type(message).__name__
+                self.faults.append(
+                    f"late: a message of epoch {message.epoch}, {name} of {peer}, counts at {log.me} in epoch {epoch}"
+                )
+            return
         if isinstance(message, TimeoutNow):
             self.consensus.let_go(log.me)
-        elif isinstance(message, Vote):
+        elif isinstance(message, Vote | PreVote):
             self.consensus.vote_wanted(log.me, peer, Position(message.last_epoch, message.last_index))
         method(log, peer, message, payload)
 
@@ -251,6 +308,56 @@ class Checks:
             f"crash: the {log.name} log of {log.me} cannot go on: {failure.type.__name__} {failure.getErrorMessage()}"
         )
         method(log, failure)
+
+    # ---- observers of the disk
+
+    def _renames(self, method: Any, disk: SimulatedDisk, path: Path, target: Path) -> None:
+        if not target.name.startswith("damaged-") and str(path) in disk.paths() and not disk.is_synced(str(path)):
+            self.faults.append(f"disk: {path} is renamed to {target.name}, and what it holds is not synced")
+        method(disk, path, target)
+
+    def _judge_durable(self, journal: Journal, checkpoint: Checkpoint | None, doing: str) -> None:
+        disk = journal.disk
+        if checkpoint is not None and isinstance(disk, SimulatedDisk) and not disk.is_durable(str(checkpoint.path)):
+            self.faults.append(f"disk: a broker {doing} for {checkpoint.path}, which a power cut may still take away")
+
+    def _releases(self, method: Any, journal: Journal, below_index: int) -> None:
+        self._judge_durable(journal, journal.checkpoint, "lets go of its log's beginning")
+        method(journal, below_index)
+
+    def _drops(self, log: ReplicatedLog, entries: list[tuple[int, int]]) -> None:
+        """The log's journal is asked next to drop these; the first, the last and one in the middle are looked for afterwards."""
+        if isinstance(log.journal.disk, SimulatedDisk) and log in self._folders:
+            some = dict.fromkeys((*entries[:1], *entries[len(entries) // 2 :][:1], *entries[-1:]))
+            self._dropped[log.journal] = (log.me, self._folders[log], list(some))
+
+    def _truncates(self, method: Any, journal: Journal, from_index: int, done: Callable[[], None]) -> None:
+        method(journal, from_index, self._then_judge(journal, done))
+
+    def _resets(self, method: Any, journal: Journal, index: int, epoch: int, done: Callable[[], None] | None = None) -> None:
+        method(journal, index, epoch, self._then_judge(journal, done))
+
+    def _then_judge(self, journal: Journal, done: Callable[[], None] | None) -> Callable[[], None] | None:
+        """Look, when it is done, whether the files still have what was dropped."""
+        dropped = self._dropped.pop(journal, None)
+        if dropped is None:
+            return done
+
+        def judge() -> None:
+            me, folder, entries = dropped
+            disk = journal.disk
+            assert isinstance(disk, SimulatedDisk)
+            gone = self.consensus.bytes_of(me, entries)
+            paths = [path for path in disk.paths() if path.startswith(f"{folder}/") and path.endswith(SUFFIX)]
+            for path in [path for path in paths if "/damaged-" not in path] if gone else ():
+                content = disk.content(path)
+                for index, data in gone:
+                    if data in content:
+                        self.faults.append(f"disk: {me} has dropped batch {index} of its log, and {path} still has it")
+            if done is not None:
+                done()
+
+        return judge
 
     # ---- observers of the state
 
@@ -360,6 +467,13 @@ def _name_of(ledger: Ledger, reference: Reference) -> str:
     if reference.store_id:
         return f"the own log of {reference.store_id[:8]}"
     return ledger.log.me if isinstance(ledger.log, ReplicatedLog) else "a broker that is stopping"
+
+
+def _standing(log: ReplicatedLog) -> tuple[Any, ...]:
+    """What a message may change of a member: its role, its log, and what it knows of the others'."""
+    it = log.replica.status(0.0)
+    peers = tuple((peer.address, peer.progress, peer.match_index, peer.received_index, peer.sent_index) for peer in it.peers)
+    return it.state, it.epoch, it.primary, it.last_index, it.last_epoch, it.commit_index, it.told_commit, peers
 
 
 def _entry(batch: bytes) -> StoredEntry:

@@ -1,0 +1,59 @@
+"""Dequeues and counts of messages that are gone already, between those of messages that are not: stretches with gaps.
+
+A record that speaks of a message which has left its queue does nothing (`broker.core.state`). Brokers as they are write such a
+record seldom, if ever; a log may hold it all the same, and a stretch of consecutive messages in one record may have any of them
+in its middle. So some runs have primaries that repeat themselves.
+
+Life of a repetition: a broker gathers what is to be dequeued, or counted, in one batch; where all that lies between two such
+messages is gone, `repeated` has it said of those in between too, so that one record covers all of them.
+
+Invariant: what is added speaks of messages alone that a batch which this broker has applied took off their queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any
+
+from broker.ledger import Ledger
+
+MOST = 64
+"""So many messages between two others are looked at; where there are more, nothing is added."""
+
+
+def between(sequences: Iterable[int], is_gone: Callable[[int], bool]) -> list[int]:
+    """What lies between two of these and is gone, wherever all between those two is."""
+    found: list[int] = []
+    for before, after in pairwise(sorted(set(sequences))):
+        gap = range(before + 1, after)
+        if 0 < len(gap) <= MOST and all(map(is_gone, gap)):
+            found += gap
+    return found
+
+
+@contextmanager
+def repeated(is_gone: Callable[[Ledger, int, int], bool]) -> Iterator[None]:
+    """While this lasts, ledgers repeat themselves. `is_gone(ledger, queue number, sequence)`."""
+    dequeue, count = vars(Ledger)["dequeue"], vars(Ledger)["count"]
+
+    def gaps(ledger: Ledger, number: int, sequences: Iterable[int]) -> list[int]:
+        return between(sequences, lambda sequence: is_gone(ledger, number, sequence))
+
+    def dequeues(ledger: Ledger, number: int, sequences: Iterable[int], *waits: Any) -> None:
+        dequeue(ledger, number, sequences, *waits)
+        gathered = ledger._builder.dequeues_for(number)
+        if len(gathered) > 1:
+            gathered += gaps(ledger, number, gathered)
+
+    def counts(ledger: Ledger, number: int, sequence: int) -> None:
+        count(ledger, number, sequence)
+        for each in gaps(ledger, number, ledger._builder._counts.get(number, ())):
+            ledger._builder.count(number, each)
+
+    Ledger.dequeue, Ledger.count = dequeues, counts  # type: ignore[assignment,method-assign]
+    try:
+        yield
+    finally:
+        Ledger.dequeue, Ledger.count = dequeue, count  # type: ignore[method-assign]
