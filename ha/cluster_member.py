@@ -84,7 +84,6 @@ class ClusterMember:
         self._wall = wall
         self._telemetry = telemetry
         self._asked_because = ""
-        self._last_refusal = ""
         self._primary_lost_at: float | None = None
         self._last_refusal = ""
         self._looking_since = self._catching_up_since = 0.0

@@ -36,8 +36,8 @@ def objection(theirs: Position, mine: Position, floor: Position | None) -> str:
     return ""
 
 
-def stranger(theirs: str, mine: str) -> str:
-    """Why a candidate of the cluster `theirs` gets no vote from a store of the cluster `mine`, or "". Ids; "" for none yet."""
+def stranger(theirs: str | None, mine: str) -> str:
+    """Why a candidate of the cluster `theirs` gets no vote from a store of the cluster `mine`, or "". Ids, as in messages.py."""
     return f"it belongs to cluster {mine}, you to cluster {theirs}" if theirs and mine and theirs != mine else ""
 
 

@@ -267,7 +267,7 @@ class Replica:
             case Vote():
                 self._on_vote(now, sender, message)
             case Append() | SnapshotChunk() if self._is_strange(message):
-                self._member.emit(Strange(sender, _cluster_of(message)))
+                self._member.emit(Strange(sender, _cluster_of(message) or ""))
             case _:
                 if message.epoch > self._member.epoch:
                     self._enter(now, message.epoch, None, f"epoch {message.epoch} has begun, says {sender}")
@@ -500,8 +500,8 @@ class Replica:
 
     def _is_strange(self, message: Append | SnapshotChunk) -> bool:
         """Whether this comes from a primary of another cluster than the one that this store belongs to."""
-        mine = self._member.cluster_id
-        return bool(mine) and _cluster_of(message) != mine
+        mine, theirs = self._member.cluster_id, _cluster_of(message)
+        return bool(mine) and theirs is not None and theirs != mine
 
     def _loyalty(self, now: float) -> str:
         """Why nobody need be elected, as far as this member can tell, or ""."""
@@ -668,6 +668,6 @@ class Replica:
             self._member.emit(WritableChanged(writable))
 
 
-def _cluster_of(message: Append | SnapshotChunk) -> str:
+def _cluster_of(message: Append | SnapshotChunk) -> str | None:
     """The id of the cluster whose primary has sent this."""
     return message.cluster_id if isinstance(message, Append) else message.members.cluster_id

@@ -131,7 +131,7 @@ def test_a_voter_that_heard_the_primary_a_moment_longer_is_asked_again() -> None
     cluster = led("a", "b", "c")
     cluster["a"].replica = None
     cluster.tick(0.5)
-    cluster["c"].receive("a", Append(1, 9, 1, 1, 2, 1, 1, cluster_id="an-id"))
+    cluster["c"].receive("a", Append(1, 9, 1, 1, 2, 1, 1))
     cluster.wires.clear()
     cluster.tick(0.6)
     assert cluster.states() == {"b": "joining", "c": "ready"}

@@ -152,6 +152,15 @@ class TestAFirstElection:
         assert cluster["d"].live.members.role("d") == "voter"
         assert not cluster["d"].live.blank
 
+    def test_a_new_store_says_that_it_is_and_a_learner_why_it_cannot_stand(self) -> None:
+        """Management tells people why a broker has no primary."""
+        cluster = led("a", "b")
+        assert not cluster["b"].live.blank
+        assert cluster["b"].live.unfit == ""
+        cluster.add("d", cluster["a"].live.members)
+        assert cluster["d"].live.blank
+        assert cluster["d"].live.unfit == "d is not a voting member of the cluster (a, b)"
+
 
 class TestABeginningByForce:
     """`qpid-ha bootstrap --force`."""
@@ -290,7 +299,7 @@ class TestTwoClusters:
         cluster.restart("c")
         replica = cluster["c"].live
         for message in (
-            Append(9, 1, 0, 0, 1, 0, 0),
+            Append(9, 1, 0, 0, 1, 0, 0, (), ""),
             Append(9, 0, 0, 0, 1, 0, 0, (), "id-2"),
             SnapshotChunk(9, 5, 2, replica.members.named("id-2"), 0, 1, 3),
         ):
@@ -308,3 +317,10 @@ class TestTwoClusters:
         assert (vote.message.granted, vote.message.reason, replica.epoch) == (False, text, 1)  # type: ignore[union-attr]
         (vote,) = replica.step(cluster.now, "a", PreVote(9, 1, 99, 8, "id-2"))
         assert (vote.message.granted, vote.message.reason) == (False, text)  # type: ignore[union-attr]
+
+    def test_a_primary_of_an_older_release_is_followed(self) -> None:
+        """It does not say to which cluster it belongs; links are refused by the id as before."""
+        cluster = led("a", "b")
+        replica = cluster["b"].live
+        replica.step(cluster.now, "a", Append(1, 7, 1, 1, 2, 1, 1))
+        assert (replica.primary, str(replica.state)) == ("a", "ready")

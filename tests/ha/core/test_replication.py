@@ -45,10 +45,10 @@ def backup(*epochs: int, epoch: int = 0) -> Replica:
     return replica
 
 
-def append(epoch: int, prev: tuple[int, int], *epochs: int, commit: int = 0, round_number: int = 0, cluster: str = "") -> Append:
+def append(epoch: int, prev: tuple[int, int], *epochs: int, commit: int = 0, round_number: int = 0) -> Append:
     """An Append of entries of these epochs after index and epoch `prev`."""
     entries = tuple(Entry(prev[0] + number, each, BATCH_BYTES) for number, each in enumerate(epochs, 1))
-    return Append(epoch, round_number, *prev, prev[0] + 1, prev[0] + len(epochs), commit, entries, cluster)
+    return Append(epoch, round_number, *prev, prev[0] + 1, prev[0] + len(epochs), commit, entries)
 
 
 def reply_of(effects: Sequence[Effect]) -> AppendReply:
@@ -301,16 +301,16 @@ class TestPrimary:
     def test_a_primary_that_sees_a_higher_epoch_steps_down_before_it_does_anything_else(self) -> None:
         """What follows in the same list of effects is another primary's: the edge must know by then."""
         cluster = led("a", "b", "c")
-        effects = cluster["a"].live.step(cluster.now, "b", append(2, (1, 1), 2, commit=2, cluster="an-id"))
+        effects = cluster["a"].live.step(cluster.now, "b", append(2, (1, 1), 2, commit=2))
         kinds = [type(effect).__name__ for effect in effects]
         assert kinds.index("StateChanged") < kinds.index("StoreEntries") < kinds.index("Commit")
         (ended,) = [effect for effect in effects if isinstance(effect, ReignEnded)]
         assert ended == ReignEnded("epoch 2 has begun, says b", planned=False)
 
     def test_a_second_primary_of_the_same_epoch_is_refused(self) -> None:
-        """It cannot be; what is said so all the same changes nothing."""
+        """It cannot be; a broker of some other cluster at this address could say so all the same."""
         cluster = led("a", "b", "c")
-        reply = reply_of(cluster["a"].live.step(cluster.now, "b", append(1, (0, 0), 1, cluster="an-id")))
+        reply = reply_of(cluster["a"].live.step(cluster.now, "b", append(1, (0, 0), 1)))
         assert not reply.accepted
         assert cluster.states()["a"] == "active"
 
