@@ -44,7 +44,7 @@ class HaAdmin(Protocol):
         """The one item of `QUERY ha`."""
 
     def act(self, operation: str, body: dict[str, Any]) -> Deferred[tuple[int, str, dict[str, Any]]]:
-        """PROMOTE, ADD-BROKER, REMOVE-BROKER: status, text and body of the answer."""
+        """PROMOTE, BOOTSTRAP, ADD-BROKER, REMOVE-BROKER: status, text and body of the answer."""
 
 
 class PeerAcceptor(Protocol):

@@ -1,7 +1,8 @@
 """`qpid-ha`: look at a cluster, and change who leads it.
 
 Every command speaks to the broker that -b names, a backup too; with several addresses to the primary among them. `--all` asks
-every member. Nothing here can harm the data: a promotion is decided by the brokers' votes.
+every member. A promotion is decided by the brokers' votes and harms no data. One command can give data up, `bootstrap --force`,
+which says so.
 """
 
 from __future__ import annotations
@@ -95,11 +96,14 @@ def status(expect: str | None, is_primary: bool, everyone: bool, form: str, **gi
     if everyone:
         _show_all(_exit.run(lambda reactor: _views(target, reactor)), form)
         return
-    found = str(_exit.run(lambda reactor: _view(target, reactor)).get("status"))
+    view = _exit.run(lambda reactor: _view(target, reactor))
+    found, reason = str(view.get("status")), str(view.get("reason") or "")
     if form == "json":
-        show_json({"status": found})
+        show_json({"status": found} | ({"reason": reason} if reason else {}))
     elif not is_primary:
         click.echo(found)
+        if reason:
+            click.echo(f"{NAME}: {reason}", err=True)
     if expect is not None and found != expect:
         raise _exit.Refused(f"the broker is {found}, not {expect}")
     if is_primary and found not in ("active", "recovering"):
@@ -143,6 +147,7 @@ def _show_view(view: dict[str, Any], named: bool) -> None:
         return
     fields = (
         ("Status", "status"),
+        ("Reason", "reason"),
         ("Broker ID", "brokerId"),
         ("Brokers URL", "brokersUrl"),
         ("Public URL", "publicUrl"),
@@ -153,7 +158,7 @@ def _show_view(view: dict[str, Any], named: bool) -> None:
         ("Committed", "commitIndex"),
     )
     for label, field in fields:
-        if field in view:
+        if field in view and (field != "reason" or view[field]):
             click.echo(f"{'  ' if named else ''}{label + ':':<20} {view[field]}".rstrip())
     if view.get("status") in ("active", "recovering"):
         columns = (
@@ -190,6 +195,23 @@ def promote(cluster_manager: bool, form: str, **given: Any) -> None:
         raise click.UsageError("name the one broker to promote with -b, or use switchover")
     body = {"reason": "qpid-ha promote", "force_switchover": False, "timeout_s": target.timeout_s}
     answer = _exit.run(lambda reactor: _ask(target, reactor, "PROMOTE", "ha", body))
+    _show_promoted(answer, target.url.names[0], form)
+
+
+@_command("bootstrap")
+@click.option("--force", is_flag=True, help="Begin, and give up what the members that do not answer may hold.")
+def bootstrap(force: bool, form: str, **given: Any) -> None:
+    """Begin a new cluster with an empty broker, though members are missing.
+
+    A new cluster begins by itself when all its brokers are up. When one is missing it may hold the messages of the cluster, so
+    nobody is elected. Without --force this prints which brokers would be given up, and does nothing. With --force the broker asks
+    every member; if a majority answers, and none of them holds data, it becomes the primary of a new cluster. What the silent
+    ones hold is then lost to it: they are refused when they come back, until their data folders are emptied.
+    """
+    target = _options.target(given, admin=True)
+    if len(target.url.addresses) != 1:
+        raise click.UsageError("name the one broker to begin with: -b")
+    answer = _exit.run(lambda reactor: _ask(target, reactor, "BOOTSTRAP", "ha", {"force": force}))
     _show_promoted(answer, target.url.names[0], form)
 
 

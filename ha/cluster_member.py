@@ -53,6 +53,9 @@ class Links(LogPeers, PeerAcceptor, Protocol):
     def tick(self) -> None:
         """Time has passed: called each TICK_S."""
 
+    def trouble(self) -> dict[str, str]:
+        """The members that cannot be talked to, and why, by address."""
+
     def stop(self) -> None:
         """End them all, for good."""
 
@@ -82,6 +85,7 @@ class ClusterMember:
         self._telemetry = telemetry
         self._asked_because = ""
         self._primary_lost_at: float | None = None
+        self._last_refusal = ""
         self._looking_since = self._catching_up_since = 0.0
         self._was = ("joining", "", 0)
         self.log: ReplicatedLog
@@ -191,6 +195,7 @@ class ClusterMember:
     def _write_reign(self, epoch: int) -> None:
         gap = -1 if self._primary_lost_at is None else round((self._clock.seconds() - self._primary_lost_at) * 1000)
         self._primary_lost_at = None
+        self._asked_because += _given_up(self.log.replica.begun_without)
         moment = datetime.fromtimestamp(self._wall(), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         reign = Reign(epoch=epoch, primary=self.me, reason=self._asked_because, ts=moment, gap_ms=gap)
         self._broker.lead.change(reign, lambda reason: None)
@@ -250,17 +255,38 @@ class ClusterMember:
             "commitIndex": status.commit_index,
             "appliedIndex": self._broker.lead.state.index,
             "primary": status.primary,
+            "blank": self.log.replica.blank,
+            "reason": self._why_no_primary(),
             "members": members,
             "inSync": self._broker.state in ("ready", "active"),
             "store": {"segments": journal.segments, "bytes": journal.bytes_on_disk, "checkpointIndex": journal.checkpoint_index},
             "telemetry": {} if self._telemetry is None else self._telemetry.figures._asdict(),
         }
 
+    def _why_no_primary(self) -> str:
+        """Why this broker finds no primary, in one line; "" when there is one."""
+        replica = self.log.replica
+        if self._broker.state != "joining" or replica.primary:
+            return ""
+        trouble = self.peers.trouble()
+        cut_off = "; ".join(f"{address} {why}" for address, why in sorted(trouble.items()))
+        if replica.unfit:
+            state = replica.unfit
+        elif replica.blank and not replica.log.last_index:
+            state = "this broker's store is new: without a primary to fetch from, a cluster begins when all its members are there"
+        else:
+            state = "no primary is known"
+        if cut_off:
+            return f"{state}. {cut_off}"
+        return f"{state}. All members are connected: one of them has to be promoted{self._last_refusal}"
+
     def act(self, operation: str, body: dict[str, Any]) -> Deferred[Answer]:
-        """PROMOTE, ADD-BROKER, REMOVE-BROKER."""
+        """PROMOTE, BOOTSTRAP, ADD-BROKER, REMOVE-BROKER."""
         match operation:
             case "PROMOTE":
                 return self._promote(str(body.get("reason") or "asked by management"))
+            case "BOOTSTRAP":
+                return self._bootstrap(force=body.get("force") is True)
             case "ADD-BROKER" | "REMOVE-BROKER":
                 return self._change_members(operation, str(body.get("address") or ""))
             case _:
@@ -270,17 +296,41 @@ class ClusterMember:
         began = self._clock.seconds()
         if self._broker.state == "active":
             return succeed((200, "this broker is the primary already", self._promoted(began)))
+        return self._stand(began, reason, lambda: self.log.promote(reason))
+
+    def _stand(self, began: float, reason: str, stand: Callable[[], Deferred[PromotionEnded]]) -> Deferred[Answer]:
         self._asked_because = reason
         self.note("promote_asked", detail=reason)
-        promotion: Deferred[PromotionEnded] = self.log.promote(reason)
-        return promotion.addCallback(self._promotion_ended, began)
+        return stand().addCallback(self._promotion_ended, began)
+
+    def _bootstrap(self, *, force: bool) -> Deferred[Answer]:
+        """Begin a new cluster; without `force` only say what that would give up."""
+        began = self._clock.seconds()
+        obstacle = self.log.obstacle_to_bootstrap()
+        if obstacle:
+            return succeed((409, f"no new cluster can begin here: {obstacle}", {}))
+        if force:
+            _log.warn("an operator begins a new cluster with this broker by force")
+            return self._stand(began, "qpid-ha bootstrap --force", self.log.bootstrap)
+        silent = sorted(self.peers.trouble())
+        if not silent:
+            text = "every member is connected, so `qpid-ha promote` is enough, and nothing is given up"
+        else:
+            names = ", ".join(silent)
+            text = (
+                f"with --force this broker begins a new cluster without {names}. Whatever messages {names} may hold are given "
+                "up: the old and the new cluster never mix. Start these brokers instead, unless their data is lost for good"
+            )
+        return succeed((409, f"nothing was done: {text}", {}))
 
     def _promotion_ended(self, ended: PromotionEnded, began: float) -> Answer:
         outcome = "promote_won" if ended.won else "promote_refused"
         self.note(outcome, epoch=self.log.epoch, duration_ms=self._ms_since(began), detail=ended.reason)
         if ended.won:
+            self._last_refusal = ""
             return 200, ended.reason or "promoted", self._promoted(began)
         _log.warn("promotion refused: {reason}", reason=ended.reason)
+        self._last_refusal = f". The last promotion here was refused: {ended.reason}"
         return 409, ended.reason, {}
 
     def _promoted(self, began: float) -> dict[str, Any]:
@@ -299,3 +349,8 @@ class ClusterMember:
 
 def _membership_ended(ended: MembershipEnded) -> Answer:
     return (200, ended.reason or "done", {}) if ended.done else (409, ended.reason, {})
+
+
+def _given_up(without: tuple[str, ...]) -> str:
+    """What the record of a reign says of the members without which it was begun by force."""
+    return f"; begun anew without {', '.join(without)}, whose data, if any, is given up" if without else ""

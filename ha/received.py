@@ -57,6 +57,7 @@ def checked_append(append: Append, payload: bytes) -> tuple[Append, list[bytes]]
         append.last,
         append.commit_index,
         tuple(entries),
+        append.cluster_id,
     )
     fault = fault_of(filled)
     if fault:

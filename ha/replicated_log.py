@@ -105,6 +105,7 @@ class ReplicatedLog:
             commit_index=log.base_index,
             blank=found.blank,
             vote_floor=None if found.floor is None else Position(found.floor.epoch, found.floor.index),
+            cluster_id="" if settings.standalone else store.cluster_id,
         )
         self._first_checkpoint = found.checkpoint
         self._cache = BatchCache(log.last_index + 1)
@@ -241,10 +242,21 @@ class ReplicatedLog:
     def promote(self, reason: str) -> Deferred[PromotionEnded]:
         """Become the primary; fires when active, or when refused."""
         del reason
+        return self._stand(self.replica.promote)
+
+    def bootstrap(self) -> Deferred[PromotionEnded]:
+        """Begin a new cluster from this blank store, without the members that are silent; fires when active, or when refused."""
+        return self._stand(self.replica.bootstrap)
+
+    def obstacle_to_bootstrap(self) -> str:
+        """Why no new cluster can begin with this store, or ""."""
+        return self.replica.obstacle_to_bootstrap(self._awake.seconds())
+
+    def _stand(self, ask: Callable[[float, str], list[Effect]]) -> Deferred[PromotionEnded]:
         request_id = self._new_id()
         ended: Deferred[PromotionEnded] = Deferred()
         self._requests[request_id] = ended
-        self._take(self.replica.promote(self._awake.seconds(), request_id))
+        self._take(ask(self._awake.seconds(), request_id))
         return ended
 
     def transfer(self, candidate: str) -> Deferred[TransferEnded]:
@@ -325,14 +337,16 @@ class ReplicatedLog:
                 self._due = True
             case do.Send(peer, message):
                 self._outbox.send(peer, message, ())
+            case do.Strange(peer, theirs):
+                self._peers.close(
+                    peer, f"it speaks as the primary of {f'cluster {theirs}' if theirs else 'a new cluster'}, not ours"
+                )
             case do.SendEntries(peer, append):
                 self._send_entries(peer, append)
             case do.SendSnapshot(peer, epoch, index, offset):
                 self._send_snapshot(peer, epoch, index, offset)
-            case do.StoreChunk(chunk):
-                self._store_chunk(chunk)
-            case do.InstallSnapshot(index, epoch, _):
-                self._install(index, epoch)
+            case do.StoreChunk() | do.InstallSnapshot():
+                self._take_snapshot(effect)
             case do.ProposeMembers(members):
                 self._members_due = members
             case do.MembershipChanged(members):
@@ -447,6 +461,12 @@ class ReplicatedLog:
             self._snapshots.send(peer, epoch, index, offset)
 
     # ---- snapshots and checkpoints
+
+    def _take_snapshot(self, effect: do.StoreChunk | do.InstallSnapshot) -> None:
+        if isinstance(effect, do.StoreChunk):
+            self._store_chunk(effect.chunk)
+        else:
+            self._install(effect.index, effect.epoch)
 
     def _store_chunk(self, chunk: SnapshotChunk) -> None:
         stored = self._snapshots.store(chunk, self._received[0], self.primary)

@@ -133,6 +133,7 @@ class Backup:
             before = member.log.members
             member.log.restore(index, epoch, members)
             member.durable_index = member.commit_index = index
+            member.cluster_id = member.cluster_id or members.cluster_id
             member.emit(InstallSnapshot(index, epoch, members))
             if members != before:
                 member.emit(MembershipChanged(members))

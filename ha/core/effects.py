@@ -79,6 +79,14 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
+class Strange:
+    """This member speaks as the primary of another cluster, whose id is `cluster_id` ("": none yet): close the link to it."""
+
+    peer: str
+    cluster_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class SendEntries:
     """Send this Append with the bytes of its batches, from the cache or the journal, in the order of all that is sent to this
     peer.
@@ -196,6 +204,7 @@ Effect: TypeAlias = (
     | TruncateLog
     | Commit
     | Send
+    | Strange
     | SendEntries
     | SendSnapshot
     | StoreChunk

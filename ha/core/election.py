@@ -8,11 +8,15 @@ answers does it begin a new epoch and ask for votes (§5.2). A candidate that th
 A voter refuses, whatever the epoch, a candidate whose log is older than its own (§5.4.1), and, while its own store is short of
 what it once held (`vote_floor`), one whose log is short of that too: the voter may have helped to commit what both lack now.
 
-A voter whose store is blank does not know what it once helped to commit: it may be the replacement of a lost one. It votes as
-others do for a candidate whose log is empty too, since that is how a cluster begins. For any other candidate its vote is
+A voter whose store is blank does not know what it once helped to commit: it may be the replacement of a lost one. Its vote is
 provisional: it counts only when every voter grants, so that no log anywhere is newer than the candidate's. So is a blank
-candidate's own vote. Without provisional votes a cluster whose first primary is killed before it could tell the others of
-its first commit would never elect anybody again.
+candidate's own vote. A cluster therefore begins when all its members are there (docs/adr/0017). Without provisional votes a
+cluster whose first primary is killed before it could tell the others of its first commit would never elect anybody again.
+
+A forced campaign (`Replica.bootstrap`) counts provisional votes as votes, and any refusal as its end. It asks every voter for
+`listen_s` before it goes on without those that are silent, and from then on belongs to a cluster with a new id.
+
+Two clusters that began separately never mix: a store that belongs to a cluster answers no other one (`stranger`).
 """
 
 from __future__ import annotations
@@ -32,9 +36,9 @@ def objection(theirs: Position, mine: Position, floor: Position | None) -> str:
     return ""
 
 
-def is_provisional(theirs: Position, *, blank: bool) -> bool:
-    """Whether the vote of a store counts only when all grant."""
-    return blank and theirs.index > 0
+def stranger(theirs: str | None, mine: str) -> str:
+    """Why a candidate of the cluster `theirs` gets no vote from a store of the cluster `mine`, or "". Ids, as in messages.py."""
+    return f"it belongs to cluster {mine}, you to cluster {theirs}" if theirs and mine and theirs != mine else ""
 
 
 def unfitness(mine: Position, floor: Position | None) -> str:
@@ -52,23 +56,60 @@ class Round(StrEnum):
 
 
 class Campaign:
-    """One attempt to be elected. `number` marks its pre-votes, `deadline` ends it."""
+    """One attempt to be elected. `number` marks its pre-votes, `deadline` ends it; a `forced` one waits for everybody's answer
+    until `listen_until` and then goes on `without` those that gave none. `transfer`: the primary has asked for it. Times in
+    seconds.
+    """
 
-    __slots__ = ("asked_at", "deadline", "highest_epoch", "number", "round", "tally", "transfer")
+    __slots__ = (
+        "asked_at",
+        "deadline",
+        "forced",
+        "highest_epoch",
+        "listen_until",
+        "number",
+        "round",
+        "tally",
+        "transfer",
+        "without",
+    )
 
-    def __init__(self, number: int, voters: tuple[str, ...], now: float, timeout_s: float, transfer: bool) -> None:
+    def __init__(
+        self, number: int, voters: tuple[str, ...], now: float, timeout_s: float, *, transfer: bool = False, forced: bool = False
+    ) -> None:
         self.number = number
         self.transfer = transfer
+        self.forced = forced
+        self.listen_until = now + timeout_s / 2
         self.deadline = now + timeout_s
         self.asked_at = now
         self.highest_epoch = 0
+        self.without: tuple[str, ...] = ()
         self.round = Round.PRE_VOTE
         self.tally = Tally(voters)
 
     def begin_vote(self, voters: tuple[str, ...]) -> None:
         """The second round."""
+        self.without = tuple(self.tally.silent) if self.forced else ()
         self.round = Round.VOTE
         self.tally = Tally(voters)
+
+    def count(self, voter: str, granted: bool, *, provisional: bool, reason: str = "") -> None:
+        """Note a voter's answer."""
+        self.tally.count(voter, granted, provisional=provisional and not self.forced, reason=reason)
+
+    def won(self, now: float) -> bool:
+        """Whether this round is won. A forced campaign goes on without the silent ones only after `listen_until`."""
+        tally = self.tally
+        if not self.forced:
+            return tally.won
+        patient = self.round is Round.VOTE or now >= self.listen_until or not tally.unconvinced
+        return tally.won and not tally.refused and patient
+
+    @property
+    def lost(self) -> bool:
+        """Whether this round cannot be won any more."""
+        return bool(self.tally.refused) if self.forced else self.tally.lost
 
     def verdict(self, me: str, connected: set[str]) -> str:
         """For people: who did not vote for us, and why."""
@@ -76,4 +117,17 @@ class Campaign:
         refusals += [f"{voter} has a new store and votes only if all do" for voter in sorted(self.tally.provisional)]
         silences = [f"{voter} {'did not answer' if voter in connected else 'is not connected'}" for voter in self.tally.silent]
         others = "; ".join((*refusals, *silences))
-        return f"{me} got {len(self.tally.granted)} of the {self.tally.needed} votes needed ({self.round}): {others}"
+        text = f"{me} got {len(self.tally.granted)} of the {self.tally.needed} votes needed ({self.round}): {others}"
+        return text + self._way_out(me)
+
+    def _way_out(self, me: str) -> str:
+        """What to do when only new stores were heard: one of the silent members may hold the cluster's data."""
+        tally = self.tally
+        if self.forced or tally.granted or tally.refused or not tally.silent:
+            return ""
+        missing = ", ".join(tally.silent)
+        return (
+            f". Every store that answers is new, so nobody is elected without {missing}, which may hold messages: start "
+            f"{missing}. If that data is lost for good, `qpid-ha bootstrap --force -b {me}` begins a new cluster and gives up "
+            f"whatever {missing} holds"
+        )

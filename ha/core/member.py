@@ -13,11 +13,14 @@ from ha.core.settings import ReplicaSettings
 
 
 class Member:
-    """The state that outlives roles. `durable_index` is how far the journal is synced, `connected` whom messages can reach."""
+    """The state that outlives roles. `durable_index` is how far the journal is synced, `connected` whom messages can reach,
+    `cluster_id` the cluster that the store belongs to for good: that of the first membership that it knows to be committed.
+    """
 
     __slots__ = (
         "_effects",
         "blank",
+        "cluster_id",
         "commit_index",
         "connected",
         "durable_index",
@@ -39,6 +42,7 @@ class Member:
         self.durable_index = log.last_index
         self.connected: set[str] = set()
         self.blank = False
+        self.cluster_id = ""
         self.floor: Position | None = None
         self._effects: list[Effect] = []
 
@@ -68,6 +72,11 @@ class Member:
         """The end of the log."""
         return Position(self.log.last_epoch, self.log.last_index)
 
+    @property
+    def claimed_id(self) -> str:
+        """The id of the cluster that this member speaks for: its own, or the one that its log names, committed or not."""
+        return self.cluster_id or self.log.members.cluster_id
+
     def append(self, entry: Entry) -> None:
         """An entry enters the log; a membership that it carries is in force at once."""
         self.log.append(entry)
@@ -96,6 +105,7 @@ class Member:
         if index <= self.commit_index:
             return False
         self.commit_index = index
+        self.cluster_id = self.cluster_id or self.log.members_at(index).cluster_id
         self._effects.append(Commit(index))
         return True
 

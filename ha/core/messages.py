@@ -1,8 +1,10 @@
 """What the members of a cluster say to each other.
 
-Every message carries its sender's epoch. Requests that are refused are answered with a `reason`, written for people. The bytes of
-batches and of snapshots travel beside an `Append` or a `SnapshotChunk` and never enter the core: the receiving edge checks them
-and fills `Append.entries` from their headers before it steps the message.
+Every message carries its sender's epoch. PreVote, Vote and Append carry the id of the cluster that the sender speaks for: "" as
+long as it knows none, None from a release that does not say; a SnapshotChunk has it in its membership. Requests that are refused
+are answered with a `reason`, written for people. The bytes of batches and of snapshots travel beside an `Append` or a
+`SnapshotChunk` and never enter the core: the receiving edge checks them and fills `Append.entries` from their headers before it
+steps the message.
 
 On the wire a message is the JSON object of its fields with its `kind` (see ha.amqp.replication_link). A release may add fields
 that have a default, which older ones ignore; a new kind, or a field that changes what a message means, takes a new
@@ -47,6 +49,7 @@ class PreVote(msgspec.Struct, frozen=True, tag_field="kind", tag=True):
     campaign: int
     last_index: int
     last_epoch: int
+    cluster_id: str | None = None
 
 
 class PreVoteReply(msgspec.Struct, frozen=True, tag_field="kind", tag=True):
@@ -66,6 +69,7 @@ class Vote(msgspec.Struct, frozen=True, tag_field="kind", tag=True):
     last_index: int
     last_epoch: int
     transfer: bool = False
+    cluster_id: str | None = None
 
 
 class VoteReply(msgspec.Struct, frozen=True, tag_field="kind", tag=True):
@@ -94,6 +98,7 @@ class Append(msgspec.Struct, frozen=True, tag_field="kind", tag=True, omit_defau
     last: int
     commit_index: int
     entries: tuple[Entry, ...] = ()
+    cluster_id: str | None = None
 
 
 class AppendReply(msgspec.Struct, frozen=True, tag_field="kind", tag=True):

@@ -222,7 +222,8 @@ class Primary:
                 self._send_snapshot(progress, now)
                 return
             last = log.last_within(prev_index, settings.max_append_bytes)
-            append = Append(member.epoch, 0, prev_index, prev_epoch, prev_index + 1, last, member.commit_index)
+            first, commit = prev_index + 1, member.commit_index
+            append = Append(member.epoch, 0, prev_index, prev_epoch, first, last, commit, cluster_id=member.claimed_id)
             progress.next_index = last + 1
             member.emit(SendEntries(progress.address, append))
 
@@ -244,7 +245,10 @@ class Primary:
             if progress.pace is not Pace.SNAPSHOT:
                 self._send_snapshot(progress, now)
             prev_index = prev_epoch = 0  # on index 0 all logs agree
-        append = Append(member.epoch, self._round, prev_index, prev_epoch, prev_index + 1, prev_index, member.commit_index)
+        first, commit = prev_index + 1, member.commit_index
+        append = Append(
+            member.epoch, self._round, prev_index, prev_epoch, first, prev_index, commit, cluster_id=member.claimed_id
+        )
         member.send(progress.address, append)
 
     def _send_snapshot(self, progress: Progress, now: float) -> None:

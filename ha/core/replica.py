@@ -10,7 +10,8 @@ campaign.
 
 The rule of epochs (§5.1): a message of a higher epoch ends whatever this member was doing and brings it into that epoch. Excepted
 are pre-votes, which change nothing, and votes asked for while a live primary is heard, which are refused unread (dissertation
-§4.2.3): a member that was cut off, or removed, cannot unseat a healthy primary.
+§4.2.3): a member that was cut off, or removed, cannot unseat a healthy primary. Excepted too is what another cluster says (see
+`election.stranger`): its votes are refused, its batches dropped, and its epochs are none of this cluster's.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ from ha.core.effects import (
     PromotionEnded,
     State,
     StateChanged,
+    Strange,
     TransferEnded,
     WritableChanged,
 )
-from ha.core.election import Campaign, Round, is_provisional, objection, unfitness
+from ha.core.election import Campaign, Round, objection, stranger, unfitness
 from ha.core.log import Log
 from ha.core.member import Member
 from ha.core.membership import Membership
@@ -95,7 +97,17 @@ class ReplicaStatus:
 class Replica:
     """A member of a cluster (see the module's docstring)."""
 
-    __slots__ = ("_announced", "_campaign", "_campaigns", "_handover_by", "_member", "_requests", "_role", "_writable")
+    __slots__ = (
+        "_announced",
+        "_campaign",
+        "_campaigns",
+        "_handover_by",
+        "_member",
+        "_requests",
+        "_role",
+        "_writable",
+        "begun_without",
+    )
 
     def __init__(
         self,
@@ -108,11 +120,13 @@ class Replica:
         commit_index: int = 0,
         blank: bool = False,
         vote_floor: Position | None = None,
+        cluster_id: str = "",
     ) -> None:
         """A member as its store describes it, all of `log` being durable.
 
         `commit_index`: what the checkpoint covers. `blank`: the store has never been whole (see `effects.StoreWhole`).
-        `vote_floor`: the end of what the store once held before a part of it was lost.
+        `vote_floor`: the end of what the store once held before a part of it was lost. `cluster_id`: the cluster that the store
+        belongs to, "" when it does not know of one.
         """
         assert epoch >= log.last_epoch, f"the store's epoch {epoch} is older than its log's {log.last_epoch}"
         assert commit_index <= log.last_index, (
@@ -122,6 +136,7 @@ class Replica:
         self._member.commit_index = max(commit_index, log.base_index)
         self._member.blank = blank
         self._member.floor = vote_floor
+        self._member.cluster_id = cluster_id or log.members_at(self._member.commit_index).cluster_id
         self._role: Backup | Primary = Backup(self._member)
         self._campaign: Campaign | None = None
         self._campaigns = 0
@@ -129,6 +144,8 @@ class Replica:
         self._handover_by: float | None = None
         self._announced: tuple[State, int, str] | None = None
         self._writable = False
+        self.begun_without: tuple[str, ...] = ()
+        """The members that were silent when this one was made primary by force, for the record; empty otherwise."""
 
     # What can be seen
 
@@ -161,6 +178,16 @@ class Replica:
     def next_index(self) -> int:
         """The index that the next proposal gets."""
         return self._member.log.last_index + 1
+
+    @property
+    def blank(self) -> bool:
+        """Whether this store has never been level with a primary, so that its vote is provisional."""
+        return self._member.blank
+
+    @property
+    def unfit(self) -> str:
+        """Why this member must not stand for election now, or ""."""
+        return self._unfit()
 
     @property
     def commit_index(self) -> int:
@@ -239,6 +266,8 @@ class Replica:
                 self._on_pre_vote_reply(now, sender, message)
             case Vote():
                 self._on_vote(now, sender, message)
+            case Append() | SnapshotChunk() if self._is_strange(message):
+                self._member.emit(Strange(sender, _cluster_of(message) or ""))
             case _:
                 if message.epoch > self._member.epoch:
                     self._enter(now, message.epoch, None, f"epoch {message.epoch} has begun, says {sender}")
@@ -252,8 +281,11 @@ class Replica:
         if campaign is not None:
             if now >= campaign.deadline:
                 self._give_up(f"no majority within {self._member.settings.campaign_timeout_s:g} s: {self._verdict(campaign)}")
-            elif now - campaign.asked_at >= self._member.settings.heartbeat_s:
-                self._ask(now, campaign)
+            else:
+                if now - campaign.asked_at >= self._member.settings.heartbeat_s:
+                    self._ask(now, campaign)
+                if campaign.forced:
+                    self._weigh(now, campaign)
         elif self._handover_by is not None:
             self._await_handover(now, self._handover_by)
         return self._done(now)
@@ -314,7 +346,7 @@ class Replica:
         elif self._role.primary == peer:
             self._role.forget()
             if self._handover_by is not None:
-                self._run(now, transfer=False)
+                self._run(now)
         return self._done(now)
 
     def promote(self, now: float, request_id: str) -> list[Effect]:
@@ -327,6 +359,32 @@ class Replica:
         elif self._campaign is None and self._handover_by is None:
             self._stand(now, role)
         return self._done(now)
+
+    def bootstrap(self, now: float, request_id: str) -> list[Effect]:
+        """Begin a new cluster from this blank store, without the members that are silent. Ends with PromotionEnded.
+
+        A promotion that is under way is given up for it.
+        """
+        obstacle = self.obstacle_to_bootstrap(now)
+        if obstacle:
+            self._member.emit(PromotionEnded(request_id, False, obstacle))
+        else:
+            self._give_up("an operator begins a new cluster with this broker")
+            self._requests.append(request_id)
+            self._run(now, forced=True)
+        return self._done(now)
+
+    def obstacle_to_bootstrap(self, now: float) -> str:
+        """Why no new cluster can begin with this store, or ""."""
+        member, role = self._member, self._role
+        if isinstance(role, Primary):
+            return f"{member.me} is the primary of epoch {member.epoch}"
+        if role.hears(now):
+            return f"{member.me} hears the primary {role.primary} of epoch {member.epoch}, from which it fetches what it lacks"
+        if not member.blank or member.cluster_id:
+            named = f" of cluster {member.cluster_id}" if member.cluster_id else ""
+            return f"the store of {member.me} is not new: it holds data{named}; use `qpid-ha promote`"
+        return self._unfit()
 
     def transfer(self, now: float, candidate: str) -> list[Effect]:
         """Hand over to this backup. Ends with TransferEnded."""
@@ -398,15 +456,18 @@ class Replica:
 
     def _on_pre_vote(self, now: float, sender: str, message: PreVote) -> None:
         member = self._member
-        reason = self._loyalty(now) or self._objection(message.last_epoch, message.last_index)
-        provisional = is_provisional(Position(message.last_epoch, message.last_index), blank=member.blank)
-        member.send(sender, PreVoteReply(member.epoch, message.campaign, not reason, provisional, reason))
+        reason = (
+            stranger(message.cluster_id, member.cluster_id)
+            or self._loyalty(now)
+            or self._objection(message.last_epoch, message.last_index)
+        )
+        member.send(sender, PreVoteReply(member.epoch, message.campaign, not reason, member.blank, reason))
 
     def _on_pre_vote_reply(self, now: float, sender: str, message: PreVoteReply) -> None:
         campaign = self._campaign
         if campaign is not None and campaign.round is Round.PRE_VOTE and campaign.number == message.campaign:
             campaign.highest_epoch = max(campaign.highest_epoch, message.epoch)
-            campaign.tally.count(sender, message.granted, provisional=message.provisional, reason=message.reason)
+            campaign.count(sender, message.granted, provisional=message.provisional, reason=message.reason)
             self._weigh(now, campaign)
 
     def _on_vote(self, now: float, sender: str, message: Vote) -> None:
@@ -414,6 +475,8 @@ class Replica:
         member = self._member
         if message.epoch < member.epoch:
             reason = f"epoch {message.epoch} is over: {member.me} is in epoch {member.epoch}"
+        elif strange := stranger(message.cluster_id, member.cluster_id):
+            reason = strange
         elif not message.transfer and (loyalty := self._loyalty(now)):
             reason = loyalty
         else:
@@ -425,16 +488,20 @@ class Replica:
             vote = voted_for if reason else sender
             if (message.epoch, vote) != (member.epoch, member.voted_for):
                 self._enter(now, message.epoch, vote, f"{sender} asks for votes in epoch {message.epoch}")
-        provisional = is_provisional(Position(message.last_epoch, message.last_index), blank=member.blank)
-        member.send(sender, VoteReply(member.epoch, message.epoch, not reason, provisional, reason))
+        member.send(sender, VoteReply(member.epoch, message.epoch, not reason, member.blank, reason))
 
     def _on_vote_reply(self, now: float, sender: str, message: VoteReply) -> None:
         campaign = self._campaign
         if campaign is not None and campaign.round is Round.VOTE and message.for_epoch == self._member.epoch:
-            campaign.tally.count(sender, message.granted, provisional=message.provisional, reason=message.reason)
+            campaign.count(sender, message.granted, provisional=message.provisional, reason=message.reason)
             self._weigh(now, campaign)
 
     # Votes
+
+    def _is_strange(self, message: Append | SnapshotChunk) -> bool:
+        """Whether this comes from a primary of another cluster than the one that this store belongs to."""
+        mine, theirs = self._member.cluster_id, _cluster_of(message)
+        return bool(mine) and theirs is not None and theirs != mine
 
     def _loyalty(self, now: float) -> str:
         """Why nobody need be elected, as far as this member can tell, or ""."""
@@ -466,22 +533,24 @@ class Replica:
             self._handover_by = now + self._member.settings.transfer_timeout_s + self._member.settings.heartbeat_s
             self._member.send(role.primary, TransferRequest(self._member.epoch))
         else:
-            self._run(now, transfer=False)
+            self._run(now)
 
     def _await_handover(self, now: float, deadline: float) -> None:
         """Waiting for the primary to let go: it may be gone in the meantime, or never answer."""
         if not self.primary:
-            self._run(now, transfer=False)
+            self._run(now)
         elif now >= deadline:
             self._give_up(f"the primary {self.primary} has not handed over within {self._member.settings.transfer_timeout_s:g} s")
 
-    def _run(self, now: float, *, transfer: bool) -> None:
+    def _run(self, now: float, *, transfer: bool = False, forced: bool = False) -> None:
         """Begin a campaign."""
         member = self._member
         self._handover_by = None
         self._campaigns += 1
         timeout_s = member.settings.campaign_timeout_s
-        campaign = self._campaign = Campaign(self._campaigns, member.log.members.voters, now, timeout_s, transfer)
+        campaign = self._campaign = Campaign(
+            self._campaigns, member.log.members.voters, now, timeout_s, transfer=transfer, forced=forced
+        )
         if transfer:
             self._begin_vote(now, campaign)
         else:
@@ -502,7 +571,7 @@ class Replica:
 
     def _vote_for_oneself(self, campaign: Campaign) -> None:
         member = self._member
-        campaign.tally.count(member.me, True, provisional=is_provisional(member.position, blank=member.blank))
+        campaign.count(member.me, True, provisional=member.blank)
 
     def _ask(self, now: float, campaign: Campaign) -> None:
         campaign.asked_at = now
@@ -513,17 +582,18 @@ class Replica:
         member = self._member
         end = member.position
         if campaign.round is Round.PRE_VOTE:
-            member.send(voter, PreVote(member.epoch, campaign.number, end.index, end.epoch))
+            member.send(voter, PreVote(member.epoch, campaign.number, end.index, end.epoch, member.claimed_id))
         else:
-            member.send(voter, Vote(member.epoch, end.index, end.epoch, campaign.transfer))
+            member.send(voter, Vote(member.epoch, end.index, end.epoch, campaign.transfer, member.claimed_id))
 
     def _weigh(self, now: float, campaign: Campaign) -> None:
-        if campaign.tally.won:
+        if campaign.won(now):
             if campaign.round is Round.PRE_VOTE:
                 self._begin_vote(now, campaign)
             else:
+                self.begun_without = campaign.without
                 self._reign(now)
-        elif campaign.tally.lost:
+        elif campaign.lost:
             self._give_up(self._verdict(campaign))
 
     def _verdict(self, campaign: Campaign) -> str:
@@ -590,8 +660,14 @@ class Replica:
             self._announced = now_is
             self._member.emit(StateChanged(*now_is))
             if isinstance(self._role, Primary) and self._role.active:
-                self._end_requests(True, f"{self._member.me} is the primary of epoch {self._member.epoch}")
+                without = f", begun anew without {', '.join(self.begun_without)}" if self.begun_without else ""
+                self._end_requests(True, f"{self._member.me} is the primary of epoch {self._member.epoch}{without}")
         writable = self.writable
         if writable != self._writable:
             self._writable = writable
             self._member.emit(WritableChanged(writable))
+
+
+def _cluster_of(message: Append | SnapshotChunk) -> str | None:
+    """The id of the cluster whose primary has sent this."""
+    return message.cluster_id if isinstance(message, Append) else message.members.cluster_id

@@ -195,6 +195,11 @@ class OutgoingLink(ClientFactory):
             self._try()
 
     @property
+    def trouble(self) -> str:
+        """Why messages do not go through, or ""."""
+        return "" if self.connected else self._told or "is not connected yet"
+
+    @property
     def connected(self) -> bool:
         """Whether messages go through."""
         return self._connection is not None and self._connection.up
@@ -377,6 +382,10 @@ class Peers:
         link = self._links.get(peer)
         if link is not None:
             link.restart(reason)
+
+    def trouble(self) -> dict[str, str]:
+        """The members that cannot be talked to, and why, by address."""
+        return {address: link.trouble for address, link in self._links.items() if link.trouble}
 
     def stop(self) -> None:
         """End all links."""

@@ -36,6 +36,8 @@ class View:
     primary: str
     """The primary that it follows, by member name; "" when it knows none."""
     learner: bool = False
+    blank: bool = False
+    """Whether its store has never been level with a primary."""
 
     @classmethod
     def of(cls, item: Mapping[str, Any], member: str) -> View:
@@ -49,7 +51,15 @@ class View:
             raise BadView(f"epoch, lastEpoch, lastIndex are {numbers}, not numbers")
         epoch, last_epoch, last_index = (int(number or 0) for number in numbers)
         roles = {entry.get("address"): entry.get("role") for entry in item.get("members") or () if isinstance(entry, Mapping)}
-        return cls(status, epoch, last_epoch, last_index, str(item.get("primary") or ""), roles.get(member) == "learner")
+        return cls(
+            status,
+            epoch,
+            last_epoch,
+            last_index,
+            str(item.get("primary") or ""),
+            roles.get(member) == "learner",
+            item.get("blank") is True,
+        )
 
 
 class Reach(Enum):

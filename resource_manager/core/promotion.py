@@ -10,7 +10,8 @@ one does. In between `Promotion.step` goes down the same list each time, and sto
    has;
 5. nobody is being promoted already;
 6. no primary is still heard by most of the reachable backups: what this daemon cannot reach may work well for everybody else;
-7. a candidate: the log that reaches furthest (last epoch, then last index, as votes demand: Raft §5.4.1), then the highest
+7. all brokers are there when every store that answers is new and empty: a first election needs every member (docs/adr/0017);
+8. a candidate: the log that reaches furthest (last epoch, then last index, as votes demand: Raft §5.4.1), then the highest
    priority, then the name.
 
 A candidate that refuses rests for a while, which doubles each time, and the next one is asked after another look at all of
@@ -234,6 +235,11 @@ class Promotion:
             hearing = [seen.name for seen in fresh if seen.hears(primary)]
             if 2 * len(hearing) > sum(seen.name != primary for seen in fresh):
                 return [*self._wait(f"{', '.join(hearing)} still hear the primary {primary}"), *self._ask_again(need, now_s)]
+        missing = [seen.name for seen in sight.brokers if seen not in fresh]
+        if missing and all(seen.view is not None and seen.view.blank and not seen.view.last_index for seen in fresh):
+            names = ", ".join(missing)
+            text = f"every store that answers is new, and {names} may hold messages: a first election needs every broker"
+            return [*self._wait(f"{text}; start {names}"), *self._ask_again(need, now_s)]
         return self._choose(fresh, need, now_s)
 
     def _choose(self, fresh: list[Seen], need: _Need, now_s: float) -> list[Effect]:

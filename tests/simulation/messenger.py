@@ -129,6 +129,10 @@ class Messenger:
                 if linked is None:
                     self.events.connected(address)
 
+    def trouble(self) -> dict[str, str]:
+        """Who cannot be talked to."""
+        return {address: "is not connected" for address in self._wanted if address not in self._linked}
+
     def stop(self) -> None:
         """End."""
         self._stopped = True

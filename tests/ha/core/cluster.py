@@ -56,7 +56,14 @@ class Disk:
     epoch: int = 0
     voted_for: str | None = None
     blank: bool = True
+    cluster_id: str = ""
     floor: Position | None = None
+
+    def adopt(self, members: Membership | None) -> None:
+        """A membership is committed: the store belongs to its cluster, and never to another."""
+        if members is not None:
+            assert self.cluster_id in ("", members.cluster_id), f"a store of {self.cluster_id} applies {members}"
+            self.cluster_id = members.cluster_id
 
     def write(self, operation: Entry | int) -> None:
         """An entry is appended; a number is where the log is truncated."""
@@ -104,6 +111,7 @@ class Node:
             commit_index=disk.checkpoint[0],
             blank=disk.blank,
             vote_floor=disk.floor,
+            cluster_id=disk.cluster_id,
         )
         self.run(self.replica.start(self.cluster.now))
 
@@ -148,6 +156,7 @@ class Node:
                     self.chunk = chunk
                 case InstallSnapshot(index, epoch, members):
                     self.disk.base = self.disk.checkpoint = (index, epoch, members)
+                    self.disk.adopt(members)
                     self.disk.log, self.writing, self.entries = [], [], {}
                     self.applied = index
                 case ProposeMembers(members):
@@ -158,7 +167,7 @@ class Node:
                 case _:
                     self.ended.append(effect)
         if asked is not None:
-            self.propose(asked if asked.cluster_id else asked.named("an-id"))
+            self.propose(asked if asked.cluster_id else asked.named(self.cluster.new_id()))
 
     def store(self, first: int, last: int) -> None:
         for index in range(first, last + 1):
@@ -174,6 +183,7 @@ class Node:
     def apply(self, through: int) -> None:
         for index in range(self.applied + 1, through + 1):
             self.cluster.committed_here(self, self.entries[index])
+            self.disk.adopt(self.entries[index].members)
         self.applied = through
 
     def send_snapshot(self, peer: str, epoch: int, index: int, offset: int) -> None:
@@ -236,6 +246,7 @@ class Cluster:
     def __init__(self, *addresses: str, settings: ReplicaSettings = SMALL, connect: bool = True) -> None:
         self.now = 100.0
         self.serial = 0
+        self.ids = 0
         self.settings = settings
         self.proposed: Entry | None = None
         self.wires: list[tuple[str, str, Message]] = []
@@ -251,6 +262,17 @@ class Cluster:
 
     def __getitem__(self, address: str) -> Node:
         return self.nodes[address]
+
+    def new_id(self) -> str:
+        """An id that nothing else has."""
+        self.ids += 1
+        return "an-id" if self.ids == 1 else f"id-{self.ids}"
+
+    def wipe(self, address: str, *voters: str) -> None:
+        """The broker comes back with an empty disk; its URL names these members, or all."""
+        self.crash(address)
+        self.nodes[address] = Node(self, address, Membership.of(voters or self.nodes), self.settings)
+        self.connect_all()
 
     def add(self, address: str, members: Membership) -> Node:
         """A new broker, whose brokers URL names these members."""
@@ -309,7 +331,12 @@ class Cluster:
     # Time
 
     def settle(self) -> None:
-        """Deliver everything and sync everything until nothing is left to do."""
+        """Deliver everything and sync everything until nothing is left to do; then check what was promised."""
+        self.settle_unchecked()
+        self.check()
+
+    def settle_unchecked(self) -> None:
+        """The same, also between two clusters whose logs have nothing to do with each other."""
         for _ in range(2000):
             if self.wires:
                 self.deliver()
@@ -317,7 +344,6 @@ class Cluster:
                 for node in writing:
                     node.sync()
             else:
-                self.check()
                 return
         raise AssertionError(f"there is no end to it: {self.wires[:5]}")
 

@@ -210,6 +210,8 @@ def test_a_voter_that_connects_during_a_campaign_is_asked_at_once() -> None:
     cluster.promote("a")
     cluster.connect("a", "b")
     cluster.settle()
+    cluster.connect("a", "c")
+    cluster.settle()
     assert cluster.states()["a"] == "active"
     cluster.connect("b", "c")
     assert not [wire for wire in cluster.wires if isinstance(wire[2], PreVote)]
@@ -217,14 +219,15 @@ def test_a_voter_that_connects_during_a_campaign_is_asked_at_once() -> None:
 
 def test_of_two_promotions_at_once_one_wins_and_the_other_is_told() -> None:
     """§5.2: one vote an epoch."""
-    cluster = Cluster("a", "b", "c")
+    cluster = led("p", "a", "b", "c", "d")
+    cluster.crash("p")
     cluster.promote("a", settle=False)
     cluster.promote("b", settle=False)
     cluster.settle()
     cluster.pass_time(3)
     won = [address for address in "ab" if last_promotion(cluster, address).won]
     assert len(won) == 1
-    assert sorted(cluster.states().values()) == ["active", "ready", "ready"]
+    assert sorted(cluster.states().values()) == ["active", "ready", "ready", "ready"]
 
 
 def test_a_second_candidate_of_the_same_epoch_is_refused() -> None:
@@ -232,9 +235,9 @@ def test_a_second_candidate_of_the_same_epoch_is_refused() -> None:
     cluster = Cluster("a", "b", "c")
     voter = cluster["c"].live
     assert voter.step(1.0, "a", Vote(1, 0, 0))[0] == SaveHardState(1, "a")
-    assert voter.step(1.0, "a", Vote(1, 0, 0)) == [Send("a", VoteReply(1, 1, True))]
-    assert voter.step(1.0, "b", Vote(1, 0, 0)) == [Send("b", VoteReply(1, 1, False, False, "it has voted for a in epoch 1"))]
-    assert voter.step(1.0, "b", Vote(0, 0, 0)) == [Send("b", VoteReply(1, 0, False, False, "epoch 0 is over: c is in epoch 1"))]
+    assert voter.step(1.0, "a", Vote(1, 0, 0)) == [Send("a", VoteReply(1, 1, True, True))]
+    assert voter.step(1.0, "b", Vote(1, 0, 0)) == [Send("b", VoteReply(1, 1, False, True, "it has voted for a in epoch 1"))]
+    assert voter.step(1.0, "b", Vote(0, 0, 0)) == [Send("b", VoteReply(1, 0, False, True, "epoch 0 is over: c is in epoch 1"))]
 
 
 def test_a_vote_given_in_the_own_epoch_ends_the_own_campaign() -> None:
@@ -278,7 +281,8 @@ def test_a_higher_epoch_among_the_votes_ends_a_campaign() -> None:
 
 def test_a_candidate_that_meets_the_primary_gives_up() -> None:
     """Its promotion was asked for because nobody knew that there is one."""
-    cluster = Cluster("a", "b", "c")
+    cluster = led("p", "a", "b", "c", "d")
+    cluster.crash("p")
     cluster.disconnect("a", "b")
     cluster.promote("a", settle=False)
     cluster.promote("b", settle=False)
@@ -345,8 +349,10 @@ class TestLostStores:
     def test_a_cluster_whose_first_primary_died_young_can_elect_again(self) -> None:
         """Nobody but the dead primary knows that its first batch was committed; all of them together can tell."""
         cluster = Cluster("a", "b", "c")
-        cluster.disconnect("a", "c")
         cluster.promote("a", settle=False)
+        while cluster.states()["a"] != "recovering":
+            cluster.deliver()
+        cluster.disconnect("a", "c")
         while cluster.states()["a"] != "active":
             if cluster.wires:
                 cluster.deliver()

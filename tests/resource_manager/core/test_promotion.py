@@ -37,8 +37,9 @@ def says(
     last: tuple[int, int] = (3, 70),
     epoch: int = 3,
     learner: bool = False,
+    blank: bool = False,
 ) -> Seen:
-    return Seen(name, Reach.REACHABLE, "", View(status, epoch, *last, primary, learner), at_s)
+    return Seen(name, Reach.REACHABLE, "", View(status, epoch, *last, primary, learner, blank), at_s)
 
 
 def gone(name: str) -> Seen:
@@ -189,6 +190,28 @@ def test_at_the_start_all_brokers_are_waited_for_but_not_for_ever() -> None:
     effects = story.see(2.0, says("a", "joining", 2.0), says("b", "joining", 2.0), gone("c"))
     assert asked(effects) == ["a"]
     assert not any(isinstance(effect, FailureDetected) for effect in effects)
+
+
+def test_new_stores_wait_for_every_broker_and_the_log_says_for_which() -> None:
+    """Their brokers would refuse (docs/adr/0017); a person must know which one to start."""
+    story = Story()
+    new = {"last": (0, 0), "epoch": 0, "blank": True}
+    story.see(0.1, says("a", "joining", 0.1, **new), says("b", "joining", 0.1, **new), gone("c"))
+    effects = story.see(9.0, says("a", "joining", 9.0, **new), says("b", "joining", 9.0, **new), gone("c"))
+    assert not asked(effects)
+    (reason,) = reasons(effects)
+    assert reason == ("every store that answers is new, and c may hold messages: a first election needs every broker; start c")
+    assert AskAll() in story.see(9.5, says("a", "joining", 9.0, **new), says("b", "joining", 9.0, **new), gone("c"))
+    all_new = [says(name, "joining", 9.6, **new) for name in "abc"]
+    assert asked(story.see(9.6, *all_new)) == ["a"]
+
+
+def test_a_store_with_messages_among_new_ones_is_asked() -> None:
+    """Whether it may be elected without the missing one, the votes decide."""
+    story = Story()
+    views = [says("a", "joining", 9.0, last=(0, 0), blank=True), says("b", "joining", 9.0, last=(3, 70)), gone("c")]
+    story.see(0.1, *views)
+    assert asked(story.see(9.0, *views)) == ["b"]
 
 
 def test_once_all_have_come_the_start_waits_no_longer() -> None:

@@ -1,0 +1,107 @@
+"""How a cluster begins, and that it does not begin anew while a broker that is down may hold its messages (docs/adr/0017)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.system.harness import ROOT, BrokerProcess, Cluster, Refused, ask, cluster, environment, eventually
+from tests.system.reigns import active, healthy, resource_manager
+from tests.system.traffic import send, take
+
+ACCEPTED = 5000
+ALL = ("--ha-replicate", "all")
+
+
+def qpid_ha(*words: str) -> subprocess.CompletedProcess[str]:
+    """The command, to its end."""
+    command = [sys.executable, "-m", "cli.qpid_ha", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT, env=environment())
+
+
+def lose_two_stores(brokers: Cluster) -> tuple[list[BrokerProcess], BrokerProcess, list[bytes]]:
+    """Messages are accepted by all; then all brokers go down, and two lose their folders. The two, the third, the messages."""
+    first, second, third = brokers.brokers
+    first.create("queue", "jobs")
+    messages = [b"%d" % number for number in range(ACCEPTED)]
+    assert send(first.address, "jobs", messages) == ACCEPTED
+    brokers.level(second)
+    brokers.level(third)
+    for broker in brokers.brokers:
+        broker.kill()
+    for broker in (first, second):
+        broker.wipe()
+        broker.start()
+    for broker in (first, second):
+        broker.wait_for("joining")
+        eventually(lambda: broker.status()["reason"], lambda text: second.address not in text, "the link between the two")
+    return [first, second], third, messages
+
+
+def test_two_lost_stores_wait_for_the_third_broker_which_has_every_message(tmp_path: Path) -> None:
+    """Breaks when the votes of empty stores elect an empty primary, or when nobody says what the cluster waits for."""
+    with cluster(tmp_path, 3, *ALL) as brokers:
+        (first, second), third, messages = lose_two_stores(brokers)
+        with resource_manager(tmp_path, brokers) as manager:
+            waits = f"every store that answers is new, and {third.address} may hold messages"
+            eventually(manager.log, lambda log: waits in log, "the resource manager saying what it waits for")
+            for broker in (first, second):
+                with pytest.raises(Refused, match=f"nobody is elected without {third.address}, which may hold messages"):
+                    ask(broker.address, "PROMOTE", "ha", body={"reason": "an operator's error"})
+            assert active(brokers) is None
+            told = qpid_ha("status", "-b", first.address)
+            assert told.stdout == "joining\n"
+            assert "this broker's store is new" in told.stderr
+            assert f"{third.address} cannot be reached" in told.stderr
+            third.start()
+            assert healthy(brokers) is third
+            assert take(third.address, "jobs", ACCEPTED) == messages
+
+
+def test_bootstrap_says_what_it_gives_up_and_records_it(tmp_path: Path) -> None:
+    """Breaks when force is needed no more, when it is silent about the loss, or when an old member mixes with the new cluster."""
+    with cluster(tmp_path, 3, *ALL) as brokers:
+        (first, second), third, messages = lose_two_stores(brokers)
+        asked = qpid_ha("bootstrap", "-b", first.address)
+        assert asked.returncode == 1
+        assert f"Whatever messages {third.address} may hold are given up" in asked.stderr
+        assert active(brokers) is None
+        forced = qpid_ha("bootstrap", "--force", "-b", first.address)
+        assert (forced.returncode, forced.stderr) == (0, "")
+        assert f"{first.address} is active in epoch 1" in forced.stdout
+        assert (
+            f"begun anew without {third.address}, whose data, if any, is given up"
+            in qpid_ha("history", "-b", first.address).stdout
+        )
+        second.wait_for("ready")
+        first.create("queue", "jobs")
+        assert send(first.address, "jobs", [b"new"]) == 1
+        held = third.store
+        third.start()
+        third.wait_for("joining")
+        reason = eventually(lambda: str(third.status()["reason"]), lambda text: "belongs to cluster" in text, "a reason")
+        assert str(first.status()["clusterId"]) in reason
+        assert "belongs to cluster" in qpid_ha("status", "-b", third.address).stderr
+        with pytest.raises(Refused):
+            ask(third.address, "PROMOTE", "ha", body={"reason": "an operator's error"})
+        assert first.state() == "active"
+        assert take(first.address, "jobs", 1) == [b"new"]
+        assert int(third.status()["lastIndex"]) > int(first.status()["lastIndex"])
+        third.kill()
+        assert any(messages[-1] in path.read_bytes() for path in held.glob("cluster/*.seg"))
+
+
+def test_a_broker_with_messages_is_not_bootstrapped(tmp_path: Path) -> None:
+    """Breaks when force hides a store's messages behind a new cluster."""
+    with cluster(tmp_path, 3, *ALL) as brokers:
+        (first, _), third, _ = lose_two_stores(brokers)
+        third.start()
+        third.wait_for("joining")
+        refused = qpid_ha("bootstrap", "--force", "-b", third.address)
+        assert refused.returncode == 1
+        assert "is not new: it holds data of cluster" in refused.stderr
+        eventually(lambda: str(first.status()["reason"]), lambda text: third.address not in text, "the link to the third")
+        assert "its log is newer" in qpid_ha("bootstrap", "--force", "-b", first.address).stderr
