@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from broker.amqp.links import Receiver
-from broker.consumers import Subscription
 from broker.core import limits
 from broker.core.fifo import Fifo
-from broker.ledger import Ledger
-from broker.producers import Producer
+from broker.sessions.ledger import Ledger
+from broker.sessions.producer import Producer
+from broker.sessions.queues import Subscription
 from ha.replicated_log import ReplicatedLog
 from tests.broker.clients import ACCEPTED, Bench, bench, statuses
 from tests.simulation.checks import Checks
