@@ -22,12 +22,14 @@ from twisted.logger import Logger
 from broker.core import urls
 from broker.core.commands import Reign
 from broker.core.values import Symbol
-from broker.service import Broker, PeerAcceptor
+from broker.service import Broker
+from broker.sessions.connection import Role
+from broker.sessions.principal import Principal
 from broker.telemetry import TelemetryWriter
 from ha.core.effects import MembershipEnded, PromotionEnded
 from ha.core.membership import Membership
 from ha.core.messages import Message
-from ha.net.peers import TICK_S, Peers
+from ha.net.peers import PEER_PROPERTY, TICK_S, Peers
 from ha.outbox import Peers as LogPeers
 from ha.replicated_log import ReplicatedLog
 from ha.settings import HaSettings
@@ -47,7 +49,7 @@ class ClusterStore(Protocol):
         """Belong to this cluster, durably."""
 
 
-class Links(LogPeers, PeerAcceptor, Protocol):
+class Links(LogPeers, Role, Protocol):
     """The links to the other members, as `ha.net.peers.Peers` makes them."""
 
     def tick(self) -> None:
@@ -61,7 +63,8 @@ class Links(LogPeers, PeerAcceptor, Protocol):
 
 
 class ClusterMember:
-    """See the module. `wall` gives seconds since 1970, for records that people read. Fulfils `broker.service.HaAdmin`."""
+    """See the module. `wall` gives seconds since 1970, for records that people read. Fulfils
+    `broker.administration.Extension`."""
 
     def __init__(
         self,
@@ -101,11 +104,10 @@ class ClusterMember:
         )
         self._ticker = LoopingCall(self.peers.tick)
         self._ticker.clock = clock
-        broker.ha = self
-        broker.peers = self.peers
-        broker.peer_refusal = "this broker is starting"
+        broker.administration.extensions["ha"] = self
+        broker.admission.roles[PEER_PROPERTY] = self.peers
+        broker.admission.failover_urls = self._failover_urls
         broker.on_state = self._state_changed
-        broker.failover_urls = self._failover_urls
 
     def start(self) -> None:
         """Begin to join."""
@@ -217,10 +219,13 @@ class ClusterMember:
             for address in self._settings.client_addresses
         ]
 
-    # ---- broker.service.HaAdmin
+    # ---- broker.administration.Extension
 
-    def ha_item(self) -> dict[str, Any]:
+    def items(self) -> list[dict[str, Any]]:
         """The one item of `QUERY ha`."""
+        return [self._item()]
+
+    def _item(self) -> dict[str, Any]:
         status = self.log.status()
         figures = self.log.lag(status)
         members = []
@@ -280,7 +285,7 @@ class ClusterMember:
             return f"{state}. {cut_off}"
         return f"{state}. All members are connected: one of them has to be promoted{self._last_refusal}"
 
-    def act(self, operation: str, body: dict[str, Any]) -> Deferred[Answer]:
+    def act(self, operation: str, body: dict[str, Any], principal: Principal) -> Deferred[Answer]:
         """PROMOTE, BOOTSTRAP, ADD-BROKER, REMOVE-BROKER."""
         match operation:
             case "PROMOTE":

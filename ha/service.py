@@ -50,6 +50,7 @@ from ha.net.peers import Peers as MemberLinks
 from ha.outbox import Peers
 from ha.replicated_log import CHECKPOINT_BYTES, ReplicatedLog
 from ha.settings import HaSettings, own_address
+from ha.standalone import Standalone
 
 _log = Logger(namespace="qpidd")
 _STOP_S = 5.0
@@ -124,6 +125,8 @@ class Process:
             self._listen()
             if self.ha.ha_cluster:
                 self._join()
+            else:
+                Standalone(self.broker)
             self._open_log(LOCAL, "this broker", ReplicaSettings(standalone=True), Membership.of(["this broker"]))
             self.logs[LOCAL].start()
             if self.member is not None:
@@ -136,7 +139,9 @@ class Process:
 
     def _listen(self) -> None:
         for interface in self.settings.interface:
-            port = listen(self.reactor, self.broker, self.settings.port if not self._ports else self.port, interface)
+            port = listen(
+                self.reactor, self.broker.new_connection, self.settings.port if not self._ports else self.port, interface
+            )
             self._ports.append(port)
             where: Any = port.getHost()
             self.port: int = where.port

@@ -43,9 +43,19 @@ _CONTROLS = frozenset(
 )
 """The events that `_control` handles: most of the others come once a write and mean nothing here."""
 
-# One scratch area serves all engines: they run in one thread, and nothing stays in it between calls.
-_scratch = ffi.new("char[]", 1 << 20)
 _SCRATCH_BYTES = 1 << 20
+
+
+class Scratch:
+    """Memory for what C functions are given and give back: one for all engines of a thread, for nothing stays in it between
+    calls."""
+
+    __slots__ = ("area", "tag", "tag_number")
+
+    def __init__(self) -> None:
+        self.area = ffi.new("char[]", _SCRATCH_BYTES)
+        self.tag_number = ffi.new("uint32_t *")
+        self.tag = ffi.new("pn_delivery_tag_t *", {"size": 4, "start": ffi.cast("char *", self.tag_number)})[0]
 
 
 class EngineListener(Protocol):
@@ -61,10 +71,10 @@ class EngineListener(Protocol):
         """The peer answered a link that this side attached."""
 
     def on_messages(self, engine: Engine, link: Receiver) -> None:
-        """`link.inbox` and `link.inbox_deliveries` have filled; take them."""
+        """`link.inbox` has filled: `link.take` it."""
 
     def on_outcomes(self, engine: Engine, link: Sender) -> None:
-        """`link.outcomes` has filled; take them."""
+        """Outcomes have come: take them from `link.account`."""
 
     def on_credit(self, engine: Engine, link: Sender) -> None:
         """The peer changed the link's credit or asked to drain it."""
@@ -86,7 +96,10 @@ class Login:
 
 
 class Engine:
-    """One AMQP connection's protocol state. A server lets anybody in, a client logs in as its `login` says."""
+    """One AMQP connection's protocol state. A server lets anybody in, a client logs in as its `login` says.
+
+    `scratch` is shared by the engines of a thread; without one this engine has its own.
+    """
 
     def __init__(
         self,
@@ -96,8 +109,11 @@ class Engine:
         container: str,
         max_frame: int = limits.MAX_FRAME_BYTES,
         login: Login = Login(),
+        scratch: Scratch | None = None,
     ) -> None:
         self.listener = listener
+        self.is_client = not server
+        self.scratch = scratch or Scratch()
         self.connection = lib.pn_connection()
         self.transport = lib.pn_transport()
         self._collector = lib.pn_collector()
@@ -270,14 +286,14 @@ class Engine:
 
         Returns how many it took, and whether nothing waits any more; the rest stays here. An OSError of `send` is taken for 0.
         """
-        transport = self.transport
+        transport, scratch = self.transport, self.scratch.area
         sent = 0
         while (waiting := lib.pn_transport_pending(transport)) > 0:
-            count = lib.pn_transport_peek(transport, _scratch, min(waiting, _SCRATCH_BYTES))
+            count = lib.pn_transport_peek(transport, scratch, min(waiting, _SCRATCH_BYTES))
             if count <= 0:
                 break
             try:
-                taken = send(ffi.buffer(_scratch, count))
+                taken = send(ffi.buffer(scratch, count))
             except OSError:  # full, or gone: whoever writes the rest finds out which
                 return sent, False
             lib.pn_transport_pop(transport, taken)
@@ -289,16 +305,16 @@ class Engine:
     def take_output(self, max_bytes: int = 1 << 24) -> list[bytes]:
         """All bytes that wait to be written, up to about `max_bytes`."""
         pieces: list[bytes] = []
-        transport = self.transport
+        transport, scratch = self.transport, self.scratch.area
         taken = 0
         while taken < max_bytes:
             waiting = lib.pn_transport_pending(transport)
             if waiting <= 0:
                 break
-            count = lib.pn_transport_peek(transport, _scratch, min(waiting, _SCRATCH_BYTES))
+            count = lib.pn_transport_peek(transport, scratch, min(waiting, _SCRATCH_BYTES))
             if count <= 0:
                 break
-            pieces.append(ffi.buffer(_scratch, count)[:])
+            pieces.append(ffi.buffer(scratch, count)[:])
             lib.pn_transport_pop(transport, count)
             taken += count
         return pieces
@@ -336,7 +352,7 @@ class Engine:
                     self._incoming(link, delivery)
                     touched[link] = None
                 elif isinstance(link, Sender):
-                    self._outcome(link, delivery)
+                    link.came(delivery)
                     touched[link] = None
             else:
                 if touched:
@@ -356,18 +372,10 @@ class Engine:
                 if link.inbox:
                     self.messages_in += len(link.inbox)
                     self.listener.on_messages(self, link)
-            elif isinstance(link, Sender) and link.outcomes:
+            elif isinstance(link, Sender) and link.account.outcomes:
                 self.listener.on_outcomes(self, link)
             if not self.alive:
                 return
-
-    def _outcome(self, link: Sender, delivery: Any) -> None:
-        """The peer's word on a delivery of ours: kept for the listener when it is an outcome, and the first one."""
-        unsettled = link.unsettled
-        if delivery in unsettled:
-            settled, outcome = lib.pn_delivery_settled(delivery), lib.pn_delivery_remote_state(delivery)
-            if settled or (outcome and outcome != lib.PN_RECEIVED):
-                link.outcomes.append((delivery, unsettled.pop(delivery), outcome, settled))
 
     def _incoming(self, link: Receiver, delivery: Any) -> None:
         """Bytes of a delivery to us: a whole message goes to the link's inbox, a part of one is gathered."""
@@ -382,20 +390,20 @@ class Engine:
         elif lib.pn_delivery_partial(delivery):
             return  # proton keeps the part; the session's window is far larger
         else:
-            if lib.pn_link_recv(handle, _scratch, size) != size and (size or lib.pn_delivery_aborted(delivery)):
+            scratch = self.scratch.area
+            if lib.pn_link_recv(handle, scratch, size) != size and (size or lib.pn_delivery_aborted(delivery)):
                 self._given_up(link, delivery)
                 return
-            data = ffi.unpack(_scratch, size)
+            data = ffi.unpack(scratch, size)
             if size > self.max_message_bytes:
                 self._too_large(link, size)
                 return
         lib.pn_link_advance(handle)
-        link.inbox.append(data)
         if lib.pn_delivery_settled(delivery):
             lib.pn_delivery_settle(delivery)
-            link.inbox_deliveries.append(None)
+            link.came(data, None)
         else:
-            link.inbox_deliveries.append(delivery)
+            link.came(data, delivery)
 
     def _gather(self, link: Receiver, delivery: Any, size: int) -> bytes | None:
         """Take the bytes of a message that comes in several frames, so that the session's window opens again.
@@ -407,11 +415,12 @@ class Engine:
             return None
         if link.partial is None:
             link.partial = bytearray()
+        scratch = self.scratch.area
         while size > 0:
-            count = lib.pn_link_recv(link.handle, _scratch, min(size, _SCRATCH_BYTES))
+            count = lib.pn_link_recv(link.handle, scratch, min(size, _SCRATCH_BYTES))
             if count <= 0:
                 break
-            link.partial += ffi.buffer(_scratch, count)
+            link.partial += ffi.buffer(scratch, count)
             size -= count
             if len(link.partial) > self.max_message_bytes:
                 self._too_large(link, len(link.partial))
@@ -426,12 +435,11 @@ class Engine:
         """The sender aborted this delivery (part 2.6.14): forget it, and give back the credit that it took."""
         link.partial = None
         lib.pn_delivery_settle(delivery)
-        link.flow(1)
+        lib.pn_link_flow(link.handle, 1)  # it never came, so that the account has counted nothing
 
     def _too_large(self, link: Receiver, size: int) -> None:
         link.partial = None
         link.inbox.clear()
-        link.inbox_deliveries.clear()
         condition = Condition(
             "amqp:link:message-size-exceeded",
             f"a message of at least {size} bytes is larger than the {self.max_message_bytes} bytes that this broker takes "
@@ -445,6 +453,7 @@ class Engine:
         if kind == _FLOW:
             link = self._links.get(lib.pn_event_link(event))
             if isinstance(link, Sender):
+                link.flowed()
                 self.listener.on_credit(self, link)
         elif kind == lib.PN_CONNECTION_REMOTE_OPEN:
             self.remote_open = True

@@ -1,33 +1,32 @@
-"""What hangs on an AMQP connection: links, their termini, error conditions. Thin objects over proton's C pointers.
+"""What hangs on an AMQP connection: links, what was asked of their termini, error conditions. Thin objects over proton's C
+pointers.
 
 Life of a link: the engine makes one when either side attaches; its listener hangs a `context` on it; it is open until one
 side detaches, its session ends or its engine is freed, and after that every call on it does nothing.
 
-Invariants: an incoming delivery stays unsettled until `Receiver.settle`; an outgoing one is in `Sender.unsettled` until its
-outcome has come, and is settled by `Sender.settle`. Source: AMQP 1.0 parts 2.6 (links) and 3.5 (termini).
+Deliveries have two names. Above this module each is an integer, in the link's `account` (`broker.core.links`); here it is a
+pointer of proton's. `Sender` finds the id of a pointer, for outcomes come by pointers; `Receiver` finds the pointers of ids, for
+settling goes by ids. No pointer leaves `broker.amqp`.
+
+Invariants: an incoming delivery stays unsettled until `Receiver.settle`; an outgoing one until its outcome has come: if the peer
+has settled it, it is settled here at once, and otherwise by `Sender.settle`. Source: AMQP 1.0 parts 2.6 (links), 3.5 (termini).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from cproton_ffi import ffi, lib
 
 from broker.core import values
+from broker.core.links import ACCEPTED, FAILED, MODIFIED, REJECTED, RELEASED, UNDELIVERABLE, Incoming, Outgoing, Run
 
 if TYPE_CHECKING:
     from broker.amqp.engine import Engine
 
 NULL = ffi.NULL
-ACCEPTED: int = lib.PN_ACCEPTED
-REJECTED: int = lib.PN_REJECTED
-RELEASED: int = lib.PN_RELEASED
-MODIFIED: int = lib.PN_MODIFIED
-
-# One scratch area serves all senders: they run in one thread, and nothing stays in it between calls.
-_tag_number = ffi.new("uint32_t *")
-_tag = ffi.new("pn_delivery_tag_t *", {"size": 4, "start": ffi.cast("char *", _tag_number)})[0]
+assert (lib.PN_ACCEPTED, lib.PN_REJECTED, lib.PN_RELEASED, lib.PN_MODIFIED) == (ACCEPTED, REJECTED, RELEASED, MODIFIED)
 
 
 class Condition(Exception):
@@ -39,7 +38,7 @@ class Condition(Exception):
         self.text = text
 
 
-class Terminus:
+class Asked:
     """What a peer asked for at one end of a link (part 3.5.3, 3.5.4)."""
 
     __slots__ = ("address", "coordinator", "copy", "dynamic", "exists", "filters")
@@ -71,14 +70,14 @@ class Link:
         self._closing = False
 
     @property
-    def source(self) -> Terminus:
+    def source(self) -> Asked:
         """The source that the peer named."""
-        return Terminus(lib.pn_link_remote_source(self.handle))
+        return Asked(lib.pn_link_remote_source(self.handle))
 
     @property
-    def target(self) -> Terminus:
+    def target(self) -> Asked:
         """The target that the peer named."""
-        return Terminus(lib.pn_link_remote_target(self.handle))
+        return Asked(lib.pn_link_remote_target(self.handle))
 
     @property
     def remote_address(self) -> str:
@@ -124,111 +123,177 @@ class Link:
 
 
 class Receiver(Link):
-    """A link on which messages come in."""
+    """A link on which messages come in. `account` numbers them; `inbox` has those that nobody has taken yet."""
 
-    __slots__ = ("inbox", "inbox_deliveries", "partial")
+    __slots__ = ("_base", "_deliveries", "account", "inbox", "partial")
 
     def __init__(self, engine: Engine, handle: Any) -> None:
         super().__init__(engine, handle, False)
+        self.account = Incoming()
         self.inbox: list[bytes] = []
-        self.inbox_deliveries: list[Any] = []
         self.partial: bytearray | None = None
+        self._base = 0
+        self._deliveries: list[Any] = []
+        """The pointer of delivery `_base + i`; None where there is nothing to settle any more, or never was."""
 
-    def flow(self, credit: int) -> None:
-        """Grant so much more credit."""
-        if credit > 0 and self.open:
-            lib.pn_link_flow(self.handle, credit)
+    def came(self, data: bytes, delivery: Any) -> None:
+        """A whole message has come; `delivery` None when its sender has settled it."""
+        self.inbox.append(data)
+        self._deliveries.append(delivery)
+
+    def take(self) -> tuple[int, list[bytes]]:
+        """The messages that have come, and the id of the first; the others' follow it."""
+        messages, self.inbox = self.inbox, []
+        return self.account.came(len(messages)), messages
+
+    def flow(self, count: int, may_flow: bool = True) -> bool:
+        """Credit for so many messages more is due to the peer: grant it, with what was held, or hold it when it `may` not."""
+        granted = self.account.give_back(count, may_flow)
+        if granted > 0 and self.open:
+            lib.pn_link_flow(self.handle, granted)
+        return granted > 0
 
     @property
     def credit(self) -> int:
-        """Credit that the peer still has."""
+        """Credit that the peer still has, as proton counts it: messages in the inbox have used theirs."""
         return int(lib.pn_link_credit(self.handle))
 
-    def settle(self, deliveries: Iterable[Any], outcome: int, condition: Condition | None = None) -> None:
-        """Give these deliveries their outcome and settle them; contiguous ones leave as one disposition."""
+    def settle(self, first: int, count: int, outcome: int, condition: Condition | None = None) -> None:
+        """Give the deliveries `first` .. `first + count - 1` their outcome and settle them; they leave as one disposition. Those
+        that their sender has settled, or that are settled already, are passed over."""
         if not self.open:
             return
+        deliveries = self._deliveries
+        start, stop = max(first - self._base, 0), first - self._base + count
+        if stop <= start:
+            return
         update, settle = lib.pn_delivery_update, lib.pn_delivery_settle
-        if condition is None:
-            for delivery in deliveries:
+        for delivery in deliveries[start:stop]:
+            if delivery is not None:
+                if condition is not None:
+                    set_condition(lib.pn_disposition_condition(lib.pn_delivery_local(delivery)), condition)
                 update(delivery, outcome)
                 settle(delivery)
-        else:
-            for delivery in deliveries:
-                set_condition(lib.pn_disposition_condition(lib.pn_delivery_local(delivery)), condition)
-                update(delivery, outcome)
-                settle(delivery)
+        if start:
+            deliveries[start:stop] = [None] * (min(stop, len(deliveries)) - start)
+            return
+        while stop < len(deliveries) and deliveries[stop] is None:
+            stop += 1
+        del deliveries[:stop]
+        self._base += stop
 
 
 class Sender(Link):
-    """A link on which messages go out."""
+    """A link on which messages go out. `account` has their ids, its credit and what came of them."""
 
-    __slots__ = ("_next_tag", "outcomes", "session", "unsettled")
+    __slots__ = ("_ids", "_next_tag", "_told", "_told_last", "account", "refusals", "session")
 
     def __init__(self, engine: Engine, handle: Any) -> None:
         super().__init__(engine, handle, True)
         self.session = lib.pn_link_session(handle)
-        self.unsettled: dict[Any, Any] = {}
-        """Delivery -> the listener's key for it, in the order of sending."""
-        self.outcomes: list[tuple[Any, Any, int, bool]] = []
-        """(delivery, key, outcome, settled by the peer) that have come since the last look."""
+        self.account = Outgoing()
+        self.refusals: dict[int, str] = {}
+        """On a client's link: what the peer said when it rejected a delivery, as "name: text", until somebody takes it away."""
         self._next_tag = 0
+        self._ids: dict[Any, int] = {}
+        """Delivery -> its id, until its outcome has come."""
+        self._told: dict[int, list[Any]] = {}
+        """First id of a run -> the deliveries of the run, whose outcomes have come and which wait to be settled."""
+        self._told_last: tuple[Run | None, list[Any]] = (None, [])
 
     @property
     def credit(self) -> int:
-        """How many messages the peer takes now."""
+        """How many messages the peer takes now, as proton counts it; `account.credit` is the same."""
         return int(lib.pn_link_credit(self.handle)) if self.open else 0
 
-    @property
-    def draining(self) -> bool:
-        """Whether the peer asked to use its credit up or give it back."""
-        return bool(lib.pn_link_get_drain(self.handle))
+    def flowed(self) -> None:
+        """The peer's flow has come: what it takes now, and whether it drains."""
+        handle, account = self.handle, self.account
+        account.credit = lib.pn_link_credit(handle)
+        account.draining = bool(lib.pn_link_get_drain(handle))
 
     def drained(self) -> None:
         """Give back the credit that nothing was there for."""
         lib.pn_link_drained(self.handle)
+        self.account.credit = 0
 
     @property
     def buffered_bytes(self) -> int:
         """Bytes sent on this link's session that have not left the engine."""
         return int(lib.pn_session_outgoing_bytes(self.session))
 
-    def send(self, data: bytes, offsets: Sequence[int], start: int, stop: int, keys: Iterable[Any], presettled: bool) -> None:
-        """Send messages `start` .. `stop - 1` that lie in `data` at `offsets`. `keys` come back with their outcomes."""
-        handle, unsettled, number = self.handle, self.unsettled, self._next_tag
+    def send(self, data: bytes, offsets: Sequence[int], start: int, stop: int, sequence: int, presettled: bool) -> None:
+        """Send messages `start` .. `stop - 1` that lie in `data` at `offsets`. `sequence` is the first one's in its queue, or
+        what else its sender knows it by; the account keeps it until its outcome has come."""
+        handle, ids, number = self.handle, self._ids, self._next_tag
         delivery_new, send, advance, settle = lib.pn_delivery, lib.pn_link_send, lib.pn_link_advance, lib.pn_delivery_settle
+        scratch = self.engine.scratch
+        tag, tag_number = scratch.tag, scratch.tag_number
         base = ffi.from_buffer(data)
         here = offsets[start]
-        for position, key in zip(range(start + 1, stop + 1), keys, strict=True):
+        first = self.account.sent(sequence, stop - start, presettled)
+        for position, delivery_id in zip(range(start + 1, stop + 1), range(first, first + stop - start), strict=True):
             after = offsets[position]
             number = (number + 1) & 0xFFFFFFF
             # Seven bits a byte: some clients read tags as text.
-            _tag_number[0] = number & 0x7F | (number & 0x3F80) << 1 | (number & 0x1FC000) << 2 | (number & 0xFE00000) << 3
-            delivery = delivery_new(handle, _tag)
+            tag_number[0] = number & 0x7F | (number & 0x3F80) << 1 | (number & 0x1FC000) << 2 | (number & 0xFE00000) << 3
+            delivery = delivery_new(handle, tag)
             send(handle, base + here, after - here)
             advance(handle)
             if presettled:
                 settle(delivery)
             else:
-                unsettled[delivery] = key
+                ids[delivery] = delivery_id
             here = after
         self._next_tag = number
 
-    def send_one(self, data: bytes, key: Any = None, presettled: bool = False) -> None:
+    def send_one(self, data: bytes, sequence: int = 0, presettled: bool = False) -> None:
         """Send one message."""
-        self.send(data, (0, len(data)), 0, 1, (key,), presettled)
+        self.send(data, (0, len(data)), 0, 1, sequence, presettled)
 
-    @staticmethod
-    def refusal(delivery: Any) -> str:
-        """What the peer said when it rejected this delivery, as "name: text"."""
-        return condition_text(lib.pn_disposition_condition(lib.pn_delivery_remote(delivery)))
+    def came(self, delivery: Any) -> None:
+        """The peer's word on a delivery: told to the account when it is an outcome, and the first one."""
+        delivery_id = self._ids.get(delivery)
+        if delivery_id is None:
+            return
+        settled, outcome = lib.pn_delivery_settled(delivery), lib.pn_delivery_remote_state(delivery)
+        if not (settled or (outcome and outcome != lib.PN_RECEIVED)):
+            return
+        del self._ids[delivery]
+        if outcome != ACCEPTED:
+            outcome = self._outcome_of(delivery_id, delivery, outcome)
+        run = self.account.came(delivery_id, outcome, settled)
+        if settled:
+            lib.pn_delivery_settle(delivery)
+        else:
+            last, told = self._told_last
+            if last is not run:
+                self._told[run.first] = told = []
+                self._told_last = (run, told)
+            told.append(delivery)
 
-    def settle(self, deliveries: Iterable[Any], outcome: int = 0) -> None:
-        """Settle deliveries whose outcome has come; `outcome` is repeated to a peer that waits for it."""
+    def _outcome_of(self, delivery_id: int, delivery: Any, outcome: int) -> int:
+        remote = lib.pn_delivery_remote(delivery)
+        if outcome == MODIFIED:
+            outcome |= FAILED if lib.pn_disposition_is_failed(remote) else 0
+            outcome |= UNDELIVERABLE if lib.pn_disposition_is_undeliverable(remote) else 0
+        elif outcome == REJECTED and self.engine.is_client:
+            self.refusals[delivery_id] = condition_text(lib.pn_disposition_condition(remote))
+        return outcome
+
+    def settle(self, first: int, count: int, outcome: int = 0) -> None:
+        """Settle a run whose outcome has come, whole or from its beginning; `outcome` is repeated to a peer that waits for it."""
         if not self.open:
             return
+        told = self._told.pop(first, None)
+        if told is None:
+            return  # the peer has settled it
+        if self._told_last[1] is told:
+            self._told_last = (None, [])
+        if count < len(told):
+            self._told[first + count] = told[count:]
         update, settle = lib.pn_delivery_update, lib.pn_delivery_settle
-        for delivery in deliveries:
+        for delivery in told[:count]:
             if outcome:
                 update(delivery, outcome)
             settle(delivery)

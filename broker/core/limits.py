@@ -30,11 +30,9 @@ SPARE_CONNECTIONS = 64
 MAX_SESSIONS_PER_CONNECTION = 256
 """Sessions of one connection: announced as channel-max of this minus one."""
 
-MAX_LINKS_PER_SESSION = 1024
-"""Links of one session: announced as handle-max of this minus one."""
-
 MAX_LINKS_PER_CONNECTION = 4096
-"""Links of one connection over all its sessions; one more is detached with amqp:resource-limit-exceeded."""
+"""Links of one connection over all its sessions; one more is detached with amqp:resource-limit-exceeded. A session has no bound
+of its own: proton announces its own handle-max, which cannot be set."""
 
 CREDIT_WINDOW = 1000
 """Messages that a producer's link may send ahead of our settling them."""
@@ -128,15 +126,3 @@ MAILBOX_BYTES = 16 * MIB
 
 MAX_HISTORY = 100
 """Reigns of primaries that a cluster remembers."""
-
-PEER_CREDIT = 10_000
-"""Messages that a member may send before this broker has looked at them."""
-
-PEER_CREDIT_LOT = 64
-"""Messages after which a member gets their credit back."""
-
-PEER_MESSAGE_BYTES = 256 * MIB
-"""The largest message between members: one batch that is larger than usual."""
-
-PEER_BUFFER_BYTES = 64 * MIB
-"""Bytes kept for a member that does not read, before its link is started anew."""

@@ -1,15 +1,16 @@
-"""The listening port: every socket that is accepted becomes a BrokerConnection."""
+"""The listening port: every socket that is accepted becomes a connection of the broker's."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from twisted.internet.error import CannotListenError
 from twisted.internet.interfaces import IAddress, IListeningPort, IReactorTCP
-from twisted.internet.protocol import ServerFactory
+from twisted.internet.protocol import Protocol, ServerFactory
 
-from broker.net.connection import BrokerConnection
-from broker.service import Broker
+NewConnection = Callable[[str], Protocol | None]
+"""Makes the connection for a socket from this address; None when there are too many."""
 
 _BACKLOG = 512
 
@@ -18,26 +19,24 @@ class CannotListen(Exception):
     """The port cannot be had; the text says why and what to do."""
 
 
-class BrokerFactory(ServerFactory):
-    """Connections for one broker."""
+class ConnectionFactory(ServerFactory):
+    """A connection for each accepted socket."""
 
     noisy = False
 
-    def __init__(self, broker: Broker) -> None:
-        self.broker = broker
+    def __init__(self, new_connection: NewConnection) -> None:
+        self._new_connection = new_connection
 
-    def buildProtocol(self, addr: IAddress | None) -> BrokerConnection | None:
+    def buildProtocol(self, addr: IAddress | None) -> Protocol | None:
         """A connection for an accepted socket; None ends it."""
         where: Any = addr
-        return self.broker.new_connection(
-            f"{where.host}:{where.port}" if where is not None and hasattr(where, "port") else "unknown"
-        )
+        return self._new_connection(f"{where.host}:{where.port}" if where is not None and hasattr(where, "port") else "unknown")
 
 
-def listen(reactor: IReactorTCP, broker: Broker, port: int, interface: str) -> IListeningPort:
+def listen(reactor: IReactorTCP, new_connection: NewConnection, port: int, interface: str) -> IListeningPort:
     """Listen; CannotListen with a text for people when the port is taken or the interface is not there."""
     try:
-        return reactor.listenTCP(port, BrokerFactory(broker), backlog=_BACKLOG, interface=interface)
+        return reactor.listenTCP(port, ConnectionFactory(new_connection), backlog=_BACKLOG, interface=interface)
     except CannotListenError as error:
         why = error.socketError.strerror if isinstance(error.socketError, OSError) else str(error.socketError)
         raise CannotListen(

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -22,13 +23,16 @@ from twisted.internet.task import LoopingCall
 from twisted.python.failure import Failure
 
 from broker.amqp import management_node
-from broker.amqp.engine import Engine, Login
-from broker.amqp.links import ACCEPTED, MODIFIED, REJECTED, RELEASED, Link, Receiver, Sender
+from broker.amqp.engine import Engine, Login, Scratch
+from broker.amqp.links import Link, Receiver, Sender
+from broker.core.links import ACCEPTED, REJECTED
 from broker.core.message import BadMessage
 from broker.net.output import write_output
 
 MAX_ANSWER_BYTES = 64 << 20
 REPLY_CREDIT = 64
+_SCRATCH = Scratch()
+"""For all clients of this process: they share its reactor."""
 
 
 class ClientError(Exception):
@@ -80,7 +84,7 @@ class Wire(Protocol):
         """TCP is up: open everything down to both links in one flight."""
         program = os.path.basename(sys.argv[0])
         container = self._container or f"{program or 'client'}-{os.getpid()}-{id(self):x}"
-        engine = self.engine = Engine(self, server=False, container=container, login=self._login)
+        engine = self.engine = Engine(self, server=False, container=container, login=self._login, scratch=_SCRATCH)
         engine.max_message_bytes = MAX_ANSWER_BYTES
         properties: dict[str, Any] = {"qpid.client_process": program, "qpid.client_pid": os.getpid()}
         if self._admin:
@@ -219,21 +223,22 @@ class Wire(Protocol):
 
     def on_outcomes(self, engine: Engine, link: Sender) -> None:
         """What the broker says of the messages that the requests were in."""
-        outcomes, link.outcomes = link.outcomes, []
+        refusals, link.refusals = link.refusals, {}
         refused = []
-        for delivery, number, outcome, _ in outcomes:
-            if outcome in (REJECTED, RELEASED, MODIFIED):
-                text = _for_people(link.refusal(delivery)) if outcome == REJECTED else ""
-                refused.append((number, text or "the broker did not take the request"))
-        link.settle([delivery for delivery, _, _, _ in outcomes])
+        for run in link.account.take_outcomes():
+            for delivery_id in range(run.first, run.first + run.count):
+                for number in chain.from_iterable(link.account.take(delivery_id, 1)):
+                    if run.outcome and run.outcome != ACCEPTED:
+                        text = _for_people(refusals.get(delivery_id, "")) if run.outcome == REJECTED else ""
+                        refused.append((number, text or "the broker did not take the request"))
+            link.settle(run.first, run.count)
         for number, text in refused:
             self._on_answer(number, text)
 
     def on_messages(self, engine: Engine, link: Receiver) -> None:
         """Answers."""
-        answers, link.inbox = link.inbox, []
-        deliveries, link.inbox_deliveries = link.inbox_deliveries, []
-        link.settle([delivery for delivery in deliveries if delivery is not None], ACCEPTED)
+        first, answers = link.take()
+        link.settle(first, len(answers), ACCEPTED)
         link.flow(len(answers))
         for data in answers:
             try:

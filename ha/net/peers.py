@@ -24,11 +24,13 @@ from twisted.internet.protocol import Protocol as TwistedProtocol
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from broker.amqp.engine import Engine
-from broker.amqp.links import Link, Receiver, Sender
-from broker.core import limits, urls
-from broker.net.connection import BrokerConnection
+from broker.amqp.engine import Engine, Scratch
+from broker.amqp.links import Condition, Link, Receiver, Sender
+from broker.core import urls
+from broker.core.limits import SESSION_WINDOW_BYTES
 from broker.net.output import READ_BYTES, write_output
+from broker.sessions.connection import Connection
+from ha import limits
 from ha.amqp import replication_link
 from ha.awake_clock import AwakeClock
 from ha.core.membership import Membership
@@ -38,6 +40,8 @@ _log = Logger()
 _DELAYS_S = (0.02, 0.05, 0.1, 0.2, 0.4, 0.5)
 _CONNECT_TIMEOUT_S = 3
 PEER_ADDRESS = "$ha"
+PEER_PROPERTY = "qpid.ha-peer"
+"""The property of an Open by which a member asks for a connection of its own kind; its value is the member's address."""
 TICK_S = 0.2
 """Often enough for proton to send heartbeats in time: after a quarter of the other side's `silence_s`, which is 1 at the
 least.
@@ -62,7 +66,7 @@ class _Outgoing(TwistedProtocol):
 
     def __init__(self, link: OutgoingLink) -> None:
         self.link = link
-        self.engine = Engine(self, server=False, container=link.peers.broker_id)
+        self.engine = Engine(self, server=False, container=link.peers.broker_id, scratch=link.peers.scratch)
         self.sender: Sender | None = None
         self.up = False
         self._refusal = ""
@@ -106,7 +110,7 @@ class _Outgoing(TwistedProtocol):
         sender = self.sender
         if sender is None or not sender.open or not self.engine.alive:
             return
-        sender.send_one(data, None, True)
+        sender.send_one(data, 0, True)
         self.flush()
         if sender.buffered_bytes > limits.PEER_BUFFER_BYTES:
             _log.warn("{peer} does not read what it is sent: its link is started anew", peer=self.link.address)
@@ -270,24 +274,72 @@ class OutgoingLink(ClientFactory):
 
 
 class IncomingPeer:
-    """A replication link that another member opened to us."""
+    """The session of a connection that another member opened to us: it sends messages, and nothing else goes over it.
 
-    def __init__(self, peers: Peers, connection: BrokerConnection) -> None:
+    Fulfils `broker.sessions.connection.Session`. It outlives this broker's times of service, and `Peers.tick` beats for it.
+    """
+
+    serves_clients = False
+
+    def __init__(self, peers: Peers, connection: Connection, peer: str) -> None:
         self.peers = peers
         self.connection = connection
-        self.peer = connection.peer
+        self.peer = peer
+        self._messages = self._bytes = 0
+        """Messages taken, and their bytes, whose credit the member has not got back."""
 
-    def received(self, messages: Sequence[bytes]) -> None:
+    # ---- broker.sessions.connection.Session
+
+    def opened(self) -> None:
+        """Our Open is on its way; the member attaches its link."""
+
+    def on_link(self, link: Link) -> None:
+        """The member's link: take all that it sends."""
+        link.accept()
+        if isinstance(link, Receiver):
+            link.flow(limits.PEER_CREDIT)
+
+    def on_messages(self, link: Receiver) -> None:
         """Messages, in order."""
+        _, messages = link.take()
+        self._grant_again(link, messages)
         for data in messages:
             try:
                 message, payload = replication_link.decode(data)
             except replication_link.BadReplication as error:
-                self.peers.bad_messages += 1
                 _log.error("link from {peer} dropped: {error}", peer=self.peer, error=str(error))
                 self.connection.drop()
                 return
             self.peers.events.receive(self.peer, message, payload)
+
+    def _grant_again(self, link: Receiver, messages: list[bytes]) -> None:
+        """Give the member its credit back by the lot: each grant is a frame that it has to read.
+
+        A grant opens the session's window again too, which counts frames, so bytes count as well as messages.
+        """
+        self._messages += len(messages)
+        self._bytes += sum(map(len, messages))
+        if self._messages >= limits.PEER_CREDIT_LOT or self._bytes >= SESSION_WINDOW_BYTES // 4:
+            link.flow(self._messages)
+            self._messages = self._bytes = 0
+
+    def on_outcomes(self, link: Sender) -> None:
+        """Nothing is sent over this connection."""
+
+    def on_credit(self, link: Sender) -> None:
+        """Nothing is sent over this connection."""
+
+    def on_link_closed(self, link: Link) -> None:
+        """The member ends its connection next."""
+
+    def wrote(self, all_gone: bool) -> None:
+        """Nothing waits for that."""
+
+    def end(self) -> None:
+        """Nothing hangs on its links."""
+
+    def end_service(self, condition: Condition) -> None:
+        """Members talk to each other whoever serves."""
 
     def lost(self) -> None:
         """The connection ended; the member may have opened another one since."""
@@ -297,7 +349,8 @@ class IncomingPeer:
 
 
 class Peers:
-    """All links of this broker. `me` is its own address; fulfils `ha.replicated_log.Peers` and `broker.service.PeerAcceptor`."""
+    """All links of this broker. `me` is its own address; fulfils `ha.replicated_log.Peers` and the role of a member
+    (`broker.sessions.connection.Role`)."""
 
     def __init__(
         self,
@@ -318,7 +371,7 @@ class Peers:
         self.broker_id = broker_id
         self.events = events
         self.silence_s = silence_s
-        self.bad_messages = 0
+        self.scratch = Scratch()
         self.incoming: dict[str, IncomingPeer] = {}
         self._cluster_id = cluster_id
         self._members = members
@@ -329,7 +382,7 @@ class Peers:
         """What this broker says of itself to a member."""
         return {
             "product": "understudy",
-            "qpid.ha-peer": self.me,
+            PEER_PROPERTY: self.me,
             "qpid.ha-cluster": self._cluster_id(),
             "qpid.ha-broker": self.broker_id,
         }
@@ -393,26 +446,27 @@ class Peers:
             link.stop()
         self._links.clear()
 
-    # ---- broker.service.PeerAcceptor
+    # ---- broker.sessions.connection.Role
 
-    def accept(self, connection: BrokerConnection) -> IncomingPeer | str:
-        """A member opened a link to us: take it, or say why not."""
+    def accept(self, connection: Connection, value: str) -> IncomingPeer:
+        """A member, whose address is `value`, opened a connection to us: take it, or say in a Condition why not."""
         theirs, ours = str(connection.properties.get("qpid.ha-cluster") or ""), self._cluster_id()
         if theirs and ours and theirs != ours:
-            return (
-                f"{connection.peer} belongs to cluster {theirs}, this broker to cluster {ours}; check --ha-brokers-url and the "
-                "data folder"
+            raise Condition(
+                "amqp:not-allowed",
+                f"{value} belongs to cluster {theirs}, this broker to cluster {ours}; check --ha-brokers-url and the data folder",
             )
-        known = connection.peer in self._members().addresses
+        known = value in self._members().addresses
         if not known and not (theirs and ours):
             members = ", ".join(self._members().addresses)
-            return f"{connection.peer} is not among the members {members}; add it with qpid-ha add-broker"
+            text = f"{value} is not among the members {members}; add it with qpid-ha add-broker"
+            raise Condition("amqp:not-allowed", text)
         connection.engine.max_message_bytes = limits.PEER_MESSAGE_BYTES
         connection.idle_timeout_s = self.silence_s
-        peer = IncomingPeer(self, connection)
-        self.incoming[connection.peer] = peer
+        peer = IncomingPeer(self, connection, value)
+        self.incoming[value] = peer
         # Of a primary that joined while this broker was away it may not know yet, but must answer to be told.
-        self._link_to(connection.peer).hurry()
+        self._link_to(value).hurry()
         return peer
 
     def tick(self) -> None:

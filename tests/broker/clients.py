@@ -21,9 +21,10 @@ from twisted.python.failure import Failure
 
 from broker.core.nodes import CLUSTER, LOCAL
 from broker.core.records import Batch, BatchBuilder
-from broker.ledger import Ledger
-from broker.net.connection import BrokerConnection
 from broker.service import Broker
+from broker.sessions.connection import Connection
+from broker.sessions.ledger import Ledger
+from ha.standalone import Standalone
 
 CHUNK = 50_000
 
@@ -115,7 +116,7 @@ class Client:
         self._tag = 0
         found = bench.broker.new_connection("127.0.0.1:1")
         assert found is not None
-        self.server: BrokerConnection = found
+        self.server: Connection = found
         self.socket = StringTransport()
         self.lost = False
         self.server.makeConnection(self.socket)
@@ -315,6 +316,8 @@ class Bench:
         self._add_log(LOCAL, "standalone", automatic)
         if clustered:
             self._add_log(CLUSTER, state or "active", automatic)
+        else:
+            Standalone(self.broker)
         if start:
             self.start()
 

@@ -10,6 +10,7 @@ from twisted.internet.defer import Deferred
 from broker.core import limits
 from broker.core.commands import Reign
 from broker.core.nodes import CLUSTER, LOCAL
+from broker.sessions.principal import Principal
 from tests.broker.clients import (
     ACCEPTED,
     bench,
@@ -124,17 +125,17 @@ class Cluster:
     def __init__(self) -> None:
         self.ended: Deferred[tuple[int, str, dict[str, Any]]] = Deferred()
 
-    def ha_item(self) -> dict[str, Any]:
-        return {"status": "ready"}
+    def items(self) -> list[dict[str, Any]]:
+        return [{"status": "ready"}]
 
-    def act(self, operation: str, body: dict[str, Any]) -> Deferred[tuple[int, str, dict[str, Any]]]:
+    def act(self, operation: str, body: dict[str, Any], principal: Principal) -> Deferred[tuple[int, str, dict[str, Any]]]:
         return self.ended
 
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_what_concerns_the_cluster_is_answered_by_its_part_when_that_is_done(fails: bool) -> None:
     with bench(clustered=True) as b:
-        b.broker.ha = cluster = Cluster()
+        b.broker.administration.extensions["ha"] = cluster = Cluster()
         client = b.client()
         assert client.request("QUERY", "ha")[2]["items"] == [{"status": "ready"}]
         reply, sender = client.receiver(None, dynamic=True), client.sender("$management")

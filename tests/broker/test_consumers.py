@@ -148,12 +148,12 @@ def test_a_consumer_whose_session_window_was_full_goes_on_when_it_has_read() -> 
         b.clients.append(reader)
         reader.open().receiver("q", credit=100)
         (link,) = [each for each in reader.server.engine.links if isinstance(each, Sender)]
-        assert len(link.unsettled) < 40, "the window of its session is closed"
+        assert link.account.n_unsettled < 40, "the window of its session is closed"
         reader.pump = lambda: False  # type: ignore[method-assign]
         many = b"\x70\x00\x00\xff\xff"
         reader.say(b"\x00\x53\x13\xc0\x0d\x04\x40" + many + b"\x43" + many)
         b.settle()
-        assert len(link.unsettled) == 40
+        assert link.account.n_unsettled == 40
 
 
 # ---- outcomes that give messages back

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import pytest
 from twisted.internet.task import Clock
@@ -13,7 +12,7 @@ from broker.core.commands import Command, Reign, decode
 from broker.core.definitions import Change
 from broker.core.nodes import LOCAL, Nodes, QueueNode
 from broker.core.records import Batch, Kind
-from broker.ledger import DEQUEUE_DELAY_S, Ledger
+from broker.sessions.ledger import DEQUEUE_DELAY_S, Ledger
 from tests.broker.clients import MemoryLog, creating
 
 
@@ -47,9 +46,6 @@ class Owner:
     def ledger_writable(self, ledger: Ledger) -> None:
         self.told.append("writable")
 
-    def touched(self, link: Any) -> None:
-        raise AssertionError("there are no links here")
-
     def flush(self) -> None:
         self.told.append("flush")
 
@@ -75,7 +71,7 @@ class Rig:
         return self.owner.nodes.queues["q"]
 
     def put(self, *messages: bytes) -> None:
-        self.ledger.enqueue(self.queue, list(messages), sum(map(len, messages)), None, [])
+        self.ledger.enqueue(self.queue, list(messages), sum(map(len, messages)))
 
     @property
     def kinds(self) -> list[list[str]]:

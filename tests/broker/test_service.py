@@ -6,9 +6,11 @@ from typing import Any
 
 import proton
 
+from broker.amqp.links import Condition, Link, Receiver, Sender
 from broker.core import limits
 from broker.core.nodes import CLUSTER, LOCAL
 from broker.core.records import Batch, BatchBuilder
+from broker.sessions.connection import Connection
 from tests.broker.clients import (
     ACCEPTED,
     ADMIN,
@@ -340,7 +342,7 @@ def test_output_waits_while_the_socket_is_full() -> None:
         b.settle()
         assert client.received[consumer.name] == []
         waiting = client.server.engine.links
-        assert sum(len(link.unsettled) for link in waiting if hasattr(link, "unsettled")) < 40, "a slow reader is not fed"
+        assert sum(link.account.n_unsettled for link in waiting if isinstance(link, Sender)) < 40, "a slow reader is not fed"
         client.server.resumeProducing()
         b.settle()
         assert len(client.received[consumer.name]) == 40
@@ -359,22 +361,48 @@ def test_a_link_between_brokers_goes_to_who_takes_it() -> None:
             self.got: list[bytes] = []
             self.is_lost = False
 
-        def received(self, messages: list[bytes]) -> None:
-            self.got += messages
+        serves_clients = False
+
+        def opened(self) -> None: ...
+
+        def on_link(self, link: Link) -> None:
+            link.accept()
+            if isinstance(link, Receiver):
+                link.flow(100)
+
+        def on_messages(self, link: Receiver) -> None:
+            self.got += link.take()[1]
+
+        def on_outcomes(self, link: Sender) -> None: ...
+
+        def on_credit(self, link: Sender) -> None: ...
+
+        def on_link_closed(self, link: Link) -> None: ...
+
+        def wrote(self, all_gone: bool) -> None: ...
+
+        def end(self) -> None: ...
+
+        def end_service(self, condition: Condition) -> None: ...
 
         def lost(self) -> None:
             self.is_lost = True
 
     class Acceptor:
-        answer: Any = "the cluster's id differs"
+        answer: Peer | None = None
+        asked: str = ""
 
-        def accept(self, connection: Any) -> Any:
+        def accept(self, connection: Connection, value: str) -> Peer:
+            self.asked = value
+            if self.answer is None:
+                raise Condition("amqp:not-allowed", "the cluster's id differs")
             return self.answer
 
     with bench(clustered=True) as b:
-        acceptor = b.broker.peers = Acceptor()
+        acceptor = b.broker.admission.roles["qpid.ha-peer"] = Acceptor()
         refused = b.client({"qpid.ha-peer": "other:5672"})
         assert "id differs" in refused.connection.remote_condition.description
+        assert acceptor.asked == "other:5672"
         peer = acceptor.answer = Peer()
         client = b.client({"qpid.ha-peer": "other:5672"})
         link = client.sender("raft")
@@ -398,7 +426,7 @@ def test_closing_ends_the_connections_as_a_crash_would() -> None:
 def test_the_open_names_the_other_brokers() -> None:
     with bench() as b:
         urls: list[dict[Any, Any]] = [{proton.symbol("network-host"): "other", proton.symbol("port"): 5672}]
-        b.broker.failover_urls = lambda: urls
+        b.broker.admission.failover_urls = lambda: urls
         properties = b.client().connection.remote_properties
         assert properties["product"] == "understudy"
         assert [dict(url) for url in properties["failover-server-list"]] == urls
@@ -408,7 +436,7 @@ def test_the_open_names_the_other_brokers() -> None:
 def test_a_client_with_the_smallest_frames_gets_an_open_that_fits_without_the_other_brokers() -> None:
     """AMQP 1.0 part 2.4.1 allows 512 bytes: seven addresses made a frame that proton takes for a malformed one."""
     with bench() as b:
-        b.broker.failover_urls = lambda: [
+        b.broker.admission.failover_urls = lambda: [
             {proton.symbol("network-host"): f"10.0.0.{number}", proton.symbol("port"): 5672} for number in range(7)
         ]
         client = Client(b)

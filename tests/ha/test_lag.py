@@ -55,7 +55,7 @@ class Primary:
         node = self.broker.nodes.queues[queue]
         times = [self.machine.clock.seconds()]
         for message in messages:
-            self.ledger.enqueue(node, [message], len(message), None, [])
+            self.ledger.enqueue(node, [message], len(message))
             self.machine.run_until(partial(self._has_applied_more_than, self.ledger.state.index))
             times.append(self.machine.clock.seconds())
         return times[0], times[1]

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from broker.amqp.links import Condition
+from broker.sessions.connection import Session
 from ha.amqp import replication_link
 from ha.core.membership import Membership
 from ha.core.messages import Message
@@ -107,10 +109,9 @@ class Messenger:
         if self._linked.pop(peer, None) is not None:
             self.reactor.callLater(0, self.events.disconnected, peer)
 
-    def accept(self, connection: object) -> str:
+    def accept(self, connection: object, value: str) -> Session:
         """Nobody opens connections here."""
-        del connection
-        return "members of this cluster do not come over TCP"
+        raise Condition("amqp:not-allowed", "members of this cluster do not come over TCP")
 
     def tick(self) -> None:
         """Look who is there."""

@@ -248,40 +248,41 @@ BUGS = {
     ),
     "accepts-early": Bug(
         "accepts what producers sent when it is proposed, not when it is committed",
-        "broker.ledger",
+        "broker.sessions.ledger",
         "Ledger.pump",
         "index = log.propose(builder)\n",
         """\
 index = log.propose(builder)
-                for link, deliveries in waits.accepts.items():
-                    link.settle([delivery for delivery in deliveries if delivery is not None], ACCEPTED)
-                    link.context.accepted(len(deliveries))
-                    self._owner.touched(link)
+                for link, runs in waits.accepts.items():
+                    for first, count in runs:
+                        link.settle(first, count, ACCEPTED)
+                        link.context.accepted(count)
                 waits.accepts.clear()
 """,
     ),
     "accepts-when-deposed": Bug(
         "accepts, on stepping down, what it had proposed and did not see committed",
-        "broker.ledger",
+        "broker.sessions.ledger",
         "Ledger._void",
         "self._proposed.clear()",
         """\
 for _, waits in self._proposed:
-            for link, deliveries in waits.accepts.items():
-                link.settle([delivery for delivery in deliveries if delivery is not None], ACCEPTED)
-                self._owner.touched(link)
+            for link, runs in waits.accepts.items():
+                for first, count in runs:
+                    link.settle(first, count, ACCEPTED)
+                link.context.session.touch()
         self._proposed.clear()""",
     ),
     "confirms-early": Bug(
         "confirms a consumer's accept when it comes, not when the dequeue is committed",
-        "broker.consumers",
+        "broker.sessions.queues",
         "Subscription.outcomes",
-        "(settled if is_settled else confirm).append(delivery)",
-        "settled.append(delivery)",
+        "confirm.append((run.first, run.count))",
+        "link.settle(run.first, run.count)",
     ),
     "forgets-releases": Bug(
         "keeps, when a consumer's link ends, what it had acquired",
-        "broker.consumers",
+        "broker.sessions.queues",
         "Subscription.end",
         "node.messages.fifo.release(sequences)",
         "pass",
@@ -311,42 +312,42 @@ for _, waits in self._proposed:
     ),
     "takes-a-neighbour": Bug(
         "takes the message after the one that was accepted off the queue",
-        "broker.consumers",
+        "broker.sessions.queues",
         "Subscription.outcomes",
-        "taken.append(sequence)",
-        "taken.append(sequence + 1)",
+        "taken += sequences",
+        "taken += [sequence + 1 for sequence in sequences]",
     ),
     "enqueues-backwards": Bug(
         "enqueues what a producer sent in one go the wrong way round",
-        "broker.producers",
+        "broker.sessions.producer",
         "Producer.take",
-        "messages, deliveries = link.inbox, link.inbox_deliveries",
-        "messages, deliveries = link.inbox[::-1], link.inbox_deliveries[::-1]",
+        "self.target.receive(self, first, messages)",
+        "self.target.receive(self, first, messages[::-1])",
     ),
     "gives-beyond-credit": Bug(
         "gives a consumer one message more than it has credit for",
-        "broker.consumers",
+        "broker.sessions.queues",
         "Subscription.room",
-        "return min(credit, limits.MAX_UNSETTLED_PER_LINK",
-        "return min(credit + 1, limits.MAX_UNSETTLED_PER_LINK",
+        "return room",
+        "return room and room + 1",
     ),
     "credit-twice": Bug(
         "gives a producer two credits back for one message",
-        "broker.producers",
+        "broker.sessions.producer",
         "Producer.accepted",
         "self._grant(count)",
         "self._grant(2 * count)",
     ),
     "keeps-what-went-settled": Bug(
         "leaves what it has sent settled on the queue",
-        "broker.consumers",
+        "broker.sessions.queues",
         "Subscription.deliver",
         "if self.presettled and not self.browse:",
         "if False:",
     ),
     "routes-to-one": Bug(
         "gives a message for several queues to the first of them",
-        "broker.producers",
+        "broker.sessions.routing",
         "route",
         "return found",
         "return found[:1]",
@@ -360,7 +361,7 @@ for _, waits in self._proposed:
     ),
     "drops-what-nobody-wants": Bug(
         "forgets the alternate exchange of an exchange",
-        "broker.producers",
+        "broker.sessions.routing",
         "route",
         "at = nodes.exchanges.get(at.definition.alternate) if at.definition.alternate else None",
         "at = None",
@@ -374,31 +375,31 @@ for _, waits in self._proposed:
     ),
     "accepts-at-the-first-log": Bug(
         "accepts a message for queues of two logs when one of them has it",
-        "broker.producers",
-        "Producer._put",
+        "broker.sessions.routing",
+        "put",
         "outstanding = set(ledgers)",
         "ledgers = dict(list(ledgers.items())[:1]); outstanding = set(ledgers)",
     ),
     "drops-the-rejected": Bug(
         "forgets the alternate exchange of a queue",
-        "broker.service",
-        "Broker.dead_letter",
+        "broker.sessions.queues",
+        "QueueTerminus.dead_letter",
         "queues = [queue for queue in found if queue is not node]",
         "queues = []",
     ),
     "keeps-the-rejected": Bug(
         "leaves a rejected message on its queue too",
-        "broker.consumers",
+        "broker.sessions.queues",
         "Subscription._rejected",
         "lambda: ledger.dequeue(number, (sequence,))",
         "lambda: None",
     ),
     "letters-twice": Bug(
         "sends two dead letters for one message",
-        "broker.service",
-        "Broker.dead_letter",
-        "self.ledger_of(queue).enqueue(queue, [data], len(data), None, [])",
-        "self.ledger_of(queue).enqueue(queue, [data, data], len(data), None, [])",
+        "broker.sessions.queues",
+        "QueueTerminus.dead_letter",
+        "logs.ledger_of(queue).enqueue(queue, [data], len(data))",
+        "logs.ledger_of(queue).enqueue(queue, [data, data], len(data))",
     ),
     "checkpoint-forgets-places": Bug(
         "forgets in a checkpoint where the messages are that this broker keeps for itself",

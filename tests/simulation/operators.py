@@ -94,7 +94,7 @@ class Operators:
         if name:
             return name in nodes.queues or name in nodes.exchanges
         wanted = body["exchange"], body["queue"], body["key"]
-        return any((exchange.name, queue.name, change["key"]) == wanted for exchange, queue, change, _ in nodes.bindings())
+        return any((exchange.name, queue.name, change.key) == wanted for exchange, queue, change, _ in nodes.bindings())
 
     async def _ask(self, host: BrokerHost, operation: str, kind: str, name: str, body: Mapping[str, Any] | None) -> int:
         """The status of the answer, 0 when there was none."""

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
-from broker.ledger import Ledger
+from broker.sessions.ledger import Ledger
 
 MOST = 64
 """So many messages between two others are looked at; where there are more, nothing is added."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.ledger import Ledger
+from broker.sessions.ledger import Ledger
 from tests.broker.clients import bench
 from tests.simulation.stretches import MOST, between, repeated
 
@@ -35,7 +35,7 @@ def test_a_broker_repeats_itself_while_that_lasts_and_its_queue_is_none_the_wors
         client = b.client()
         client.send(client.sender("q"), *(f"m{number}" for number in range(1, 6)))
         assert node.messages is not None
-        ledger, number = b.broker.ledger_of(node), node.messages.number
+        ledger, number = b.broker.logs.ledger_of(node), node.messages.number
         ledger.dequeue(number, [3])
         b.pass_time(1)
         with repeated(lambda ledger, number, sequence: sequence == 3):

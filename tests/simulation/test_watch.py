@@ -11,15 +11,15 @@ import pytest
 from twisted.internet.task import Clock
 
 from broker.amqp.links import Receiver
-from broker.consumers import Subscription
 from broker.core import limits
 from broker.core.fifo import Fifo
 from broker.disk import checkpoint as checkpoints
 from broker.disk import segments
 from broker.disk.durable import replace_durably
 from broker.disk.journal import Journal
-from broker.ledger import Ledger
-from broker.producers import Producer
+from broker.sessions.ledger import Ledger
+from broker.sessions.producer import Producer
+from broker.sessions.queues import Subscription
 from ha.replicated_log import ReplicatedLog
 from tests.broker.clients import ACCEPTED, Bench, bench, statuses
 from tests.simulation.checks import Checks

@@ -155,7 +155,7 @@ def forged(three: Cluster, victim: BrokerProcess, **altered: str) -> Peer:
 def tell(peer: Peer, data: bytes) -> None:
     """Send one replication message, and wait until the broker has ended the connection over it."""
     link = peer.sender("$ha")
-    link.send_one(data, None, True)
+    link.send_one(data, 0, True)
     peer.run(lambda: peer.ended, "the end of the forged link")
 
 

@@ -22,6 +22,11 @@ def qpid_ha(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT, env=environment())
 
 
+def _links_up(broker: BrokerProcess, other: str) -> None:
+    """Wait until this broker does not name the other one among those that it cannot reach."""
+    eventually(lambda: broker.status()["reason"], lambda text: other not in text, f"the link to {other}")
+
+
 def lose_two_stores(brokers: Cluster) -> tuple[list[BrokerProcess], BrokerProcess, list[bytes]]:
     """Messages are accepted by all; then all brokers go down, and two lose their folders. The two, the third, the messages."""
     first, second, third = brokers.brokers
@@ -37,7 +42,7 @@ def lose_two_stores(brokers: Cluster) -> tuple[list[BrokerProcess], BrokerProces
         broker.start()
     for broker in (first, second):
         broker.wait_for("joining")
-        eventually(lambda: broker.status()["reason"], lambda text: second.address not in text, "the link between the two")
+        _links_up(broker, second.address)
     return [first, second], third, messages
 
 

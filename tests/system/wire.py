@@ -119,7 +119,7 @@ class Peer:
             assert not self.ended, self.reason
             batch = min(left, link.credit)
             offsets: Sequence[int] = range(0, (batch + 1) * len(message), len(message))
-            link.send(message * batch, offsets, 0, batch, range(batch), True)
+            link.send(message * batch, offsets, 0, batch, 0, True)
             left -= batch
         self.run(lambda: not (link.buffered_bytes or self.engine.pending), "the last messages leaving")
 

@@ -22,7 +22,7 @@ class Side:
         self.open_at_once = True
         self.refusal: Condition | None = None
         self.links: list[Link] = []
-        self.batches: list[tuple[str, list[bytes], list[Any]]] = []
+        self.batches: list[tuple[str, list[bytes], int]] = []
         self.outcomes: list[list[tuple[Any, int, bool]]] = []
         self.credits: list[int] = []
         self.gone: list[str] = []
@@ -50,16 +50,18 @@ class Side:
         self.links.append(link)
 
     def on_messages(self, engine: Engine, link: Receiver) -> None:
-        batch, deliveries = link.inbox, link.inbox_deliveries
-        link.inbox, link.inbox_deliveries = [], []
-        self.batches.append((link.name, batch, deliveries))
+        first, batch = link.take()
+        self.batches.append((link.name, batch, first))
         if self.free_on_messages:
             engine.free()
 
     def on_outcomes(self, engine: Engine, link: Sender) -> None:
-        came, link.outcomes = link.outcomes, []
-        self.outcomes.append([(key, outcome, bool(settled)) for _, key, outcome, settled in came])
-        link.settle([delivery for delivery, _, _, _ in came])
+        came = []
+        for run in link.account.take_outcomes():
+            keys = [key for keys in link.account.take(run.first, run.count) for key in keys]
+            came += [(key, run.outcome, bool(run.settled)) for key in keys]
+            link.settle(run.first, run.count)
+        self.outcomes.append(came)
 
     def on_credit(self, engine: Engine, link: Sender) -> None:
         self.credits.append(link.credit)

@@ -7,8 +7,9 @@ from typing import Any
 import proton
 import pytest
 
-from broker.amqp.links import ACCEPTED, REJECTED, RELEASED, Condition
+from broker.amqp.links import Condition
 from broker.core import limits
+from broker.core.links import ACCEPTED, REJECTED, RELEASED
 from tests.broker.amqp.pairs import HEADER, Pair, Proton, Side, frame
 
 
@@ -21,11 +22,10 @@ def test_two_engines_open_attach_and_send_by_the_batch() -> None:
     assert pair.server.links[0].presettled
     assert pair.client.credits[-1] == link.credit == 100
     data = b"onetwothree"
-    link.send(data, (0, 3, 6, 11), 0, 3, range(3), True)
-    link.send(data, (0, 3, 6, 11), 1, 2, range(1), True)
+    link.send(data, (0, 3, 6, 11), 0, 3, 0, True)
+    link.send(data, (0, 3, 6, 11), 1, 2, 0, True)
     pair.settle()
-    ((name, messages, deliveries),) = pair.server.batches
-    assert (name, messages, deliveries) == ("link", [b"one", b"two", b"three", b"two"], [None] * 4)
+    assert pair.server.batches == [("link", [b"one", b"two", b"three", b"two"], 0)]
     assert pair.server.engine.messages_in == 4
 
 
@@ -129,10 +129,10 @@ def test_settling_reaches_the_sender_with_its_outcome() -> None:
     link = peer.sender()
     deliveries = [peer.send(link, b"%d" % n) for n in range(4)]
     peer.settle()
-    (_, _, came), receiver = peer.server.batches[0], peer.into("s")
-    receiver.settle(came[:2], ACCEPTED)
-    receiver.settle(came[2:3], REJECTED, Condition("amqp:not-found", "nobody"))
-    receiver.settle(came[3:], RELEASED)
+    receiver = peer.into("s")
+    receiver.settle(0, 2, ACCEPTED)
+    receiver.settle(2, 1, REJECTED, Condition("amqp:not-found", "nobody"))
+    receiver.settle(3, 1, RELEASED)
     peer.settle()
     assert [str(each.remote_state) for each in deliveries] == [str(each) for each in (ACCEPTED, ACCEPTED, REJECTED, RELEASED)]
     assert all(each.settled for each in deliveries)
@@ -144,7 +144,32 @@ def test_a_message_that_comes_settled_has_no_delivery_to_settle() -> None:
     link = peer.sender(presettled=True)
     peer.send(link, b"one").settle()
     peer.settle()
-    assert peer.server.batches == [("s", [b"one"], [None])]
+    assert peer.server.batches == [("s", [b"one"], 0)]
+    peer.into("s").settle(0, 1, ACCEPTED)
+    peer.settle()
+    assert peer.into("s")._deliveries == []
+
+
+def test_deliveries_are_settled_in_any_order_each_once() -> None:
+    """Messages for two logs have their outcomes when both have committed them, and others overtake them meanwhile."""
+    peer = Proton().open()
+    link = peer.sender()
+    first = [peer.send(link, b"%d" % n) for n in range(3)]
+    first[1].settle()
+    second = [peer.send(link, b"%d" % n) for n in range(3, 6)]
+    peer.settle()
+    receiver = peer.into("s")
+    for start, count, outcome in ((4, 2, REJECTED), (2, 3, ACCEPTED), (2, 4, RELEASED), (0, 1, ACCEPTED), (0, 6, RELEASED)):
+        receiver.settle(start, count, outcome)
+    peer.settle()
+    states = [str(each.remote_state) for each in (first[0], first[2], *second)]
+    assert states == [str(each) for each in (ACCEPTED, ACCEPTED, ACCEPTED, REJECTED, REJECTED)]
+    assert (receiver._base, receiver._deliveries) == (6, []), "nothing is kept of what is settled"
+    third = peer.send(link, b"6")
+    peer.settle()
+    receiver.settle(5, 2, RELEASED)
+    peer.settle()
+    assert str(third.remote_state) == str(RELEASED)
 
 
 def test_an_empty_message_is_a_message() -> None:
@@ -165,8 +190,8 @@ def test_a_message_of_many_frames_arrives_whole(size: int) -> None:
     peer.send(link, b"next")
     peer.settle()
     assert peer.server.messages == [data, b"next"]
-    assert len(peer.server.batches[0][2]) >= 1
-    peer.into("s").settle([each for _, _, came in peer.server.batches for each in came], ACCEPTED)
+    assert len(peer.server.batches[0][1]) >= 1
+    peer.into("s").settle(0, 2, ACCEPTED)
     peer.settle()
     assert delivery.settled
 
@@ -335,13 +360,13 @@ def test_an_engine_that_is_freed_with_deliveries_outstanding_is_quiet_afterwards
     peer.receiver(credit=10)
     peer.settle()
     out, into = peer.out("r"), peer.into("s")
-    out.send_one(b"two", "key")
+    out.send_one(b"two", 2)
     engine = peer.server.engine
     engine.free()
     engine.free()
-    into.settle(peer.server.batches[0][2], ACCEPTED)
+    into.settle(0, 1, ACCEPTED)
     into.flow(1)
-    out.settle(list(out.unsettled), ACCEPTED)
+    out.settle(0, 1, ACCEPTED)
     out.close()
     engine.close()
     engine.end_of_input()

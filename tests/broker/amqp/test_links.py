@@ -5,21 +5,22 @@ from __future__ import annotations
 import proton
 import pytest
 
-from broker.amqp.links import ACCEPTED, MODIFIED, REJECTED, RELEASED, Condition, Receiver, Sender
+from broker.amqp.links import Condition, Receiver, Sender
 from broker.core import limits
+from broker.core.links import ACCEPTED, FAILED, MODIFIED, REJECTED, RELEASED, UNDELIVERABLE
 from tests.broker.amqp.pairs import Proton
 
 
-def test_outcomes_come_by_the_batch_with_the_keys_that_were_given() -> None:
+def test_outcomes_come_by_the_batch_with_the_sequences_that_were_given() -> None:
     peer = Proton().open()
     link = peer.receiver(credit=10)
     out = peer.out("r")
     assert peer.server.credits[-1] == out.credit == 10
     assert not out.presettled
-    out.send(b"abcd", (0, 1, 2, 3, 4), 0, 4, "wxyz", False)
-    out.send_one(b"late", "late")
+    out.send(b"abcd", (0, 1, 2, 3, 4), 0, 4, 70, False)
+    out.send_one(b"late", 99)
     peer.settle()
-    assert len(out.unsettled) == 5
+    assert out.account.n_unsettled == 5
     received = []
     for outcome in (proton.Delivery.ACCEPTED, proton.Delivery.RELEASED, proton.Delivery.MODIFIED, proton.Delivery.REJECTED):
         delivery = link.current
@@ -29,14 +30,14 @@ def test_outcomes_come_by_the_batch_with_the_keys_that_were_given() -> None:
     peer.settle()
     assert received == [b"a", b"b", b"c", b"d"]
     (outcomes,) = peer.server.outcomes
-    assert sorted(outcomes) == [("w", ACCEPTED, True), ("x", RELEASED, True), ("y", MODIFIED, True), ("z", REJECTED, True)]
-    assert list(out.unsettled.values()) == ["late"]
+    assert sorted(outcomes) == [(70, ACCEPTED, True), (71, RELEASED, True), (72, MODIFIED, True), (73, REJECTED, True)]
+    assert out.account.unsettled() == [range(99, 100)]
 
 
 def test_a_disposition_that_is_no_outcome_is_passed_over_and_an_outcome_counts_once() -> None:
     peer = Proton().open()
     link = peer.receiver(credit=1)
-    peer.out("r").send_one(b"one", "key")
+    peer.out("r").send_one(b"one", 7)
     peer.settle()
     delivery = link.current
     delivery.update(proton.Delivery.RECEIVED)
@@ -46,7 +47,75 @@ def test_a_disposition_that_is_no_outcome_is_passed_over_and_an_outcome_counts_o
     peer.settle()
     delivery.settle()
     peer.settle()
-    assert peer.server.outcomes == [[("key", ACCEPTED, False)]]
+    assert peer.server.outcomes == [[(7, ACCEPTED, False)]]
+
+
+def test_what_the_peer_settles_second_waits_for_us_run_by_run() -> None:
+    peer = Proton().open()
+    link = peer.receiver(credit=10)
+    out = peer.out("r")
+    out.send(b"abcdef", range(7), 0, 6, 70, False)
+    peer.settle()
+    deliveries = []
+    while (delivery := link.current) is not None:
+        deliveries.append(delivery)
+        link.recv(delivery.pending)
+        link.advance()
+    peer.server.on_outcomes = lambda engine, link: None  # type: ignore[method-assign]
+    for delivery in deliveries:
+        delivery.update(proton.Delivery.ACCEPTED)
+    deliveries[3].settle()
+    peer.settle()
+    runs = [(run.first, run.count, run.settled) for run in out.account.take_outcomes()]
+    assert runs == [(0, 3, False), (3, 1, True), (4, 2, False)]
+    out.settle(0, 2, ACCEPTED)
+    out.settle(3, 1, ACCEPTED)
+    peer.settle()
+    assert [each.settled for each in deliveries if each is not deliveries[3]] == [True, True, False, False, False]
+    out.settle(2, 1)
+    out.settle(4, 2)
+    out.settle(4, 2)
+    peer.settle()
+    assert all(each.settled for each in deliveries if each is not deliveries[3])
+    assert not out._told
+    assert not out._ids
+
+
+def test_a_modified_message_says_whether_it_failed_and_whether_it_may_come_again() -> None:
+    peer = Proton().open()
+    link = peer.receiver(credit=10)
+    peer.out("r").send(b"abc", range(4), 0, 3, 1, False)
+    peer.settle()
+    for failed, undeliverable in ((True, False), (False, True), (True, True)):
+        delivery = link.current
+        link.advance()
+        delivery.local.failed, delivery.local.undeliverable = failed, undeliverable
+        delivery.update(proton.Delivery.MODIFIED)
+        delivery.settle()
+    peer.settle()
+    assert peer.server.outcomes == [
+        [
+            (1, MODIFIED | FAILED, True),
+            (2, MODIFIED | UNDELIVERABLE, True),
+            (3, MODIFIED | FAILED | UNDELIVERABLE, True),
+        ]
+    ]
+
+
+def test_the_account_s_credit_is_what_proton_has() -> None:
+    peer = Proton().open()
+    link = peer.receiver(credit=5)
+    out = peer.out("r")
+    out.send(b"abc", range(4), 0, 3, 1, False)
+    assert out.credit == out.account.credit == 2
+    link.flow(4)
+    peer.settle()
+    assert out.credit == out.account.credit == 6
+    sender = peer.sender("s")
+    into = peer.into("s")
+    peer.send(sender, b"one")
+    peer.settle()
+    assert into.credit == into.account.credit == 99
 
 
 def test_credit_is_given_back_to_who_drains() -> None:
@@ -55,13 +124,13 @@ def test_credit_is_given_back_to_who_drains() -> None:
     link.drain(5)
     peer.settle()
     out = peer.out("r")
-    assert out.draining
-    out.send_one(b"one", None, True)
+    assert out.account.draining
+    out.send_one(b"one", 0, True)
     out.drained()
     peer.settle()
     assert link.recv(link.current.pending) == b"one"
     link.advance()
-    assert (link.credit, out.credit) == (0, 0)
+    assert (link.credit, out.credit, out.account.credit) == (0, 0, 0)
 
 
 def test_output_that_the_session_does_not_take_is_counted() -> None:
@@ -110,11 +179,11 @@ def test_a_detached_link_and_a_closed_one_and_a_closed_session_end_what_they_had
     assert rest.state & proton.Endpoint.LOCAL_ACTIVE
     late = ends["closed"]
     assert isinstance(late, Receiver)
-    late.settle(peer.server.batches[0][2], ACCEPTED)
+    late.settle(0, 1, ACCEPTED)
     late.flow(5)
     out = ends["rest"]
     assert isinstance(out, Sender)
-    out.settle([], ACCEPTED)
+    out.settle(0, 1, ACCEPTED)
     peer.send(stays, b"two")
     peer.settle()
     assert peer.server.messages == [b"one", b"two"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from broker.amqp.links import Receiver, Sender
-from broker.consumers import Subscription
 from broker.core import limits
 from broker.core.fifo import SPARSE_RATIO
 from broker.core.nodes import QueueNode
-from broker.producers import Producer
 from broker.service import Broker
+from broker.sessions.producer import Producer
+from broker.sessions.queues import Subscription
 
 
 def broken_limits(broker: Broker) -> Iterator[str]:
@@ -22,7 +22,7 @@ def broken_limits(broker: Broker) -> Iterator[str]:
         for link in connection.engine.links:
             context = link.context
             if isinstance(context, Producer) and isinstance(link, Receiver):
-                credit = link.credit + len(link.inbox) + context._held
+                credit = link.credit + len(link.inbox) + link.account.held
                 if credit > limits.CREDIT_WINDOW:
                     yield f"a producer with credit for {credit} messages, where {limits.CREDIT_WINDOW} are allowed"
             elif isinstance(context, Subscription) and isinstance(link, Sender):
@@ -32,8 +32,9 @@ def broken_limits(broker: Broker) -> Iterator[str]:
 
 
 def _of_subscription(link: Sender, max_message_bytes: int) -> Iterator[str]:
-    if len(link.unsettled) > limits.MAX_UNSETTLED_PER_LINK:
-        yield f"a consumer with {len(link.unsettled)} messages unsettled, where {limits.MAX_UNSETTLED_PER_LINK} are allowed"
+    unsettled = link.account.n_unsettled
+    if unsettled > limits.MAX_UNSETTLED_PER_LINK:
+        yield f"a consumer with {unsettled} messages unsettled, where {limits.MAX_UNSETTLED_PER_LINK} are allowed"
     allowed = limits.MAX_OUTPUT_BYTES + limits.MAX_TURN_BYTES + max_message_bytes
     if link.buffered_bytes > allowed:
         yield f"{link.buffered_bytes} bytes waiting for a consumer, where {allowed} are allowed"

@@ -18,13 +18,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from broker.amqp.links import Sender
-from broker.consumers import Subscription
 from broker.core.fifo import Lot
 from broker.core.nodes import CLUSTER, LOCAL
 from broker.core.records import Batch, parse_header
@@ -32,7 +31,8 @@ from broker.disk.checkpoint import Checkpoint
 from broker.disk.journal import Journal
 from broker.disk.segments import SUFFIX
 from broker.disk.store import Store
-from broker.ledger import Ledger
+from broker.sessions.ledger import Ledger
+from broker.sessions.queues import Subscription
 from ha.core import effects as do
 from ha.core.effects import PromotionEnded
 from ha.core.effects import State as Role
@@ -409,7 +409,7 @@ class Checks:
     # ---- observers of what is given out
 
     def _deliver(self, method: Any, subscription: Subscription, lots: list[Any]) -> None:
-        ledger, messages = subscription.host.ledger_of(subscription.node), subscription.node.messages
+        ledger, messages = subscription.queue.ledger, subscription.node.messages
         reference = self._reference(ledger)
         if reference is not None and messages is not None and not subscription.browse:
             queue = reference.queues.get(messages.number)
@@ -438,7 +438,7 @@ class Checks:
                 self.acquired[key] += 1
                 place = (me, queue.number, sequence)
                 holder = self._given_to.get(place)
-                if holder is not None and holder.open and sequence in holder.unsettled.values():
+                if holder is not None and holder.open and any(sequence in run for run in holder.account.unsettled()):
                     self.faults.append(f"acquired: {key} is given out, and another consumer has it and has not settled it")
                 self._given_to[place] = subscription.link
         assert subscription.node.messages is not None
@@ -452,9 +452,9 @@ class Checks:
                 )
 
     def _ended(self, method: Any, subscription: Subscription) -> None:
-        held = list(subscription.link.unsettled.values())
+        held = list(chain.from_iterable(subscription.link.account.unsettled()))
         method(subscription)
-        ledger, messages = subscription.host.ledger_of(subscription.node), subscription.node.messages
+        ledger, messages = subscription.queue.ledger, subscription.node.messages
         reference = self._reference(ledger)
         if reference is not None and messages is not None and not subscription.browse:
             queue = reference.queues.get(messages.number)

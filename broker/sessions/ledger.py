@@ -18,11 +18,12 @@ from typing import Any, Protocol
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from broker.amqp.links import ACCEPTED, Link, Receiver, Sender
+from broker.amqp.links import Receiver, Sender
 from broker.commit_log import CommitLog
 from broker.core import limits
 from broker.core.commands import Command
 from broker.core.definitions import Change
+from broker.core.links import ACCEPTED, add_ids
 from broker.core.nodes import QueueNode
 from broker.core.records import Batch, BatchBuilder
 from broker.core.state import State
@@ -54,21 +55,18 @@ class LedgerOwner(Protocol):
     def ledger_writable(self, ledger: Ledger) -> None:
         """The disk takes writes again."""
 
-    def touched(self, link: Link) -> None:
-        """This link's connection has output."""
-
     def flush(self) -> None:
         """An entry from the reactor ends: write what it brought."""
 
 
 class _Waits:
-    """What ends when one batch is committed."""
+    """What ends when one batch is committed. Deliveries stand by runs: link -> (first id, count) of each."""
 
     __slots__ = ("accepts", "answers", "calls", "settles")
 
     def __init__(self) -> None:
-        self.accepts: dict[Receiver, list[Any]] = {}
-        self.settles: dict[Sender, list[Any]] = {}
+        self.accepts: dict[Receiver, list[tuple[int, int]]] = {}
+        self.settles: dict[Sender, list[tuple[int, int]]] = {}
         self.answers: list[Callable[[str], None]] = []
         self.calls: list[Callable[[], None]] = []
 
@@ -99,26 +97,25 @@ class Ledger:
         """Whether this broker may write to the log now."""
         return self._reigns and self.log is not None and self.log.state in SERVING
 
-    def enqueue(self, node: QueueNode, messages: list[bytes], nbytes: int, link: Receiver | None, deliveries: list[Any]) -> None:
-        """Put messages (of `nbytes` in all) on a queue; `deliveries` of `link` are accepted when they are committed."""
+    def enqueue(self, node: QueueNode, messages: list[bytes], nbytes: int, link: Receiver | None = None, first: int = 0) -> None:
+        """Put messages (of `nbytes` in all) on a queue; the deliveries of `link` with the ids from `first` on, one a message, are
+        accepted when they are committed."""
         assert node.messages is not None
         self._builder.messages_for(node.messages.number, node.proposed_seq).extend(messages)
         self._builder.add_bytes(nbytes)
         node.proposed_seq += len(messages)
         node.proposed_bytes += nbytes
         if link is not None:
-            waiting = self._waits.accepts.get(link)
-            if waiting is None:
-                self._waits.accepts[link] = deliveries
-            else:
-                waiting += deliveries
+            add_ids(self._waits.accepts.setdefault(link, []), first, len(messages))
         self._arm()
 
-    def dequeue(self, number: int, sequences: Iterable[int], link: Sender | None = None, deliveries: Iterable[Any] = ()) -> None:
-        """Take messages off for good; `deliveries` of `link` are settled when that is committed."""
+    def dequeue(
+        self, number: int, sequences: Iterable[int], link: Sender | None = None, runs: Iterable[tuple[int, int]] = ()
+    ) -> None:
+        """Take messages off for good; these runs (first id, count) of `link` are settled when that is committed."""
         self._builder.dequeues_for(number).extend(sequences)
         if link is not None:
-            self._waits.settles.setdefault(link, []).extend(deliveries)
+            self._waits.settles.setdefault(link, []).extend(runs)
         self._arm()
 
     def count(self, number: int, sequence: int) -> None:
@@ -212,13 +209,16 @@ class Ledger:
         calls: list[Callable[[], None]] = []
         while self._proposed and self._proposed[0][0] <= self.state.index:
             index, waits = self._proposed.popleft()
-            for link, deliveries in waits.accepts.items():
-                link.settle([delivery for delivery in deliveries if delivery is not None], ACCEPTED)
+            for link, runs in waits.accepts.items():
+                for first, count in runs:
+                    link.settle(first, count, ACCEPTED)
                 if link.open and link.context is not None:
-                    link.context.accepted(len(deliveries))
-            for sender, deliveries in waits.settles.items():
-                sender.settle(deliveries, ACCEPTED)
-                self._owner.touched(sender)
+                    link.context.accepted(sum([count for _, count in runs]))
+            for sender, runs in waits.settles.items():
+                for first, count in runs:
+                    sender.settle(first, count, ACCEPTED)
+                if sender.context is not None:
+                    sender.context.session.touch()
             if waits.answers:
                 answered += zip(waits.answers, reasons[index], strict=True)
             calls += waits.calls

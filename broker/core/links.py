@@ -1,0 +1,185 @@
+"""The account of a link: credit, delivery ids, what is unsettled, and what became of it. Integers only.
+
+Life of a delivery to a consumer: `Outgoing.sent` numbers it and notes which message of the queue it is; its outcome comes with
+`Outgoing.came`, beside those of its neighbours; `Outgoing.take` gives the queue's sequences for them, and they are unsettled no
+more. Life of a message from a producer: `Incoming.came` numbers it and takes its credit; once it has its outcome, its credit
+comes back with `Incoming.give_back`, at once or when there is room again.
+
+Everything goes by runs: deliveries with ids that follow one another, whose messages follow one another too, cost the same as
+one. A queue gives its messages out by lots of consecutive sequences, and clients settle by ranges of ids, so that there are as
+many runs as lots, not as messages.
+
+Invariants: the ids of a link ascend from 0 without gaps, settled ones included; an id is unsettled from `sent` until `take` or
+`take_rest`, and its sequence is given out once; `n_unsettled` is the sum of the runs; runs ascend by id and do not touch when
+they could be one.
+
+Source: AMQP 1.0 parts 2.6.7 (credit), 2.6.12 (settling), 3.4 (outcomes). A delivery id of the wire belongs to a session; these
+ids belong to one link, and `broker.amqp` alone knows which delivery of the engine each of them is.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from broker.core import limits
+
+ACCEPTED, REJECTED, RELEASED, MODIFIED = 0x24, 0x25, 0x26, 0x27
+"""Outcomes, by the low byte of their descriptors (part 3.4)."""
+FAILED = 0x100
+"""Added to MODIFIED: the delivery counts as one that has failed (delivery-failed)."""
+UNDELIVERABLE = 0x200
+"""Added to MODIFIED: the message is not to come again (undeliverable-here)."""
+
+
+class Run:
+    """Deliveries `first` .. `first + count - 1`, all with the same outcome. `settled`: the peer waits for no answer."""
+
+    __slots__ = ("count", "first", "outcome", "settled")
+
+    def __init__(self, first: int, count: int, outcome: int, settled: bool) -> None:
+        self.first = first
+        self.count = count
+        self.outcome = outcome
+        self.settled = settled
+
+
+def add_ids(runs: list[tuple[int, int]], first: int, count: int) -> None:
+    """Put the ids `first` .. `first + count - 1` behind these runs of (first id, count), joined with the last where they follow
+    it."""
+    if runs:
+        last_first, last_count = runs[-1]
+        if last_first + last_count == first:
+            runs[-1] = (last_first, last_count + count)
+            return
+    runs.append((first, count))
+
+
+class Outgoing:
+    """The account of a link that messages go out on.
+
+    `credit`: messages that the peer takes now; the engine's owner sets it with each flow of the peer, and `sent` lowers it.
+    `draining`: the peer asked to use its credit up or to give it back. `outcomes`: runs that have come since the last look.
+    """
+
+    __slots__ = ("_counts", "_ids", "_sequences", "credit", "draining", "n_unsettled", "next_id", "outcomes")
+
+    def __init__(self) -> None:
+        self.credit = 0
+        self.draining = False
+        self.next_id = 0
+        self.n_unsettled = 0
+        self.outcomes: list[Run] = []
+        self._ids: list[int] = []
+        self._sequences: list[int] = []
+        self._counts: list[int] = []
+
+    def room(self) -> int:
+        """How many messages may go out in this turn: by the credit, by what is unsettled, and by the others' turns."""
+        return max(0, min(self.credit, limits.MAX_UNSETTLED_PER_LINK - self.n_unsettled, limits.MAX_TURN_MESSAGES))
+
+    def sent(self, sequence: int, count: int, settled: bool) -> int:
+        """Messages `sequence` .. `sequence + count - 1` of the queue went out. Returns the id of the first."""
+        first = self.next_id
+        self.next_id = first + count
+        self.credit -= count
+        if not settled:
+            self.n_unsettled += count
+            counts = self._counts
+            if counts and self._ids[-1] + counts[-1] == first and self._sequences[-1] + counts[-1] == sequence:
+                counts[-1] += count
+            else:
+                self._ids.append(first)
+                self._sequences.append(sequence)
+                counts.append(count)
+        return first
+
+    def came(self, delivery_id: int, outcome: int, settled: bool) -> Run:
+        """The outcome of a delivery has come. Returns the run that it is in: a new one, or the one that it continues."""
+        outcomes = self.outcomes
+        if outcomes:
+            last = outcomes[-1]
+            if last.first + last.count == delivery_id and last.outcome == outcome and last.settled == settled:
+                last.count += 1
+                return last
+        run = Run(delivery_id, 1, outcome, settled)
+        outcomes.append(run)
+        return run
+
+    def take_outcomes(self) -> list[Run]:
+        """The outcomes that have come, in the order in which they came."""
+        outcomes, self.outcomes = self.outcomes, []
+        return outcomes
+
+    def take(self, first: int, count: int) -> list[range]:
+        """The sequences of the deliveries `first` .. `first + count - 1`, which are unsettled no more; those that are not are
+        passed over."""
+        ids, sequences, counts = self._ids, self._sequences, self._counts
+        end = first + count
+        place = max(bisect_right(ids, first) - 1, 0)
+        taken: list[range] = []
+        while place < len(ids) and ids[place] < end:
+            base, n = ids[place], counts[place]
+            start, stop = max(first - base, 0), min(end - base, n)
+            if start >= stop:
+                place += 1
+                continue
+            sequence = sequences[place]
+            taken.append(range(sequence + start, sequence + stop))
+            self.n_unsettled -= stop - start
+            if start == 0 and stop == n:
+                del ids[place], sequences[place], counts[place]
+                continue
+            if start == 0:
+                ids[place], sequences[place], counts[place] = base + stop, sequence + stop, n - stop
+            else:
+                counts[place] = start
+                if stop < n:
+                    ids.insert(place + 1, base + stop)
+                    sequences.insert(place + 1, sequence + stop)
+                    counts.insert(place + 1, n - stop)
+            place += 1
+        return taken
+
+    def take_rest(self) -> list[range]:
+        """The sequences of all that is unsettled, in the order of their ids. Nothing is, after this."""
+        rest = self.unsettled()
+        self._ids.clear()
+        self._sequences.clear()
+        self._counts.clear()
+        self.n_unsettled = 0
+        return rest
+
+    def unsettled(self) -> list[range]:
+        """The sequences of all that is unsettled."""
+        return [range(sequence, sequence + count) for sequence, count in zip(self._sequences, self._counts, strict=True)]
+
+
+class Incoming:
+    """The account of a link that messages come in on.
+
+    `credit`: messages that the peer may still send; below 0 when it has sent more. `held`: credit that is due to it and is kept
+    back until there is room. With a window of w, `credit + held` and the messages that wait for their outcome are w together.
+    """
+
+    __slots__ = ("credit", "held", "next_id")
+
+    def __init__(self) -> None:
+        self.credit = 0
+        self.held = 0
+        self.next_id = 0
+
+    def came(self, count: int) -> int:
+        """So many messages have come. Returns the id of the first."""
+        first = self.next_id
+        self.next_id = first + count
+        self.credit -= count
+        return first
+
+    def give_back(self, count: int, may_flow: bool) -> int:
+        """Credit for `count` messages is due. Returns how much to grant now: all that is due, or nothing when it `may` not."""
+        self.held += count
+        if not may_flow:
+            return 0
+        granted, self.held = self.held, 0
+        self.credit += granted
+        return granted

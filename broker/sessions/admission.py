@@ -1,0 +1,169 @@
+"""Who is connected, and who may be.
+
+Life of a connection here: a socket is accepted, unless there are too many; its Open is answered with a session, kept until this
+broker serves, or turned away. An Open with a property that is registered in `roles` is that role's: it is not a client's, is
+served whatever this broker's state is, and is not cut off when this broker stops serving.
+
+Invariants: clients are admitted only while this broker serves, administrators always; there are never more than `max_connections`
+and `limits.SPARE_CONNECTIONS` sockets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+
+from broker.amqp.engine import Scratch
+from broker.amqp.links import Condition
+from broker.core import limits
+from broker.sessions.client import ClientSession
+from broker.sessions.connection import Connection, Role
+from broker.sessions.logs import Logs
+from broker.sessions.termini import Termini
+from broker.sessions.turn import Turn
+
+_log = Logger()
+
+
+class Admission:
+    """See the module. Fulfils `connection.Owner`."""
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        logs: Logs,
+        turn: Turn,
+        termini: Termini,
+        *,
+        container: str,
+        version: str,
+        max_connections: int,
+        max_message_bytes: int,
+        max_frame_bytes: int,
+        open_timeout_s: float,
+    ) -> None:
+        self.connections: dict[int, Connection] = {}
+        self.roles: dict[str, Role] = {}
+        """Property of an Open -> who takes the connections that carry it."""
+        self.failover_urls: Callable[[], list[dict[Any, Any]]] = list
+        """The other addresses that clients are told of, as the maps of a failover-server-list."""
+        self._clock = clock
+        self._logs = logs
+        self._turn = turn
+        self._termini = termini
+        self._version = version
+        self._max_connections = max_connections
+        self._engine_options: dict[str, Any] = {
+            "container": container,
+            "max_frame_bytes": max_frame_bytes,
+            "max_message_bytes": max_message_bytes,
+            "open_timeout_s": open_timeout_s,
+            "scratch": Scratch(),
+        }
+        self._next_number = 1
+        self._held_opens: list[Connection] = []
+        self._ticker = LoopingCall(self._tick)
+        self._ticker.clock = clock
+        self._ticker.start(1.0, now=False)
+
+    def new_connection(self, address: str) -> Connection | None:
+        """A connection object for a socket from `address`; None when there are too many."""
+        limit = self._max_connections + limits.SPARE_CONNECTIONS
+        if len(self.connections) >= limit:
+            _log.warn("{address} refused: there are {limit} connections, with the spare ones", address=address, limit=limit)
+            return None
+        number, self._next_number = self._next_number, self._next_number + 1
+        connection = Connection(self, self._clock, number, address, **self._engine_options)
+        connection.session = ClientSession(connection, self._termini, self._turn)
+        return connection
+
+    # ---- connection.Owner
+
+    def connection_made(self, connection: Connection) -> None:
+        """A socket was accepted."""
+        self.connections[connection.number] = connection
+
+    def connection_lost(self, connection: Connection) -> None:
+        """A socket is gone."""
+        self.connections.pop(connection.number, None)
+        self._turn.forget(connection)
+        if connection in self._held_opens:
+            self._held_opens.remove(connection)
+        self._turn.flush()
+
+    def admit(self, connection: Connection) -> None:
+        """Answer an Open, keep it waiting, or turn the peer away; Condition says why."""
+        for name, role in self.roles.items():
+            value = str(connection.properties.get(name) or "")
+            if value:
+                connection.session = role.accept(connection, value)
+                connection.complete_open()
+                return
+        if len(self.connections) > self._max_connections and not connection.admin:
+            text = f"this broker serves {self._max_connections} connections at once (--max-connections): close some first"
+            raise Condition("amqp:resource-limit-exceeded", text)
+        if self._logs.serving or connection.admin:
+            connection.complete_open()
+        elif self._logs.state == "recovering":
+            connection.waiting = True
+            self._held_opens.append(connection)
+        else:
+            connection.drop()
+
+    def open_properties(self, max_frame: int) -> dict[str, Any]:
+        """The properties of this broker's Open: one frame, which the peer takes up to `max_frame` bytes (0: any size)."""
+        properties: dict[str, Any] = {"product": "understudy", "version": self._version, "platform": "Python"}
+        urls = self.failover_urls()
+        if urls and (not max_frame or limits.PLAIN_OPEN_BYTES + len(str(urls)) <= max_frame):
+            properties["failover-server-list"] = urls
+        return properties
+
+    def touch(self, connection: Connection) -> None:
+        """This connection has output."""
+        self._turn.touch(connection)
+
+    def flush(self) -> None:
+        """An entry from the reactor ends."""
+        self._turn.flush()
+
+    # ---- what the broker's state means
+
+    def admit_held(self) -> None:
+        """This broker serves now: answer the Opens that wait."""
+        held, self._held_opens = self._held_opens, []
+        for connection in held:
+            connection.complete_open()
+            connection.engine.drain()
+            self.touch(connection)
+
+    def drop_held(self) -> None:
+        """This broker is not about to serve any more."""
+        held, self._held_opens = self._held_opens, []
+        for connection in held:
+            connection.drop()
+
+    def stop_serving(self) -> None:
+        """Cut the clients off; leave administrators nothing but management."""
+        where = f"; the primary is {self._logs.primary}" if self._logs.primary else ""
+        for connection in list(self.connections.values()):
+            if connection.admin:
+                connection.session.end_service(Condition("amqp:not-allowed", f"this broker is a backup now{where}"))
+            elif connection.opened and connection.session.serves_clients:
+                connection.cut_off()
+
+    def _tick(self) -> None:
+        now = self._clock.seconds()
+        for connection in list(self.connections.values()):
+            connection.tick(now)
+        self._turn.flush()
+
+    def close(self) -> None:
+        """Cut everybody off."""
+        if self._ticker.running:
+            self._ticker.stop()
+        for connection in list(self.connections.values()):
+            connection.cut_off()

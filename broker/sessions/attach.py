@@ -1,0 +1,77 @@
+"""What hangs on a client's link, and a client's attach on its way there.
+
+A `LinkEnd` hangs on each link of a client (`link.context`), from its attach until it ends: a producer, a subscription, a mailbox.
+What the engine tells of a link goes to its link end, and nobody asks which kind it is.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from broker.amqp.links import Asked, Link
+from broker.sessions.principal import Principal
+
+
+class Output(Protocol):
+    """The session that a link belongs to, as far as its link end needs it."""
+
+    @property
+    def principal(self) -> Principal:
+        """Whom it acts for."""
+
+    def touch(self) -> None:
+        """There is output for it in this turn."""
+
+    def choke(self) -> None:
+        """Too much output waits: let every link end `resume` when that has gone."""
+
+    def describe(self) -> dict[str, Any]:
+        """The connection's item in a query of management."""
+
+
+class LinkEnd:
+    """What hangs on a client's link. What cannot happen on its side of a link does nothing here."""
+
+    __slots__ = ("session",)
+
+    def __init__(self, session: Output) -> None:
+        self.session = session
+
+    @property
+    def serves_queues(self) -> bool:
+        """Whether it ends when this broker serves no more, though its connection may stay."""
+        return True
+
+    def take(self) -> None:
+        """Messages have come."""
+
+    def accepted(self, count: int) -> None:
+        """So many messages that came here have their outcome: the credit that they took is due again."""
+
+    def outcomes(self) -> None:
+        """Outcomes have come."""
+
+    def credit(self) -> None:
+        """The peer has changed the credit, or asks to drain it."""
+
+    def resume(self) -> None:
+        """There is room again, in the output or where messages go."""
+
+    def detached(self) -> None:
+        """The link ends: undo what hung on it."""
+
+
+class Attach:
+    """A client's attach: the link, what it asks for at this side's end, and the session that it came over."""
+
+    __slots__ = ("asked", "link", "session")
+
+    def __init__(self, link: Link, session: Output) -> None:
+        self.link = link
+        self.session = session
+        self.asked: Asked = link.source if link.is_sender else link.target
+
+    @property
+    def principal(self) -> Principal:
+        """For whom: a terminus decides by it whether the attach may be."""
+        return self.session.principal

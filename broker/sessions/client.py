@@ -1,0 +1,119 @@
+"""A client's session: what comes over a connection that asked for no other role.
+
+Life: it is there before the Open has come, and keeps the links that come behind an Open which is not answered yet; from the
+answer on each attach goes to its terminus, and everything on a link to its link end; at the end of the connection, or of this
+broker's time of service, every link end is told that its link is gone, before any C object is freed.
+
+Invariant: a link end hears of the end of its link once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker.amqp.links import Condition, Link, Receiver, Sender
+from broker.sessions.attach import Attach, LinkEnd
+from broker.sessions.connection import Connection
+from broker.sessions.principal import Principal
+from broker.sessions.termini import Termini
+from broker.sessions.turn import Turn
+
+
+class ClientSession:
+    """See the module. Fulfils `connection.Session` towards the connection, and `attach.Output` towards link ends."""
+
+    serves_clients = True
+
+    def __init__(self, connection: Connection, termini: Termini, turn: Turn) -> None:
+        self._connection = connection
+        self._termini = termini
+        self._turn = turn
+        self._early_links: list[Link] = []
+        self._choked = False
+
+    # ---- attach.Output
+
+    @property
+    def principal(self) -> Principal:
+        """Whom the connection acts for."""
+        return self._connection.principal
+
+    def touch(self) -> None:
+        """There is output."""
+        self._turn.touch(self._connection)
+
+    def choke(self) -> None:
+        """Let the link ends `resume` when the output that waits has gone."""
+        self._choked = True
+
+    def describe(self) -> dict[str, Any]:
+        """The connection's item."""
+        return self._connection.describe()
+
+    # ---- connection.Session
+
+    def opened(self) -> None:
+        """The Open is answered: attach the links that came behind it."""
+        early, self._early_links = self._early_links, []
+        for link in early:
+            if link.open:
+                self.on_link(link)
+
+    def on_link(self, link: Link) -> None:
+        """The client attached a link."""
+        if not self._connection.opened:
+            self._early_links.append(link)
+            return
+        try:
+            self._termini.attach(Attach(link, self))
+        except Condition as condition:
+            link.refuse(condition)
+
+    def on_messages(self, link: Receiver) -> None:
+        """Messages have come."""
+        if link.context is not None:
+            link.context.take()
+
+    def on_outcomes(self, link: Sender) -> None:
+        """Outcomes have come."""
+        if link.context is not None:
+            link.context.outcomes()
+        else:
+            for run in link.account.take_outcomes():
+                link.settle(run.first, run.count)
+
+    def on_credit(self, link: Sender) -> None:
+        """Credit has come."""
+        if link.context is not None:
+            link.context.credit()
+
+    def wrote(self, all_gone: bool) -> None:
+        """Output has gone; `all_gone`: the socket takes more, too."""
+        if all_gone or self._choked:
+            self._choked = False
+            for link in self._connection.engine.links:
+                if link.context is not None:
+                    link.context.resume()
+
+    def on_link_closed(self, link: Link) -> None:
+        """A link is gone."""
+        end: LinkEnd | None = link.context
+        if end is not None:
+            end.detached()
+            link.context = None
+
+    def end(self) -> None:
+        """All links are gone."""
+        for link in self._connection.engine.links:
+            self.on_link_closed(link)
+
+    def end_service(self, condition: Condition) -> None:
+        """This broker serves no more: leave nothing but management."""
+        for link in self._connection.engine.links:
+            if link.context is not None and link.context.serves_queues:
+                self.on_link_closed(link)
+                link.close(condition)
+                self.touch()
+
+    def lost(self) -> None:
+        """The connection is gone; its links have ended before."""

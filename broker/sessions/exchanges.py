@@ -1,0 +1,127 @@
+"""An exchange as links see it: a producer's messages are routed one by one, and a receiving link gets a queue of its own.
+
+Life of a subscription to an exchange: a queue is made for it, of this broker alone, and bound before it is there for the link;
+when both are committed the link is attached to the queue; the queue goes with the link.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from broker.amqp.links import Condition, Sender
+from broker.core import limits, message
+from broker.core.commands import Bind
+from broker.core.exchange import fault_of
+from broker.core.nodes import LOCAL, ExchangeNode
+from broker.sessions import routing
+from broker.sessions.attach import Attach
+from broker.sessions.logs import Logs
+from broker.sessions.producer import Producer
+from broker.sessions.queues import Queues
+
+
+class ExchangeTerminus:
+    """An exchange, with the routing key that the address names ("" when it names none)."""
+
+    __slots__ = ("_exchanges", "key", "node")
+    window = limits.CREDIT_WINDOW
+    serves_queues = True
+
+    def __init__(self, exchanges: Exchanges, node: ExchangeNode, key: str) -> None:
+        self._exchanges = exchanges
+        self.node = node
+        self.key = key
+
+    # ---- messages in
+
+    def admit(self, attach: Attach) -> None:
+        """Condition, when this broker does not serve."""
+        self._exchanges.logs.must_serve()
+
+    def attached(self, producer: Producer) -> None:
+        """Nothing is kept of the producers of an exchange."""
+
+    def left(self, producer: Producer) -> None:
+        """Nothing was kept of it."""
+
+    def receive(self, producer: Producer, first: int, messages: list[bytes]) -> None:
+        """Each by its own key."""
+        producer.one_by_one(first, messages, self._put)
+
+    def _put(self, producer: Producer, delivery_id: int, data: bytes) -> None:
+        logs = self._exchanges.logs
+        queues = routing.route(logs.nodes, self.node, self.key or message.subject(data) or "", data)
+        routing.put(logs, queues, producer, delivery_id, data)
+
+    def may_flow(self, producer: Producer) -> bool:
+        """An exchange holds nothing, so that it is never full."""
+        return True
+
+    # ---- messages out
+
+    def subscribe(self, attach: Attach, link: Sender) -> None:
+        """A receiving link gets a queue of its own while it lasts."""
+        self._exchanges.logs.must_serve()
+        key, arguments = self._binding(attach.asked.filters)
+        self._exchanges.subscribe(attach, link, self.node, key, arguments)
+
+    def _binding(self, filters: dict[Any, Any]) -> tuple[str, dict[str, Any]]:
+        """Key and arguments of the binding that a source's filter names (Apache's legacy-amqp-direct-, -topic-,
+        -headers-binding).
+
+        Without one, the key is that of the address; a topic exchange without any gives everything.
+        """
+        for name, value in filters.items():
+            if "binding" in str(name):
+                if isinstance(value, dict):
+                    return self.key, {str(each): item for each, item in value.items()}
+                return str(value), {}
+        return self.key or ("#" if self.node.definition.kind == "topic" else ""), {}
+
+
+class Exchanges:
+    """The exchanges that links are attached to. `new_id` makes names and identities."""
+
+    def __init__(self, logs: Logs, queues: Queues, new_id: Callable[[], str]) -> None:
+        self.logs = logs
+        self._queues = queues
+        self._new_id = new_id
+
+    def named(self, address: str) -> ExchangeTerminus | None:
+        """The exchange that an address names, `name` or `name/key`."""
+        found = self.logs.nodes.find(address)
+        return ExchangeTerminus(self, *found) if found is not None and isinstance(found[0], ExchangeNode) else None  # type: ignore[arg-type]
+
+    def subscribe(self, attach: Attach, link: Sender, exchange: ExchangeNode, key: str, arguments: dict[str, Any]) -> None:
+        """Make a queue with this binding, and attach the link to it; Condition when that cannot be."""
+        fault = fault_of(exchange.definition.kind, key, arguments)
+        if fault:
+            raise Condition("amqp:invalid-field", f"the filter of this subscription cannot be: {fault}")
+        for argument, value in arguments.items():
+            if not isinstance(value, str | int | float | None):
+                text = f"the filter compares {argument!r} with what is no text, number or boolean"
+                raise Condition("amqp:invalid-field", text)
+        nodes = self.logs.nodes
+        if len(nodes.queues) >= limits.MAX_QUEUES:
+            raise Condition("amqp:resource-limit-exceeded", f"this broker has {limits.MAX_QUEUES} queues, its limit")
+        name = f"{exchange.name[:50]}_{self._new_id()}"  # a name that was as long as may be would have no room for more
+        attributes = {"replicate": "none", "autoDelete": True, "exclusive": True}
+        local = self.logs.ledgers[LOCAL]
+        queue_id = self._new_id()
+        _, create = nodes.plan_queue(name, queue_id, attributes)
+        bind = Bind(exchange=exchange.uuid, queue=queue_id, key=key, arguments=arguments)
+
+        def made(reason: str) -> None:
+            queue = self._queues.named(name)
+            if queue is None:
+                return
+            if not link.open:
+                self.logs.delete_queue(queue.node)
+                return
+            queue.add(attach, link, browse=False)
+            attach.session.touch()
+            self._queues.turn.flush()
+
+        local.change(create, lambda reason: None)
+        local.change(bind, made)

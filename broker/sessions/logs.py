@@ -1,0 +1,102 @@
+"""The logs of a broker, and what they say: the ledgers, the nodes that clients can name, and whether this broker serves.
+
+Life: a ledger is there for each log from the start; logs are plugged into them; what they apply changes the nodes. `lead` is the
+ledger whose log decides whether this broker serves: the one that is shared, if there is one. A broker begins as "recovering" or
+"joining": it has its log to read first.
+
+Invariants: the local log forgets what the shared log has deleted only while this broker is active, because only then has the
+shared log been read to its end; nothing is proposed for a queue in a log that does not serve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from twisted.internet.interfaces import IReactorTime
+
+from broker.amqp.links import Condition
+from broker.core.commands import QueueDel
+from broker.core.definitions import Change
+from broker.core.nodes import CLUSTER, LOCAL, Nodes, QueueNode
+from broker.sessions.ledger import SERVING, Ledger, LedgerOwner
+
+
+class Logs:
+    """See the module. `clustered`: there is a shared log beside the local one."""
+
+    def __init__(
+        self, clock: IReactorTime, owner: LedgerOwner, *, clustered: bool, default_level: str, default_queue_bytes: int
+    ) -> None:
+        self.nodes = Nodes(clustered=clustered, default_level=default_level, default_queue_bytes=default_queue_bytes)
+        self.ledgers: dict[str, Ledger] = {LOCAL: Ledger(LOCAL, clock, owner)}
+        if clustered:
+            self.ledgers[CLUSTER] = Ledger(CLUSTER, clock, owner)
+        self.lead = self.ledgers[CLUSTER] if clustered else self.ledgers[LOCAL]
+        self.state = "joining" if clustered else "recovering"
+        self.primary = ""
+        self.rebuild()
+
+    @property
+    def serving(self) -> bool:
+        """Whether this broker serves clients."""
+        return self.state in SERVING
+
+    def ledger_of(self, node: QueueNode) -> Ledger:
+        """The ledger that holds this queue's messages."""
+        return self.ledgers[node.messages_log]
+
+    def must_serve(self) -> None:
+        """Condition, when this broker does not serve."""
+        if not self.serving:
+            where = self.primary or "unknown"
+            raise Condition("amqp:not-allowed", f"this broker is {self.state}: it serves no queues; the primary is {where}")
+
+    # ---- following what is applied
+
+    def rebuild(self) -> None:
+        """Make the nodes anew from what the ledgers say."""
+        self.nodes.rebuild({name: ledger.state for name, ledger in self.ledgers.items()})
+
+    def follow(self, ledger: Ledger, changes: Iterable[tuple[Change, str]]) -> list[QueueNode]:
+        """Take up definitions that this ledger has applied. Returns the queues that are gone."""
+        changed, removed = False, []
+        for change, reason in changes:
+            if not reason:
+                changed = True
+                gone = self.nodes.follow(ledger.name, change)
+                if gone is not None:
+                    removed.append(gone)
+        if changed:
+            self.tidy_local()
+        return removed
+
+    def tidy_local(self, *, anew: bool = False) -> None:
+        """Keep the local log level with what the cluster's log has made or deleted: lately, or, `anew`, ever.
+
+        A backup makes the places that messages will need when it is the primary. What seems to be deleted may be what it has
+        not heard of yet: only a primary forgets.
+        """
+        local = self.ledgers[LOCAL]
+        if local.serving:
+            nodes, forgets = self.nodes, self.state in SERVING
+            orphans, unplaced = nodes.take_orphans() if forgets else [], nodes.take_unplaced()
+            if anew:
+                orphans, unplaced = nodes.orphans() if forgets else [], nodes.unplaced()
+            for command in (*orphans, *unplaced):
+                local.change(command, lambda reason: None)
+
+    def begins(self, ledger: Ledger) -> None:
+        """What comes next goes behind what is there; subscriptions that ended with the last process leave no queues."""
+        for node in self.nodes.queues.values():
+            if node.messages_log == ledger.name and node.messages is not None:
+                node.proposed_seq = node.messages.fifo.next_seq
+                node.proposed_bytes = node.messages.enqueued_bytes
+        if ledger is self.ledgers[LOCAL]:
+            for node in self.nodes.queues.values():
+                definition = node.definition
+                if node.log == LOCAL and definition.auto_delete and definition.exclusive and not definition.durable:
+                    self.delete_queue(node)
+
+    def delete_queue(self, node: QueueNode) -> None:
+        """Propose that this queue goes."""
+        self.ledgers[node.log].change(QueueDel(uuid=node.uuid), lambda reason: None)

@@ -1,0 +1,117 @@
+"""Mailboxes: the volatile places for answers that clients ask for with a dynamic source (docs/adr/0003).
+
+Life of a mailbox: a client attaches a receiving link with a dynamic source; the mailbox gets an address, and messages that are
+sent there go straight to that one link, or wait, boundedly, for its credit; it dies with its link.
+
+Invariants: nothing is redelivered, so that everything is settled as it goes; what waits is bounded by `limits.MAILBOX_*`, and the
+oldest goes first: whoever asks so much at once does not read the answers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from broker.amqp.links import Sender
+from broker.core import limits
+from broker.sessions.attach import Attach, LinkEnd, Output
+from broker.sessions.producer import Producer
+
+
+class Mailbox(LinkEnd):
+    """One mailbox: what hangs on its own link, and the terminus of those who send to it."""
+
+    __slots__ = ("_mailboxes", "_nbytes", "_waiting", "address", "link")
+    window = limits.CREDIT_WINDOW
+
+    def __init__(self, mailboxes: Mailboxes, session: Output, link: Sender, address: str) -> None:
+        super().__init__(session)
+        self.link = link
+        self.address = address
+        self._mailboxes = mailboxes
+        self._waiting: deque[bytes] = deque()
+        self._nbytes = 0
+
+    @property
+    def serves_queues(self) -> bool:
+        """Answers go to clients of a backup, too."""
+        return False
+
+    # ---- its own link
+
+    def credit(self) -> None:
+        """The client takes more."""
+        self._send()
+
+    def detached(self) -> None:
+        """Its client is gone."""
+        self._mailboxes.forget(self.address)
+
+    def _send(self) -> None:
+        link = self.link
+        while self._waiting and link.open and link.account.credit > 0:
+            data = self._waiting.popleft()
+            self._nbytes -= len(data)
+            link.send_one(data, 0, True)
+            link.engine.messages_out += 1
+        if link.open and link.account.draining and not self._waiting:
+            link.drained()
+        self.session.touch()
+
+    # ---- those who send to it
+
+    def put(self, data: bytes) -> None:
+        """Send or keep a message."""
+        self._waiting.append(data)
+        self._nbytes += len(data)
+        while len(self._waiting) > limits.MAILBOX_MESSAGES or (self._nbytes > limits.MAILBOX_BYTES and len(self._waiting) > 1):
+            self._nbytes -= len(self._waiting.popleft())
+        self._send()
+
+    def admit(self, attach: Attach) -> None:
+        """Everybody may answer."""
+
+    def attached(self, producer: Producer) -> None:
+        """Nothing is kept of its producers."""
+
+    def left(self, producer: Producer) -> None:
+        """Nothing was kept of it."""
+
+    def receive(self, producer: Producer, first: int, messages: list[bytes]) -> None:
+        """All of them, in order."""
+        producer.one_by_one(first, messages, self._put)
+
+    def _put(self, producer: Producer, delivery_id: int, data: bytes) -> None:
+        self.put(data)
+        producer.done(delivery_id)
+
+    def may_flow(self, producer: Producer) -> bool:
+        """Old messages make room for new ones."""
+        return True
+
+
+class Mailboxes:
+    """The mailboxes of a broker. `new_id` makes their addresses."""
+
+    def __init__(self, new_id: Callable[[], str]) -> None:
+        self._new_id = new_id
+        self._boxes: dict[str, Mailbox] = {}
+
+    def named(self, address: str) -> Mailbox | None:
+        """The mailbox of that address."""
+        return self._boxes.get(address)
+
+    def forget(self, address: str) -> None:
+        """This mailbox is gone."""
+        self._boxes.pop(address, None)
+
+    def dynamic(self, attach: Attach) -> Mailboxes | None:
+        """For a source that this side is to make."""
+        return self if attach.asked.dynamic else None
+
+    def subscribe(self, attach: Attach, link: Sender) -> None:
+        """Make a mailbox for this link."""
+        box = Mailbox(self, attach.session, link, f"$reply/{self._new_id()}")
+        self._boxes[box.address] = box
+        link.context = box
+        link.accept(dynamic_address=box.address)

@@ -1,0 +1,52 @@
+"""The management node as links see it: each message is a request, and is accepted when it has had its turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from broker.amqp import management_node
+from broker.core import limits
+from broker.sessions.attach import Attach
+from broker.sessions.producer import Producer
+
+
+class TakeRequest(Protocol):
+    """Who serves requests."""
+
+    def take(self, producer: Producer, request_bytes: bytes, served: Callable[[], None]) -> None:
+        """A request has come over this link; `served` when it has had its turn."""
+
+
+class ManagementTerminus:
+    """`$management`: there for everybody, on a backup too."""
+
+    __slots__ = ("_requests",)
+    window = limits.MANAGEMENT_WINDOW
+    serves_queues = False
+
+    def __init__(self, requests: TakeRequest) -> None:
+        self._requests = requests
+
+    def named(self, address: str) -> ManagementTerminus | None:
+        """Itself, by its address."""
+        return self if address == management_node.ADDRESS else None
+
+    def admit(self, attach: Attach) -> None:
+        """Everybody may ask."""
+
+    def attached(self, producer: Producer) -> None:
+        """Nothing is kept of who asks."""
+
+    def left(self, producer: Producer) -> None:
+        """Nothing was kept of it."""
+
+    def receive(self, producer: Producer, first: int, messages: list[bytes]) -> None:
+        """Requests, in order."""
+        for delivery_id, data in enumerate(messages, first):
+            self._requests.take(producer, data, partial(producer.done, delivery_id))
+
+    def may_flow(self, producer: Producer) -> bool:
+        """The window bounds what waits."""
+        return True

@@ -1,0 +1,443 @@
+"""A queue as links see it: producers put messages on it, `dispatch` gives them out to subscriptions, and what is not wanted comes
+back or goes to the alternate exchange.
+
+Life of a subscription: a client attaches a receiving link to a queue; while it has credit, `dispatch` gives it messages in
+order, sharing a queue among its subscriptions in turn; an acquired message is gone for good when its dequeue is committed, and
+back in its old place when it is released, or the link or the reign ends. A browsing subscription only looks.
+
+Invariants: a message is acquired by one subscription at a time; a settled `accepted` of a consumer is confirmed only when its
+dequeue is committed; what waits unsettled on a link is bounded by the client's credit and by `limits.MAX_UNSETTLED_PER_LINK`; a
+queue that is nearly full gives its producers no more credit until it has become emptier.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from itertools import chain
+from typing import Any
+
+from broker.amqp.links import Condition, Sender
+from broker.core import limits, message
+from broker.core.fifo import Lot
+from broker.core.links import ACCEPTED, FAILED, REJECTED, UNDELIVERABLE
+from broker.core.nodes import QueueNode, Unplaced
+from broker.sessions import routing
+from broker.sessions.attach import Attach, LinkEnd, Output
+from broker.sessions.ledger import Ledger
+from broker.sessions.logs import Logs
+from broker.sessions.producer import Producer
+from broker.sessions.room import check_places, has_room, is_crowded
+from broker.sessions.turn import Turn
+
+
+class Subscription(LinkEnd):
+    """A client's receiving link on a queue."""
+
+    __slots__ = ("browse", "cursor", "delivered", "link", "presettled", "queue")
+
+    def __init__(self, session: Output, link: Sender, queue: QueueTerminus, *, browse: bool) -> None:
+        super().__init__(session)
+        self.link = link
+        self.queue = queue
+        self.browse = browse
+        self.presettled = link.presettled
+        self.cursor = 0
+        self.delivered = 0
+
+    @property
+    def node(self) -> QueueNode:
+        """The queue that it takes from."""
+        return self.queue.node
+
+    def credit(self) -> None:
+        """The client takes more, or wants to hear that there is no more."""
+        self.queue.dispatch_soon()
+
+    def resume(self) -> None:
+        """What waited in the output has gone."""
+        self.queue.dispatch_soon()
+
+    def room(self) -> int:
+        """How many messages may go out on it now."""
+        link = self.link
+        room = link.account.room()
+        if room and link.buffered_bytes > limits.MAX_OUTPUT_BYTES:
+            self.session.choke()
+            return 0
+        return room
+
+    def deliver(self, lots: list[Lot]) -> None:
+        """Send these messages."""
+        link = self.link
+        messages = self.node.messages
+        assert messages is not None
+        counts = messages.fifo.has_counts
+        for lot in lots:
+            first = lot.first_seq
+            if counts and any(map(messages.fifo.delivery_count, range(first, first + lot.n_messages))):
+                self._redeliver(lot)
+            else:
+                link.send(lot.chunk.data, lot.chunk.offsets, lot.start, lot.stop, first, self.presettled)
+            self.delivered += lot.n_messages
+            link.engine.messages_out += lot.n_messages
+        if self.presettled and not self.browse:
+            ledger = self.queue.ledger
+            for lot in lots:
+                ledger.dequeue(messages.number, range(lot.first_seq, lot.first_seq + lot.n_messages))
+        self.session.touch()
+
+    def _redeliver(self, lot: Lot) -> None:
+        """Messages whose header must say that delivery has failed before."""
+        assert self.node.messages is not None
+        fifo = self.node.messages.fifo
+        offsets, data = lot.chunk.offsets, lot.chunk.data
+        for position in range(lot.start, lot.stop):
+            sequence = lot.chunk.first_seq + position
+            one = data[offsets[position] : offsets[position + 1]]
+            count = fifo.delivery_count(sequence)
+            if count:
+                with suppress(message.BadMessage):  # what is no AMQP message goes out as it came in
+                    one = message.with_delivery_state(one, message.header(one).delivery_count + count, False)
+            self.link.send_one(one, sequence, self.presettled)
+
+    def describe(self) -> dict[str, Any]:
+        """Its item in a query of management, without its connection's part."""
+        definition = self.node.definition
+        return {
+            "id": self.link.name,
+            "queue": self.node.name,
+            "browse": self.browse,
+            "acknowledged": not self.presettled,
+            "exclusive": definition.exclusive,
+            "creditMode": "CREDIT",
+            "delivered": self.delivered,
+            "unacked": self.link.account.n_unsettled,
+        }
+
+    # ---- what comes back
+
+    def outcomes(self) -> None:
+        """Take the outcomes that have come on the link, run by run."""
+        link, account, messages = self.link, self.link.account, self.node.messages
+        came = account.take_outcomes()
+        if self.browse or messages is None:
+            for run in came:
+                account.take(run.first, run.count)
+                link.settle(run.first, run.count)
+            return
+        ledger = self.queue.ledger
+        taken: list[int] = []
+        confirm: list[tuple[int, int]] = []
+        back: list[int] = []
+        failed: list[int] = []
+        for run in came:
+            sequences = list(chain.from_iterable(account.take(run.first, run.count)))
+            if run.outcome == ACCEPTED:
+                taken += sequences
+                if not run.settled:
+                    confirm.append((run.first, run.count))
+                continue
+            if run.outcome == REJECTED or run.outcome & UNDELIVERABLE:
+                back += [sequence for sequence in sequences if not self._rejected(ledger, sequence)]
+            elif run.outcome & FAILED:
+                for sequence in sequences:
+                    ledger.count(messages.number, sequence)
+                failed += sequences
+            else:
+                back += sequences
+            link.settle(run.first, run.count)
+        if taken:
+            ledger.dequeue(messages.number, taken, link if confirm else None, confirm)
+        if failed:  # whoever gets them next is to see the raised count
+            ledger.when_committed(lambda: self.queue.give_back(failed))
+        if back:
+            self.queue.give_back(back)
+        self.session.touch()
+
+    def _rejected(self, ledger: Ledger, sequence: int) -> bool:
+        """A rejected message goes to the alternate exchange if there is one, and off the queue in any case; False: it cannot go
+        there yet.
+        """
+        messages = self.node.messages
+        assert messages is not None
+        number = messages.number
+        data = messages.fifo.message(sequence)
+        try:
+            if data is None or not self.queue.dead_letter(data, lambda: ledger.dequeue(number, (sequence,))):
+                ledger.dequeue(number, (sequence,))
+        except Unplaced:
+            return False
+        return True
+
+    def detached(self) -> None:
+        """The link is gone: so is a queue that was there for its subscriptions, with the last of them."""
+        self.end()
+        self.queue.unsubscribed()
+
+    def end(self) -> None:
+        """What it had acquired goes back to its place."""
+        account, node = self.link.account, self.node
+        self.queue.forget(self)
+        # Outcomes that came but were not looked at, and the unsettled rest: volatile acquisitions end with the link.
+        accepted = [
+            each for run in account.take_outcomes() if run.outcome == ACCEPTED for each in account.take(run.first, run.count)
+        ]
+        sequences = list(chain.from_iterable(account.take_rest()))
+        if node.messages is not None and not self.browse:
+            if accepted:
+                self.queue.ledger.dequeue(node.messages.number, chain.from_iterable(accepted))
+            if sequences:
+                node.messages.fifo.release(sequences)
+                self.queue.dispatch_soon()
+
+
+class QueueTerminus:
+    """A queue on a serving broker: its subscriptions in turn, and producers that send to it."""
+
+    __slots__ = ("_queues", "node", "producers", "subscriptions")
+    window = limits.CREDIT_WINDOW
+    serves_queues = True
+
+    def __init__(self, queues: Queues, node: QueueNode) -> None:
+        self._queues = queues
+        self.node = node
+        self.subscriptions: deque[Subscription] = deque()
+        self.producers: dict[Producer, None] = {}
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger that holds its messages."""
+        return self._queues.logs.ledger_of(self.node)
+
+    # ---- messages in
+
+    def admit(self, attach: Attach) -> None:
+        """Condition, when the queue is not there for clients now."""
+        self._queues.logs.must_serve()
+        if self.node.messages is None or not self.ledger.serving:
+            raise Condition("amqp:resource-locked", f"queue {self.node.name!r} is not ready yet; try again")
+
+    def attached(self, producer: Producer) -> None:
+        """One more producer."""
+        self.producers[producer] = None
+
+    def left(self, producer: Producer) -> None:
+        """One fewer."""
+        self.producers.pop(producer, None)
+
+    def receive(self, producer: Producer, first: int, messages: list[bytes]) -> None:
+        """All of it at once if there is room for all of it, and else one by one."""
+        node = self.node
+        nbytes = sum(map(len, messages))
+        if node.messages is not None and has_room(node, len(messages), nbytes):
+            self.ledger.enqueue(node, messages, nbytes, producer.link, first)
+        else:
+            producer.one_by_one(first, messages, self._put)
+
+    def _put(self, producer: Producer, delivery_id: int, data: bytes) -> None:
+        routing.put(self._queues.logs, [self.node], producer, delivery_id, data)
+
+    def may_flow(self, producer: Producer) -> bool:
+        """Not while the disk is full, nor while the queue nearly is."""
+        if self.ledger.storage_text:
+            return False
+        if is_crowded(self.node):
+            self._queues.crowded[self] = None
+            return False
+        return True
+
+    def resume(self) -> None:
+        """There is room again: give the producers the credit that was held."""
+        for producer in self.producers:
+            producer.resume()
+
+    # ---- messages out
+
+    def subscribe(self, attach: Attach, link: Sender) -> None:
+        """A client's receiving link on the queue itself."""
+        self.admit(attach)
+        self.add(attach, link, browse=attach.asked.copy)
+
+    def add(self, attach: Attach, link: Sender, *, browse: bool) -> None:
+        """Attach this link as one more subscription; Condition when that cannot be."""
+        node = self.node
+        if not browse and node.definition.exclusive and any(not each.browse for each in self.subscriptions):
+            raise Condition("amqp:resource-locked", f"queue {node.name!r} is exclusive and has its consumer already")
+        if len(self.subscriptions) >= limits.MAX_CONSUMERS_PER_QUEUE:
+            text = f"queue {node.name!r} has {limits.MAX_CONSUMERS_PER_QUEUE} subscriptions, its limit"
+            raise Condition("amqp:resource-limit-exceeded", text)
+        subscription = Subscription(attach.session, link, self, browse=browse)
+        link.context = subscription
+        link.accept()
+        self.subscriptions.append(subscription)
+        self.dispatch_soon()
+
+    def forget(self, subscription: Subscription) -> None:
+        """This subscription takes no more."""
+        if subscription in self.subscriptions:
+            self.subscriptions.remove(subscription)
+
+    def unsubscribed(self) -> None:
+        """A subscription has ended: a queue that is only there for them goes with the last."""
+        logs = self._queues.logs
+        if self.node.definition.auto_delete and not self.subscriptions and logs.ledgers[self.node.log].serving:
+            logs.delete_queue(self.node)
+
+    def dispatch_soon(self) -> None:
+        """Dispatch at the end of this turn."""
+        self._queues.turn.dispatch_soon(self)
+
+    def give_back(self, sequences: list[int]) -> None:
+        """These are available again, in their old places."""
+        if self.node.messages is not None:
+            self.node.messages.fifo.release(sequences)
+            self.dispatch_soon()
+
+    def dispatch(self) -> None:
+        """Give out what is available, in turn among the subscriptions that have room."""
+        subscriptions = self.subscriptions
+        if self.node.messages is None or not subscriptions:
+            return
+        fifo = self.node.messages.fifo
+        idle = 0
+        while idle < len(subscriptions):
+            subscription = subscriptions[0]
+            subscriptions.rotate(-1)
+            room = subscription.room()
+            lots: list[Lot] = []
+            if room > 0:
+                if subscription.browse:
+                    lots, subscription.cursor = fifo.browse(subscription.cursor, room, limits.MAX_TURN_BYTES)
+                elif fifo.available:
+                    lots = fifo.acquire(room, limits.MAX_TURN_BYTES)
+            if lots:
+                subscription.deliver(lots)
+                idle = 0
+            else:
+                if room > 0 and subscription.link.account.draining:
+                    subscription.link.drained()
+                    subscription.session.touch()
+                idle += 1
+
+    # ---- rejected messages
+
+    def dead_letter(self, data: bytes, done: Callable[[], None]) -> bool:
+        """Send a rejected message by the queue's alternate exchange, with its subject as the key; False: there is none for it.
+
+        It is in the same batch as its dequeue where both are in one log; `done` is called when it is safe. Limits of the queues
+        there do not hold it back: it is on this broker already. What is no AMQP message cannot be routed. Unplaced, when one of
+        them has no place for it yet.
+        """
+        logs, node = self._queues.logs, self.node
+        exchange = logs.nodes.exchanges.get(node.definition.alternate) if node.definition.alternate else None
+        try:
+            found = [] if exchange is None else routing.route(logs.nodes, exchange, message.subject(data) or "", data)
+        except message.BadMessage:
+            found = []
+        queues = [queue for queue in found if queue is not node]
+        if not queues:
+            return False
+        check_places(queues)
+        for queue in queues:
+            logs.ledger_of(queue).enqueue(queue, [data], len(data))
+        own = self.ledger
+        others = dict.fromkeys(logs.ledger_of(queue) for queue in queues if logs.ledger_of(queue) is not own)
+        if not others:
+            done()
+            return True
+        outstanding = [len(others)]
+
+        def committed() -> None:
+            outstanding[0] -= 1
+            if not outstanding[0]:
+                done()
+
+        for ledger in others:
+            ledger.when_committed(committed)
+        return True
+
+    # ---- the end
+
+    def gone(self) -> None:
+        """The queue was deleted: close what hangs on it."""
+        condition = Condition("amqp:resource-deleted", f"queue {self.node.name!r} was deleted")
+        ends: list[Subscription | Producer] = [*self.subscriptions, *self.producers]
+        for end in ends:
+            end.link.context = None
+            end.link.close(condition)
+            end.session.touch()
+        for subscription in self.subscriptions:
+            subscription.link.account.take_rest()
+        self.subscriptions.clear()
+        self.producers.clear()
+
+
+class Queues:
+    """The queues that links are attached to, and those whose producers wait for room."""
+
+    def __init__(self, logs: Logs, turn: Turn) -> None:
+        self.logs = logs
+        self.turn = turn
+        self.crowded: dict[QueueTerminus, None] = {}
+        self._termini: dict[str, QueueTerminus] = {}
+
+    def at(self, node: QueueNode) -> QueueTerminus:
+        """The terminus of this queue."""
+        found = self._termini.get(node.uuid)
+        if found is None:
+            found = self._termini[node.uuid] = QueueTerminus(self, node)
+        return found
+
+    def named(self, address: str) -> QueueTerminus | None:
+        """The queue of that name."""
+        node = self.logs.nodes.queues.get(address)
+        return None if node is None else self.at(node)
+
+    def rebuilt(self) -> None:
+        """A snapshot has made the nodes anew: those that are still there stay what they were for their links."""
+        for uuid, terminus in list(self._termini.items()):
+            node = self.logs.nodes.queue_by_uuid(uuid)
+            if node is None:
+                self.gone(terminus.node)
+            else:
+                terminus.node = node
+
+    def fed(self, ledger: Ledger, numbers: Iterable[int]) -> None:
+        """These queues have got messages, which are committed: give them out."""
+        for number in numbers:
+            messages = ledger.state.messages.get(number)
+            terminus = None if messages is None else self._termini.get(messages.uuid)
+            if terminus is not None:
+                terminus.dispatch()
+
+    def resume_crowded(self) -> None:
+        """Let the producers of queues that have become emptier go on."""
+        for terminus in [each for each in self.crowded if not is_crowded(each.node, limits.FLOW_RESUME_RATIO)]:
+            del self.crowded[terminus]
+            terminus.resume()
+
+    def resume_all(self, ledger: Ledger) -> None:
+        """The disk takes writes again: let all producers of this ledger's queues go on."""
+        for terminus in self._termini.values():
+            if terminus.ledger is ledger:
+                terminus.resume()
+
+    def gone(self, node: QueueNode) -> None:
+        """This queue was deleted."""
+        terminus = self._termini.pop(node.uuid, None)
+        if terminus is not None:
+            self.crowded.pop(terminus, None)
+            terminus.gone()
+
+    def release_all(self) -> None:
+        """This broker serves no more: what is acquired is available again."""
+        for node in self.logs.nodes.queues.values():
+            if node.messages is not None:
+                node.messages.fifo.release_all()
+
+    def consumers(self, node: QueueNode) -> int:
+        """How many subscriptions this queue has."""
+        terminus = self._termini.get(node.uuid)
+        return 0 if terminus is None else len(terminus.subscriptions)

@@ -1,0 +1,58 @@
+"""The anonymous terminus: each message on a link without a target address names its own node in its `to`.
+
+Source: the OASIS specification "Using the Anonymous Terminus for Message Routing" (capability ANONYMOUS-RELAY).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from broker.core import limits, message
+from broker.sessions.attach import Attach
+from broker.sessions.producer import Producer, Target
+
+Named = Callable[[str], Target | None]
+"""Finds a terminus by its address."""
+
+
+class Relay:
+    """See the module. `named` are asked in order for the node of each message."""
+
+    __slots__ = ("_named",)
+    window = limits.CREDIT_WINDOW
+    serves_queues = False
+
+    def __init__(self, named: Sequence[Named]) -> None:
+        self._named = tuple(named)
+
+    def anonymous(self, attach: Attach) -> Relay | None:
+        """For a target without an address."""
+        return None if attach.asked.address else self
+
+    def admit(self, attach: Attach) -> None:
+        """What may be is decided by message."""
+
+    def attached(self, producer: Producer) -> None:
+        """Nothing is kept of its producers."""
+
+    def left(self, producer: Producer) -> None:
+        """Nothing was kept of it."""
+
+    def receive(self, producer: Producer, first: int, messages: list[bytes]) -> None:
+        """Each to its own node."""
+        producer.one_by_one(first, messages, self._put)
+
+    def _put(self, producer: Producer, delivery_id: int, data: bytes) -> None:
+        address = message.to(data)
+        if not address:
+            raise LookupError("a message sent on a link without a target address needs an address in its 'to'")
+        for named in self._named:
+            target = named(address)
+            if target is not None:
+                target.receive(producer, delivery_id, [data])
+                return
+        raise LookupError(f"there is no queue and no exchange named {address!r}")
+
+    def may_flow(self, producer: Producer) -> bool:
+        """Where the next message goes is not known yet."""
+        return True

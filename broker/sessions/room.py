@@ -1,0 +1,47 @@
+"""Whether a queue has room: its own limits, with what is proposed for it and not committed yet counted too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from broker.core import limits
+from broker.core.nodes import QueueNode, Unplaced
+
+
+def check_places(queues: Iterable[QueueNode]) -> None:
+    """Unplaced, when a message for all of these queues cannot go to one of them."""
+    if any(queue.messages is None for queue in queues):
+        raise Unplaced
+
+
+def has_room(node: QueueNode, count: int, nbytes: int) -> bool:
+    """Whether so many more messages stay within the queue's own limits, those under way counted too."""
+    messages = node.messages
+    assert messages is not None, "a queue without a place for its messages is not attached to"
+    if node.max_bytes and messages.fifo.live_bytes + pending_bytes(node) + nbytes > node.max_bytes:
+        return False
+    return not (node.max_count and messages.fifo.depth + node.proposed_seq - messages.fifo.next_seq + count > node.max_count)
+
+
+def pending_bytes(node: QueueNode) -> int:
+    """Bytes proposed for the queue that are not committed yet."""
+    assert node.messages is not None
+    return node.proposed_bytes - node.messages.enqueued_bytes
+
+
+def is_crowded(node: QueueNode, ratio: float = limits.FLOW_STOP_RATIO) -> bool:
+    """Whether the queue has come so near its limit that producers must wait: Qpid stops them at 80 %, and resumes at 70 %."""
+    messages = node.messages
+    if messages is None:
+        return False
+    limit_bytes, limit_count = node.max_bytes * ratio, node.max_count * ratio
+    return bool((limit_bytes and messages.fifo.live_bytes > limit_bytes) or (limit_count and messages.fifo.depth > limit_count))
+
+
+def full_text(node: QueueNode, nbytes: int) -> str:
+    """Why a queue has no room for a message of `nbytes`, for people."""
+    assert node.messages is not None
+    fifo = node.messages.fifo
+    held, held_bytes = fifo.depth + node.proposed_seq - fifo.next_seq, fifo.live_bytes + pending_bytes(node)
+    limit = f"{node.max_bytes} bytes" if node.max_bytes and held_bytes + nbytes > node.max_bytes else f"{node.max_count} messages"
+    return f"queue {node.name!r} holds {held} messages, {held_bytes} bytes: one of {nbytes} bytes would pass its limit of {limit}"

@@ -1,0 +1,103 @@
+"""The registry of termini: which one a client's attach is for.
+
+Life of an attach: it comes with an address, or asks for a node to be made; each kind of terminus is asked in turn whether it is
+its own; the first that knows it takes the link, or refuses it with a `Condition`.
+
+A new kind of terminus is a module with a class that fulfils `Target`, `Source` or both, and one line where `broker.service` makes
+this registry. Nothing else asks what kind a terminus is.
+
+Source: AMQP 1.0 part 3.5 (sources, targets), part 4.5.1 (the coordinator).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from broker.amqp.links import Condition, Receiver, Sender
+from broker.sessions.attach import Attach
+from broker.sessions.logs import Logs
+from broker.sessions.producer import Producer, Target
+
+
+class Source(Protocol):
+    """A terminus that messages come from."""
+
+    def subscribe(self, attach: Attach, link: Sender) -> None:
+        """Attach this receiving link of a client, and hang its link end on it; Condition when that cannot be."""
+
+
+FindTarget = Callable[[Attach], Target | None]
+FindSource = Callable[[Attach], Source | None]
+"""Gives the terminus that an attach asks for, None when it is another's; Condition when it is one that cannot be."""
+
+
+class Termini:
+    """See the module. `max_message_bytes` is told to everybody who sends."""
+
+    def __init__(
+        self, logs: Logs, *, targets: Sequence[FindTarget], sources: Sequence[FindSource], max_message_bytes: int
+    ) -> None:
+        self._logs = logs
+        self._targets = tuple(targets)
+        self._sources = tuple(sources)
+        self._max_message_bytes = max_message_bytes
+
+    def attach(self, attach: Attach) -> None:
+        """Attach a client's link; Condition when that cannot be."""
+        link = attach.link
+        if isinstance(link, Sender):
+            for find_source in self._sources:
+                source = find_source(attach)
+                if source is not None:
+                    source.subscribe(attach, link)
+                    return
+        elif isinstance(link, Receiver):
+            for find_target in self._targets:
+                target = find_target(attach)
+                if target is not None:
+                    self._attach_producer(attach, link, target)
+                    return
+        self._logs.must_serve()
+        missing = f"there is no queue and no exchange named {attach.asked.address!r}"
+        raise Condition("amqp:not-found", f"{missing}; create one with qpid-config add queue or add exchange")
+
+    def _attach_producer(self, attach: Attach, link: Receiver, target: Target) -> None:
+        target.admit(attach)
+        producer = Producer(attach.session, link, target)
+        link.context = producer
+        link.accept(max_message_size=self._max_message_bytes)
+        target.attached(producer)
+        producer.start()
+
+
+def by_address(named: Callable[[str], Target | None]) -> FindTarget:
+    """Find a target by the address that an attach names."""
+    return lambda attach: named(attach.asked.address)
+
+
+def source_by_address(named: Callable[[str], Source | None]) -> FindSource:
+    """Find a source by the address that an attach names."""
+    return lambda attach: named(attach.asked.address)
+
+
+def no_coordinator(attach: Attach) -> Target | None:
+    """Refuse to be a coordinator."""
+    if attach.asked.coordinator:
+        raise Condition("amqp:not-implemented", "this broker has no transactions")
+    return None
+
+
+def no_dynamic_target(attach: Attach) -> Target | None:
+    """Refuse to make a node for a producer."""
+    if attach.asked.dynamic:
+        text = "a dynamic target is not available: create a queue, or use a dynamic source for answers"
+        raise Condition("amqp:not-implemented", text)
+    return None
+
+
+def no_anonymous_source(attach: Attach) -> Source | None:
+    """Refuse to give out messages of no node."""
+    if not attach.asked.address:
+        raise Condition("amqp:invalid-field", "a receiving link needs the address of a queue or exchange as its source")
+    return None

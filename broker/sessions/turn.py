@@ -1,0 +1,71 @@
+"""A turn of the reactor as the broker sees it: what has to be done once at its end, however often it was asked for.
+
+Life of a turn: bytes, commits or a timer come in; links get output and queues get something to give out, and say so here; at the
+end of every entry from the reactor `flush` gives out and then writes, each queue and each connection once.
+
+Invariant: a connection's output of one turn is one write.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from twisted.internet.interfaces import IReactorTime
+
+
+class Output(Protocol):
+    """A connection that has something to write."""
+
+    def flush(self) -> None:
+        """Write it."""
+
+
+class Dispatching(Protocol):
+    """A queue that has something to give out."""
+
+    def dispatch(self) -> None:
+        """Give it out."""
+
+
+class Turn:
+    """See the module. `clock` is the reactor's time."""
+
+    def __init__(self, clock: IReactorTime) -> None:
+        self._clock = clock
+        self._dirty: dict[Output, None] = {}
+        self._waiting: dict[Dispatching, None] = {}
+        self._call: Any = None
+
+    def touch(self, connection: Output) -> None:
+        """This connection has output."""
+        self._dirty[connection] = None
+
+    def forget(self, connection: Output) -> None:
+        """This connection is gone."""
+        self._dirty.pop(connection, None)
+
+    def dispatch_soon(self, queue: Dispatching) -> None:
+        """Dispatch the queue at the end of this turn, or in the next one."""
+        self._waiting[queue] = None
+        if self._call is None:
+            self._call = self._clock.callLater(0, self._next)
+
+    def _next(self) -> None:
+        self._call = None
+        self.flush()
+
+    def flush(self) -> None:
+        """Dispatch what asked for it, then write each connection's output once."""
+        while self._waiting:
+            waiting, self._waiting = self._waiting, {}
+            for queue in waiting:
+                queue.dispatch()
+        while self._dirty:
+            dirty, self._dirty = self._dirty, {}
+            for connection in dirty:
+                connection.flush()
+
+    def close(self) -> None:
+        """Stop: no turn follows."""
+        if self._call is not None and self._call.active():
+            self._call.cancel()

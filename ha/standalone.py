@@ -1,0 +1,45 @@
+"""A broker that is in no cluster, towards those who take it for a member: the answers of the cluster's part where there is
+none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.defer import Deferred
+
+from broker.amqp.links import Condition
+from broker.core.nodes import Refused
+from broker.service import Broker
+from broker.sessions.connection import Connection, Session
+from broker.sessions.principal import Principal
+from ha.net.peers import PEER_PROPERTY
+
+
+class Standalone:
+    """Fulfils `broker.administration.Extension` and `broker.sessions.connection.Role`."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        broker.administration.extensions["ha"] = self
+        broker.admission.roles[PEER_PROPERTY] = self
+
+    def accept(self, connection: Connection, value: str) -> Session:
+        """Another broker takes this one for a member: refuse it."""
+        raise Condition("amqp:not-allowed", "this broker is not in a cluster")
+
+    def items(self) -> list[dict[str, Any]]:
+        """The one item of `QUERY ha`."""
+        return [
+            {
+                "status": self._broker.state,
+                "brokerId": self._broker.broker_id,
+                "address": "",
+                "brokersUrl": "",
+                "publicUrl": "",
+                "members": [],
+            }
+        ]
+
+    def act(self, operation: str, body: dict[str, Any], principal: Principal) -> Deferred[tuple[int, str, dict[str, Any]]]:
+        """Nothing can be done with a cluster that is not there."""
+        raise Refused(409, "this broker is standalone: it was started without --ha-cluster yes")
