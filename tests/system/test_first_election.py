@@ -35,9 +35,9 @@ def lose_two_stores(brokers: Cluster) -> tuple[list[BrokerProcess], BrokerProces
     for broker in (first, second):
         broker.wipe()
         broker.start()
-    for broker in (first, second):
-        broker.wait_for("joining")
-        eventually(lambda: broker.status()["reason"], lambda text: second.address not in text, "the link between the two")
+    first.wait_for("joining")
+    second.wait_for("joining")
+    eventually(lambda: str(first.status()["reason"]), lambda text: second.address not in text, "the link between the two")
     return [first, second], third, messages
 
 
