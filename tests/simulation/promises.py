@@ -78,7 +78,7 @@ class Promises:
         return hurt + 1 <= (len(voters) - 1) // 2
 
     def survivor(self) -> BrokerHost | None:
-        """A host whose store alone has everything that is committed, while all the others may be lost; None when there is none."""
+        """A host whose store has all that is committed, so that all the others may be lost; None when there is none."""
         running = [each for each in self._hosts if each.running]
         if self.changing or len(running) < len(self._hosts) or any(self.is_hurt(each) for each in self._hosts):
             return None
