@@ -234,6 +234,24 @@ class Faults:
         self._later(promises.OFF_BEFORE_REPLACED_S + action.seconds, host.start)
         return None
 
+    def _lose_stores(self, action: Action) -> str | None:
+        """Everybody goes down and gets a new disk but one, who has everything and comes back last, after `seconds`."""
+        world = self._world
+        kept = world.promises.survivor()
+        if kept is None:
+            return "no store has everything"
+        for host in world.hosts:
+            if host is not kept:
+                world.hurt(host)
+            host.cut_power()
+        for host in world.hosts:
+            if host is not kept:
+                host.replace_disk()
+                world.wiped(host)
+                self._later(promises.OFF_BEFORE_REPLACED_S, host.start)
+        self._later(promises.OFF_BEFORE_REPLACED_S + action.seconds, kept.start)
+        return None
+
     def _rot(self, action: Action) -> str | None:
         host = self._host(action.who)
         if host is None or not self._world.promises.may_hurt(host):

@@ -79,6 +79,13 @@ BUGS = {
         "return objection(Position(last_epoch, last_index), self._member.position, self._member.floor)",
         'return ""',
     ),
+    "begins-anew": Bug(
+        "counts a new store's vote as any other's, for an empty candidate too",
+        "ha.core.election",
+        "Campaign.count",
+        "provisional=provisional and not self.forced",
+        "provisional=False",
+    ),
     "stands-unasked": Bug(
         "campaigns as soon as the link to its primary breaks",
         "ha.core.replica",

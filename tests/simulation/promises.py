@@ -8,6 +8,8 @@ below a floor).
 
 1. At any time fewer stores are hurt than make a majority of the voters: every committed batch is on a majority, so one copy at
    least is on a store that knows that it has it. No store is damaged while members disagree on who votes.
+   All stores but one may be lost at once if the one left has on disk all that is committed, is no hurt one, and comes back: then
+   nobody may begin anew without it (docs/adr/0017).
 2. While the store of a voter is hurt, the membership is not changed, and while it is being changed, no store is damaged.
 3. A bit flips, a page becomes unreadable, or a file is lost, only where the store can know of it: within what its newest mark
    covers, in an older segment, in a checkpoint, or in a small file. Never in the last group that was synced, which nobody can
@@ -76,6 +78,16 @@ class Promises:
         voters = found.pop().voters
         hurt = sum(self.is_hurt(each) for each in self._hosts if each.address in voters)
         return hurt + 1 <= (len(voters) - 1) // 2
+
+    def survivor(self) -> BrokerHost | None:
+        """A host whose store has all that is committed, so that all the others may be lost; None when there is none."""
+        running = [each for each in self._hosts if each.running]
+        if self.changing or len(running) < len(self._hosts) or any(self.is_hurt(each) for each in self._hosts):
+            return None
+        committed = max(each.log.replica.commit_index for each in running)
+        epoch = max(int(each.log.epoch) for each in running)
+        level = [each for each in running if each.log.status().durable_index >= committed and each.log.epoch == epoch]
+        return next((each for each in level if each.state == "ready"), None)
 
     @property
     def changing(self) -> bool:

@@ -70,11 +70,16 @@ _RIVALS = _plan(BUSY, *_repeated((1.0, 1.8, 2.6, 3.4), _two_are_asked), brokers=
 _TAILS = _plan(BUSY, *_repeated((1.0, 2.6, 4.2), _a_tail_diverges), checkpoint_bytes=_LOG_KEPT)
 _SLOW_DISKS = [Action(0.9, "slow-disk", number, seconds=3.0, choice=0.5) for number in range(3)]
 
+_ASKED_IN_VAIN = [Action(2.7 + number / 4, "promote", number % 3) for number in range(9)]
+LOST_STORES = _plan(BUSY, Action(1.5, "lose-stores", seconds=3.0), *_ASKED_IN_VAIN, duration_s=6.0)
+"""All stores but one are lost while that one is down, and operators ask the empty brokers."""
+
 _KILLS = [Action(1.2 + 0.4 * number, "kill", "primary", seconds=0.1) for number in range(6)]
 _POWER_CUTS = [Action(1.2 + 0.8 * number, "power", "primary", seconds=0.1) for number in range(8)]
 _REJECTING = with_letters(_plan(BUSY), "all", reject=0.3)
 
 PROVOKED: dict[str, Plan] = {
+    "begins-anew": LOST_STORES,
     "votes-twice": _RIVALS,
     "wins-with-refusals": _RIVALS,
     "counts-learners": _plan(BUSY, *(replace(each, choice=1.0) for each in _SLOW_DISKS[1:]), Action(1.05, "add"), spares=1),

@@ -22,11 +22,6 @@ def qpid_ha(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT, env=environment())
 
 
-def _links_up(broker: BrokerProcess, other: str) -> None:
-    """Wait until this broker does not name the other one among those that it cannot reach."""
-    eventually(lambda: broker.status()["reason"], lambda text: other not in text, f"the link to {other}")
-
-
 def lose_two_stores(brokers: Cluster) -> tuple[list[BrokerProcess], BrokerProcess, list[bytes]]:
     """Messages are accepted by all; then all brokers go down, and two lose their folders. The two, the third, the messages."""
     first, second, third = brokers.brokers
@@ -40,9 +35,9 @@ def lose_two_stores(brokers: Cluster) -> tuple[list[BrokerProcess], BrokerProces
     for broker in (first, second):
         broker.wipe()
         broker.start()
-    for broker in (first, second):
-        broker.wait_for("joining")
-        _links_up(broker, second.address)
+    first.wait_for("joining")
+    second.wait_for("joining")
+    eventually(lambda: str(first.status()["reason"]), lambda text: second.address not in text, "the link between the two")
     return [first, second], third, messages
 
 

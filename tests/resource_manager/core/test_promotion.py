@@ -195,7 +195,7 @@ def test_at_the_start_all_brokers_are_waited_for_but_not_for_ever() -> None:
 def test_new_stores_wait_for_every_broker_and_the_log_says_for_which() -> None:
     """Their brokers would refuse (docs/adr/0017); a person must know which one to start."""
     story = Story()
-    new = {"last": (0, 0), "epoch": 0, "blank": True}
+    new: dict[str, Any] = {"last": (0, 0), "epoch": 0, "blank": True}
     story.see(0.1, says("a", "joining", 0.1, **new), says("b", "joining", 0.1, **new), gone("c"))
     effects = story.see(9.0, says("a", "joining", 9.0, **new), says("b", "joining", 9.0, **new), gone("c"))
     assert not asked(effects)
