@@ -22,8 +22,8 @@ from cproton_ffi import lib
 
 from broker.amqp.links import ACCEPTED, MODIFIED, REJECTED, RELEASED, Sender
 from broker.core import limits, message
-from broker.core.fifo import Lot
 from broker.core.nodes import QueueNode, Unplaced
+from broker.core.queues.blocks import Lot
 from broker.ledger import Ledger
 
 
@@ -52,7 +52,7 @@ class ConsumerHost(Protocol):
 class Subscription:
     """A client's receiving link on a queue."""
 
-    __slots__ = ("browse", "cursor", "delivered", "host", "link", "node", "presettled")
+    __slots__ = ("browse", "cursors", "delivered", "host", "link", "node", "presettled")
 
     def __init__(self, host: ConsumerHost, link: Sender, node: QueueNode, *, browse: bool) -> None:
         self.host = host
@@ -60,7 +60,7 @@ class Subscription:
         self.node = node
         self.browse = browse
         self.presettled = link.presettled
-        self.cursor = 0
+        self.cursors = [0]
         self.delivered = 0
 
     def room(self) -> int:
@@ -79,32 +79,29 @@ class Subscription:
         link = self.link
         messages = self.node.messages
         assert messages is not None
-        counts = messages.fifo.has_counts
+        counts = messages.order.has_counts
         for lot in lots:
-            first = lot.chunk.first_seq
+            block = lot.block
+            first = block.first_seq
             keys = range(first + lot.start, first + lot.stop)
-            if counts and any(map(messages.fifo.delivery_count, keys)):
+            if counts and any(map(messages.order.lane_of(lot.first_seq).delivery_count, keys)):
                 self._redeliver(lot)
             else:
-                link.send(lot.chunk.data, lot.chunk.offsets, lot.start, lot.stop, keys, self.presettled)
+                link.send(lot.data, block.offsets, lot.start, lot.stop, keys, self.presettled, lot.base)
             self.delivered += lot.stop - lot.start
             link.engine.messages_out += lot.stop - lot.start
         if self.presettled and not self.browse:
             ledger = self.host.ledger_of(self.node)
             for lot in lots:
-                first = lot.chunk.first_seq
-                ledger.dequeue(messages.number, range(first + lot.start, first + lot.stop))
+                ledger.dequeue(messages.number, range(lot.first_seq, lot.first_seq + lot.n_messages))
         self.host.touched(link)
 
     def _redeliver(self, lot: Lot) -> None:
         """Messages whose header must say that delivery has failed before."""
         assert self.node.messages is not None
-        fifo = self.node.messages.fifo
-        offsets, data = lot.chunk.offsets, lot.chunk.data
-        for position in range(lot.start, lot.stop):
-            sequence = lot.chunk.first_seq + position
-            one = data[offsets[position] : offsets[position + 1]]
-            count = fifo.delivery_count(sequence)
+        lane = self.node.messages.order.lane_of(lot.first_seq)
+        for sequence, stored in enumerate(lot.messages(), lot.first_seq):
+            one, count = stored, lane.delivery_count(sequence)
             if count:
                 with suppress(message.BadMessage):  # what is no AMQP message goes out as it came in
                     one = message.with_delivery_state(one, message.header(one).delivery_count + count, False)
@@ -146,13 +143,13 @@ class Subscription:
         if failed:  # whoever gets them next is to see the raised count
             ledger.when_committed(lambda: self._give_back(failed))
         if back:
-            node.messages.fifo.release(back)
+            node.messages.order.release(back)
             self.host.dispatch_soon(node)
         self.host.touched(link)
 
     def _give_back(self, sequences: list[int]) -> None:
         if self.node.messages is not None:
-            self.node.messages.fifo.release(sequences)
+            self.node.messages.order.release(sequences)
             self.host.dispatch_soon(self.node)
 
     @staticmethod
@@ -166,7 +163,8 @@ class Subscription:
         node = self.node
         assert node.messages is not None
         number = node.messages.number
-        data = node.messages.fifo.message(sequence)
+        lot = node.messages.order.lane_of(sequence).lot_of(sequence)
+        data = None if lot is None else lot.messages()[0]
         try:
             if data is None or not self.host.dead_letter(node, data, lambda: ledger.dequeue(number, (sequence,))):
                 ledger.dequeue(number, (sequence,))
@@ -189,7 +187,7 @@ class Subscription:
             if accepted:
                 self.host.ledger_of(node).dequeue(node.messages.number, accepted)
             if sequences:
-                node.messages.fifo.release(sequences)
+                node.messages.order.release(sequences)
                 self.host.dispatch_soon(node)
 
 
@@ -208,7 +206,7 @@ def dispatch(node: QueueNode) -> None:
     queueing: Queueing | None = node.context
     if queueing is None or node.messages is None or not queueing.subscriptions:
         return
-    fifo = node.messages.fifo
+    order = node.messages.order
     subscriptions = queueing.subscriptions
     idle = 0
     while idle < len(subscriptions):
@@ -218,9 +216,9 @@ def dispatch(node: QueueNode) -> None:
         lots: list[Lot] = []
         if room > 0:
             if subscription.browse:
-                lots, subscription.cursor = fifo.browse(subscription.cursor, room, limits.MAX_TURN_BYTES)
-            elif fifo.available:
-                lots = fifo.acquire(room, limits.MAX_TURN_BYTES)
+                lots = order.browse(subscription.cursors, room, limits.MAX_TURN_BYTES)
+            elif order.available:
+                lots = order.acquire(subscription, room, limits.MAX_TURN_BYTES)
         if lots:
             subscription.deliver(lots)
             idle = 0

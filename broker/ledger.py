@@ -102,9 +102,18 @@ class Ledger:
     def enqueue(self, node: QueueNode, messages: list[bytes], nbytes: int, link: Receiver | None, deliveries: list[Any]) -> None:
         """Put messages (of `nbytes` in all) on a queue; `deliveries` of `link` are accepted when they are committed."""
         assert node.messages is not None
-        self._builder.messages_for(node.messages.number, node.proposed_seq).extend(messages)
+        number, seqs = node.messages.number, node.proposed_seqs
+        if len(seqs) == 1:
+            self._builder.messages_for(number, seqs[0]).extend(messages)
+            seqs[0] += len(messages)
+        else:
+            lane_for = node.messages.order.lane_for
+            for each in messages:
+                lane = lane_for(each)
+                self._builder.messages_for(number, seqs[lane]).append(each)
+                seqs[lane] += 1
         self._builder.add_bytes(nbytes)
-        node.proposed_seq += len(messages)
+        node.proposed += len(messages)
         node.proposed_bytes += nbytes
         if link is not None:
             waiting = self._waits.accepts.get(link)

@@ -184,8 +184,7 @@ class Broker:
         """What comes next goes behind what is there; subscriptions that ended with the last process leave no queues."""
         for node in self.nodes.queues.values():
             if node.messages_log == ledger.name and node.messages is not None:
-                node.proposed_seq = node.messages.fifo.next_seq
-                node.proposed_bytes = node.messages.enqueued_bytes
+                node.go_on()
         if ledger is self.ledgers[LOCAL]:
             for node in self.nodes.queues.values():
                 definition = node.definition
@@ -201,7 +200,7 @@ class Broker:
                 connection.cut_off()
         for node in self.nodes.queues.values():
             if node.messages is not None:
-                node.messages.fifo.release_all()
+                node.messages.order.release_all()
 
     def _close_queue_links(self, connection: BrokerConnection, condition: Condition) -> None:
         """Leave an administrator's connection nothing but management."""

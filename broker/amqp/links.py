@@ -193,11 +193,13 @@ class Sender(Link):
         """Bytes sent on this link's session that have not left the engine."""
         return int(lib.pn_session_outgoing_bytes(self.session))
 
-    def send(self, data: bytes, offsets: Sequence[int], start: int, stop: int, keys: Iterable[Any], presettled: bool) -> None:
-        """Send messages `start` .. `stop - 1` that lie in `data` at `offsets`. `keys` come back with their outcomes."""
+    def send(
+        self, data: bytes, offsets: Sequence[int], start: int, stop: int, keys: Iterable[Any], presettled: bool, base: int = 0
+    ) -> None:
+        """Send messages `start` .. `stop - 1` that lie in `data` at `base` + `offsets`. `keys` come back with their outcomes."""
         handle, unsettled, number = self.handle, self.unsettled, self._next_tag
         delivery_new, send, advance, settle = lib.pn_delivery, lib.pn_link_send, lib.pn_link_advance, lib.pn_delivery_settle
-        base = ffi.from_buffer(data)
+        begin = ffi.from_buffer(data) + base
         here = offsets[start]
         for position, key in zip(range(start + 1, stop + 1), keys, strict=True):
             after = offsets[position]
@@ -205,7 +207,7 @@ class Sender(Link):
             # Seven bits a byte: some clients read tags as text.
             _tag_number[0] = number & 0x7F | (number & 0x3F80) << 1 | (number & 0x1FC000) << 2 | (number & 0xFE00000) << 3
             delivery = delivery_new(handle, _tag)
-            send(handle, base + here, after - here)
+            send(handle, begin + here, after - here)
             advance(handle)
             if presettled:
                 settle(delivery)
