@@ -71,7 +71,7 @@ class EngineListener(Protocol):
         """`link.inbox` has filled: `link.take` it."""
 
     def on_outcomes(self, engine: Engine, link: Sender) -> None:
-        """Outcomes have come: take them from `link.account`."""
+        """Outcomes have come: `link.take_outcomes` of them."""
 
     def on_credit(self, engine: Engine, link: Sender) -> None:
         """The peer changed the link's credit or asked to drain it."""
@@ -369,7 +369,7 @@ class Engine:
                 if link.inbox:
                     self.messages_in += len(link.inbox)
                     self.listener.on_messages(self, link)
-            elif isinstance(link, Sender) and link.account.outcomes:
+            elif isinstance(link, Sender) and link.has_outcomes:
                 self.listener.on_outcomes(self, link)
             if not self.alive:
                 return
@@ -396,11 +396,12 @@ class Engine:
                 self._too_large(link, size)
                 return
         lib.pn_link_advance(handle)
+        link.inbox.append(data)
         if lib.pn_delivery_settled(delivery):
             lib.pn_delivery_settle(delivery)
-            link.came(data, None)
+            link.deliveries.append(None)
         else:
-            link.came(data, delivery)
+            link.deliveries.append(delivery)
 
     def _gather(self, link: Receiver, delivery: Any, size: int) -> bytes | None:
         """Take the bytes of a message that comes in several frames, so that the session's window opens again.

@@ -226,7 +226,7 @@ class Wire(Protocol):
         """What the broker says of the messages that the requests were in."""
         refusals, link.refusals = link.refusals, {}
         refused = []
-        for run in link.account.take_outcomes():
+        for run in link.take_outcomes():
             for delivery_id in range(run.first, run.first + run.count):
                 for number in chain.from_iterable(link.account.take(delivery_id, 1)):
                     if run.outcome and run.outcome != ACCEPTED:

@@ -71,16 +71,16 @@ class Subscription(LinkEnd):
     def deliver(self, lots: list[Lot]) -> None:
         """Send these messages."""
         link = self.link
-        messages = self.node.messages
+        messages = self.queue.node.messages
         assert messages is not None
         counts = messages.order.has_counts
         for lot in lots:
-            first = lot.first_seq
-            if counts and any(map(messages.order.lane_of(first).delivery_count, range(first, first + lot.n_messages))):
+            first, start, stop = lot.first_seq, lot.start, lot.stop
+            if counts and any(map(messages.order.lane_of(first).delivery_count, range(first, first + stop - start))):
                 self._redeliver(lot)
             else:
-                link.send(lot.data, lot.block.offsets, lot.start, lot.stop, first, self.presettled, lot.base)
-            self.delivered += lot.n_messages
+                link.send(lot.data, lot.block.offsets, start, stop, first, self.presettled, lot.base)
+            self.delivered += stop - start
         if self.presettled and not self.browse:
             ledger = self.queue.ledger
             for lot in lots:
@@ -116,8 +116,8 @@ class Subscription(LinkEnd):
 
     def outcomes(self) -> None:
         """Take the outcomes that have come on the link, run by run."""
-        link, account, messages = self.link, self.link.account, self.node.messages
-        came = account.take_outcomes()
+        link, account, messages = self.link, self.link.account, self.queue.node.messages
+        came = link.take_outcomes()
         if self.browse or messages is None:
             for run in came:
                 account.take(run.first, run.count)
@@ -129,21 +129,23 @@ class Subscription(LinkEnd):
         back: list[int] = []
         failed: list[int] = []
         for run in came:
-            sequences = list(chain.from_iterable(account.take(run.first, run.count)))
+            ranges = account.take(run.first, run.count)
             if run.outcome == ACCEPTED:
-                taken += sequences
+                for sequences in ranges:
+                    taken += sequences
                 if not run.settled:
                     confirm.append((run.first, run.count))
                 continue
             if run.outcome == REJECTED or run.outcome & UNDELIVERABLE:
-                back += [sequence for sequence in sequences if not self._rejected(ledger, sequence)]
+                back += [sequence for sequence in chain.from_iterable(ranges) if not self._rejected(ledger, sequence)]
             elif run.outcome & FAILED:
-                for sequence in sequences:
+                for sequence in chain.from_iterable(ranges):
                     ledger.count(messages.number, sequence)
-                failed += sequences
+                    failed.append(sequence)
             else:
-                back += sequences
-            link.settle(run.first, run.count)
+                back += chain.from_iterable(ranges)
+            if not run.settled:
+                link.settle(run.first, run.count)
         if taken:
             ledger.dequeue(messages.number, taken, link if confirm else None, confirm)
         if failed:  # whoever gets them next is to see the raised count
@@ -179,7 +181,7 @@ class Subscription(LinkEnd):
         self.queue.forget(self)
         # Outcomes that came but were not looked at, and the unsettled rest: volatile acquisitions end with the link.
         accepted = [
-            each for run in account.take_outcomes() if run.outcome == ACCEPTED for each in account.take(run.first, run.count)
+            each for run in self.link.take_outcomes() if run.outcome == ACCEPTED for each in account.take(run.first, run.count)
         ]
         sequences = list(chain.from_iterable(account.take_rest()))
         if node.messages is not None and not self.browse:
@@ -193,20 +195,20 @@ class Subscription(LinkEnd):
 class QueueTerminus:
     """A queue on a serving broker: its subscriptions in turn, and producers that send to it."""
 
-    __slots__ = ("_queues", "node", "producers", "subscriptions")
+    __slots__ = ("_queues", "ledger", "node", "producers", "subscriptions")
     window = limits.CREDIT_WINDOW
     serves_queues = True
 
     def __init__(self, queues: Queues, node: QueueNode) -> None:
         self._queues = queues
-        self.node = node
         self.subscriptions: deque[Subscription] = deque()
         self.producers: dict[Producer, None] = {}
+        self.rebuilt(node)
 
-    @property
-    def ledger(self) -> Ledger:
-        """The ledger that holds its messages."""
-        return self._queues.logs.ledger_of(self.node)
+    def rebuilt(self, node: QueueNode) -> None:
+        """This is the queue's node now; `ledger` holds its messages."""
+        self.node = node
+        self.ledger: Ledger = self._queues.logs.ledger_of(node)
 
     # ---- messages in
 
@@ -294,10 +296,10 @@ class QueueTerminus:
 
     def dispatch(self) -> None:
         """Give out what is available, in turn among the subscriptions that have room."""
-        subscriptions = self.subscriptions
-        if self.node.messages is None or not subscriptions:
+        subscriptions, messages = self.subscriptions, self.node.messages
+        if messages is None or not subscriptions:
             return
-        order = self.node.messages.order
+        order = messages.order
         idle = 0
         while idle < len(subscriptions):
             subscription = subscriptions[0]
@@ -399,7 +401,7 @@ class Queues:
             if node is None:
                 self.gone(terminus.node)
             else:
-                terminus.node = node
+                terminus.rebuilt(node)
 
     def fed(self, ledger: Ledger, numbers: Iterable[int]) -> None:
         """These queues have got messages, which are committed: give them out."""

@@ -333,7 +333,7 @@ class IncomingPeer:
     def on_link_closed(self, link: Link) -> None:
         """The member ends its connection next."""
 
-    def wrote(self, all_gone: bool) -> None:
+    def resume(self) -> None:
         """Nothing waits for that."""
 
     def end(self) -> None:

@@ -313,7 +313,7 @@ for _, waits in self._proposed:
         "broker.sessions.queues",
         "Subscription.outcomes",
         "taken += sequences",
-        "taken += [sequence + 1 for sequence in sequences]",
+        "taken += range(sequences.start + 1, sequences.stop + 1)",
     ),
     "enqueues-backwards": Bug(
         "enqueues what a producer sent in one go the wrong way round",
