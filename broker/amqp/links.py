@@ -15,15 +15,13 @@ has settled it, it is settled here at once, and otherwise by `Sender.settle`. So
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from cproton_ffi import ffi, lib
 
+from broker.amqp.scratch import Scratch
 from broker.core import values
 from broker.core.links import ACCEPTED, FAILED, MODIFIED, REJECTED, RELEASED, UNDELIVERABLE, Incoming, Outgoing, Run
-
-if TYPE_CHECKING:
-    from broker.amqp.engine import Engine
 
 NULL = ffi.NULL
 assert (lib.PN_ACCEPTED, lib.PN_REJECTED, lib.PN_RELEASED, lib.PN_MODIFIED) == (ACCEPTED, REJECTED, RELEASED, MODIFIED)
@@ -53,12 +51,23 @@ class Asked:
         self.filters = map_of(lib.pn_terminus_filter(pointer))
 
 
+class Owner(Protocol):
+    """The engine that a link belongs to, as the link knows it."""
+
+    is_client: bool
+    scratch: Scratch
+    messages_out: int
+
+    def forget(self, link: Link) -> None:
+        """This side has closed the link."""
+
+
 class Link:
     """One link as this side sees it. `context` is the listener's own."""
 
     __slots__ = ("_closing", "context", "engine", "handle", "is_sender", "name", "open", "reason")
 
-    def __init__(self, engine: Engine, handle: Any, is_sender: bool) -> None:
+    def __init__(self, engine: Owner, handle: Any, is_sender: bool) -> None:
         self.engine = engine
         self.handle = handle
         self.is_sender = is_sender
@@ -125,21 +134,16 @@ class Link:
 class Receiver(Link):
     """A link on which messages come in. `account` numbers them; `inbox` has those that nobody has taken yet."""
 
-    __slots__ = ("_base", "_deliveries", "account", "inbox", "partial")
+    __slots__ = ("_base", "account", "deliveries", "inbox", "partial")
 
-    def __init__(self, engine: Engine, handle: Any) -> None:
+    def __init__(self, engine: Owner, handle: Any) -> None:
         super().__init__(engine, handle, False)
         self.account = Incoming()
         self.inbox: list[bytes] = []
         self.partial: bytearray | None = None
         self._base = 0
-        self._deliveries: list[Any] = []
-        """The pointer of delivery `_base + i`; None where there is nothing to settle any more, or never was."""
-
-    def came(self, data: bytes, delivery: Any) -> None:
-        """A whole message has come; `delivery` None when its sender has settled it."""
-        self.inbox.append(data)
-        self._deliveries.append(delivery)
+        self.deliveries: list[Any] = []
+        """The pointer of delivery `_base + i`; None where there is nothing to settle any more, or never was. The engine's own."""
 
     def take(self) -> tuple[int, list[bytes]]:
         """The messages that have come, and the id of the first; the others' follow it."""
@@ -163,7 +167,7 @@ class Receiver(Link):
         that their sender has settled, or that are settled already, are passed over."""
         if not self.open:
             return
-        deliveries = self._deliveries
+        deliveries = self.deliveries
         start, stop = max(first - self._base, 0), first - self._base + count
         if stop <= start:
             return
@@ -186,9 +190,21 @@ class Receiver(Link):
 class Sender(Link):
     """A link on which messages go out. `account` has their ids, its credit and what came of them."""
 
-    __slots__ = ("_ids", "_next_tag", "_told", "_told_last", "account", "refusals", "session")
+    __slots__ = (
+        "_first_id",
+        "_ids",
+        "_next_id",
+        "_next_tag",
+        "_outcome",
+        "_settled",
+        "_told",
+        "_waiting",
+        "account",
+        "refusals",
+        "session",
+    )
 
-    def __init__(self, engine: Engine, handle: Any) -> None:
+    def __init__(self, engine: Owner, handle: Any) -> None:
         super().__init__(engine, handle, True)
         self.session = lib.pn_link_session(handle)
         self.account = Outgoing()
@@ -199,7 +215,11 @@ class Sender(Link):
         """Delivery -> its id, until its outcome has come."""
         self._told: dict[int, list[Any]] = {}
         """First id of a run -> the deliveries of the run, whose outcomes have come and which wait to be settled."""
-        self._told_last: tuple[Run | None, list[Any]] = (None, [])
+        self._outcome, self._settled = ACCEPTED, True
+        self._first_id = self._next_id = 0
+        self._waiting: list[Any] = []
+        """The run of outcomes that the account has not been told of: the ids from first to before next, all with this outcome,
+        settled by the peer or not; in that case, the deliveries that wait."""
 
     @property
     def credit(self) -> int:
@@ -222,23 +242,26 @@ class Sender(Link):
         """Bytes sent on this link's session that have not left the engine."""
         return int(lib.pn_session_outgoing_bytes(self.session))
 
-    def send(self, data: bytes, offsets: Sequence[int], start: int, stop: int, sequence: int, presettled: bool) -> None:
-        """Send messages `start` .. `stop - 1` that lie in `data` at `offsets`. `sequence` is the first one's in its queue, or
-        what else its sender knows it by; the account keeps it until its outcome has come."""
+    def send(
+        self, data: bytes, offsets: Sequence[int], start: int, stop: int, sequence: int, presettled: bool, base: int = 0
+    ) -> None:
+        """Send messages `start` .. `stop - 1` that lie in `data` at `base` + `offsets`. `sequence` is the first one's in its
+        queue, or what else its sender knows it by; the account keeps it until its outcome has come."""
         handle, ids, number = self.handle, self._ids, self._next_tag
         delivery_new, send, advance, settle = lib.pn_delivery, lib.pn_link_send, lib.pn_link_advance, lib.pn_delivery_settle
         scratch = self.engine.scratch
         tag, tag_number = scratch.tag, scratch.tag_number
-        base = ffi.from_buffer(data)
+        begin = ffi.from_buffer(data) + base
         here = offsets[start]
         first = self.account.sent(sequence, stop - start, presettled)
+        self.engine.messages_out += stop - start
         for position, delivery_id in zip(range(start + 1, stop + 1), range(first, first + stop - start), strict=True):
             after = offsets[position]
             number = (number + 1) & 0xFFFFFFF
             # Seven bits a byte: some clients read tags as text.
             tag_number[0] = number & 0x7F | (number & 0x3F80) << 1 | (number & 0x1FC000) << 2 | (number & 0xFE00000) << 3
             delivery = delivery_new(handle, tag)
-            send(handle, base + here, after - here)
+            send(handle, begin + here, after - here)
             advance(handle)
             if presettled:
                 settle(delivery)
@@ -252,25 +275,45 @@ class Sender(Link):
         self.send(data, (0, len(data)), 0, 1, sequence, presettled)
 
     def came(self, delivery: Any) -> None:
-        """The peer's word on a delivery: told to the account when it is an outcome, and the first one."""
-        delivery_id = self._ids.get(delivery)
+        """The peer's word on a delivery: kept for the account when it is an outcome, and the first one."""
+        delivery_id = self._ids.pop(delivery, None)
         if delivery_id is None:
             return
         settled, outcome = lib.pn_delivery_settled(delivery), lib.pn_delivery_remote_state(delivery)
-        if not (settled or (outcome and outcome != lib.PN_RECEIVED)):
-            return
-        del self._ids[delivery]
         if outcome != ACCEPTED:
-            outcome = self._outcome_of(delivery_id, delivery, outcome)
-        run = self.account.came(delivery_id, outcome, settled)
+            if not settled and (not outcome or outcome == lib.PN_RECEIVED):
+                self._ids[delivery] = delivery_id
+                return
+            if outcome != RELEASED:
+                outcome = self._outcome_of(delivery_id, delivery, outcome)
+        if delivery_id != self._next_id or outcome != self._outcome or settled != self._settled:
+            self._tell()
+            self._first_id, self._outcome, self._settled = delivery_id, outcome, settled
+        self._next_id = delivery_id + 1
         if settled:
             lib.pn_delivery_settle(delivery)
         else:
-            last, told = self._told_last
-            if last is not run:
-                self._told[run.first] = told = []
-                self._told_last = (run, told)
-            told.append(delivery)
+            self._waiting.append(delivery)
+
+    def _tell(self) -> None:
+        """Tell the account of the run of outcomes that has come last; keep its deliveries, if they wait for an answer."""
+        first, count = self._first_id, self._next_id - self._first_id
+        if count:
+            self.account.came(first, count, self._outcome, self._settled)
+            self._first_id = self._next_id
+            if self._waiting:
+                self._told[first] = self._waiting
+                self._waiting = []
+
+    def take_outcomes(self) -> list[Run]:
+        """The outcomes that have come since the last look, by runs."""
+        self._tell()
+        return self.account.take_outcomes()
+
+    @property
+    def has_outcomes(self) -> bool:
+        """Whether outcomes have come since the last look."""
+        return self._next_id != self._first_id or bool(self.account.outcomes)
 
     def _outcome_of(self, delivery_id: int, delivery: Any, outcome: int) -> int:
         remote = lib.pn_delivery_remote(delivery)
@@ -288,8 +331,8 @@ class Sender(Link):
         told = self._told.pop(first, None)
         if told is None:
             return  # the peer has settled it
-        if self._told_last[1] is told:
-            self._told_last = (None, [])
+        while len(told) < count:  # the account joins runs that came one after another
+            told += self._told.pop(first + len(told))
         if count < len(told):
             self._told[first + count] = told[count:]
         update, settle = lib.pn_delivery_update, lib.pn_delivery_settle

@@ -75,7 +75,11 @@ class Outgoing:
 
     def room(self) -> int:
         """How many messages may go out in this turn: by the credit, by what is unsettled, and by the others' turns."""
-        return max(0, min(self.credit, limits.MAX_UNSETTLED_PER_LINK - self.n_unsettled, limits.MAX_TURN_MESSAGES))
+        room, free = self.credit, limits.MAX_UNSETTLED_PER_LINK - self.n_unsettled
+        room = min(room, free)
+        if room > limits.MAX_TURN_MESSAGES:
+            return limits.MAX_TURN_MESSAGES
+        return room if room > 0 else 0
 
     def sent(self, sequence: int, count: int, settled: bool) -> int:
         """Messages `sequence` .. `sequence + count - 1` of the queue went out. Returns the id of the first."""
@@ -93,17 +97,15 @@ class Outgoing:
                 counts.append(count)
         return first
 
-    def came(self, delivery_id: int, outcome: int, settled: bool) -> Run:
-        """The outcome of a delivery has come. Returns the run that it is in: a new one, or the one that it continues."""
+    def came(self, first: int, count: int, outcome: int, settled: bool) -> None:
+        """The outcome of the deliveries `first` .. `first + count - 1` has come."""
         outcomes = self.outcomes
         if outcomes:
             last = outcomes[-1]
-            if last.first + last.count == delivery_id and last.outcome == outcome and last.settled == settled:
-                last.count += 1
-                return last
-        run = Run(delivery_id, 1, outcome, settled)
-        outcomes.append(run)
-        return run
+            if last.first + last.count == first and last.outcome == outcome and last.settled == settled:
+                last.count += count
+                return
+        outcomes.append(Run(first, count, outcome, settled))
 
     def take_outcomes(self) -> list[Run]:
         """The outcomes that have come, in the order in which they came."""
@@ -114,16 +116,21 @@ class Outgoing:
         """The sequences of the deliveries `first` .. `first + count - 1`, which are unsettled no more; those that are not are
         passed over."""
         ids, sequences, counts = self._ids, self._sequences, self._counts
+        if ids and ids[0] == first and counts[0] > count:  # clients settle in order, mostly
+            sequence = sequences[0]
+            ids[0], sequences[0], counts[0] = first + count, sequence + count, counts[0] - count
+            self.n_unsettled -= count
+            return [range(sequence, sequence + count)]
         end = first + count
-        place = max(bisect_right(ids, first) - 1, 0)
+        place = bisect_right(ids, first) - 1 if ids and ids[0] < first else 0
         taken: list[range] = []
-        while place < len(ids) and ids[place] < end:
-            base, n = ids[place], counts[place]
-            start, stop = max(first - base, 0), min(end - base, n)
+        while place < len(ids) and (base := ids[place]) < end:
+            n, sequence = counts[place], sequences[place]
+            start = first - base if first > base else 0
+            stop = end - base if end - base < n else n
             if start >= stop:
                 place += 1
                 continue
-            sequence = sequences[place]
             taken.append(range(sequence + start, sequence + stop))
             self.n_unsettled -= stop - start
             if start == 0 and stop == n:

@@ -23,8 +23,9 @@ from twisted.internet.task import LoopingCall
 from twisted.python.failure import Failure
 
 from broker.amqp import management_node
-from broker.amqp.engine import Engine, Login, Scratch
+from broker.amqp.engine import Engine, Login
 from broker.amqp.links import Link, Receiver, Sender
+from broker.amqp.scratch import Scratch
 from broker.core.links import ACCEPTED, REJECTED
 from broker.core.message import BadMessage
 from broker.net.output import write_output
@@ -225,7 +226,7 @@ class Wire(Protocol):
         """What the broker says of the messages that the requests were in."""
         refusals, link.refusals = link.refusals, {}
         refused = []
-        for run in link.account.take_outcomes():
+        for run in link.take_outcomes():
             for delivery_id in range(run.first, run.first + run.count):
                 for number in chain.from_iterable(link.account.take(delivery_id, 1)):
                     if run.outcome and run.outcome != ACCEPTED:

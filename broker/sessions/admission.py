@@ -17,8 +17,8 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
-from broker.amqp.engine import Scratch
 from broker.amqp.links import Condition
+from broker.amqp.scratch import Scratch
 from broker.core import limits
 from broker.sessions.client import ClientSession
 from broker.sessions.connection import Connection, Role
@@ -77,7 +77,7 @@ class Admission:
             _log.warn("{address} refused: there are {limit} connections, with the spare ones", address=address, limit=limit)
             return None
         number, self._next_number = self._next_number, self._next_number + 1
-        connection = Connection(self, self._clock, number, address, **self._engine_options)
+        connection = Connection(self, self._turn, self._clock, number, address, **self._engine_options)
         connection.session = ClientSession(connection, self._termini, self._turn)
         return connection
 
@@ -122,14 +122,6 @@ class Admission:
             properties["failover-server-list"] = urls
         return properties
 
-    def touch(self, connection: Connection) -> None:
-        """This connection has output."""
-        self._turn.touch(connection)
-
-    def flush(self) -> None:
-        """An entry from the reactor ends."""
-        self._turn.flush()
-
     # ---- what the broker's state means
 
     def admit_held(self) -> None:
@@ -138,7 +130,7 @@ class Admission:
         for connection in held:
             connection.complete_open()
             connection.engine.drain()
-            self.touch(connection)
+            self._turn.touch(connection)
 
     def drop_held(self) -> None:
         """This broker is not about to serve any more."""

@@ -29,7 +29,6 @@ class ClientSession:
         self._termini = termini
         self._turn = turn
         self._early_links: list[Link] = []
-        self._choked = False
 
     # ---- attach.Output
 
@@ -44,7 +43,7 @@ class ClientSession:
 
     def choke(self) -> None:
         """Let the link ends `resume` when the output that waits has gone."""
-        self._choked = True
+        self._connection.choked = True
 
     def describe(self) -> dict[str, Any]:
         """The connection's item."""
@@ -79,7 +78,7 @@ class ClientSession:
         if link.context is not None:
             link.context.outcomes()
         else:
-            for run in link.account.take_outcomes():
+            for run in link.take_outcomes():
                 link.settle(run.first, run.count)
 
     def on_credit(self, link: Sender) -> None:
@@ -87,13 +86,11 @@ class ClientSession:
         if link.context is not None:
             link.context.credit()
 
-    def wrote(self, all_gone: bool) -> None:
-        """Output has gone; `all_gone`: the socket takes more, too."""
-        if all_gone or self._choked:
-            self._choked = False
-            for link in self._connection.engine.links:
-                if link.context is not None:
-                    link.context.resume()
+    def resume(self) -> None:
+        """There is room for output again."""
+        for link in self._connection.engine.links:
+            if link.context is not None:
+                link.context.resume()
 
     def on_link_closed(self, link: Link) -> None:
         """A link is gone."""

@@ -20,11 +20,13 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from broker.amqp.engine import Engine, Scratch
+from broker.amqp.engine import Engine
 from broker.amqp.links import Condition, Link, Receiver, Sender
+from broker.amqp.scratch import Scratch
 from broker.core import limits
 from broker.net.output import READ_BYTES, write_output
 from broker.sessions.principal import ANONYMOUS, Principal
+from broker.sessions.turn import Turn
 
 _log = Logger()
 
@@ -54,8 +56,8 @@ class Session(Protocol):
     def on_link_closed(self, link: Link) -> None:
         """The link is gone."""
 
-    def wrote(self, all_gone: bool) -> None:
-        """Output has gone; `all_gone`: the socket was full, and takes more now."""
+    def resume(self) -> None:
+        """Output that waited has gone: there is room for more."""
 
     def end(self) -> None:
         """The connection ends: so do all links."""
@@ -89,12 +91,6 @@ class Owner(Protocol):
     def open_properties(self, max_frame: int) -> dict[str, Any]:
         """The properties of this broker's Open, for a peer that takes frames of `max_frame` bytes (0: any size)."""
 
-    def touch(self, connection: Connection) -> None:
-        """This connection has output."""
-
-    def flush(self) -> None:
-        """An entry from the reactor ends: write what it brought."""
-
 
 @implementer(IPushProducer)
 class Connection(TwistedProtocol):
@@ -108,6 +104,7 @@ class Connection(TwistedProtocol):
     def __init__(
         self,
         owner: Owner,
+        turn: Turn,
         clock: IReactorTime,
         number: int,
         address: str,
@@ -119,6 +116,7 @@ class Connection(TwistedProtocol):
         scratch: Scratch,
     ) -> None:
         self._owner = owner
+        self._turn = turn
         self._clock = clock
         self._open_timeout_s = open_timeout_s
         self.number = number
@@ -132,6 +130,8 @@ class Connection(TwistedProtocol):
         """After so long a silence the peer is taken to be dead."""
         self.waiting = False
         """Whether its Open is kept until the broker is active."""
+        self.choked = False
+        """Whether its session waits for output to leave."""
         self.since = clock.seconds()
         self.heard = self.since
         self._paused = False
@@ -159,8 +159,8 @@ class Connection(TwistedProtocol):
         engine = self.engine
         engine.push(data)
         engine.drain()
-        self._owner.touch(self)
-        self._owner.flush()
+        self._turn.touch(self)
+        self._turn.flush()
 
     def connectionLost(self, reason: Failure = TwistedProtocol.connectionLost.__defaults__[0]) -> None:  # type: ignore[index]
         """The socket is gone: the session gives back what was acquired, then the C objects go."""
@@ -179,7 +179,7 @@ class Connection(TwistedProtocol):
         self._paused = False
         if not self._gone:
             self.flush()
-            self.session.wrote(True)
+            self.session.resume()
 
     def stopProducing(self) -> None:
         """The socket will take no more at all."""
@@ -195,8 +195,9 @@ class Connection(TwistedProtocol):
         wrote = write_output(self.transport, engine)
         if engine.finished and not self._gone:
             self._end()
-        elif wrote and not self._paused:
-            self.session.wrote(False)
+        elif self.choked and wrote and not self._paused:
+            self.choked = False
+            self.session.resume()
 
     def _end(self) -> None:
         """End the TCP connection when what was written has left."""

@@ -89,8 +89,7 @@ class Logs:
         """What comes next goes behind what is there; subscriptions that ended with the last process leave no queues."""
         for node in self.nodes.queues.values():
             if node.messages_log == ledger.name and node.messages is not None:
-                node.proposed_seq = node.messages.fifo.next_seq
-                node.proposed_bytes = node.messages.enqueued_bytes
+                node.go_on()
         if ledger is self.ledgers[LOCAL]:
             for node in self.nodes.queues.values():
                 definition = node.definition

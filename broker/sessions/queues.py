@@ -20,9 +20,9 @@ from typing import Any
 
 from broker.amqp.links import Condition, Sender
 from broker.core import limits, message
-from broker.core.fifo import Lot
 from broker.core.links import ACCEPTED, FAILED, REJECTED, UNDELIVERABLE
 from broker.core.nodes import QueueNode, Unplaced
+from broker.core.queues.blocks import Lot
 from broker.sessions import routing
 from broker.sessions.attach import Attach, LinkEnd, Output
 from broker.sessions.ledger import Ledger
@@ -35,7 +35,7 @@ from broker.sessions.turn import Turn
 class Subscription(LinkEnd):
     """A client's receiving link on a queue."""
 
-    __slots__ = ("browse", "cursor", "delivered", "link", "presettled", "queue")
+    __slots__ = ("browse", "cursors", "delivered", "link", "presettled", "queue")
 
     def __init__(self, session: Output, link: Sender, queue: QueueTerminus, *, browse: bool) -> None:
         super().__init__(session)
@@ -43,7 +43,7 @@ class Subscription(LinkEnd):
         self.queue = queue
         self.browse = browse
         self.presettled = link.presettled
-        self.cursor = 0
+        self.cursors = [0]
         self.delivered = 0
 
     @property
@@ -71,17 +71,16 @@ class Subscription(LinkEnd):
     def deliver(self, lots: list[Lot]) -> None:
         """Send these messages."""
         link = self.link
-        messages = self.node.messages
+        messages = self.queue.node.messages
         assert messages is not None
-        counts = messages.fifo.has_counts
+        counts = messages.order.has_counts
         for lot in lots:
-            first = lot.first_seq
-            if counts and any(map(messages.fifo.delivery_count, range(first, first + lot.n_messages))):
+            first, start, stop = lot.first_seq, lot.start, lot.stop
+            if counts and any(map(messages.order.lane_of(first).delivery_count, range(first, first + stop - start))):
                 self._redeliver(lot)
             else:
-                link.send(lot.chunk.data, lot.chunk.offsets, lot.start, lot.stop, first, self.presettled)
-            self.delivered += lot.n_messages
-            link.engine.messages_out += lot.n_messages
+                link.send(lot.data, lot.block.offsets, start, stop, first, self.presettled, lot.base)
+            self.delivered += stop - start
         if self.presettled and not self.browse:
             ledger = self.queue.ledger
             for lot in lots:
@@ -91,12 +90,9 @@ class Subscription(LinkEnd):
     def _redeliver(self, lot: Lot) -> None:
         """Messages whose header must say that delivery has failed before."""
         assert self.node.messages is not None
-        fifo = self.node.messages.fifo
-        offsets, data = lot.chunk.offsets, lot.chunk.data
-        for position in range(lot.start, lot.stop):
-            sequence = lot.chunk.first_seq + position
-            one = data[offsets[position] : offsets[position + 1]]
-            count = fifo.delivery_count(sequence)
+        lane = self.node.messages.order.lane_of(lot.first_seq)
+        for sequence, stored in enumerate(lot.messages(), lot.first_seq):
+            one, count = stored, lane.delivery_count(sequence)
             if count:
                 with suppress(message.BadMessage):  # what is no AMQP message goes out as it came in
                     one = message.with_delivery_state(one, message.header(one).delivery_count + count, False)
@@ -120,8 +116,8 @@ class Subscription(LinkEnd):
 
     def outcomes(self) -> None:
         """Take the outcomes that have come on the link, run by run."""
-        link, account, messages = self.link, self.link.account, self.node.messages
-        came = account.take_outcomes()
+        link, account, messages = self.link, self.link.account, self.queue.node.messages
+        came = link.take_outcomes()
         if self.browse or messages is None:
             for run in came:
                 account.take(run.first, run.count)
@@ -133,21 +129,23 @@ class Subscription(LinkEnd):
         back: list[int] = []
         failed: list[int] = []
         for run in came:
-            sequences = list(chain.from_iterable(account.take(run.first, run.count)))
+            ranges = account.take(run.first, run.count)
             if run.outcome == ACCEPTED:
-                taken += sequences
+                for sequences in ranges:
+                    taken += sequences
                 if not run.settled:
                     confirm.append((run.first, run.count))
                 continue
             if run.outcome == REJECTED or run.outcome & UNDELIVERABLE:
-                back += [sequence for sequence in sequences if not self._rejected(ledger, sequence)]
+                back += [sequence for sequence in chain.from_iterable(ranges) if not self._rejected(ledger, sequence)]
             elif run.outcome & FAILED:
-                for sequence in sequences:
+                for sequence in chain.from_iterable(ranges):
                     ledger.count(messages.number, sequence)
-                failed += sequences
+                    failed.append(sequence)
             else:
-                back += sequences
-            link.settle(run.first, run.count)
+                back += chain.from_iterable(ranges)
+            if not run.settled:
+                link.settle(run.first, run.count)
         if taken:
             ledger.dequeue(messages.number, taken, link if confirm else None, confirm)
         if failed:  # whoever gets them next is to see the raised count
@@ -163,7 +161,8 @@ class Subscription(LinkEnd):
         messages = self.node.messages
         assert messages is not None
         number = messages.number
-        data = messages.fifo.message(sequence)
+        lot = messages.order.lane_of(sequence).lot_of(sequence)
+        data = None if lot is None else lot.messages()[0]
         try:
             if data is None or not self.queue.dead_letter(data, lambda: ledger.dequeue(number, (sequence,))):
                 ledger.dequeue(number, (sequence,))
@@ -182,34 +181,34 @@ class Subscription(LinkEnd):
         self.queue.forget(self)
         # Outcomes that came but were not looked at, and the unsettled rest: volatile acquisitions end with the link.
         accepted = [
-            each for run in account.take_outcomes() if run.outcome == ACCEPTED for each in account.take(run.first, run.count)
+            each for run in self.link.take_outcomes() if run.outcome == ACCEPTED for each in account.take(run.first, run.count)
         ]
         sequences = list(chain.from_iterable(account.take_rest()))
         if node.messages is not None and not self.browse:
             if accepted:
                 self.queue.ledger.dequeue(node.messages.number, chain.from_iterable(accepted))
             if sequences:
-                node.messages.fifo.release(sequences)
+                node.messages.order.release(sequences)
                 self.queue.dispatch_soon()
 
 
 class QueueTerminus:
     """A queue on a serving broker: its subscriptions in turn, and producers that send to it."""
 
-    __slots__ = ("_queues", "node", "producers", "subscriptions")
+    __slots__ = ("_queues", "ledger", "node", "producers", "subscriptions")
     window = limits.CREDIT_WINDOW
     serves_queues = True
 
     def __init__(self, queues: Queues, node: QueueNode) -> None:
         self._queues = queues
-        self.node = node
         self.subscriptions: deque[Subscription] = deque()
         self.producers: dict[Producer, None] = {}
+        self.rebuilt(node)
 
-    @property
-    def ledger(self) -> Ledger:
-        """The ledger that holds its messages."""
-        return self._queues.logs.ledger_of(self.node)
+    def rebuilt(self, node: QueueNode) -> None:
+        """This is the queue's node now; `ledger` holds its messages."""
+        self.node = node
+        self.ledger: Ledger = self._queues.logs.ledger_of(node)
 
     # ---- messages in
 
@@ -292,15 +291,15 @@ class QueueTerminus:
     def give_back(self, sequences: list[int]) -> None:
         """These are available again, in their old places."""
         if self.node.messages is not None:
-            self.node.messages.fifo.release(sequences)
+            self.node.messages.order.release(sequences)
             self.dispatch_soon()
 
     def dispatch(self) -> None:
         """Give out what is available, in turn among the subscriptions that have room."""
-        subscriptions = self.subscriptions
-        if self.node.messages is None or not subscriptions:
+        subscriptions, messages = self.subscriptions, self.node.messages
+        if messages is None or not subscriptions:
             return
-        fifo = self.node.messages.fifo
+        order = messages.order
         idle = 0
         while idle < len(subscriptions):
             subscription = subscriptions[0]
@@ -309,9 +308,9 @@ class QueueTerminus:
             lots: list[Lot] = []
             if room > 0:
                 if subscription.browse:
-                    lots, subscription.cursor = fifo.browse(subscription.cursor, room, limits.MAX_TURN_BYTES)
-                elif fifo.available:
-                    lots = fifo.acquire(room, limits.MAX_TURN_BYTES)
+                    lots = order.browse(subscription.cursors, room, limits.MAX_TURN_BYTES)
+                elif order.available:
+                    lots = order.acquire(subscription, room, limits.MAX_TURN_BYTES)
             if lots:
                 subscription.deliver(lots)
                 idle = 0
@@ -402,7 +401,7 @@ class Queues:
             if node is None:
                 self.gone(terminus.node)
             else:
-                terminus.node = node
+                terminus.rebuilt(node)
 
     def fed(self, ledger: Ledger, numbers: Iterable[int]) -> None:
         """These queues have got messages, which are committed: give them out."""
@@ -435,7 +434,7 @@ class Queues:
         """This broker serves no more: what is acquired is available again."""
         for node in self.logs.nodes.queues.values():
             if node.messages is not None:
-                node.messages.fifo.release_all()
+                node.messages.order.release_all()
 
     def consumers(self, node: QueueNode) -> int:
         """How many subscriptions this queue has."""

@@ -57,7 +57,7 @@ class Side:
 
     def on_outcomes(self, engine: Engine, link: Sender) -> None:
         came = []
-        for run in link.account.take_outcomes():
+        for run in link.take_outcomes():
             keys = [key for keys in link.account.take(run.first, run.count) for key in keys]
             came += [(key, run.outcome, bool(run.settled)) for key in keys]
             link.settle(run.first, run.count)

@@ -147,7 +147,7 @@ def test_a_message_that_comes_settled_has_no_delivery_to_settle() -> None:
     assert peer.server.batches == [("s", [b"one"], 0)]
     peer.into("s").settle(0, 1, ACCEPTED)
     peer.settle()
-    assert peer.into("s")._deliveries == []
+    assert peer.into("s").deliveries == []
 
 
 def test_deliveries_are_settled_in_any_order_each_once() -> None:
@@ -164,7 +164,7 @@ def test_deliveries_are_settled_in_any_order_each_once() -> None:
     peer.settle()
     states = [str(each.remote_state) for each in (first[0], first[2], *second)]
     assert states == [str(each) for each in (ACCEPTED, ACCEPTED, ACCEPTED, REJECTED, REJECTED)]
-    assert (receiver._base, receiver._deliveries) == (6, []), "nothing is kept of what is settled"
+    assert (receiver._base, receiver.deliveries) == (6, []), "nothing is kept of what is settled"
     third = peer.send(link, b"6")
     peer.settle()
     receiver.settle(5, 2, RELEASED)

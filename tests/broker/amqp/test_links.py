@@ -66,7 +66,7 @@ def test_what_the_peer_settles_second_waits_for_us_run_by_run() -> None:
         delivery.update(proton.Delivery.ACCEPTED)
     deliveries[3].settle()
     peer.settle()
-    runs = [(run.first, run.count, run.settled) for run in out.account.take_outcomes()]
+    runs = [(run.first, run.count, run.settled) for run in out.take_outcomes()]
     assert runs == [(0, 3, False), (3, 1, True), (4, 2, False)]
     out.settle(0, 2, ACCEPTED)
     out.settle(3, 1, ACCEPTED)
@@ -79,6 +79,26 @@ def test_what_the_peer_settles_second_waits_for_us_run_by_run() -> None:
     assert all(each.settled for each in deliveries if each is not deliveries[3])
     assert not out._told
     assert not out._ids
+
+
+def test_outcomes_that_come_one_by_one_are_one_run_and_settled_as_one() -> None:
+    peer = Proton().open()
+    link = peer.receiver(credit=10)
+    out = peer.out("r")
+    out.send(b"abc", range(4), 0, 3, 70, False)
+    peer.settle()
+    peer.server.on_outcomes = lambda engine, link: link._tell()  # type: ignore[method-assign]
+    deliveries = []
+    for _ in range(3):
+        deliveries.append(link.current)
+        link.advance()
+        deliveries[-1].update(proton.Delivery.ACCEPTED)
+        peer.settle()
+    (run,) = out.take_outcomes()
+    assert (run.first, run.count, out.has_outcomes) == (0, 3, False)
+    out.settle(0, 3, ACCEPTED)
+    peer.settle()
+    assert all(each.settled for each in deliveries)
 
 
 def test_a_modified_message_says_whether_it_failed_and_whether_it_may_come_again() -> None:
