@@ -21,7 +21,7 @@ import pytest
 MACHINE, SPARK = "machine", "spark"
 FIRST = (MACHINE, "system/test_thousand_steps.py", SPARK, "test_static.py")
 """Begun before everything else: each may take minutes."""
-THEN = ("system", "spark_analytics", "resource_manager", "cli")
+THEN = ("system", "spark_analytics", "cli")
 """Folders whose groups come next, the longest first."""
 WHOLE_MACHINE = {
     "system/test_failover.py",

@@ -65,6 +65,11 @@ def test_the_run_fails_when_a_core_is_not_covered_by_its_own_tests() -> None:
     assert int(reported[1]) > 0, "test_settings parses URLs, and is none of the core's own tests"
 
 
+def test_the_gate_of_tox_is_on_the_same_tests() -> None:
+    commands = (ROOT / "tox.ini").read_text()
+    assert f"coverage run -m pytest -q {' '.join(own_coverage.OWN)} " in commands
+
+
 def test_two_workers_take_no_port_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTEST_XDIST_WORKER_COUNT", "3")
     taken = []
