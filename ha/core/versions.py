@@ -17,8 +17,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-WIRE_VERSION = 1
-"""The newest form of messages between members that this release reads and writes."""
+WIRE_VERSION = 2
+"""The newest form of messages between members that this release reads and writes.
+
+1: release 0.1, which drops a link over a field that it does not know. 2: such fields are ignored; `cluster_id` in votes and
+batches.
+"""
 WIRE_OLDEST = 1
 """The oldest that it still does."""
 _MACHINE, _WIRE, _WIRE_OLDEST = "qpid.ha-machine-version", "qpid.ha-wire-version", "qpid.ha-wire-oldest"
@@ -32,6 +36,10 @@ class Versions:
     wire: int = WIRE_VERSION
     wire_oldest: int = WIRE_OLDEST
     stated: bool = True
+
+    def wire_with(self, other: Versions) -> int:
+        """The newest form that both read."""
+        return min(self.wire, other.wire)
 
     def properties(self) -> dict[str, int]:
         """As properties of an Open."""

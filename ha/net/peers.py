@@ -145,7 +145,7 @@ class _Outgoing(TwistedProtocol):
                 self.drop()
                 return
             self.up = True
-            self.link.opened()
+            self.link.opened(theirs)
 
     def on_messages(self, engine: Engine, link: Receiver) -> None:
         """Nothing comes in here."""
@@ -183,6 +183,7 @@ class OutgoingLink(ClientFactory):
         self._retry: IDelayedCall | None = None
         self._failures = 0
         self._told = self._refused = ""
+        self.wire = 1
         self._stopped = False
 
     def start(self) -> None:
@@ -254,8 +255,9 @@ class OutgoingLink(ClientFactory):
         self._tell(f"cannot be reached ({reason.getErrorMessage()})")
         self._again()
 
-    def opened(self) -> None:
-        """Messages go through now."""
+    def opened(self, theirs: Versions) -> None:
+        """Messages go through now, in a form that both read."""
+        self.wire = self.peers.wire_with(theirs)
         self._failures = 0
         self._told = self._refused = ""
         _log.info("connected to {peer}", peer=self.address)
@@ -400,11 +402,15 @@ class Peers:
         self._cluster_version = cluster_version
         self._refused: dict[str, str] = {}
         self._links: dict[str, OutgoingLink] = {}
-        self._last_encoded: tuple[Message | None, Sequence[bytes], bytes] = (None, (), b"")
+        self._last_encoded: tuple[Message | None, Sequence[bytes], int, bytes] = (None, (), 0, b"")
 
     def objection_to(self, theirs: Versions, peer: str) -> str:
         """Why this broker must not talk to that member, or ""."""
         return objection_to(theirs, self._versions, peer, self._cluster_version())
+
+    def wire_with(self, theirs: Versions) -> int:
+        """The newest form of messages that this broker and that member read."""
+        return self._versions.wire_with(theirs)
 
     def machine_versions(self) -> dict[str, int]:
         """What the members that are connected to this broker now say that they apply."""
@@ -429,16 +435,17 @@ class Peers:
         """Send a message and what goes beside it."""
         link = self._links.get(peer)
         if link is not None and link.connected:
-            link.send(self._encoded(message, batches))
+            link.send(self._encoded(message, batches, link.wire))
 
-    def _encoded(self, message: Message, batches: Sequence[bytes]) -> bytes:
+    def _encoded(self, message: Message, batches: Sequence[bytes], wire: int) -> bytes:
         """The message's bytes; what was just sent to another member is not encoded again."""
-        last, last_batches, data = self._last_encoded
+        last, last_batches, last_wire, data = self._last_encoded
         if not batches:
-            return replication_link.encode(message, batches)
-        if message != last or len(batches) != len(last_batches) or not all(map(is_, batches, last_batches)):
-            data = replication_link.encode(message, batches)
-            self._last_encoded = (message, batches, data)
+            return replication_link.encode(message, batches, wire)
+        same = message == last and wire == last_wire and len(batches) == len(last_batches)
+        if not same or not all(map(is_, batches, last_batches)):
+            data = replication_link.encode(message, batches, wire)
+            self._last_encoded = (message, batches, wire, data)
         return data
 
     def set_members(self, members: Membership) -> None:

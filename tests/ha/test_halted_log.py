@@ -101,7 +101,7 @@ def mixed(tmp_path: Path) -> Iterator[Mixed]:
     made.machine.close()
 
 
-NEWER = [MachineVersion(needs=2), {"op": "juggle", "balls": 3}, QueueAdd(uuid="n", name="n", level="all", needs=2)]
+NEWER: list[Command | dict[str, Any]] = [MachineVersion(needs=2), {"op": "juggle", "balls": 3}, QueueAdd(uuid="n", name="n", level="all", needs=2)]
 
 
 def queue(name: str) -> QueueAdd:
@@ -151,7 +151,7 @@ def test_a_member_that_was_elected_before_it_met_what_it_does_not_know_steps_dow
     builder = BatchBuilder()
     builder.define_text(MachineVersion(needs=2).text)
     index = a.propose(builder)
-    machine.run_until(lambda: mixed.log("c").status().durable_index == mixed.log("b").status().durable_index == index)
+    machine.run_until(lambda: mixed.log("c").status().durable_index == index)
     machine.kill("a")
     assert mixed.log("c").status().commit_index < index, "the case that is meant"
     machine.run_for(2.0)

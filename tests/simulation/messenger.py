@@ -97,7 +97,7 @@ class Messenger:
         linked = self._linked.get(peer)
         if linked is None:
             return
-        data = replication_link.encode(message, batches)
+        data = replication_link.encode(message, batches, self.versions.wire_with(linked[0].versions))
         weather, rng, network = self.mail.weather, self.mail.rng, self.mail.network
         target = linked[0]
         if network.is_blocked(self.reactor.ip, target.reactor.ip) or rng.random() < weather.drop:
