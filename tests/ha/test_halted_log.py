@@ -101,7 +101,11 @@ def mixed(tmp_path: Path) -> Iterator[Mixed]:
     made.machine.close()
 
 
-NEWER: list[Command | dict[str, Any]] = [MachineVersion(needs=2), {"op": "juggle", "balls": 3}, QueueAdd(uuid="n", name="n", level="all", needs=2)]
+NEWER: list[Command | dict[str, Any]] = [
+    MachineVersion(needs=2),
+    {"op": "juggle", "balls": 3},
+    QueueAdd(uuid="n", name="n", level="all", needs=2),
+]
 
 
 def queue(name: str) -> QueueAdd:
