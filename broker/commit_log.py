@@ -21,13 +21,18 @@ class LogListener(Protocol):
     """The broker's side: called in the reactor thread, never inside a call of `propose`."""
 
     def on_committed(self, batches: list[Batch]) -> None:
-        """These batches are committed, next in order; apply them all before returning."""
+        """These batches are committed, next in order; apply them all before returning.
+
+        CannotApply (broker.core.state) when this release must not apply one of them: all before it are applied, and nothing from
+        it on ever will be.
+        """
 
     def on_state(self, state: str, epoch: int, primary: str) -> None:
         """The log's state is now `state` (Qpid's words), in `epoch`, with that primary ("" when unknown)."""
 
     def on_reset(self, batches: Iterable[Batch], index: int) -> None:
-        """Forget everything applied: the state up to `index` is what these snapshot batches say."""
+        """Forget everything applied: the state up to `index` is what these snapshot batches say. CannotApply leaves it as it
+        was."""
 
     def on_writable(self) -> None:
         """`may_propose` has become true again."""

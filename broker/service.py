@@ -24,6 +24,7 @@ from twisted.logger import Logger
 from broker.administration import Administration
 from broker.commit_log import CommitLog
 from broker.core import limits
+from broker.core.commands import MACHINE_VERSION
 from broker.core.definitions import Change
 from broker.host import new_uuid
 from broker.sessions.admission import Admission
@@ -66,6 +67,7 @@ class Broker:
         default_queue_bytes: int = limits.MAX_QUEUE_BYTES,
         on_fatal: Callable[[str], None],
         new_id: Callable[[], str] = new_uuid,
+        machine_version: int = MACHINE_VERSION,
     ) -> None:
         self.broker_id = broker_id
         self.max_message_bytes = max_message_bytes
@@ -73,7 +75,14 @@ class Broker:
         self.on_state: Callable[[str, int, str], None] = lambda state, epoch, primary: None
         self._on_fatal = on_fatal
         self.turn = Turn(clock)
-        self.logs = Logs(clock, self, clustered=clustered, default_level=default_level, default_queue_bytes=default_queue_bytes)
+        self.logs = Logs(
+            clock,
+            self,
+            clustered=clustered,
+            default_level=default_level,
+            default_queue_bytes=default_queue_bytes,
+            machine_version=machine_version,
+        )
         self.queues = Queues(self.logs, self.turn)
         self.exchanges = Exchanges(self.logs, self.queues, new_id)
         self.mailboxes = Mailboxes(new_id)

@@ -156,10 +156,17 @@ def _show_view(view: dict[str, Any], named: bool) -> None:
         ("Epoch", "epoch"),
         ("Index", "lastIndex"),
         ("Committed", "commitIndex"),
+        ("Version", "version"),
+        ("Version here", "versionHere"),
     )
     for label, field in fields:
         if field in view and (field != "reason" or view[field]):
             click.echo(f"{'  ' if named else ''}{label + ':':<20} {view[field]}".rstrip())
+    if view.get("stopped"):
+        click.echo(f"{'  ' if named else ''}{'Stopped:':<20} {view['stopped']}")
+    for member in view.get("members") or []:
+        if member.get("refused"):
+            click.echo(f"{'  ' if named else ''}{'No link:':<20} {member['refused']}")
     if view.get("status") in ("active", "recovering"):
         columns = (
             Column("member", "address", text),
@@ -241,7 +248,7 @@ def switchover(candidate: str | None, form: str, **given: Any) -> None:
 
 def _candidate(views: list[dict[str, Any]], wanted: urls.Address | None) -> urls.Address:
     """Who takes over: the broker that is wanted, else the ready backup with the longest log, by its name among equals."""
-    ready = [view for view in views if view["status"] == "ready"]
+    ready = [view for view in views if view["status"] == "ready" and not view.get("stopped")]
     if wanted is not None:
         view = next((view for view in views if view["broker"] == wanted.name), None)
         if view is None:

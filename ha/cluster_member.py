@@ -20,7 +20,7 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
 from broker.core import urls
-from broker.core.commands import Reign
+from broker.core.commands import MachineVersion, Reign
 from broker.core.values import Symbol
 from broker.service import Broker
 from broker.sessions.connection import Role
@@ -29,6 +29,7 @@ from broker.telemetry import TelemetryWriter
 from ha.core.effects import MembershipEnded, PromotionEnded
 from ha.core.membership import Membership
 from ha.core.messages import Message
+from ha.core.versions import Versions, next_version
 from ha.net.peers import PEER_PROPERTY, TICK_S, Peers
 from ha.outbox import Peers as LogPeers
 from ha.replicated_log import ReplicatedLog
@@ -51,6 +52,12 @@ class ClusterStore(Protocol):
 
 class Links(LogPeers, Role, Protocol):
     """The links to the other members, as `ha.net.peers.Peers` makes them."""
+
+    def machine_versions(self) -> dict[str, int]:
+        """The machine versions that connected members say they apply, by address."""
+
+    def refusals(self) -> dict[str, str]:
+        """Why there is no link with a member, where one side refuses it."""
 
     def tick(self) -> None:
         """Time has passed: called each TICK_S."""
@@ -91,6 +98,7 @@ class ClusterMember:
         self._last_refusal = ""
         self._looking_since = self._catching_up_since = 0.0
         self._was = ("joining", "", 0)
+        self._raising_to = 0
         self.log: ReplicatedLog
         self.peers = links(
             reactor,
@@ -101,8 +109,10 @@ class ClusterMember:
             silence_s=settings.link_heartbeat_interval,
             cluster_id=lambda: store.cluster_id,
             members=lambda: self.log.replica.members,
+            versions=Versions(broker.lead.state.version),
+            cluster_version=lambda: self._broker.lead.state.definitions.machine_version,
         )
-        self._ticker = LoopingCall(self.peers.tick)
+        self._ticker = LoopingCall(self._tick)
         self._ticker.clock = clock
         broker.administration.extensions["ha"] = self
         broker.admission.roles[PEER_PROPERTY] = self.peers
@@ -120,6 +130,23 @@ class ClusterMember:
         if self._ticker.running:
             self._ticker.stop()
         self.peers.stop()
+
+    def _tick(self) -> None:
+        self.peers.tick()
+        self._raise_version()
+
+    def _raise_version(self) -> None:
+        """As primary, propose the version that every member applies (docs/adr/0015), once."""
+        state = self._broker.lead.state
+        cluster = state.definitions.machine_version
+        if self._broker.state != "active" or cluster >= state.version or self._raising_to > cluster:
+            return
+        members = self.log.replica.members.addresses
+        version = next_version(state.version, cluster, self.me, members, self.peers.machine_versions())
+        if version > cluster:
+            self._raising_to = version
+            _log.info("every member applies machine version {version}: the cluster rises to it", version=version)
+            self._broker.lead.change(MachineVersion(needs=version), lambda reason: None)
 
     # ---- ha.net.peers.PeerEvents
 
@@ -166,6 +193,7 @@ class ClusterMember:
         self._tell_discovery(epoch, was_primary, primary)
         self._tell_catch_up(epoch, (was, was_primary), (state, primary))
         if state == "active":
+            self._raising_to = 0
             self._write_reign(epoch)
         elif state in ("ready", "catchup"):
             self._primary_lost_at = None
@@ -226,23 +254,29 @@ class ClusterMember:
         return [self._item()]
 
     def _item(self) -> dict[str, Any]:
-        status = self.log.status()
+        status, state = self.log.status(), self._broker.lead.state
         figures = self.log.lag(status)
+        said, refusals = self.peers.machine_versions(), self.peers.refusals()
         members = []
         for address in status.members.addresses:
             role = "learner" if address in status.members.learners else "voter"
             item: dict[str, Any] = {"address": address, "role": role}
             if address == self.me:
+                item |= {"version": state.version}
                 item |= {"connected": True, "ackedIndex": status.durable_index, "state": self._broker.state}
                 item |= {"lagRecords": 0, "lagBytes": 0, "lagMs": 0.0}
             elif address in figures:
                 lag = figures[address]
                 item |= {"connected": lag.connected, "ackedIndex": lag.acked_index, "state": lag.state}
                 item |= {"lagRecords": lag.lag_records, "lagBytes": lag.lag_bytes, "lagMs": lag.lag_ms}
-            elif self._broker.state in ("active", "recovering"):
+            elif self._broker.state in ("active", "recovering") or address in refusals:
                 item |= {"connected": False, "ackedIndex": 0, "state": "", "lagRecords": -1, "lagBytes": -1, "lagMs": -1.0}
             else:
                 continue
+            if address in said:
+                item["version"] = said[address]
+            if address in refusals:
+                item["refused"] = refusals[address]
             members.append(item)
         journal = self.log.journal.figures
         public = self._settings.ha_public_url or self._settings.ha_brokers_url
@@ -258,12 +292,15 @@ class ClusterMember:
             "lastIndex": status.last_index,
             "lastEpoch": status.last_epoch,
             "commitIndex": status.commit_index,
-            "appliedIndex": self._broker.lead.state.index,
+            "appliedIndex": state.index,
+            "version": state.definitions.machine_version,
+            "versionHere": state.version,
+            "stopped": self.log.halted,
             "primary": status.primary,
             "blank": self.log.replica.blank,
             "reason": self._why_no_primary(),
             "members": members,
-            "inSync": self._broker.state in ("ready", "active"),
+            "inSync": self._broker.state in ("ready", "active") and not self.log.halted,
             "store": {"segments": journal.segments, "bytes": journal.bytes_on_disk, "checkpointIndex": journal.checkpoint_index},
             "telemetry": {} if self._telemetry is None else self._telemetry.figures._asdict(),
         }

@@ -8,6 +8,9 @@ order of the core's effects is kept: what it wants saved is saved before what it
 What the listener is told comes in order too: a state is told only after everything committed before it was applied. A long log is
 applied in slices, so that a broker which replays stays responsive.
 
+A batch that this release must not apply ends that life: the listener is told nothing more, no checkpoint is written, and this
+member leads nobody; it goes on storing and voting (docs/adr/0015). A log of this broker alone ends the broker then.
+
 Invariants: the listener is never called from within `propose`; bytes that fail their checksum never reach core, journal or
 listener; a batch is in memory until it is applied here and durable here; at most one checkpoint is written, and one received, at
 a time.
@@ -26,7 +29,8 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from broker.commit_log import LogListener
-from broker.core.records import BadBatch, Batch, BatchBuilder, parse_header
+from broker.core.records import BadBatch, Batch, BatchBuilder, UnknownRecord, parse_header
+from broker.core.state import CannotApply
 from broker.disk.checkpoint import Checkpoint
 from broker.disk.durable import StorageError
 from broker.disk.store import Store
@@ -129,6 +133,8 @@ class ReplicatedLog:
         self._changes: dict[str, Deferred[MembershipEnded]] = {}
         self._ended: list[tuple[Deferred[Any], Any]] = []
         self.bad_batches = 0
+        self.halted = ""
+        """Why nothing more is applied, "" while it is."""
         self._ticker = LoopingCall(self._tick)
         self._ticker.clock = clock
         self._tick_s = None if settings.standalone else settings.heartbeat_s / 2
@@ -191,7 +197,20 @@ class ReplicatedLog:
 
     def _load(self, checkpoint: Checkpoint) -> None:
         batches = (Batch.parse(data, verified=True) for data in Checkpoint.read(checkpoint.path, disk=self.journal.disk))
-        self._listener.on_reset(batches, checkpoint.index)
+        try:
+            self._listener.on_reset(batches, checkpoint.index)
+        except (CannotApply, UnknownRecord) as error:
+            self._halt(str(error))
+
+    def _halt(self, why: str) -> None:
+        """This release must not apply what is committed: say so, once, and stop applying."""
+        self.halted = f"{why}; nothing more is applied here: upgrade this broker"
+        if self._tick_s is None:
+            self._stopped = True
+            self._storage_error(f"the {self.name} log was written by a newer release: {why}: upgrade this broker", True)
+            return
+        _log.error("{name} log: {reason}", name=self.name, reason=self.halted)
+        self._take(self.replica.halt(self._awake.seconds(), f"{self.me} cannot apply its log: {self.halted}"))
 
     def stop(self) -> Deferred[None]:
         """End: nothing more is sent, proposed or told. The journal is left open, for the store to close."""
@@ -507,7 +526,7 @@ class ReplicatedLog:
         """Write a checkpoint of what is applied now; `keep` spares what backups that are a little behind still need."""
         index = self._applied
         epoch = self.replica.log.epoch_at(index)
-        if self._snapshots.writing or epoch is None or index == 0:
+        if self._snapshots.writing or epoch is None or index == 0 or self.halted:
             return
         stamp = round(self._wall() * 1000)
         builders = self._listener.snapshot()
@@ -558,18 +577,26 @@ class ReplicatedLog:
         self._applying = True
         try:
             self._tell_slice()
+        except CannotApply as error:
+            self._applied = error.index - 1
+            self._halt(str(error))
         except Exception:  # of ours, or damage that no checksum shows: what comes next must not be applied to what this has left
             self._stopped = True
             self._broken(Failure())  # type: ignore[no-untyped-call]
         finally:
             self._applying = False
-        if self._due or self._applied < self._committed or self._told:
+        if self._due or self._may_tell_more():
             self._apply_later()
         elif self._ended:
             ended, self._ended = self._ended, []
             for deferred, effect in ended:
                 deferred.callback(effect)
         self._tell_writable()
+
+    def _may_tell_more(self) -> bool:
+        if self.halted:
+            return bool(self._told) and self._told[0][0] <= self._applied
+        return self._applied < self._committed or bool(self._told)
 
     def _tell_slice(self) -> None:
         """Tell states and committed batches in order, as much as one slice holds."""
@@ -579,7 +606,7 @@ class ReplicatedLog:
                 self._proposed_through = max(self._proposed_through, self.replica.log.last_index)
             self._state = state
             self._listener.on_state(str(state), epoch, primary)
-        if self._applied < self._committed:
+        if self._applied < self._committed and not self.halted:
             try:
                 batches = self._next_batches()
             except (BadBatch, LookupError) as error:
@@ -608,7 +635,15 @@ class ReplicatedLog:
             found = self.journal.read(first, min(last, self._cache.first - 1), APPLY_SLICE_BYTES)
             if not found:
                 raise LookupError(f"batch {first} is neither in memory nor on disk")
-        return [Batch.parse(data, verified=True) for data in found]
+        batches: list[Batch] = []
+        for data in found:
+            try:
+                batches.append(Batch.parse(data, verified=True))
+            except UnknownRecord as error:
+                if not batches:
+                    raise CannotApply(parse_header(data).index, str(error)) from None
+                break  # what comes before it is applied first
+        return batches
 
     def _tell_writable(self) -> None:
         """Say, each time when it has become so, that proposals are welcome."""

@@ -120,6 +120,7 @@ class Process:
             default_queue_bytes=self.settings.default_queue_limit,
             on_fatal=self.fail,
             new_id=self.host.new_id,
+            machine_version=self.ha.ha_machine_version_limit,
         )
         try:
             self._listen()

@@ -19,6 +19,7 @@ from typing import Any
 
 from broker import settings as broker_settings
 from broker.core import urls
+from broker.core.commands import MACHINE_VERSION
 from broker.core.urls import Address, Url
 from broker.options import Option, SettingsError, gather, number, one_of, seconds, size, yes_no
 from broker.settings import BrokerSettings
@@ -114,6 +115,13 @@ OPTIONS = (
         "A planned switchover is cancelled when it takes longer.",
     ),
     Option(
+        "ha-machine-version-limit",
+        number(1, MACHINE_VERSION),
+        MACHINE_VERSION,
+        "VERSION",
+        "Be a broker of this machine version: the cluster does not rise above it, and an older release can still take over.",
+    ),
+    Option(
         "link-heartbeat-interval",
         number(1, 3600),
         2,
@@ -140,6 +148,8 @@ class HaSettings:
     ha_election_timeout: float
     ha_promote_timeout: float
     ha_switchover_timeout: float
+    ha_machine_version_limit: int
+    """The newest machine version that this broker applies (broker.core.commands)."""
     link_heartbeat_interval: int
 
     @classmethod

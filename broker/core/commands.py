@@ -20,6 +20,9 @@ The forms (version 1 unless said)::
     reign         epoch primary reason ts gapMs     a broker became primary
     numbers       next, seqs                        only in snapshots, last: the counters to go on from
 
+    machine-version     needs     (2) from here on the cluster has the version that this needs
+    queue-del-if-empty  uuid      (2) the end of a queue, if it holds no message when this is applied
+
 Invariants: the text that was read is the text that a snapshot writes, byte for byte, with fields that this version does not know
 (a number that was given meanwhile is added to it); a command that this version cannot apply is an `UnknownCommand` and never a
 guess; equal commands made by one version have equal texts.
@@ -34,7 +37,7 @@ from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
-MACHINE_VERSION = 1
+MACHINE_VERSION = 2
 """The newest version of the commands that this release applies."""
 
 Key = tuple[str, str, str]
@@ -188,6 +191,25 @@ class Numbers(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
     seqs: list[tuple[int, int]]
 
 
+class MachineVersion(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
+    """From here on the cluster has the version that this `needs`."""
+
+    OP: ClassVar[str] = "machine-version"
+    SINCE: ClassVar[int] = 2
+
+    needs: int = 2
+
+
+class QueueDelIfEmpty(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
+    """The end of a queue that holds no message at this place of the log."""
+
+    OP: ClassVar[str] = "queue-del-if-empty"
+    SINCE: ClassVar[int] = 2
+
+    uuid: str
+    needs: int = 2
+
+
 @dataclass(frozen=True, slots=True)
 class UnknownCommand:
     """A command that this version must not apply; `why` names it, and what it asks for."""
@@ -203,7 +225,11 @@ class _Head(msgspec.Struct):
 
 
 _KINDS: dict[str, type[Command]] = {
-    kind.OP: kind for kind in (QueueAdd, QueueDel, StoreAdd, StoreDel, ExchangeAdd, ExchangeDel, Bind, Unbind, Reign, Numbers)
+    kind.OP: kind
+    for kind in (
+        *(QueueAdd, QueueDel, StoreAdd, StoreDel, ExchangeAdd, ExchangeDel, Bind, Unbind, Reign, Numbers),
+        *(MachineVersion, QueueDelIfEmpty),
+    )
 }
 _head = msgspec.json.Decoder(_Head).decode
 _READERS = {op: msgspec.json.Decoder(kind).decode for op, kind in _KINDS.items()}

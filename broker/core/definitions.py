@@ -8,12 +8,12 @@ A command that does not fit (a name that exists, a queue that is gone) changes n
 
 Invariants: one change costs what it changes, however much is defined; numbers are given in the order of definition and never
 used twice; a name is one queue and one exchange at most; a binding may name what another log defines, so its ends need not be
-here; what is gone takes its bindings with it.
+here; what is gone takes its bindings with it; the version only rises.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -24,9 +24,11 @@ from broker.core.commands import (
     ExchangeAdd,
     ExchangeDel,
     Key,
+    MachineVersion,
     Numbers,
     QueueAdd,
     QueueDel,
+    QueueDelIfEmpty,
     Reign,
     StoreAdd,
     StoreDel,
@@ -101,6 +103,13 @@ class ReignBegan:
 
 
 @dataclass(frozen=True, slots=True)
+class VersionRose:
+    """The cluster's version is another from here on."""
+
+    version: MachineVersion
+
+
+@dataclass(frozen=True, slots=True)
 class CountersSet:
     """A snapshot is at its end: queues go on from these sequences."""
 
@@ -125,6 +134,7 @@ Change: TypeAlias = (
     | Unbound
     | ReignBegan
     | CountersSet
+    | VersionRose
     | Nothing
 )
 
@@ -132,9 +142,13 @@ Change: TypeAlias = (
 class Definitions:
     """The definitions of one log up to one index. For reading by everybody, changed by `apply` alone."""
 
-    __slots__ = ("_at_exchange", "_at_queue", "_names", "bindings", "exchanges", "next_number", "queues", "reigns", "stores")
+    __slots__ = (
+        *("_at_exchange", "_at_queue", "_names", "_version", "bindings", "exchanges", "next_number", "queues", "reigns"),
+        "stores",
+    )
 
     def __init__(self) -> None:
+        self._version: MachineVersion | None = None
         self.queues: dict[str, QueueAdd] = {}
         self.stores: dict[str, StoreAdd] = {}
         self.exchanges: dict[str, ExchangeAdd] = {}
@@ -145,36 +159,40 @@ class Definitions:
         self._at_queue: dict[str, dict[Key, None]] = {}
         self._at_exchange: dict[str, dict[Key, None]] = {}
 
-    def apply(self, command: Command) -> tuple[Change, str]:
-        """Carry out one command: what it changed, and "" or why it changed nothing."""
+    @property
+    def machine_version(self) -> int:
+        """The version that commands of this log may need, if it is a cluster's."""
+        return 1 if self._version is None else self._version.needs
+
+    def apply(self, command: Command, depth_of: Callable[[str], int] = lambda uuid: 0) -> tuple[Change, str]:
+        """Carry out one command: what it changed, and "" or why it changed nothing.
+
+        `depth_of` says how many messages a queue holds at this place of the log (0 where another log has them).
+        """
         match command:
             case QueueAdd():
                 return self._add_queue(command)
-            case QueueDel(uuid=uuid):
-                return self._remove_queue(command, uuid)
+            case QueueDel() | QueueDelIfEmpty():
+                depth = depth_of(command.uuid) if isinstance(command, QueueDelIfEmpty) else 0
+                return self._remove_queue(command, depth)
             case StoreAdd():
                 return self._add_store(command)
-            case StoreDel(uuid=uuid):
-                place = self.stores.pop(uuid, None)
-                if place is None:
-                    return Nothing(command), "there is no place for this queue's messages"
-                return PlaceGone(place), ""
+            case StoreDel():
+                return self._remove_store(command)
             case ExchangeAdd():
                 return self._add_exchange(command)
-            case ExchangeDel(uuid=uuid):
-                return self._remove_exchange(command, uuid)
+            case ExchangeDel():
+                return self._remove_exchange(command)
             case Bind():
                 return self._bind(command)
             case Unbind():
-                binding = self.bindings.get(command.identity)
-                if binding is None:
-                    return Nothing(command), "there is no such binding"
-                self._drop_binding(command.identity)
-                return Unbound(binding), ""
+                return self._unbind(command)
             case Reign():
                 self.reigns.append(command)
                 del self.reigns[: -limits.MAX_HISTORY]
                 return ReignBegan(command), ""
+            case MachineVersion():
+                return self._raise_version(command)
             case Numbers():
                 self.next_number = command.next
                 return CountersSet(command), ""
@@ -183,7 +201,9 @@ class Definitions:
 
     def commands(self) -> list[Command]:
         """What rebuilds these definitions, but for the counters."""
-        return [*self.queues.values(), *self.stores.values(), *self.exchanges.values(), *self.bindings.values(), *self.reigns]
+        version = () if self._version is None else (self._version,)
+        defined = (*self.queues.values(), *self.stores.values(), *self.exchanges.values(), *self.bindings.values())
+        return [*version, *defined, *self.reigns]
 
     def bindings_of_queue(self, uuid: str) -> Iterator[Bind]:
         """The bindings that name this queue."""
@@ -206,12 +226,15 @@ class Definitions:
         self.next_number = max(self.next_number, number + 1)
         return number
 
-    def _remove_queue(self, command: QueueDel, uuid: str) -> tuple[Change, str]:
-        queue = self.queues.pop(uuid, None)
+    def _remove_queue(self, command: QueueDel | QueueDelIfEmpty, depth: int) -> tuple[Change, str]:
+        """`depth`: the messages that forbid it."""
+        if depth:
+            return Nothing(command), f"the queue holds {depth} messages; empty it first, or use --force"
+        queue = self.queues.pop(command.uuid, None)
         if queue is None:
             return Nothing(command), "there is no such queue"
         self._names.discard(("queue", queue.name))
-        return QueueGone(queue, self._drop_bindings(self._at_queue.get(uuid, ()))), ""
+        return QueueGone(queue, self._drop_bindings(self._at_queue.get(queue.uuid, ()))), ""
 
     def _add_store(self, command: StoreAdd) -> tuple[Change, str]:
         if command.uuid in self.stores:
@@ -220,6 +243,18 @@ class Definitions:
         self.stores[place.uuid] = place
         return PlaceMade(place), ""
 
+    def _remove_store(self, command: StoreDel) -> tuple[Change, str]:
+        place = self.stores.pop(command.uuid, None)
+        if place is None:
+            return Nothing(command), "there is no place for this queue's messages"
+        return PlaceGone(place), ""
+
+    def _raise_version(self, command: MachineVersion) -> tuple[Change, str]:
+        if command.needs <= self.machine_version:
+            return Nothing(command), f"the cluster's version is {self.machine_version} already"
+        self._version = command
+        return VersionRose(command), ""
+
     def _add_exchange(self, command: ExchangeAdd) -> tuple[Change, str]:
         if ("exchange", command.name) in self._names:
             return Nothing(command), f"an exchange named {command.name!r} exists already"
@@ -227,12 +262,12 @@ class Definitions:
         self.exchanges[command.uuid] = command
         return ExchangeMade(command), ""
 
-    def _remove_exchange(self, command: ExchangeDel, uuid: str) -> tuple[Change, str]:
-        exchange = self.exchanges.pop(uuid, None)
+    def _remove_exchange(self, command: ExchangeDel) -> tuple[Change, str]:
+        exchange = self.exchanges.pop(command.uuid, None)
         if exchange is None:
             return Nothing(command), "there is no such exchange"
         self._names.discard(("exchange", exchange.name))
-        return ExchangeGone(exchange, self._drop_bindings(self._at_exchange.get(uuid, ()))), ""
+        return ExchangeGone(exchange, self._drop_bindings(self._at_exchange.get(exchange.uuid, ()))), ""
 
     def _bind(self, command: Bind) -> tuple[Change, str]:
         key = command.identity
@@ -243,6 +278,11 @@ class Definitions:
         self._at_queue.setdefault(command.queue, {})[key] = None
         self._at_exchange.setdefault(command.exchange, {})[key] = None
         return Bound(command), ""
+
+    def _unbind(self, command: Unbind) -> tuple[Change, str]:
+        if command.identity not in self.bindings:
+            return Nothing(command), "there is no such binding"
+        return Unbound(self._drop_binding(command.identity)), ""
 
     def _drop_bindings(self, keys: Collection[Key]) -> tuple[Bind, ...]:
         return tuple([self._drop_binding(key) for key in list(keys)])

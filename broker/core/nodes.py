@@ -19,7 +19,19 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from broker.core import limits
-from broker.core.commands import Bind, Command, ExchangeAdd, ExchangeDel, Key, QueueAdd, QueueDel, StoreAdd, StoreDel, Unbind
+from broker.core.commands import (
+    Bind,
+    Command,
+    ExchangeAdd,
+    ExchangeDel,
+    Key,
+    QueueAdd,
+    QueueDel,
+    QueueDelIfEmpty,
+    StoreAdd,
+    StoreDel,
+    Unbind,
+)
 from broker.core.definitions import (
     Bound,
     Change,
@@ -370,6 +382,11 @@ class Nodes:
             raise Refused(400, f"{level!r} is no replication level: use all, configuration or none")
         return level
 
+    def version_of(self, log: str) -> int:
+        """The machine version that a command may need which is proposed to this log."""
+        state = self._states[log]
+        return state.definitions.machine_version if log == CLUSTER else state.version
+
     def log_for(self, level: str) -> str:
         """The log that holds the definition of an object of this level."""
         return CLUSTER if self.clustered and level != "none" else LOCAL
@@ -463,6 +480,8 @@ class Nodes:
             raise Refused(409, f"queue {name!r} holds {node.depth} messages; empty it first, or use --force")
         if if_unused and consumers:
             raise Refused(409, f"queue {name!r} has {consumers} consumers; stop them first, or use --force")
+        if if_empty and self.version_of(node.log) >= QueueDelIfEmpty.SINCE:
+            return node.log, QueueDelIfEmpty(uuid=node.uuid)
         return node.log, QueueDel(uuid=node.uuid)
 
     def plan_exchange_removal(self, name: str) -> tuple[str, Command]:

@@ -51,6 +51,10 @@ class BadBatch(ValueError):
     """These bytes are not a whole, unaltered batch. The text says what is wrong with them."""
 
 
+class UnknownRecord(BadBatch):
+    """The batch is whole, and holds a kind of record that this release does not know."""
+
+
 class Kind(IntEnum):
     """What a run of records does."""
 
@@ -215,7 +219,7 @@ def _runs(data: bytes, header: Header) -> Iterator[Run]:
                 raise BadBatch(f"batch {header.index}: the messages of queue {queue} do not add up to {nbytes} bytes")
             crc = crcs[0] if crcs else google_crc32c.value(data[start : start + nbytes])
         elif kind not in _KINDS:
-            raise BadBatch(f"batch {header.index}: unknown kind of record {kind}; this store was written by a newer version")
+            raise UnknownRecord(f"batch {header.index}: unknown kind of record {kind}; this store was written by a newer version")
         elif nbytes and kind in _WITHOUT_PAYLOAD:
             raise BadBatch(f"batch {header.index}: a {_KINDS[kind].name} record with a payload of {nbytes} bytes")
         yield Run(_KINDS[kind], flags, queue, first_seq, count, start, nbytes, lengths, crc)

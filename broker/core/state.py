@@ -105,7 +105,7 @@ class State:
         The cost is that of its runs, not of its messages. CannotApply, before anything has changed.
         """
         assert snapshot or batch.header.index > self.index, f"batch {batch.header.index} after {self.index}"
-        applied = Applied(set(), [self._change(command) for command in self._commands(batch)])
+        applied = Applied(set(), [self._change(command, batch) for command in self._commands(batch)])
         for run in batch.runs:
             if run.kind is Kind.ENQUEUE:
                 messages = self.messages.get(run.queue)
@@ -163,8 +163,8 @@ class State:
             found.append(command)
         return found
 
-    def _change(self, command: Command) -> tuple[Change, str]:
-        change, reason = self.definitions.apply(command)
+    def _change(self, command: Command, batch: Batch) -> tuple[Change, str]:
+        change, reason = self.definitions.apply(command, lambda uuid: self._depth_of(uuid, batch))
         match change:
             case QueueMade(queue) if queue.level != "configuration":
                 self._make_messages(queue.uuid, queue.number, queue.arguments)
@@ -178,6 +178,14 @@ class State:
             case _:
                 pass
         return change, reason
+
+    def _depth_of(self, uuid: str, batch: Batch) -> int:
+        """The messages of a queue, with those that this batch brings: it applies them after its commands."""
+        messages = self.by_uuid.get(uuid)
+        if messages is None:
+            return 0
+        coming = (run.count for run in batch.runs if run.kind is Kind.ENQUEUE and run.queue == messages.number)
+        return messages.fifo.depth + sum(coming)
 
     def _make_messages(self, uuid: str, number: int | None, arguments: dict[str, Any]) -> None:
         assert number is not None

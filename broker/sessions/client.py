@@ -51,6 +51,10 @@ class ClientSession:
 
     # ---- connection.Session
 
+    def open_properties(self) -> dict[str, Any]:
+        """A client is told what everybody is told."""
+        return {}
+
     def opened(self) -> None:
         """The Open is answered: attach the links that came behind it."""
         early, self._early_links = self._early_links, []

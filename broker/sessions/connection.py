@@ -38,6 +38,9 @@ class Session(Protocol):
     def serves_clients(self) -> bool:
         """Whether it ends when this broker serves no more. One that does not keeps its own time for heartbeats: see `beat`."""
 
+    def open_properties(self) -> dict[str, Any]:
+        """What the answer to the peer's Open says besides the broker's own properties."""
+
     def opened(self) -> None:
         """The peer's Open is answered."""
 
@@ -273,7 +276,7 @@ class Connection(TwistedProtocol):
             return
         self.opened = True
         self.engine.open(
-            self._owner.open_properties(self.engine.remote_max_frame),
+            self._owner.open_properties(self.engine.remote_max_frame) | self.session.open_properties(),
             offered=("ANONYMOUS-RELAY",),
             idle_timeout_s=self.idle_timeout_s,
         )

@@ -21,12 +21,12 @@ from twisted.logger import Logger
 from broker.amqp.links import Receiver, Sender
 from broker.commit_log import CommitLog
 from broker.core import limits
-from broker.core.commands import Command
+from broker.core.commands import MACHINE_VERSION, Command
 from broker.core.definitions import Change
 from broker.core.links import ACCEPTED, add_ids
 from broker.core.nodes import QueueNode
 from broker.core.records import Batch, BatchBuilder
-from broker.core.state import State
+from broker.core.state import CannotApply, State
 
 SERVING = ("active", "standalone")
 """The states of a log in which this broker may write to it."""
@@ -74,9 +74,9 @@ class _Waits:
 class Ledger:
     """A log, the state that it says, and what waits for it. `clock` is the reactor's time."""
 
-    def __init__(self, name: str, clock: IReactorTime, owner: LedgerOwner) -> None:
+    def __init__(self, name: str, clock: IReactorTime, owner: LedgerOwner, version: int = MACHINE_VERSION) -> None:
         self.name = name
-        self.state = State()
+        self.state = State(version)
         self.log: CommitLog | None = None
         self.storage_text = ""
         self._clock = clock
@@ -203,14 +203,21 @@ class Ledger:
         fed: set[int] = set()
         changes: list[tuple[Change, str]] = []
         reasons: dict[int, list[str]] = {}
+        met: CannotApply | None = None
         for batch in batches:
-            applied = self.state.apply(batch)
+            try:
+                applied = self.state.apply(batch)
+            except CannotApply as error:
+                met = error
+                break
             fed |= applied.fed
             if applied.changes:
                 changes += applied.changes
                 reasons[batch.header.index] = [reason for _, reason in applied.changes]
         self._end_waits(reasons)
         self._owner.ledger_applied(self, fed, changes)
+        if met is not None:
+            raise met
 
     def _end_waits(self, reasons: dict[int, list[str]]) -> None:
         """End the waits of what is applied; `reasons` has, by index, what became of each change in a batch."""
@@ -259,10 +266,11 @@ class Ledger:
     def on_reset(self, batches: Iterable[Batch], index: int) -> None:
         """Start again from a snapshot."""
         self._void()
-        self.state = State()
+        state = State(self.state.version)
         for batch in batches:
-            self.state.apply(batch, snapshot=True)
-        self.state.index = index
+            state.apply(batch, snapshot=True)
+        state.index = index
+        self.state = state
         self._owner.ledger_reset(self)
 
     def on_writable(self) -> None:

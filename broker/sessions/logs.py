@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from twisted.internet.interfaces import IReactorTime
 
 from broker.amqp.links import Condition
-from broker.core.commands import QueueDel
+from broker.core.commands import MACHINE_VERSION, QueueDel
 from broker.core.definitions import Change
 from broker.core.nodes import CLUSTER, LOCAL, Nodes, QueueNode
 from broker.sessions.ledger import SERVING, Ledger, LedgerOwner
@@ -25,12 +25,19 @@ class Logs:
     """See the module. `clustered`: there is a shared log beside the local one."""
 
     def __init__(
-        self, clock: IReactorTime, owner: LedgerOwner, *, clustered: bool, default_level: str, default_queue_bytes: int
+        self,
+        clock: IReactorTime,
+        owner: LedgerOwner,
+        *,
+        clustered: bool,
+        default_level: str,
+        default_queue_bytes: int,
+        machine_version: int = MACHINE_VERSION,
     ) -> None:
         self.nodes = Nodes(clustered=clustered, default_level=default_level, default_queue_bytes=default_queue_bytes)
-        self.ledgers: dict[str, Ledger] = {LOCAL: Ledger(LOCAL, clock, owner)}
+        self.ledgers: dict[str, Ledger] = {LOCAL: Ledger(LOCAL, clock, owner, machine_version)}
         if clustered:
-            self.ledgers[CLUSTER] = Ledger(CLUSTER, clock, owner)
+            self.ledgers[CLUSTER] = Ledger(CLUSTER, clock, owner, machine_version)
         self.lead = self.ledgers[CLUSTER] if clustered else self.ledgers[LOCAL]
         self.state = "joining" if clustered else "recovering"
         self.primary = ""

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
 from ha.core.membership import BadMembership, Membership
-from ha.core.messages import Append, Message, SnapshotChunk
+from ha.core.messages import SINCE_WIRE_2, Append, Message, SnapshotChunk
+from ha.core.versions import WIRE_VERSION
 
 _DATA = b"\x00\x53\x75\xb0"
 _LENGTHS = struct.Struct(">II")
@@ -30,11 +32,16 @@ class BadReplication(ValueError):
     """Not a message between members; the text says what is wrong with it."""
 
 
-def encode(message: Message, payload: Sequence[bytes]) -> bytes:
-    """The AMQP message (its encoded bytes) that carries this message and what goes beside it."""
-    text = _to_json(message)
+def encode(message: Message, payload: Sequence[bytes], wire: int = WIRE_VERSION) -> bytes:
+    """The AMQP message (its encoded bytes) of this message and what goes beside it, for a member of that wire version."""
+    text = _to_json(message if wire > 1 else _first_form(message))
     size = 4 + len(text) + sum(map(len, payload))
     return b"".join((_DATA, _LENGTHS.pack(size, len(text)), text, *payload))
+
+
+def _first_form(message: Message) -> dict[str, Any]:
+    fields: dict[str, Any] = msgspec.to_builtins(message)
+    return {name: value for name, value in fields.items() if name not in SINCE_WIRE_2}
 
 
 def decode(data: bytes) -> tuple[Message, bytes]:

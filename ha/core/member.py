@@ -14,7 +14,8 @@ from ha.core.settings import ReplicaSettings
 
 class Member:
     """The state that outlives roles. `durable_index` is how far the journal is synced, `connected` whom messages can reach,
-    `cluster_id` the cluster that the store belongs to for good: that of the first membership that it knows to be committed.
+    `cluster_id` the cluster that the store belongs to for good: that of the first membership that it knows to be committed;
+    `halted` why this member applies nothing more ("": it does).
     """
 
     __slots__ = (
@@ -26,6 +27,7 @@ class Member:
         "durable_index",
         "epoch",
         "floor",
+        "halted",
         "log",
         "me",
         "settings",
@@ -44,6 +46,7 @@ class Member:
         self.blank = False
         self.cluster_id = ""
         self.floor: Position | None = None
+        self.halted = ""
         self._effects: list[Effect] = []
 
     def emit(self, effect: Effect) -> None:

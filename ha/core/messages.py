@@ -7,8 +7,8 @@ are answered with a `reason`, written for people. The bytes of batches and of sn
 steps the message.
 
 On the wire a message is the JSON object of its fields with its `kind` (see ha.amqp.replication_link). A release may add fields
-that have a default, which older ones ignore; a new kind, or a field that changes what a message means, takes a new
-`versions.WIRE_VERSION`.
+that have a default: members of wire version 2 ignore those that they do not know, and to one of version 1 those of `SINCE_WIRE_2`
+are not sent. A new kind, or a field that changes what a message means, takes a new `versions.WIRE_VERSION`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from typing import TypeAlias
 import msgspec
 
 from ha.core.membership import Membership
+
+SINCE_WIRE_2 = ("cluster_id",)
+"""Fields of messages that release 0.1 does not have, and does not bear."""
 
 
 class Entry(msgspec.Struct, frozen=True):

@@ -321,6 +321,16 @@ class Replica:
             self._role.snapshot_failed(index)
         return self._done(now)
 
+    def halt(self, now: float, reason: str) -> list[Effect]:
+        """The edge has met a committed batch that it must not apply: this member stores and votes on, and leads nobody."""
+        member, role = self._member, self._role
+        member.halted = reason
+        if isinstance(role, Primary):
+            role.resigned = reason
+        elif self._campaign is not None or self._handover_by is not None:
+            self._give_up(reason)
+        return self._done(now)
+
     def compacted(self, first_index: int) -> list[Effect]:
         """The journal begins at `first_index` now; what came before is in a checkpoint."""
         assert first_index <= self._member.commit_index + 1, (
@@ -522,7 +532,7 @@ class Replica:
         role = member.log.members.role(member.me)
         if role == "learner" or (not role and member.log.members_index <= member.commit_index):
             return f"{member.me} is not a voting member of the cluster ({', '.join(member.log.members.voters)})"
-        return unfitness(member.position, member.floor)
+        return member.halted or unfitness(member.position, member.floor)
 
     def _stand(self, now: float, role: Backup) -> None:
         """A promotion begins: refused, by handover, or by votes."""

@@ -1,15 +1,16 @@
 """Links to the other members, and discovery: every member keeps one connection open to each other one, and sends over its own.
 
-Life of a link: it tries its address, waits a little longer after each failure (`_DELAYS_S`), and says in its Open who it is
-and to which cluster it belongs; once its sending link has credit the member counts as connected; when the connection ends it
-is disconnected, and the link tries again. What the other side sends comes in over the connection that it opened
-(`IncomingPeer`); that it has come is a reason to try our own at once. A joining broker therefore finds the primary wherever
-it is: whichever of its addresses answers tells it. A broker of the same cluster that is no member, as far as this one knows, is
-answered over a link of its own for as long as it keeps its.
+Life of a link: it tries its address, waits a little longer after each failure (`_DELAYS_S`), and says in its Open who it is,
+to which cluster it belongs, and which versions it speaks (ha.core.versions); once its sending link has credit the member counts
+as connected; when the connection ends it is disconnected, and the link tries again. What the other side sends comes in over the
+connection that it opened (`IncomingPeer`); that it has come is a reason to try our own at once. A joining broker therefore finds
+the primary wherever it is: whichever of its addresses answers tells it. A broker of the same cluster that is no member, as far as
+this one knows, is answered over a link of its own for as long as it keeps its.
 
 Invariants: messages to a member leave in order over one connection, or not at all; nothing is kept for a member that is not
 connected; a link that does not read holds back at most `limits.PEER_BUFFER_BYTES` before it is dropped and started anew; a
-link on which nothing is heard for `silence_s`, though heartbeats are due, is dropped and started anew too (AMQP part 2.4.5).
+link on which nothing is heard for `silence_s`, though heartbeats are due, is dropped and started anew too (AMQP part 2.4.5);
+nothing is sent to, or taken from, a member of versions that do not go with this broker's, and both sides say why (`refusals`).
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from ha.amqp import replication_link
 from ha.awake_clock import AwakeClock
 from ha.core.membership import Membership
 from ha.core.messages import Message
+from ha.core.versions import Versions, objection_to, versions_of
 
 _log = Logger()
 _DELAYS_S = (0.02, 0.05, 0.1, 0.2, 0.4, 0.5)
@@ -125,7 +127,7 @@ class _Outgoing(TwistedProtocol):
     # ---- EngineListener
 
     def on_open(self, engine: Engine) -> None:
-        """The member answered."""
+        """The member answered; what it says of its versions is looked at when it would be talked to."""
 
     def on_link(self, engine: Engine, link: Link) -> None:
         """A member attaches nothing over a connection that it did not open."""
@@ -135,10 +137,15 @@ class _Outgoing(TwistedProtocol):
         """Our link is attached; credit comes next."""
 
     def on_credit(self, engine: Engine, link: Sender) -> None:
-        """The member reads: it is connected."""
+        """The member reads: it is connected, if it is one to talk to."""
         if not self.up and link.credit > 0:
+            theirs = versions_of(engine.remote_properties)
+            self._refusal = self.link.peers.objection_to(theirs, self.link.address)
+            if self._refusal:
+                self.drop()
+                return
             self.up = True
-            self.link.opened()
+            self.link.opened(theirs)
 
     def on_messages(self, engine: Engine, link: Receiver) -> None:
         """Nothing comes in here."""
@@ -152,7 +159,7 @@ class _Outgoing(TwistedProtocol):
 
     def on_close(self, engine: Engine, reason: str) -> None:
         """The member closed the connection, perhaps with a reason."""
-        self._refusal = reason
+        self._refusal = reason or self._refusal
 
     def tick(self, now_s: float) -> None:
         """Heartbeats of the AMQP connection, and its end when none came for too long: whoever is silent does not read either."""
@@ -175,7 +182,8 @@ class OutgoingLink(ClientFactory):
         self._connector: Any = None
         self._retry: IDelayedCall | None = None
         self._failures = 0
-        self._told = ""
+        self._told = self._refused = ""
+        self.wire = 1
         self._stopped = False
 
     def start(self) -> None:
@@ -203,6 +211,11 @@ class OutgoingLink(ClientFactory):
     def trouble(self) -> str:
         """Why messages do not go through, or ""."""
         return "" if self.connected else self._told or "is not connected yet"
+
+    @property
+    def refusal(self) -> str:
+        """Why there is no link, while it is because one side refuses it; ""."""
+        return self._refused
 
     @property
     def connected(self) -> bool:
@@ -242,10 +255,11 @@ class OutgoingLink(ClientFactory):
         self._tell(f"cannot be reached ({reason.getErrorMessage()})")
         self._again()
 
-    def opened(self) -> None:
-        """Messages go through now."""
+    def opened(self, theirs: Versions) -> None:
+        """Messages go through now, in a form that both read."""
+        self.wire = self.peers.wire_with(theirs)
         self._failures = 0
-        self._told = ""
+        self._told = self._refused = ""
         _log.info("connected to {peer}", peer=self.address)
         self.peers.events.connected(self.address)
 
@@ -256,7 +270,8 @@ class OutgoingLink(ClientFactory):
         if was_up:
             _log.info("link to {peer} lost{why}", peer=self.address, why=f": {refusal}" if refusal else "")
         elif refusal:
-            self._tell(f"refused the link: {refusal}")
+            self._refused = refusal
+            self._tell(f"is not linked to: {refusal}")
         if was_up:
             self.peers.events.disconnected(self.address)
         self._again()
@@ -288,8 +303,13 @@ class IncomingPeer:
         self.peer = peer
         self._messages = self._bytes = 0
         """Messages taken, and their bytes, whose credit the member has not got back."""
+        self.versions = versions_of(connection.properties)
 
     # ---- broker.sessions.connection.Session
+
+    def open_properties(self) -> dict[str, Any]:
+        """What this broker says of itself to a member."""
+        return self.peers.open_properties()
 
     def opened(self) -> None:
         """Our Open is on its way; the member attaches its link."""
@@ -364,6 +384,8 @@ class Peers:
         silence_s: float,
         cluster_id: Callable[[], str],
         members: Callable[[], Membership],
+        versions: Versions,
+        cluster_version: Callable[[], int],
     ) -> None:
         self.reactor = reactor
         self.clock = clock
@@ -376,12 +398,31 @@ class Peers:
         self.incoming: dict[str, IncomingPeer] = {}
         self._cluster_id = cluster_id
         self._members = members
+        self._versions = versions
+        self._cluster_version = cluster_version
+        self._refused: dict[str, str] = {}
         self._links: dict[str, OutgoingLink] = {}
-        self._last_encoded: tuple[Message | None, Sequence[bytes], bytes] = (None, (), b"")
+        self._last_encoded: tuple[Message | None, Sequence[bytes], int, bytes] = (None, (), 0, b"")
 
-    def open_properties(self) -> dict[str, str]:
+    def objection_to(self, theirs: Versions, peer: str) -> str:
+        """Why this broker must not talk to that member, or ""."""
+        return objection_to(theirs, self._versions, peer, self._cluster_version())
+
+    def wire_with(self, theirs: Versions) -> int:
+        """The newest form of messages that this broker and that member read."""
+        return self._versions.wire_with(theirs)
+
+    def machine_versions(self) -> dict[str, int]:
+        """What the members that are connected to this broker now say that they apply."""
+        return {address: incoming.versions.machine for address, incoming in self.incoming.items()}
+
+    def refusals(self) -> dict[str, str]:
+        """Why there is no link with a member, where one side refuses it."""
+        return self._refused | {address: link.refusal for address, link in self._links.items() if link.refusal}
+
+    def open_properties(self) -> dict[str, Any]:
         """What this broker says of itself to a member."""
-        return {
+        return self._versions.properties() | {
             "product": "understudy",
             PEER_PROPERTY: self.me,
             "qpid.ha-cluster": self._cluster_id(),
@@ -394,16 +435,17 @@ class Peers:
         """Send a message and what goes beside it."""
         link = self._links.get(peer)
         if link is not None and link.connected:
-            link.send(self._encoded(message, batches))
+            link.send(self._encoded(message, batches, link.wire))
 
-    def _encoded(self, message: Message, batches: Sequence[bytes]) -> bytes:
+    def _encoded(self, message: Message, batches: Sequence[bytes], wire: int) -> bytes:
         """The message's bytes; what was just sent to another member is not encoded again."""
-        last, last_batches, data = self._last_encoded
+        last, last_batches, last_wire, data = self._last_encoded
         if not batches:
-            return replication_link.encode(message, batches)
-        if message != last or len(batches) != len(last_batches) or not all(map(is_, batches, last_batches)):
-            data = replication_link.encode(message, batches)
-            self._last_encoded = (message, batches, data)
+            return replication_link.encode(message, batches, wire)
+        same = message == last and wire == last_wire and len(batches) == len(last_batches)
+        if not same or not all(map(is_, batches, last_batches)):
+            data = replication_link.encode(message, batches, wire)
+            self._last_encoded = (message, batches, wire, data)
         return data
 
     def set_members(self, members: Membership) -> None:
@@ -462,6 +504,13 @@ class Peers:
             members = ", ".join(self._members().addresses)
             text = f"{value} is not among the members {members}; add it with qpid-ha add-broker"
             raise Condition("amqp:not-allowed", text)
+        objection = self.objection_to(versions_of(connection.properties), value)
+        if objection:
+            if self._refused.get(value) != objection:
+                _log.error("link from {peer} refused: {why}", peer=value, why=objection)
+            self._refused[value] = objection
+            raise Condition("amqp:not-allowed", objection)
+        self._refused.pop(value, None)
         connection.engine.max_message_bytes = limits.PEER_MESSAGE_BYTES
         connection.idle_timeout_s = self.silence_s
         peer = IncomingPeer(self, connection, value)

@@ -11,7 +11,8 @@ from broker.core import limits
 from broker.core.commands import Command, Reign, decode
 from broker.core.definitions import Change
 from broker.core.nodes import LOCAL, Nodes, QueueNode
-from broker.core.records import Batch, Kind
+from broker.core.records import Batch, BatchBuilder, Kind
+from broker.core.state import CannotApply
 from broker.sessions.ledger import DEQUEUE_DELAY_S, Ledger
 from tests.broker.clients import MemoryLog, creating
 
@@ -241,3 +242,31 @@ def test_a_ledger_that_is_closed_does_nothing_more(rig: Rig) -> None:
     assert rig.clock.getDelayedCalls() == []
     rig.ledger.pump()
     assert rig.log.waiting == []
+
+
+# ---- what this release must not apply
+
+
+def test_what_comes_before_a_batch_that_must_not_be_applied_is_applied_and_ends_its_waits(rig: Rig) -> None:
+    rig.ledger.change(creating_command("more"), rig.answers.append)
+    rig.clock.advance(0)
+    good = Batch.parse(rig.log.waiting[0])
+    builder = BatchBuilder()
+    builder.define({"op": "juggle"})
+    bad = Batch.parse(builder.seal(1, good.header.index + 1, 0))
+    with pytest.raises(CannotApply, match="'juggle' is unknown"):
+        rig.ledger.on_committed([good, bad])
+    rig.clock.advance(0)
+    assert rig.answers == [""]
+    assert "more" in rig.owner.nodes.queues
+    assert rig.ledger.state.index == good.header.index
+
+
+def test_a_snapshot_that_must_not_be_applied_leaves_the_state_as_it_was(rig: Rig) -> None:
+    builder = BatchBuilder()
+    builder.define({"op": "juggle"})
+    state = rig.ledger.state
+    with pytest.raises(CannotApply):
+        rig.ledger.on_reset([Batch.parse(builder.seal(1, 99, 0))], 99)
+    assert rig.ledger.state is state
+    assert "reset" not in rig.owner.told

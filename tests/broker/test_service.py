@@ -361,6 +361,9 @@ def test_a_link_between_brokers_goes_to_who_takes_it() -> None:
             self.got: list[bytes] = []
             self.is_lost = False
 
+        def open_properties(self) -> dict[str, Any]:
+            return {"qpid.ha-peer": "ours"}
+
         serves_clients = False
 
         def opened(self) -> None: ...

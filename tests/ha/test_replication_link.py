@@ -6,6 +6,7 @@ import json
 import struct
 from typing import Any
 
+import msgspec
 import pytest
 
 from ha.amqp.replication_link import BadReplication, decode, encode
@@ -62,6 +63,16 @@ def test_fields_of_a_newer_release_are_ignored() -> None:
     message, _ = decode(raw(CHUNK | {"members": members}))
     assert isinstance(message, SnapshotChunk)
     assert message.members == Membership(("a:1", "b:1"), (), "c")
+
+
+def test_a_member_of_the_first_release_is_not_sent_the_fields_that_it_would_drop_the_link_over() -> None:
+    for message in (PreVote(3, 1, 20, 2, "us"), Vote(3, 20, 2, True, "us"), Append(3, 0, 19, 2, 20, 21, 19, (), "us")):
+        there, _ = decode(encode(message, [b"x"], 1))
+        here, _ = decode(encode(message, [b"x"]))
+        assert here == message
+        assert there == msgspec.structs.replace(message, cluster_id=None)
+        assert b"cluster_id" not in encode(message, (), 1)
+    assert decode(encode(SnapshotChunk(3, 20, 2, MEMBERS, 0, 5, 10), (), 1))[0] == SnapshotChunk(3, 20, 2, MEMBERS, 0, 5, 10)
 
 
 def test_what_has_no_default_is_in_each_head_and_batches_are_in_none() -> None:

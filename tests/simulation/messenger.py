@@ -21,6 +21,7 @@ from broker.sessions.connection import Session
 from ha.amqp import replication_link
 from ha.core.membership import Membership
 from ha.core.messages import Message
+from ha.core.versions import Versions
 from tests.simulation.network import Network
 
 STRAY_S = 0.6
@@ -61,7 +62,11 @@ class Messenger:
         silence_s: float,
         cluster_id: Callable[[], str],
         members: Callable[[], Membership],
+        versions: Versions,
+        cluster_version: Callable[[], int],
     ) -> None:
+        del cluster_version
+        self.versions = versions
         self.mail = mail
         self.reactor = reactor
         self.me = me
@@ -92,7 +97,7 @@ class Messenger:
         linked = self._linked.get(peer)
         if linked is None:
             return
-        data = replication_link.encode(message, batches)
+        data = replication_link.encode(message, batches, self.versions.wire_with(linked[0].versions))
         weather, rng, network = self.mail.weather, self.mail.rng, self.mail.network
         target = linked[0]
         if network.is_blocked(self.reactor.ip, target.reactor.ip) or rng.random() < weather.drop:
@@ -108,6 +113,14 @@ class Messenger:
         del reason
         if self._linked.pop(peer, None) is not None:
             self.reactor.callLater(0, self.events.disconnected, peer)
+
+    def machine_versions(self) -> dict[str, int]:
+        """What those say that are linked now."""
+        return {address: office.versions.machine for address, (office, _) in self._linked.items()}
+
+    def refusals(self) -> dict[str, str]:
+        """Nobody is refused here."""
+        return {}
 
     def accept(self, connection: object, value: str) -> Session:
         """Nobody opens connections here."""

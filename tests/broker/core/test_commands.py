@@ -15,9 +15,11 @@ from broker.core.commands import (
     Command,
     ExchangeAdd,
     ExchangeDel,
+    MachineVersion,
     Numbers,
     QueueAdd,
     QueueDel,
+    QueueDelIfEmpty,
     Reign,
     StoreAdd,
     StoreDel,
@@ -118,3 +120,28 @@ def test_what_this_version_cannot_apply_is_no_guess(text: bytes, why: str) -> No
 def test_what_needs_no_more_than_this_version_is_applied() -> None:
     found = decode(b'{"op":"queue-del","uuid":"u","needs":%d}' % MACHINE_VERSION)
     assert found == QueueDel(uuid="u", needs=MACHINE_VERSION)
+
+
+SECOND_VERSION: list[tuple[Command, bytes]] = [
+    (MachineVersion(), b'{"needs":2,"op":"machine-version"}'),
+    (MachineVersion(needs=3), b'{"needs":3,"op":"machine-version"}'),
+    (QueueDelIfEmpty(uuid="u"), b'{"needs":2,"op":"queue-del-if-empty","uuid":"u"}'),
+]
+
+
+@pytest.mark.parametrize("command,text", SECOND_VERSION)
+def test_what_the_second_version_brought_is_unknown_to_the_first_and_says_what_it_needs(command: Command, text: bytes) -> None:
+    assert command.text == text
+    assert decode(text, 3) == command
+    found = decode(text, command.needs - 1)
+    assert isinstance(found, UnknownCommand)
+    assert found.why == f"{command.OP!r} needs machine version {command.needs}"
+
+
+def test_a_command_is_unknown_to_a_version_before_its_own_even_if_its_text_does_not_say_so() -> None:
+    for text in (
+        b'{"op":"queue-del-if-empty","uuid":"u","needs":1}',
+        b'{"op":"queue-del-if-empty","uuid":"u","x":NaN,"needs":1}',
+    ):
+        assert isinstance(decode(text, 1), UnknownCommand)
+        assert isinstance(decode(text, 2), QueueDelIfEmpty)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from broker.core.commands import Command, QueueAdd, QueueDel
-from broker.core.definitions import Bound, Definitions, ExchangeGone, Nothing, QueueGone, QueueMade, Unbound
+from broker.core.commands import Command, MachineVersion, QueueAdd, QueueDel, QueueDelIfEmpty
+from broker.core.definitions import Bound, Definitions, ExchangeGone, Nothing, QueueGone, QueueMade, Unbound, VersionRose
 from broker.core.nodes import CLUSTER, LOCAL, Nodes
 from broker.core.state import State
 from tests.broker.core.definitions import batch, bind, delete, exchange, queue, state_of, unbind
@@ -129,3 +129,57 @@ def test_a_definition_is_what_was_asked_for() -> None:
     made, reason = definitions.apply(QueueAdd(uuid="u", name="q", level="all"))
     assert (isinstance(made, QueueMade), reason) == (True, "")
     assert definitions.apply(QueueDel(uuid="other")) == (Nothing(QueueDel(uuid="other")), "there is no such queue")
+
+
+def test_the_version_only_rises_and_stands_first_in_a_snapshot() -> None:
+    definitions = Definitions()
+    assert definitions.machine_version == 1
+    assert definitions.commands() == []
+    definitions.apply(QueueAdd(uuid="u", name="q", level="none"))
+    rose, reason = definitions.apply(MachineVersion(needs=3))
+    assert (rose, reason) == (VersionRose(MachineVersion(needs=3)), "")
+    for version in (2, 3):
+        _, reason = definitions.apply(MachineVersion(needs=version))
+        assert reason == "the cluster's version is 3 already"
+    assert definitions.machine_version == 3
+    assert definitions.commands()[0] == MachineVersion(needs=3)
+
+
+def test_a_queue_that_holds_messages_is_not_deleted_as_empty() -> None:
+    definitions = Definitions()
+    definitions.apply(QueueAdd(uuid="u", name="q", level="all"))
+    _, reason = definitions.apply(QueueDelIfEmpty(uuid="u"), {"u": 2}.__getitem__)
+    assert reason == "the queue holds 2 messages; empty it first, or use --force"
+    assert definitions.apply(QueueDelIfEmpty(uuid="other"))[1] == "there is no such queue"
+    gone, reason = definitions.apply(QueueDelIfEmpty(uuid="u"))
+    assert (isinstance(gone, QueueGone), reason) == (True, "")
+
+
+def test_messages_of_a_queue_count_where_its_deletion_stands_with_those_of_the_same_batch() -> None:
+    state = state_of(queue("q"), queue("far", "configuration"))
+    deletion = QueueDelIfEmpty(uuid="u-q").to_dict()
+    ((_, reason),) = state.apply(batch(2, deletion, enqueue=[(1, 1, [b"one"]), (7, 1, [b"x"])])).changes
+    assert "1 messages" in reason
+    ((_, reason),) = state.apply(batch(3, deletion)).changes
+    assert "1 messages" in reason
+    ((_, reason),) = state.apply(batch(4, QueueDelIfEmpty(uuid="u-far").to_dict())).changes
+    assert reason == "", "another log has its messages, and decides nothing here"
+
+
+def test_a_deletion_on_condition_is_left_to_the_log_as_soon_as_every_member_can_apply_it() -> None:
+    cluster, local = state_of(queue("q")), state_of(queue("mine", "none"))
+    nodes = Nodes(clustered=True)
+    nodes.rebuild({CLUSTER: cluster, LOCAL: local})
+
+    def planned(name: str, *, if_empty: bool) -> Command:
+        return nodes.plan_queue_removal(name, if_empty=if_empty, if_unused=False, consumers=0)[1]
+
+    assert planned("q", if_empty=True) == QueueDel(uuid="u-q"), "the cluster has version 1"
+    assert planned("mine", if_empty=True) == QueueDelIfEmpty(uuid="u-mine"), "this log is this release's alone"
+    cluster.apply(batch(2, MachineVersion().to_dict()))
+    assert planned("q", if_empty=True) == QueueDelIfEmpty(uuid="u-q")
+    assert planned("q", if_empty=False) == QueueDel(uuid="u-q")
+    older = State(1)
+    older.apply(batch(1, queue("mine", "none")))
+    nodes.rebuild({CLUSTER: cluster, LOCAL: older})
+    assert planned("mine", if_empty=True) == QueueDel(uuid="u-mine")

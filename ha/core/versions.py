@@ -1,0 +1,79 @@
+"""What members know of each other's versions, and when the cluster's version may rise.
+
+A member says in the Open of each link what it is: `machine`, the newest machine version whose commands it applies (see
+broker.core.commands), and `wire` down to `wire_oldest`, the forms of messages (ha.core.messages) that it reads. Release 0.1 says
+nothing; all of its versions are 1, and it goes on past what it does not know.
+
+The cluster's version is a record of its log. It rises by the primary's proposal, when every member is connected and has said that
+it applies the version; what was heard of a member that is away may no longer be so.
+
+Invariants: a link between members that cannot read each other is refused with a text; so is a member that would not stop at what
+it does not know, once the cluster has gone beyond it; the version never falls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+WIRE_VERSION = 2
+"""The newest form of messages between members that this release reads and writes.
+
+1: release 0.1, which drops a link over a field that it does not know. 2: such fields are ignored; `cluster_id` in votes and
+batches.
+"""
+WIRE_OLDEST = 1
+"""The oldest that it still does."""
+_MACHINE, _WIRE, _WIRE_OLDEST = "qpid.ha-machine-version", "qpid.ha-wire-version", "qpid.ha-wire-oldest"
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """What a member is. `stated` is false for a release that does not say, and does not stop at what it does not know."""
+
+    machine: int
+    wire: int = WIRE_VERSION
+    wire_oldest: int = WIRE_OLDEST
+    stated: bool = True
+
+    def wire_with(self, other: Versions) -> int:
+        """The newest form that both read."""
+        return min(self.wire, other.wire)
+
+    def properties(self) -> dict[str, int]:
+        """As properties of an Open."""
+        return {_MACHINE: self.machine, _WIRE: self.wire, _WIRE_OLDEST: self.wire_oldest}
+
+
+def versions_of(properties: Mapping[str, Any]) -> Versions:
+    """What the properties of a peer's Open say."""
+    found = [properties.get(name) for name in (_MACHINE, _WIRE, _WIRE_OLDEST)]
+    if all(type(each) is int and each > 0 for each in found):
+        machine, wire, wire_oldest = found
+        return Versions(machine, wire, wire_oldest)  # type: ignore[arg-type]
+    return Versions(1, 1, 1, stated=False)
+
+
+def objection_to(theirs: Versions, mine: Versions, peer: str, cluster: int) -> str:
+    """Why there can be no link with this peer in a cluster of version `cluster`, or ""."""
+    if theirs.wire < mine.wire_oldest or mine.wire < theirs.wire_oldest:
+        old, new = (peer, "this broker") if theirs.wire < mine.wire else ("this broker", peer)
+        return (
+            f"{peer} speaks wire versions {theirs.wire_oldest} to {theirs.wire}, this broker {mine.wire_oldest} to {mine.wire}: "
+            f"{old} must be upgraded before it can talk to {new}"
+        )
+    if not theirs.stated and cluster > 1:
+        return (
+            f"{peer} runs release 0.1, and this cluster has risen to version {cluster}, which that release would misunderstand: "
+            f"upgrade {peer}"
+        )
+    return ""
+
+
+def next_version(mine: int, cluster: int, me: str, members: Iterable[str], said: Mapping[str, int]) -> int:
+    """The version that the primary may propose to a cluster of version `cluster`: that one itself when it must not rise.
+
+    `mine` is the primary's own; `said` has what each connected member says that it applies.
+    """
+    return max(cluster, min([mine, *(said.get(member, 0) for member in members if member != me)]))

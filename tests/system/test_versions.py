@@ -1,0 +1,186 @@
+"""Brokers of two releases in one cluster, under load; and a member that meets what its release does not know.
+
+What stands for the release before is this release's broker with `--ha-machine-version-limit 1`: it applies, proposes and says
+what version 1 does. That shows the upgrade of the state and the rise of the version between real processes. That this release
+reads what release 0.1 itself wrote to disk and wire, the fixtures show (tests/fixtures). Both at once shows a run of these tests
+with the variable UNDERSTUDY_OLD_RELEASE naming a checkout of release 0.1: the old brokers are that release's own then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cli.verify.run import Run, Workload
+from tests.system.harness import BrokerProcess, Cluster, Refused, ask, cluster, environment, eventually
+from tests.system.reigns import go_on
+from tests.system.traffic import accounted
+from tests.system.wire import Peer
+
+OLD_RELEASE = os.environ.get("UNDERSTUDY_OLD_RELEASE", "")
+FIRST = "--ha-machine-version-limit", "1"
+
+
+class OldBroker(BrokerProcess):
+    """A broker of the release before, until `upgraded`."""
+
+    def start(self) -> None:
+        if not OLD_RELEASE:
+            self.options = [*self.options, *FIRST]
+            super().start()
+            return
+        own = ["--port", str(self.port), "--data-dir", str(self.store), "--log-enable", "info+"]
+        with self.log_file.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "cli.qpidd", *own, *self.options],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=OLD_RELEASE,
+                env=environment() | {"PYTHONPATH": OLD_RELEASE},
+            )
+
+
+def upgraded(broker: BrokerProcess) -> BrokerProcess:
+    """The same broker and store, of this release."""
+    options = [word for word in broker.options if word not in FIRST]
+    return BrokerProcess(broker.log_file.parent, broker.port, options)
+
+
+@contextlib.contextmanager
+def old_cluster(folder: Path) -> Iterator[Cluster]:
+    """A running cluster of three brokers of the release before, the first of which is primary."""
+    brokers = Cluster(folder, 3, ["--ha-replicate", "all"])
+    brokers.brokers = [OldBroker(each.log_file.parent, each.port, each.options) for each in brokers.brokers]
+    try:
+        brokers.start()
+        brokers.promote(brokers.brokers[0])
+        for backup in brokers.brokers[1:]:
+            backup.wait_for("ready")
+        yield brokers
+        for broker in brokers.brokers:
+            broker.check_log()
+    except BaseException:
+        for broker in brokers.brokers:
+            print(f"--- {broker.address}\n{broker.log()[-3000:]}", file=sys.stderr)
+        raise
+    finally:
+        brokers.close()
+
+
+def version(broker: BrokerProcess) -> int:
+    """The cluster's version, as this broker has applied it."""
+    return int(broker.status().get("version", 1))
+
+
+def test_brokers_upgraded_one_by_one_under_load_lose_nothing_and_the_version_rises_after_the_last(tmp_path: Path) -> None:
+    """A message lost, altered, doubled without reason or out of order fails in `accounted`."""
+    with old_cluster(tmp_path) as brokers:
+        brokers.brokers[0].create("queue", "orders", replicate="all", durable=True)
+        brokers.brokers[0].create("queue", "side", replicate="configuration")
+        brokers.brokers[0].create("binding", "", exchange="amq.topic", queue="orders", key="eu.#")
+        with Run(Workload(brokers.addresses, ["orders"], rate=400)) as run:
+            run.wait_for(received=300)
+            for position in (2, 0, 1):  # so that a primary of this release has a backup of the old one
+                old = brokers.brokers[position]
+                if old is brokers.primary():
+                    brokers.promote(brokers.brokers[2])  # which hands over
+                    go_on(run)
+                assert old.stop() == 0
+                new = brokers.brokers[position] = upgraded(old)
+                new.start()
+                new.wait_for("ready")
+                if position != 1:
+                    assert version(new) == 1, "a member of the old release is there yet, or away"
+                go_on(run)
+            eventually(lambda: [version(each) for each in brokers.brokers], lambda found: found == [2] * 3, "version 2")
+            accounted(run, brokers.primary)
+        assert all("stopped" not in each.log() for each in brokers.brokers)
+        primary = brokers.primary()
+        for broker in brokers.brokers:
+            assert broker.queue("side")["replicate"] == "configuration"
+            assert broker.queue("orders")["bindings"] == 2
+        with pytest.raises(Refused, match="no queue named"):
+            ask(primary.address, "DELETE", "queue", "none", {"ifEmpty": True})
+        ask(primary.address, "DELETE", "queue", "orders", {"ifEmpty": True})
+        for broker in brokers.brokers:
+            eventually(lambda broker=broker: queues(broker), lambda found: "orders" not in found, "the queue's end")  # type: ignore[misc]
+
+
+def queues(broker: BrokerProcess) -> list[str]:
+    return [item["name"] for item in ask(broker.address, "QUERY", "queue")["items"]]
+
+
+def test_a_member_that_is_put_back_to_an_older_release_says_so_and_leads_nobody(tmp_path: Path) -> None:
+    """It would have called itself level, and been elected, without the queue that it could not make."""
+    with cluster(tmp_path, 3, "--ha-replicate", "all") as brokers:
+        primary, _, back = brokers.brokers
+        eventually(lambda: version(primary), lambda found: found == 2, "version 2")
+        primary.create("queue", "jobs", replicate="all")
+        back.stop()
+        older = brokers.brokers[2] = BrokerProcess(back.log_file.parent, back.port, [*back.options, *FIRST])
+        older.start()
+        stopped = eventually(older.status, lambda status: bool(status.get("stopped")), "stopping to apply")
+        assert "'machine-version' needs machine version 2" in stopped["stopped"]
+        assert "upgrade this broker" in stopped["stopped"]
+        assert "upgrade this broker" in older.log()
+        brokers.level(older)
+        assert not older.status()["inSync"]
+        with pytest.raises(Refused, match="cannot apply its log"):
+            ask(older.address, "PROMOTE", "ha")
+        shown = subprocess.run(
+            [sys.executable, "-m", "cli.qpid_ha", "query", "-b", older.address],
+            check=True,
+            capture_output=True,
+            text=True,
+            env=environment(),
+            timeout=30,
+        )
+        assert "Stopped:" in shown.stdout
+        assert "upgrade this broker" in shown.stdout
+        brokers.brokers[1].kill()
+        primary.create("queue", "more", replicate="all")
+        assert queues(older) == [], "it has applied nothing since"
+        primary.kill()
+        brokers.brokers[1].start()
+        with pytest.raises(AssertionError, match="promotion"):
+            brokers.promote(older, timeout_s=2.0)
+        older.stop()
+        brokers.brokers[2] = upgraded(older)
+        brokers.brokers[2].start()
+        brokers.succeed()
+        assert set(queues(brokers.primary())) == {"jobs", "more"}
+
+
+def test_a_member_whose_messages_cannot_be_read_is_refused_in_words(tmp_path: Path) -> None:
+    with cluster(tmp_path, 3, "--ha-replicate", "all") as brokers:
+        primary, backup, _ = brokers.brokers
+        backup.stop()
+        status = primary.status()
+        far = {"qpid.ha-machine-version": 9, "qpid.ha-wire-version": 12, "qpid.ha-wire-oldest": 11}
+        who = {"qpid.ha-peer": backup.address, "qpid.ha-cluster": status["clusterId"], "qpid.ha-broker": "newer"}
+        with Peer(primary.port, who | far) as peer:
+            peer.run(lambda: bool(peer.reason), "the refusal")
+            assert f"{backup.address} speaks wire versions 11 to 12, this broker 1 to 2" in peer.reason
+            assert "this broker must be upgraded before it can talk to" in peer.reason
+        member = next(each for each in primary.status()["members"] if each["address"] == backup.address)
+        assert "speaks wire versions 11 to 12" in member["refused"]
+        assert primary.log().count("speaks wire versions") == 1
+
+
+def test_release_0_1_is_refused_in_words_once_the_cluster_has_risen_beyond_it(tmp_path: Path) -> None:
+    """It says nothing of versions, and would apply the log past what it does not know."""
+    with cluster(tmp_path, 3, "--ha-replicate", "all") as brokers:
+        primary, backup, _ = brokers.brokers
+        eventually(lambda: version(primary), lambda found: found == 2, "version 2")
+        backup.stop()
+        who = {"qpid.ha-peer": backup.address, "qpid.ha-cluster": primary.status()["clusterId"], "qpid.ha-broker": "older"}
+        with Peer(primary.port, who) as peer:
+            peer.run(lambda: bool(peer.reason), "the refusal")
+            assert f"{backup.address} runs release 0.1, and this cluster has risen to version 2" in peer.reason
