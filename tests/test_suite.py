@@ -51,10 +51,10 @@ def test_whoever_needs_the_session_of_spark_is_in_its_group(request: pytest.Fixt
 
 def test_a_group_stays_in_one_worker(tmp_path: Path) -> None:
     """Breaks when a new xdist, or a new pytest, takes no notice of our groups any more."""
-    for name, count in {"system/test_failover.py": 2, "system/test_faults_disk.py": 2, "simulation/test_world.py": 8}.items():
+    for name in ("system/test_failover.py", "system/test_faults_disk.py", "test_docs.py"):
         file = tmp_path / "tests" / name
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("".join(f"def test_{number}(): assert True\n" for number in range(count)))
+        file.write_text("".join(f"def test_{number}(): assert True\n" for number in range(4)))
     (tmp_path / "conftest.py").write_text("from tests.conftest import pytest_xdist_make_scheduler\n")
     words = [
         "-v",
@@ -69,7 +69,7 @@ def test_a_group_stays_in_one_worker(tmp_path: Path) -> None:
         str(tmp_path),
     ]
     done = pytest_in(tmp_path, *words, "--import-mode", "importlib", "tests")
-    ran = re.findall(r"^\[(gw\d)\].* PASSED tests/(\w+)/", done.stdout, re.MULTILINE)
+    ran = re.findall(r"^\[(gw\d)\].* PASSED tests/(\w+)", done.stdout, re.MULTILINE)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len({worker for worker, folder in ran if folder == "system"}) == 1, ran
     assert len(ran) == 12
