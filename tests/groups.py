@@ -64,7 +64,7 @@ def in_order(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: rank(group_of(item.nodeid)))
 
 
-class Groups(LoadScopeScheduling):
+class Groups(LoadScopeScheduling):  # type: ignore[misc]  # xdist brings no types
     """Gives each worker a group at a time, in the order of the tests."""
 
     def _split_scope(self, nodeid: str) -> str:
