@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -46,12 +47,22 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark each test by its folder, so that nobody forgets to; in a worker, also by its group."""
+    """Mark each test by its folder, so that nobody forgets to; in a worker, put them in the order in which they are begun."""
     for item in items:
         marker = _MARKER_OF_FOLDER.get(item.path.relative_to(_HERE).parts[0])
         if marker is not None:
             item.add_marker(marker)
     if hasattr(config, "workerinput"):
-        from tests.groups import spread
+        from tests.groups import in_order
 
-        spread(items, _HERE)
+        in_order(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Spread by our own groups where groups are asked for."""
+    if config.getoption("dist") != "loadgroup":
+        return None
+    from tests.groups import Groups
+
+    return Groups(config, log)

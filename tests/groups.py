@@ -1,22 +1,23 @@
-"""Which tests run after one another in one worker, and which are begun first, when pytest-xdist spreads them (`-n 3`).
+"""Which tests run after one another in one worker, and which are begun first, when pytest-xdist spreads them.
 
-A worker takes a group whole. What has no group is taken test by test by whichever worker is free, so it stands last and fills
-what the long groups leave. Tests of one group never run at the same time:
+`-n 3 --dist loadgroup --no-loadscope-reorder`: a worker takes a group whole. What has no group is taken test by test by whichever
+worker is free, so it stands last and fills what the long groups leave. Tests of one group never run at the same time:
 
 - `machine`: tests whose outcome hangs on when something happens (networks that are cut, disks that fail, processes that stand
   still, clients that flood, failovers). Two of them at once would starve each other, and measure that.
 - `spark`: tests that share the session of Spark, which takes longer to start than any of them.
 - every other module is a group, so that what its tests share is made once.
 
-Without xdist nothing is reordered.
+The group follows from the file alone: xdist's own marks for groups (3.8) do nothing with pytest 9.2, which no longer lets a
+plugin change a test's id. Without xdist nothing is reordered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import PurePath
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 MACHINE, SPARK = "machine", "spark"
 FIRST = (MACHINE, "system/test_thousand_steps.py", SPARK, "test_static.py")
@@ -32,15 +33,18 @@ WHOLE_MACHINE = {
     "system/test_faults_power.py",
     "system/test_faults_processes.py",
 }
+WITHOUT_SESSION = {"spark_analytics/test_submit.py", "spark_analytics/test_watch.py"}
+"""Tests that start Spark as a process of its own, and take long."""
 ONE_BY_ONE = ("simulation",)
 """Folders of many seeds: each test makes all that it needs."""
 
 
-def group_of(path: PurePath, fixtures: Iterable[str]) -> str:
-    """The group of a test of the file at `path` below tests/ that uses these fixtures; empty for none."""
+def group_of(nodeid: str) -> str:
+    """The group of a test; empty for none."""
+    path = PurePath(nodeid.partition("::")[0]).relative_to("tests")
     if str(path) in WHOLE_MACHINE:
         return MACHINE
-    if "spark" in fixtures:
+    if path.parts[0] == "spark_analytics" and str(path) not in WITHOUT_SESSION:
         return SPARK
     return "" if path.parts[0] in ONE_BY_ONE else str(path)
 
@@ -55,10 +59,13 @@ def rank(group: str) -> tuple[int, ...]:
     return 1, THEN.index(folder) if folder in THEN else len(THEN)
 
 
-def spread(items: list[pytest.Item], below: PurePath) -> None:
-    """Give each test its group, and put them in the order in which workers are to begin them."""
-    groups = {item: group_of(item.path.relative_to(below), getattr(item, "fixturenames", ())) for item in items}
-    for item, group in groups.items():
-        if group:
-            item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=lambda item: rank(groups[item]))
+def in_order(items: list[pytest.Item]) -> None:
+    """Put the tests in the order in which workers are to begin them."""
+    items.sort(key=lambda item: rank(group_of(item.nodeid)))
+
+
+class Groups(LoadScopeScheduling):  # type: ignore[misc]  # xdist brings no types
+    """Gives each worker a group at a time, in the order of the tests."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid) or nodeid
