@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 from coverage import Coverage
 
-OWN = ("tests/broker/core", "tests/ha/core", "tests/cli/verify")
+OWN = ("tests/broker/core", "tests/ha/core", "tests/resource_manager/core", "tests/cli/verify")
 """The cores' own tests."""
 _FOLDER = "folder_of_coverage"
 
