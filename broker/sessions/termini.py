@@ -11,7 +11,7 @@ Source: AMQP 1.0 part 3.5 (sources, targets), part 4.5.1 (the coordinator).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 from broker.amqp.links import Condition, Receiver, Sender
@@ -33,27 +33,25 @@ FindSource = Callable[[Attach], Source | None]
 
 
 class Termini:
-    """See the module. `max_message_bytes` is told to everybody who sends."""
+    """See the module. `targets` and `sources` are asked in order. `max_message_bytes` is told to everybody who sends."""
 
-    def __init__(
-        self, logs: Logs, *, targets: Sequence[FindTarget], sources: Sequence[FindSource], max_message_bytes: int
-    ) -> None:
+    def __init__(self, logs: Logs, *, targets: list[FindTarget], sources: list[FindSource], max_message_bytes: int) -> None:
+        self.targets = targets
+        self.sources = sources
         self._logs = logs
-        self._targets = tuple(targets)
-        self._sources = tuple(sources)
         self._max_message_bytes = max_message_bytes
 
     def attach(self, attach: Attach) -> None:
         """Attach a client's link; Condition when that cannot be."""
         link = attach.link
         if isinstance(link, Sender):
-            for find_source in self._sources:
+            for find_source in self.sources:
                 source = find_source(attach)
                 if source is not None:
                     source.subscribe(attach, link)
                     return
         elif isinstance(link, Receiver):
-            for find_target in self._targets:
+            for find_target in self.targets:
                 target = find_target(attach)
                 if target is not None:
                     self._attach_producer(attach, link, target)
