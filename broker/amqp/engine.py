@@ -115,6 +115,7 @@ class Engine:
         self.transport = lib.pn_transport()
         self._collector = lib.pn_collector()
         self._links: dict[Any, Link] = {}
+        self._feeding: dict[Sender, None] = {}
         self.alive = True
         self.remote_open = False
         self._close_told = False
@@ -206,6 +207,7 @@ class Engine:
         for link in self._links.values():
             link.open = False
         self._links.clear()
+        self._feeding.clear()
         lib.pn_transport_unbind(self.transport)
         lib.pn_collector_release(self._collector)
         lib.pn_connection_release(self.connection)
@@ -285,7 +287,9 @@ class Engine:
         """
         transport, scratch = self.transport, self.scratch.area
         sent = 0
-        while (waiting := lib.pn_transport_pending(transport)) > 0:
+        while (waiting := lib.pn_transport_pending(transport)) > 0 or self._feed(waiting):
+            if waiting <= 0:
+                continue
             count = lib.pn_transport_peek(transport, scratch, min(waiting, SCRATCH_BYTES))
             if count <= 0:
                 break
@@ -307,6 +311,8 @@ class Engine:
         while taken < max_bytes:
             waiting = lib.pn_transport_pending(transport)
             if waiting <= 0:
+                if self._feed(waiting):
+                    continue
                 break
             count = lib.pn_transport_peek(transport, scratch, min(waiting, SCRATCH_BYTES))
             if count <= 0:
@@ -315,6 +321,22 @@ class Engine:
             lib.pn_transport_pop(transport, count)
             taken += count
         return pieces
+
+    def feed_later(self, link: Sender) -> None:
+        """This link has messages that proton is to get by the piece, when it has nothing to write."""
+        self._feeding[link] = None
+
+    def _feed(self, pending: int) -> bool:
+        """Give proton the next pieces, unless its output is closed (`pending` < 0). Returns whether it got any."""
+        if not self._feeding or pending < 0:
+            return False
+        fed = False
+        for link in list(self._feeding):
+            if link.feeds:
+                fed |= link.feed()
+            else:
+                del self._feeding[link]
+        return fed
 
     def tick(self, now_ms: int) -> None:
         """Let time pass (monotonic ms): heartbeats to the peer, and the end of a silent one."""

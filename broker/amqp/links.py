@@ -14,13 +14,14 @@ has settled it, it is settled here at once, and otherwise by `Sender.settle`. So
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 from cproton_ffi import ffi, lib
 
 from broker.amqp.scratch import Scratch
-from broker.core import values
+from broker.core import limits, values
 from broker.core.links import ACCEPTED, FAILED, MODIFIED, REJECTED, RELEASED, UNDELIVERABLE, Incoming, Outgoing, Run
 
 NULL = ffi.NULL
@@ -60,6 +61,9 @@ class Owner(Protocol):
 
     def forget(self, link: Link) -> None:
         """This side has closed the link."""
+
+    def feed_later(self, link: Sender) -> None:
+        """This link has messages that proton is to get by the piece, when it has nothing to write."""
 
 
 class Link:
@@ -187,8 +191,25 @@ class Receiver(Link):
         self._base += stop
 
 
+class _Pieces:
+    """A message that goes to proton by the piece: `data[start:stop]` is what proton has not got yet."""
+
+    __slots__ = ("data", "delivery", "presettled", "start", "stop")
+
+    def __init__(self, delivery: Any, data: bytes, start: int, stop: int, presettled: bool) -> None:
+        self.delivery = delivery
+        self.data = data
+        self.start = start
+        self.stop = stop
+        self.presettled = presettled
+
+
 class Sender(Link):
-    """A link on which messages go out. `account` has their ids, its credit and what came of them."""
+    """A link on which messages go out. `account` has their ids, its credit and what came of them.
+
+    A message larger than `limits.PIECE_BYTES` goes to proton by the piece, as the socket takes them, and so does what comes after
+    it: proton moves all that it holds of a message for each frame that it makes, so that a whole one of 15 MiB costs seconds.
+    """
 
     __slots__ = (
         "_first_id",
@@ -196,6 +217,8 @@ class Sender(Link):
         "_next_id",
         "_next_tag",
         "_outcome",
+        "_pieces",
+        "_pieces_bytes",
         "_settled",
         "_told",
         "_waiting",
@@ -211,6 +234,8 @@ class Sender(Link):
         self.refusals: dict[int, str] = {}
         """On a client's link: what the peer said when it rejected a delivery, as "name: text", until somebody takes it away."""
         self._next_tag = 0
+        self._pieces: deque[_Pieces] = deque()
+        self._pieces_bytes = 0
         self._ids: dict[Any, int] = {}
         """Delivery -> its id, until its outcome has come."""
         self._told: dict[int, list[Any]] = {}
@@ -223,13 +248,13 @@ class Sender(Link):
 
     @property
     def credit(self) -> int:
-        """How many messages the peer takes now, as proton counts it; `account.credit` is the same."""
-        return int(lib.pn_link_credit(self.handle)) if self.open else 0
+        """How many messages the peer takes now, less those that wait for proton; `account.credit` is the same."""
+        return int(lib.pn_link_credit(self.handle)) - len(self._pieces) if self.open else 0
 
     def flowed(self) -> None:
         """The peer's flow has come: what it takes now, and whether it drains."""
         handle, account = self.handle, self.account
-        account.credit = lib.pn_link_credit(handle)
+        account.credit = lib.pn_link_credit(handle) - len(self._pieces)
         account.draining = bool(lib.pn_link_get_drain(handle))
 
     def drained(self) -> None:
@@ -239,8 +264,8 @@ class Sender(Link):
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes sent on this link's session that have not left the engine."""
-        return int(lib.pn_session_outgoing_bytes(self.session))
+        """Bytes sent on this link's session that have not left the engine, and those that this link has not given to it."""
+        return int(lib.pn_session_outgoing_bytes(self.session)) + self._pieces_bytes
 
     def send(
         self, data: bytes, offsets: Sequence[int], start: int, stop: int, sequence: int, presettled: bool, base: int = 0
@@ -261,14 +286,46 @@ class Sender(Link):
             # Seven bits a byte: some clients read tags as text.
             tag_number[0] = number & 0x7F | (number & 0x3F80) << 1 | (number & 0x1FC000) << 2 | (number & 0xFE00000) << 3
             delivery = delivery_new(handle, tag)
-            send(handle, begin + here, after - here)
-            advance(handle)
-            if presettled:
-                settle(delivery)
+            if after - here > limits.PIECE_BYTES or self._pieces:
+                self._pieces.append(_Pieces(delivery, data, base + here, base + after, presettled))
+                self._pieces_bytes += after - here
             else:
+                send(handle, begin + here, after - here)
+                advance(handle)
+                if presettled:
+                    settle(delivery)
+            if not presettled:
                 ids[delivery] = delivery_id
             here = after
         self._next_tag = number
+        if self._pieces:
+            self.engine.feed_later(self)
+
+    def feed(self) -> bool:
+        """Give proton the next pieces of what waits, while it holds less than one. Returns whether it got any."""
+        handle, pieces, fed = self.handle, self._pieces, False
+        while pieces and lib.pn_session_outgoing_bytes(self.session) < limits.PIECE_BYTES:
+            one = pieces[0]
+            if lib.pn_link_current(handle) != one.delivery:  # the peer has settled it before it had all of it
+                self._pieces_bytes -= one.stop - one.start
+                pieces.popleft()
+                continue
+            size = min(one.stop - one.start, limits.PIECE_BYTES)
+            lib.pn_link_send(handle, ffi.from_buffer(one.data) + one.start, size)
+            one.start += size
+            self._pieces_bytes -= size
+            if one.start == one.stop:
+                pieces.popleft()
+                lib.pn_link_advance(handle)
+                if one.presettled:
+                    lib.pn_delivery_settle(one.delivery)
+            fed = True
+        return fed
+
+    @property
+    def feeds(self) -> bool:
+        """Whether messages wait for proton."""
+        return bool(self._pieces) and self.open
 
     def send_one(self, data: bytes, sequence: int = 0, presettled: bool = False) -> None:
         """Send one message."""

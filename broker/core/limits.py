@@ -46,6 +46,9 @@ OPEN_TIMEOUT_S = 10.0
 IDLE_TIMEOUT_S = 60.0
 """Idle time-out that we announce by default; a connection silent for longer is taken to be dead."""
 
+PIECE_BYTES = 256 * KIB
+"""A larger message goes to proton by pieces of this size, as its connection's socket takes them."""
+
 MAX_OUTPUT_BYTES = 1 * MIB
 """Encoded bytes that may wait for a slow client's socket before its links are given no more messages."""
 

@@ -185,7 +185,7 @@ class State:
         if messages is None:
             return 0
         coming = (run.count for run in batch.runs if run.kind is Kind.ENQUEUE and run.queue == messages.number)
-        return messages.fifo.depth + sum(coming)
+        return messages.depth + sum(coming)
 
     def _make_messages(self, uuid: str, number: int | None, arguments: dict[str, Any]) -> None:
         assert number is not None

@@ -19,11 +19,12 @@ from collections.abc import Callable, Sequence
 from operator import is_
 from typing import Any, Protocol
 
-from twisted.internet.interfaces import IDelayedCall, IReactorTCP, IReactorTime, ITCPTransport
+from twisted.internet.interfaces import IDelayedCall, IPushProducer, IReactorTCP, IReactorTime, ITCPTransport
 from twisted.internet.protocol import ClientFactory
 from twisted.internet.protocol import Protocol as TwistedProtocol
 from twisted.logger import Logger
 from twisted.python.failure import Failure
+from zope.interface import implementer
 
 from broker.amqp.engine import Engine
 from broker.amqp.links import Condition, Link, Receiver, Sender
@@ -64,6 +65,7 @@ class PeerEvents(Protocol):
         """A message came."""
 
 
+@implementer(IPushProducer)
 class _Outgoing(TwistedProtocol):
     """The connection that one OutgoingLink has opened."""
 
@@ -72,6 +74,7 @@ class _Outgoing(TwistedProtocol):
         self.engine = Engine(self, server=False, container=link.peers.broker_id, scratch=link.peers.scratch)
         self.sender: Sender | None = None
         self.up = False
+        self._paused = False
         self._refusal = ""
 
     def connectionMade(self) -> None:
@@ -80,6 +83,7 @@ class _Outgoing(TwistedProtocol):
         if ITCPTransport.providedBy(self.transport):
             self.transport.setTcpNoDelay(True)
             self.transport.bufferSize = READ_BYTES  # type: ignore[attr-defined]
+        self.transport.registerProducer(self, True)  # type: ignore[attr-defined]
         engine = self.engine
         engine.open(
             self.link.peers.open_properties(),
@@ -102,11 +106,24 @@ class _Outgoing(TwistedProtocol):
         self.link.ended(self, self._refusal)
 
     def flush(self) -> None:
-        """Write what the engine has."""
-        if self.engine.alive and self.transport is not None:
+        """Write what the engine has, unless the socket is full."""
+        if self.engine.alive and self.transport is not None and not self._paused:
             write_output(self.transport, self.engine)
             if self.engine.finished:
                 self.transport.loseConnection()
+
+    def pauseProducing(self) -> None:
+        """The socket is full: the engine keeps what comes until it is not."""
+        self._paused = True
+
+    def resumeProducing(self) -> None:
+        """The socket takes bytes again."""
+        self._paused = False
+        self.flush()
+
+    def stopProducing(self) -> None:
+        """The socket will take no more at all."""
+        self._paused = True
 
     def send(self, data: bytes) -> None:
         """Send one message, unless this link has too much unsent already: then it starts anew."""

@@ -286,14 +286,14 @@ def test_a_queue_is_deleted_if_it_is_empty_where_the_command_stands_in_the_log(m
         if parts.get("delete"):
             builder.define_text(QueueDelIfEmpty(uuid="u-q").text)
         if parts.get("message"):
-            builder.messages_for(1, state.messages[1].fifo.next_seq).append(b"one")
+            builder.messages_for(1, state.messages[1].next_seqs()[0]).append(b"one")
         if parts.get("taken"):
-            builder.dequeues_for(1).append(state.messages[1].fifo.next_seq - 1)
+            builder.dequeues_for(1).append(state.messages[1].next_seqs()[0] - 1)
         index = a.propose(builder)
         mixed.machine.run_until(lambda: mixed.applied("a") >= index and mixed.applied("b") >= index)
 
     written(delete=True, message=True)
-    assert state.messages[1].fifo.depth == 1, "the same batch brings a message"
+    assert state.messages[1].depth == 1, "the same batch brings a message"
     written(delete=True)
     assert "u-q" in state.definitions.queues
     written(taken=True)
