@@ -24,7 +24,7 @@ LEVELS = ("all", "configuration", "none")
 _GLANCE_S = 0.0005
 _ASKED = 6
 _ASK_AGAIN_S = 0.2
-_BACK_AFTER_S = (0.02, 0.12, 0.25)
+_BACK_AFTER_S = (0.02, 0.08, 0.16, 0.24, 0.32)
 """Several times: it is refused until the successor has committed a batch of its own."""
 
 
@@ -302,9 +302,9 @@ class Faults:
         return None
 
     def _switchover(self, action: Action) -> str | None:
-        """To a backup, and half of the time back again at once: what is under way from the first reign comes in the third."""
+        """To a backup, and mostly back again at once: what is under way from the first reign comes in the third."""
         before = self._world.primary()
-        if before is not None and action.choice < 0.5:
+        if before is not None and action.choice > 0.2:
             for wait_s in _BACK_AFTER_S:
                 self._later(wait_s + 0.2 * action.choice, self._promote, Action(action.at_s, "promote", before.number))
         return self._promote(Action(action.at_s, "promote", "backup"))

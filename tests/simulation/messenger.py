@@ -26,12 +26,13 @@ from tests.simulation.network import Network
 
 STRAY_S = 0.6
 """Less than a host is off before its disk is replaced (`promises.OFF_BEFORE_REPLACED_S`), slow links counted in."""
+_A_COPY = 0.75
 
 
 @dataclass
 class Weather:
     """How bad the links are. `drop`, `double`, `stray`: chances for each message; `delay_s`: how much longer one may take than
-    another; `STRAY_S`: how much longer one may take that goes astray, so that it comes in another epoch."""
+    another; `STRAY_S`: how much longer one may take that goes astray, or a copy of it, so that it comes in another epoch."""
 
     drop: float = 0.0
     double: float = 0.0
@@ -105,7 +106,11 @@ class Messenger:
         for _ in range(2 if rng.random() < weather.double else 1):
             delay = network.latency(self.reactor.ip, target.reactor.ip) + weather.delay_s * rng.random() ** 3
             if weather.stray and rng.random() < weather.stray:
-                delay += STRAY_S * rng.random()
+                late = delay + STRAY_S * rng.random()
+                if rng.random() < _A_COPY:
+                    self.reactor.events.after(late, target.reactor, target.arrived, self, data)
+                else:
+                    delay = late
             self.reactor.events.after(delay, target.reactor, target.arrived, self, data)
 
     def close(self, peer: str, reason: str) -> None:

@@ -413,6 +413,181 @@ for _, waits in self._proposed:
         "member.durable_index if voter == member.me",
         "(member.log.last_index if member.settings.standalone else member.durable_index) if voter == member.me",
     ),
+    "stops-at-a-gap": Bug(
+        "takes of a stretch of messages only what stands before a chunk that is gone",
+        "broker.core.fifo",
+        "Fifo._drop",
+        "            if chunk is not None:\n                n_chunk,",
+        "            if chunk is None:\n                break\n            else:\n                n_chunk,",
+    ),
+    "stops-at-a-dead-message": Bug(
+        "takes of a stretch of messages only what stands before one that is gone",
+        "broker.core.fifo",
+        "Chunk.remove",
+        """\
+                    stretches = list(_live_stretches(dead, start, stop))
+                    n = sum(hi - lo for lo, hi in stretches)
+                    nbytes = sum(offsets[hi] - offsets[lo] for lo, hi in stretches)
+""",
+        """\
+                    stop = dead.find(1, start, stop)
+                    if stop == start:
+                        return 0, 0
+                    n, nbytes = stop - start, offsets[stop] - offsets[start]
+""",
+    ),
+    "counts-up-to-a-gap": Bug(
+        "raises of a stretch of messages only the delivery counts before one that is gone",
+        "broker.core.fifo",
+        "Fifo.raise_count",
+        "_live_stretches(chunk.dead, max(first_seq - base, chunk.start), min(end - base, chunk.stop)):",
+        "list(_live_stretches(chunk.dead, max(first_seq - base, chunk.start), min(end - base, chunk.stop)))[:1]:",
+    ),
+    "installs-unsynced": Bug(
+        "drops the log for a received checkpoint that is not synced",
+        "broker.disk.checkpoint",
+        "Receiver.finish",
+        "self._disk.sync(self._fd)",
+        "pass",
+    ),
+    "installs-under-an-unsynced-name": Bug(
+        "drops the log for a received checkpoint whose name is not synced",
+        "broker.disk.checkpoint",
+        "Receiver.finish",
+        "self._disk.sync_folder(self._folder)",
+        "pass",
+    ),
+    "checkpoint-unsynced": Bug(
+        "lets go of the log for a checkpoint of its own that is not synced",
+        "broker.disk.checkpoint",
+        "write",
+        "disk.sync(fd)",
+        "pass",
+    ),
+    "checkpoint-under-an-unsynced-name": Bug(
+        "lets go of the log for a checkpoint of its own whose name is not synced",
+        "broker.disk.checkpoint",
+        "write",
+        "disk.sync_folder(folder)",
+        "pass",
+    ),
+    "whole-at-the-first-word": Bug(
+        "takes a damaged store for whole as soon as a primary is heard",
+        "ha.core.backup",
+        "Backup._judge",
+        "elif member.floor is not None and Position(member.log.epoch_at(match) or 0, match) >= member.floor:",
+        "elif member.floor is not None:",
+    ),
+    "votes-below-its-floor": Bug(
+        "votes, with a damaged store, for a log that may lack what the store has lost",
+        "ha.core.replica",
+        "Replica._objection",
+        "self._member.position, self._member.floor)",
+        "self._member.position, None)",
+    ),
+    "stands-below-its-floor": Bug(
+        "stands for election with a damaged store",
+        "ha.core.replica",
+        "Replica._unfit",
+        "return unfitness(member.position, member.floor)",
+        'return ""',
+    ),
+    "cuts-without-a-floor": Bug(
+        "cuts damage out of the log without noting what it has lost",
+        "broker.disk.recovery",
+        "_Recovery.lose",
+        "replace_durably(self.disk, self.folder / FLOOR, seal_json(floor._asdict()))",
+        "pass",
+    ),
+    "floor-of-what-is-left": Bug(
+        "notes of a damaged log what is left of it, and not what stood beyond",
+        "broker.disk.recovery",
+        "_Recovery.lose",
+        "floor = max([end, *self.evidence(later, window, end), self.floor() or end])",
+        "floor = end",
+    ),
+    "counts-old-acknowledgements": Bug(
+        "counts acknowledgements that were sent in an older epoch",
+        "ha.core.replica",
+        "Replica._on_message",
+        """\
+                if current and isinstance(role, Primary):
+                    role.append_reply(now, sender, message)
+""",
+        """\
+                if isinstance(role, Primary):
+                    role.append_reply(now, sender, message)
+""",
+    ),
+    "counts-answers-to-other-campaigns": Bug(
+        "counts answers that an older campaign has asked for",
+        "ha.core.replica",
+        "Replica._on_pre_vote_reply",
+        "campaign.round is Round.PRE_VOTE and campaign.number == message.campaign:",
+        "campaign.round is Round.PRE_VOTE:",
+    ),
+    "lets-go-late": Bug(
+        "stands for election because a primary of an older epoch has let it go",
+        "ha.core.replica",
+        "Replica._on_message",
+        """\
+                    current
+                    and isinstance(role, Backup)
+                    and role.primary == sender
+""",
+        """\
+                    isinstance(role, Backup)
+""",
+    ),
+    "counts-blank-votes": Bug(
+        "gives, with a blank store, a vote that counts like any other",
+        "ha.core.replica",
+        "is_provisional",
+        "return blank and theirs.index > 0",
+        "return False",
+    ),
+    "counts-provisional-votes": Bug(
+        "takes a vote that counts only if all grant for one that counts by itself",
+        "ha.core.quorum",
+        "Tally.count",
+        "(self.provisional if provisional else self.granted).add(voter)",
+        "self.granted.add(voter)",
+    ),
+    "leaves-what-it-truncates": Bug(
+        "truncates in memory, and leaves the bytes in the file",
+        "broker.disk.segments",
+        "Segment.clear",
+        "for at in range(self.end, dirty_end, len(_ZEROS)):",
+        "for at in ():",
+    ),
+    "marks-what-it-truncates": Bug(
+        "leaves the mark of a segment behind the end to which it is truncated",
+        "broker.disk.segments",
+        "Segment.clear",
+        "if self.mark.end > self.end:",
+        "if False:",
+    ),
+    "reset-keeps-segments": Bug(
+        "leaves the segments of a log that a checkpoint replaces",
+        "broker.disk.recovery",
+        "reset",
+        "for _, path in segments.listed(disk, folder):",
+        "for path in ():",
+    ),
+    "whole-before-it-knows": Bug(
+        "takes a blank store for whole though its primary has not committed anything of its own",
+        "ha.core.backup",
+        "Backup._judge",
+        "if match >= self.told_commit and member.log.epoch_at(self.told_commit) == member.epoch:",
+        "if match >= self.told_commit:",
+    ),
+    "whole-before-it-is-on-disk": Bug(
+        "takes a blank store for whole when what it needs is on its way to the disk",
+        "ha.core.backup",
+        "Backup._judge",
+        "if match >= self.told_commit and member.log.epoch_at(self.told_commit) == member.epoch:",
+        "if member.log.epoch_at(self.told_commit) == member.epoch:",
+    ),
 }
 
 

@@ -136,7 +136,7 @@ def make(seed: int) -> Plan:
     duration_s = rng.uniform(2.0, 4.5)
     heartbeat_s = rng.choice((0.2, 0.3, 0.4))
     queues = tuple(f"q{number}" for number in range(rng.choices((1, 2, 3), (5, 3, 2))[0]))
-    message_links = rng.random() < 0.4
+    message_links = rng.random() < 0.5
     bad = message_links and rng.random() < 0.7
     segment_bytes = rng.choice((8192, 16384, 32768, 65536))
     clients = _clients(rng, queues, duration_s) + _passing(rng, kinds, duration_s)
@@ -175,7 +175,7 @@ def make(seed: int) -> Plan:
     )
     plan = laid_out(plan, Random(f"layout {seed}"))
     late = Random(f"late {seed}")
-    return replace(plan, stray=late.choice((0.0, 0.05, 0.2)) if message_links else 0.0, repeats=late.random() < 0.5)
+    return replace(plan, stray=late.choice((0.0, 0.1, 0.2, 0.3)) if message_links else 0.0, repeats=late.random() < 0.5)
 
 
 def _kinds(rng: Random) -> tuple[str, ...]:

@@ -132,17 +132,17 @@ def bytes_to_flip(path: str, disk: SimulatedDisk) -> range:
     if not path.endswith(segments.SUFFIX):
         return range(len(content))
     newest = max(each for each in disk.paths() if each.startswith(_CLUSTER) and each.endswith(segments.SUFFIX))
-    end = _marked_end(content)
+    end = newest_mark(content).end
     return range(end if path == newest else max(end, len(content.rstrip(b"\0"))))
 
 
-def _marked_end(content: bytes) -> int:
-    """How far a segment's newest mark reaches."""
-    found = (0, 0)
+def newest_mark(content: bytes) -> segments.Mark:
+    """A segment's newest mark, whole or not."""
+    found = segments.Mark(0, 0, segments.Position(0, 0))
     for offset in segments._MARK_OFFSETS:
         data = content[offset : offset + segments._MARK.size]
         if len(data) == segments._MARK.size:
-            magic, number, end, _, _ = segments._MARK.unpack(data)
-            if magic == segments._MARK_MAGIC:
-                found = max(found, (number, end))
-    return found[1]
+            magic, number, end, index, epoch = segments._MARK.unpack(data)
+            if magic == segments._MARK_MAGIC and number > found.number:
+                found = segments.Mark(number, end, segments.Position(epoch, index))
+    return found

@@ -68,12 +68,60 @@ def _an_old_primary_comes_back(at_s: float) -> list[Action]:
 
 _RIVALS = _plan(BUSY, *_repeated((1.0, 1.8, 2.6, 3.4), _two_are_asked), brokers=5, disk_s=_SLOW_SYNC_S)
 _TAILS = _plan(BUSY, *_repeated((1.0, 2.6, 4.2), _a_tail_diverges), checkpoint_bytes=_LOG_KEPT)
+# For so long that the journal, at rest, has marked as synced what is truncated afterwards.
+_MARKED_TAILS = _plan(
+    BUSY, *(Action(at_s, "isolate", "primary", seconds=2.2, choice=0.2) for at_s in (1.0, 4.5)), checkpoint_bytes=_LOG_KEPT
+)
 _SLOW_DISKS = [Action(0.9, "slow-disk", number, seconds=3.0, choice=0.5) for number in range(3)]
 
 _ASKED_IN_VAIN = [Action(2.7 + number / 4, "promote", number % 3) for number in range(9)]
 LOST_STORES = _plan(BUSY, Action(1.5, "lose-stores", seconds=3.0), *_ASKED_IN_VAIN, duration_s=6.0)
 """All stores but one are lost while that one is down, and operators ask the empty brokers."""
 
+
+def _damage_and_an_election(at_s: float) -> list[Action]:
+    """A bit of a backup's log flips while the other backup is out of the primary's reach; then the primary dies, too."""
+    asked = [Action(at_s + 0.2 + 0.04 * number, "promote", number) for number in (0, 1, 2)]
+    damage = [Action(at_s, "rot", "backup", seconds=0.1, choice=0.9), Action(at_s + 0.08, "kill", "primary", seconds=0.8)]
+    return [Action(at_s - 0.1, "partial", "primary", "backup", seconds=0.3), *damage, *asked]
+
+
+def _back_and_forth(at_s: float) -> list[Action]:
+    """From the primary to a backup and back at once."""
+    return [Action(at_s, "switchover", choice=0.5)]
+
+
+_DAMAGED = _plan(
+    BUSY,
+    *(Action(1.1 + 0.6 * number, "rot", "backup", seconds=0.05, choice=0.9) for number in range(7)),
+    checkpoint_bytes=_LOG_KEPT,
+)
+_DAMAGED_VOTERS = _plan(BUSY, *_repeated((1.4, 3.4, 5.4), _damage_and_an_election), checkpoint_bytes=_LOG_KEPT)
+# A blank store comes back when the primary is gone, and is asked for its vote.
+_REPLACED = _plan(
+    BUSY,
+    Action(1.4, "wipe", "backup", seconds=0.1),
+    Action(2.48, "kill", "primary", seconds=1.0),
+    *(Action(2.55 + 0.1 * number, "promote", number % 3) for number in range(6)),
+    message_links=True,
+)
+_LATE = _plan(
+    BUSY,
+    *_repeated((1.0, 1.6, 2.2, 2.8, 3.4), _back_and_forth),
+    message_links=True,
+    stray=0.5,
+    latency_s=(0.0001, 0.0005),
+)
+_LATE_RIVALS = replace(_RIVALS, message_links=True, stray=1.0, drop=0.5)
+
+
+def _scattered(producer: ClientPlan) -> Plan:
+    """Two consumers accept each message when it pleases them, and the broker repeats itself."""
+    consumers = [ClientPlan("consumer", name, "q0", window=20, modify=0.2, settle_delay_s=0.3) for name in ("c", "d")]
+    return _plan([producer, *consumers], repeats=True, duration_s=3.0)
+
+
+_COUNTED = _plan([_PRODUCERS[0], ClientPlan("consumer", "c", "q0", window=20, modify=0.6)], repeats=True, duration_s=3.0)
 _KILLS = [Action(1.2 + 0.4 * number, "kill", "primary", seconds=0.1) for number in range(6)]
 _POWER_CUTS = [Action(1.2 + 0.8 * number, "power", "primary", seconds=0.1) for number in range(8)]
 _REJECTING = with_letters(_plan(BUSY), "all", reject=0.3)
@@ -105,6 +153,20 @@ PROVOKED: dict[str, Plan] = {
     "checkpoint-forgets-delivery-counts": _plan(
         MODIFYING, *(Action(1.0 + 0.3 * number, "kill", "backup", seconds=0.1) for number in range(8)), checkpoint_bytes=2048
     ),
+    "stops-at-a-gap": _scattered(ClientPlan("producer", "p", "q0", count=300, burst=1, gap_s=0.005, window=20)),
+    "stops-at-a-dead-message": _scattered(_PRODUCERS[0]),
+    "counts-up-to-a-gap": _COUNTED,
+    "whole-at-the-first-word": _DAMAGED,
+    "cuts-without-a-floor": _DAMAGED,
+    "floor-of-what-is-left": _DAMAGED,
+    "votes-below-its-floor": _DAMAGED_VOTERS,
+    "stands-below-its-floor": _DAMAGED_VOTERS,
+    "counts-old-acknowledgements": _LATE,
+    "counts-answers-to-other-campaigns": _LATE_RIVALS,
+    "lets-go-late": _LATE,
+    "marks-what-it-truncates": _MARKED_TAILS,
+    "counts-blank-votes": _REPLACED,
+    "counts-provisional-votes": _REPLACED,
     "keeps-what-went-settled": settling(_plan(BUSY), "consumer"),
     "routes-to-one": _routed("fanout", ""),
     "forgets-the-star": _routed("topic", "/a.b"),

@@ -240,6 +240,19 @@ def test_a_log_that_is_let_go_for_a_checkpoint_that_may_go_too(durable: bool) ->
     assert checks.faults == ([] if durable else [wrong])
 
 
+def test_a_checkpoint_that_is_removed_for_one_that_may_go_too() -> None:
+    disk, folder = SimulatedDisk(Random(0)), Path("/store")
+    disk.make_folder(folder)
+    old, new, newest = (checkpoints.write(folder, index, 1, {}, [], disk=disk) for index in (7, 8, 9))
+    with Checks(History()) as checks:
+        disk.unlink(old.path)
+        assert checks.faults == []
+        disk.replace(newest.path, folder / "aside")
+        disk.replace(folder / "aside", newest.path)
+        disk.unlink(new.path)
+    assert checks.faults == [f"disk: {new.path} is removed for {newest.path.name}, which a power cut may still take away"]
+
+
 def test_every_method_is_put_back() -> None:
     owners = (ReplicatedLog, Ledger, Subscription, Journal, SimulatedDisk)
     before = [dict(vars(owner)) for owner in owners]

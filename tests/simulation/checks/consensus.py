@@ -381,11 +381,11 @@ class Consensus:
         shadow.members = self._members_in(shadow)
         return gone
 
-    def bytes_of(self, me: str, entries: Iterable[tuple[int, int]]) -> list[tuple[int, bytes]]:
-        """Index and bytes of those of these batches that this member's log does not have (any more), as far as they are known."""
+    def bytes_of(self, me: str, entries: Iterable[tuple[int, int]]) -> dict[tuple[int, int], bytes]:
+        """Those of these batches, by index and epoch, that are known and that this member's log does not have any more."""
         epochs = self.of(me).epochs
         gone = (entry for entry in entries if epochs.get(entry[0]) != entry[1])
-        return [(entry[0], self._batches[entry][0]) for entry in gone if entry in self._batches]
+        return {entry: self._batches[entry][0] for entry in gone if entry in self._batches}
 
     def acknowledged(self, me: str, index: int) -> None:
         """The member tells its primary that it holds everything up to there on disk."""

@@ -59,6 +59,7 @@ from tests.simulation.checks.limits import broken_limits
 from tests.simulation.checks.reference import Queue, Reference, digest_of, size_of
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.history import History, Key, Violation
+from tests.simulation.promises import newest_mark
 
 _WHOLE_EVERY = 16
 _LOOK_BACK = 8
@@ -99,6 +100,7 @@ class Checks:
         self._wrap(Journal, "reset", self._resets)
         self._wrap(Journal, "release", self._releases)
         self._wrap(SimulatedDisk, "replace", self._renames)
+        self._wrap(SimulatedDisk, "unlink", self._removes)
         self._wrap(Ledger, "on_committed", self._committed)
         self._wrap(Ledger, "on_reset", self._reset)
         self._wrap(Ledger, "on_state", self._state)
@@ -286,10 +288,8 @@ class Checks:
         return method(log, reason)
 
     def _received(self, method: Any, log: ReplicatedLog, peer: str, message: Message, payload: bytes) -> None:
-        replica = log.replica
-        late = message.epoch < replica.epoch and isinstance(message, _OF_A_REIGN)
-        if late:
-            before, epoch = _standing(log), replica.epoch
+        if _is_late(log, message):
+            before, epoch = _standing(log), log.replica.epoch
             method(log, peer, message, payload)
             if _standing(log) != before:
                 name = type(message).__name__
@@ -316,6 +316,13 @@ class Checks:
             self.faults.append(f"disk: {path} is renamed to {target.name}, and what it holds is not synced")
         method(disk, path, target)
 
+    def _removes(self, method: Any, disk: SimulatedDisk, path: Path) -> None:
+        if path.suffix == ".checkpoint":
+            newer = [each for each in disk.names(path.parent) if each.endswith(path.suffix) and each > path.name]
+            if newer and not any(disk.is_durable(str(path.with_name(each))) for each in newer):
+                self.faults.append(f"disk: {path} is removed for {newer[-1]}, which a power cut may still take away")
+        method(disk, path)
+
     def _judge_durable(self, journal: Journal, checkpoint: Checkpoint | None, doing: str) -> None:
         disk = journal.disk
         if checkpoint is not None and isinstance(disk, SimulatedDisk) and not disk.is_durable(str(checkpoint.path)):
@@ -326,10 +333,9 @@ class Checks:
         method(journal, below_index)
 
     def _drops(self, log: ReplicatedLog, entries: list[tuple[int, int]]) -> None:
-        """The log's journal is asked next to drop these; the first, the last and one in the middle are looked for afterwards."""
+        """The log's journal is asked next to drop these; the first and the last are looked for afterwards."""
         if isinstance(log.journal.disk, SimulatedDisk) and log in self._folders:
-            some = dict.fromkeys((*entries[:1], *entries[len(entries) // 2 :][:1], *entries[-1:]))
-            self._dropped[log.journal] = (log.me, self._folders[log], list(some))
+            self._dropped[log.journal] = (log.me, self._folders[log], entries)
 
     def _truncates(self, method: Any, journal: Journal, from_index: int, done: Callable[[], None]) -> None:
         method(journal, from_index, self._then_judge(journal, done))
@@ -351,9 +357,12 @@ class Checks:
             paths = [path for path in disk.paths() if path.startswith(f"{folder}/") and path.endswith(SUFFIX)]
             for path in [path for path in paths if "/damaged-" not in path] if gone else ():
                 content = disk.content(path)
-                for index, data in gone:
-                    if data in content:
+                for index, epoch in dict.fromkeys((min(gone), max(gone))):
+                    if gone[index, epoch] in content:
                         self.faults.append(f"disk: {me} has dropped batch {index} of its log, and {path} still has it")
+                mark = newest_mark(content).last
+                if (mark.index, mark.epoch) in gone:
+                    self.faults.append(f"disk: {me} has dropped batch {mark.index} of its log, and {path} is marked up to there")
             if done is not None:
                 done()
 
@@ -469,11 +478,24 @@ def _name_of(ledger: Ledger, reference: Reference) -> str:
     return ledger.log.me if isinstance(ledger.log, ReplicatedLog) else "a broker that is stopping"
 
 
+def _is_late(log: ReplicatedLog, message: Message) -> bool:
+    """Whether a message is of an older reign, or answers an older campaign than the one that is under way."""
+    replica, campaign = log.replica, log.replica._campaign
+    match message:
+        case VoteReply():
+            return message.epoch <= replica.epoch and message.for_epoch < replica.epoch
+        case PreVoteReply():
+            return campaign is not None and message.campaign != campaign.number
+        case _:
+            return isinstance(message, _OF_A_REIGN) and message.epoch < replica.epoch
+
+
 def _standing(log: ReplicatedLog) -> tuple[Any, ...]:
-    """What a message may change of a member: its role, its log, and what it knows of the others'."""
-    it = log.replica.status(0.0)
+    """What a message may change of a member: its role, its log, its votes, and what it knows of the others' logs."""
+    it, campaign = log.replica.status(0.0), log.replica._campaign
+    votes = campaign and (campaign.round, sorted(campaign.tally.granted), sorted(campaign.tally.provisional))
     peers = tuple((peer.address, peer.progress, peer.match_index, peer.received_index, peer.sent_index) for peer in it.peers)
-    return it.state, it.epoch, it.primary, it.last_index, it.last_epoch, it.commit_index, it.told_commit, peers
+    return it.state, it.epoch, it.primary, it.last_index, it.last_epoch, it.commit_index, it.told_commit, peers, votes
 
 
 def _entry(batch: bytes) -> StoredEntry:
