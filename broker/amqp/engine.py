@@ -230,6 +230,10 @@ class Engine:
         """The largest frame that the peer's Open says it takes; 0 for any."""
         return int(lib.pn_transport_get_remote_max_frame(self.transport))
 
+    def expect_within(self, idle_timeout_s: float) -> None:
+        """From now on give the peer up after so long a silence (0: never); what this side's Open has said stays."""
+        lib.pn_transport_set_idle_timeout(self.transport, int(idle_timeout_s * 1000))
+
     @property
     def remote_idle_timeout_s(self) -> float:
         """The silence after which the peer gives this side up; 0 for never."""

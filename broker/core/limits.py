@@ -58,6 +58,11 @@ BATCH_TARGET_BYTES = 1 * MIB
 MAX_BATCH_BYTES = 64 * MIB
 """No batch is larger, and one that says it is, is taken to be damaged: the largest message and its company must fit."""
 
+INFLOW_BYTES = 32 * MIB
+"""Messages that clients have sent and that are not committed yet, in bytes: above it, connections that bring more are not read
+until half of it is left.
+"""
+
 MAX_QUEUES = 50_000
 """Queues of one broker, exclusive and temporary ones included."""
 

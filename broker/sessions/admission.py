@@ -78,7 +78,7 @@ class Admission:
             return None
         number, self._next_number = self._next_number, self._next_number + 1
         connection = Connection(self, self._turn, self._clock, number, address, **self._engine_options)
-        connection.session = ClientSession(connection, self._termini, self._turn)
+        connection.session = ClientSession(connection, self._termini, self._turn, self._logs.inflow)
         return connection
 
     # ---- connection.Owner

@@ -14,6 +14,7 @@ from typing import Any
 from broker.amqp.links import Condition, Link, Receiver, Sender
 from broker.sessions.attach import Attach, LinkEnd
 from broker.sessions.connection import Connection
+from broker.sessions.inflow import Inflow
 from broker.sessions.principal import Principal
 from broker.sessions.termini import Termini
 from broker.sessions.turn import Turn
@@ -24,10 +25,11 @@ class ClientSession:
 
     serves_clients = True
 
-    def __init__(self, connection: Connection, termini: Termini, turn: Turn) -> None:
+    def __init__(self, connection: Connection, termini: Termini, turn: Turn, inflow: Inflow) -> None:
         self._connection = connection
         self._termini = termini
         self._turn = turn
+        self._inflow = inflow
         self._early_links: list[Link] = []
 
     # ---- attach.Output
@@ -76,6 +78,7 @@ class ClientSession:
         """Messages have come."""
         if link.context is not None:
             link.context.take()
+            self._inflow.brought(self._connection)
 
     def on_outcomes(self, link: Sender) -> None:
         """Outcomes have come."""
@@ -118,3 +121,4 @@ class ClientSession:
 
     def lost(self) -> None:
         """The connection is gone; its links have ended before."""
+        self._inflow.forget(self._connection)

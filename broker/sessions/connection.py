@@ -138,6 +138,10 @@ class Connection(TwistedProtocol):
         self.since = clock.seconds()
         self.heard = self.since
         self._paused = False
+        self._unread = False
+        """Whether it is not read for now."""
+        self._forgiven = False
+        """Whether its silence is not its own: from when it is not read until something comes when it is again."""
         self._gone = False
         self._ended_at: float | None = None
         self.properties: dict[str, Any] = {}
@@ -160,6 +164,9 @@ class Connection(TwistedProtocol):
             return
         self.heard = self._clock.seconds()
         engine = self.engine
+        if self._forgiven and not self._unread:
+            self._forgiven = False
+            engine.expect_within(self.idle_timeout_s)
         engine.push(data)
         engine.drain()
         self._turn.touch(self)
@@ -187,6 +194,19 @@ class Connection(TwistedProtocol):
     def stopProducing(self) -> None:
         """The socket will take no more at all."""
         self._paused = True
+
+    def stop_reading(self) -> None:
+        """Leave what comes in the socket. A peer that is not heard is not silent: it is not given up meanwhile."""
+        if not self._gone and self.transport is not None:
+            self._unread = self._forgiven = True
+            self.engine.expect_within(0)
+            self.transport.pauseProducing()  # type: ignore[attr-defined]
+
+    def read_again(self) -> None:
+        """Take what comes again."""
+        self._unread = False
+        if not self._gone and self.transport is not None:
+            self.transport.resumeProducing()  # type: ignore[attr-defined]
 
     # ---- output
 

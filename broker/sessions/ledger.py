@@ -27,6 +27,7 @@ from broker.core.links import ACCEPTED, add_ids
 from broker.core.nodes import QueueNode
 from broker.core.records import Batch, BatchBuilder
 from broker.core.state import CannotApply, State
+from broker.sessions.inflow import Inflow
 
 SERVING = ("active", "standalone")
 """The states of a log in which this broker may write to it."""
@@ -62,25 +63,31 @@ class LedgerOwner(Protocol):
 class _Waits:
     """What ends when one batch is committed. Deliveries stand by runs: link -> (first id, count) of each."""
 
-    __slots__ = ("accepts", "answers", "calls", "settles")
+    __slots__ = ("accepts", "answers", "calls", "nbytes", "settles")
 
     def __init__(self) -> None:
         self.accepts: dict[Receiver, list[tuple[int, int]]] = {}
         self.settles: dict[Sender, list[tuple[int, int]]] = {}
         self.answers: list[Callable[[str], None]] = []
         self.calls: list[Callable[[], None]] = []
+        self.nbytes = 0
+        """Bytes of messages in the batch."""
 
 
 class Ledger:
     """A log, the state that it says, and what waits for it. `clock` is the reactor's time."""
 
-    def __init__(self, name: str, clock: IReactorTime, owner: LedgerOwner, version: int = MACHINE_VERSION) -> None:
+    def __init__(
+        self, name: str, clock: IReactorTime, owner: LedgerOwner, version: int = MACHINE_VERSION, inflow: Inflow | None = None
+    ) -> None:
+        """`inflow` counts what is not committed yet, of other ledgers too."""
         self.name = name
         self.state = State(version)
         self.log: CommitLog | None = None
         self.storage_text = ""
         self._clock = clock
         self._owner = owner
+        self._inflow = inflow if inflow is not None else Inflow(limits.INFLOW_BYTES)
         self._builder = BatchBuilder()
         self._waits = _Waits()
         self._full: deque[tuple[BatchBuilder, _Waits]] = deque()
@@ -112,6 +119,8 @@ class Ledger:
                 self._builder.messages_for(number, seqs[lane]).append(each)
                 seqs[lane] += 1
         self._builder.add_bytes(nbytes)
+        self._waits.nbytes += nbytes
+        self._inflow.came(nbytes)
         node.proposed += len(messages)
         node.proposed_bytes += nbytes
         if link is not None:
@@ -225,6 +234,7 @@ class Ledger:
         calls: list[Callable[[], None]] = []
         while self._proposed and self._proposed[0][0] <= self.state.index:
             index, waits = self._proposed.popleft()
+            self._inflow.gone(waits.nbytes)
             for link, runs in waits.accepts.items():
                 for first, count in runs:
                     link.settle(first, count, ACCEPTED)
@@ -259,6 +269,8 @@ class Ledger:
         self.pump()
 
     def _void(self) -> None:
+        under_way = (*(waits for _, waits in self._proposed), *(waits for _, waits in self._full), self._waits)
+        self._inflow.gone(sum(waits.nbytes for waits in under_way))
         self._proposed.clear()
         self._full.clear()
         self._builder, self._waits = BatchBuilder(), _Waits()

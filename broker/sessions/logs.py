@@ -15,9 +15,11 @@ from collections.abc import Iterable
 from twisted.internet.interfaces import IReactorTime
 
 from broker.amqp.links import Condition
+from broker.core import limits
 from broker.core.commands import MACHINE_VERSION, QueueDel
 from broker.core.definitions import Change
 from broker.core.nodes import CLUSTER, LOCAL, Nodes, QueueNode
+from broker.sessions.inflow import Inflow
 from broker.sessions.ledger import SERVING, Ledger, LedgerOwner
 
 
@@ -34,10 +36,11 @@ class Logs:
         default_queue_bytes: int,
         machine_version: int = MACHINE_VERSION,
     ) -> None:
+        self.inflow = Inflow(limits.INFLOW_BYTES)
         self.nodes = Nodes(clustered=clustered, default_level=default_level, default_queue_bytes=default_queue_bytes)
-        self.ledgers: dict[str, Ledger] = {LOCAL: Ledger(LOCAL, clock, owner, machine_version)}
+        self.ledgers: dict[str, Ledger] = {LOCAL: Ledger(LOCAL, clock, owner, machine_version, self.inflow)}
         if clustered:
-            self.ledgers[CLUSTER] = Ledger(CLUSTER, clock, owner, machine_version)
+            self.ledgers[CLUSTER] = Ledger(CLUSTER, clock, owner, machine_version, self.inflow)
         self.lead = self.ledgers[CLUSTER] if clustered else self.ledgers[LOCAL]
         self.state = "joining" if clustered else "recovering"
         self.primary = ""

@@ -1,0 +1,55 @@
+"""The bytes of messages that clients have sent and that are not committed yet, and who waits while there are too many.
+
+Credit bounds how many messages a producer may send ahead, not how large they are: a thousand of 16 MiB are allowed. So the bytes
+are counted too, over both logs. Life of a message here: its ledger says `came` when it takes it, and `gone` when its batch is
+applied or void. While the sum is above the bound, a connection that brings more is not read: its client meets a full socket, as
+with any slow peer. When the sum has fallen to half, all who wait are read again.
+
+Invariants: `nbytes` is what the ledgers hold for batches that are not applied; a connection waits only while `nbytes` is above
+half of the bound, so what it waits for is always under way; links between brokers never wait here.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Source(Protocol):
+    """A connection that messages come from."""
+
+    def stop_reading(self) -> None:
+        """Leave what comes in the socket."""
+
+    def read_again(self) -> None:
+        """Take it again."""
+
+
+class Inflow:
+    """See the module. `limit_bytes` is the bound."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.nbytes = 0
+        self._waiting: dict[Source, None] = {}
+
+    def came(self, nbytes: int) -> None:
+        """A ledger has taken messages of so many bytes."""
+        self.nbytes += nbytes
+
+    def gone(self, nbytes: int) -> None:
+        """So many bytes are applied, or void."""
+        self.nbytes -= nbytes
+        if self._waiting and self.nbytes <= self.limit_bytes // 2:
+            waiting, self._waiting = self._waiting, {}
+            for source in waiting:
+                source.read_again()
+
+    def brought(self, source: Source) -> None:
+        """This connection has brought messages: while there is too much, it waits."""
+        if self.nbytes > self.limit_bytes and source not in self._waiting:
+            self._waiting[source] = None
+            source.stop_reading()
+
+    def forget(self, source: Source) -> None:
+        """This connection is gone."""
+        self._waiting.pop(source, None)
