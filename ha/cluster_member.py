@@ -135,6 +135,10 @@ class ClusterMember:
         self.peers.tick()
         self._raise_version()
 
+    def has_first_release(self) -> bool:
+        """Whether a member may be of release 0.1, which reads batches of the first format alone."""
+        return self._broker.lead.state.definitions.machine_version < 2
+
     def _raise_version(self) -> None:
         """As primary, propose the version that every member applies (docs/adr/0015), once."""
         state = self._broker.lead.state
@@ -195,6 +199,7 @@ class ClusterMember:
         if state == "active":
             self._raising_to = 0
             self._write_reign(epoch)
+            self._raise_version()  # so that a new cluster begins with it
         elif state in ("ready", "catchup"):
             self._primary_lost_at = None
 

@@ -79,12 +79,13 @@ class ReplicatedLog:
         on_event: Callable[..., None] = lambda kind, **fields: None,
         checkpoint_bytes: int = CHECKPOINT_BYTES,
         new_id: Callable[[], str] = new_uuid,
+        first_format: Callable[[], bool] = lambda: False,
     ) -> None:
         """Open the log `name` of the store; blocks while it is read.
 
         `members` are those of a store that knows of none. `wall` gives seconds since 1970; `in_thread` runs a function in
-        another thread; `new_id` gives ids that nothing else has; `on_event` takes what telemetry tells. DamagedStore,
-        StorageError, BadBatch.
+        another thread; `new_id` gives ids that nothing else has; `on_event` takes what telemetry tells; `first_format` says
+        whether a member reads batches of the first format alone. DamagedStore, StorageError, BadBatch.
         """
         self.name, self.me = name, me
         self._clock = clock
@@ -96,6 +97,7 @@ class ReplicatedLog:
         self._on_members, self._on_event = on_members, on_event
         self.checkpoint_bytes = checkpoint_bytes
         self._new_id = new_id
+        self._first_format = first_format
         self.journal, found = store.journal(name, call_in_reactor=call_in_reactor, on_error=self._storage_error)
         for note in found.notes:
             _log.warn("{name} log: {note}", name=name, note=note)
@@ -177,7 +179,7 @@ class ReplicatedLog:
 
     def _propose(self, builder: BatchBuilder, members: Membership | None) -> int:
         index = self.replica.next_index
-        data = builder.seal(self.replica.epoch, index, round(self._wall() * 1000))
+        data = builder.seal(self.replica.epoch, index, round(self._wall() * 1000), first_format=self._first_format())
         self._cache.put(index, data)
         self._proposed_through = index
         self._last_proposed_bytes = len(data)

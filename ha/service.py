@@ -208,6 +208,7 @@ class Process:
             on_members=member.members_changed if member is not None else lambda members: None,
             on_event=member.note if member is not None else lambda kind, **fields: None,
             checkpoint_bytes=self.checkpoint_bytes,
+            first_format=member.has_first_release if member is not None else lambda: False,
         )
         self.logs[name] = log
         self.broker.attach_log(name, log)

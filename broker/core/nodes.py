@@ -45,6 +45,7 @@ from broker.core.definitions import (
 )
 from broker.core.exchange import Exchange, fault_of
 from broker.core.queues import priority
+from broker.core.queues.discipline import version_of
 from broker.core.state import Messages, State
 
 BUILT_IN = {"": "direct", "amq.direct": "direct", "amq.topic": "topic", "amq.fanout": "fanout", "amq.match": "headers"}
@@ -339,7 +340,7 @@ class Nodes:
         return [self._unplaced[uuid] for uuid in fresh if uuid in self._unplaced]
 
     def _needs_place(self, queue: QueueAdd) -> None:
-        self._unplaced[queue.uuid] = StoreAdd(uuid=queue.uuid, arguments=queue.arguments)
+        self._unplaced[queue.uuid] = StoreAdd(uuid=queue.uuid, arguments=queue.arguments, needs=queue.needs)
         self._fresh_unplaced[queue.uuid] = None
 
     def _is_orphan(self, key: str | Key, command: Command) -> None:
@@ -403,7 +404,12 @@ class Nodes:
         level = self.level_of(attributes.get("replicate") or arguments.get("qpid.replicate"))
         if not self.clustered and level == "configuration":
             level = "all"
+        log, needs = self.log_for(level), version_of(arguments)
+        if needs > self.version_of(log):
+            has = f"the cluster has version {self.version_of(log)} until every broker is upgraded"
+            raise Refused(409, f"queue {name!r}: its kind needs machine version {needs}, and {has}")
         command = QueueAdd(
+            needs=needs,
             uuid=uuid,
             name=name,
             level=level,
@@ -413,7 +419,7 @@ class Nodes:
             arguments=arguments,
             alternate=self._alternate(attributes),
         )
-        return self.log_for(level), command
+        return log, command
 
     def plan_exchange(self, name: str, uuid: str, attributes: dict[str, Any]) -> tuple[str, Command]:
         """(log, command) that creates an exchange."""

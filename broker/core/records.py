@@ -13,7 +13,8 @@ Layout, little-endian::
     payload  the runs' payloads, end to end
 
 The checksum in an ENQUEUE head is what a body is verified with when it is read back without the rest of its batch. Batches of
-format 1 ("USB1": heads of 24 bytes, without it) are read, and never written.
+format 1 ("USB1": heads of 24 bytes, without it) are read, and written while the cluster has a member that reads no other
+(docs/adr/0015).
 
 Invariants: runs stand in the order DEFINE, ENQUEUE, PLACES, DEQUEUE, COUNT, MEMBERS, and of one kind in the order in which their
 queues were first named; sequences of an ENQUEUE run are consecutive; a batch that parses is whole (checksum) and self-consistent
@@ -35,6 +36,8 @@ import google_crc32c
 
 MAGIC = b"USB2"
 MAGIC_1 = b"USB1"
+MAGIC_START = b"USB"
+"""With which a batch of any format begins."""
 HEADER = struct.Struct("<4sIIIIIQQQ")
 HEADER_BYTES = HEADER.size
 _AFTER_CRC = struct.Struct("<IIIIQQQ")
@@ -330,8 +333,8 @@ class BatchBuilder:
         self._places.append((queue, first_seq, count, columns))
         self.nbytes += len(columns)
 
-    def seal(self, epoch: int, index: int, timestamp_ms: int) -> bytes:
-        """The batch as bytes. The builder is spent: start a new one."""
+    def seal(self, epoch: int, index: int, timestamp_ms: int, *, first_format: bool = False) -> bytes:
+        """The batch as bytes. The builder is spent: start a new one. `first_format`: for members that read no other."""
         heads: list[bytes] = []
         lengths: list[bytes] = []
         payload: list[bytes] = []
@@ -369,10 +372,13 @@ class BatchBuilder:
             payload.append(self._members)
             records += 1
             flags = FLAG_MEMBERS
+        if first_format:
+            assert not self._places, "places stand in checkpoints alone, which are of this release's format"
+            heads = [_HEAD_1.pack(*_HEAD.unpack(head)[:-1]) for head in heads]
         front = b"".join((*heads, *lengths))
         length = HEADER_BYTES + len(front) + sum(map(len, payload))
         rest = _AFTER_CRC.pack(length, flags, len(heads), records, epoch, index, timestamp_ms) + front
         crc = google_crc32c.value(rest)
         for part in payload:  # each part by itself: joining them first would copy every body once more
             crc = google_crc32c.extend(crc, part)
-        return b"".join((MAGIC, crc.to_bytes(4, "little"), rest, *payload))
+        return b"".join((MAGIC_1 if first_format else MAGIC, crc.to_bytes(4, "little"), rest, *payload))

@@ -16,10 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from broker.core import limits
-from broker.core.commands import MACHINE_VERSION, Command, Numbers, UnknownCommand, decode
+from broker.core.commands import MACHINE_VERSION, Command, Numbers, QueueAdd, StoreAdd, UnknownCommand, decode
 from broker.core.definitions import (
     Change,
     CountersSet,
@@ -167,9 +166,9 @@ class State:
         change, reason = self.definitions.apply(command, lambda uuid: self._depth_of(uuid, batch))
         match change:
             case QueueMade(queue) if queue.level != "configuration":
-                self._make_messages(queue.uuid, queue.number, queue.arguments)
+                self._make_messages(queue)
             case PlaceMade(place):
-                self._make_messages(place.uuid, place.number, place.arguments)
+                self._make_messages(place)
             case QueueGone(gone) | PlaceGone(gone):
                 self._drop_messages(gone.uuid)
             case CountersSet(numbers):
@@ -187,10 +186,11 @@ class State:
         coming = (run.count for run in batch.runs if run.kind is Kind.ENQUEUE and run.queue == messages.number)
         return messages.depth + sum(coming)
 
-    def _make_messages(self, uuid: str, number: int | None, arguments: dict[str, Any]) -> None:
-        assert number is not None
-        order = discipline_of(arguments, self.live_by_file, self.residency)
-        self.messages[number] = self.by_uuid[uuid] = Messages(number, uuid, order)
+    def _make_messages(self, owner: QueueAdd | StoreAdd) -> None:
+        assert owner.number is not None
+        # The first version had one kind of queue, whatever its arguments.
+        order = discipline_of(owner.arguments if owner.needs > 1 else {}, self.live_by_file, self.residency)
+        self.messages[owner.number] = self.by_uuid[owner.uuid] = Messages(owner.number, owner.uuid, order)
 
     def _drop_messages(self, uuid: str) -> None:
         messages = self.by_uuid.pop(uuid, None)

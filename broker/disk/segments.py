@@ -37,7 +37,7 @@ from typing import NamedTuple
 
 import google_crc32c
 
-from broker.core.records import HEADER_BYTES, MAGIC, BadBatch, Header, parse_header, verify
+from broker.core.records import HEADER_BYTES, MAGIC_START, BadBatch, Header, parse_header, verify
 from broker.disk.durable import ASIDE, NewerFormat, opened, read_whatever, sync_or_stop, write_all
 from broker.disk.files import Disk
 
@@ -285,12 +285,12 @@ class Window:
         """Where, from `offset` on, a batch might begin; -1 for nowhere."""
         while offset + HEADER_BYTES <= self.size:
             block = self.get(offset, min(_BLOCK, self.size - offset))
-            if len(block) < len(MAGIC):
+            if len(block) < len(MAGIC_START):
                 return -1
-            at = block.find(MAGIC)
+            at = block.find(MAGIC_START)
             if at >= 0:
                 return offset + at
-            offset += len(block) - len(MAGIC) + 1
+            offset += len(block) - len(MAGIC_START) + 1
         return -1
 
     def content_end(self, offset: int) -> int:
@@ -345,7 +345,7 @@ def newest_beyond(window: Window, offset: int, after: Position) -> Position | No
                 offset += header.length
                 continue
         except BadBatch:
-            if window.get(offset + header.length, len(MAGIC)) == MAGIC:
+            if window.get(offset + header.length, len(MAGIC_START)) == MAGIC_START:
                 offset += header.length
                 continue
         offset = window.find_magic(offset + 1)

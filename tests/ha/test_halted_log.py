@@ -254,10 +254,10 @@ def test_an_unknown_kind_of_record_stops_a_member_after_what_came_before_it(mixe
     machine.run_until(lambda: mixed.level("a", "b", "c") and a.may_propose)
 
     class Newer(BatchBuilder):
-        def seal(self, epoch: int, index: int, timestamp_ms: int) -> bytes:
+        def seal(self, epoch: int, index: int, timestamp_ms: int, *, first_format: bool = False) -> bytes:
             import google_crc32c
 
-            data = bytearray(super().seal(epoch, index, timestamp_ms))
+            data = bytearray(super().seal(epoch, index, timestamp_ms, first_format=first_format))
             data[48] = 77
             data[4:8] = google_crc32c.value(bytes(data[8:])).to_bytes(4, "little")
             return bytes(data)

@@ -434,6 +434,7 @@ class Faults:
             self._fast(host)
             host.disk.bad_syncs = 0
             host.thaw()
+            host.upgrade()
             host.start()
         for manager in world.managers:
             manager.thaw()

@@ -8,6 +8,7 @@ and of processes that end by themselves.
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import ha.service
 from broker.core import urls
+from broker.core.commands import MACHINE_VERSION
 from broker.host import Host
 from broker.settings import BrokerSettings
 from ha.settings import HaSettings
@@ -47,6 +49,7 @@ class BrokerHost:
         self.rng = Random(f"{world.plan.seed}/{self.name}")
         self.disk = self._new_disk()
         self.process: Any = None
+        self.starts = 0
         self.running = False
         self.reactor: HostReactor | None = None
         self.threads: SimulatedThreads | None = None
@@ -102,6 +105,20 @@ class BrokerHost:
         """Whether its store belongs to a cluster."""
         return _IDENTITY in self.disk.paths() and b'"cluster_id": ""' not in self.disk.content(_IDENTITY)
 
+    @property
+    def release(self) -> int:
+        """The machine version of the next process."""
+        releases = self.world.plan.releases
+        if not releases or self.world.healed:
+            return MACHINE_VERSION
+        own = releases[self.number]
+        return own[min(self.starts, len(own) - 1)]
+
+    def upgrade(self) -> None:
+        """Start anew as the newest release, unless it is that."""
+        if self.up and self.process.ha.ha_machine_version_limit < MACHINE_VERSION:
+            self.kill()
+
     def start(self) -> None:
         """Start a process, unless there is one."""
         if self.up:
@@ -119,10 +136,12 @@ class BrokerHost:
         named: dict[str, Any] = {}
         if world.plan.message_links:
             named["links"] = partial(self._messenger, world)
+        settings = replace(self._ha, ha_machine_version_limit=self.release)
+        self.starts += 1
         self.process = ha.service.Process(
             reactor,
             self._settings,
-            self._ha,
+            settings,
             host,
             segment_bytes=world.plan.segment_bytes,
             checkpoint_bytes=world.plan.checkpoint_bytes,

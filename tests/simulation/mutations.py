@@ -406,6 +406,20 @@ for _, waits in self._proposed:
         "*self.stores.values(), ",
         "",
     ),
+    "passes-over-the-unknown": Bug(
+        "goes on past a command that its release does not know, as release 0.1 did",
+        "broker.core.state",
+        "State._commands",
+        "raise CannotApply(batch.header.index, command.why)",
+        "continue",
+    ),
+    "raises-the-version-early": Bug(
+        "raises the cluster's version though a member is away that has not said that it applies it",
+        "ha.cluster_member",
+        "ClusterMember._raise_version",
+        "self.peers.machine_versions()",
+        "dict.fromkeys(members, state.version) | self.peers.machine_versions()",
+    ),
     "own-log-unsynced": Bug(
         "takes what is on its way to the disk for committed in the log of its own",
         "ha.core.primary",

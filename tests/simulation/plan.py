@@ -100,6 +100,8 @@ class Plan:
     steps: tuple[Step, ...] = ()
     stray: float = 0.0
     repeats: bool = False
+    releases: tuple[tuple[int, ...], ...] = ()
+    """For each host the machine versions of its processes, in order; the last one stays, and once all is healed the newest."""
 
     @property
     def clients(self) -> list[ClientPlan]:
@@ -175,7 +177,17 @@ def make(seed: int) -> Plan:
     )
     plan = laid_out(plan, Random(f"layout {seed}"))
     late = Random(f"late {seed}")
-    return replace(plan, stray=late.choice((0.0, 0.1, 0.2, 0.3)) if message_links else 0.0, repeats=late.random() < 0.5)
+    plan = replace(plan, stray=late.choice((0.0, 0.1, 0.2, 0.3)) if message_links else 0.0, repeats=late.random() < 0.5)
+    return replace(plan, releases=_releases(Random(f"releases {seed}"), hosts))
+
+
+def _releases(rng: Random, hosts: int) -> tuple[tuple[int, ...], ...]:
+    """Mostly all of this release; else some are upgraded when they are started again, or put back once."""
+    kind = rng.choices(("one", "upgraded", "put back"), (7, 2, 1))[0]
+    if kind == "one":
+        return ()
+    other = ((1, 2),) if kind == "upgraded" else ((2, 1, 2), (2, 1))
+    return tuple(rng.choice((*other, (2,))) for _ in range(hosts))
 
 
 def _kinds(rng: Random) -> tuple[str, ...]:

@@ -177,6 +177,14 @@ PROVOKED: dict[str, Plan] = {
     "keeps-the-rejected": _REJECTING,
     "letters-twice": _REJECTING,
     "checkpoint-forgets-places": _keeping(*_KILLS, checkpoint_bytes=2048),
+    "passes-over-the-unknown": _plan(
+        BUSY,
+        *(Action(1.2 + 0.5 * number, "kill", number, seconds=0.2) for number in (1, 2)),
+        releases=((2,), (2, 1, 2), (2, 1, 2)),
+    ),
+    "raises-the-version-early": _plan(
+        BUSY, Action(1.0, "kill", 2, seconds=1.5), Action(1.6, "promote", "backup"), releases=((2,), (2,), (1, 2))
+    ),
     "own-log-unsynced": _keeping(*_POWER_CUTS, disk_s=_SLOW_SYNC_S),
 }
 

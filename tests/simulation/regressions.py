@@ -51,6 +51,7 @@ def quiet(*actions: Action, **fields: Any) -> Plan:
         steps=(),
         stray=0.0,
         repeats=False,
+        releases=(),
         items=dict(enumerate([*clients, *actions])),
     )
     return replace(base, **fields)

@@ -415,3 +415,33 @@ def test_an_orphan_that_ends_by_itself_is_owed_no_more() -> None:
     assert len(two.nodes.orphans()) == 2
     two.apply(LOCAL, delete("queue", "u-q"), delete("exchange", "x-x"))
     assert two.nodes.take_orphans() == two.nodes.orphans() == []
+
+
+def test_a_kind_of_queue_that_the_first_version_did_not_have_waits_for_the_cluster_s_version() -> None:
+    """A member of that version would make a queue of another kind of the same command."""
+    two = Two()
+    ranked = {"replicate": "all", "arguments": {"qpid.priorities": 4}}
+    status, text = refusal(two.nodes.plan_queue, "q", "u", ranked)
+    assert status == 409
+    assert "needs machine version 2, and the cluster has version 1 until every broker is upgraded" in text
+    two.apply(CLUSTER, {"op": "machine-version", "needs": 2})
+    assert two.plan(two.nodes.plan_queue("q", "u", ranked)) == CLUSTER
+    assert two.nodes.queues["q"].definition.needs == 2
+    messages = two.nodes.queues["q"].messages
+    assert messages is not None
+    assert len(messages.order.lanes) == 4
+    assert two.plan(two.nodes.plan_queue("kept", "v", ranked | {"replicate": "configuration"})) == CLUSTER
+    (place,) = two.nodes.unplaced()
+    two.apply(LOCAL, place.to_dict())
+    messages = two.nodes.queues["kept"].messages
+    assert messages is not None
+    assert len(messages.order.lanes) == 4
+
+
+def test_a_queue_that_the_first_version_made_keeps_its_kind_whatever_its_arguments() -> None:
+    """It took any argument that begins with x-, and gave its messages sequences of one lane."""
+    two = Two()
+    two.apply(CLUSTER, queue("q", arguments={"x-max-priority": 9}))
+    messages = two.nodes.queues["q"].messages
+    assert messages is not None
+    assert len(messages.order.lanes) == 1

@@ -239,3 +239,33 @@ def test_a_definition_that_is_no_json_is_refused_by_name() -> None:
     batch = Batch.parse(resealed(data))
     with pytest.raises(BadBatch, match="batch 7: a DEFINE record is not JSON: "):
         batch.json(batch.runs[0])
+
+
+def test_a_batch_of_the_first_format_says_the_same() -> None:
+    """Members of release 0.1 read no other."""
+
+    def filled() -> BatchBuilder:
+        builder = BatchBuilder()
+        builder.define({"op": "x"})
+        builder.messages_for(3, 7).extend([b"one", b"three", b""])
+        builder.messages_for(4, 1).append(b"two")
+        builder.dequeues_for(3).extend([1, 2, 5])
+        builder.count(3, 4)
+        builder.members({"voters": ["a:1"]})
+        return builder
+
+    first, second = filled().seal(2, 9, 5, first_format=True), filled().seal(2, 9, 5)
+    assert (first[:4], second[:4]) == (b"USB1", b"USB2")
+    one, two = Batch.parse(first), Batch.parse(second)
+    assert one.header.n_runs == two.header.n_runs
+    assert len(two.data) - len(one.data) == 4 * two.header.n_runs
+    for old, new in zip(one.runs, two.runs, strict=True):
+        assert (old.kind, old.flags, old.queue, old.first_seq, old.count) == (
+            new.kind,
+            new.flags,
+            new.queue,
+            new.first_seq,
+            new.count,
+        )
+        assert list(one.messages(old)) == list(two.messages(new)) if old.kind is Kind.ENQUEUE else True
+        assert old.crc == new.crc

@@ -57,6 +57,7 @@ from tests.simulation.checks.book import Book
 from tests.simulation.checks.consensus import Consensus, StoredEntry
 from tests.simulation.checks.limits import broken_limits
 from tests.simulation.checks.reference import Queue, Reference, digest_of, size_of
+from tests.simulation.checks.versions import Releases
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.history import History, Key, Violation
 from tests.simulation.promises import newest_mark
@@ -76,6 +77,7 @@ class Checks:
         self.book = Book()
         self.reference = Reference(history, self.faults, self.book)
         self.consensus = Consensus(self.faults)
+        self.releases = Releases(self.faults)
         self.acquired: Counter[Key] = Counter()
         self._own: dict[str, Reference] = {}
         """What each broker's own log says, by the store's identity."""
@@ -228,6 +230,7 @@ class Checks:
                 self._own[store.store_id] = own
             self._own_of[named["listener"]] = own
         else:
+            self.releases.started(log.me, named["listener"].state.version)
             self._stores[log.me] = store.store_id
             self._folders[log] = store.data_dir / log.name
             member = log.replica._member
@@ -380,8 +383,18 @@ class Checks:
             if batch.header.index != expected:
                 self.faults.append(f"state: {me} applies batch {batch.header.index} where batch {expected} comes next")
             reference.applied(me, batch)
-        method(ledger, batches)
+        before = ledger.state.index
+        try:
+            method(ledger, batches)
+        finally:  # what a member must not apply ends this with an exception
+            if ledger.name == CLUSTER:
+                members = ledger.log.replica.members.addresses  # type: ignore[union-attr]
+                for batch in batches:
+                    if before < batch.header.index <= ledger.state.index:
+                        self.releases.applied(me, batch, members)
         index = ledger.state.index
+        if ledger.name == CLUSTER:
+            self.releases.stands(me, index)
         self._judge_state(ledger, whole=index // _WHOLE_EVERY != (index - len(batches)) // _WHOLE_EVERY)
 
     def _reset(self, method: Any, ledger: Ledger, batches: Iterable[Batch], index: int) -> None:
