@@ -31,7 +31,7 @@ from broker.sessions.logs import Logs
 from broker.sessions.mailboxes import Mailboxes
 from broker.sessions.principal import Principal
 from broker.sessions.producer import Producer
-from broker.sessions.queues import Queues, Subscription
+from broker.sessions.queues import Queues
 from broker.sessions.room import full_text, has_room
 from broker.sessions.turn import Turn
 
@@ -198,13 +198,12 @@ class Administration:
     def _subscription_items(self) -> Iterable[dict[str, Any]]:
         for connection in self.connections.values():
             described = connection.describe()
-            for link in connection.engine.links:
-                if isinstance(link.context, Subscription):
-                    yield link.context.describe() | {
-                        "connection": described["id"],
-                        "processName": described["processName"],
-                        "processId": described["processId"],
-                    }
+            for item in connection.session.subscriptions():
+                yield item | {
+                    "connection": described["id"],
+                    "processName": described["processName"],
+                    "processId": described["processId"],
+                }
 
     def _change(self, request: management_node.Request, answer: Answer) -> None:
         node = self._logs.nodes.queues.get(request.name)

@@ -143,6 +143,7 @@ class Broker:
         self.logs.rebuild()
         self.queues.rebuilt()
         self.logs.tidy_local(anew=True)
+        self.turn.flush()
 
     def ledger_applied(self, ledger: Ledger, fed: Iterable[int], changes: Iterable[tuple[Change, str]]) -> None:
         """Follow the definitions, then give out what has come, then write."""

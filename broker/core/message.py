@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 from uuid import UUID
 
 from broker.core import limits
@@ -50,7 +50,7 @@ _SYMBOLS = {
     b"amqp:footer:map": FOOTER,
 }
 
-_MESSAGE_ID, _TO, _SUBJECT, _REPLY_TO, _CORRELATION_ID, _GROUP_ID = 0, 2, 3, 4, 5, 10
+_MESSAGE_ID, _TO, _SUBJECT, _REPLY_TO, _CORRELATION_ID = 0, 2, 3, 4, 5
 _TTL_FIELDS = 3
 _MAX_UINT = 0xFFFFFFFF
 
@@ -68,36 +68,6 @@ class Header:
     ttl_ms: int | None = None
     first_acquirer: bool = False
     delivery_count: int = 0
-
-
-class Sections(NamedTuple):
-    """Where each section lies: (start, stop) with its descriptor, None when absent. The body is all its sections together."""
-
-    header: Span | None
-    delivery_annotations: Span | None
-    message_annotations: Span | None
-    properties: Span | None
-    application_properties: Span | None
-    body: Span | None
-    footer: Span | None
-
-
-def sections(data: Encoded) -> Sections:
-    """Where the sections lie, without decoding any. BadMessage when they are not whole, or not in the standard's order."""
-    spans: dict[int, Span] = {}
-    position, last = 0, 0
-    while position < len(data):
-        start = position
-        code, position = _descriptor(data, position)
-        if code < last or (code == last and code not in (DATA, SEQUENCE)) or (code != last and last >= DATA and code != FOOTER):
-            raise BadMessage(f"the {_NAMES[code]} section at byte {start} may not stand behind a {_NAMES[last]} section")
-        position = skip(data, position, len(data), 0)
-        slot = VALUE if code in (DATA, SEQUENCE) else code
-        spans[slot] = (spans.get(slot, (start, 0))[0], position)
-        last = code
-    return Sections(
-        *map(spans.get, (HEADER, DELIVERY_ANNOTATIONS, MESSAGE_ANNOTATIONS, PROPERTIES, APPLICATION_PROPERTIES, VALUE, FOOTER))
-    )
 
 
 def header(data: Encoded) -> Header:
@@ -145,11 +115,6 @@ def reply_to(data: Encoded) -> str | None:
     return _text_property(data, _REPLY_TO, "reply-to")
 
 
-def group_id(data: Encoded) -> str | None:
-    """The group that the message belongs to."""
-    return _text_property(data, _GROUP_ID, "group-id")
-
-
 def application_properties(data: Encoded) -> dict[str, Any]:
     """The application's properties (3.2.5); {} when there are none. Keys are strings."""
     found = _map(data, APPLICATION_PROPERTIES)
@@ -157,11 +122,6 @@ def application_properties(data: Encoded) -> dict[str, Any]:
         if not isinstance(key, str):
             raise BadMessage(f"the application-properties section has a key {key!r} that is not a string")
     return found
-
-
-def message_annotations(data: Encoded) -> dict[Any, Any]:
-    """The message annotations (3.2.3); {} when there are none. Keys are symbols (str) or numbers."""
-    return _map(data, MESSAGE_ANNOTATIONS)
 
 
 def body_value(data: Encoded, max_values: int = limits.MAX_AMQP_ITEMS) -> Any:

@@ -82,7 +82,6 @@ class QueueNode:
     proposed_bytes: int = 0
     max_count: int = 0
     max_bytes: int = 0
-    context: Any = None
 
     @property
     def name(self) -> str:
@@ -169,7 +168,7 @@ class Nodes:
     # ---- following the logs
 
     def rebuild(self, states: dict[str, State]) -> None:
-        """Forget everything and read these states: log name → state. What a queue carries at run time stays with it."""
+        """Forget everything and read these states: log name → state. Where a queue's next message goes stays as it was."""
         before = self._queues_by_uuid
         self._states = dict(states)
         self.queues, self._queues_by_uuid, self._hidden_queues = {}, {}, {}
@@ -189,7 +188,6 @@ class Nodes:
                 self._bind(log, binding)
         for uuid in before.keys() & self._queues_by_uuid.keys():
             was, node = before[uuid], self._queues_by_uuid[uuid]
-            node.context = was.context
             if was.messages is node.messages:
                 node.proposed_seqs, node.proposed, node.proposed_bytes = was.proposed_seqs, was.proposed, was.proposed_bytes
 

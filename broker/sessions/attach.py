@@ -25,9 +25,6 @@ class Output(Protocol):
     def choke(self) -> None:
         """Too much output waits: let every link end `resume` when that has gone."""
 
-    def describe(self) -> dict[str, Any]:
-        """The connection's item in a query of management."""
-
 
 class LinkEnd:
     """What hangs on a client's link. What cannot happen on its side of a link does nothing here."""
@@ -59,6 +56,10 @@ class LinkEnd:
 
     def detached(self) -> None:
         """The link ends: undo what hung on it."""
+
+    def describe(self) -> dict[str, Any] | None:
+        """What a query for subscriptions says of it, without its connection's part; None when it is none."""
+        return None
 
 
 class Attach:

@@ -47,10 +47,6 @@ class ClientSession:
         """Let the link ends `resume` when the output that waits has gone."""
         self._connection.choked = True
 
-    def describe(self) -> dict[str, Any]:
-        """The connection's item."""
-        return self._connection.describe()
-
     # ---- connection.Session
 
     def open_properties(self) -> dict[str, Any]:
@@ -105,6 +101,11 @@ class ClientSession:
         if end is not None:
             end.detached()
             link.context = None
+
+    def subscriptions(self) -> list[dict[str, Any]]:
+        """The items of its links that are subscriptions."""
+        ends: list[LinkEnd] = [link.context for link in self._connection.engine.links if link.context is not None]
+        return [item for item in (end.describe() for end in ends) if item is not None]
 
     def end(self) -> None:
         """All links are gone."""

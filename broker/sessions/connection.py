@@ -62,6 +62,9 @@ class Session(Protocol):
     def resume(self) -> None:
         """Output that waited has gone: there is room for more."""
 
+    def subscriptions(self) -> list[dict[str, Any]]:
+        """What a query for subscriptions says of its links, without the connection's part."""
+
     def end(self) -> None:
         """The connection ends: so do all links."""
 

@@ -91,7 +91,9 @@ class Exchanges:
     def named(self, address: str) -> ExchangeTerminus | None:
         """The exchange that an address names, `name` or `name/key`."""
         found = self.logs.nodes.find(address)
-        return ExchangeTerminus(self, *found) if found is not None and isinstance(found[0], ExchangeNode) else None  # type: ignore[arg-type]
+        if found is None or not isinstance(found[0], ExchangeNode):
+            return None
+        return ExchangeTerminus(self, found[0], found[1])
 
     def subscribe(self, attach: Attach, link: Sender, exchange: ExchangeNode, key: str, arguments: dict[str, Any]) -> None:
         """Make a queue with this binding, and attach the link to it; Condition when that cannot be."""

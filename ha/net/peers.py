@@ -373,6 +373,10 @@ class IncomingPeer:
     def resume(self) -> None:
         """Nothing waits for that."""
 
+    def subscriptions(self) -> list[dict[str, Any]]:
+        """A member subscribes to nothing."""
+        return []
+
     def end(self) -> None:
         """Nothing hangs on its links."""
 

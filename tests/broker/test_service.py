@@ -384,6 +384,9 @@ def test_a_link_between_brokers_goes_to_who_takes_it() -> None:
 
         def resume(self) -> None: ...
 
+        def subscriptions(self) -> list[dict[str, Any]]:
+            return []
+
         def end(self) -> None: ...
 
         def end_service(self, condition: Condition) -> None: ...

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from broker.core import limits, message
 from broker.core.message import BadMessage, Header
+from broker.core.values import skip
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 ADDRESSES = TEXT.filter(lambda text: "\0" not in text)  # which ends a string in C
@@ -119,17 +120,29 @@ def section(code: int, value: bytes) -> bytes:
     return b"\x00\x53" + bytes((code,)) + value
 
 
+def section_ends(data: bytes) -> list[int]:
+    """Where each section ends, as the readers skip from one to the next; BadMessage when one of them is not whole."""
+    ends = [0]
+    while ends[-1] < len(data):
+        _, value = message._descriptor(data, ends[-1])
+        ends.append(skip(data, value, len(data), 0))
+    return ends
+
+
+def header_end(data: bytes) -> int:
+    """Where what follows the header begins, 0 where there is none."""
+    return section_ends(data)[1] if data[:3] == b"\x00\x53\x70" else 0
+
+
 READERS: list[Callable[[bytes], Any]] = [
-    message.sections,
     message.header,
     message.message_id,
     message.correlation_id,
     message.to,
     message.subject,
     message.reply_to,
-    message.group_id,
     message.application_properties,
-    message.message_annotations,
+    message.body_value,
     lambda data: message.with_delivery_state(data, 1, True),
 ]
 
@@ -155,9 +168,7 @@ def test_every_field_reads_as_proton_reads_it(made: proton.Message, view: bool) 
     assert message.to(given_data) == seen.address
     assert message.subject(given_data) == seen.subject
     assert message.reply_to(given_data) == seen.reply_to
-    assert message.group_id(given_data) == seen.group_id
     assert message.application_properties(given_data) == plain(seen.properties or {})
-    assert message.message_annotations(given_data) == plain(seen.annotations or {})
 
 
 @settings(max_examples=80)
@@ -165,27 +176,17 @@ def test_every_field_reads_as_proton_reads_it(made: proton.Message, view: bool) 
 def test_the_delivery_state_is_all_that_a_broker_changes(made: proton.Message, delivery_count: int, first_acquirer: bool) -> None:
     """Message-ids and annotations that come back altered after a failover were the original's worst habit."""
     data = bytes(made.encode())
-    for sent in (data, data[(message.sections(data).header or (0, 0))[1] :]):
+    for sent in (data, data[header_end(data) :]):
         found = message.with_delivery_state(sent, delivery_count, first_acquirer)
         was, now = message.header(sent), message.header(found)
         assert now == Header(was.durable, was.priority, was.ttl_ms, first_acquirer, delivery_count)
         assert decoded(found).delivery_count == delivery_count
         assert decoded(found).first_acquirer == first_acquirer
-        rest, kept = (of[(message.sections(of).header or (0, 0))[1] :] for of in (sent, found))
+        rest, kept = (of[header_end(of) :] for of in (sent, found))
         assert rest == kept
         assert message.with_delivery_state(found, delivery_count, first_acquirer) == found
         if (was.delivery_count, was.first_acquirer) == (delivery_count, first_acquirer):
             assert found == sent
-
-
-@settings(max_examples=40)
-@given(made=messages())
-def test_the_sections_cover_the_message_without_a_gap(made: proton.Message) -> None:
-    """Bytes that belong to no section would be lost wherever sections are copied."""
-    data = bytes(made.encode())
-    spans = [span for span in message.sections(data) if span is not None]
-    assert [start for start, _ in spans] == [0, *(stop for _, stop in spans[:-1])]
-    assert spans[-1][1] == len(data)
 
 
 @settings(max_examples=100)
@@ -222,11 +223,11 @@ def test_arbitrary_bytes_are_must_read_or_refused_and_nothing_else(code: int | N
 def test_every_truncation_that_matters_is_noticed(made: proton.Message) -> None:
     """A message cut within a section must not pass as a whole one."""
     data = bytes(made.encode())
-    boundaries = {0, *(span[1] for span in message.sections(data) if span is not None)}
+    ends = section_ends(data)
     for stop in [*range(min(len(data), 400)), len(data) - 1]:
-        if stop not in boundaries:
+        if stop not in ends:
             with pytest.raises(BadMessage):
-                message.sections(data[:stop])
+                section_ends(data[:stop])
 
 
 def test_sections_may_be_named_by_symbols() -> None:
@@ -238,14 +239,6 @@ def test_sections_may_be_named_by_symbols() -> None:
     assert (
         message.subject(b"\x00\x80" + (0x73).to_bytes(8, "big") + listed(b"\x40", b"\x40", b"\x40", encoded("there"))) == "there"
     )
-
-
-def test_a_body_of_several_sections_is_one_body() -> None:
-    """The standard allows any number of data sections, or of sequences."""
-    data = section(0x75, encoded(b"one")) + section(0x75, encoded(b"two"))
-    footer = section(0x78, encoded({}))
-    assert message.sections(data + footer)[5:] == ((0, len(data)), (len(data), len(data + footer)))
-    assert message.sections(b"") == (None,) * 7
 
 
 def test_what_stands_behind_a_section_is_not_looked_at() -> None:
@@ -260,7 +253,7 @@ def test_empty_and_short_lists_leave_the_other_fields_at_their_defaults() -> Non
     assert message.header(section(0x70, b"\x45")) == Header()
     assert message.header(section(0x70, listed(b"\x41"))) == Header(durable=True)
     assert message.message_id(section(0x73, b"\x45")) is None
-    assert message.group_id(section(0x73, listed(b"\x40", b"\x40"))) is None
+    assert message.reply_to(section(0x73, listed(b"\x40", b"\x40"))) is None
 
 
 def test_a_long_header_is_written_as_a_long_list() -> None:
@@ -309,7 +302,7 @@ def test_every_way_to_encode_a_value_is_understood() -> None:
         b"\x00\x53\x07\x41": True,
     }
     for form, value in forms.items():
-        found = message.message_annotations(section(0x72, b"\xd1" + struct.pack(">II", len(form) + 7, 2) + b"\xa3\x01k" + form))
+        found = message.body_value(section(0x77, b"\xd1" + struct.pack(">II", len(form) + 7, 2) + b"\xa3\x01k" + form))
         assert found == {"k": value}
         assert type(found["k"]) is type(value)
 
@@ -317,7 +310,7 @@ def test_every_way_to_encode_a_value_is_understood() -> None:
 def test_lists_and_maps_may_be_keys() -> None:
     """AMQP allows it, and a message must not be refused for what Python cannot hash."""
     key = {"a": [1, [2]], "b": None}
-    assert message.message_annotations(section(0x72, b"\xc1" + bytes((len(encoded(key)) + 2, 2)) + encoded(key) + b"\x41")) == {
+    assert message.body_value(section(0x77, b"\xc1" + bytes((len(encoded(key)) + 2, 2)) + encoded(key) + b"\x41")) == {
         (("a", (1, (2,))), ("b", None)): True
     }
 
@@ -332,54 +325,39 @@ def nested(depth: int, kind: str) -> bytes:
 @pytest.mark.parametrize("kind", ["described", "list"])
 def test_nesting_is_bounded_before_it_costs_stack(kind: str) -> None:
     """Three bytes a level: without a bound 64 KiB would end in a RecursionError."""
-    assert message.message_annotations(section(0x72, b"\xc1\x01\x00")) == {}
+    assert message.body_value(section(0x77, b"\xc1\x01\x00")) == {}
     fits = nested(limits.MAX_AMQP_DEPTH - 1, kind)
-    within = section(0x72, b"\xd1" + struct.pack(">II", len(fits) + 5, 2) + b"\x43" + fits)
-    message.message_annotations(within)
+    within = section(0x77, b"\xd1" + struct.pack(">II", len(fits) + 5, 2) + b"\x43" + fits)
+    message.body_value(within)
     for depth in (limits.MAX_AMQP_DEPTH + 1, 20_000):
         deep = nested(min(depth, 2_000), kind)
         with pytest.raises(BadMessage, match="nested more than 32 deep"):
-            message.message_annotations(section(0x72, b"\xd1" + struct.pack(">II", len(deep) + 5, 2) + b"\x43" + deep))
+            message.body_value(section(0x77, b"\xd1" + struct.pack(">II", len(deep) + 5, 2) + b"\x43" + deep))
     with pytest.raises(BadMessage, match="nested more than 32 deep"):
-        message.sections(b"\x00" * 20_000)
+        message.body_value(b"\x00" * 20_000)
 
 
 def test_an_array_cannot_claim_more_than_the_bound() -> None:
     """Ten bytes that say "four thousand million times null" must not be taken at their word."""
     bomb = b"\xf0" + struct.pack(">II", 5, 2**32 - 1) + b"\x40"
     with pytest.raises(BadMessage, match="more than 65536 values"):
-        message.message_annotations(section(0x72, b"\xd1" + struct.pack(">II", len(bomb) + 5, 2) + b"\x43" + bomb))
+        message.body_value(section(0x77, b"\xd1" + struct.pack(">II", len(bomb) + 5, 2) + b"\x43" + bomb))
 
 
 @pytest.mark.parametrize(
     "read, data, text",
     [
-        (message.sections, b"\x41", "a section should begin at byte 0, with 0x00, but there is 0x41"),
-        (message.sections, b"\x00", "the value at byte 1 needs 1 more bytes, but only 0 are left for it"),
-        (message.sections, b"\x00\x53\x79\x40", "the descriptor at byte 1 names no section of a message"),
-        (message.sections, b"\x00\x00\x43\x40\x40", "the descriptor at byte 1 names no section of a message"),
-        (message.sections, b"\x00\xa3\x01x\x40", "the descriptor at byte 1 names no section of a message"),
+        (message.body_value, b"\x41", "a section should begin at byte 0, with 0x00, but there is 0x41"),
+        (message.body_value, b"\x00", "the value at byte 1 needs 1 more bytes, but only 0 are left for it"),
+        (message.body_value, b"\x00\x53\x79\x40", "the descriptor at byte 1 names no section of a message"),
+        (message.body_value, b"\x00\x00\x43\x40\x40", "the descriptor at byte 1 names no section of a message"),
+        (message.body_value, b"\x00\xa3\x01x\x40", "the descriptor at byte 1 names no section of a message"),
+        (message.body_value, section(0x77, b"\x1f"), "there is no type with the code 0x1f (byte 3)"),
+        (message.body_value, section(0x77, b"\x70\x00"), "the value at byte 4 needs 4 more bytes, but only 1 are left for it"),
+        (message.body_value, section(0x77, b"\xb0\x00"), "the value at byte 4 needs 4 more bytes, but only 1 are left for it"),
+        (message.body_value, section(0x77, b"\xa0\x09x"), "the value at byte 5 needs 9 more bytes, but only 1 are left for it"),
         (
-            message.sections,
-            section(0x77, b"\x40") * 2,
-            "the amqp-value section at byte 4 may not stand behind a amqp-value section",
-        ),
-        (
-            message.sections,
-            section(0x75, b"\xa0\x00") + section(0x77, b"\x40"),
-            "the amqp-value section at byte 5 may not stand behind a data section",
-        ),
-        (
-            message.sections,
-            section(0x73, b"\x45") + section(0x70, b"\x45"),
-            "the header section at byte 4 may not stand behind a properties section",
-        ),
-        (message.sections, section(0x77, b"\x1f"), "there is no type with the code 0x1f (byte 3)"),
-        (message.sections, section(0x77, b"\x70\x00"), "the value at byte 4 needs 4 more bytes, but only 1 are left for it"),
-        (message.sections, section(0x77, b"\xb0\x00"), "the value at byte 4 needs 4 more bytes, but only 1 are left for it"),
-        (message.sections, section(0x77, b"\xa0\x09x"), "the value at byte 5 needs 9 more bytes, but only 1 are left for it"),
-        (
-            message.sections,
+            message.body_value,
             section(0x77, b"\xc0\x00"),
             "the compound value at byte 4 has a size of 0, too small for its own count",
         ),

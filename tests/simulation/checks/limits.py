@@ -34,6 +34,8 @@ def _of_subscription(link: Sender, max_message_bytes: int) -> Iterator[str]:
     unsettled = link.account.n_unsettled
     if unsettled > limits.MAX_UNSETTLED_PER_LINK:
         yield f"a consumer with {unsettled} messages unsettled, where {limits.MAX_UNSETTLED_PER_LINK} are allowed"
+    if link.open and link.account.credit != link.credit:
+        yield f"a consumer with an account of {link.account.credit} credit, where {link.credit} are on the wire"
     allowed = limits.MAX_OUTPUT_BYTES + limits.MAX_TURN_BYTES + max_message_bytes
     if link.buffered_bytes > allowed:
         yield f"{link.buffered_bytes} bytes waiting for a consumer, where {allowed} are allowed"
