@@ -413,13 +413,6 @@ for _, waits in self._proposed:
         "member.durable_index if voter == member.me",
         "(member.log.last_index if member.settings.standalone else member.durable_index) if voter == member.me",
     ),
-    "stops-at-another-file": Bug(
-        "takes of a stretch of messages only what lies in the first of its files",
-        "broker.core.queues.lane",
-        "Lane._kill",
-        "if lo >= stop:",
-        "if lo >= stop or n:",
-    ),
     "stops-at-a-dead-message": Bug(
         "takes of a stretch of messages only what stands before one that is gone",
         "broker.core.queues.blocks",
