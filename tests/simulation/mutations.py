@@ -232,8 +232,8 @@ BUGS = {
         "brings deleted queues back from a checkpoint",
         "broker.core.definitions",
         "Definitions._remove_queue",
-        "queue = self.queues.pop(uuid, None)",
-        "queue = self.queues.get(uuid)",
+        "queue = self.queues.pop(command.uuid, None)",
+        "queue = self.queues.get(command.uuid)",
     ),
     "applies-twice": Bug(
         "applies the last batch before a restart a second time",
@@ -427,19 +427,12 @@ for _, waits in self._proposed:
         "member.durable_index if voter == member.me",
         "(member.log.last_index if member.settings.standalone else member.durable_index) if voter == member.me",
     ),
-    "stops-at-a-gap": Bug(
-        "takes of a stretch of messages only what stands before a chunk that is gone",
-        "broker.core.fifo",
-        "Fifo._drop",
-        "            if chunk is not None:\n                n_chunk,",
-        "            if chunk is None:\n                break\n            else:\n                n_chunk,",
-    ),
     "stops-at-a-dead-message": Bug(
         "takes of a stretch of messages only what stands before one that is gone",
-        "broker.core.fifo",
-        "Chunk.remove",
+        "broker.core.queues.blocks",
+        "Block.kill",
         """\
-                    stretches = list(_live_stretches(dead, start, stop))
+                    stretches = list(self.stretches(start, stop))
                     n = sum(hi - lo for lo, hi in stretches)
                     nbytes = sum(offsets[hi] - offsets[lo] for lo, hi in stretches)
 """,
@@ -452,10 +445,10 @@ for _, waits in self._proposed:
     ),
     "counts-up-to-a-gap": Bug(
         "raises of a stretch of messages only the delivery counts before one that is gone",
-        "broker.core.fifo",
-        "Fifo.raise_count",
-        "_live_stretches(chunk.dead, max(first_seq - base, chunk.start), min(end - base, chunk.stop)):",
-        "list(_live_stretches(chunk.dead, max(first_seq - base, chunk.start), min(end - base, chunk.stop)))[:1]:",
+        "broker.core.queues.lane",
+        "Lane.raise_count",
+        "block.stretches(max(first_seq - base, 0), end - base):",
+        "list(block.stretches(max(first_seq - base, 0), end - base))[:1]:",
     ),
     "installs-unsynced": Bug(
         "drops the log for a received checkpoint that is not synced",
@@ -503,8 +496,8 @@ for _, waits in self._proposed:
         "stands for election with a damaged store",
         "ha.core.replica",
         "Replica._unfit",
-        "return unfitness(member.position, member.floor)",
-        'return ""',
+        "return member.halted or unfitness(member.position, member.floor)",
+        "return member.halted",
     ),
     "cuts-without-a-floor": Bug(
         "cuts damage out of the log without noting what it has lost",
@@ -556,9 +549,16 @@ for _, waits in self._proposed:
     "counts-blank-votes": Bug(
         "gives, with a blank store, a vote that counts like any other",
         "ha.core.replica",
-        "is_provisional",
-        "return blank and theirs.index > 0",
-        "return False",
+        "Replica._on_vote",
+        "not reason, member.blank, reason",
+        "not reason, False, reason",
+    ),
+    "promises-blank-votes": Bug(
+        "says, with a blank store, that it would give a vote that counts like any other",
+        "ha.core.replica",
+        "Replica._on_pre_vote",
+        "not reason, member.blank, reason",
+        "not reason, False, reason",
     ),
     "counts-provisional-votes": Bug(
         "takes a vote that counts only if all grant for one that counts by itself",

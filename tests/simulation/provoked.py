@@ -153,7 +153,6 @@ PROVOKED: dict[str, Plan] = {
     "checkpoint-forgets-delivery-counts": _plan(
         MODIFYING, *(Action(1.0 + 0.3 * number, "kill", "backup", seconds=0.1) for number in range(8)), checkpoint_bytes=2048
     ),
-    "stops-at-a-gap": _scattered(ClientPlan("producer", "p", "q0", count=300, burst=1, gap_s=0.005, window=20)),
     "stops-at-a-dead-message": _scattered(_PRODUCERS[0]),
     "counts-up-to-a-gap": _COUNTED,
     "whole-at-the-first-word": _DAMAGED,
@@ -166,6 +165,7 @@ PROVOKED: dict[str, Plan] = {
     "lets-go-late": _LATE,
     "marks-what-it-truncates": _MARKED_TAILS,
     "counts-blank-votes": _REPLACED,
+    "promises-blank-votes": _REPLACED,
     "counts-provisional-votes": _REPLACED,
     "keeps-what-went-settled": settling(_plan(BUSY), "consumer"),
     "routes-to-one": _routed("fanout", ""),

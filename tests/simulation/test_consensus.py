@@ -65,6 +65,7 @@ def members() -> Members:
     made.checks.commits("b", 1, members=ABC)
     made.checks.saved("b", 1, None)
     made.become_whole("a", "b")
+    made.checks.noted_whole("c")
     assert made.faults == []
     return made
 
@@ -270,6 +271,7 @@ def test_a_crash_alone_damages_nothing(members: Members, blank: bool, floor: Pos
 
 
 def test_a_blank_store_that_counts_as_whole_before_its_primary_has_committed_anything(members: Members) -> None:
+    members.checks.wiped("c")
     members.restart("c", epoch=1, blank=True)
     members.become_whole("c")
     members.write("c", 1, 1)
@@ -285,6 +287,7 @@ def test_a_blank_store_that_counts_as_whole_before_its_primary_has_committed_any
 
 
 def test_a_blank_store_that_counts_as_whole_while_the_batch_is_on_its_way_to_the_disk(members: Members) -> None:
+    members.checks.wiped("c")
     members.restart("c", epoch=1, blank=True)
     members.store("c", 1, 1)
     members.become_whole("c")
@@ -315,6 +318,7 @@ def test_a_damaged_store_that_counts_as_whole_with_what_it_had_lost_or_lost_what
 
 
 def test_a_vote_of_a_blank_store_counts_only_if_all_grant(members: Members) -> None:
+    members.checks.wiped("c")
     members.restart("c", epoch=1, blank=True)
     members.checks.vote_wanted("c", "b", Position(1, 1))
     members.checks.would_grant("c", "b", provisional=True)

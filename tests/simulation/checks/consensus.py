@@ -209,13 +209,11 @@ class Consensus:
         """The member tells a candidate that it has its vote, or would have it."""
         shadow = self.of(me)
         theirs = shadow.asked_for.get(candidate)
-        if theirs is None:
-            return
-        if shadow.floor is not None and theirs < shadow.floor:
+        if shadow.floor is not None and theirs is not None and theirs < shadow.floor:
             self.faults.append(
                 f"votes: {me}, whose store once held ({shadow.floor}), votes for {candidate}, whose log ends at ({theirs})"
             )
-        if shadow.blank and theirs.index > 0 and not provisional:
+        if shadow.blank and not provisional:
             self.faults.append(
                 f"votes: {me}, whose store is blank, gives {candidate} a vote that counts, be others silent or not"
             )
@@ -282,7 +280,7 @@ class Consensus:
     def _count_votes(self, me: str, epoch: int, voters: Collection[str]) -> None:
         """Who has become primary was given a majority of votes that count, or everybody's."""
         shadow = self.of(me)
-        given = {**self._given.get((epoch, me), {}), me: shadow.blank and shadow.last > 0}
+        given = {**self._given.get((epoch, me), {}), me: shadow.blank}
         granted = [voter for voter in voters if voter in given]
         full = sum(not given[voter] for voter in granted)
         if 2 * full <= len(voters) and len(granted) < len(voters):
