@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from cproton_ffi import lib
 
-from broker.amqp.links import ACCEPTED, Receiver, Sender
+from broker.amqp.links import Receiver, Sender
 from broker.core import limits
+from broker.core.links import ACCEPTED
 from tests.broker.amqp.pairs import Pair
 
 LARGE = bytes(range(256)) * (limits.PIECE_BYTES * 5 // 256) + b"the end"
