@@ -168,6 +168,10 @@ class ClusterMember:
         """A member said something."""
         self.log.receive(peer, message, payload)
 
+    def heard(self, peer: str) -> None:
+        """A member is in the midst of saying something large."""
+        self.log.heard(peer)
+
     def members_changed(self, members: Membership) -> None:
         """A membership is committed: remember the cluster's id."""
         if members.cluster_id and members.cluster_id != self._store.cluster_id:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from broker.core.limits import MIB
+from broker.core.limits import KIB, MIB
 
 PEER_CREDIT = 10_000
 """Messages that a member may send before this broker has looked at them."""
 
 PEER_CREDIT_LOT = 64
 """Messages after which a member gets their credit back."""
+
+PEER_FRAME_BYTES = 256 * KIB
+"""Largest AMQP frame between members: each frame costs the same, whatever its size."""
 
 PEER_MESSAGE_BYTES = 256 * MIB
 """The largest message between members: one batch that is larger than usual."""

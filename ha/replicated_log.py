@@ -50,7 +50,12 @@ from ha.snapshots import Snapshots, Transfers
 
 _log = Logger(namespace="ha")
 LARGE_BATCH_BYTES = 64 * 1024
+FULL_BATCH_BYTES = 512 * 1024
 SMALL_WINDOW = 4
+FULL_WINDOW_BYTES = 3 * MIB
+"""What waits while a batch is under way makes the next one larger, and so cheaper: one large batch is enough. One that is full
+already gains nothing by waiting, so that several follow each other, as long as they do not make the wait of what comes then long.
+"""
 CHECKPOINT_BYTES = 64 * MIB
 APPLY_SLICE_BYTES = 8 * MIB
 
@@ -160,13 +165,17 @@ class ReplicatedLog:
 
     @property
     def may_propose(self) -> bool:
-        """Writable, the disk willing, and few enough batches under way: one when they are large, a few when they are small."""
+        """Writable, the disk willing, and few enough batches under way: a few when they are small or full, one in between."""
         if self._state not in (State.ACTIVE, State.STANDALONE) or not self.replica.writable:
             return False
         if self._disk_refuses or self._members_due is not None or self._stopped:
             return False
         under_way = self._proposed_through - self._committed
-        return under_way < (1 if self._last_proposed_bytes >= LARGE_BATCH_BYTES else SMALL_WINDOW)
+        if self._last_proposed_bytes < LARGE_BATCH_BYTES:
+            return under_way < SMALL_WINDOW
+        if self._last_proposed_bytes < FULL_BATCH_BYTES or not under_way:
+            return under_way < 1
+        return self.replica.log.bytes_between(self._committed, self._proposed_through) <= FULL_WINDOW_BYTES
 
     def propose(self, builder: BatchBuilder) -> int:
         """Seal and replicate; returns the batch's index."""
@@ -254,6 +263,10 @@ class ReplicatedLog:
             self._peers.close(peer, str(error))
             return
         self._take(self.replica.step(self._awake.seconds(), peer, message))
+
+    def heard(self, peer: str) -> None:
+        """More of a large message has come from this member, which is not whole yet."""
+        self._take(self.replica.heard(self._awake.seconds(), peer))
 
     def _tick(self) -> None:
         self._take(self.replica.tick(self._awake.seconds()))

@@ -163,6 +163,10 @@ class Engine:
             lib.pn_session_open(session)
         self._early_sessions.clear()
 
+    def take_frames(self, max_bytes: int) -> None:
+        """Announce in this side's Open, which has not gone yet, that frames may be as large."""
+        lib.pn_transport_set_max_frame(self.transport, max_bytes)
+
     def close(self, condition: Condition | None = None) -> None:
         """Send this side's Close."""
         if self.alive:

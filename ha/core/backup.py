@@ -86,6 +86,11 @@ class Backup:
         if message.round or not added:
             self._reply(message.round)
 
+    def heard(self, now: float) -> None:
+        """The primary is in the midst of a large message. It is told, unasked, that this member lives."""
+        self._heard_at = now
+        self._reply(0)
+
     def stored(self, now: float) -> None:
         """More of the log is on disk."""
         if self.primary:

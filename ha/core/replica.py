@@ -348,6 +348,12 @@ class Replica:
             self._ask_one(peer, self._campaign)
         return self._done(now)
 
+    def heard(self, now: float, peer: str) -> list[Effect]:
+        """A part of a message has come from this member: it is not silent, however long the rest takes."""
+        if isinstance(self._role, Backup) and self._role.primary == peer:
+            self._role.heard(now)
+        return self._done(now)
+
     def disconnected(self, now: float, peer: str) -> list[Effect]:
         """The link to this member is gone. If it was the primary, its lease ends here."""
         self._member.connected.discard(peer)

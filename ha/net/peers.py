@@ -64,6 +64,9 @@ class PeerEvents(Protocol):
     def receive(self, peer: str, message: Message, payload: bytes) -> None:
         """A message came."""
 
+    def heard(self, peer: str) -> None:
+        """More of a large message came, which is not whole yet."""
+
 
 @implementer(IPushProducer)
 class _Outgoing(TwistedProtocol):
@@ -318,6 +321,8 @@ class IncomingPeer:
         self.peers = peers
         self.connection = connection
         self.peer = peer
+        self._link: Receiver | None = None
+        self._heard_s = 0.0
         self._messages = self._bytes = 0
         """Messages taken, and their bytes, whose credit the member has not got back."""
         self.versions = versions_of(connection.properties)
@@ -335,6 +340,7 @@ class IncomingPeer:
         """The member's link: take all that it sends."""
         link.accept()
         if isinstance(link, Receiver):
+            self._link = link
             link.flow(limits.PEER_CREDIT)
 
     def on_messages(self, link: Receiver) -> None:
@@ -349,6 +355,14 @@ class IncomingPeer:
                 self.connection.drop()
                 return
             self.peers.events.receive(self.peer, message, payload)
+
+    def beat(self, now_s: float) -> None:
+        """Each TICK_S: the connection's heartbeats; and a member in the midst of a large message is heard all the while."""
+        heard_s, link = self.connection.heard, self._link
+        if link is not None and link.open and link.partial is not None and heard_s != self._heard_s:
+            self._heard_s = heard_s
+            self.peers.events.heard(self.peer)
+        self.connection.beat(now_s)
 
     def _grant_again(self, link: Receiver, messages: list[bytes]) -> None:
         """Give the member its credit back by the lot: each grant is a frame that it has to read.
@@ -533,6 +547,7 @@ class Peers:
             raise Condition("amqp:not-allowed", objection)
         self._refused.pop(value, None)
         connection.engine.max_message_bytes = limits.PEER_MESSAGE_BYTES
+        connection.engine.take_frames(limits.PEER_FRAME_BYTES)
         connection.idle_timeout_s = self.silence_s
         peer = IncomingPeer(self, connection, value)
         self.incoming[value] = peer
@@ -546,4 +561,4 @@ class Peers:
         for link in list(self._links.values()):
             link.tick(now)
         for peer in list(self.incoming.values()):
-            peer.connection.beat(now)
+            peer.beat(now)

@@ -173,6 +173,19 @@ class TestWindow:
         assert not a.log.may_propose
         machine.run_until(lambda: a.log.may_propose)
 
+    def test_full_batches_follow_each_other_up_to_a_bound(self, machine: Machine) -> None:
+        """Waiting makes none of them larger; but what comes next must not wait for too much."""
+        a, _, _ = machine.cluster("a", "b", "c")
+        full = bytes(1 << 20)
+        taken = 0
+        while a.log.may_propose:
+            a.propose(full)
+            taken += 1
+        assert taken == 3, "a fourth would make 4 MiB"
+        machine.run_until(lambda: a.log.may_propose)
+        a.propose(bytes(5 << 20))
+        assert not a.log.may_propose
+
     def test_only_an_active_primary_may_propose(self, machine: Machine) -> None:
         """Not a backup, and nobody once stopped."""
         a, b, _ = machine.cluster("a", "b", "c")

@@ -181,6 +181,37 @@ class TestStates:
         assert replica.stored(1.0, 1, 1) == []
 
 
+class TestLargeMessages:
+    """A message takes longer to come than the time after which silence is judged."""
+
+    def test_a_primary_in_the_midst_of_a_message_is_not_silent(self) -> None:
+        """Neither for its backup, nor that one for it: both hear bytes, though nothing whole comes either way."""
+        cluster = led("a", "b")
+        for _ in range(20):
+            cluster.tick(0.2)
+            cluster.wires.clear()
+            cluster.call("b", lambda replica: replica.heard(cluster.now, "a"))
+        assert cluster.states() == {"a": "active", "b": "ready"}
+
+    def test_without_a_byte_it_is(self) -> None:
+        """The same, and nothing comes at all."""
+        cluster = led("a", "b")
+        for _ in range(6):
+            cluster.tick(0.2)
+            cluster.wires.clear()
+        assert cluster.states() == {"a": "joining", "b": "joining"}
+
+    def test_bytes_of_somebody_else_say_nothing_of_the_primary(self) -> None:
+        """Nor do they make anybody the primary."""
+        cluster = led("a", "b", "c")
+        for _ in range(6):
+            cluster.tick(0.2)
+            cluster.wires.clear()
+            assert not [each for each in cluster["b"].live.heard(cluster.now, "c") if isinstance(each, Send)]
+        assert cluster.states()["b"] == "joining"
+        assert not cluster["a"].live.heard(cluster.now, "b")
+
+
 class TestPrimary:
     """Counting and sending."""
 

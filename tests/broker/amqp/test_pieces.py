@@ -1,0 +1,95 @@
+"""Large messages, which go to proton by the piece, and what shares their connection."""
+
+from __future__ import annotations
+
+import pytest
+from cproton_ffi import lib
+
+from broker.amqp.links import Receiver, Sender
+from broker.core import limits
+from broker.core.links import ACCEPTED
+from tests.broker.amqp.pairs import Pair
+
+LARGE = bytes(range(256)) * (limits.PIECE_BYTES * 5 // 256) + b"the end"
+
+
+def in_proton(link: Sender) -> int:
+    """Bytes of this link's session that proton holds."""
+    return int(lib.pn_session_outgoing_bytes(link.session))
+
+
+@pytest.mark.parametrize("presettled", [True, False])
+def test_large_and_small_messages_of_a_link_come_whole_and_in_order(presettled: bool) -> None:
+    """What is small waits behind what is large, on the same link."""
+    pair = Pair()
+    link = pair.sender()
+    sent = [b"first", LARGE, b"between", LARGE[::-1], b"", b"last"]
+    before = link.credit
+    link.send(b"".join(sent), [sum(map(len, sent[:n])) for n in range(7)], 0, 6, 40, presettled)
+    assert link.credit == link.account.credit == before - 6
+    pair.settle()
+    assert pair.server.messages == sent
+    assert link.credit == link.account.credit == before - 6
+    assert link.buffered_bytes == 0
+    assert not link.feeds
+    if not presettled:
+        into = next(each for each in pair.server.links if isinstance(each, Receiver))
+        into.settle(0, 6, ACCEPTED)
+        pair.settle()
+        assert [key for came in pair.client.outcomes for key, _, _ in came] == [40, 41, 42, 43, 44, 45]
+
+
+def test_proton_holds_no_more_than_two_pieces_of_it() -> None:
+    """It moves all that it holds of a message for each frame that it makes: with 15 MiB a message costs a second."""
+    pair = Pair()
+    link = pair.sender()
+    link.send_one(LARGE, 0, True)
+    assert (in_proton(link), link.buffered_bytes) == (0, len(LARGE))
+    left = len(LARGE)
+    while left:
+        pieces = pair.client.engine.take_output(1)
+        assert in_proton(link) < 2 * limits.PIECE_BYTES
+        for piece in pieces:
+            pair.server.engine.push(piece)
+            pair.server.engine.drain()
+        left = link.buffered_bytes
+    pair.settle()
+    assert pair.server.messages == [LARGE]
+
+
+def test_a_message_of_another_link_overtakes_the_pieces_that_wait() -> None:
+    """A client with a small message need not wait for somebody's large one."""
+    pair = Pair()
+    slow, quick = pair.sender("slow"), pair.sender("quick")
+    slow.send_one(LARGE, 0, True)
+    pair.server.engine.push(b"".join(pair.client.engine.take_output(1)))
+    quick.send_one(b"small", 0, True)
+    pair.settle()
+    assert pair.server.messages == [b"small", LARGE]
+
+
+def test_a_link_that_ends_in_the_midst_of_a_message_leaves_the_others_alone() -> None:
+    """Its pieces are forgotten."""
+    pair = Pair()
+    link, other = pair.sender("link"), pair.sender("other")
+    link.send_one(LARGE, 0, False)
+    pair.server.engine.push(b"".join(pair.client.engine.take_output(1)))
+    pair.server.engine.drain()
+    next(each for each in pair.server.links if each.name == "link").close()
+    pair.settle()
+    assert not link.open
+    other.send_one(LARGE, 0, True)
+    pair.settle()
+    assert pair.server.messages == [LARGE]
+
+
+def test_a_delivery_that_its_receiver_settles_early_takes_its_pieces_with_it() -> None:
+    """What comes after it goes out as it is, not as the rest of it."""
+    pair = Pair()
+    link = pair.sender()
+    link.send_one(LARGE, 0, False)
+    link.send_one(b"next", 1, False)
+    pair.client.engine.take_output(1)
+    lib.pn_link_advance(link.handle)
+    assert link.feed()
+    assert link.buffered_bytes == in_proton(link)
