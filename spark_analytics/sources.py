@@ -1,8 +1,10 @@
 """Where telemetry lines come from: folders of JSON lines, read as text so that no bad line is lost or fatal.
 
 Spark's JSON source would drop the second of two objects on one line and hide which file a bad line stands in; its text source
-gives the line itself. Files that are still being written are hidden (a dot in front) and Spark leaves those alone. Plain files of
-this machine are read by Spark's workers themselves (`local_files`), which saves a third of the time.
+gives the line itself. Files that are still being written are hidden (a dot in front) and Spark leaves those alone: in a folder of
+this machine they are few and small, and their whole lines are read here, or a primary that is well would look silent for as long
+as its newest file is hidden. Plain files of this machine are read by Spark's workers themselves (`local_files`), which saves a
+third of the time.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
 import pyspark
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
@@ -27,6 +30,7 @@ from spark_analytics.times import DAY
 from spark_analytics.transforms import columnar
 
 SUFFIXES: Final = (".jsonl", ".jsonl.gz")
+UNFINISHED: Final = ".*.part"
 _MOST_NAMED: Final = 1000
 _PEEK_BYTES: Final = 1 << 16
 _PEEK_FILES: Final = 4096
@@ -36,7 +40,7 @@ _INTERVAL: Final = re.compile(rb'"interval_ms":\s*(\d{1,9})\b')
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A folder of telemetry: how many whole files, how many bytes, how many files that never became whole."""
+    """A folder of telemetry: how many whole files, how many bytes, how many files that are still being written."""
 
     path: str
     files: int
@@ -80,9 +84,8 @@ def inspect(path: str) -> Folder:
         nbytes = sum(file.stat().st_size for file in whole)
     except OSError as error:
         raise Refused(f"cannot read {error.filename or path}: {error.strerror}; check its owner and mode") from None
-    if not whole:
-        hint = f"{unfinished} unfinished file(s) will appear when their broker rolls them" if unfinished else "no *.jsonl in it"
-        raise Refused(f"{path} holds no telemetry yet ({hint}): is it the folder that the brokers write telemetry to?")
+    if not whole and not unfinished:
+        raise Refused(f"{path} holds no telemetry yet (no *.jsonl in it): is it the folder that the brokers write telemetry to?")
     for file in whole:
         if not _readable(file):
             raise Refused(f"cannot read {file}: check its owner and mode")
@@ -115,13 +118,17 @@ def peek(path: Path, *, now_ms: int) -> Peek | None:
     None when no line there names its time. Times from more than a day after `now_ms` are those of bad lines, and left aside.
     """
     files = [path] if path.is_file() else sorted(file for file in path.rglob("*.jsonl") if not file.name.startswith((".", "_")))
+    files += [] if path.is_file() else sorted(path.rglob(UNFINISHED))
     found: list[int] = []
     intervals: set[int] = set()
     for file in files if len(files) <= _PEEK_FILES else [*files[: _PEEK_FILES // 2], *files[-_PEEK_FILES // 2 :]]:
-        with file.open("rb") as lines:
-            head = lines.read(_PEEK_BYTES)
-            lines.seek(max(0, file.stat().st_size - _PEEK_BYTES))
-            tail = lines.read(_PEEK_BYTES)
+        try:
+            with file.open("rb") as lines:
+                head = lines.read(_PEEK_BYTES)
+                lines.seek(max(0, file.stat().st_size - _PEEK_BYTES))
+                tail = lines.read(_PEEK_BYTES)
+        except FileNotFoundError:  # it has got its final name since
+            continue
         times = [_moment(text) for text in {*_TS.findall(head), *_TS.findall(tail)}]
         found += [ts_ms for ts_ms in times if ts_ms is not None and ts_ms <= now_ms + DAY]
         intervals.update(int(text) for text in {*_INTERVAL.findall(head), *_INTERVAL.findall(tail)})
@@ -179,13 +186,30 @@ class Lines:
 
 def lines_below(spark: SparkSession, path: str, *, whole_below: int = local_files.WHOLE_BELOW) -> Lines:
     """The lines of `read_lines`, those of this machine's plain files read by the workers."""
-    text = read_lines(spark, path)
     if is_remote(path):
-        return Lines(text)
+        return Lines(read_lines(spark, path))
+    # The hidden ones first: what gets its final name meanwhile is read twice, and counts once.
+    open_lines = unfinished_lines(spark, Path(path))
+    text = read_lines(spark, path)
     size, name = F.col("_metadata.file_size"), F.col("_metadata.file_name")
-    return Lines(
-        text, local_files.whole(spark, path, below=whole_below), text.where((size >= whole_below) | name.endswith(".gz"))
-    )
+    rest = text.where((size >= whole_below) | name.endswith(".gz"))
+    if open_lines is not None:
+        text, rest = text.unionByName(open_lines), rest.unionByName(open_lines)
+    return Lines(text, local_files.whole(spark, path, below=whole_below), rest)
+
+
+def unfinished_lines(spark: SparkSession, folder: Path) -> DataFrame | None:
+    """The whole lines of the files below a folder that are still being written, as `schemas.LINES`; None when there are none."""
+    found: dict[str, list[str]] = {"value": [], "file": []}
+    for file in sorted(folder.rglob(UNFINISHED)) if folder.is_dir() else ():
+        try:
+            text = file.read_bytes()
+        except FileNotFoundError:
+            text = b""
+        lines = text[: text.rfind(b"\n") + 1].decode("utf-8", "replace").split("\n")[:-1]
+        found["value"] += lines
+        found["file"] += [file.absolute().as_uri()] * len(lines)
+    return spark.createDataFrame(pa.table(found)) if found["value"] else None
 
 
 def stream_lines(spark: SparkSession, path: str, *, files_per_batch: int) -> DataFrame:

@@ -14,6 +14,8 @@ from spark_analytics.errors import Refused
 from spark_analytics.jobs import spans
 from spark_analytics.transforms import quality
 
+GONE_MS: Final = 120_000
+"""When others' lines go on for so long after the reigning primary's last, it is gone, and not only its newest file hidden."""
 UNNAMED: Final = ("", "new")
 
 
@@ -52,7 +54,7 @@ def take(
     if not inside or (since_ms is not None and until_ms is not None and since_ms >= until_ms):
         first, last = _range(chosen)
         raise Refused(f"no telemetry in that span: {path} covers {iso(first)} to {iso(last)}; mind --since and --until")
-    first, last = _range(inside)
+    first, last = _span(inside)
     counts = {
         "lines": sum(row["lines"] for row in rows),
         "usable": sum(row["lines"] for row in chosen),
@@ -69,6 +71,22 @@ def take(
         names=names,
         quality=counts,
     )
+
+
+def _span(inside: list[Row]) -> tuple[int, int]:
+    """From the first line to the last of the primary that reigns.
+
+    Others' lines do not lengthen it: their clocks may be ahead, and their files newer. Only when they go on for minutes after the
+    primary's last is the primary gone, and the span theirs.
+    """
+    first, last = _range(inside)
+    mine = [row for row in inside if row["mine"] and row["epoch"] is not None]
+    if not mine:
+        return first, last
+    reign = max(row["epoch"] for row in mine)
+    said_ms = max(row["last_ms"] for row in mine if row["epoch"] == reign)
+    after = [row for row in inside if row["last_ms"] > said_ms + GONE_MS and row["minutes"] > 1]
+    return first, max([said_ms, *(row["last_ms"] for row in after)])
 
 
 def _range(rows: Iterable[Row]) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import isfinite
+from math import ceil, isfinite
 from pathlib import Path
 from typing import Any, Final
 
@@ -49,7 +49,8 @@ _WHOLE_SPAN_MS: Final = 1 << 50
 _CACHE_BELOW_BYTES: Final = 512 << 20
 _PEEK_BELOW_BYTES: Final = 256 << 20
 """So much at a URL is read twice, once to see its span; of more, windows are a minute or as asked for."""
-_INTERNAL: Final = ("cluster", "over_slots", "slot_ms")
+_INTERNAL: Final = ("cluster", "over_slots", "slot_ms", "n_unreachable", "unreachable")
+_PERCENTS: Final = {"p50_ms": 0.50, "p95_ms": 0.95, "p99_ms": 0.99}
 
 Report = dict[str, Any]
 """Plain values, ready for JSON."""
@@ -206,7 +207,7 @@ def _report(evidence: Evidence, stock: Stock, request: Request, progress: Callab
         ),
         "slo": slo.burn(steps, fine, axis, Axis.over(stock.begin_ms, stock.end_ms, cut.burn_ms), target=request.target),
         "reigns": primaries,
-        "failovers": _failovers(failovers.failovers(reigns, own_events), lag, steps, primaries),
+        "failovers": _failovers(_changes(reigns, own_events), lag, steps, primaries),
         "events": happened,
         "comparison": None,
         "quality": _quality(evidence, stock, request, totals),
@@ -270,8 +271,8 @@ def _grains(request: Request, seen: Peek | None) -> Grains:
         return Grains(spans.grain_for(shortest, whole_ms, queue_ms), queue_ms)
     stock = Stock(first_ms, last_ms, interval, "", (), {})
     cut = _cut(stock, request.window_ms, None)
-    queue = spans.grain_for(shortest, cut.window_ms, cut.heat_ms)
-    return Grains(spans.grain_for(shortest, cut.step_ms, queue), queue)
+    queue = spans.grain_for(shortest, cut.window_ms, cut.heat_ms, cut.hour_ms)
+    return Grains(spans.grain_for(shortest, cut.step_ms, cut.burn_ms, queue), queue)
 
 
 # -- the rows
@@ -357,7 +358,9 @@ def _longest_silence(row: dict[str, Any], silence_ms: float) -> dict[str, Any]:
     nothing was heard would count as one.
     """
     worst = max(row["max_ms"] or 0.0, float(silence_ms))
-    silent = [name for name in ("p50_ms", "p95_ms", "p99_ms") if row[name] == row["worst_ms"]]
+    reached = row["n"] - row["n_unreachable"]
+    total = reached + row["unreachable"]
+    silent = [name for name, percent in _PERCENTS.items() if ceil(total * percent) > reached]
     return {"silence_ms": silence_ms, "worst_ms": worst} | dict.fromkeys(silent, worst)
 
 
@@ -370,8 +373,13 @@ def _windows(rows: Rows, places: dict[str, int]) -> tuple[Rows, bool]:
     return order, len(chosen) < len(rows)
 
 
-def _failovers(changes: DataFrame, lag: DataFrame, steps: Rows, reigns: Rows) -> Rows:
-    rows = [_plain_row(row.asDict()) for row in changes.collect()][-MAX_FAILOVERS:]
+def _changes(reigns: DataFrame, events: DataFrame) -> Rows:
+    told = events.where(F.col("type").isin(*failovers.TYPES)).drop("cluster").collect()
+    found = failovers.failovers([row.asDict() for row in reigns.collect()], [row.asDict() for row in told])
+    return [_plain_row(row) for row in found][-MAX_FAILOVERS:]
+
+
+def _failovers(rows: Rows, lag: DataFrame, steps: Rows, reigns: Rows) -> Rows:
     if not rows:
         return []
     looks: dict[int, Rows] = {}

@@ -12,12 +12,15 @@ RESTART = 1_000_000
 
 
 def inventory(presence: DataFrame) -> DataFrame:
-    """One row per cluster, kind, problem and `inside`: `lines`, the range of `ts_ms`, the longest interval. Small."""
-    return presence.groupBy("cluster", "kind", "problem", "inside").agg(
+    """One row per cluster, epoch, kind, problem, `inside`, `mine`: `lines`, the range of `ts_ms`, in how many minutes or longer
+    grains, the longest interval. Small.
+    """
+    return presence.groupBy("cluster", "epoch", "kind", "problem", "inside", "mine").agg(
         F.sum("lines").alias("lines"),
         F.min("first_ms").alias("first_ms"),
         F.max("last_ms").alias("last_ms"),
         F.max("interval_ms").alias("interval_ms"),
+        F.count_distinct("start_ms").alias("minutes"),
     )
 
 

@@ -116,7 +116,7 @@ def _answers(rows: DataFrame) -> DataFrame:
         *_KEY,
         "epoch",
         "status",
-        "n",
+        *("n", "n_unreachable", "unreachable"),
         "expected",
         "told",
         "heard",

@@ -139,11 +139,6 @@ def test_a_wrong_option_is_a_question_of_usage() -> None:
     assert run("summarise", "--input", ".", "--format", "xml").exit_code == 2
 
 
-def test_files_that_are_still_being_written_are_spoken_of(tmp_path: Path) -> None:
-    (tmp_path / ".b.000000000000001.part").write_text("{}\n")
-    assert "1 unfinished file(s)" in run("summarise", "--input", str(tmp_path)).stderr
-
-
 @pytest.mark.parametrize("release, major", [("17.0.21", 17), ("21", 21), ("1.8.0_402", 8)])
 def test_the_version_of_java_is_read_without_starting_it(tmp_path: Path, release: str, major: int) -> None:
     (tmp_path / "bin").mkdir()
