@@ -3,17 +3,14 @@
 Spark's JSON source would drop the second of two objects on one line and hide which file a bad line stands in; its text source
 gives the line itself. Files that are still being written are hidden (a dot in front) and Spark leaves those alone: in a folder of
 this machine they are few and small, and their whole lines are read here, or a primary that is well would look silent for as long
-as its newest file is hidden. Plain files of this machine are read by Spark's workers themselves (`local_files`), which saves a
-third of the time.
+as its newest file is hidden.
 """
 
 from __future__ import annotations
 
 import gzip
-import re
 import zlib
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -23,19 +20,12 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_analytics import local_files
 from spark_analytics.errors import Refused
 from spark_analytics.places import first_line, is_remote, located, why_not
-from spark_analytics.times import DAY
-from spark_analytics.transforms import columnar
 
 SUFFIXES: Final = (".jsonl", ".jsonl.gz")
 UNFINISHED: Final = ".*.part"
-_MOST_NAMED: Final = 1000
 _PEEK_BYTES: Final = 1 << 16
-_PEEK_FILES: Final = 4096
-_TS: Final = re.compile(rb'"ts":\s*"([^"]{10,40})"')
-_INTERVAL: Final = re.compile(rb'"interval_ms":\s*(\d{1,9})\b')
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +45,6 @@ class Kafka:
 
     servers: str
     topic: str
-
-
-@dataclass(frozen=True, slots=True)
-class Peek:
-    """What the first and last lines of a folder's files say of its span, in ms since 1970, and the longest and the shortest
-    interval; 0 when none said it.
-    """
-
-    first_ms: int
-    last_ms: int
-    interval_ms: int
-    shortest_ms: int
 
 
 def inspect(path: str) -> Folder:
@@ -112,90 +90,16 @@ def _is_whole_gzip(file: Path) -> bool:
     return True
 
 
-def peek(path: Path, *, now_ms: int) -> Peek | None:
-    """The span of a local folder by the ends of its files, which is where files that are written in order have their extremes.
-
-    None when no line there names its time. Times from more than a day after `now_ms` are those of bad lines, and left aside.
-    """
-    files = [path] if path.is_file() else sorted(file for file in path.rglob("*.jsonl") if not file.name.startswith((".", "_")))
-    files += [] if path.is_file() else sorted(path.rglob(UNFINISHED))
-    found: list[int] = []
-    intervals: set[int] = set()
-    for file in files if len(files) <= _PEEK_FILES else [*files[: _PEEK_FILES // 2], *files[-_PEEK_FILES // 2 :]]:
-        try:
-            with file.open("rb") as lines:
-                head = lines.read(_PEEK_BYTES)
-                lines.seek(max(0, file.stat().st_size - _PEEK_BYTES))
-                tail = lines.read(_PEEK_BYTES)
-        except FileNotFoundError:  # it has got its final name since
-            continue
-        times = [_moment(text) for text in {*_TS.findall(head), *_TS.findall(tail)}]
-        found += [ts_ms for ts_ms in times if ts_ms is not None and ts_ms <= now_ms + DAY]
-        intervals.update(int(text) for text in {*_INTERVAL.findall(head), *_INTERVAL.findall(tail)})
-    return Peek(min(found), max(found), max(intervals, default=0), min(intervals, default=0)) if found else None
-
-
-def peek_lines(lines: DataFrame, *, now_ms: int) -> Peek | None:
-    """The same of lines that only Spark can look at. It reads them all."""
-    found = lines.select(
-        F.unix_millis(F.try_to_timestamp(F.regexp_extract("value", _TS.pattern.decode(), 1))).alias("ts_ms"),
-        F.regexp_extract("value", _INTERVAL.pattern.decode(), 1).try_cast("long").alias("interval_ms"),
-    )
-    ts_ms = F.when(F.col("ts_ms") <= now_ms + DAY, F.col("ts_ms"))
-    ends = found.agg(F.min(ts_ms), F.max(ts_ms), F.max("interval_ms"), F.min("interval_ms")).collect()[0]
-    first_ms, last_ms, longest_ms, shortest_ms = ends
-    return None if first_ms is None else Peek(first_ms, last_ms, longest_ms or 0, shortest_ms or 0)
-
-
-def _moment(text: bytes) -> int | None:
-    try:
-        moment = datetime.fromisoformat(text.decode())
-        return int(moment.timestamp() * 1000) if moment.tzinfo else None
-    except (ValueError, OverflowError):
-        return None
-
-
 def read_lines(spark: SparkSession, path: str) -> DataFrame:
     """Every line below `path`, as `schemas.LINES`: its text and the name of its file. Refused when Spark cannot look there."""
+    # The hidden ones first: what gets its final name meanwhile is read twice, and counts once.
+    unfinished = None if is_remote(path) else unfinished_lines(spark, Path(path))
     try:
         lines = spark.read.text(located(path), recursiveFileLookup=True, pathGlobFilter="*.{jsonl,jsonl.gz}")
     except Exception as error:
         raise Refused(why_not(spark, path, error)) from None
-    return lines.select("value", F.col("_metadata.file_path").alias("file"))
-
-
-@dataclass(frozen=True, slots=True)
-class Lines:
-    """Lines to add up: `text` is all of them, as `schemas.LINES`. Where workers read some `files` themselves, as
-    `local_files.whole` names them, `rest` is the lines of the others.
-    """
-
-    text: DataFrame
-    files: DataFrame | None = None
-    rest: DataFrame | None = None
-
-    def looked_over(self, rules: columnar.Rules) -> DataFrame:
-        """What the pass over them finds, as `columnar.FOUND`."""
-        found = columnar.looked_over(self.text if self.rest is None else self.rest, rules)
-        return found if self.files is None else local_files.looked_over(self.files, rules).unionByName(found)
-
-    def of(self, files: set[str]) -> DataFrame:
-        """The lines of those files, as `schemas.LINES`, and of others where these are too many to be named to Spark."""
-        return self.text.where(F.col("file").isin(sorted(files))) if len(files) <= _MOST_NAMED else self.text
-
-
-def lines_below(spark: SparkSession, path: str, *, whole_below: int = local_files.WHOLE_BELOW) -> Lines:
-    """The lines of `read_lines`, those of this machine's plain files read by the workers."""
-    if is_remote(path):
-        return Lines(read_lines(spark, path))
-    # The hidden ones first: what gets its final name meanwhile is read twice, and counts once.
-    open_lines = unfinished_lines(spark, Path(path))
-    text = read_lines(spark, path)
-    size, name = F.col("_metadata.file_size"), F.col("_metadata.file_name")
-    rest = text.where((size >= whole_below) | name.endswith(".gz"))
-    if open_lines is not None:
-        text, rest = text.unionByName(open_lines), rest.unionByName(open_lines)
-    return Lines(text, local_files.whole(spark, path, below=whole_below), rest)
+    found = lines.select("value", F.col("_metadata.file_path").alias("file"))
+    return found if unfinished is None else found.unionByName(unfinished)
 
 
 def unfinished_lines(spark: SparkSession, folder: Path) -> DataFrame | None:

@@ -1,6 +1,6 @@
 """Lines of the story, exactly as a broker writes them: the same fields in the same order, numbers in the same form.
 
-`spark_analytics` imports nothing of the brokers, so this is a second hand for what broker/core/telemetry_lines.py defines; a test
+`spark_analytics` imports nothing of the brokers, so this is a second hand for what telemetry/lines.py defines; a test
 holds both against each other, for each kind of line. Samples of queues come by the thousand, and are put together from parts
 that are the same in many lines, which takes about a microsecond each: with arrays of numpy or Arrow it takes no less.
 """

@@ -18,9 +18,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-
 TYPES: Final = ("failure_detected", "promote_asked", "promote_won", "failover_done", "role")
 """The events that say something of a change."""
 _SKEW_MS: Final = 2000
@@ -146,12 +143,3 @@ def _lengths(
 
 def _between(event: Event | None, served_ms: int) -> float | None:
     return None if event is None else max(0.0, float(served_ms - event["ts_ms"]))
-
-
-def first_looks(lag: DataFrame) -> DataFrame:
-    """What each epoch's primary said first of each backup's whole log: `epoch`, `backup`, `connected`, `records`."""
-    first = F.min("first").alias("first")
-    whole = lag.where(F.col("queue").isNull()).groupBy("epoch", "backup").agg(first)
-    return whole.select(
-        "epoch", "backup", F.col("first.connected").alias("connected"), F.col("first.lag_records").alias("records")
-    )

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from spark_analytics.dashboard import text
+from spark_analytics.errors import Refused
 from spark_analytics.jobs.summarise import Report
 from tests.spark_analytics.conftest import Summarise
 from tests.spark_analytics.stories import START_MS, Teller, middles
@@ -55,7 +57,7 @@ def test_clocks_that_are_three_seconds_ahead_make_nobody_silent(summary: Summari
         manager.probe(second, "p")
     report = told(summary, tmp_path, p, b, manager)
     assert {row["now"] for row in report["backups"]} == {"OK"}
-    assert report["to_ms"] == START_MS + (120 - missing) * 1000 - 499, "the primary's last line, at the half second"
+    assert report["to_ms"] == START_MS + (120 - missing) * 1000, "the end of the primary's last interval"
 
 
 def test_a_primary_that_is_gone_while_others_speak_on_leaves_its_backups_silent(summary: Summarise, tmp_path: Path) -> None:
@@ -215,3 +217,174 @@ def test_a_planned_restart_in_ten_minutes_is_not_set_against_a_budget(summary: S
     (change,) = report["failovers"]
     assert (change["kind"], change["gap_ms"]) == ("switchover", 1200)
     assert {(row["spent"], *row["alerts"]) for row in report["slo"]["backups"]} == {(None,)}
+
+
+# ---- times and intervals
+
+
+def test_a_clock_that_leaps_two_hours_for_one_line_stretches_nothing(summary: Summarise, tmp_path: Path) -> None:
+    """600 samples, one of which is told with a time that is two hours late: 599 count, and one is missing."""
+    p = Teller("p")
+    for second in middles(0, 600):
+        p.sample(second + (7200 if second == 300.5 else 0), "b", 2.0)
+    report = told(summary, tmp_path, p, now_ms=START_MS + 10_000_000)
+    row = backup(report, "b")
+    assert (row["expected"], row["n"], row["p50_ms"], row["p99_ms"]) == (600, 599, 2, 2)
+    assert row["over_share"] == pytest.approx(1 / 600, abs=1e-4)
+    assert report["quality"]["problems"] == {"time ahead of later lines": 1}
+
+
+@pytest.mark.parametrize("queue", [None, "q"])
+def test_six_hundred_samples_are_six_hundred_expected_and_a_second_that_is_lost_costs_one(
+    summary: Summarise, tmp_path: Path, queue: str | None
+) -> None:
+    p = Teller("p")
+    for second in middles(0, 600):
+        p.sample(second, "b")
+        if queue and second not in (200.5, 599.5):
+            p.sample(second, "b", queue=queue)
+    report = told(summary, tmp_path, p)
+    row = report["queues"][0] if queue else backup(report, "b")
+    assert (row["expected"], row["n"]) == (600, 598 if queue else 600)
+    assert row["over_share"] == pytest.approx(2 / 600 if queue else 0, abs=1e-4)
+
+
+def test_when_the_interval_changes_a_minute_of_silence_is_still_a_minute(summary: Summarise, tmp_path: Path) -> None:
+    """300 s at a second, 300 s at ten; nothing is said of the backup from 400 s to 460 s: 60 of 600 s."""
+    p = Teller("p")
+    for second in middles(0, 300):
+        p.sample(second, "b", 1.5)
+    p.interval_s = 10.0
+    for second in middles(300, 600, 10):
+        p.sample(second, "c", 1.5)
+        if not 400 <= second < 460:
+            p.sample(second, "b", 1.5)
+    row = backup(told(summary, tmp_path, p), "b")
+    assert row["over_share"] == pytest.approx(0.1)
+    assert (row["p50_ms"], row["max_ms"]) == (1.5, 1.5)
+    assert row["p95_ms"] == row["worst_ms"] == row["silence_ms"] == 70_000, "from 395 s to 465 s"
+
+
+def test_at_a_sample_every_100_ms_a_share_is_a_share_of_samples(summary: Summarise, tmp_path: Path) -> None:
+    """3 of each 100 samples are over the objective, and in each second of three there is one."""
+    p = Teller("p", interval_s=0.1)
+    for number, second in enumerate(middles(0, 60, 0.1)):
+        p.sample(second, "b", 2000.0 if number % 100 in (5, 35, 65) else 1.0)
+    row = backup(told(summary, tmp_path, p), "b")
+    assert (row["n"], row["expected"]) == (600, 600)
+    assert row["over_share"] == pytest.approx(0.03)
+
+
+def test_lags_below_a_millisecond_and_above_an_hour_are_told_as_they_are(summary: Summarise, tmp_path: Path) -> None:
+    p = Teller("p")
+    for second in middles(0, 100):
+        p.sample(second, "b", 0.45)
+        p.sample(second, "c", 0.25)
+        p.sample(second, "d", 2_567_352.0)
+    report = told(summary, tmp_path, p)
+    assert [row["p50_ms"] for row in report["backups"]] == [0.45, 0.25, 2_567_352]
+
+
+# ---- who is expected
+
+
+def test_a_queue_that_is_deleted_and_made_again_is_not_silent_while_it_does_not_exist(summary: Summarise, tmp_path: Path) -> None:
+    p = Teller("p")
+    p.roster(0.4, ["b"], ["q"])
+    for second in middles(0, 600):
+        if second == 200.5:
+            p.roster(200.4, ["b"], [])
+        if second == 400.5:
+            p.roster(400.4, ["b"], ["q"])
+        p.sample(second, "b", 2.0)
+        if not 200 <= second < 400:
+            p.sample(second, "b", 2.0, queue="q")
+    report = told(summary, tmp_path, p)
+    (queue,) = report["queues"]
+    assert (queue["expected"], queue["n"], queue["over_share"], queue["p99_ms"], queue["silence_ms"]) == (400, 400, 0, 2, 0)
+    assert queue["status"] == "OK"
+
+
+def test_a_backup_that_is_replaced_by_another_is_not_missed(summary: Summarise, tmp_path: Path) -> None:
+    p = Teller("p")
+    p.roster(0.4, ["b", "c"])
+    for second in middles(0, 300):
+        if second == 100.5:
+            p.roster(100.4, ["b", "d"])
+        p.sample(second, "b", 2.0)
+        p.sample(second, "c" if second < 100 else "d", 2.0)
+    report = told(summary, tmp_path, p)
+    assert {row["backup"]: (row["expected"], row["over_share"], row["status"]) for row in report["backups"]} == {
+        "b": (300, 0, "OK"),
+        "c": (100, 0, "OK"),
+        "d": (200, 0, "OK"),
+    }
+
+
+def test_silences_of_a_queue_are_each_as_long_as_it_was_not_heard(summary: Summarise, tmp_path: Path) -> None:
+    """Samples of 100 s to 120 s and of 300 s to 320 s are not there: from 99.5 s to 120.5 s. Of `flaps` every other one."""
+    p = Teller("p")
+    for second in middles(0, 600):
+        p.sample(second, "b")
+        if not (100 <= second < 120 or 300 <= second < 320):
+            p.sample(second, "b", queue="twice")
+        if int(second) % 2 == 0 or second < 300:
+            p.sample(second, "b", queue="flaps")
+    report = told(summary, tmp_path, p)
+    assert {row["queue"]: row["silence_ms"] for row in report["queues"]} == {"twice": 21_000, "flaps": 2000}
+
+
+def test_when_the_primary_alone_is_silent_for_half_a_minute_it_is_31_seconds(summary: Summarise, tmp_path: Path) -> None:
+    p = Teller("p")
+    for second in middles(0, 300):
+        if not 100 <= second < 130:
+            p.sample(second, "b")
+    assert backup(told(summary, tmp_path, p), "b")["silence_ms"] == 31_000
+
+
+# ---- indexes and epochs
+
+
+@pytest.mark.parametrize("fall_s", [47, 50, 53, 60])
+def test_an_index_that_goes_back_is_seen_wherever_in_a_window_it_does(summary: Summarise, tmp_path: Path, fall_s: int) -> None:
+    """A store that was restored: from then on the backup holds 40 batches less, at the same pace."""
+    p = Teller("p")
+    for second in middles(0, 120):
+        p.sample(second, "b", 5.0, acked_index=1000 + int(second) - (40 if second > fall_s else 0))
+    report = told(summary, tmp_path, p, window_ms=10_000)
+    assert backup(report, "b")["status"] == "REWOUND"
+    rewound = [(row["start_ms"] - START_MS) // 1000 for row in report["windows"] if row["status"] == "REWOUND"]
+    assert rewound == [fall_s // 10 * 10]
+
+
+def test_a_deposed_primary_has_no_say_once_the_next_has_begun(summary: Summarise, tmp_path: Path) -> None:
+    p, q = Teller("p"), Teller("q")
+    for second in middles(0, 101):
+        p.sample(second, "c", 77_777.0 if second > 100 else 2.0)
+    for second in middles(100, 200):
+        q.sample(second, "c", 3.0, epoch=2)
+    row = backup(told(summary, tmp_path, p, q), "c")
+    assert (row["n"], row["max_ms"], row["worst_ms"], row["over_share"]) == (200, 3, 3, 0)
+
+
+# ---- names
+
+
+def test_a_name_that_would_paint_the_terminal_is_shown_in_letters(summary: Summarise, tmp_path: Path) -> None:
+    p = Teller("p")
+    for second in middles(0, 30):
+        p.sample(second, "b\x1b[31m")
+        p.sample(second, "b\x1b[31m", queue="\x1b]0;owned\x07\u202eq\nq")
+    shown = text.render(told(summary, tmp_path, p))
+    assert not [letter for letter in shown if letter != "\n" and not letter.isprintable()]
+    assert "\\x1b[31m" in shown
+
+
+def test_an_empty_span_to_compare_with_is_refused_in_a_line_that_names_it(summary: Summarise, tmp_path: Path) -> None:
+    p = Teller("p")
+    for second in middles(0, 30):
+        p.sample(second, "b")
+    with pytest.raises(
+        Refused, match=r"the span to compare with \(2026-01-05 06:00:00 .* UTC\) cannot be summarised: no telemetry"
+    ):
+        told(summary, tmp_path, p, compare_ms=(START_MS - 7_200_000, START_MS - 3_600_000))
