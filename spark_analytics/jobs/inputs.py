@@ -35,7 +35,7 @@ class Inputs:
             frame.unpersist()
 
 
-def settled(frame: DataFrame) -> DataFrame:
+def materialised(frame: DataFrame) -> DataFrame:
     """The frame's rows, worked out now and without the plan that made them: analysing long plans is what small jobs spend their
     time on.
     """
@@ -50,7 +50,7 @@ def read(
         return _from_store(spark, Store(path), since_ms=since_ms, until_ms=until_ms)
     text = sources.read_kafka(spark, kafka) if kafka is not None else sources.read_lines(spark, path)
     lines = of_lines.kept(parse.parse(text, now_ms=now_ms)).persist(StorageLevel.MEMORY_AND_DISK)
-    again = settled(of_lines.copies(lines))
+    again = materialised(of_lines.copies(lines))
     repeated = sum(row["copies"] - 1 for row in again.select("copies").collect())
     single = of_lines.single(lines, again) if repeated else lines
     files = None if kafka is not None else len(text.inputFiles())

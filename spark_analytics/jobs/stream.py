@@ -29,7 +29,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_analytics import ranges, sources, tail
 from spark_analytics.errors import Refused
 from spark_analytics.jobs import compact
-from spark_analytics.jobs.inputs import settled
+from spark_analytics.jobs.inputs import materialised
 from spark_analytics.places import is_remote, located
 from spark_analytics.ranges import Ranges
 from spark_analytics.store import HOUR_MS, MAX_RANGES, Manifest, Store, is_store, names, names_of
@@ -202,7 +202,7 @@ def add_batch(store: Store, asked: Streaming, batch: DataFrame, number: int, *, 
     if number <= manifest.batch:
         return None
     parsed = of_lines.kept(parse.parse(batch, now_ms=now_ms), F.xxhash64("file").alias("origin"))
-    typed = settled(of_lines.tagged(parsed, since_ms=asked.since_ms))
+    typed = materialised(of_lines.tagged(parsed, since_ms=asked.since_ms))
     files = {row["origin"] for row in typed.select("origin").distinct().collect()}
     numbers = _numbers(typed)
     lines, repeated = _new(typed, numbers, manifest.seen)
@@ -238,7 +238,7 @@ def _numbers(lines: DataFrame) -> dict[str, Ranges]:
 
 def _new(lines: DataFrame, numbers: dict[str, Ranges], seen: dict[str, Ranges]) -> tuple[DataFrame, int]:
     """The lines that have not come before, one of each, and how many others there were."""
-    again = settled(of_lines.copies(lines))
+    again = materialised(of_lines.copies(lines))
     repeated = sum(row["copies"] - 1 for row in again.select("copies").collect())
     if repeated:
         lines = of_lines.single(lines, again)
@@ -254,7 +254,7 @@ def _new(lines: DataFrame, numbers: dict[str, Ranges], seen: dict[str, Ranges]) 
         within = F.col("seq").between(F.col("first"), F.col("last"))
         lines = lines.join(before, same & within, "left_anti")
         repeated += sum(last - first + 1 for _, _, first, last in known)
-    return (settled(lines) if repeated else lines), repeated
+    return (materialised(lines) if repeated else lines), repeated
 
 
 def _write(store: Store, manifest: Manifest, number: int, lines: DataFrame, now_ms: int) -> None:

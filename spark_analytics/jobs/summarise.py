@@ -22,7 +22,7 @@ from spark_analytics import sources
 from spark_analytics.dashboard.words import span as span_of
 from spark_analytics.errors import Refused
 from spark_analytics.jobs import clocks, compare, inputs, loss, scope, series, slo, spans
-from spark_analytics.jobs.inputs import Inputs, settled
+from spark_analytics.jobs.inputs import Inputs, materialised
 from spark_analytics.jobs.scope import Scope
 from spark_analytics.jobs.series import Axis, Rows
 from spark_analytics.places import first_line, located
@@ -138,7 +138,7 @@ class _State:
             lengths,
             whole_log_only=of_whole_log,
             objective_ms=objective_ms,
-            settled=settled,
+            materialised=materialised,
         )
 
 
@@ -149,12 +149,12 @@ def _present(read: Inputs, request: Request) -> tuple[DataFrame, DataFrame]:
         return of_lines.tagged(lines, since_ms=request.since_ms, until_ms=request.until_ms)
 
     lines = tagged(read.lines)
-    presence = settled(of_lines.presence(lines))
-    leapt = settled(of_lines.leaps(presence))
+    presence = materialised(of_lines.presence(lines))
+    leapt = materialised(of_lines.leaps(presence))
     if leapt.isEmpty():
         return lines, presence
     lines = tagged(of_lines.without_leaps(read.lines, leapt))
-    return lines, settled(of_lines.presence(lines))
+    return lines, materialised(of_lines.presence(lines))
 
 
 def _report(read: Inputs, request: Request, progress: Callable[[str], None]) -> Report:
@@ -169,7 +169,7 @@ def _report(read: Inputs, request: Request, progress: Callable[[str], None]) -> 
     )
     cut = _cut(found, request.window_ms)
     present, lines = found.own(presence), found.own(every)
-    reigns = settled(expected.reigns(present, end_ms=found.said_ms))
+    reigns = materialised(expected.reigns(present, end_ms=found.said_ms))
     progress("adding up samples")
     state = _state(lines, reigns, cut, found, request)
     progress("summarising windows")
@@ -188,10 +188,10 @@ def _report(read: Inputs, request: Request, progress: Callable[[str], None]) -> 
 
 def _state(lines: DataFrame, reigns: DataFrame, cut: Cut, found: Scope, request: Request) -> _State:
     samples = lag.samples(lines, reigns)
-    rows = settled(lag.grains(samples, cut.grains, objective_ms=request.objective_ms))
-    segments = settled(expected.segments(rows, of_lines.rosters(lines), reigns))
-    histogram = settled(lag.histogram(samples, cut.grains, exact=found.samples <= EXACT_SAMPLES))
-    return _State(rows, settled(lag.gaps(rows, segments)), histogram, segments)
+    rows = materialised(lag.grains(samples, cut.grains, objective_ms=request.objective_ms))
+    segments = materialised(expected.segments(rows, of_lines.rosters(lines), reigns))
+    histogram = materialised(lag.histogram(samples, cut.grains, exact=found.samples <= EXACT_SAMPLES))
+    return _State(rows, materialised(lag.gaps(rows, segments)), histogram, segments)
 
 
 def _put_together(
@@ -215,7 +215,7 @@ def _put_together(
     axis, heat_axis = (Axis.over(found.begin_ms, found.end_ms, step) for step in (cut.step_ms, cut.heat_ms))
     lanes = series.lanes(steps, primaries, axis, begin_ms=found.begin_ms, end_ms=found.end_ms, interval_ms=found.interval_ms)
     backups, timeline = _backups(totals, steps), series.timeline(steps, primaries, axis)
-    own_events = settled(of_lines.events(lines))
+    own_events = materialised(of_lines.events(lines))
     cells = _of(rows, cut.heat_ms)
     chosen, left_out = _windows(_of(rows, cut.window_ms), {name: i for i, name in enumerate(names)})
     left_out = left_out or len(names) > len({row["queue"] for row in chosen if row["queue"] is not None})

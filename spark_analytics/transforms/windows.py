@@ -34,16 +34,16 @@ def summarise(
     *,
     whole_log_only: Sequence[int] = (),
     objective_ms: float,
-    settled: Callable[[DataFrame], DataFrame],
+    materialised: Callable[[DataFrame], DataFrame],
 ) -> DataFrame:
     """`lag.gaps`, `lag.histogram` and `expected.segments` to one row per expected window.
 
     Lags in ms, records and bytes; `over_share` in 0..1; `forecast_ms` (backlog / (acknowledge rate - commit rate), in batches)
-    null when nothing waits, and when the backup does not gain. `settled` works a frame out that is needed twice.
+    null when nothing waits, and when the backup does not gain. `materialised` works a frame out that is needed twice.
     """
     wanted = expected.windows(segments, lengths, whole_log_only=whole_log_only)
     found = _joined(wanted, lag.merged(rows, lengths, whole_log_only=whole_log_only))
-    found = settled(_with_status(_with_silence(_with_time(found)), objective_ms))
+    found = materialised(_with_status(_with_silence(_with_time(found)), objective_ms))
     lags = lag.percentiles(histogram, found, lengths, whole_log_only=whole_log_only)
     return _answers(_joined(found, lags))
 

@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 from cli.qpid_lag import main
 from spark_analytics import demo_data
 from spark_analytics.demo_data import Shape
-from spark_analytics.demo_data.happenings import MANAGER, PROBLEMS
+from spark_analytics.demo_data.incidents import MANAGER, PROBLEMS
 from spark_analytics.jobs.summarise import Report
 from telemetry import lines, schema
 from tests.spark_analytics.conftest import Summarise
