@@ -118,7 +118,7 @@ def summarises(command: _Command) -> _Command:
         click.option(
             "--objective-ms",
             type=click.FloatRange(min=0),
-            help="A lag above this is over the objective.  [default: 1000, or a stream's own]",
+            help="A lag above this is over the objective.  [default: 1000]",
         ),
         click.option(
             "--target",

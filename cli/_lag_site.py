@@ -2,7 +2,7 @@
 
 `Board` holds what is shown: the last report, and what went wrong since. Each change has a new tag, which is the ETag too. A
 browser gets the page with the newest report in it, and then asks `/report?after=TAG`: that answer waits until there is something
-newer, or HOLD_S has passed.
+newer, or HOLD_S has passed. Prometheus gets `/metrics`.
 
 Nobody else gets an answer: a Host header that is a name of somebody's (a page elsewhere whose name was made to point here) is
 refused, other origins may read nothing, and requests, viewers and connections are bounded.
@@ -20,7 +20,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.protocols.policies import ThrottlingFactory
 from twisted.web import http, resource, server
 
-from spark_analytics.dashboard import page
+from spark_analytics.dashboard import metrics, page
 
 HOLD_S: Final = 25.0
 MAX_WAITING: Final = 64
@@ -82,6 +82,10 @@ class Board:
             self._page = self.tag, made.encode()
         return self._page[1]
 
+    def metrics(self) -> bytes:
+        """The newest figures, for Prometheus."""
+        return metrics.render(self._report).encode()
+
     def news(self, after: str) -> bytes:
         """What is shown now as JSON, for somebody who has `after`: the report only if that has another one."""
         same = after.rpartition("-")[0] == self.tag.rpartition("-")[0]
@@ -123,6 +127,18 @@ class _Page(resource.Resource):
         if request.setETag(self._board.tag.encode().join([b'"', b'"'])) is http.CACHED:
             return b""
         return self._board.page()
+
+
+class _Metrics(resource.Resource):
+    isLeaf = True
+
+    def __init__(self, board: Board) -> None:
+        super().__init__()
+        self._board = board
+
+    def render_GET(self, request: server.Request) -> bytes:
+        request.setHeader(b"Content-Type", metrics.CONTENT_TYPE.encode())
+        return self._board.metrics()
 
 
 class _News(resource.Resource):
@@ -198,6 +214,7 @@ class Site(server.Site):
         root = resource.Resource()
         root.putChild(b"", _Page(board))
         root.putChild(b"report", _News(board, clock))
+        root.putChild(b"metrics", _Metrics(board))
         super().__init__(root, timeout=IDLE_S, reactor=clock)
         self._names = names
 
@@ -210,8 +227,8 @@ class Site(server.Site):
         if request.method not in (b"GET", b"HEAD"):
             request.setHeader(b"Allow", b"GET, HEAD")
             return _Refusal(http.NOT_ALLOWED, "this dashboard only shows")
-        if request.path not in (b"/", b"/report"):
-            return _Refusal(http.NOT_FOUND, "there is only the page at /")
+        if request.path not in (b"/", b"/report", b"/metrics"):
+            return _Refusal(http.NOT_FOUND, "there are only the page at / and /metrics")
         found: resource.IResource = super().getResourceFor(request)
         return found
 

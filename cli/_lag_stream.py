@@ -25,13 +25,10 @@ _SILENT_AFTER_MS = 10_000
 
 @click.command()
 @reads
-@click.option("--output", required=True, metavar="DIR", type=click.Path(file_okay=False), help="Folder to keep the sums in.")
-@click.option("--checkpoint", metavar="DIR", help="Where Spark keeps how far it is.  [default: OUTPUT/_checkpoint]")
 @click.option(
-    "--objective-ms", type=click.FloatRange(min=0), default=1000.0, show_default=True, help="A lag above this is over it."
+    "--output", required=True, metavar="DIR", type=click.Path(file_okay=False), help="Folder to keep the lines in, as Parquet."
 )
-@click.option("--grain", default="10s", show_default=True, metavar="TIME", help="Finest window that is kept, at most 1m.")
-@click.option("--queue-grain", default="1m", show_default=True, metavar="TIME", help="The same for single queues.")
+@click.option("--checkpoint", metavar="DIR", help="Where Spark keeps how far it is.  [default: OUTPUT/_checkpoint]")
 @click.option("--trigger", default="10s", show_default=True, metavar="TIME", help="How often a batch begins.")
 @click.option("--since", metavar="TIME", help="Leave out what is older: 2026-01-02T15:04:05Z, or 15m ago.")
 @click.option(
@@ -50,16 +47,13 @@ def stream(
     master: str | None,
     output: str,
     checkpoint: str | None,
-    objective_ms: float,
-    grain: str,
-    queue_grain: str,
     trigger: str,
     since: str | None,
     batch_mib: float,
     keep: str | None,
     available_now: bool,
 ) -> None:
-    """Follow telemetry as it is written, and keep sums of it for summaries of any span."""
+    """Follow telemetry as it is written, and keep its lines as typed Parquet, for summaries of any span."""
     from spark_analytics.errors import Refused
     from spark_analytics.jobs import spans
     from spark_analytics.jobs.stream import Streaming, prepare
@@ -72,8 +66,6 @@ def stream(
         asked = Streaming(
             path=path or "",
             output=output,
-            grains=spans.grains_of(grain, queue_grain),
-            objective_ms=objective_ms,
             trigger_ms=spans.parse_length(trigger, "--trigger"),
             since_ms=spans.parse_moment(since, int(time.time() * 1000)) if since else None,
             available_now=available_now,

@@ -7,6 +7,9 @@ why and what to do), 2 usage.
 
 from __future__ import annotations
 
+from importlib import metadata
+from typing import Any, Final
+
 import click
 
 from cli._lag_dashboard import dashboard
@@ -15,8 +18,42 @@ from cli._lag_shell import refuse
 from cli._lag_stream import stream
 from cli._lag_summarise import summarise
 
+_OF_SPARK: Final = frozenset({"pandas", "py4j", "pyarrow", "pyspark"})
+_INTERRUPTED: Final = 130
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+
+class _Commands(click.Group):
+    """The commands; what is wrong with how one was called is one line that says what to do."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command of that name."""
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            click.echo(f"qpid-lag: there is no command {args[0]!r}: choose one of {', '.join(self.list_commands(ctx))}", err=True)
+            raise SystemExit(2)
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run it; without the packages that Spark needs, say how to get them."""
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            if (error.name or "").split(".")[0] not in _OF_SPARK:
+                raise
+            refuse(f"this needs Spark, and there is no {error.name} here: pip install 'understudy[spark]'")
+
+
+def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        try:
+            found = metadata.version("understudy")
+        except metadata.PackageNotFoundError:
+            found = "of a checkout, not installed"
+        click.echo(f"qpid-lag {found}")
+        ctx.exit()
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Print the version, and end.")
 def main() -> None:
     """Replication lag over any span: summaries by Spark, for terminals and browsers."""
 
@@ -37,6 +74,9 @@ def prepare() -> None:
         made = archive.make()
     except Refused as refused:
         refuse(str(refused))
+    except KeyboardInterrupt:
+        click.echo("qpid-lag: interrupted; no class archive was made, summaries work without it", err=True)
+        raise SystemExit(_INTERRUPTED) from None
     click.echo(f"class archive: {made}")
 
 

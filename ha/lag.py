@@ -23,13 +23,13 @@ from twisted.logger import Logger
 
 from broker.core.nodes import CLUSTER, QueueNode
 from broker.core.records import message_runs
-from broker.core.telemetry_lines import LagSample, QueueLag, queue_text, rate_text, rate_texts
 from broker.service import Broker
 from broker.telemetry import TelemetryWriter, delay_to_next_sample_s
 from ha.core.queue_lag import Marks, Standstill, Totals, totals
 from ha.core.replica import ReplicaStatus
 from ha.progress_clock import Lag, ProgressClock
 from ha.replicated_log import ReplicatedLog
+from telemetry.lines import LagSample, QueueLag, queue_text, rate_text, rate_texts
 
 _log = Logger(namespace="ha")
 ROWS_PER_S = 4000

@@ -12,10 +12,10 @@ from typing import Any
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
-from broker.core.telemetry_lines import Probe as ProbeRow
 from broker.telemetry import TelemetryWriter, delay_to_next_sample_s
 from resource_manager.core.detector import Detector, Seen
 from resource_manager.net.probe import Answers, Probe
+from telemetry.lines import Probe as ProbeRow
 
 _log = Logger(namespace="resource_manager")
 

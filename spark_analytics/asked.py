@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from spark_analytics import sources
 from spark_analytics.jobs import spans
-from spark_analytics.jobs.summarise import Request
+from spark_analytics.jobs.summarise import OBJECTIVE_MS, Request
 from spark_analytics.places import is_remote
 from spark_analytics.session import Work
 from spark_analytics.sources import Kafka
@@ -45,7 +45,7 @@ def request_of(asked: Asked, now_ms: int, kafka: Kafka | None = None) -> Request
     return Request(
         path=path if kafka is None else f"{kafka.topic} at {kafka.servers}",
         now_ms=now_ms,
-        objective_ms=asked["objective_ms"],
+        objective_ms=OBJECTIVE_MS if asked["objective_ms"] is None else asked["objective_ms"],
         target=asked["target"],
         windows_to=asked.get("windows_to"),
         cluster=asked.get("cluster"),

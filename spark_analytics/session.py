@@ -29,6 +29,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import spark_analytics
+import telemetry
 from spark_analytics import archive
 from spark_analytics.errors import Refused
 from spark_analytics.places import cause
@@ -177,7 +178,8 @@ def _ready(spark: SparkSession) -> SparkSession:
     Spark hands `--py-files` on only if their names end in .zip, .egg or .jar, and the worker that plans a streaming Python source
     looks for them in a folder that nobody fills (4.3).
     """
-    register_pickle_by_value(spark_analytics)  # type: ignore[no-untyped-call]
+    for package in (spark_analytics, telemetry):
+        register_pickle_by_value(package)  # type: ignore[no-untyped-call]
     # When Java ends, each thread that talks to it would print so. Whoever waits for an answer says it once (`ends`).
     logging.getLogger().addHandler(logging.NullHandler())
     spark.sparkContext._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]

@@ -1,42 +1,36 @@
 """Where telemetry lines come from: folders of JSON lines, read as text so that no bad line is lost or fatal.
 
 Spark's JSON source would drop the second of two objects on one line and hide which file a bad line stands in; its text source
-gives the line itself. Files that are still being written are hidden (a dot in front) and Spark leaves those alone. Plain files of
-this machine are read by Spark's workers themselves (`local_files`), which saves a third of the time.
+gives the line itself. Files that are still being written are hidden (a dot in front) and Spark leaves those alone: in a folder of
+this machine they are few and small, and their whole lines are read here, or a primary that is well would look silent for as long
+as its newest file is hidden.
 """
 
 from __future__ import annotations
 
 import gzip
-import re
 import zlib
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
 import pyspark
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_analytics import local_files
 from spark_analytics.errors import Refused
 from spark_analytics.places import first_line, is_remote, located, why_not
-from spark_analytics.times import DAY
-from spark_analytics.transforms import columnar
 
 SUFFIXES: Final = (".jsonl", ".jsonl.gz")
-_MOST_NAMED: Final = 1000
+UNFINISHED: Final = ".*.part"
 _PEEK_BYTES: Final = 1 << 16
-_PEEK_FILES: Final = 4096
-_TS: Final = re.compile(rb'"ts":\s*"([^"]{10,40})"')
-_INTERVAL: Final = re.compile(rb'"interval_ms":\s*(\d{1,9})\b')
 
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A folder of telemetry: how many whole files, how many bytes, how many files that never became whole."""
+    """A folder of telemetry: how many whole files, how many bytes, how many files that are still being written."""
 
     path: str
     files: int
@@ -51,18 +45,6 @@ class Kafka:
 
     servers: str
     topic: str
-
-
-@dataclass(frozen=True, slots=True)
-class Peek:
-    """What the first and last lines of a folder's files say of its span, in ms since 1970, and the longest and the shortest
-    interval; 0 when none said it.
-    """
-
-    first_ms: int
-    last_ms: int
-    interval_ms: int
-    shortest_ms: int
 
 
 def inspect(path: str) -> Folder:
@@ -80,9 +62,8 @@ def inspect(path: str) -> Folder:
         nbytes = sum(file.stat().st_size for file in whole)
     except OSError as error:
         raise Refused(f"cannot read {error.filename or path}: {error.strerror}; check its owner and mode") from None
-    if not whole:
-        hint = f"{unfinished} unfinished file(s) will appear when their broker rolls them" if unfinished else "no *.jsonl in it"
-        raise Refused(f"{path} holds no telemetry yet ({hint}): is it the folder that the brokers write telemetry to?")
+    if not whole and not unfinished:
+        raise Refused(f"{path} holds no telemetry yet (no *.jsonl in it): is it the folder that the brokers write telemetry to?")
     for file in whole:
         if not _readable(file):
             raise Refused(f"cannot read {file}: check its owner and mode")
@@ -109,83 +90,30 @@ def _is_whole_gzip(file: Path) -> bool:
     return True
 
 
-def peek(path: Path, *, now_ms: int) -> Peek | None:
-    """The span of a local folder by the ends of its files, which is where files that are written in order have their extremes.
-
-    None when no line there names its time. Times from more than a day after `now_ms` are those of bad lines, and left aside.
-    """
-    files = [path] if path.is_file() else sorted(file for file in path.rglob("*.jsonl") if not file.name.startswith((".", "_")))
-    found: list[int] = []
-    intervals: set[int] = set()
-    for file in files if len(files) <= _PEEK_FILES else [*files[: _PEEK_FILES // 2], *files[-_PEEK_FILES // 2 :]]:
-        with file.open("rb") as lines:
-            head = lines.read(_PEEK_BYTES)
-            lines.seek(max(0, file.stat().st_size - _PEEK_BYTES))
-            tail = lines.read(_PEEK_BYTES)
-        times = [_moment(text) for text in {*_TS.findall(head), *_TS.findall(tail)}]
-        found += [ts_ms for ts_ms in times if ts_ms is not None and ts_ms <= now_ms + DAY]
-        intervals.update(int(text) for text in {*_INTERVAL.findall(head), *_INTERVAL.findall(tail)})
-    return Peek(min(found), max(found), max(intervals, default=0), min(intervals, default=0)) if found else None
-
-
-def peek_lines(lines: DataFrame, *, now_ms: int) -> Peek | None:
-    """The same of lines that only Spark can look at. It reads them all."""
-    found = lines.select(
-        F.unix_millis(F.try_to_timestamp(F.regexp_extract("value", _TS.pattern.decode(), 1))).alias("ts_ms"),
-        F.regexp_extract("value", _INTERVAL.pattern.decode(), 1).try_cast("long").alias("interval_ms"),
-    )
-    ts_ms = F.when(F.col("ts_ms") <= now_ms + DAY, F.col("ts_ms"))
-    ends = found.agg(F.min(ts_ms), F.max(ts_ms), F.max("interval_ms"), F.min("interval_ms")).collect()[0]
-    first_ms, last_ms, longest_ms, shortest_ms = ends
-    return None if first_ms is None else Peek(first_ms, last_ms, longest_ms or 0, shortest_ms or 0)
-
-
-def _moment(text: bytes) -> int | None:
-    try:
-        moment = datetime.fromisoformat(text.decode())
-        return int(moment.timestamp() * 1000) if moment.tzinfo else None
-    except (ValueError, OverflowError):
-        return None
-
-
 def read_lines(spark: SparkSession, path: str) -> DataFrame:
     """Every line below `path`, as `schemas.LINES`: its text and the name of its file. Refused when Spark cannot look there."""
+    # The hidden ones first: what gets its final name meanwhile is read twice, and counts once.
+    unfinished = None if is_remote(path) else unfinished_lines(spark, Path(path))
     try:
         lines = spark.read.text(located(path), recursiveFileLookup=True, pathGlobFilter="*.{jsonl,jsonl.gz}")
     except Exception as error:
         raise Refused(why_not(spark, path, error)) from None
-    return lines.select("value", F.col("_metadata.file_path").alias("file"))
+    found = lines.select("value", F.col("_metadata.file_path").alias("file"))
+    return found if unfinished is None else found.unionByName(unfinished)
 
 
-@dataclass(frozen=True, slots=True)
-class Lines:
-    """Lines to add up: `text` is all of them, as `schemas.LINES`. Where workers read some `files` themselves, as
-    `local_files.whole` names them, `rest` is the lines of the others.
-    """
-
-    text: DataFrame
-    files: DataFrame | None = None
-    rest: DataFrame | None = None
-
-    def looked_over(self, rules: columnar.Rules) -> DataFrame:
-        """What the pass over them finds, as `columnar.FOUND`."""
-        found = columnar.looked_over(self.text if self.rest is None else self.rest, rules)
-        return found if self.files is None else local_files.looked_over(self.files, rules).unionByName(found)
-
-    def of(self, files: set[str]) -> DataFrame:
-        """The lines of those files, as `schemas.LINES`, and of others where these are too many to be named to Spark."""
-        return self.text.where(F.col("file").isin(sorted(files))) if len(files) <= _MOST_NAMED else self.text
-
-
-def lines_below(spark: SparkSession, path: str, *, whole_below: int = local_files.WHOLE_BELOW) -> Lines:
-    """The lines of `read_lines`, those of this machine's plain files read by the workers."""
-    text = read_lines(spark, path)
-    if is_remote(path):
-        return Lines(text)
-    size, name = F.col("_metadata.file_size"), F.col("_metadata.file_name")
-    return Lines(
-        text, local_files.whole(spark, path, below=whole_below), text.where((size >= whole_below) | name.endswith(".gz"))
-    )
+def unfinished_lines(spark: SparkSession, folder: Path) -> DataFrame | None:
+    """The whole lines of the files below a folder that are still being written, as `schemas.LINES`; None when there are none."""
+    found: dict[str, list[str]] = {"value": [], "file": []}
+    for file in sorted(folder.rglob(UNFINISHED)) if folder.is_dir() else ():
+        try:
+            text = file.read_bytes()
+        except FileNotFoundError:
+            text = b""
+        lines = text[: text.rfind(b"\n") + 1].decode("utf-8", "replace").split("\n")[:-1]
+        found["value"] += lines
+        found["file"] += [file.absolute().as_uri()] * len(lines)
+    return spark.createDataFrame(pa.table(found)) if found["value"] else None
 
 
 def stream_lines(spark: SparkSession, path: str, *, files_per_batch: int) -> DataFrame:

@@ -1,15 +1,15 @@
-"""The folder that a stream writes and a summary reads: immutable Parquet folders, and one small file that says which count.
+"""The folder that a stream writes and a summary reads: immutable Parquet, and one small file that says which of it counts.
 
-    lag.json                                      the manifest: replaced by one rename, which is the only commit there is
-    parts/batch_id=N/TABLE/hour=H/                what micro-batch N has added; written again whole when it is run again
-    hours/hour=H/v=K/TABLE/                       all of an hour, one file a table (compaction), and its roll-ups
-    days/day=D/v=K/lag_1d/                        roll-ups of a whole day
-    _checkpoint/                                  Spark's own
+    lag.json                            the manifest: replaced by one rename, which is the only commit there is
+    parts/batch_id=N/hour=H/            the lines of micro-batch N; written again whole when it is run again
+    hours/hour=H/v=K/                   all lines of an hour, in one sorted file (compaction)
+    _checkpoint/                        Spark's own
 
-A reader takes the manifest once and reads the folders that it names, so it sees each row exactly once whatever happens meanwhile.
-A folder that is no longer named is deleted some minutes later, when whoever had an older manifest has finished. Days that are
-older than what shall be kept leave in the same way. A kill at any
-moment leaves the old manifest or the new one, and at worst folders that nobody names, which the next start deletes.
+The columns are those of `lines.kept`: each line of telemetry once, typed, by the hour that it was said in; lines with a problem
+by the hour in which they came. A reader takes the manifest once and reads the folders that it names, so it sees each row exactly
+once whatever happens meanwhile. A folder that is no longer named is deleted some minutes later, when whoever had an older
+manifest has finished. Days that are older than what shall be kept leave in the same way. A kill at any moment leaves the old
+manifest or the new one, and at worst folders that nobody names, which the next start deletes.
 """
 
 from __future__ import annotations
@@ -30,13 +30,11 @@ from spark_analytics.ranges import Ranges
 
 MANIFEST: Final = "lag.json"
 FORMAT: Final = "understudy-lag"
-VERSION: Final = 1
+VERSION: Final = 2
 HOUR_MS: Final = 3_600_000
 HOURS_A_DAY: Final = 24
 DAY_MS: Final = HOURS_A_DAY * HOUR_MS
 GRACE_MS: Final = 10 * 60_000
-TABLES: Final = ("told", "events", "rosters", "quarantine")
-"""What a batch adds; an hour has besides: `presence`, `views`, `lag_1m` (whole log) and `lag_1h`."""
 MAX_RANGES: Final = 2000
 """Of a sender's numbers; beyond that the oldest gaps are taken for seen, so that what comes that late counts as a repeat."""
 
@@ -45,15 +43,13 @@ MAX_RANGES: Final = 2000
 class Manifest:
     """What `lag.json` holds."""
 
-    settings: dict[str, Any]
     query: str = ""
     batch: int = -1
     updated_ms: int = 0
-    parts: dict[int, dict[str, list[int]]] = field(default_factory=dict)
-    """Batch → table → the hours it has rows of; hours that have been compacted are taken out."""
-    hours: dict[int, dict[str, Any]] = field(default_factory=dict)
-    """Hour → `v`, `tables`, and `rolled`: whether its roll-ups are of all its rows."""
-    days: dict[int, int] = field(default_factory=dict)
+    parts: dict[int, list[int]] = field(default_factory=dict)
+    """Batch → the hours it has rows of; hours that have been compacted are taken out."""
+    hours: dict[int, int] = field(default_factory=dict)
+    """Hour → the version of its compacted folder."""
     kept_from_ms: int = 0
     """What is older has been dropped; 0: nothing has."""
     garbage: list[tuple[str, int]] = field(default_factory=list)
@@ -63,9 +59,8 @@ class Manifest:
     """The last batch's, as hashes of their names, so that one that goes on in the next is counted once."""
     newest: dict[str, int] = field(default_factory=dict)
     heard: dict[str, int] = field(default_factory=dict)
-    reigns: dict[str, list[Any]] = field(default_factory=dict)
-    schemas: dict[str, str] = field(default_factory=dict)
-    """Table → its newest schema, as Spark writes it: older files lack what has been added, and read as null."""
+    schema: str = ""
+    """The newest, as Spark writes it: older files lack what has been added, and read as null."""
     counters: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("lines", "files", "repeated", "late", "bad"), 0))
 
     def counted_in(self, other: Manifest) -> None:
@@ -74,24 +69,26 @@ class Manifest:
             setattr(other, name, getattr(self, name))
         if self.batch in self.parts:
             other.parts[self.batch] = self.parts[self.batch]
-        other.schemas |= {table: schema for table, schema in self.schemas.items() if table in TABLES}
 
     def dirty(self) -> set[int]:
         """The hours that have rows outside their compacted folder."""
-        return {hour for tables in self.parts.values() for hours in tables.values() for hour in hours}
+        return {hour for hours in self.parts.values() for hour in hours}
+
+    def hours_within(self, since_ms: int | None, until_ms: int | None) -> list[int]:
+        """All that a span touches."""
+        return [
+            hour
+            for hour in sorted(self.dirty() | self.hours.keys())
+            if (since_ms is None or (hour + 1) * HOUR_MS > since_ms) and (until_ms is None or hour * HOUR_MS < until_ms)
+        ]
 
     def named(self) -> set[str]:
-        """The folders of batches, hours and days that count."""
+        """The folders of batches and hours that count."""
         found = {f"parts/batch_id={batch}" for batch in self.parts}
-        found |= {f"hours/hour={hour}/v={entry['v']}" for hour, entry in self.hours.items()}
-        return found | {f"days/day={day}/v={version}" for day, version in self.days.items()}
-
-    def hours_of(self, day: int) -> list[int]:
-        """The compacted hours of a day."""
-        return [hour for hour in self.hours if hour // HOURS_A_DAY == day]
+        return found | {f"hours/hour={hour}/v={version}" for hour, version in self.hours.items()}
 
 
-_OF_BATCHES: Final = (*("batch", "query", "updated_ms", "seen", "files", "newest", "heard", "reigns", "counters"),)
+_OF_BATCHES: Final = (*("batch", "query", "updated_ms", "seen", "files", "newest", "heard", "counters", "schema"),)
 
 
 def names(*parts: str) -> str:
@@ -152,28 +149,20 @@ class Store:
             yield manifest
             self.commit(manifest)
 
-    def part(self, batch: int, table: str) -> Path:
-        """Where a batch writes a table; hours are folders below."""
-        return self.path / "parts" / f"batch_id={batch}" / table
+    def part(self, batch: int) -> Path:
+        """Where a batch writes; hours are folders below."""
+        return self.path / "parts" / f"batch_id={batch}"
 
-    def hour(self, hour: int, version: int, table: str) -> Path:
-        """Where a table of a compacted hour lies."""
-        return self.path / "hours" / f"hour={hour}" / f"v={version}" / table
+    def hour(self, hour: int, version: int) -> Path:
+        """Where a compacted hour lies."""
+        return self.path / "hours" / f"hour={hour}" / f"v={version}"
 
-    def day(self, day: int, version: int) -> Path:
-        """Where the roll-up of a day lies."""
-        return self.path / "days" / f"day={day}" / f"v={version}" / "lag_1d"
-
-    def dirs(self, manifest: Manifest, table: str, hours: Iterable[int]) -> list[str]:
-        """The folders that together hold exactly the table's rows of those hours."""
+    def dirs(self, manifest: Manifest, hours: Iterable[int]) -> list[str]:
+        """The folders that together hold exactly the rows of those hours."""
         wanted = set(hours)
-        found = [
-            str(self.hour(hour, entry["v"], table))
-            for hour, entry in sorted(manifest.hours.items())
-            if hour in wanted and table in entry["tables"]
-        ]
-        for batch, tables in sorted(manifest.parts.items()):
-            found += [str(self.part(batch, table) / f"hour={hour}") for hour in tables.get(table, []) if hour in wanted]
+        found = [str(self.hour(hour, version)) for hour, version in sorted(manifest.hours.items()) if hour in wanted]
+        for batch, its in sorted(manifest.parts.items()):
+            found += [str(self.part(batch) / f"hour={hour}") for hour in its if hour in wanted]
         return found
 
     def sweep(self, manifest: Manifest, now_ms: int) -> None:
@@ -185,13 +174,13 @@ class Store:
             elif name not in named:
                 shutil.rmtree(self.path / name, ignore_errors=True)
                 with suppress(OSError):
-                    (self.path / name).parent.rmdir()  # an hour or a day that has no version any more
+                    (self.path / name).parent.rmdir()  # an hour that has no version any more
         manifest.garbage = kept
 
     def tidy(self, manifest: Manifest) -> None:
         """At a start: delete folders of batches and versions that were never committed."""
         named = manifest.named() | {name for name, _ in manifest.garbage}
-        for pattern in ("parts/batch_id=*", "hours/hour=*/v=*", "days/day=*/v=*"):
+        for pattern in ("parts/batch_id=*", "hours/hour=*/v=*"):
             for folder in self.path.glob(pattern):
                 if str(folder.relative_to(self.path)) not in named:
                     shutil.rmtree(folder, ignore_errors=True)
@@ -206,15 +195,12 @@ def drop(manifest: Manifest, keep_ms: int, now_ms: int) -> bool:
     first_hour = first_day * HOURS_A_DAY
     before = len(manifest.garbage)
     for hour in [hour for hour in manifest.hours if hour < first_hour]:
-        manifest.garbage.append((f"hours/hour={hour}/v={manifest.hours.pop(hour)['v']}", now_ms))
-    for day in [day for day in manifest.days if day < first_day]:
-        manifest.garbage.append((f"days/day={day}/v={manifest.days.pop(day)}", now_ms))
-    for batch, tables in list(manifest.parts.items()):
-        left = {table: [hour for hour in hours if hour >= first_hour] for table, hours in tables.items()}
-        if any(left.values()):
-            gone = [(table, hour) for table, hours in tables.items() for hour in hours if hour < first_hour]
-            manifest.garbage += [(f"parts/batch_id={batch}/{table}/hour={hour}", now_ms) for table, hour in gone]
-            manifest.parts[batch] = {table: hours for table, hours in left.items() if hours}
+        manifest.garbage.append((f"hours/hour={hour}/v={manifest.hours.pop(hour)}", now_ms))
+    for batch, hours in list(manifest.parts.items()):
+        left = [hour for hour in hours if hour >= first_hour]
+        if left:
+            manifest.garbage += [(f"parts/batch_id={batch}/hour={hour}", now_ms) for hour in hours if hour < first_hour]
+            manifest.parts[batch] = left
         else:
             manifest.garbage.append((f"parts/batch_id={batch}", now_ms))
             del manifest.parts[batch]
@@ -230,8 +216,7 @@ def _plain(manifest: Manifest) -> dict[str, Any]:
 
 def _manifest(plain: dict[str, Any]) -> Manifest:
     found = Manifest(**plain)
-    found.parts = {int(batch): tables for batch, tables in found.parts.items()}
-    found.hours = {int(hour): entry for hour, entry in found.hours.items()}
-    found.days = {int(day): version for day, version in found.days.items()}
+    found.parts = {int(batch): hours for batch, hours in found.parts.items()}
+    found.hours = {int(hour): version for hour, version in found.hours.items()}
     found.garbage = [(name, since_ms) for name, since_ms in found.garbage]
     return found

@@ -8,38 +8,27 @@ their differences. Files that have gone are forgotten. A batch takes at most so 
 others, since all senders' lines of a time belong together. The first batches of a process take a part of that, because all that
 they need is compiled first.
 
-Lines come as text in Arrow batches, or, with rules to add them up by, as what the pass over them finds (`transforms.columnar`):
-then they need not travel through Spark at all. `looked_over_again` passes over some of their files once more.
+Lines come as text in Arrow batches. What reads the same bytes of a file twice, after a failure, finds the same lines there.
 """
 
 from __future__ import annotations
 
 import gzip
-import json
 import os
 import re
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
-from pyarrow import compute
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from spark_analytics import local_files
 from spark_analytics.errors import Refused
 from spark_analytics.schemas import LINES
-from spark_analytics.transforms import columnar, decode
-from spark_analytics.transforms.parse import future_ms
-from spark_analytics.transforms.partials import Grains
 
 NAME: Final = "understudy_telemetry"
 BYTES_PER_BATCH: Final = 448 << 20
@@ -49,6 +38,7 @@ MAX_LINE: Final = 1 << 20
 _SLICES: Final = 2
 """Tasks of a batch."""
 _BLOCK: Final = 1 << 16
+_CHUNK: Final = 4 << 20
 _STAMP: Final = re.compile(r"(.*)\.(\d{15})\.jsonl")
 _QUIET_S: Final = 60.0
 """A file that nobody has written to for so long, under its final name, is taken to be complete."""
@@ -59,10 +49,7 @@ Offset = dict[str, Any]
 
 
 class Telemetry(DataSource):
-    """`spark.readStream.format(NAME).option("path", DIR)`: rows of `schemas.LINES`. Option `bytes`: the most a batch takes.
-
-    With the option `rules` (`columnar.Rules` as `written` gives them) rows of `columnar.FOUND`, with each file's `range`.
-    """
+    """`spark.readStream.format(NAME).option("path", DIR)`: rows of `schemas.LINES`. Option `bytes`: the most a batch takes."""
 
     @classmethod
     def name(cls) -> str:
@@ -70,13 +57,12 @@ class Telemetry(DataSource):
         return NAME
 
     def schema(self) -> StructType:
-        """`schemas.LINES`, or `columnar.FOUND`."""
-        return columnar.FOUND if "rules" in self.options else LINES
+        """`schemas.LINES`."""
+        return LINES
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """The reader for one query."""
-        nbytes = int(self.options.get("bytes", BYTES_PER_BATCH))
-        return _Reader(Path(self.options["path"]), nbytes, self.options.get("rules"))
+        return _Reader(Path(self.options["path"]), int(self.options.get("bytes", BYTES_PER_BATCH)))
 
 
 class _Slice(InputPartition):
@@ -88,8 +74,8 @@ class _Slice(InputPartition):
 
 
 class _Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    def __init__(self, folder: Path, nbytes: int, rules: str | None) -> None:
-        self._folder, self._bytes, self._rules = folder, nbytes, rules
+    def __init__(self, folder: Path, nbytes: int) -> None:
+        self._folder, self._bytes = folder, nbytes
         self._target: dict[str, int] | None = None
         self._batches = 0
 
@@ -119,61 +105,11 @@ class _Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, _Slice)
-        ranges = [((self._folder / name).absolute(), first, last) for name, first, last in partition.ranges]
-        if self._rules is None:
-            yield from _lines_in(ranges)
-            return
-        yield from columnar.added_up(read_rules(self._rules, now_ms=int(time.time() * 1000)), _pieces_in(ranges))
-        names = pa.array([path.as_uri() for path, _, _ in ranges])
-        yield columnar.batch_of(len(ranges), {"file": names, "range": pa.array([[first, last] for _, first, last in ranges])})
-
-
-def written(rules: columnar.Rules) -> str:
-    """Rules as an option's text, but for what is the future: that is a matter of when a line is read."""
-    return json.dumps([rules.grains.whole_ms, rules.grains.queue_ms, rules.objective_ms, rules.since_ms, rules.until_ms])
-
-
-def read_rules(text: str, *, now_ms: int) -> columnar.Rules:
-    """The rules that were `written`, with numbers as runs, for lines that are read now."""
-    whole_ms, queue_ms, objective_ms, since_ms, until_ms = json.loads(text)
-    return columnar.Rules(Grains(whole_ms, queue_ms), objective_ms, future_ms(now_ms), since_ms, until_ms, numbers="runs")
-
-
-def looked_over_again(found: DataFrame, files: Sequence[str], rules: columnar.Rules) -> DataFrame:
-    """Of what a batch has `found`, some of the files, whose ranges are read and passed over again by those rules."""
-    ranges = found.where("range IS NOT NULL").select("file", "range").where(F.col("file").isin(*files))
-    return ranges.repartition(_SLICES).mapInArrow(partial(_look_again, rules), columnar.FOUND)
-
-
-def _look_again(rules: columnar.Rules, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    files = [row for batch in batches for row in batch.to_pylist()]
-    yield from columnar.added_up(rules, _pieces_in((local_files.path_of(row["file"]), *row["range"]) for row in files))
-
-
-def _lines_in(ranges: Iterable[tuple[Path, int, int]]) -> Iterator[pa.RecordBatch]:
-    for path, first, last in ranges:
-        file = path.as_uri()
-        for lines in lines_of(path, first, last):
-            yield pa.RecordBatch.from_arrays([lines, pa.repeat(file, len(lines))], schema=_ARROW)
-
-
-def _pieces_in(ranges: Iterable[tuple[Path, int, int]]) -> Iterator[decode.Lines]:
-    for path, first, last in ranges:
-        file = path.as_uri()
-        for content in blocks_of(path, first, last):
-            piece = decode.block(content, file)
-            if piece.longest() <= MAX_LINE and _is_text(content):
-                yield piece
-            else:
-                lines = texts(content)
-                yield decode.texts(lines, pa.repeat(file, len(lines)))
-
-
-def _is_text(content: bytes) -> bool:
-    try:
-        return content.isascii() or bool(content.decode())
-    except UnicodeDecodeError:
-        return False
+        for name, first, last in partition.ranges:
+            path = (self._folder / name).absolute()
+            file = path.as_uri()
+            for lines in lines_of(path, first, last):
+                yield pa.RecordBatch.from_arrays([lines, pa.repeat(file, len(lines))], schema=_ARROW)
 
 
 def ranges_of(start: Mapping[str, Any], end: Mapping[str, Any]) -> list[tuple[str, int, int]]:
@@ -311,34 +247,40 @@ def lines_of(path: Path, first: int, last: int) -> Iterator[pa.StringArray]:
 
 
 def blocks_of(path: Path, first: int, last: int) -> Iterator[bytes]:
-    """The same as `local_files.blocks`."""
+    """The bytes of `lines_of`, in pieces that end with a newline each."""
     try:
         with _opened(path) as raw:
             if path.name.endswith(_PACKED):
                 with gzip.open(raw) as unpacked:
-                    yield from local_files.blocks(unpacked, longest=MAX_LINE)
+                    yield from _blocks(unpacked)
             else:
                 raw.seek(first)
-                yield from local_files.blocks(raw, last - first, longest=MAX_LINE)
+                yield from _blocks(raw, last - first)
     except (FileNotFoundError, EOFError, zlib.error, gzip.BadGzipFile):
         return
     except OSError as error:
         raise Refused(f"cannot read {path}: {error.strerror}; check its owner and mode") from None
 
 
-def texts(lines: bytes) -> pa.StringArray:
-    """Lines, each ended by a newline, as text, without the empty ones; what is longer than MAX_LINE is cut.
-
-    An array over the bytes as they are: no object is made for a line unless one of them is odd.
+def _blocks(file: Any, nbytes: int | None = None) -> Iterator[bytes]:
+    """What an open file holds from here on, or so many bytes of it, in pieces that end with a newline each. A line that is longer
+    than MAX_LINE is cut.
     """
-    letters = np.frombuffer(lines, np.uint8)
-    ends = np.flatnonzero(letters == ord("\n"))
-    begins = np.concatenate(([0], ends[:-1] + 1))
-    blank = (letters[begins] <= ord(" ")).any()
-    if blank or not lines.isascii() or (ends - begins).max() > MAX_LINE:
-        found = lines.decode("utf-8", "replace").split("\n")
-        return pa.array([line[:MAX_LINE] for line in found if line.strip()], pa.string())
-    # An offset is where a text begins and where the one before it ends, so each keeps its newline until it is cut off.
-    offsets = np.concatenate(([0], ends + 1)).astype(np.int32)
-    whole = pa.StringArray.from_buffers(len(ends), pa.py_buffer(offsets), pa.py_buffer(lines))
-    return compute.utf8_slice_codeunits(whole, 0, -1)
+    rest = b""
+    while block := file.read(_CHUNK if nbytes is None else min(_CHUNK, nbytes)):
+        nbytes = None if nbytes is None else nbytes - len(block)
+        end = block.rfind(b"\n")
+        if end >= 0:
+            yield rest + block[: end + 1]
+            rest = block[end + 1 :]
+        else:
+            rest += block
+        rest = rest[:MAX_LINE]
+    if rest:
+        yield rest + b"\n"
+
+
+def texts(lines: bytes) -> pa.StringArray:
+    """Lines, each ended by a newline, as text, without the empty ones; what is longer than MAX_LINE is cut."""
+    found = lines.decode("utf-8", "replace").split("\n")
+    return pa.array([line[:MAX_LINE] for line in found if line.strip()], pa.string())

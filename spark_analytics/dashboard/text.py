@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from spark_analytics.dashboard.words import MEANING, count, duration, moment, share, span, sparkline
+from spark_analytics.dashboard.words import MEANING, count, duration, moment, share, shown, span, sparkline
 
 MIN_WIDTH: Final = 32
 NARROW: Final = 80
@@ -33,7 +33,7 @@ Report = dict[str, Any]
 def render(report: Report, *, width: int = USUAL, colour: bool = False) -> str:
     """The whole report as text, ending in a newline; no line is longer than `width`."""
     paper = _Paper(max(MIN_WIDTH, min(width, WIDEST)), colour)
-    return "\n".join(line.rstrip() for line in _lines(report, paper)) + "\n"
+    return "\n".join(line.rstrip() for line in _lines(shown(report), paper)) + "\n"
 
 
 def terminal(environment: Mapping[str, str], *, columns: int, is_terminal: bool) -> dict[str, Any]:
@@ -85,8 +85,11 @@ def _verdict(report: Report, paper: _Paper) -> Iterator[str]:
     standing = [row for row in report["backups"] if row["now"] != "PRIMARY"]
     bad = [row for row in standing if row["now"] != "OK"]
     if not standing:
-        yield paper.cut("No backup at the end: every record stands on one broker.")
+        yield from _wrapped("Can I lose the primary now? No: there is no backup, every record stands on one broker.", paper)
         return
+    said, why = report["loss"]["said"], report["loss"]["why"]
+    since = moment(report["loss"]["since_ms"], day=True)
+    yield from _wrapped(f"Can I lose the primary now? {said}: {why} (since {since} UTC)", paper)
     yield paper.cut(f"{len(standing) - len(bad)} of {len(standing)} backups keep up at the end.")
     for row in bad:
         meaning = _cut(f": {MEANING.get(row['now'], '')}", paper.width - len(row["now"]) - 2 - min(len(row["backup"]), 20))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 MEANING: Final = {
     "PRIMARY": "serving as the primary",
@@ -16,6 +16,21 @@ MEANING: Final = {
     "OK": "within the rules",
 }
 _BARS: Final = "▁▂▃▄▅▆▇█"
+
+
+def shown(value: Any) -> Any:
+    """A report whose texts hold only what can be seen: what would move a cursor, colour a terminal or turn the direction of
+    writing stands as its number.
+    """
+    if isinstance(value, str):
+        return value if value.isprintable() else "".join(c if c.isprintable() else _escaped(c) for c in value)
+    if isinstance(value, dict):
+        return {shown(key): shown(each) for key, each in value.items()}
+    return [shown(each) for each in value] if isinstance(value, list) else value
+
+
+def _escaped(letter: str) -> str:
+    return letter.encode("unicode_escape").decode() if ord(letter) < 0x10000 else f"\\U{ord(letter):08x}"
 
 
 def duration(ms: float | None) -> str:

@@ -1,7 +1,7 @@
 """Telemetry with known answers, of any size: a story in the life of a cluster, for demonstrations and tests.
 
 `write` makes the files, `answers` says what a truthful summary must find in them. Begin with plan.py, which says what
-happens; happenings.py has the few lines that are no samples, story.py who says what, words.py and text.py how a line reads,
+happens; incidents.py has the few lines that are no samples, story.py who says what, words.py and queues.py how it reads,
 write.py makes files of them, and answers.py says what is known of all of it beforehand. It needs neither Spark nor numpy, so it
 starts at once.
 """

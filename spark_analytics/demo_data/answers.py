@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Any, Final
 
-from spark_analytics.demo_data import happenings
+from spark_analytics.demo_data import incidents
 from spark_analytics.demo_data.plan import CLUSTER, GAP_MS, OBJECTIVE_MS, SWITCH_MS, Look, Plan, Reign, Span, iso
 from spark_analytics.demo_data.story import Story
 
@@ -158,11 +158,11 @@ def _failovers(plan: Plan) -> list[dict[str, Any]]:
     """When each served, and how long nobody did: measured by the new primary, or seen between the last sample and its serving."""
     names = plan.shape.brokers
     last_said_ms = plan.ts_ms(plan.outage.begin - 1, 1) - plan.shape.start_ms
-    served_ms = happenings.outage_served_ms(plan)
+    served_ms = incidents.outage_served_ms(plan)
     changes = [
         ("failover", plan.serving_ms, float(GAP_MS), True),
         ("failover", served_ms, float(served_ms - last_said_ms), False),
-        ("switchover", happenings.switch_served_ms(plan), float(SWITCH_MS), True),
+        ("switchover", incidents.switch_served_ms(plan), float(SWITCH_MS), True),
     ]
     return [
         {
@@ -192,8 +192,8 @@ def _lines(story: Story, progress: Callable[[int], None]) -> dict[str, Any]:
             lost[piece.kind] += piece.lost
             if slot == repeated_slot and piece.kind in ("whole", "queues"):
                 in_spoils += piece.lines
-    bad = sum(happenings.PROBLEMS.values())
-    repeated = min(happenings.REPEATED, in_spoils)
+    bad = sum(incidents.PROBLEMS.values())
+    repeated = min(incidents.REPEATED, in_spoils)
     reasons: Counter[str] = Counter()
     for drop in story.plan.drops.values():
         reasons[drop.reason] += drop.lines
@@ -203,6 +203,6 @@ def _lines(story: Story, progress: Callable[[int], None]) -> dict[str, Any]:
         "holes": lost.total(),
         "drops": {"lines": reasons.total(), "reasons": dict(sorted(reasons.items()))},
         "bad_lines": bad,
-        "problems": dict(sorted(happenings.PROBLEMS.items())),
+        "problems": dict(sorted(incidents.PROBLEMS.items())),
         "repeated_lines": repeated,
     }

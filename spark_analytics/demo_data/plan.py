@@ -148,7 +148,7 @@ class Plan:
         self._keys = [draw(draw(shape.seed & _MASK, 1), broker) for broker in range(shape.backups + 1)]
         self.level: Callable[[int], int] = lru_cache(maxsize=4)(self._level)
         """The load in a slot in steps, from 0 (none) to LEVELS - 1."""
-        self._happenings()
+        self._incidents()
         self._day()
         self._spread = _spread()
         bases = [6000 if broker == self.last else 2000 + 1000 * (broker % 3) for broker in range(shape.backups + 1)]
@@ -157,7 +157,7 @@ class Plan:
 
     # ---- what happens when
 
-    def _happenings(self) -> None:
+    def _incidents(self) -> None:
         n, interval = self.shape.slots, self.interval_ms
         self.slow = self._span(0.10, 0.08, most_s=7200, least=4)
         """The weakest backup's disk is slow."""

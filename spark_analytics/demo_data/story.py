@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from spark_analytics.demo_data import happenings
-from spark_analytics.demo_data.happenings import MANAGER, Event
+from spark_analytics.demo_data import incidents
+from spark_analytics.demo_data.incidents import MANAGER, Event
 from spark_analytics.demo_data.plan import Drop, Plan, Reign, Shape
 
 _LINES_PER_CHUNK: Final = 40_000
@@ -48,10 +48,10 @@ class Story:
         self.manager = shape.backups + 1
         self.senders = (*shape.brokers, MANAGER)
         self._events: dict[int, list[Event]] = {}
-        for event in happenings.events(self.plan):
+        for event in incidents.events(self.plan):
             self._events.setdefault(event.at_ms // shape.interval_ms, []).append(event)
         self.spoils: dict[int, list[str]] = {}
-        for spoil in happenings.spoils(self.plan):
+        for spoil in incidents.spoils(self.plan):
             self.spoils.setdefault(spoil.slot, []).append(spoil.problem)
         self._chunk_slots = max(1, _LINES_PER_CHUNK * shape.slots // shape.about_lines)
 

@@ -1,13 +1,15 @@
-"""The lines of one slot: what the plan says of it, put into the words of `text`."""
+"""The lines of one slot: what the plan says of it, by the brokers' own encoder (`telemetry.lines`)."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from spark_analytics.demo_data import happenings, text
-from spark_analytics.demo_data.happenings import MANAGER
-from spark_analytics.demo_data.plan import DETECTION_MS, RECORDS_A_BATCH, Look, Reign, draw
+from spark_analytics.demo_data import incidents
+from spark_analytics.demo_data.incidents import MANAGER
+from spark_analytics.demo_data.plan import CLUSTER, DETECTION_MS, RECORDS_A_BATCH, Reign, draw, iso
+from spark_analytics.demo_data.queues import Queues, bytes_of
 from spark_analytics.demo_data.story import Piece, Story
+from telemetry.lines import Head, LagSample, Probe, SampleText, event_record, line, probe_record, roster_record
 
 _PROBE_MS: Final = 250
 
@@ -15,105 +17,114 @@ _PROBE_MS: Final = 250
 class Words:
     """The lines of one slot."""
 
-    def __init__(self, story: Story, queues: text.Queues, slot: int) -> None:
+    def __init__(self, story: Story, queues: Queues, slot: int) -> None:
         self._story, self._plan, self._queues, self._slot = story, story.plan, queues, slot
         self._names, self._interval_ms = story.senders, story.shape.interval_ms
         self._at_ms = story.plan.sample_ms(slot)
         self._commit = story.plan.committed(self._at_ms)
         self._reign = story.plan.reign_at(slot)
-        self._texts: dict[int, tuple[str, str, Look, int]] = {}
-        self._samples: text.SampleText | None = None
+        self._samples: dict[int, LagSample] = {}
+        self._primary: SampleText | None = None
 
-    def of(self, piece: Piece, seq: int) -> list[str]:
+    def of(self, piece: Piece, seq: int) -> str:
         """A piece's lines, of which it has some; `seq` is the number of the first, lost or not."""
         match piece.kind:
             case "event":
-                assert piece.event is not None
-                ts_ms = self._story.shape.start_ms + piece.event.at_ms
-                return [text.event(piece.event.epoch, self._names[piece.sender], seq, ts_ms, piece.event.fields)]
+                return self._event(piece, seq)
             case "roster":
-                return [self._roster(seq)]
+                return self._roster(seq)
             case "whole":
-                return [self._whole(piece.about, seq)]
+                return self._text().line(seq, self._sample(piece.about))
             case "queues":
                 return self._of_queues(piece, seq)
             case "own":
-                return [self._own(piece.about, seq)]
+                return self._own(piece.about, seq)
             case _:
-                return [self._probe(piece.about, seq)]
+                return self._probe(piece.about, seq)
 
     @property
     def _rule(self) -> Reign:
         assert self._reign is not None
         return self._reign
 
+    def _head(self, epoch: int, sender: str, ts_ms: int) -> Head:
+        return Head(CLUSTER, epoch, sender, iso(ts_ms))
+
     def _roster(self, seq: int) -> str:
         reign, plan = self._rule, self._plan
-        return text.roster(
-            reign.epoch,
-            self._names[reign.primary],
-            seq,
-            plan.ts_ms(self._slot, reign.primary),
-            interval_ms=self._interval_ms,
-            backups=sorted(self._names[backup] for backup in plan.backups(reign)),
-            queues=self._queues.names,
+        primary = self._names[reign.primary]
+        head = self._head(reign.epoch, primary, plan.ts_ms(self._slot, reign.primary))
+        backups = sorted(self._names[backup] for backup in plan.backups(reign))
+        said = roster_record(
+            head, seq, interval_ms=self._interval_ms, primary=primary, backups=backups, queues=self._queues.names
         )
+        return line(said).decode()
+
+    def _event(self, piece: Piece, seq: int) -> str:
+        event = piece.event
+        assert event is not None
+        head = self._head(event.epoch, self._names[piece.sender], self._story.shape.start_ms + event.at_ms)
+        named = {"from_" if name == "from" else name: value for name, value in event.fields.items()}
+        return line(event_record(head, seq, **named)).decode()
 
     # ---- a primary's
 
-    def _text(self) -> text.SampleText:
-        if self._samples is None:
-            primary = self._rule.primary
-            ts_ms, name = self._plan.ts_ms(self._slot, primary), self._names[primary]
-            self._samples = text.SampleText(self._rule.epoch, name, ts_ms, interval_ms=self._interval_ms, primary=name)
-        return self._samples
-
-    def _parts(self, backup: int) -> tuple[str, str, Look, int]:
-        """Of a backup: how far it is, its condition, and how many batches it lacks."""
-        found = self._texts.get(backup)
+    def _sample(self, backup: int) -> LagSample:
+        """Of a backup's whole log."""
+        found = self._samples.get(backup)
         if found is None:
-            look = self._plan.look(self._slot, backup)
+            plan, look = self._plan, self._plan.look(self._slot, backup)
             assert look is not None
-            acked = self._plan.acked(self._slot, look)
-            sent = self._commit if look.connected else None
-            chance = self._plan.chance(self._slot, backup)
-            condition = text.condition(
+            acked = plan.acked(self._slot, look)
+            records = (self._commit - acked) * RECORDS_A_BATCH
+            sync_ms, sync_max_ms = _sync_ms(plan.chance(self._slot, self._rule.primary))
+            found = self._samples[backup] = LagSample(
+                self._names[backup],
+                None,
+                "all",
+                self._commit,
+                self._commit if look.connected else None,
+                None,
+                acked,
+                None,
+                records,
+                bytes_of(records),
+                look.lag_us / 1000,
+                look.stall_us / 1000,
                 look.state,
-                in_sync=look.connected and look.state == "ready",
-                connected=look.connected,
-                role="primary",
-                sync_us=_sync_us(self._plan.chance(self._slot, self._rule.primary)),
-                round_trip_us=200 + (chance >> 20) % 700 if look.connected else None,
+                look.connected and look.state == "ready",
+                look.connected,
+                None,
+                "primary",
+                sync_ms,
+                sync_max_ms,
+                (200 + (plan.chance(self._slot, backup) >> 20) % 700) / 1000 if look.connected else None,
+                *self._rates(is_first=self._slot == self._rule.begin),
             )
-            indexes = text.indexes(self._commit, sent=sent, received=None, acked=acked, applied=None)
-            found = self._texts[backup] = (indexes, condition, look, self._commit - acked)
         return found
 
-    def _rates(self, *, is_first: bool) -> str:
+    def _text(self) -> SampleText:
+        if self._primary is None:
+            primary = self._rule.primary
+            head = self._head(self._rule.epoch, self._names[primary], self._plan.ts_ms(self._slot, primary))
+            self._primary = SampleText(head, interval_ms=self._interval_ms, primary=self._names[primary])
+        return self._primary
+
+    def _rates(self, *, is_first: bool) -> tuple[float | None, float | None]:
+        """Records and bytes a second."""
         if is_first:
-            return text.rates(None, 0, self._interval_ms)
+            return None, None
         records = (self._commit - self._plan.committed(self._at_ms - self._interval_ms)) * RECORDS_A_BATCH
-        return text.rates(records, text.bytes_of(records), self._interval_ms)
+        return records * 1000 / self._interval_ms, bytes_of(records) * 1000 / self._interval_ms
 
-    def _whole(self, backup: int, seq: int) -> str:
-        indexes, condition, look, batches = self._parts(backup)
-        records = batches * RECORDS_A_BATCH
-        lag = text.lag(records, text.bytes_of(records), look.lag_us, look.stall_us)
-        rates = self._rates(is_first=self._slot == self._rule.begin)
-        return self._text().whole(seq, self._names[backup], indexes, lag, condition, rates)
-
-    def _of_queues(self, piece: Piece, seq: int) -> list[str]:
-        indexes, condition, look, batches = self._parts(piece.about)
-        lines = self._text().queues(
-            seq,
-            self._names[piece.about],
-            indexes,
-            condition,
-            queues=self._queues.texts,
-            lags=self._queues.lags(self._slot, piece.about, look, batches),
-            rates=self._queues.rates(self._slot, is_first=self._slot == self._rule.begin),
-        )
-        return lines[piece.lost :]
+    def _of_queues(self, piece: Piece, seq: int) -> str:
+        whole, look, first = self._sample(piece.about), self._plan.look(self._slot, piece.about), piece.lost
+        assert look is not None
+        assert whole.acked_index is not None
+        waiting = self._queues.lags(self._slot, piece.about, look, self._commit - whole.acked_index)
+        rates = self._queues.rates(self._slot, is_first=self._slot == self._rule.begin)
+        rest = {position - first: lag for position, lag in waiting.items() if position >= first}
+        return self._text().queue_lines(seq + first, whole, self._queues.texts[first:], rest, rates[first:])
 
     # ---- a backup's own, and the resource manager's
 
@@ -137,27 +148,33 @@ class Words:
         slow = plan.slow.holds(self._slot) and broker == plan.last
         records = behind * RECORDS_A_BATCH
         state = look.state if primary is not None else "joining"
-        return text.SampleText(
-            epoch,
+        sync_ms, sync_max_ms = (None, None) if stands else _sync_ms(chance, slow=slow)
+        head = self._head(epoch, name, plan.ts_ms(self._slot, broker))
+        sample = LagSample(
             name,
-            plan.ts_ms(self._slot, broker),
-            interval_ms=self._interval_ms,
-            primary="" if primary is None else self._names[primary],
-        ).whole(
-            seq,
-            name,
-            text.indexes(heard, sent=None, received=durable, acked=durable, applied=durable),
-            text.lag(records, text.bytes_of(records), look.lag_us if behind else 0, look.stall_us if behind else 0),
-            text.condition(
-                state,
-                in_sync=state == "ready",
-                connected=primary is not None,
-                role="backup",
-                sync_us=None if stands else _sync_us(chance, slow=slow),
-                round_trip_us=None,
-            ),
-            self._rates(is_first=self._slot in (0, plan.down.end, plan.outage.end)),
+            None,
+            "all",
+            heard,
+            None,
+            durable,
+            durable,
+            durable,
+            records,
+            bytes_of(records),
+            look.lag_us / 1000 if behind else 0.0,
+            look.stall_us / 1000 if behind else 0.0,
+            state,
+            state == "ready",
+            primary is not None,
+            None,
+            "backup",
+            sync_ms,
+            sync_max_ms,
+            None,
+            *self._rates(is_first=self._slot in (0, plan.down.end, plan.outage.end)),
         )
+        known = "" if primary is None else self._names[primary]
+        return SampleText(head, interval_ms=self._interval_ms, primary=known).line(seq, sample)
 
     def _probe(self, broker: int, seq: int) -> str:
         plan, (epoch, primary) = self._plan, self._known(broker)
@@ -173,25 +190,25 @@ class Words:
         elif broker != primary:
             look = plan.look(self._slot, broker)
             state, last = ("ready", last) if look is None else (look.state, plan.acked(self._slot, look))
-        said = {
-            "interval_ms": self._interval_ms,
-            "broker": self._names[broker],
-            "reach": "reachable" if is_up else "absent",
-            "asked": asked if is_up else 0,
-            "answered": asked if is_up else 0,
-            "round_trip_ms": round_trip_us / 1000 if is_up else None,
-            "round_trip_max_ms": (round_trip_us + chance % 3000) / 1000 if is_up else None,
-            "state": state,
-            "primary": "" if primary is None else self._names[primary],
-            "broker_epoch": epoch,
-            "last_index": last,
-            "detail": None if is_up else happenings.FAILED,
-        }
+        probe = Probe(
+            self._names[broker],
+            "reachable" if is_up else "absent",
+            asked if is_up else 0,
+            asked if is_up else 0,
+            round_trip_us / 1000 if is_up else None,
+            (round_trip_us + chance % 3000) / 1000 if is_up else None,
+            state,
+            "" if primary is None else self._names[primary],
+            epoch,
+            last,
+            None if is_up else incidents.FAILED,
+        )
         knows = self._known(broker)[0]
         ts_ms = self._story.shape.start_ms + self._at_ms + (draw(knows, self._slot) & 3)
-        return text.line(text.head("probe", knows, MANAGER, seq, ts_ms) | said)
+        head = self._head(knows, MANAGER, ts_ms)
+        return line(probe_record(head, seq, interval_ms=self._interval_ms, probe=probe)).decode()
 
 
-def _sync_us(chance: int, *, slow: bool = False) -> tuple[int, int]:
-    mean = 40_000 + (chance >> 12) % 120_000 if slow else 180 + (chance >> 12) % 400
-    return mean, mean * (2 + (chance >> 30) % 4)
+def _sync_ms(chance: int, *, slow: bool = False) -> tuple[float, float]:
+    mean_us = 40_000 + (chance >> 12) % 120_000 if slow else 180 + (chance >> 12) % 400
+    return mean_us / 1000, mean_us * (2 + (chance >> 30) % 4) / 1000

@@ -15,9 +15,10 @@ from pathlib import Path
 from signal import SIG_IGN, SIGINT, signal
 from typing import BinaryIO, Final
 
-from spark_analytics.demo_data import happenings, text
-from spark_analytics.demo_data.happenings import REPEATED
+from spark_analytics.demo_data import incidents
+from spark_analytics.demo_data.incidents import REPEATED
 from spark_analytics.demo_data.plan import Shape
+from spark_analytics.demo_data.queues import Queues
 from spark_analytics.demo_data.story import Chunk, Story
 from spark_analytics.demo_data.words import Words
 
@@ -59,7 +60,7 @@ class ChunkWriter:
 
     def __init__(self, story: Story, directory: Path) -> None:
         self._story, self._plan, self._directory = story, story.plan, directory
-        self._queues = text.Queues(story.plan)
+        self._queues = Queues(story.plan)
         self._names = story.senders
 
     def write(self, chunk: Chunk) -> int:
@@ -82,12 +83,12 @@ class ChunkWriter:
             if piece.lost >= piece.lines:
                 continue
             lines = words.of(piece, seq)
-            parts.write(piece.sender, "".join(lines))
+            parts.write(piece.sender, lines)
             if spoils and piece.kind in ("whole", "queues"):
-                said += lines
+                said += lines.splitlines(keepends=True)
         for problem in spoils:
             again = reversed(said[:REPEATED])
-            bad = f"{happenings.spoiled(problem, said[0], said[1])}\n" if problem else "".join(again)
+            bad = f"{incidents.spoiled(problem, said[0], said[1])}\n" if problem else "".join(again)
             parts.write(0, bad)
 
 

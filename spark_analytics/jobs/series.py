@@ -142,7 +142,7 @@ def detail(cells: Rows, queues: list[str], axis: Axis) -> dict[str, Any]:
 
 def worst_hours(hours: Rows, *, length_ms: int, begin_ms: int, end_ms: int) -> Rows:
     """The worst hours of the whole log, and those of the queues, worst first."""
-    over = sorted((row for row in hours if row["over_slots"]), key=lambda row: (badness(row), -row["start_ms"]), reverse=True)
+    over = sorted((row for row in hours if row["over_ms"]), key=lambda row: (badness(row), -row["start_ms"]), reverse=True)
     chosen: Rows = []
     for of_queues in (False, True):
         chosen += [row for row in over if (row["queue"] is not None) == of_queues][:WORST_HOURS]

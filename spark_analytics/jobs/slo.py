@@ -1,4 +1,4 @@
-"""Objective burn: how fast the error budget is spent, over short and long spans at once. Arithmetic on counts of slots.
+"""Objective burn: how fast the error budget is spent, over short and long spans at once. Arithmetic on lengths of time.
 
 A burn rate of 1 spends exactly the budget. Alerts take a long span, so that a blink does not page, and a short one, so that what
 is over stops paging (Google's site reliability workbook, chapter 5).
@@ -12,22 +12,24 @@ from spark_analytics.jobs.series import Axis, Rows
 from spark_analytics.jobs.spans import DAY, HOUR, MINUTE
 
 SPANS: Final = {"5m": 5 * MINUTE, "1h": HOUR, "6h": 6 * HOUR, "3d": 3 * DAY}
+SHORTEST: Final = 6 * HOUR
+"""Of a shorter span no budget is told: one restart of some seconds would have spent it several times."""
 ALERTS: Final = {"fast": (14.4, "1h", "5m"), "slow": (6.0, "6h", "1h"), "steady": (1.0, "3d", "6h")}
 
 
 def burn(steps: Rows, fine: Rows, axis: Axis, fine_axis: Axis, *, target: float) -> dict[str, Any]:
     """From rows of the whole log in the timeline's steps, and in the `fine` ones that the rates at the end are taken from."""
     budget = 1 - target
-    slot_ms = max((row["slot_ms"] for row in steps), default=1000)
-    expected_ms = slot_ms * max((sum(r["expected"] for r in rows) for rows in _by_backup(steps).values()), default=0)
+    expected_ms = max((sum(r["expected_ms"] for r in rows) for rows in _by_backup(steps).values()), default=0)
+    long_enough = expected_ms >= SHORTEST
     backups = []
     series = {}
     for backup, rows in sorted(_by_backup(steps).items()):
         ending = {name: values[-1] for name, values in _rates(_by_backup(fine).get(backup, []), fine_axis, budget).items()}
-        backups.append(_state(backup, rows, ending, budget, slot_ms))
+        backups.append(_state(backup, rows, ending, budget, long_enough=long_enough))
         series[backup] = _rates(rows, axis, budget)
     together = {name: values[-1] for name, values in _rates(fine, fine_axis, budget).items()}
-    backups.append(_state(None, steps, together, budget, slot_ms))
+    backups.append(_state(None, steps, together, budget, long_enough=long_enough))
     return {
         "target": target,
         "budget_ms": round(budget * expected_ms),
@@ -43,21 +45,21 @@ def _by_backup(rows: Rows) -> dict[str, Rows]:
     return found
 
 
-def _state(backup: str | None, rows: Rows, rates: dict[str, float | None], budget: float, slot_ms: int) -> dict[str, Any]:
-    over, expected = sum(row["over_slots"] for row in rows), sum(row["expected"] for row in rows)
+def _state(backup: str | None, rows: Rows, rates: dict[str, float | None], budget: float, *, long_enough: bool) -> dict[str, Any]:
+    over, expected = sum(row["over_ms"] for row in rows), sum(row["expected_ms"] for row in rows)
     alerts = [
         name for name, (limit, long, short) in ALERTS.items() if (rates[long] or 0.0) >= limit and (rates[short] or 0.0) >= limit
     ]
-    spent = round(over / expected / budget, 4) if expected else None
-    return {"backup": backup, "over_ms": over * slot_ms, "spent": spent, "rates": rates, "alerts": alerts}
+    spent = round(over / expected / budget, 4) if long_enough and expected else None
+    return {"backup": backup, "over_ms": over, "spent": spent, "rates": rates, "alerts": alerts}
 
 
 def _rates(rows: Rows, axis: Axis, budget: float) -> dict[str, list[float | None]]:
     """The burn rate over each of SPANS at the end of each step."""
     over, expected = [0] * (axis.count + 1), [0] * (axis.count + 1)
     for row in rows:
-        over[axis.at(row) + 1] += row["over_slots"]
-        expected[axis.at(row) + 1] += row["expected"]
+        over[axis.at(row) + 1] += row["over_ms"]
+        expected[axis.at(row) + 1] += row["expected_ms"]
     for i in range(axis.count):
         over[i + 1] += over[i]
         expected[i + 1] += expected[i]

@@ -7,7 +7,7 @@ from typing import Final
 
 from spark_analytics.errors import Refused
 from spark_analytics.times import DAY, HOUR, LENGTH, MINUTE, SECOND, UNITS, parse_moment, parse_span
-from spark_analytics.transforms.partials import Grains, longest_grain
+from spark_analytics.transforms.lag import SLOTS
 
 __all__ = [
     "DAY",
@@ -16,11 +16,8 @@ __all__ = [
     "MINUTE",
     "ROUND_STEPS",
     "SECOND",
-    "STANDARD_GRAINS",
     "check_count",
     "grain_for",
-    "grains_of",
-    "multiple",
     "parse_keep",
     "parse_length",
     "parse_moment",
@@ -34,8 +31,6 @@ ROUND_STEPS: Final = (
     *(HOUR * n for n in (1, 2, 6, 12)),
     *(DAY * n for n in (1, 2, 7, 28)),
 )
-STANDARD_GRAINS: Final = Grains(10 * SECOND, MINUTE)
-"""For spans that are not known beforehand, as a stream's."""
 MAX_WINDOWS: Final = 100_000
 """How many windows of one key a summary may have."""
 
@@ -57,17 +52,6 @@ def parse_keep(text: str) -> int:
     return length
 
 
-def grains_of(whole: str, queue: str) -> Grains:
-    """The grains of a stream from their lengths. Refused unless they are at most a minute and one is a multiple of the other."""
-    whole_ms, queue_ms = parse_length(whole, "--grain"), parse_length(queue, "--queue-grain")
-    for option, length, text in (("--grain", whole_ms, whole), ("--queue-grain", queue_ms, queue)):
-        if length > MINUTE:
-            raise Refused(f"{option} {text} is too long: at most 1m")
-    if queue_ms % whole_ms:
-        raise Refused(f"--queue-grain {queue} is no multiple of --grain {whole}: try 10s and 1m")
-    return Grains(whole_ms, queue_ms)
-
-
 def step_for(span_ms: int, *, at_most: int, multiple_of: int) -> int:
     """The shortest round step that cuts the span into `at_most` pieces and is a multiple of `multiple_of` ms.
 
@@ -87,14 +71,10 @@ def window_for(span_ms: int, interval_ms: int = SECOND) -> int:
 
 def grain_for(interval_ms: int, *lengths: int) -> int:
     """The longest grain that all those lengths are multiples of, and that tells samples of that interval apart."""
-    fitting = (step for step in reversed(ROUND_STEPS) if step <= longest_grain(interval_ms))
+    longest = min(HOUR, SLOTS * max(SECOND, interval_ms))
+    fitting = (step for step in reversed(ROUND_STEPS) if step <= longest)
     round_one = next((step for step in fitting if not any(length % step for length in lengths)), 0)
     return max(round_one, gcd(MINUTE, *lengths))
-
-
-def multiple(length_ms: int, of_ms: int) -> int:
-    """The shortest multiple of `of_ms` that is at least that long."""
-    return -(-length_ms // of_ms) * of_ms
 
 
 def check_count(span_ms: int, window_ms: int) -> None:

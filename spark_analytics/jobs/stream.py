@@ -1,14 +1,13 @@
-"""The stream: micro-batches of lines to mergeable rows in a `store.Store`, each exactly once.
+"""The stream: micro-batches of lines to typed Parquet in a `store.Store`, each line exactly once.
 
-The life of a micro-batch: its lines are added up, each once (`micro_batch`). The rows are written to a folder of the batch's own,
-over whatever an earlier attempt left there; and then the manifest is replaced, which counts the rows and remembers the numbers of
-their lines in one step. A batch that Spark runs again after that is known by its id and skipped. There is no
-watermark: rows of any time are added to what is there, and how many came late is counted
-(docs/adr/0010-partials-without-a-watermark.md). Hours that are over are compacted beside the batches
-(docs/adr/0012-compaction-beside-the-batches.md).
+The life of a micro-batch: its lines are judged and typed (`parse`), those that came before are left out, and the rest are written
+to a folder of the batch's own, by the hour, over whatever an earlier attempt left there; then the manifest is replaced, which
+counts the rows and remembers the numbers of their lines in one step. A batch that Spark runs again after that is known by its id
+and skipped. There is no watermark: lines of any time are taken, and how many came late is counted. Hours that are over are
+compacted beside the batches. Why it is so: docs/adr/0018-typed-lines-and-plain-spark.md.
 
-What is kept in this process is bounded by a batch: the numbers of a batch as runs, and for each sender the ranges of numbers that
-were seen, which are few because a sender numbers its lines without a break.
+What is kept in this process is bounded: for each sender the ranges of numbers that were seen, which are few because a sender
+numbers its lines without a break.
 """
 
 from __future__ import annotations
@@ -17,23 +16,25 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_analytics import sources, tail
+from spark_analytics import ranges, sources, tail
 from spark_analytics.errors import Refused
-from spark_analytics.jobs import compact, micro_batch
+from spark_analytics.jobs import compact
+from spark_analytics.jobs.inputs import materialised
 from spark_analytics.places import is_remote, located
-from spark_analytics.store import HOUR_MS, Manifest, Store, is_store, names
-from spark_analytics.transforms import columnar, parse, told
-from spark_analytics.transforms.partials import Grains
+from spark_analytics.ranges import Ranges
+from spark_analytics.store import HOUR_MS, MAX_RANGES, Manifest, Store, is_store, names, names_of
+from spark_analytics.transforms import lines as of_lines
+from spark_analytics.transforms import parse
 
 LATE_MS: Final = 60_000
 FILES_PER_BATCH: Final = 64
@@ -47,8 +48,6 @@ class Streaming:
 
     path: str
     output: str
-    grains: Grains
-    objective_ms: float = 1000.0
     trigger_ms: int = 10_000
     since_ms: int | None = None
     available_now: bool = False
@@ -75,32 +74,22 @@ class Progress:
 
 
 def prepare(asked: Streaming) -> Store:
-    """The store to write to, made if it is new. Refused when the folder is something else, or was made with other settings."""
+    """The store to write to, made if it is new. Refused when the folder is something else."""
     for option, place in (("--output", asked.output), ("--checkpoint", asked.checkpoint_dir)):
         if is_remote(place):
             raise Refused(f"{option} {place} is a URL: a stream keeps its sums in a folder that is mounted; give its path")
     store = Store(asked.output)
-    settings = {
-        "grains": [asked.grains.whole_ms, asked.grains.queue_ms],
-        "objective_ms": asked.objective_ms,
-    }
     folder = store.path
     try:
         if is_store(folder):
             manifest = store.load()
-            if manifest.settings != settings:
-                was = manifest.settings
-                raise Refused(
-                    f"{folder} was begun with an objective of {was['objective_ms']:g} ms and grains of {was['grains']} ms: "
-                    "give the same again, or a new --output"
-                )
             store.tidy(manifest)
             _check_checkpoint(asked, manifest)
             return store
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise Refused(f"{folder} is not empty and no stream's folder: choose a new --output")
-        store.commit(Manifest(settings=settings))
+        store.commit(Manifest())
     except OSError as error:
         raise Refused(f"cannot write to {folder}: {error.strerror}; choose another --output") from None
     return store
@@ -201,79 +190,101 @@ def _lines(spark: SparkSession, asked: Streaming) -> DataFrame:
         return sources.stream_lines(spark, asked.path, files_per_batch=FILES_PER_BATCH)
     spark.dataSource.register(tail.Telemetry)
     reader = spark.readStream.format(tail.NAME).option("bytes", asked.batch_bytes)
-    rules = tail.written(_rules(asked, now_ms=0))
-    return reader.option("path", os.path.abspath(asked.path)).option("rules", rules).load()
-
-
-def _rules(asked: Streaming, *, now_ms: int) -> columnar.Rules:
-    return columnar.Rules(asked.grains, asked.objective_ms, parse.future_ms(now_ms), asked.since_ms, numbers="runs")
+    return reader.option("path", os.path.abspath(asked.path)).load()
 
 
 # -- one micro-batch
 
 
 def add_batch(store: Store, asked: Streaming, batch: DataFrame, number: int, *, now_ms: int, query: str = "") -> Progress | None:
-    """Add one micro-batch of `schemas.LINES`, or of what `tail` has found in such; None when it was added before."""
+    """Add one micro-batch of `schemas.LINES`; None when it was added before."""
     manifest = store.load()
     if number <= manifest.batch:
         return None
-    added = micro_batch.added(batch, manifest.seen, _rules(asked, now_ms=now_ms), now_ms=now_ms)
-    if added.presence:
-        _write(store, manifest, number, added, now_ms)
-    count = sum(row["lines"] for row in added.presence) + added.repeated
-    _remember(manifest, added, count)
+    parsed = of_lines.kept(parse.parse(batch, now_ms=now_ms), F.xxhash64("file").alias("origin"))
+    typed = materialised(of_lines.tagged(parsed, since_ms=asked.since_ms))
+    files = {row["origin"] for row in typed.select("origin").distinct().collect()}
+    numbers = _numbers(typed)
+    lines, repeated = _new(typed, numbers, manifest.seen)
+    presence = of_lines.presence(lines).collect()
+    if presence:
+        _write(store, manifest, number, lines.where("inside"), now_ms)
+    count = sum(row["lines"] for row in presence) + repeated
+    counters = manifest.counters
+    counters["lines"] += count
+    counters["repeated"] += repeated
+    counters["files"] += len(files - set(manifest.files))
+    manifest.files = sorted(files)
+    its = {key: ranges.united(manifest.seen.get(key, []), numbers.get(key, [])) for key in numbers}
+    manifest.seen |= {key: ranges.capped(found, MAX_RANGES) for key, found in its.items()}
+    _remember(manifest, presence, _heard(lines))
     manifest.batch, manifest.updated_ms, manifest.query = number, now_ms, query or manifest.query
     with store.changing() as current:
         manifest.counted_in(current)
-    newest = max((ts_ms for ts_ms in manifest.newest.values()), default=None)
+    newest = max(manifest.newest.values(), default=None)
     return Progress(number, count, manifest.counters["lines"], newest, dict(manifest.heard))
 
 
-def _write(store: Store, manifest: Manifest, number: int, added: micro_batch.Added, now_ms: int) -> None:
-    """The batch's tables, each split by hour; only those that have rows."""
-    kinds = {row["kind"] for row in added.presence if not row["problem"] and row["inside"]}
-    tables = {"told": added.rows}
-    if "event" in kinds:
-        tables["events"] = told.events(added.few)
-    if "roster" in kinds:
-        tables["rosters"] = told.rosters(added.few)
-    if added.quarantine is not None and any(row["problem"] for row in added.presence):
-        tables["quarantine"] = added.quarantine
-    manifest.parts[number] = {}
-    when = {"told": "start_ms", "events": "ts_ms", "rosters": "first_ms"}
-    for table, frame in tables.items():
-        this_hour = F.lit(now_ms // HOUR_MS * HOUR_MS)
-        moment = F.coalesce(F.col(when[table]), this_hour) if table in when else this_hour
-        manifest.schemas[table] = frame.schema.json()
-        placed = frame.withColumn("hour", F.floor(moment / HOUR_MS))
-        folder = store.part(number, table)
-        placed.coalesce(1).write.mode("overwrite").partitionBy("hour").parquet(located(folder))
-        manifest.parts[number][table] = sorted(int(path.name.removeprefix("hour=")) for path in folder.glob("hour=*"))
+def _numbers(lines: DataFrame) -> dict[str, Ranges]:
+    """By `store.names` of cluster and sender, the numbers of a batch's good lines: few ranges, since they have few holes."""
+    order = Window.partitionBy("cluster", "sender").orderBy("seq")
+    numbers = lines.where("problem IS NULL").select(*of_lines.IDENTITY).distinct()
+    runs = numbers.withColumn("run", F.col("seq") - F.row_number().over(order)).groupBy("cluster", "sender", "run")
+    found: dict[str, Ranges] = {}
+    for row in runs.agg(F.min("seq").alias("first"), F.max("seq").alias("last")).collect():
+        found.setdefault(names(row["cluster"], row["sender"]), []).append([row["first"], row["last"]])
+    return {key: ranges.united(its) for key, its in found.items()}
 
 
-def _remember(manifest: Manifest, added: micro_batch.Added, count: int) -> None:
+def _new(lines: DataFrame, numbers: dict[str, Ranges], seen: dict[str, Ranges]) -> tuple[DataFrame, int]:
+    """The lines that have not come before, one of each, and how many others there were."""
+    again = materialised(of_lines.copies(lines))
+    repeated = sum(row["copies"] - 1 for row in again.select("copies").collect())
+    if repeated:
+        lines = of_lines.single(lines, again)
+    known: list[tuple[str, str, int, int]] = [
+        (names_of(key)[0], names_of(key)[1], first, last)
+        for key, its in numbers.items()
+        for first, last in ranges.common(ranges.united(its), seen.get(key, []))
+    ]
+    if known:
+        schema = "its_cluster string, its_sender string, first long, last long"
+        before = F.broadcast(lines.sparkSession.createDataFrame(known, schema))
+        same = (F.col("cluster") == F.col("its_cluster")) & (F.col("sender") == F.col("its_sender"))
+        within = F.col("seq").between(F.col("first"), F.col("last"))
+        lines = lines.join(before, same & within, "left_anti")
+        repeated += sum(last - first + 1 for _, _, first, last in known)
+    return (materialised(lines) if repeated else lines), repeated
+
+
+def _write(store: Store, manifest: Manifest, number: int, lines: DataFrame, now_ms: int) -> None:
+    """The batch's lines, split by hour."""
+    columns = lines.drop("origin", "inside", "mine")
+    hour = F.floor(F.coalesce("ts_ms", F.lit(now_ms)) / HOUR_MS)
+    folder = store.part(number)
+    columns.withColumn("hour", hour).coalesce(1).write.mode("overwrite").partitionBy("hour").parquet(located(folder))
+    hours = sorted(int(path.name.removeprefix("hour=")) for path in folder.glob("hour=*"))
+    if hours:
+        manifest.schema = columns.schema.json()
+        manifest.parts[number] = hours
+
+
+def _heard(lines: DataFrame) -> dict[str, int]:
+    """When each backup was last heard, as the primary says."""
+    looks = of_lines.of(lines, "sample").where("mine AND connected AND queue IS NULL")
+    return {row["backup"]: row["ts_ms"] for row in looks.groupBy("backup").agg(F.max("ts_ms").alias("ts_ms")).collect()}
+
+
+def _remember(manifest: Manifest, presence: Iterable[Row], heard: dict[str, int]) -> None:
     """What the next batches and the reader need to know besides the rows."""
-    counters = manifest.counters
-    counters["lines"] += count
-    counters["repeated"] += added.repeated
-    counters["files"] += len(added.files - set(manifest.files))
-    manifest.files, manifest.seen = sorted(added.files), added.seen
     newest = dict(manifest.newest)
-    for row in added.presence:
+    for row in presence:
         if row["problem"]:
-            counters["bad"] += row["lines"]
+            manifest.counters["bad"] += row["lines"]
         elif row["inside"]:
             key = names(row["cluster"], row["sender"])
             if row["last_ms"] < newest.get(key, 0) - LATE_MS:
-                counters["late"] += row["lines"]
+                manifest.counters["late"] += row["lines"]
             manifest.newest[key] = max(manifest.newest.get(key, 0), row["last_ms"])
-            if row["mine"]:
-                _reign(manifest, row)
-            if row["heard_ms"] is not None:
-                manifest.heard[row["backup"]] = max(manifest.heard.get(row["backup"], 0), row["heard_ms"])
-
-
-def _reign(manifest: Manifest, row: Row) -> None:
-    key = names(row["cluster"], str(row["epoch"]), row["primary"])
-    begin, last = manifest.reigns.get(key, (row["first_ms"], row["last_ms"]))
-    manifest.reigns[key] = [min(begin, row["first_ms"]), max(last, row["last_ms"])]
+    for backup, ts_ms in heard.items():
+        manifest.heard[backup] = max(manifest.heard.get(backup, 0), ts_ms)

@@ -1,11 +1,11 @@
 """The summary: telemetry, or what a stream has kept of it, to one `Report` of plain values, which the page, the terminal and JSON
 all show (docs/reference/lag-report.md).
 
-Order of work: `evidence` adds up what was told; `stock` finds the cluster and the span; then the additive rows are merged to each
-length that the report needs: the windows asked for, a fine timeline of each backup's whole log, a queue by time map, hours, and
-totals. Where all of these rows are few they come in one job, since a small job's time is Spark's planning; where they are many
-the totals come first, and the rest for the worst queues alone. What comes back to this process is bounded by the sizes below,
-whatever the data's size.
+Order of work: `inputs` gives typed lines; `scope` finds the cluster and the span; then samples are added up once, by a short
+grain, and merged to each length that the report needs: the windows asked for, a fine timeline of each backup's whole log, a queue
+by time map, hours, and totals. Where all of these rows are few they come in one job, since a small job's time is Spark's
+planning; where they are many the totals come first, and the rest for the worst queues alone. What comes back to this process is
+bounded by the sizes below, whatever the data's size.
 """
 
 from __future__ import annotations
@@ -13,24 +13,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import isfinite
-from pathlib import Path
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_analytics import sources
+from spark_analytics.dashboard.words import span as span_of
 from spark_analytics.errors import Refused
-from spark_analytics.jobs import clocks, compare, series, slo, spans
-from spark_analytics.jobs.evidence import Evidence, from_lines, settled
-from spark_analytics.jobs.kept import from_store
+from spark_analytics.jobs import clocks, compare, inputs, loss, scope, series, slo, spans
+from spark_analytics.jobs.inputs import Inputs, materialised
+from spark_analytics.jobs.scope import Scope
 from spark_analytics.jobs.series import Axis, Rows
-from spark_analytics.jobs.stock import Stock, take
-from spark_analytics.places import first_line, is_remote, located, size
-from spark_analytics.sources import Peek
-from spark_analytics.store import Store, is_store
-from spark_analytics.transforms import expected, failovers, partials, quality, windows
-from spark_analytics.transforms.partials import Grains
+from spark_analytics.places import first_line, located
+from spark_analytics.transforms import expected, failovers, lag, quality, windows
+from spark_analytics.transforms import lines as of_lines
+from spark_analytics.transforms.lag import Grains
 
 OBJECTIVE_MS: Final = 1000.0
 """What is over the objective, where nothing else is said."""
@@ -46,10 +44,11 @@ CLOCK_SPAN_MS: Final = spans.HOUR
 _HOURS_SHOWN_MS: Final = 92 * spans.DAY
 _FINE_BURN_MS: Final = 31 * spans.DAY
 _WHOLE_SPAN_MS: Final = 1 << 50
-_CACHE_BELOW_BYTES: Final = 512 << 20
-_PEEK_BELOW_BYTES: Final = 256 << 20
-"""So much at a URL is read twice, once to see its span; of more, windows are a minute or as asked for."""
-_INTERNAL: Final = ("cluster", "over_slots", "slot_ms")
+EXACT_SAMPLES: Final = 200_000
+"""Up to so many samples percentiles are exact; of more, lags are rounded to 2.2 %."""
+_REIGN: Final = ("epoch", "primary", "begin_ms", "end_ms", "last_said_ms", "interval_ms")
+_VIEW_MS: Final = 10 * spans.SECOND
+_INTERNAL: Final = ("over_ms", "expected_ms", "slot_ms")
 
 Report = dict[str, Any]
 """Plain values, ready for JSON."""
@@ -60,13 +59,13 @@ class Request:
     """What to summarise. Times in ms since 1970; `window_ms` None picks one by the span; `nbytes` is the input's size, if
     known. `compare_ms` is the other span to set beside this one, or `compare_before_ms` its length, just before this one.
 
-    With more than `max_rows` windows only the worst queues are looked at in detail. `grains` are chosen by the span unless given;
-    `windows_to` is a folder for all windows of all queues.
+    With more than `max_rows` windows only the worst queues are looked at in detail. `windows_to` is a folder for all windows of
+    all queues.
     """
 
     path: str
     now_ms: int
-    objective_ms: float | None = None
+    objective_ms: float = OBJECTIVE_MS
     window_ms: int | None = None
     since_ms: int | None = None
     until_ms: int | None = None
@@ -78,7 +77,6 @@ class Request:
     target: float = 0.99
     compare_ms: tuple[int, int] | None = None
     compare_before_ms: int | None = None
-    grains: Grains | None = None
     windows_to: str | None = None
     max_rows: int = MAX_ROWS
     kafka: sources.Kafka | None = None
@@ -94,122 +92,164 @@ def summarise(spark: SparkSession, request: Request, progress: Callable[[str], N
         return report
     progress("summarising the span to compare with")
     asked = replace(request, since_ms=other[0], until_ms=other[1], windows_to=None, cluster=report["cluster"] or None)
-    return report | {"comparison": compare.compare(_summarise(spark, asked, progress), report)}
+    try:
+        before = _summarise(spark, asked, progress)
+    except Refused as refused:
+        raise Refused(f"the span to compare with ({span_of(*other)}) cannot be summarised: {refused}") from None
+    return report | {"comparison": compare.compare(before, report)}
 
 
 def _summarise(spark: SparkSession, request: Request, progress: Callable[[str], None]) -> Report:
     progress("reading")
-    evidence = _evidence(spark, request)
-    try:
-        stock = take(
-            evidence.presence,
-            request.path,
-            now_ms=request.now_ms,
-            since_ms=request.since_ms,
-            until_ms=request.until_ms,
-            cluster=request.cluster,
-        )
-        return _report(evidence, stock, request, progress)
-    finally:
-        evidence.release()
-
-
-def _evidence(spark: SparkSession, request: Request) -> Evidence:
-    if request.kafka is None and is_store(request.path):
-        return from_store(
-            spark,
-            Store(request.path),
-            objective_ms=request.objective_ms,
-            since_ms=request.since_ms,
-            until_ms=request.until_ms,
-        )
-    lines = _lines(spark, request)
-    nbytes, seen = request.nbytes, None
-    if request.kafka is None and is_remote(request.path):
-        nbytes = size(spark, request.path)
-        if nbytes is not None and nbytes < _PEEK_BELOW_BYTES:
-            seen = sources.peek_lines(lines.text, now_ms=request.now_ms)
-    elif request.kafka is None:
-        seen = sources.peek(Path(request.path), now_ms=request.now_ms)
-    small = nbytes is not None and nbytes < _CACHE_BELOW_BYTES
-    evidence = from_lines(
-        lines,
-        request.grains or _grains(request, seen),
+    read = inputs.read(
+        spark,
+        request.path,
+        request.kafka,
         now_ms=request.now_ms,
-        objective_ms=OBJECTIVE_MS if request.objective_ms is None else request.objective_ms,
         since_ms=request.since_ms,
         until_ms=request.until_ms,
-        small=small,
     )
-    if request.files is None and request.kafka is None:
-        evidence.counters["files"] = len(lines.text.inputFiles())
-    return evidence
+    try:
+        return _report(read, request, progress)
+    finally:
+        read.release()
 
 
-def _lines(spark: SparkSession, request: Request) -> sources.Lines:
-    if request.kafka is not None:
-        return sources.Lines(sources.read_kafka(spark, request.kafka))
-    return sources.lines_below(spark, request.path)
+@dataclass(frozen=True, slots=True)
+class _State:
+    """The state of lag, added up: `lag.grains`, `lag.gaps` and `lag.histogram` of them, and `expected.segments`."""
+
+    grains: DataFrame
+    rows: DataFrame
+    histogram: DataFrame
+    segments: DataFrame
+
+    def of_queues(self, names: list[str]) -> _State:
+        """Of those queues alone."""
+        some = F.col("queue").isin(*names)
+        return _State(self.grains, self.rows.where(some), self.histogram.where(some), self.segments.where(some))
+
+    def windows(self, lengths: list[int], of_whole_log: list[int], objective_ms: float) -> DataFrame:
+        """Rows of `windows.summarise`."""
+        return windows.summarise(
+            self.rows,
+            self.histogram,
+            self.segments,
+            lengths,
+            whole_log_only=of_whole_log,
+            objective_ms=objective_ms,
+            materialised=materialised,
+        )
 
 
-def _report(evidence: Evidence, stock: Stock, request: Request, progress: Callable[[str], None]) -> Report:
-    cut = _cut(stock, request.window_ms, evidence.grains)
-    reigns = settled(expected.reigns(stock.own(evidence.presence), end_ms=stock.end_ms))
-    lag = evidence.lag_of(stock.own, reigns, cut.all, cut.of_whole_log)
-    rosters = stock.own(evidence.rosters)
-    keys = settled(expected.expected_keys(lag, rosters, reigns, evidence.grains))
+def _present(read: Inputs, request: Request) -> tuple[DataFrame, DataFrame]:
+    """The tagged lines and who wrote when, without the lines of a clock that had leapt ahead."""
+
+    def tagged(lines: DataFrame) -> DataFrame:
+        return of_lines.tagged(lines, since_ms=request.since_ms, until_ms=request.until_ms)
+
+    lines = tagged(read.lines)
+    presence = materialised(of_lines.presence(lines))
+    leapt = materialised(of_lines.leaps(presence))
+    if leapt.isEmpty():
+        return lines, presence
+    lines = tagged(of_lines.without_leaps(read.lines, leapt))
+    return lines, materialised(of_lines.presence(lines))
+
+
+def _report(read: Inputs, request: Request, progress: Callable[[str], None]) -> Report:
+    every, presence = _present(read, request)
+    found = scope.find(
+        presence,
+        request.path,
+        now_ms=request.now_ms,
+        since_ms=request.since_ms,
+        until_ms=request.until_ms,
+        cluster=request.cluster,
+    )
+    cut = _cut(found, request.window_ms)
+    present, lines = found.own(presence), found.own(every)
+    reigns = materialised(expected.reigns(present, end_ms=found.said_ms))
+    progress("adding up samples")
+    state = _state(lines, reigns, cut, found, request)
     progress("summarising windows")
-    found = _found(lag, keys, cut, stock, evidence.objective_ms, request.max_rows)
-    totals = _of(found, _WHOLE_SPAN_MS)
+    rows = _found(state, cut, found, request)
+    totals = _of(rows, _WHOLE_SPAN_MS)
     if not totals:
         raise Refused(
             f"{request.path} holds telemetry, but no sample by a primary of its backups in this span: widen --since and --until"
         )
     if request.windows_to:
         progress("writing windows")
-        _write_windows(lag, keys, cut, request.windows_to, evidence.objective_ms)
+        _write_windows(state, cut, request.windows_to, request.objective_ms)
     progress("looking for failovers")
+    return _put_together(read, request, found, cut, rows, totals, reigns, state, lines, present)
+
+
+def _state(lines: DataFrame, reigns: DataFrame, cut: Cut, found: Scope, request: Request) -> _State:
+    samples = lag.samples(lines, reigns)
+    rows = materialised(lag.grains(samples, cut.grains, objective_ms=request.objective_ms))
+    segments = materialised(expected.segments(rows, of_lines.rosters(lines), reigns))
+    histogram = materialised(lag.histogram(samples, cut.grains, exact=found.samples <= EXACT_SAMPLES))
+    return _State(rows, materialised(lag.gaps(rows, segments)), histogram, segments)
+
+
+def _put_together(
+    read: Inputs,
+    request: Request,
+    found: Scope,
+    cut: Cut,
+    rows: Rows,
+    totals: Rows,
+    reigns: DataFrame,
+    state: _State,
+    lines: DataFrame,
+    present: DataFrame,
+) -> Report:
     worst = series.worst_queues(totals)
     names = [row["queue"] for row in worst]
-    steps = [row for row in _of(found, cut.step_ms) if row["queue"] is None]
-    fine = [row for row in _of(found, cut.burn_ms) if row["queue"] is None]
-    primaries = [_plain_row(row.asDict()) for row in reigns.drop("next_ms").orderBy("begin_ms").collect()]
-    axis, heat_axis = (Axis.over(stock.begin_ms, stock.end_ms, step) for step in (cut.step_ms, cut.heat_ms))
-    lanes = series.lanes(steps, primaries, axis, begin_ms=stock.begin_ms, end_ms=stock.end_ms, interval_ms=stock.interval_ms)
-    own_events = stock.own(evidence.events)
-    happened = _events(own_events)
-    cells = _of(found, cut.heat_ms)
-    chosen, left_out = _windows(_of(found, cut.window_ms), {name: i for i, name in enumerate(names)})
+    steps = [row for row in _of(rows, cut.step_ms) if row["queue"] is None]
+    fine = [row for row in _of(rows, cut.burn_ms) if row["queue"] is None]
+    told_reigns = [row.asDict() for row in reigns.orderBy("begin_ms").collect()]
+    primaries = [{name: reign[name] for name in _REIGN} for reign in told_reigns]
+    axis, heat_axis = (Axis.over(found.begin_ms, found.end_ms, step) for step in (cut.step_ms, cut.heat_ms))
+    lanes = series.lanes(steps, primaries, axis, begin_ms=found.begin_ms, end_ms=found.end_ms, interval_ms=found.interval_ms)
+    backups, timeline = _backups(totals, steps), series.timeline(steps, primaries, axis)
+    own_events = materialised(of_lines.events(lines))
+    cells = _of(rows, cut.heat_ms)
+    chosen, left_out = _windows(_of(rows, cut.window_ms), {name: i for i, name in enumerate(names)})
     left_out = left_out or len(names) > len({row["queue"] for row in chosen if row["queue"] is not None})
     return {
-        "report": 2,
-        "cluster": stock.cluster,
+        "report": 3,
+        "cluster": found.cluster,
         "input": request.path,
-        "source": evidence.source,
+        "source": read.source,
         "made_ms": request.now_ms,
-        "from_ms": stock.begin_ms,
-        "to_ms": stock.end_ms,
-        "dropped_before_ms": evidence.counters.get("dropped_before_ms"),
-        "interval_ms": stock.interval_ms,
-        "objective_ms": evidence.objective_ms,
+        "from_ms": found.begin_ms,
+        "to_ms": found.end_ms,
+        "dropped_before_ms": read.counters.get("dropped_before_ms"),
+        "interval_ms": found.interval_ms,
+        "objective_ms": request.objective_ms,
         "window_ms": cut.window_ms,
-        "backups": [_public(row) for row in _backups(totals, steps)],
+        "exact": found.samples <= EXACT_SAMPLES,
+        "loss": loss.primary_loss(backups, timeline, primaries, begin_ms=found.begin_ms, end_ms=found.end_ms),
+        "backups": [_public(row) for row in backups],
         "queues": [_public(row) for row in worst[:MAX_QUEUES]],
         "windows": [_public(row) for row in chosen],
         "windows_left_out": left_out,
-        "timeline": series.timeline(steps, primaries, axis),
+        "timeline": timeline,
         "lanes": lanes,
         "heat": series.heat(cells, names, heat_axis),
         "detail": series.detail(cells, names, heat_axis),
         "worst_hours": series.worst_hours(
-            _of(found, cut.hour_ms), length_ms=cut.hour_ms, begin_ms=stock.begin_ms, end_ms=stock.end_ms
+            _of(rows, cut.hour_ms), length_ms=cut.hour_ms, begin_ms=found.begin_ms, end_ms=found.end_ms
         ),
-        "slo": slo.burn(steps, fine, axis, Axis.over(stock.begin_ms, stock.end_ms, cut.burn_ms), target=request.target),
+        "slo": slo.burn(steps, fine, axis, Axis.over(found.begin_ms, found.end_ms, cut.burn_ms), target=request.target),
         "reigns": primaries,
-        "failovers": _failovers(failovers.failovers(reigns, own_events), lag, steps, primaries),
-        "events": happened,
+        "failovers": _failovers(_changes(told_reigns, own_events), state.grains, steps, primaries),
+        "events": _events(own_events),
         "comparison": None,
-        "quality": _quality(evidence, stock, request, totals),
+        "quality": _quality(read, found, request, totals, lines, present, own_events),
     }
 
 
@@ -226,6 +266,7 @@ class Cut:
     heat_ms: int
     burn_ms: int
     hour_ms: int
+    grains: Grains
 
     @property
     def all(self) -> list[int]:
@@ -238,72 +279,44 @@ class Cut:
         return sorted({self.step_ms, self.burn_ms} - {self.window_ms, self.heat_ms, self.hour_ms})
 
 
-def _cut(stock: Stock, window_ms: int | None, grains: Grains | None) -> Cut:
-    """Lengths that divide each other where they can, the coarser the better; multiples of the grains where those are given."""
-    span = stock.end_ms - stock.begin_ms
-    slot = max(spans.SECOND, stock.interval_ms)
-    step_of, queue_of = (grains.whole_ms, grains.queue_ms) if grains else (1, 1)
-    window = window_ms or spans.multiple(spans.window_for(span, stock.interval_ms), queue_of)
-    if window % queue_of:
-        raise Refused(f"windows are no multiple of {queue_of // 1000} s, by which queues were kept: ask for a longer --window")
+def _cut(found: Scope, window_ms: int | None) -> Cut:
+    """Lengths that divide each other where they can, the coarser the better, and grains that all of them are multiples of."""
+    span = found.end_ms - found.begin_ms
+    window = window_ms or spans.window_for(span, found.interval_ms)
     spans.check_count(span, window)
-    step = spans.step_for(span, at_most=TIMELINE_STEPS, multiple_of=spans.multiple(slot, step_of))
+    slot = max(spans.SECOND, found.interval_ms)
+    step = spans.step_for(span, at_most=TIMELINE_STEPS, multiple_of=slot)
     burn = 5 * spans.MINUTE if step > 5 * spans.MINUTE and span <= _FINE_BURN_MS else step
     hour = spans.HOUR if span <= _HOURS_SHOWN_MS else spans.DAY
-    if HEAT_STEPS // 3 <= span // window <= HEAT_STEPS:
-        return Cut(window, step, window, burn, hour)
-    heat = spans.step_for(span, at_most=HEAT_STEPS, multiple_of=spans.multiple(step, queue_of))
-    return Cut(window, step, heat, burn, hour)
-
-
-def _grains(request: Request, seen: Peek | None) -> Grains:
-    """Grains that fit the span as far as it is known before anything is added up; those of the windows, if only these are."""
-    first_ms, last_ms = request.since_ms, request.until_ms
-    interval = shortest = spans.SECOND
-    if (first_ms is None or last_ms is None) and seen is not None:
-        first_ms = max(seen.first_ms, first_ms or seen.first_ms)
-        last_ms = last_ms or seen.last_ms + 1
-        interval, shortest = seen.interval_ms or interval, seen.shortest_ms or shortest
-    if first_ms is None or last_ms is None or last_ms <= first_ms:
-        whole_ms, queue_ms = spans.STANDARD_GRAINS.whole_ms, spans.STANDARD_GRAINS.queue_ms
-        queue_ms = spans.grain_for(shortest, queue_ms, request.window_ms or queue_ms)
-        return Grains(spans.grain_for(shortest, whole_ms, queue_ms), queue_ms)
-    stock = Stock(first_ms, last_ms, interval, "", (), {})
-    cut = _cut(stock, request.window_ms, None)
-    queue = spans.grain_for(shortest, cut.window_ms, cut.heat_ms)
-    return Grains(spans.grain_for(shortest, cut.step_ms, queue), queue)
+    is_map = HEAT_STEPS // 3 <= span // window <= HEAT_STEPS
+    heat = window if is_map else spans.step_for(span, at_most=HEAT_STEPS, multiple_of=step)
+    queue = spans.grain_for(found.shortest_ms, window, heat, hour)
+    return Cut(window, step, heat, burn, hour, Grains(spans.grain_for(found.shortest_ms, step, burn, queue), queue))
 
 
 # -- the rows
 
 
-def _found(lag: DataFrame, keys: DataFrame, cut: Cut, stock: Stock, objective_ms: float, max_rows: int) -> Rows:
+def _found(state: _State, cut: Cut, found: Scope, request: Request) -> Rows:
     """All rows of all lengths, in one job if they are few; else the totals first, and the rest for the worst queues alone."""
-    span = stock.end_ms - stock.begin_ms
+    span = found.end_ms - found.begin_ms
     rows_a_key = sum(1 + span // length for length in (cut.window_ms, cut.heat_ms, cut.hour_ms))
-    if keys.count() * rows_a_key <= max_rows:
-        return _rows(_summary(lag, keys, cut.all, cut.of_whole_log, objective_ms))
+    if state.segments.count() * rows_a_key <= request.max_rows:
+        return _rows(state.windows(cut.all, cut.of_whole_log, request.objective_ms))
     rest = [length for length in cut.all if length != _WHOLE_SPAN_MS]
-    found = _rows(_summary(lag, keys, cut.all, rest, objective_ms))
-    queues = [row["queue"] for row in series.worst_queues(_of(found, _WHOLE_SPAN_MS))]
-    backups = len({row["backup"] for row in found})
+    rows = _rows(state.windows(cut.all, rest, request.objective_ms))
+    queues = [row["queue"] for row in series.worst_queues(_of(rows, _WHOLE_SPAN_MS))]
+    backups = len({row["backup"] for row in rows})
     lengths = [length for length in rest if length not in cut.of_whole_log]
-    if cut.window_ms not in (cut.heat_ms, cut.hour_ms) and len(_of(found, cut.window_ms)) >= MAX_WINDOWS:
+    if cut.window_ms not in (cut.heat_ms, cut.hour_ms) and len(_of(rows, cut.window_ms)) >= MAX_WINDOWS:
         lengths.remove(cut.window_ms)  # the report has no room for those of queues
     rows_a_key = sum(1 + span // length for length in lengths)
-    chosen = queues[: max(1, min(series.HEAT_QUEUES, max_rows // rows_a_key // backups))]
-    few_lag, few_keys = (frame.where(F.col("queue").isin(*chosen)) for frame in (lag, keys))
-    return found + (_rows(_summary(few_lag, few_keys, lengths, [], objective_ms)) if queues else [])
+    chosen = queues[: max(1, min(series.HEAT_QUEUES, request.max_rows // rows_a_key // backups))]
+    return rows + (_rows(state.of_queues(chosen).windows(lengths, [], request.objective_ms)) if queues else [])
 
 
-def _summary(lag: DataFrame, keys: DataFrame, lengths: list[int], of_whole_log: list[int], objective_ms: float) -> DataFrame:
-    merged = partials.merge(lag, lengths, whole_log_only=of_whole_log)
-    roll = expected.expected_windows(keys, lengths, whole_log_only=of_whole_log)
-    return windows.summarise(merged, roll, objective_ms=objective_ms)
-
-
-def _write_windows(lag: DataFrame, keys: DataFrame, cut: Cut, path: str, objective_ms: float) -> None:
-    rows = _summary(lag, keys, [cut.window_ms], [], objective_ms).drop(*_INTERNAL[1:])
+def _write_windows(state: _State, cut: Cut, path: str, objective_ms: float) -> None:
+    rows = state.windows([cut.window_ms], [], objective_ms).drop(*_INTERNAL)
     try:
         rows.write.parquet(located(path))
     except Exception as error:
@@ -321,7 +334,7 @@ def _rows(frame: DataFrame) -> Rows:
 
 
 def _plain_row(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: _plain(value) for name, value in row.items() if name != "cluster"}
+    return {name: _plain(value) for name, value in row.items()}
 
 
 def _plain(value: Any) -> Any:
@@ -347,18 +360,8 @@ def _backups(totals: Rows, steps: Rows) -> Rows:
         last = latest.get(row["backup"], {})
         now = last["status"] if last.get("start_ms") == end_ms else "PRIMARY"
         ending = {name: last.get(name) for name in ("ack_rate", "commit_rate", "catch_up_rate", "backlog", "forecast_ms")}
-        own = [step["silence_ms"] or 0 for step in steps if step["backup"] == row["backup"]]
-        found.append(row | _longest_silence(row, max(own, default=0)) | ending | {"now": now})
+        found.append(row | ending | {"now": now})
     return found
-
-
-def _longest_silence(row: dict[str, Any], silence_ms: float) -> dict[str, Any]:
-    """The row's silence, and what is as bad as it, by the steps of the timeline: over the whole span several times in which
-    nothing was heard would count as one.
-    """
-    worst = max(row["max_ms"] or 0.0, float(silence_ms))
-    silent = [name for name in ("p50_ms", "p95_ms", "p99_ms") if row[name] == row["worst_ms"]]
-    return {"silence_ms": silence_ms, "worst_ms": worst} | dict.fromkeys(silent, worst)
 
 
 def _windows(rows: Rows, places: dict[str, int]) -> tuple[Rows, bool]:
@@ -370,12 +373,16 @@ def _windows(rows: Rows, places: dict[str, int]) -> tuple[Rows, bool]:
     return order, len(chosen) < len(rows)
 
 
-def _failovers(changes: DataFrame, lag: DataFrame, steps: Rows, reigns: Rows) -> Rows:
-    rows = [_plain_row(row.asDict()) for row in changes.collect()][-MAX_FAILOVERS:]
+def _changes(reigns: Rows, events: DataFrame) -> Rows:
+    told = events.where(F.col("type").isin(*failovers.TYPES)).collect()
+    return [_plain_row(row) for row in failovers.failovers(reigns, [row.asDict() for row in told])][-MAX_FAILOVERS:]
+
+
+def _failovers(rows: Rows, grains: DataFrame, steps: Rows, reigns: Rows) -> Rows:
     if not rows:
         return []
     looks: dict[int, Rows] = {}
-    for look in failovers.first_looks(lag).collect():
+    for look in lag.first_looks(grains).collect():
         looks.setdefault(look["epoch"], []).append({name: look[name] for name in ("backup", "connected", "records")})
     ends = {reign["epoch"]: reign["end_ms"] for reign in reigns}
     return [row | _aftermath(row, looks.get(row["epoch"], []), steps, ends[row["epoch"]]) for row in rows]
@@ -406,27 +413,27 @@ def _events(events: DataFrame) -> Rows:
     return sorted(rows, key=lambda row: (row["ts_ms"], row["sender"], row["seq"]))
 
 
-def _quality(evidence: Evidence, stock: Stock, request: Request, totals: Rows) -> dict[str, Any]:
-    own = stock.own(evidence.presence)
-    drops = stock.own(evidence.events).where(F.col("type") == "drop")
+def _quality(
+    read: Inputs, found: Scope, request: Request, totals: Rows, lines: DataFrame, present: DataFrame, events: DataFrame
+) -> dict[str, Any]:
+    drops = events.where(F.col("type") == "drop")
     reasons = drops.groupBy(F.coalesce("detail", F.lit("")).alias("reason")).agg(F.sum("lost_records").alias("lines")).collect()
-    views = stock.own(evidence.views).where(F.col("start_ms") >= stock.end_ms - CLOCK_SPAN_MS).collect()
-    repeated = evidence.counters["repeated"]
-    counts = stock.quality
+    views = of_lines.views(lines, since_ms=found.end_ms - CLOCK_SPAN_MS, every_ms=_VIEW_MS).collect()
+    counts = found.quality
     return counts | {
-        "files": request.files or evidence.counters.get("files", 0),
+        "files": request.files or read.counters["files"] or 0,
         "unreadable_files": request.unreadable,
         "unfinished_files": request.unfinished,
-        "lines": counts["lines"] + repeated,
-        "usable": counts["usable"] + repeated,
+        "lines": counts["lines"] + read.repeated,
+        "usable": counts["usable"] + read.repeated,
         "samples_used": sum(row["n"] for row in totals),
-        "repeated": repeated,
-        "late": evidence.counters["late"],
-        "holes": quality.holes(own).collect()[0]["holes"],
+        "repeated": read.repeated,
+        "late": read.counters["late"],
+        "holes": quality.holes(present).collect()[0]["holes"],
         "drops": {
             "lines": sum(row["lines"] or 0 for row in reasons),
             "reasons": {row["reason"]: row["lines"] or 0 for row in sorted(reasons, key=lambda row: str(row["reason"]))},
         },
         "clocks": clocks.offsets(row.asDict() for row in views),
-        "examples": [row.asDict() for row in quality.examples(evidence.quarantine).collect()] if counts["bad"] else [],
+        "examples": [row.asDict() for row in quality.examples(read.lines).collect()] if counts["bad"] else [],
     }

@@ -1,89 +1,101 @@
 """Who should have said something, and when: without it silence would be missing data instead of the worst lag there is.
 
-A *reign* is one primary's epoch. Within it each backup and queue that the primary's roster names (or, for lack of a roster,
-that it ever sampled) is expected in every slot, from when it was first named until the roster drops it or the reign ends. A
-reign ends when the next begins, not when its primary falls silent: the gap between two primaries is silence of everybody.
+A *reign* is one primary's epoch; it ends when the next begins, not when its primary falls silent: the gap between two primaries
+is silence of everybody. Within it each backup and queue is expected while the primary's roster names it, or, for lack of a
+roster, from when it was first sampled; what is sampled and on no roster is expected while it is sampled. What is not on the
+roster does not exist, and is not silent. Times are cut at whole sampling intervals, so that a sample's interval lies where the
+sample does, and no interval at either end is lost.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from spark_analytics.transforms.partials import KEY, Grains, lengths_of, slot_ms
-from spark_analytics.transforms.told import ROSTER
+from spark_analytics.transforms.lag import lengths_of
 
-REIGN = ("cluster", "epoch", "primary")
+_KEY = ("backup", "queue")
 
 
 def reigns(presence: DataFrame, *, end_ms: int) -> DataFrame:
-    """One row per cluster, epoch and primary, from `told.presence`: `begin_ms`, `end_ms`, `next_ms` (when the next one began,
-    null for the last), `last_said_ms` (the primary's last sample or roster).
+    """One row per epoch and primary, from `lines.presence` of one cluster: `begin_ms`, `end_ms`, `next_ms` (when the next one
+    began, null for the last), `last_said_ms` (the primary's last sample or roster), and the first and last `interval_ms`.
     """
     col = F.col
     said = presence.where(col("mine") & col("inside") & col("problem").isNull())
-    spans = said.groupBy(*REIGN).agg(
-        F.min("first_ms").alias("begin_ms"), F.max("last_ms").alias("last_said_ms"), F.max("interval_ms").alias("interval_ms")
+    spans = said.groupBy("epoch", "primary").agg(
+        F.min("first_ms").alias("begin_ms"),
+        F.max("last_ms").alias("last_said_ms"),
+        F.min_by("shortest_ms", "first_ms").alias("first_interval_ms"),
+        F.max_by("interval_ms", "last_ms").alias("interval_ms"),
     )
-    order = Window.partitionBy("cluster").orderBy("epoch", "begin_ms")
-    following = F.lead("begin_ms").over(order)
+    following = F.lead("begin_ms").over(Window.partitionBy(F.lit(1)).orderBy("epoch", "begin_ms"))
     spans = spans.withColumn("next_ms", F.when(following.isNotNull(), F.greatest(following, col("begin_ms"))))
     return spans.withColumn("end_ms", F.greatest(F.coalesce("next_ms", F.lit(end_ms).cast("long")), "begin_ms"))
 
 
-def expected_keys(lag: DataFrame, rosters: DataFrame, reigns: DataFrame, grains: Grains) -> DataFrame:
-    """One row per KEY: it is expected from `from_ms` until `to_ms`, both on a slot's edge, once every `slot_ms`.
+def segments(rows: DataFrame, rosters: DataFrame, reigns: DataFrame) -> DataFrame:
+    """One row per backup, queue and time in which it is expected without a break: `from_ms`, `to_ms`, `interval_ms`.
 
-    `lag` holds `partials.counted` rows, `rosters` those of `told.rosters`.
+    `rows` are those of `lag.grains`, `rosters` those of `lines.rosters`.
     """
     col = F.col
-    seen = lag.select(*KEY, "first_ms", "last_ms", F.lit(None).cast("long").alias("named_ms"))
-    both = rosters.groupBy(*ROSTER).agg(F.min("first_ms").alias("first_ms"), F.max("last_ms").alias("last_ms"))
+    ends = F.broadcast(reigns.select("epoch", "begin_ms", "end_ms", "next_ms", "first_interval_ms", "interval_ms"))
     whole_log = F.array(F.lit(None).cast("string"))
     named = (
-        both.withColumn("backup", F.explode("backups"))
+        rosters.select("epoch", "backups", "queues", "from_ms", "to_ms")
+        .withColumn("backup", F.explode("backups"))
         .withColumn("queue", F.explode(F.concat(whole_log, "queues")))
-        .select(*KEY, "first_ms", "last_ms", col("last_ms").alias("named_ms"))
+        .select("epoch", *_KEY, "from_ms", "to_ms")
     )
-    keys = (
-        seen.unionByName(named)
-        .groupBy(*KEY)
-        .agg(F.min("first_ms").alias("first_ms"), F.max("last_ms").alias("last_ms"), F.max("named_ms").alias("named_ms"))
+    with_roster = F.broadcast(rosters.groupBy("epoch").agg(F.lit(True).alias("has_roster")))
+    keys = ["epoch", *_KEY]
+    ever = F.broadcast(named.select(*(col(name).alias(f"_{name}") for name in keys)).distinct())
+    same = col("queue").eqNullSafe(col("_queue")) & (col("epoch") == col("_epoch")) & (col("backup") == col("_backup"))
+    seen = (
+        rows.groupBy(*keys)
+        .agg(F.min("first_ts_ms").alias("from_ms"), F.max(col("last_ts_ms") + col("interval_ms")).alias("last_ms"))
+        .join(ever, same, "left_anti")
+        .join(with_roster, ["epoch"], "left")
+        .select(*keys, "from_ms", F.when(col("has_roster"), col("last_ms")).alias("to_ms"))
     )
-    newest = both.groupBy("cluster", "epoch").agg(F.max("last_ms").alias("roster_ms"))
-    slot = slot_ms(col("interval_ms"), grains.of(col("queue")))
-    dropped = col("roster_ms").isNotNull() & ~F.coalesce(col("named_ms") == col("roster_ms"), F.lit(False))
-    until = F.when(dropped, F.least(col("last_ms") + slot, col("end_ms"))).otherwise(col("end_ms"))
-    return (
-        keys.join(F.broadcast(reigns.select("cluster", "epoch", "interval_ms", "begin_ms", "end_ms")), ["cluster", "epoch"])
-        .join(F.broadcast(newest), ["cluster", "epoch"], "left")
-        .where(col("first_ms") < col("end_ms"))
-        .select(
-            *KEY,
-            (F.floor(F.greatest("first_ms", "begin_ms") / slot) * slot).alias("from_ms"),
-            (F.floor(until / slot) * slot).alias("to_ms"),
-            slot.alias("slot_ms"),
-        )
+    both = named.unionByName(seen).join(ends, ["epoch"]).withColumn("to_ms", F.least(F.coalesce("to_ms", "end_ms"), "end_ms"))
+    begin = _floor(F.greatest("from_ms", "begin_ms"), col("first_interval_ms"))
+    # A roster's end, and the next primary's beginning, lie within an interval of which the old one has no sample yet. At the end
+    # of the span the interval of the last sample counts, which lies in each where the first did, give or take a quarter.
+    phase = col("begin_ms") % col("interval_ms")
+    samples = F.floor((col("to_ms") - 1 - phase + F.floor(col("interval_ms") / 4)) / col("interval_ms")) + 1
+    is_end = col("next_ms").isNull() & (col("to_ms") >= col("end_ms"))
+    until = F.when(is_end, samples * col("interval_ms")).otherwise(_floor(col("to_ms"), col("interval_ms")))
+    cut = both.select(*_KEY, begin.alias("from_ms"), until.alias("to_ms"), "interval_ms").where("from_ms < to_ms")
+    order = Window.partitionBy(*_KEY).orderBy("from_ms", "to_ms")
+    reach = F.max("to_ms").over(order.rowsBetween(Window.unboundedPreceding, -1))
+    begins = F.coalesce(col("from_ms") > reach + col("interval_ms"), F.lit(True)).cast("int")
+    joined = cut.withColumn("begins", begins).withColumn("part", F.sum("begins").over(order))
+    return joined.groupBy(*_KEY, "part").agg(
+        F.min("from_ms").alias("from_ms"), F.max("to_ms").alias("to_ms"), F.max("interval_ms").alias("interval_ms")
     )
 
 
-def expected_windows(keys: DataFrame, lengths: Sequence[int], *, whole_log_only: Sequence[int] = ()) -> DataFrame:
-    """Keys to one row per cluster, backup, queue, `window_ms` and `start_ms`: `expected` slots in it, and the time they cover.
+def _floor(moment: Column, interval_ms: Column) -> Column:
+    return F.floor(moment / interval_ms) * interval_ms
 
-    The arguments are those of `partials.merge`, and so are the rows where something was said.
+
+def windows(segments: DataFrame, lengths: Sequence[int], *, whole_log_only: Sequence[int] = ()) -> DataFrame:
+    """Segments to one row per `lag.WINDOW`: `expected_ms` in it, since when (`since_ms`) and until when (`to_ms`) it was expected
+    without a break at its end, and the `slot_ms` of one sample.
     """
     col = F.col
-    cut = keys.withColumn("window_ms", F.explode(lengths_of(lengths, whole_log_only)))
+    cut = segments.withColumn("window_ms", F.explode(lengths_of(lengths, whole_log_only)))
     first = F.floor(col("from_ms") / col("window_ms")) * col("window_ms")
-    last = F.floor(F.greatest(col("to_ms") - 1, col("from_ms")) / col("window_ms")) * col("window_ms")
+    last = F.floor((col("to_ms") - 1) / col("window_ms")) * col("window_ms")
     rows = cut.withColumn("start_ms", F.explode(F.sequence(first, last, "window_ms")))
     begin, end = F.greatest("from_ms", "start_ms"), F.least(col("to_ms"), col("start_ms") + col("window_ms"))
-    slots = F.greatest(F.floor(end / col("slot_ms")) - F.floor(begin / col("slot_ms")), F.lit(0).cast("long"))
-    return rows.groupBy("cluster", "backup", "queue", "window_ms", "start_ms").agg(
-        F.sum(slots).alias("expected"),
-        F.min("from_ms").alias("since_ms"),
+    return rows.groupBy(*_KEY, "window_ms", "start_ms").agg(
+        F.sum(end - begin).alias("expected_ms"),
+        F.max("from_ms").alias("since_ms"),
         F.max(end).alias("to_ms"),
-        F.max("slot_ms").alias("slot_ms"),
+        F.max("interval_ms").alias("slot_ms"),
     )

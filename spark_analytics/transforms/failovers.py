@@ -1,110 +1,145 @@
 """When the cluster changed its primary: to whom, why, how long nobody served, and what it cost.
 
-A failover is a reign that follows another. Its times come from the events of those who took part, and where one is missing from
-the telemetry itself: the old primary's last sample and the new one's first. The gap is what the new primary measured
-(`failover_done`) when it said so; otherwise from the last sign of the old primary to the new one's taking over, which is exact
-only to the sampling interval.
+A change is a reign that follows another. Its times come from the events of those who took part. Clocks differ, so a length is
+only ever taken between two events of one sender: the new primary's own where it told them, the resource manager's otherwise.
+
+    old primary's end -- detection -- noticed -- decision -- asked -- promotion -- served
+
+The new primary knows how long it had waited for the old one when it noticed (`failure_detected`, `duration_ms`), and since when
+there was no primary (`failover_done`, `duration_ms`). The second begins when it noticed, unless its clock shows that it began
+before. What nobody told is estimated from the old primary's last line, which is exact only to the sampling interval; the change
+is then not `measured`. An alarm that was false, because the primary went on, is the cause of nothing: causes are told after the
+old primary's last line, and in its epoch.
 """
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Final
 
-from spark_analytics.transforms.partials import slot_ms
+TYPES: Final = ("failure_detected", "promote_asked", "promote_won", "failover_done", "role")
+"""The events that say something of a change."""
+_SKEW_MS: Final = 2000
+"""How far the clock of who notices may be behind the old primary's."""
+_SAME_MS: Final = 5
+Event = Mapping[str, Any]
+Change = dict[str, Any]
 
-LEAD_MS = 120_000
-"""How long before the new reign its causes are looked for."""
 
-
-def failovers(reigns: DataFrame, events: DataFrame) -> DataFrame:
-    """One row per change of primary: `at_ms`, `epoch`, `primary`, `previous`, `kind`, `gap_ms`, `measured`, `detected_ms`,
+def failovers(reigns: Sequence[Mapping[str, Any]], events: Iterable[Event]) -> list[Change]:
+    """The changes of primary, in order: `at_ms`, `epoch`, `primary`, `previous`, `kind`, `gap_ms`, `measured`, `detected_ms`,
     `asked_ms`, `detection_ms`, `decision_ms`, `promotion_ms`, `lost_records`, `detail`.
 
-    Lengths between two senders' clocks are never below zero.
-
-    `kind` is `failover` (somebody noticed a failure, or the old primary fell silent first) or `switchover` (asked for on a
-    healthy primary).
+    `reigns` have `epoch`, `primary`, `begin_ms`, `last_said_ms` and `interval_ms`; events those of TYPES. `kind` is `failover`
+    (a failure was noticed, or the old primary fell silent first) or `switchover` (asked for while the old primary still spoke).
     """
-    col = F.col
-    order = Window.partitionBy("cluster").orderBy("epoch", "begin_ms")
-    changes = (
-        reigns.withColumn("previous", F.lag("primary").over(order))
-        .withColumn("old_said_ms", F.lag("last_said_ms").over(order))
-        .withColumn("old_begin_ms", F.lag("begin_ms").over(order))
-        .withColumn("old_interval_ms", F.lag("interval_ms").over(order))
-        .where(col("previous").isNotNull())
-    )
-    told = events.select(
-        "cluster",
-        col("epoch").alias("event_epoch"),
-        col("ts_ms").alias("event_ms"),
-        "broker",
-        "type",
-        "to",
-        "lost_records",
-        "duration_ms",
-        "detail",
-    )
-    mine = told["event_epoch"] == changes["epoch"]
-    before = told["event_ms"].between(F.greatest(changes["begin_ms"] - LEAD_MS, changes["old_begin_ms"]), changes["end_ms"])
-    is_cause = told["type"].isin("failure_detected", "promote_asked")
-    # A failure that is noticed within the reign is its end, and the next one's cause.
-    part = F.when(is_cause, told["event_ms"] <= changes["begin_ms"]).otherwise(mine)
-    near = changes.join(told, (told["cluster"] == changes["cluster"]) & before & part, "left").drop(told["cluster"])
-
-    def first(type_: str) -> Column:
-        return F.min(F.when(col("type") == type_, col("event_ms")))
-
-    done = (col("type") == "failover_done") & (col("event_epoch") == col("epoch"))
-    active = (col("event_epoch") == col("epoch")) & (
-        ((col("type") == "role") & (col("to") == "active")) | (col("type") == "promote_won") | (col("type") == "failover_done")
-    )
-    facts = near.groupBy("cluster", "epoch", "primary", "previous", "begin_ms", "old_said_ms", "old_interval_ms").agg(
-        first("failure_detected").alias("detected_ms"),
-        first("promote_asked").alias("asked_ms"),
-        F.max(F.when(col("type") == "failure_detected", col("duration_ms"))).alias("noticing_ms"),
-        F.min(F.when(active, col("event_ms"))).alias("active_ms"),
-        F.max(F.when(done, col("duration_ms"))).alias("done_ms"),
-        F.max(F.when(done | (col("type") == "promote_won"), col("lost_records"))).alias("lost_records"),
-        F.max(F.when(done | (col("type") == "promote_won"), col("detail"))).alias("detail"),
-    )
-    at = F.coalesce("active_ms", "begin_ms")
-    since = F.coalesce(F.least("detected_ms", "asked_ms"), col("old_said_ms"))
-    seen_gap = F.greatest(at - F.least(since, col("old_said_ms")), F.lit(0).cast("long")).cast("double")
-    was_silent = col("asked_ms") - col("old_said_ms") > 2 * slot_ms(col("old_interval_ms"))
-    # What is left of a measured gap is exact; from the old primary's last sample it is so to the interval only.
-    left_of_gap = _length(at - col("detected_ms"), col("done_ms"))
-    planned = col("detected_ms").isNull() & col("asked_ms").isNotNull() & ~was_silent
-    return facts.select(
-        "cluster",
-        at.alias("at_ms"),
-        "epoch",
-        "primary",
-        "previous",
-        F.when(planned, "switchover").otherwise("failover").alias("kind"),
-        F.coalesce(col("done_ms"), seen_gap).alias("gap_ms"),
-        col("done_ms").isNotNull().alias("measured"),
-        "detected_ms",
-        "asked_ms",
-        F.coalesce("noticing_ms", left_of_gap, _length(col("old_said_ms"), col("detected_ms"))).alias("detection_ms"),
-        _length(col("detected_ms"), col("asked_ms")).alias("decision_ms"),
-        _length(F.coalesce("asked_ms", "detected_ms"), at).alias("promotion_ms"),
-        "lost_records",
-        "detail",
-    ).orderBy("at_ms")
+    order = sorted(reigns, key=lambda reign: (reign["epoch"], reign["begin_ms"]))
+    told = sorted(events, key=lambda event: event["ts_ms"])
+    return [_change(old, new, told) for old, new in pairwise(order)]
 
 
-def _length(begin: Column, end: Column) -> Column:
-    """The ms between, at least 0; null when one is."""
-    length = end - begin
-    return F.when(length < 0, F.lit(0.0)).otherwise(length.cast("double"))
+def _change(old: Mapping[str, Any], new: Mapping[str, Any], told: Sequence[Event]) -> Change:
+    own = [event for event in told if event["sender"] == new["primary"] and event["epoch"] == new["epoch"]]
+    won = _last(own, "promote_won")
+    done = _last(own, "failover_done")
+    active = _last((event for event in own if event["to"] == "active"), "role")
+    served_ms = next((event["ts_ms"] for event in (done, active, won) if event is not None), new["begin_ms"])
+    said_ms = min(old["last_said_ms"], served_ms)
+    causes = [event for event in told if old["epoch"] <= event["epoch"] < new["epoch"]]
+    noticed = _cause(causes, "failure_detected", old["primary"], new["primary"], said_ms - _SKEW_MS, served_ms)
+    asked = _asked(causes, noticed, new["primary"], said_ms - _SKEW_MS, served_ms)
+    decision = _decision(causes, noticed, asked, new["primary"])
+    lengths = _lengths(noticed, asked, done, decision, served_ms, said_ms, new["primary"])
+    silent_before_asked = asked is not None and asked["ts_ms"] - said_ms > 2 * max(1000, old["interval_ms"] or 0)
+    planned = noticed is None and asked is not None and not silent_before_asked
+    if planned:
+        lengths |= {"detection_ms": None, "decision_ms": None}
+    facts = [event for event in (done, won, _last((e for e in told if e["epoch"] == new["epoch"]), "promote_won")) if event]
+    return {
+        "at_ms": served_ms,
+        "epoch": new["epoch"],
+        "primary": new["primary"],
+        "previous": old["primary"],
+        "kind": "switchover" if planned else "failover",
+        **lengths,
+        "detected_ms": noticed["ts_ms"] if noticed else None,
+        "asked_ms": asked["ts_ms"] if asked else None,
+        "lost_records": max((event["lost_records"] for event in facts if event["lost_records"] is not None), default=None),
+        "detail": next((event["detail"] for event in facts if event["detail"]), None),
+    }
 
 
-def first_looks(lag: DataFrame) -> DataFrame:
-    """What each epoch's primary said first of each backup's whole log: `epoch`, `backup`, `connected`, `records`."""
-    first = F.min("first").alias("first")
-    whole = lag.where(F.col("queue").isNull()).groupBy("epoch", "backup").agg(first)
-    return whole.select(
-        "epoch", "backup", F.col("first.connected").alias("connected"), F.col("first.lag_records").alias("records")
-    )
+def _last(events: Iterable[Event], type_: str) -> Event | None:
+    return next((event for event in reversed(list(events)) if event["type"] == type_), None)
+
+
+def _cause(causes: Iterable[Event], type_: str, about: str, taker: str, since_ms: int, until_ms: int) -> Event | None:
+    """The event of that type about that broker which led to the change: the new primary's own, or else the first of the others'
+    (by their clocks, which may be ahead of the moment of serving).
+    """
+    fitting = [event for event in causes if event["type"] == type_ and event["broker"] == about and event["ts_ms"] >= since_ms]
+    own = [event for event in fitting if event["sender"] == taker and event["ts_ms"] <= until_ms]
+    return own[-1] if own else next(iter(fitting), None)
+
+
+def _asked(causes: Sequence[Event], noticed: Event | None, new: str, since_ms: int, until_ms: int) -> Event | None:
+    """The asking: told by the new primary, or a little earlier by who asked it, if that one's clock fits between."""
+    asked = _cause(causes, "promote_asked", new, new, since_ms, until_ms)
+    if asked is None or noticed is None or noticed["sender"] != asked["sender"]:
+        return asked
+    fits = (e for e in causes if e["type"] == "promote_asked" and e["broker"] == new and e["ts_ms"] >= noticed["ts_ms"])
+    return min([asked, *fits], key=lambda event: event["ts_ms"])
+
+
+def _decision(causes: Iterable[Event], noticed: Event | None, asked: Event | None, new: str) -> float | None:
+    """From noticing to asking, by the clock of who noticed."""
+    if noticed is None or asked is None:
+        return None
+    if noticed["sender"] == new:
+        return _between(noticed, asked["ts_ms"])
+    own = (e for e in causes if e["type"] == "promote_asked" and e["broker"] == new and e["sender"] == noticed["sender"])
+    return next((_between(noticed, event["ts_ms"]) for event in own if event["ts_ms"] >= noticed["ts_ms"]), None)
+
+
+def _lengths(
+    noticed: Event | None,
+    asked: Event | None,
+    done: Event | None,
+    decision: float | None,
+    served_ms: int,
+    said_ms: int,
+    new: str,
+) -> dict[str, Any]:
+    """The gap, whether it was measured, and its parts."""
+    known = float(done["duration_ms"]) if done is not None and done["duration_ms"] is not None else None
+    own = noticed is not None and noticed["sender"] == new
+    promotion = _between(asked, served_ms) if asked is not None and (own or asked["sender"] == new) else None
+    since_noticed = _between(noticed, served_ms) if own else None
+    detection = noticed["duration_ms"] if noticed is not None and own else None
+    if detection is None and known is not None and since_noticed is not None and known > since_noticed + _SAME_MS:
+        detection = known - since_noticed
+    measured = known is not None and (noticed is None or not own or detection is not None)
+    if detection is None and since_noticed is not None:
+        detection = max(0.0, served_ms - said_ms - since_noticed)
+    gap = known if known is not None else float(served_ms - said_ms)
+    if since_noticed is not None and detection is not None:
+        gap = detection + since_noticed
+    elif noticed is not None:
+        if known is not None and promotion is not None:
+            detection = max(0.0, known - promotion - (decision or 0.0))
+        else:
+            detection = min(gap, max(0.0, float(noticed["ts_ms"] - said_ms)))
+    if promotion is None and (asked is not None or noticed is not None):
+        promotion = max(0.0, gap - (detection or 0.0) - (decision or 0.0))
+    return {
+        "gap_ms": gap,
+        "measured": measured,
+        "detection_ms": None if detection is None else float(detection),
+        "decision_ms": decision,
+        "promotion_ms": promotion,
+    }
+
+
+def _between(event: Event | None, served_ms: int) -> float | None:
+    return None if event is None else max(0.0, float(served_ms - event["ts_ms"]))

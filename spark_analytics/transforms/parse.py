@@ -2,36 +2,32 @@
 guessed at.
 
 Life of a line: `parse` reads its JSON with an explicit schema, turns `ts` into `ts_ms`, and names the first thing that is wrong
-with it. What a good line counts for is `told`'s to say. Samples are by far the most lines, and a summary wants half of their
-fields: `schemas.LOOK` is for the pass over everything, `schemas.LINE` for the few lines that are kept whole.
+with it. There is no other judge of a line: batch and stream come here.
 """
 
 from __future__ import annotations
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
-from spark_analytics.schemas import CORRUPT, KINDS, LINE, VERSION
+from spark_analytics.schemas import CORRUPT, JUDGED, KINDS, VERSION
 
 DAY_MS = 86_400_000
 LEAST_INTERVAL_MS = 10
-"""`buckets.packed_counts` has room for a minute of samples this often."""
+"""Brokers refuse to sample more often."""
 _ISO = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)$"
 _USUAL_TIME_BYTES = len("2026-01-31T23:59:59.999Z")
 _JSON_OPTIONS = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, "allowNonNumericNumbers": "false"}
 
 
-def parse(lines: DataFrame, *, now_ms: int, schema: StructType = LINE) -> DataFrame:
-    """`schemas.LINES` to the fields of `schema` with `ts_ms` (UTC, ms since 1970), `problem` (null when good), `value`, `file`,
-    and whatever other columns there are. Blank lines are passed over.
-
-    A value of the wrong type is a problem in the schema's fields only.
+def parse(lines: DataFrame, *, now_ms: int) -> DataFrame:
+    """`schemas.LINES` to the fields of `schemas.LINE` with `ts_ms` (UTC, ms since 1970), `problem` (null when good), `value`,
+    `file`, and whatever other columns there are. Blank lines are passed over.
 
     Lines from the day after the next one, and later, are a problem too: one wrong clock must not stretch a summary by years.
     (Whole days, because Spark compiles anew for each number that it has not met.)
     """
-    line = lines.where(F.col("value").rlike(r"\S")).withColumn("line", F.from_json("value", schema, _JSON_OPTIONS))
+    line = lines.where(F.col("value").rlike(r"\S")).withColumn("line", F.from_json("value", JUDGED, _JSON_OPTIONS))
     typed = line.select(*lines.columns, "line.*")
     usual = (F.octet_length("ts") == _USUAL_TIME_BYTES) & F.col("ts").endswith("Z")
     ts_ms = F.when(usual | F.col("ts").rlike(_ISO), F.expr("unix_millis(try_cast(ts AS TIMESTAMP))"))

@@ -12,17 +12,21 @@ RESTART = 1_000_000
 
 
 def inventory(presence: DataFrame) -> DataFrame:
-    """One row per cluster, kind, problem and `inside`: `lines`, the range of `ts_ms`, the longest interval. Small."""
-    return presence.groupBy("cluster", "kind", "problem", "inside").agg(
+    """One row per cluster, epoch, kind, problem, `inside` and `mine`: `lines`, the range of `ts_ms`, in how many minutes, the
+    shortest and the longest interval. Small.
+    """
+    return presence.groupBy("cluster", "epoch", "kind", "problem", "inside", "mine").agg(
         F.sum("lines").alias("lines"),
         F.min("first_ms").alias("first_ms"),
         F.max("last_ms").alias("last_ms"),
+        F.min("shortest_ms").alias("shortest_ms"),
         F.max("interval_ms").alias("interval_ms"),
+        F.count_distinct("start_ms").alias("minutes"),
     )
 
 
 def holes(presence: DataFrame) -> DataFrame:
-    """One row, `holes`: how many lines were numbered by their writer and are not there, from a cluster's `told.presence`.
+    """One row, `holes`: how many lines were numbered by their writer and are not there, from a cluster's `lines.presence`.
 
     A sender numbers its lines without a break until it restarts. A line that could not be read is a hole too, since its number
     is not known.
@@ -44,12 +48,12 @@ def holes(presence: DataFrame) -> DataFrame:
     return found.agg(F.coalesce(F.sum("holes"), F.lit(0).cast("long")).alias("holes"))
 
 
-def quarantine(parsed: DataFrame) -> DataFrame:
-    """The lines that were kept aside: `problem`, `file`, and the text as it stood."""
-    return parsed.where(F.col("problem").isNotNull()).select("problem", "file", "value")
-
-
-def examples(quarantined: DataFrame) -> DataFrame:
-    """A few lines of the quarantine, cut to a readable length; always the same few."""
-    text = F.substring("value", 1, EXAMPLE_CHARS).alias("text")
-    return quarantined.select("problem", "file", text).orderBy("problem", "text", "file").limit(EXAMPLES)
+def examples(lines: DataFrame) -> DataFrame:
+    """A few of the lines that were kept aside, cut to a readable length; always the same few."""
+    text = F.substring(F.coalesce("value", F.concat_ws(" ", "sender", "ts")), 1, EXAMPLE_CHARS).alias("text")
+    return (
+        lines.where(F.col("problem").isNotNull())
+        .select("problem", "file", text)
+        .orderBy("problem", "text", "file")
+        .limit(EXAMPLES)
+    )

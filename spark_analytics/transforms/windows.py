@@ -7,136 +7,128 @@ The statuses, worst first; the first whose rule holds is taken (after Burrow's r
     REWOUND  its acknowledged index fell within one epoch: it lost what it had
     STALLED  the acknowledged index stood still all window, with something to acknowledge, for longer than the objective
     LAGGING  over the objective for half the window, or never falling and over it at the end
-    GAP      it answers now, but more than a twentieth of the window (and more than one slot) is missing
+    GAP      it answers now, but more than a twentieth of the window (and more than one sample) is missing
     OK       none of these
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from spark_analytics.transforms import buckets
-from spark_analytics.transforms.partials import BYTES_UNIT
+from spark_analytics.transforms import expected, lag
+from spark_analytics.transforms.lag import PERCENTS, WINDOW
 
 STATUSES: Final = ("SILENT", "STOPPED", "REWOUND", "STALLED", "LAGGING", "GAP", "OK")
 """Worst first."""
 
-_KEY = ("cluster", "backup", "queue", "window_ms", "start_ms")
 
-
-def summarise(merged: DataFrame, expected: DataFrame, *, objective_ms: float) -> DataFrame:
-    """`partials.merge` and `expected.expected_windows` of the same lengths to one row per expected window.
+def summarise(
+    rows: DataFrame,
+    histogram: DataFrame,
+    segments: DataFrame,
+    lengths: Sequence[int],
+    *,
+    whole_log_only: Sequence[int] = (),
+    objective_ms: float,
+    materialised: Callable[[DataFrame], DataFrame],
+) -> DataFrame:
+    """`lag.gaps`, `lag.histogram` and `expected.segments` to one row per expected window.
 
     Lags in ms, records and bytes; `over_share` in 0..1; `forecast_ms` (backlog / (acknowledge rate - commit rate), in batches)
-    null when nothing waits, and when the backup does not gain.
+    null when nothing waits, and when the backup does not gain. `materialised` works a frame out that is needed twice.
     """
-    return _answers(_with_status(_with_silence(_joined(merged, expected)), objective_ms))
+    wanted = expected.windows(segments, lengths, whole_log_only=whole_log_only)
+    found = _joined(wanted, lag.merged(rows, lengths, whole_log_only=whole_log_only))
+    found = materialised(_with_status(_with_silence(_with_time(found)), objective_ms))
+    lags = lag.percentiles(histogram, found, lengths, whole_log_only=whole_log_only)
+    return _answers(_joined(found, lags))
 
 
-def _joined(merged: DataFrame, expected: DataFrame) -> DataFrame:
-    right = merged.select(*(F.col(name).alias(f"_{name}" if name in _KEY else name) for name in merged.columns))
-    same = F.col("queue").eqNullSafe(F.col("_queue"))
-    for name in ("cluster", "backup", "window_ms", "start_ms"):
-        same = same & (F.col(name) == F.col(f"_{name}"))
-    rows = expected.join(right, same, "left").drop(*(f"_{name}" for name in _KEY))
-    rows = rows.fillna(dict.fromkeys(("n", "n_unreachable", "told", "heard", "over"), 0))
-    return rows.withColumn("expected", F.greatest("expected", "told")).where(F.col("expected") > 0)
+def _joined(left: DataFrame, right: DataFrame) -> DataFrame:
+    renamed = right.select(*(F.col(name).alias(f"_{name}" if name in WINDOW else name) for name in right.columns))
+    return left.join(renamed, lag.same_window(), "left").drop(*(f"_{name}" for name in WINDOW))
+
+
+def _with_time(rows: DataFrame) -> DataFrame:
+    """Add `missing_ms` (expected, and not told) and `total_ms`."""
+    col = F.col
+    rows = rows.fillna(dict.fromkeys(("n", "told_ms", "heard_ms", "over_ms", "gap_ms"), 0)).fillna({"rewound": False})
+    rows = rows.withColumn("slot_ms", F.greatest("slot_ms", "interval_ms"))
+    rows = rows.withColumn("expected_ms", F.greatest("expected_ms", "told_ms"))
+    missing = col("expected_ms") - col("told_ms")
+    return rows.withColumns({"missing_ms": missing, "total_ms": col("expected_ms")})
 
 
 def _with_silence(rows: DataFrame) -> DataFrame:
-    """Add `silence_ms`: the longest time in which the backup was not heard, as known when the window ended.
+    """Add `trailing_ms` and `silence_ms`: the longest time in which the backup was not heard, as known when the window ended.
 
-    It reaches back before the window. Missing slots inside the window are taken as one gap, so this is an upper bound there.
+    It reaches back before the window.
     """
     col = F.col
-    before = (
-        Window.partitionBy("cluster", "backup", "queue", "window_ms")
-        .orderBy("start_ms")
-        .rowsBetween(Window.unboundedPreceding, -1)
-    )
+    before = Window.partitionBy("backup", "queue", "window_ms").orderBy("start_ms").rowsBetween(Window.unboundedPreceding, -1)
     previous = F.greatest(F.last("last_heard_ms", ignorenulls=True).over(before), col("since_ms"))
-    rows = rows.withColumn("previous_ms", F.coalesce(previous, col("since_ms")))
-    unheard = F.greatest(col("expected") - col("heard"), F.lit(0).cast("long"))
-    leading = col("first_heard_ms") - col("previous_ms")
-    trailing = col("to_ms") - F.coalesce("last_heard_ms", "previous_ms")
-    nothing = F.lit(0).cast("long")
-    edges = F.greatest(F.coalesce(leading, nothing), trailing)
-    longest = F.when(edges > col("slot_ms") * 2, edges).otherwise(unheard * col("slot_ms"))
-    silence = F.when(unheard == 0, nothing).otherwise(F.greatest(longest, nothing))
-    return rows.withColumns({"trailing_ms": trailing, "silence_ms": silence})
+    heard = F.greatest(F.coalesce("last_heard_ms", F.coalesce(previous, "since_ms")), col("since_ms"))
+    rows = rows.withColumn("trailing_ms", F.greatest(col("to_ms") - heard, F.lit(0).cast("long")))
+    trailing = F.when(col("trailing_ms") * 2 > col("slot_ms") * 3, col("trailing_ms")).otherwise(0)
+    silence = F.when(col("heard_ms") >= col("expected_ms"), 0).otherwise(F.greatest("gap_ms", trailing))
+    return rows.withColumn("silence_ms", silence.cast("long"))
 
 
 def _with_status(rows: DataFrame, objective_ms: float) -> DataFrame:
     col = F.col
-    missing = col("expected") - col("told")
-    over = col("over") + missing
+    over = col("over_ms") + col("missing_ms")
     late_at_end = F.coalesce(col("last.lag_ms") > objective_ms, F.lit(False))
     waiting = col("min_records") > 0
     still = col("first.acked_index") == col("last.acked_index")
     never_falls = waiting & (col("first.lag_records") == col("min_records")) & (col("last.lag_records") == col("max_records"))
     quiet = col("trailing_ms") >= 2 * col("slot_ms")
-    nobody_spoke = (col("told") == 0) | (quiet & F.coalesce(col("last.connected"), F.lit(False)))
+    nobody_spoke = (col("told_ms") == 0) | (quiet & F.coalesce(col("last.connected"), F.lit(False)))
     rules = {
         "SILENT": nobody_spoke,
         "STOPPED": ~col("last.connected"),
         "REWOUND": col("rewound"),
         "STALLED": waiting & still & (col("last.stall_ms") > objective_ms),
-        "LAGGING": (over * 2 > col("expected")) | (never_falls & late_at_end),
-        "GAP": (missing > 1) & (missing * 20 > col("expected")),
+        "LAGGING": (over * 2 > col("expected_ms")) | (never_falls & late_at_end),
+        "GAP": (col("missing_ms") > col("slot_ms")) & (col("missing_ms") * 20 > col("expected_ms")),
     }
     status = F.lit("OK")
     for name, rule in reversed(rules.items()):
         status = F.when(F.coalesce(rule, F.lit(False)), F.lit(name)).otherwise(status)
-    answers = {"missing": missing, "over_slots": over, "over_share": over / col("expected"), "status": status}
-    return rows.withColumns(answers)
+    return rows.withColumns({"over_ms": over, "over_share": over / col("expected_ms"), "status": status})
 
 
 def _answers(rows: DataFrame) -> DataFrame:
     col = F.col
     worst = F.greatest(F.coalesce("max_ms", F.lit(0.0)), col("silence_ms").cast("double"))
-    per_slot = col("slot_ms") / F.coalesce("interval_ms", "slot_ms")
-    unreachable = F.coalesce("n_unreachable", F.lit(0).cast("long")) + F.round(col("missing") * per_slot).cast("long")
-    rows = rows.withColumns({"worst_ms": worst, "unreachable": unreachable})
-    rows = buckets.with_percentiles(
-        rows,
-        [
-            buckets.Measure("m", "ms", highest="max_ms", worse="unreachable", worst="worst_ms"),
-            buckets.Measure("r", "records", highest="max_records", worse="0L", worst="max_records"),
-            buckets.Measure("b", "bytes", highest="max_bytes", worse="0L", worst="max_bytes", unit=BYTES_UNIT),
-        ],
-    )
+    rows = rows.withColumn("worst_ms", worst)
+    percentiles = [F.coalesce(f"p{percent}_ms", "worst_ms").alias(f"p{percent}_ms") for percent in PERCENTS]
     seconds = (col("last.ts_ms") - col("first.ts_ms")) / 1000
     acked = F.when(seconds > 0, (col("last.acked_index") - col("first.acked_index")) / seconds)
     committed = F.when(seconds > 0, (col("last.commit_index") - col("first.commit_index")) / seconds)
+    same_epoch = col("first.ts_ms") <= col("last.ts_ms")
     backlog = F.greatest(col("last.commit_index") - col("last.acked_index"), F.lit(0).cast("long"))
+    rows = rows.withColumns({"acked": F.when(same_epoch, acked), "committed": F.when(same_epoch, committed), "backlog": backlog})
+    gains = col("acked") - col("committed")
     return rows.select(
-        *_KEY,
+        *WINDOW,
         "epoch",
         "status",
         "n",
-        "expected",
-        "told",
-        "heard",
-        "over_slots",
-        "slot_ms",
-        "over_share",
-        *("p50_ms", "p95_ms", "p99_ms"),
-        "max_ms",
-        "worst_ms",
-        *("p50_records", "p95_records", "p99_records"),
-        "max_records",
-        *("p50_bytes", "p95_bytes", "p99_bytes"),
-        "max_bytes",
+        *(F.round(col(f"{name}_ms") / col("slot_ms")).cast("long").alias(name) for name in ("expected", "told", "heard")),
+        *("expected_ms", "over_ms", "slot_ms", "over_share"),
+        *percentiles,
+        *("max_ms", "worst_ms", "max_records", "max_bytes"),
         col("max_stall_ms").alias("stall_ms"),
         "silence_ms",
-        acked.alias("ack_rate"),
-        committed.alias("commit_rate"),
-        (acked - committed).alias("catch_up_rate"),
-        backlog.alias("backlog"),
-        F.when((backlog > 0) & (acked > committed), backlog / (acked - committed) * 1000).alias("forecast_ms"),
+        col("acked").alias("ack_rate"),
+        col("committed").alias("commit_rate"),
+        gains.alias("catch_up_rate"),
+        "backlog",
+        F.when((col("backlog") > 0) & (gains > 0), col("backlog") / gains * 1000).alias("forecast_ms"),
         *(
             col(f"last.{name}").alias(name)
             for name in ("lag_records", "lag_bytes", "lag_ms", "state", "connected", "in_sync", "headroom_bytes")

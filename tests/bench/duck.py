@@ -42,26 +42,26 @@ TEXTS: Final = tuple(name for name in COLUMNS if name not in NUMBERS and name no
 _PERCENTS: Final = "[0.5, 0.95, 0.99]"
 
 
-def of_lines(files: list[str]) -> str:
+def asked(source: str) -> str:
     """What Spark's plain aggregation asks, and the exact percentiles of all three measures."""
-    kinds = ", ".join(f"'{name}': '{kind}'" for name, kind in COLUMNS.items())
     numbers = ", ".join(f'max("{name}"), sum("{name}")' for name in NUMBERS)
     texts = ", ".join(f'count("{name}")' for name in TEXTS)
     percentiles = ", ".join(f"quantile_cont({name}, {_PERCENTS}) AS p_{name}" for name in ("lag_ms", "lag_records", "lag_bytes"))
     return (
         f"SELECT backup, queue, count(*) AS n, max(lag_ms) AS max_ms, sum(lag_records) AS records, {numbers}, {texts}, "
-        f"{percentiles} FROM read_json({files!r}, format = 'newline_delimited', columns = {{{kinds}}}) "
-        "WHERE kind = 'sample' GROUP BY backup, queue"
+        f"{percentiles} FROM {source} WHERE kind = 'sample' GROUP BY backup, queue"
     )
+
+
+def of_lines(files: list[str]) -> str:
+    """Lines of JSON."""
+    kinds = ", ".join(f"'{name}': '{kind}'" for name, kind in COLUMNS.items())
+    return asked(f"read_json({files!r}, format = 'newline_delimited', columns = {{{kinds}}})")
 
 
 def of_rows(files: list[str]) -> str:
-    """Over what a stream has kept: the same as Spark's plain aggregation."""
-    return (
-        "SELECT backup, queue, sum(n)::BIGINT AS n, max(max_ms) AS max_ms, max(max_records), max(max_bytes), max(max_stall_ms), "
-        f"sum(n_unreachable), min(first_ms), max(last_ms) FROM read_parquet({files!r}) "
-        "WHERE kind = 'sample' GROUP BY backup, queue"
-    )
+    """What a stream has kept."""
+    return asked(f"read_parquet({files!r})")
 
 
 def main() -> int:

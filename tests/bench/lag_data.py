@@ -15,7 +15,7 @@ from typing import Any, Final
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
-from broker.core.telemetry_lines import Head, LagSample, sample_record, timestamp
+from telemetry.lines import Head, LagSample, sample_record, timestamp
 
 CLUSTER: Final = "bench"
 PRIMARY: Final = "127.0.0.1:5672"

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from broker import telemetry
-from broker.core.telemetry_lines import LagSample, queue_text, rate_text
 from broker.telemetry import TelemetryWriter
+from telemetry.lines import LagSample, queue_text, rate_text
 
 PRIMARY = "127.0.0.1:5672"
 BACKUP = "127.0.0.1:5673"

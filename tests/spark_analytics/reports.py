@@ -10,6 +10,8 @@ import math
 import random
 from typing import Any
 
+from spark_analytics.jobs import loss
+
 START_MS = 1_767_600_000_000
 HOUR_MS = 3_600_000
 LETTERS = {"SILENT": "S", "STOPPED": "X", "REWOUND": "R", "STALLED": "T", "LAGGING": "L", "GAP": "G", "OK": "O"}
@@ -27,6 +29,7 @@ def empty() -> Report:
     alone = next(iter(report["timeline"]["backups"]))
     nothing = {name: [None] * report["timeline"]["count"] for name in report["timeline"]["backups"][alone]}
     return report | {
+        "loss": loss.primary_loss([], report["timeline"], report["reigns"][:1], begin_ms=START_MS, end_ms=report["to_ms"]),
         "backups": [],
         "queues": [],
         "timeline": report["timeline"] | {"backups": {alone: nothing}},
@@ -61,7 +64,8 @@ class _Story:
         heat = {"start_ms": START_MS, "step_ms": self.heat_ms, "count": self.heat_count}
         rows = [self._row(name, timeline[name]) for name in names]
         return {
-            "report": 2,
+            "report": 3,
+            "exact": True,
             "cluster": "demo",
             "source": "telemetry",
             "input": "telemetry",
@@ -72,6 +76,13 @@ class _Story:
             "interval_ms": 1000,
             "objective_ms": 1000.0,
             "window_ms": 10_000,
+            "loss": loss.primary_loss(
+                rows,
+                series | {"backups": timeline},
+                [{"begin_ms": START_MS + edge} for edge in edges[:3]],
+                begin_ms=START_MS,
+                end_ms=START_MS + span,
+            ),
             "backups": rows,
             "queues": [self._row(names[0], timeline[names[0]]) | {"queue": queue} for queue in self.queues[:200]],
             "windows": [],
@@ -201,6 +212,7 @@ class _Story:
             "forecast_ms": None,
             "in_sync": True,
             "connected": True,
+            "lag_records": 0,
             "headroom_bytes": 1 << 30,
         }
 

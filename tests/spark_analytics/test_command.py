@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -33,6 +34,35 @@ def test_help_does_not_load_spark() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     assert "summarise" in done.stdout
+
+
+def test_a_command_that_there_is_not_and_the_version_are_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    unknown = run("sumarise", "--input", "x")
+    assert (unknown.exit_code, unknown.stderr.count("\n")) == (2, 1)
+    assert "there is no command 'sumarise': choose one of dashboard, demo-data, prepare, stream, summarise" in unknown.stderr
+    assert run("--version").stdout.startswith("qpid-lag ")
+    monkeypatch.setattr("spark_analytics.archive.make", _interrupted)
+    prepare = run("prepare")
+    assert (prepare.exit_code, prepare.stderr) == (
+        130,
+        "qpid-lag: interrupted; no class archive was made, summaries work without it\n",
+    )
+
+
+def _interrupted() -> None:
+    raise KeyboardInterrupt
+
+
+def test_without_sparks_packages_the_way_to_get_them_is_told(tmp_path: Path) -> None:
+    (tmp_path / "pyspark.py").write_text("raise ModuleNotFoundError('x', name='pyspark')")
+    (tmp_path / "a.jsonl").write_text("{}\n")
+    command = [sys.executable, "-m", "cli.qpid_lag", "summarise", "--input", str(tmp_path)]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment)
+    assert (done.returncode, done.stderr) == (
+        1,
+        "qpid-lag: this needs Spark, and there is no pyspark here: pip install 'understudy[spark]'\n",
+    )
 
 
 def test_a_batch_is_as_large_as_the_one_that_is_measured() -> None:
@@ -69,8 +99,6 @@ def test_a_stream_that_cannot_be_is_refused_before_spark_starts(tmp_path: Path) 
         (*source, "--output", str(tmp_path / "full" / "letter.txt" / "out")): "choose another --output",
         (*source, "--output", "s3a://bucket/lag"): "--output s3a://bucket/lag is a URL",
         (*source, *output, "--checkpoint", "hdfs:///lag"): "--checkpoint hdfs:///lag is a URL",
-        (*source, *output, "--grain", "2m"): "--grain 2m is too long: at most 1m",
-        (*source, *output, "--grain", "30s", "--queue-grain", "20s"): "is no multiple of --grain 30s",
         (*source, *output, "--trigger", "often"): "--trigger often is no length",
         (*source, *output, "--since", "yesterday"): "is no time",
         (*source, *output, "--keep", "long"): "--keep long is no length of time",
@@ -137,11 +165,6 @@ def test_a_wrong_option_is_a_question_of_usage() -> None:
     assert run("summarise").exit_code == 2
     assert run("summarise", "--input", ".", "--objective-ms", "-1").exit_code == 2
     assert run("summarise", "--input", ".", "--format", "xml").exit_code == 2
-
-
-def test_files_that_are_still_being_written_are_spoken_of(tmp_path: Path) -> None:
-    (tmp_path / ".b.000000000000001.part").write_text("{}\n")
-    assert "1 unfinished file(s)" in run("summarise", "--input", str(tmp_path)).stderr
 
 
 @pytest.mark.parametrize("release, major", [("17.0.21", 17), ("21", 21), ("1.8.0_402", 8)])

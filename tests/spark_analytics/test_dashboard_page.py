@@ -30,7 +30,9 @@ def test_every_part_of_the_report_is_drawn_and_nothing_is_asked_of_anybody(brows
     parts = tab.evaluate("[...document.querySelectorAll('main > section')].map(s => s.id || s.className)")
     assert len(parts) == 15, parts
     assert count(tab, ".failed") == 0
-    assert text(tab, ".verdict h2") == "Every backup keeps up"
+    assert (text(tab, ".verdict .word"), text(tab, ".verdict h2")) == ("Can I lose the primary now?", "Yes")
+    assert "2 of 2 backups can be reached, and hold every record; no other broker may fail with it." in text(tab, ".verdict")
+    assert text(tab, ".verdict h3") == "Every backup keeps up"
     for wanted in ("epoch 3", "2 of 2", "58 s", "within", "Budget left", "old when this was made"):
         assert wanted.lower() in text(tab, ".hero").lower(), wanted
     assert count(tab, "#card-lag .line") == 3
@@ -145,7 +147,7 @@ def test_nothing_is_wider_than_the_window(browser: Browser, tmp_path: Path, widt
 
 def test_a_cluster_of_one_and_a_report_without_new_parts_are_pages_too(browser: Browser, tmp_path: Path) -> None:
     tab = show(browser, tmp_path, reports.empty())
-    assert text(tab, ".verdict h2") == "No backup at the end"
+    assert (text(tab, ".verdict h2"), text(tab, ".verdict h3")) == ("No", "No backup at the end")
     assert "The primary did not change" in text(tab, "main")
     assert "No backup was expected" in text(tab, "#card-lag")
     assert complaints(browser) == []
@@ -180,7 +182,7 @@ def test_a_broken_part_says_so_and_leaves_the_others_standing(browser: Browser, 
     broken["timeline"]["backups"]["127.0.0.1:5672"]["p99_ms"][3] = "slow"
     tab = show(browser, tmp_path, broken)
     assert "could not be drawn" in text(tab, ".failed")
-    assert text(tab, ".verdict h2") == "Every backup keeps up"
+    assert text(tab, ".verdict h3") == "Every backup keeps up"
     assert count(tab, "#card-lag .line") == 3
     assert count(tab, "#card-events tbody tr") == 5
 

@@ -32,7 +32,7 @@ def test_an_index_that_stands_still_says_nothing_of_clocks_and_neither_do_two_lo
 
 
 def step(start_ms: int, over: int, *, expected: int = 60, backup: str = "b") -> dict[str, Any]:
-    return {"backup": backup, "start_ms": start_ms, "over_slots": over, "expected": expected, "slot_ms": 1000}
+    return {"backup": backup, "start_ms": start_ms, "over_ms": 1000 * over, "expected_ms": 1000 * expected}
 
 
 def test_burn_rates_are_shares_over_the_objective_in_units_of_the_budget() -> None:

@@ -1,4 +1,4 @@
-"""The contract between the broker, which writes telemetry, and Spark, which reads it: neither imports the other."""
+"""The contract between the broker, which writes telemetry, and Spark, which reads it: both by one schema."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import ArrayType, BooleanType, DataType, DoubleType, LongType, StringType
 
 from broker import telemetry
-from broker.core import telemetry_lines as lines
 from spark_analytics import schemas
 from spark_analytics.sources import read_lines
-from spark_analytics.transforms import parse, told
+from spark_analytics.transforms import lines as of_lines
+from spark_analytics.transforms import parse
+from telemetry import lines, schema
 
 ROW = lines.LagSample(
     "b", "q", "all", 9, 8, 7, 6, 5, 4, 3072, 12.5, 2.0, "ready", True, False, 1 << 40, "primary", 0.5, 0.75, 1.5, 250.0, 4096.0
@@ -61,7 +62,7 @@ def test_what_the_broker_writes_is_what_spark_reads_field_by_field(written: dict
 
 
 SECTIONS = {
-    "Every line": set(schemas.COMMON),
+    "Every line": set(schema.COMMON),
     "`sample`": set(schemas.SAMPLE),
     "`event`": set(schemas.EVENT),
     "`roster`": set(schemas.ROSTER),
@@ -76,11 +77,7 @@ def test_the_page_has_a_row_for_each_field(title: str) -> None:
     found: set[str] = set()
     for names in re.findall(r"^\| (`[^|]+`) \| (?:int|number|text|texts|bool)[ |]", section, re.MULTILINE):
         found |= set(re.findall(r"`(\w+)`", names))
-    assert found == SECTIONS[title] - (set() if title == "Every line" else set(schemas.COMMON))
-
-
-def test_both_speak_of_the_same_version() -> None:
-    assert lines.VERSION == schemas.VERSION
+    assert found == SECTIONS[title] - (set() if title == "Every line" else set(schema.COMMON))
 
 
 def test_a_line_of_the_writer_comes_back_whole(spark: SparkSession, tmp_path: Path) -> None:
@@ -92,17 +89,18 @@ def test_a_line_of_the_writer_comes_back_whole(spark: SparkSession, tmp_path: Pa
     writer.event("role", from_="ready", to="active", detail='quotes " and ünïcode')
     writer.probes(epoch=3, rows=[PROBE_ROW])
     writer.close()
-    good = told.usable(told.tagged(parse.parse(read_lines(spark, str(tmp_path)), now_ms=1_767_600_000_000))).cache()
+    read = parse.parse(read_lines(spark, str(tmp_path)), now_ms=1_767_600_000_000)
+    good = of_lines.tagged(of_lines.kept(read)).cache()
     samples = good.where("kind = 'sample'").orderBy("seq", ascending=False)
     (whole_log, queue) = (row.asDict() for row in samples.collect())
     assert whole_log["queue"] is None
     assert {name: queue[name] for name in ROW._fields} == ROW._asdict()
     assert queue["ts_ms"] == 1_767_600_000_500
-    (event,) = told.events(good).collect()
+    (event,) = of_lines.events(good).collect()
     assert (event["from"], event["to"], event["detail"]) == ("ready", "active", 'quotes " and ünïcode')
     (probe,) = (row.asDict() for row in good.where("kind = 'probe'").collect())
     assert {name: probe[name] for name in PROBE_ROW._fields} == PROBE_ROW._asdict()
-    (roster,) = told.rosters(good).collect()
+    (roster,) = of_lines.rosters(good).collect()
     assert (roster["backups"], roster["queues"]) == (["b"], ["q"])
 
 

@@ -97,36 +97,27 @@ def test_of_complete_files_only_the_numbers_are_kept_and_they_are_not_read_again
 
 
 HOURS = st.sampled_from((0, 1, 23, 24, 25, 47, 48, 71, 72, 95))
-MINUTES = st.builds(lambda day, more: max(0, day * 1440 + more), st.integers(0, 4), st.sampled_from((-1, 0, 1, 700)))
-BATCHES = st.dictionaries(
-    st.integers(0, 5), st.dictionaries(st.sampled_from(store.TABLES), st.sets(HOURS, min_size=1), min_size=1)
-)
+BATCHES = st.dictionaries(st.integers(0, 5), st.sets(HOURS, min_size=1))
 
 
-@given(
-    hours=st.sets(HOURS), days=st.sets(st.integers(0, 3)), parts=BATCHES, newest=st.integers(0, 96 * 60), keep=st.integers(1, 3)
-)
+@given(hours=st.sets(HOURS), parts=BATCHES, newest=st.integers(0, 96 * 60), keep=st.integers(1, 3))
 def test_exactly_the_days_that_are_too_old_are_dropped_and_what_counts_is_never_garbage(
-    hours: set[int], days: set[int], parts: dict[int, dict[str, set[int]]], newest: int, keep: int
+    hours: set[int], parts: dict[int, set[int]], newest: int, keep: int
 ) -> None:
     def manifest() -> store.Manifest:
         return store.Manifest(
-            settings={},
-            parts={batch: {table: sorted(its) for table, its in tables.items()} for batch, tables in parts.items()},
-            hours={hour: {"v": 1, "tables": ["told"], "rolled": True} for hour in hours},
-            days=dict.fromkeys(days, 7),
+            parts={batch: sorted(its) for batch, its in parts.items()},
+            hours=dict.fromkeys(hours, 1),
             newest={"a": newest * 60_000, "b": 0},
         )
 
     whole, kept, place = manifest(), manifest(), store.Store("/lag")
     old = {hour for hour in range(96) if (hour // 24 + 1) * store.DAY_MS + keep * store.DAY_MS <= newest * 60_000}
     dropped = store.drop(kept, keep * store.DAY_MS, now_ms=5)
-    for table in store.TABLES:
-        assert place.dirs(kept, table, range(96)) == place.dirs(whole, table, set(range(96)) - old)
-    assert set(kept.days) == {day for day in days if day * 24 not in old}
+    assert place.dirs(kept, range(96)) == place.dirs(whole, set(range(96)) - old)
     garbage = {name for name, _ in kept.garbage}
     assert not any(named == name or named.startswith(f"{name}/") for named in kept.named() for name in garbage)
-    gone = {folder for table in store.TABLES for folder in place.dirs(whole, table, old)}
+    gone = place.dirs(whole, old)
     assert all(any(f"{folder}/".startswith(f"/lag/{name}/") for name in garbage) for folder in gone), "every folder is deleted"
     assert dropped == bool(garbage)
     assert (kept.kept_from_ms > 0) == dropped
@@ -135,14 +126,14 @@ def test_exactly_the_days_that_are_too_old_are_dropped_and_what_counts_is_never_
 def test_what_counts_again_is_not_swept(tmp_path: Path) -> None:
     place = store.Store(tmp_path)
     for hour in (1, 2):
-        place.hour(hour, 1, "told").mkdir(parents=True)
+        place.hour(hour, 1).mkdir(parents=True)
     garbage = [("hours/hour=1/v=1", 0), ("hours/hour=2/v=1", 0)]
-    manifest = store.Manifest(settings={}, hours={2: {"v": 1, "tables": ["told"], "rolled": False}}, garbage=garbage)
+    manifest = store.Manifest(hours={2: 1}, garbage=garbage)
     place.sweep(manifest, store.GRACE_MS - 1)
-    assert place.hour(1, 1, "told").exists(), "somebody may still read it"
+    assert place.hour(1, 1).exists(), "somebody may still read it"
     place.sweep(manifest, store.GRACE_MS)
     assert sorted(path.name for path in (tmp_path / "hours").iterdir()) == ["hour=2"]
-    assert place.hour(2, 1, "told").exists()
+    assert place.hour(2, 1).exists()
     assert manifest.garbage == []
 
 

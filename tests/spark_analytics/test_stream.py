@@ -17,18 +17,15 @@ import pyarrow.dataset as ds
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import LongType, StructField, StructType
 
 from spark_analytics import demo_data
 from spark_analytics.errors import Refused
 from spark_analytics.jobs import compact, spans, stream
-from spark_analytics.jobs.evidence import settled
-from spark_analytics.jobs.kept import from_store
 from spark_analytics.jobs.summarise import Report, Request, summarise
 from spark_analytics.places import first_line
 from spark_analytics.schemas import LINES
 from spark_analytics.store import Manifest, Store
-from spark_analytics.transforms import columnar, expected, parse, partials
 from tests.spark_analytics.conftest import START_MS
 from tests.spark_analytics.test_summarise import sample
 
@@ -40,7 +37,7 @@ DIFFERENT = {"source", "input", "quality"}
 
 
 def asked(telemetry: Path, output: Path, **fields: Any) -> stream.Streaming:
-    return stream.Streaming(path=str(telemetry), output=str(output), grains=spans.STANDARD_GRAINS, available_now=True, **fields)
+    return stream.Streaming(path=str(telemetry), output=str(output), available_now=True, **fields)
 
 
 def run(spark: SparkSession, telemetry: Path, output: Path, **fields: Any) -> list[stream.Progress]:
@@ -60,7 +57,7 @@ def telemetry(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def from_lines(spark: SparkSession, telemetry: Path) -> Report:
-    return summarise(spark, Request(str(telemetry), NOW_MS, grains=spans.STANDARD_GRAINS))
+    return summarise(spark, Request(str(telemetry), NOW_MS))
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +78,7 @@ def streamed(spark: SparkSession, telemetry: Path, tmp_path_factory: pytest.Temp
     arrives("m", manager)
     arrives("z", list(reversed(first)))
     assert len(run(spark, folder, output, batch_bytes=1 << 20)) > 1
-    assert any(entry["rolled"] for entry in Store(output).load().hours.values()), "an hour was compacted and rolled up"
+    assert Store(output).load().hours, "an hour was compacted"
     arrives("d", second[piece])
     run(spark, folder, output)
     return output
@@ -136,16 +133,17 @@ def test_each_number_counts_once_however_the_batches_are_cut(
     told_of = {number for its in numbers for number in its}
     assert manifest.counters["repeated"] == repeated
     assert sum(last - first + 1 for ranges in manifest.seen.values() for first, last in ranges) == len(told_of)
-    rows = compact.read(spark, store, manifest, "told", sorted(manifest.dirty()))
+    rows = compact.read(spark, store, manifest, sorted(manifest.dirty()))
     assert rows is not None
-    assert sum(row["n"] for row in rows.select("n").collect()) == len(told_of)
+    assert {row["seq"] for row in rows.select("seq").collect()} == told_of
+    assert rows.count() == len(told_of)
     assert manifest.counters["files"] == 1
 
 
 def test_what_a_batch_adds_to_an_hour_that_is_just_being_compacted_is_neither_lost_nor_counted_twice(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, compacts = stream.prepare(asked(tmp_path, tmp_path / "out")), compact._compact_hour
+    store, writes = stream.prepare(asked(tmp_path, tmp_path / "out")), compact.write_hour
     hour, after = START_MS // spans.HOUR, 2 * 3600.0
 
     def batch(number: int, seconds: list[float]) -> None:
@@ -155,22 +153,22 @@ def test_what_a_batch_adds_to_an_hour_that_is_just_being_compacted_is_neither_lo
         )
 
     def meanwhile(*about: Any) -> Any:
-        done = compacts(*about)
+        done = writes(*about)
         monkeypatch.undo()
         batch(2, [9.0, 10.0, after + 2])
         return done
 
     def lines() -> int:
-        rows = compact.read(spark, store, store.load(), "told", sorted(store.load().dirty() | store.load().hours.keys()))
+        rows = compact.read(spark, store, store.load(), store.load().hours_within(None, None))
         assert rows is not None
-        return sum(row["lines"] for row in rows.select("lines").collect())
+        return rows.count()
 
     batch(0, [7.0, 8.0])
     batch(1, [after, after + 1])
-    monkeypatch.setattr(compact, "_compact_hour", meanwhile)
+    monkeypatch.setattr(compact, "write_hour", meanwhile)
     assert compact.compact(spark, store, now_ms=NOW_MS) == 1
     manifest = store.load()
-    assert manifest.hours[hour] == {"v": 1, "tables": ["lag_1h", "lag_1m", "presence", "told", "views"], "rolled": True}
+    assert manifest.hours[hour] == 1
     assert (manifest.batch, manifest.counters["lines"], lines()) == (2, 7, 7)
     assert sorted(manifest.parts) == [1, 2], "what was compacted lies nowhere else"
     assert hour in manifest.dirty(), "what came meanwhile lies below"
@@ -226,29 +224,22 @@ def test_what_goes_wrong_beside_the_batches_ends_the_stream(spark: SparkSession,
     store = stream.prepare(asked(tmp_path, tmp_path / "out"))
     with store.changing() as manifest:
         manifest.newest["a line"] = START_MS + 3 * spans.HOUR
-        manifest.parts[0] = {"told": [START_MS // spans.HOUR]}
-        manifest.schemas["told"] = StructType([]).json()
+        manifest.parts[0] = [START_MS // spans.HOUR]
+        manifest.schema = StructType([StructField(name, LongType()) for name in ("kind", "backup", "queue", "ts_ms")]).json()
     beside = compact.Beside(spark, store)
     beside.begin(NOW_MS)
     with pytest.raises(AnalysisException, match="batch_id=0"):
         beside.finish()
 
 
-def sums(output: Path) -> list[tuple[Any, ...]]:
-    """What a store has kept, whatever batches it came in: per hour, sender and backup the additive columns."""
+def kept(output: Path) -> list[tuple[Any, ...]]:
+    """The good lines that a store holds, whatever batches they came in."""
     store = Store(output)
     manifest = store.load()
-    found: dict[tuple[Any, ...], list[int]] = {}
-    for hour in manifest.dirty() | manifest.hours.keys():
-        files = [str(file) for folder in store.dirs(manifest, "told", [hour]) for file in Path(folder).glob("*.parquet")]
-        table = ds.dataset(files, format="parquet").to_table(
-            ["sender", "backup", "queue", "epoch", "start_ms", "lines", "n", "m", "r"]
-        )
-        for row in table.to_pylist():
-            key = tuple(str(row[name]) for name in ("sender", "backup", "queue", "epoch", "start_ms"))
-            values = [row["lines"], row["n"], *row["m"], *row["r"]]
-            found[key] = [a + (b or 0) for a, b in zip(found.get(key, [0] * len(values)), values, strict=True)]
-    return sorted((*key, *values) for key, values in found.items() if key[-1] != "None")
+    folders = store.dirs(manifest, manifest.hours_within(None, None))
+    files = [str(file) for folder in folders for file in Path(folder).glob("*.parquet")]
+    rows = ds.dataset(files, format="parquet").to_table().to_pylist()
+    return sorted(tuple(map(str, row.values())) for row in rows if row["problem"] is None)
 
 
 @pytest.fixture(scope="module")
@@ -272,21 +263,6 @@ def killed(telemetry: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output
 
 
-def test_lines_that_have_holes_are_looked_at_once(spark: SparkSession, tmp_path: Path) -> None:
-    """What is given says nothing of where the lines stand: whoever wanted to look at them again would find none."""
-    settings = asked(tmp_path, tmp_path / "out")
-    store = stream.prepare(settings)
-    rules = columnar.Rules(settings.grains, settings.objective_ms, parse.future_ms(NOW_MS), numbers="runs")
-    for batch, numbers in enumerate(([1, 2, 5, 6], [3, 9])):
-        lines = [(json.dumps(sample(float(number), seq=number)), "file:///one") for number in numbers]
-        found = columnar.looked_over(spark.createDataFrame(lines, LINES), rules)
-        done = stream.add_batch(store, settings, found, batch, now_ms=NOW_MS)
-        assert done is not None
-        assert done.lines == len(numbers)
-    (seen,) = store.load().seen.values()
-    assert seen == [[1, 3], [5, 6], [9, 9]]
-
-
 def its_lines() -> list[dict[str, Any]]:
     """Four minutes of a primary's lines in the order of their numbers: samples of two backups and a queue, rosters, events."""
     lines = [sample(second, backup=backup, queue=queue) for second in range(240) for backup in "bc" for queue in (None, "q")]
@@ -295,16 +271,6 @@ def its_lines() -> list[dict[str, Any]]:
     for second in range(200, -1, -40):
         lines[4 * second : 4 * second] = [sample(second) | roster, sample(second) | event]
     return [line | {"seq": number} for number, line in enumerate(lines)]
-
-
-def kept_whole(spark: SparkSession, output: Path) -> dict[str, list[Any]]:
-    """The events and rosters of a store, without what depends on how batches were cut."""
-    store = Store(output)
-    manifest = store.load()
-    names = {"events": ["seq", "ts_ms", "type"], "rosters": ["epoch", "primary", "queues"]}
-    found = {table: compact.read(spark, store, manifest, table, manifest.dirty()) for table in names}
-    rows = {table: frame.select(*names[table]).collect() for table, frame in found.items() if frame is not None}
-    return {"events": sorted(map(tuple, rows["events"])), "rosters": sorted({str(row) for row in rows["rosters"]})}
 
 
 @pytest.mark.parametrize("as_text", [pytest.param(False, id="files"), pytest.param(True, id="text")])
@@ -340,28 +306,11 @@ def test_what_comes_again_counts_once_wherever_it_stands(spark: SparkSession, tm
     every = sum(len(its) for files in batches for its in files.values())
     assert (manifest.batch, manifest.counters["lines"], manifest.counters["repeated"]) == (1, every, every - end)
     assert list(manifest.seen.values()) == [[[0, end - 1]]]
-    assert sums(output) == sums(tmp_path / "single")
-    assert kept_whole(spark, output) == kept_whole(spark, tmp_path / "single")
+    assert [line[:6] for line in kept(output)] == [line[:6] for line in kept(tmp_path / "single")]
 
 
-def test_a_stream_that_is_killed_and_started_again_has_the_same_sums(killed: Path, streamed: Path) -> None:
-    assert sums(killed) == sums(streamed)
-
-
-def test_roll_ups_hold_what_the_rows_below_them_hold(spark: SparkSession, killed: Path) -> None:
-    store = Store(killed)
-    with store.changing() as manifest:
-        manifest.newest["a later line"] = START_MS + 3 * spans.DAY
-    compact.compact(spark, store, now_ms=NOW_MS)
-    assert len(store.load().days) == 1
-    evidence = from_store(spark, store, objective_ms=None, since_ms=None, until_ms=None)
-    reigns = settled(expected.reigns(evidence.presence.where("cluster = 'demo'"), end_ms=NOW_MS))
-    fine = evidence.lag_of(lambda frame: frame, reigns, [10_000], [])
-    for length in (spans.MINUTE, spans.HOUR, spans.DAY):
-        coarse = evidence.lag_of(lambda frame: frame, reigns, [length], [])
-        assert coarse.count() < fine.count()
-        wanted, found = (sorted(map(str, partials.merge(rows, [spans.DAY]).collect())) for rows in (fine, coarse))
-        assert found == wanted, length
+def test_a_stream_that_is_killed_and_started_again_has_the_same_lines(killed: Path, streamed: Path) -> None:
+    assert kept(killed) == kept(streamed)
 
 
 def test_days_that_are_too_old_are_dropped_and_a_summary_of_them_says_so(spark: SparkSession, tmp_path: Path) -> None:
@@ -369,7 +318,7 @@ def test_days_that_are_too_old_are_dropped_and_a_summary_of_them_says_so(spark: 
     demo_data.write(telemetry, demo_data.Shape(START_MS, seconds=120, queues=1))
     run(spark, telemetry, output)
     store = Store(output)
-    (old,) = store.dirs(store.load(), "told", [START_MS // spans.HOUR])
+    (old,) = store.dirs(store.load(), [START_MS // spans.HOUR])
     later.mkdir()
     for path in list(telemetry.iterdir()):
         lines = "".join(_later(line, 2 * spans.DAY) for line in path.read_text().splitlines())
@@ -384,7 +333,7 @@ def test_days_that_are_too_old_are_dropped_and_a_summary_of_them_says_so(spark: 
     now_ms = START_MS + 3 * spans.DAY
     report = summarise(spark, Request(str(output), now_ms, since_ms=START_MS))
     assert report["dropped_before_ms"] == manifest.kept_from_ms
-    assert report["backups"] == summarise(spark, Request(str(later), now_ms, grains=spans.STANDARD_GRAINS))["backups"]
+    assert report["backups"] == summarise(spark, Request(str(later), now_ms))["backups"]
     with pytest.raises(Refused, match="keeps nothing from before 2026-01-06T00:00:00Z: ask for a later span"):
         summarise(spark, Request(str(output), now_ms, since_ms=START_MS, until_ms=START_MS + spans.HOUR))
 
@@ -439,11 +388,8 @@ def test_folders_that_do_not_fit_are_refused_in_one_line(
 ) -> None:
     manifest = json.loads((output / "lag.json").read_text())
     cases: list[tuple[Any, str]] = [
-        (lambda: stream.prepare(asked(telemetry, streamed, objective_ms=5.0)), "give the same again, or a new --output"),
         (lambda: stream.prepare(asked(telemetry, streamed, checkpoint=str(output))), "give that one with --checkpoint"),
         (lambda: stream.prepare(asked(telemetry, telemetry)), "choose a new --output"),
-        (lambda: summarise(spark, Request(str(streamed), NOW_MS, objective_ms=5.0)), "ask for --objective-ms 1000"),
-        (lambda: summarise(spark, Request(str(streamed), NOW_MS, window_ms=10_000)), "ask for a longer --window"),
         (lambda: summarise(spark, Request(str(streamed), NOW_MS, since_ms=NOW_MS)), "mind --since and --until"),
     ]
     for call, sentence in cases:
@@ -451,7 +397,7 @@ def test_folders_that_do_not_fit_are_refused_in_one_line(
             call()
         assert "\n" not in str(refused.value)
     (output / "lag.json").write_text(json.dumps(manifest | {"version": 9}))
-    with pytest.raises(Refused, match="was written as version 9, this qpid-lag reads version 1: use the qpid-lag that wrote it"):
+    with pytest.raises(Refused, match="was written as version 9, this qpid-lag reads version 2: use the qpid-lag that wrote it"):
         Store(output).load()
     (output / "lag.json").write_text("{")
     with pytest.raises(Refused, match="is damaged"):
@@ -460,10 +406,10 @@ def test_folders_that_do_not_fit_are_refused_in_one_line(
 
 def test_a_start_deletes_what_was_never_committed(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    manifest = Manifest(settings={}, batch=1, parts={1: {"told": [5]}})
+    manifest = Manifest(batch=1, parts={1: [5]})
     for batch in (1, 2):
-        store.part(batch, "told").mkdir(parents=True)
-    store.hour(5, 1, "told").mkdir(parents=True)
+        store.part(batch).mkdir(parents=True)
+    store.hour(5, 1).mkdir(parents=True)
     store.tidy(manifest)
     assert sorted(path.name for path in (tmp_path / "parts").iterdir()) == ["batch_id=1"]
-    assert not store.hour(5, 1, "told").exists()
+    assert not store.hour(5, 1).exists()

@@ -116,6 +116,15 @@ function ageOf(report) {
   return live ? age + Math.max(0, Date.now() - report.made_ms) : age;
 }
 const QUIET_MS = 90e3; // a broker finishes a file every 30 s, and a summary takes a while
+/** What of it a person asks first; the words are the terminal's (jobs/loss.py). */
+function canLose(report) {
+  const loss = report.loss;
+  if (!loss) return null;
+  const since = loss.since_ms > report.from_ms ? "since " + moment(loss.since_ms, report) : "all through the span";
+  const level = { yes: "good", "at risk": "warn", no: "bad" }[loss.answer];
+  const why = loss.why[0].toUpperCase() + loss.why.slice(1);
+  return { level, word: "Can I lose the primary now?", title: loss.said, text: [`${why} As of ${moment(loss.as_of_ms, report)}, and so ${since}.`] };
+}
 function verdict(report) {
   const { rows, good } = standing(report),
     bad = rows.filter((row) => row.now !== "OK");
@@ -199,8 +208,11 @@ function sign(level) {
   );
 }
 function overview(report) {
-  const said = verdict(report),
-    { rows, synced } = standing(report),
+  const first = canLose(report),
+    state = verdict(report);
+  const both = first && [...first.text, h("h3", { key: "state" }, state.title), ...state.text];
+  const said = first && state.word !== "Silent" ? { ...first, text: both } : state;
+  const { rows, synced } = standing(report),
     all = records(report.backups);
   const last = records(report.reigns)[records(report.reigns).length - 1];
   const expected = all.reduce((n, row) => n + (row.expected || 0), 0),

@@ -1,12 +1,10 @@
-"""What a line of telemetry says: the fields of each kind of line, and how they become JSON.
+"""How a line of telemetry becomes JSON.
 
 The life of a line: whoever measured something makes a `LagSample`, a `Probe`, or names an event; it becomes one JSON object on
-a line of its own; Spark reads it back with `spark_analytics.schemas`. The `..._record` functions define the fields and their
-order; samples come by the thousand each second, so `SampleText` puts the same text together from parts that are encoded once
-for many lines.
+a line of its own. The `..._record` functions put the fields in the order of `telemetry.schema`; samples come by the thousand each
+second, so `SampleText` puts the same text together from parts that are encoded once for many lines.
 
-Invariants: version 1 only ever gets more fields, at the end of a line, and more types of events; a line that cannot be encoded is
-an error here and never half a line. The meaning of each field is in docs/reference/telemetry.md, which a test holds against this.
+Invariant: a line that cannot be encoded is an error here and never half a line.
 """
 
 from __future__ import annotations
@@ -17,32 +15,7 @@ from datetime import UTC, datetime
 from math import isfinite
 from typing import Any, Final, NamedTuple, TypeAlias
 
-VERSION: Final = 1
-"""The schema's version, carried by each line as `v`. New fields only ever get added; a changed meaning needs a new version."""
-
-EVENT_TYPES: Final = frozenset(
-    {
-        "role",
-        "promote_asked",
-        "promote_won",
-        "promote_refused",
-        "discovery",
-        "catch_up_begin",
-        "catch_up_end",
-        "snapshot_begin",
-        "snapshot_end",
-        "backup_lost",
-        "failure_detected",
-        "failover_done",
-        "fenced",
-        "drain",
-        "drop",
-    }
-)
-"""What an event can be."""
-
-STATES: Final = ("joining", "catchup", "ready", "recovering", "active", "standalone")
-REACHES: Final = ("reachable", "silent", "absent")
+from telemetry.schema import EVENT_TYPES, VERSION
 
 
 class LagSample(NamedTuple):
@@ -70,7 +43,7 @@ class LagSample(NamedTuple):
     stall_ms: float
     """How long the acknowledged index has stood still with something to acknowledge; 0 when it moves or nothing waits."""
     state: str
-    """One of STATES, or "" when the sender does not know it."""
+    """One of `schema.STATES`, or "" when the sender does not know it."""
     in_sync: bool
     connected: bool
     headroom_bytes: int | None
@@ -97,14 +70,14 @@ class Probe(NamedTuple):
 
     broker: str
     reach: str
-    """One of REACHES."""
+    """One of `schema.REACHES`."""
     asked: int
     answered: int
     round_trip_ms: float | None
     """Mean over the interval's answers; None when there was none."""
     round_trip_max_ms: float | None
     state: str
-    """What the broker said last, with the four that follow: one of STATES, or ""."""
+    """What the broker said last, with the four that follow: one of `schema.STATES`, or ""."""
     primary: str
     broker_epoch: int | None
     last_index: int | None

@@ -1,4 +1,4 @@
-"""Taking stock before anything is summarised: which cluster, which span, and how much of what was read can be used."""
+"""The scope of a summary, found before anything is summarised: which cluster, which span, and how much can be used."""
 
 from __future__ import annotations
 
@@ -14,30 +14,38 @@ from spark_analytics.errors import Refused
 from spark_analytics.jobs import spans
 from spark_analytics.transforms import quality
 
+GONE_MS: Final = 120_000
+"""When others' lines go on for so long after the reigning primary's last, it is gone, and not only its newest file hidden."""
 UNNAMED: Final = ("", "new")
 
 
 @dataclass(frozen=True, slots=True)
-class Stock:
+class Scope:
     """The span, the cluster, and the counts of lines."""
 
     begin_ms: int
     end_ms: int
+    said_ms: int
+    """The end of what was said; `end_ms` is that of the last sampling interval, or as asked for."""
     interval_ms: int
     cluster: str
     names: tuple[str, ...]
     """What the cluster goes by in the lines: its name, and the names of those that did not know it."""
     quality: dict[str, Any]
+    samples: int
+    """How many the primaries have said."""
+    shortest_ms: int
+    """The shortest sampling interval."""
 
     def own(self, frame: DataFrame) -> DataFrame:
-        """The cluster's own rows, all under its name."""
-        return frame.where(F.col("cluster").isin(*self.names)).withColumn("cluster", F.lit(self.cluster))
+        """The cluster's own rows."""
+        return frame.where(F.col("cluster").isin(*self.names))
 
 
-def take(
+def find(
     presence: DataFrame, path: str, *, now_ms: int, since_ms: int | None, until_ms: int | None, cluster: str | None
-) -> Stock:
-    """Look at `told.presence`. Refused when there is nothing to summarise, or it is not clear what."""
+) -> Scope:
+    """Look at `lines.presence`. Refused when there is nothing to summarise, or it is not clear what."""
     rows = quality.inventory(presence).collect()
     bad: dict[str, int] = {}
     for row in rows:
@@ -52,7 +60,7 @@ def take(
     if not inside or (since_ms is not None and until_ms is not None and since_ms >= until_ms):
         first, last = _range(chosen)
         raise Refused(f"no telemetry in that span: {path} covers {iso(first)} to {iso(last)}; mind --since and --until")
-    first, last = _range(inside)
+    first, last = _span(inside)
     counts = {
         "lines": sum(row["lines"] for row in rows),
         "usable": sum(row["lines"] for row in chosen),
@@ -61,14 +69,35 @@ def take(
         "problems": dict(sorted(bad.items())),
         "age_ms": now_ms - _range(chosen)[1],
     }
-    return Stock(
-        begin_ms=first if since_ms is None else max(first, since_ms),
-        end_ms=last + 1 if until_ms is None else until_ms,
-        interval_ms=max((row["interval_ms"] or 0 for row in inside), default=0) or spans.SECOND,
+    interval_ms = max((row["interval_ms"] or 0 for row in inside if row["mine"]), default=0) or spans.SECOND
+    begin_ms = first // interval_ms * interval_ms
+    return Scope(
+        begin_ms=begin_ms if since_ms is None else max(begin_ms, since_ms),
+        end_ms=(last // interval_ms + 1) * interval_ms if until_ms is None else until_ms,
+        said_ms=last + 1 if until_ms is None else until_ms,
+        interval_ms=interval_ms,
         cluster=name,
         names=names,
         quality=counts,
+        samples=sum(row["lines"] for row in inside if row["mine"] and row["kind"] == "sample"),
+        shortest_ms=min((row["shortest_ms"] for row in inside if row["shortest_ms"]), default=0) or spans.SECOND,
     )
+
+
+def _span(inside: list[Row]) -> tuple[int, int]:
+    """From the first line to the last of the primary that reigns.
+
+    Others' lines do not lengthen it: their clocks may be ahead, and their files newer. Only when they go on for minutes after the
+    primary's last is the primary gone, and the span theirs.
+    """
+    first, last = _range(inside)
+    mine = [row for row in inside if row["mine"] and row["epoch"] is not None]
+    if not mine:
+        return first, last
+    reign = max(row["epoch"] for row in mine)
+    said_ms = max(row["last_ms"] for row in mine if row["epoch"] == reign)
+    after = [row for row in inside if row["last_ms"] > said_ms + GONE_MS and row["minutes"] > 1]
+    return first, max([said_ms, *(row["last_ms"] for row in after)])
 
 
 def _range(rows: Iterable[Row]) -> tuple[int, int]:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.core import telemetry_lines as lines
-from broker.core.telemetry_lines import Head, LagSample, SampleText, queue_text, rate_text, rate_texts
+from telemetry import lines, schema
+from telemetry.lines import Head, LagSample, SampleText, queue_text, rate_text, rate_texts
 
 HEAD = Head("c", 7, "127.0.0.1:5672", "2026-01-05T08:00:00.000Z")
 ROW = LagSample("127.0.0.1:5673", None, "all", 9, 9, None, 8, None, 3, 3072, 12.5, 0.0, "ready", True, True, 1 << 30)
@@ -33,7 +33,7 @@ rows = st.builds(
     lag_bytes=counts,
     lag_ms=ages,
     stall_ms=ages,
-    state=st.sampled_from(lines.STATES),
+    state=st.sampled_from(schema.STATES),
     in_sync=st.booleans(),
     connected=st.booleans(),
     headroom_bytes=perhaps,

@@ -1,0 +1,153 @@
+"""A sender's telemetry files: one that is being written, hidden, and the whole ones, of which the oldest are deleted.
+
+The life of a file: `append` opens it as `.NAME.part`; `roll` closes it and renames it to `NAME.jsonl`, which is when readers take
+it for whole; `delete_oldest` deletes it when the sender's share of the disk, or the number of its files, demands so. A file left
+over from a killed process is cut after its last whole line and renamed by the first `append` of the next writer of the sender.
+
+Invariants: an `append` that fails leaves the file as it was before it; names rise, whatever the clock does; no file of another
+sender is touched. All of it belongs to one thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import re
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+_STAMP_DIGITS: Final = 15
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
+_FILES_AT_LEAST: Final = 8
+
+
+class _Whole(NamedTuple):
+    """A whole file. `lines` is None for one of an earlier process: they are counted when it is deleted."""
+
+    path: Path
+    nbytes: int
+    lines: int | None
+
+
+class TelemetryFiles:
+    """The files of `sender` in a folder, bounded by `max_bytes` and `max_files`. `wall` gives seconds since 1970.
+
+    A file is due to be rolled when it holds `max_bytes_per_file` or is `max_age_s` old.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        sender: str,
+        wall: Callable[[], float],
+        *,
+        max_bytes: int,
+        max_bytes_per_file: int,
+        max_files: int,
+        max_age_s: float,
+    ) -> None:
+        self._directory, self._wall = directory, wall
+        self._prefix = _UNSAFE.sub("_", sender) or "sender"
+        self._names = f"{glob.escape(self._prefix)}.{'[0-9]' * _STAMP_DIGITS}"
+        self._max_bytes, self._max_files, self._max_age_s = max_bytes, max_files, max_age_s
+        self._max_bytes_per_file = min(max_bytes_per_file, max(max_bytes // _FILES_AT_LEAST, 1))
+        self._fd: int | None = None
+        self._part = self._final = directory
+        self._bytes = self._lines = 0
+        self._since_s = 0.0
+        self._prepared = False
+        self._whole: deque[_Whole] = deque()
+        self._whole_bytes = 0
+
+    @property
+    def bytes_on_disk(self) -> int:
+        """Of all files."""
+        return self._whole_bytes + self._bytes
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a file that is being written."""
+        return self._fd is not None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is big or old enough to be rolled."""
+        return self._bytes >= self._max_bytes_per_file or self._wall() - self._since_s >= self._max_age_s
+
+    def prepare(self) -> None:
+        """Before the first `append`: make the folder, look for what is there, finish what a killed process has left. OSError."""
+        if self._prepared:
+            return
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._whole.clear()
+        self._whole_bytes = 0
+        for part in sorted(self._directory.glob(f".{self._names}.part")):
+            data = part.read_bytes()
+            whole = data.rfind(b"\n") + 1
+            if whole:
+                os.truncate(part, whole)
+                part.rename(self._directory / f"{part.name[1 : -len('.part')]}.jsonl")
+            else:
+                part.unlink()
+        for path in sorted(self._directory.glob(f"{self._names}.jsonl")):
+            with contextlib.suppress(FileNotFoundError):  # somebody else tidies up, too
+                self._keep(_Whole(path, path.stat().st_size, None))
+        self._prepared = True
+
+    def append(self, data: bytes, lines: int) -> None:
+        """Write all of it, or nothing. OSError."""
+        if data:
+            fd = self._open() if self._fd is None else self._fd
+            view, written = memoryview(data), 0
+            try:
+                while written < len(data):
+                    written += os.write(fd, view[written:])
+            except OSError:
+                os.ftruncate(fd, self._bytes)
+                raise
+            self._bytes += len(data)
+        self._lines += lines
+
+    def roll(self) -> None:
+        """Let the file appear whole. OSError when it cannot be renamed: `give_up` then."""
+        assert self._fd is not None, "only what is open is rolled"
+        fd, self._fd = self._fd, None
+        os.close(fd)
+        self._part.rename(self._final)
+        self._keep(_Whole(self._final, self._bytes, self._lines))
+        self._bytes = self._lines = 0
+
+    def give_up(self) -> int:
+        """The file cannot be renamed (the folder is gone, say): begin anew. Returns how many lines were in it."""
+        lost, self._bytes, self._lines, self._prepared = self._lines, 0, 0, False
+        return lost
+
+    def delete_oldest(self) -> int:
+        """Until the rest is within bounds, the hidden file included. Returns how many lines were deleted."""
+        deleted = 0
+        while self._whole and (self.bytes_on_disk > self._max_bytes or len(self._whole) > self._max_files):
+            oldest = self._whole.popleft()
+            self._whole_bytes -= oldest.nbytes
+            with contextlib.suppress(OSError):
+                lines = oldest.path.read_bytes().count(b"\n") if oldest.lines is None else oldest.lines
+                oldest.path.unlink()
+                deleted += lines
+        return deleted
+
+    def _open(self) -> int:
+        start_ms = int(self._wall() * 1000)
+        if self._whole:  # names rise, whatever the clock does
+            start_ms = max(start_ms, int(self._whole[-1].path.name.split(".")[-2]) + 1)
+        name = f"{self._prefix}.{start_ms:0{_STAMP_DIGITS}d}"
+        self._part, self._final = self._directory / f".{name}.part", self._directory / f"{name}.jsonl"
+        self._fd = os.open(self._part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._since_s = self._wall()
+        self._bytes = self._lines = 0
+        return self._fd
+
+    def _keep(self, file: _Whole) -> None:
+        self._whole.append(file)
+        self._whole_bytes += file.nbytes

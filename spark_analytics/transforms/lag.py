@@ -1,0 +1,232 @@
+"""Samples of reigning primaries to the state of lag in windows of any length: plain aggregation, nothing counted twice.
+
+Time is counted in ms: a sample speaks for its interval, so that a change of the interval, or one of 100 ms, makes no share wrong.
+*Told* is the time that the primary spoke for, *heard* the part of it in which it also said that the backup is connected, *over*
+the part in which it was not, or its lag above the objective. What is expected and not told is missing (`expected`, `windows`).
+
+    samples -> grains: one row per epoch, backup, queue and a short time, with the first and the last look at the backup
+            -> histogram: how long each lag lasted, by the same short times
+    grains -> gaps: with the silence before each row, and whether the acknowledged index fell
+           -> merged: windows
+
+Indexes are never compared across epochs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from spark_analytics.transforms.lines import of
+
+SLOTS: Final = 60
+"""Of a grain: they fit the bits of a long."""
+WINDOW: Final = ("backup", "queue", "window_ms", "start_ms")
+_FIRST: Final = ("ts_ms", "acked_index", "commit_index", "lag_records", "connected")
+_LAST: Final = (*_FIRST, "lag_bytes", "lag_ms", "stall_ms", "in_sync", "headroom_bytes", "state_code")
+STATES: Final = ("", "joining", "catchup", "ready", "recovering", "active", "standalone")
+PERCENTS: Final = (50, 95, 99)
+_STEPS: Final = 32
+"""To the double, where lags are rounded: a step is 2.2 %, so a percentile is 1.1 % off at the most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grains:
+    """The shortest times that are told apart, in ms: for the whole log, and for queues, of which there are many."""
+
+    whole_ms: int
+    queue_ms: int
+
+    def __post_init__(self) -> None:
+        assert self.whole_ms > 0, "a grain has a length"
+        assert not self.queue_ms % self.whole_ms, "a queue's grain is a multiple of the whole log's"
+
+    def of(self, queue: Column) -> Column:
+        """The grain of a queue, or of the whole log."""
+        return F.when(queue.isNull(), F.lit(self.whole_ms)).otherwise(F.lit(self.queue_ms))
+
+
+def samples(lines: DataFrame, reigns: DataFrame) -> DataFrame:
+    """What primaries said of their backups while they reigned, from `lines.tagged` lines of one cluster.
+
+    A deposed primary goes on saying that all is well until it notices; it has no say once the next has begun.
+    """
+    ends = F.broadcast(reigns.select("epoch", "primary", "next_ms"))
+    said = of(lines, "sample").where("mine").join(ends, ["epoch", "primary"])
+    return said.where("next_ms IS NULL OR ts_ms < next_ms").drop("next_ms")
+
+
+def grains(samples: DataFrame, grains: Grains, *, objective_ms: float) -> DataFrame:
+    """One row per epoch, backup, queue and `start_ms`."""
+    col = F.col
+    grain = grains.of(col("queue"))
+    start = F.floor(col("ts_ms") / grain) * grain
+    late = ~col("connected") | (col("lag_ms") > objective_ms)
+    nothing = F.lit(0).cast("long")
+    code = F.lit(0)
+    for at, state in enumerate(STATES):
+        code = F.when(col("state") == state, F.lit(at)).otherwise(code)
+    slot = F.greatest(col("interval_ms"), F.ceil(grain / SLOTS))
+    looks = samples.withColumns({"start_ms": start, "slot_ms": slot, "state_code": code})
+    bit = F.call_function(
+        "shiftleft", F.lit(1).cast("long"), F.floor((col("ts_ms") - col("start_ms")) / col("slot_ms")).cast("int")
+    )
+    here = col("connected")
+    first = [F.min_by(name, "seq").alias(f"first_{name}") for name in _FIRST]
+    last = [F.max_by(name, "seq").alias(f"last_{name}") for name in _LAST]
+    return looks.groupBy("epoch", "backup", "queue", "start_ms").agg(
+        F.count("*").alias("n"),
+        F.sum("interval_ms").alias("told_ms"),
+        F.sum(F.when(here, col("interval_ms")).otherwise(nothing)).alias("heard_ms"),
+        F.sum(F.when(late, col("interval_ms")).otherwise(nothing)).alias("over_ms"),
+        F.max("interval_ms").alias("interval_ms"),
+        F.max("slot_ms").alias("slot_ms"),
+        F.bit_or(F.when(here, bit).otherwise(nothing)).alias("heard"),
+        F.min(F.when(here, col("ts_ms"))).alias("first_heard_ms"),
+        F.max(F.when(here, col("ts_ms"))).alias("last_heard_ms"),
+        *(F.max(name).alias(f"max_{short}") for name, short in _HIGHEST.items()),
+        F.min("lag_records").alias("min_records"),
+        *first,
+        *last,
+    )
+
+
+_HIGHEST: Final = {
+    "lag_ms": "ms",
+    "lag_records": "records",
+    "lag_bytes": "bytes",
+    "stall_ms": "stall_ms",
+    "acked_index": "acked",
+}
+
+
+def histogram(samples: DataFrame, grains: Grains, *, exact: bool) -> DataFrame:
+    """How long each lag (`value_ms`) of a connected backup lasted: `weight_ms` by backup, queue and `start_ms`.
+
+    Lags are as they were measured, or rounded to 2.2 % where there are too many to be told apart.
+    """
+    col = F.col
+    grain = grains.of(col("queue"))
+    rounded = F.when(col("lag_ms") > 0, F.pow(F.lit(2.0), F.round(F.log2("lag_ms") * _STEPS) / _STEPS)).otherwise(F.lit(0.0))
+    value = col("lag_ms") if exact else rounded
+    start = (F.floor(col("ts_ms") / grain) * grain).alias("start_ms")
+    return (
+        samples.where("connected")
+        .groupBy("backup", "queue", start, value.alias("value_ms"))
+        .agg(F.sum("interval_ms").alias("weight_ms"))
+    )
+
+
+def gaps(rows: DataFrame, expected: DataFrame) -> DataFrame:
+    """`grains` with `gap_ms`, the longest time that ended in the row in which the backup was not heard (0: none longer than an
+    interval and a half), and `fell`: whether its acknowledged index went back within the epoch.
+
+    `expected` are the rows of `expected.segments`: before one begins nobody is silent.
+    """
+    col = F.col
+    segments = F.broadcast(expected.select(col("backup").alias("b"), col("queue").alias("q"), "from_ms", "to_ms"))
+    same = (col("b") == col("backup")) & col("q").eqNullSafe(col("queue"))
+    within = (col("from_ms") <= col("first_ts_ms")) & (col("first_ts_ms") < col("to_ms"))
+    placed = rows.join(segments, same & within, "left").drop("b", "q", "to_ms")
+    order = Window.partitionBy("backup", "queue").orderBy("start_ms", "epoch")
+    before = F.last("last_heard_ms", ignorenulls=True).over(order.rowsBetween(Window.unboundedPreceding, -1))
+    acked_before = F.lag("last_acked_index").over(Window.partitionBy("epoch", "backup", "queue").orderBy("start_ms"))
+    # Bits between the first and the last that are set; each run of zeros among them is a time in which nothing was heard.
+    runs = F.expr("transform(split(trim(TRAILING '0' FROM bin(heard)), '1'), run -> length(run))")
+    longest = F.coalesce(F.array_max(runs), F.lit(0))
+    inner = F.when(longest > 0, (longest + 1) * col("slot_ms")).otherwise(0)
+    edge = col("first_heard_ms") - F.greatest("before_ms", "from_ms")
+    gap = F.greatest(inner, F.when(edge * 2 > col("interval_ms") * 3, edge).otherwise(0))
+    fell = (col("max_acked") > col("last_acked_index")) | (col("first_acked_index") < col("acked_before"))
+    known = placed.withColumns({"before_ms": before, "acked_before": acked_before})
+    known = known.withColumns({"gap_ms": F.coalesce(gap, F.lit(0).cast("long")), "fell": F.coalesce(fell, F.lit(False))})
+    return known.drop("before_ms", "acked_before", "from_ms", "heard")
+
+
+def lengths_of(lengths: Sequence[int], whole_log_only: Sequence[int]) -> Column:
+    """The window lengths that a row's queue has, as an array: all of them for the whole log."""
+    everything, some = (
+        F.array(*(F.lit(length).cast("long") for length in chosen))
+        for chosen in (lengths, [length for length in lengths if length not in whole_log_only])
+    )
+    return F.when(F.col("queue").isNull(), everything).otherwise(some)
+
+
+def _windowed(rows: DataFrame, lengths: Sequence[int], whole_log_only: Sequence[int]) -> DataFrame:
+    cut = rows.withColumn("window_ms", F.explode(lengths_of(lengths, whole_log_only)))
+    return cut.withColumn("start_ms", F.floor(F.col("start_ms") / F.col("window_ms")) * F.col("window_ms"))
+
+
+def merged(rows: DataFrame, lengths: Sequence[int], *, whole_log_only: Sequence[int] = ()) -> DataFrame:
+    """`gaps` to one row per WINDOW, for several window lengths at once.
+
+    `lengths` in ms are multiples of the grain; those of `whole_log_only` are not made for single queues. `first` and `last` are
+    of the newest epoch in the window.
+    """
+    col = F.col
+    looks = rows.withColumns(
+        {
+            "first": F.struct(*(col(f"first_{name}").alias(name) for name in _FIRST)),
+            "last": F.struct(*(col(f"last_{name}").alias(name) for name in _LAST)),
+            "order": F.struct("epoch", "start_ms"),
+            "first_order": F.struct((-col("epoch")).alias("minus_epoch"), "start_ms"),
+        }
+    )
+    found = (
+        _windowed(looks, lengths, whole_log_only)
+        .groupBy(*WINDOW)
+        .agg(
+            *(F.sum(name).alias(name) for name in ("n", "told_ms", "heard_ms", "over_ms")),
+            *(
+                F.max(name).alias(name)
+                for name in ("interval_ms", "max_ms", "max_records", "max_bytes", "max_stall_ms", "gap_ms")
+            ),
+            F.min("min_records").alias("min_records"),
+            F.max("last_heard_ms").alias("last_heard_ms"),
+            F.max("epoch").alias("epoch"),
+            F.max("fell").alias("rewound"),
+            F.min_by("first", "first_order").alias("first"),
+            F.max_by("last", "order").alias("last"),
+        )
+    )
+    names = F.array(*(F.lit(state) for state in STATES))
+    return found.withColumn("last", col("last").withField("state", F.get(names, col("last.state_code"))))
+
+
+def percentiles(
+    histogram: DataFrame, windows: DataFrame, lengths: Sequence[int], *, whole_log_only: Sequence[int] = ()
+) -> DataFrame:
+    """`p50_ms`, `p95_ms`, `p99_ms` per WINDOW by nearest rank over the time `total_ms` of `windows`; null where the rank falls on
+    time in which the backup was not heard, which is worse than every lag.
+    """
+    col = F.col
+    values = _windowed(histogram, lengths, whole_log_only).groupBy(*WINDOW, "value_ms").agg(F.sum("weight_ms").alias("weight_ms"))
+    totals = windows.select(*(col(name).alias(f"_{name}") for name in WINDOW), "total_ms")
+    ranked = values.join(totals, same_window(), "inner").withColumn(
+        "reached_ms", F.sum("weight_ms").over(Window.partitionBy(*WINDOW).orderBy("value_ms"))
+    )
+    return ranked.groupBy(*WINDOW).agg(
+        *(
+            F.min(F.when(col("reached_ms") * 100 >= col("total_ms") * percent, col("value_ms"))).alias(f"p{percent}_ms")
+            for percent in PERCENTS
+        )
+    )
+
+
+def same_window() -> Column:
+    """The condition that a row's WINDOW is that of the columns with an underscore in front."""
+    same = F.col("queue").eqNullSafe(F.col("_queue"))
+    for name in ("backup", "window_ms", "start_ms"):
+        same = same & (F.col(name) == F.col(f"_{name}"))
+    return same
+
+
+def first_looks(rows: DataFrame) -> DataFrame:
+    """What each epoch's primary said first of each backup's whole log: `epoch`, `backup`, `connected`, `records`."""
+    whole = rows.where("queue IS NULL").groupBy("epoch", "backup")
+    connected, records = (F.min_by(f"first_{name}", "start_ms") for name in ("connected", "lag_records"))
+    return whole.agg(connected.alias("connected"), records.alias("records"))

@@ -1,0 +1,128 @@
+"""Typed lines to what is known of them: who wrote when, events, rosters, views of the log. The same for batch and stream.
+
+The life of a line: `parse.parse` types and judges it; `kept` makes it what a stream stores and a summary reads; `tagged` says
+whether it lies in the span and whether its sender spoke as the primary; `single` leaves one of those that came more than once.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from spark_analytics.schemas import EVENT, LINE
+
+IDENTITY: Final = ("cluster", "sender", "seq")
+"""A line's, which no restart repeats: the number begins at the time of the process's start, its epoch."""
+ROSTER: Final = ("cluster", "epoch", "primary", "backups", "queues")
+MINUTE_MS: Final = 60_000
+_LEAP_MS: Final = 5 * MINUTE_MS
+WRONG_CLOCK: Final = "time ahead of later lines"
+
+
+def kept(parsed: DataFrame, *besides: Column) -> DataFrame:
+    """`parse.parse`d lines with the fields of LINE, `ts_ms`, `problem`, the text and file of those with a problem, which have no
+    fields, and whatever is asked for `besides`.
+    """
+    bad = F.col("problem").isNotNull()
+    fields = [F.when(~bad, F.col(f"`{name}`")).alias(name) for name in LINE.names]
+    text = [F.when(bad, F.col(name)).alias(name) for name in ("value", "file")]
+    return parsed.select(*fields, F.when(~bad, F.col("ts_ms")).alias("ts_ms"), "problem", *text, *besides)
+
+
+def tagged(lines: DataFrame, *, since_ms: int | None = None, until_ms: int | None = None) -> DataFrame:
+    """Add `inside` (the span) and `mine` (a sample or roster by the primary that it names)."""
+    inside = F.lit(True)
+    if since_ms is not None:
+        inside = inside & (F.col("ts_ms") >= since_ms)
+    if until_ms is not None:
+        inside = inside & (F.col("ts_ms") < until_ms)
+    mine = F.col("kind").isin("sample", "roster") & (F.col("sender") == F.col("primary"))
+    return lines.withColumns({"inside": F.coalesce(inside, F.lit(True)), "mine": F.coalesce(mine, F.lit(False))})
+
+
+def copies(lines: DataFrame) -> DataFrame:
+    """IDENTITY of good lines that are there more than once, and how many `copies`: the lines themselves are not moved for it."""
+    return lines.where("problem IS NULL").groupBy(*IDENTITY).agg(F.count("*").alias("copies")).where("copies > 1")
+
+
+def single(lines: DataFrame, again: DataFrame) -> DataFrame:
+    """The lines, one of each of `again` (`copies`)."""
+    names = F.broadcast(again.select(*IDENTITY))
+    twice = lines.join(names, [*IDENTITY], "left_semi").dropDuplicates([*IDENTITY])
+    return lines.join(names, [*IDENTITY], "left_anti").unionByName(twice).select(*lines.columns)
+
+
+def presence(lines: DataFrame) -> DataFrame:
+    """Who wrote how many lines in each minute, from `tagged` lines: few rows, whatever the number of queues."""
+    start = F.when(F.col("inside"), F.floor(F.col("ts_ms") / MINUTE_MS) * MINUTE_MS).alias("start_ms")
+    key = ("cluster", "epoch", "sender", "kind", "primary", "mine", "problem", "inside")
+    return lines.groupBy(*key, start).agg(
+        F.count("*").alias("lines"),
+        *(F.min(name).alias(f"first_{short}") for name, short in _ENDS.items()),
+        *(F.max(name).alias(f"last_{short}") for name, short in _ENDS.items()),
+        F.min("interval_ms").alias("shortest_ms"),
+        F.max("interval_ms").alias("interval_ms"),
+    )
+
+
+_ENDS: Final = {"ts_ms": "ms", "seq": "seq"}
+
+
+def leaps(presence: DataFrame) -> DataFrame:
+    """Senders' minutes (`cluster`, `sender`, `start_ms`) whose lines are of a clock that had leapt ahead: lines with higher
+    numbers are minutes older. Only where these are few among the sender's: a clock that was set back for good is not wrong.
+    """
+    col = F.col
+    good = presence.where(col("problem").isNull() & col("inside"))
+    after = Window.partitionBy("cluster", "sender").orderBy("first_seq").rowsBetween(1, Window.unboundedFollowing)
+    rows = good.withColumn("ahead", col("start_ms") > F.min("start_ms").over(after) + _LEAP_MS)
+    whose = Window.partitionBy("cluster", "sender")
+    share = F.sum(F.when(col("ahead"), col("lines")).otherwise(0)).over(whose) * 10
+    few = rows.withColumn("few", share < F.sum("lines").over(whose))
+    return few.where(col("ahead") & col("few")).select("cluster", "sender", "start_ms").distinct()
+
+
+def without_leaps(lines: DataFrame, leapt: DataFrame) -> DataFrame:
+    """`kept` lines; those of `leaps` have the problem WRONG_CLOCK instead of their time."""
+    minute = F.floor(F.col("ts_ms") / MINUTE_MS) * MINUTE_MS
+    marks = F.broadcast(leapt.withColumn("leapt", F.lit(True)))
+    marked = lines.withColumn("start_ms", minute).join(marks, ["cluster", "sender", "start_ms"], "left")
+    problem = F.when(F.col("leapt"), F.lit(WRONG_CLOCK)).otherwise(F.col("problem"))
+    return marked.withColumn("problem", problem).drop("start_ms", "leapt").select(*lines.columns)
+
+
+def of(lines: DataFrame, kind: str) -> DataFrame:
+    """Good lines of a kind in the span, from `tagged` lines."""
+    return lines.where(F.col("problem").isNull() & F.col("inside") & (F.col("kind") == kind))
+
+
+def events(lines: DataFrame) -> DataFrame:
+    """Events, with their fields only."""
+    return of(lines, "event").select(*(F.col(f"`{name}`") for name in EVENT), "ts_ms")
+
+
+def rosters(lines: DataFrame) -> DataFrame:
+    """Rosters as one row for each time that the same was said: ROSTER's columns, `from_ms`, and `to_ms` when another was said,
+    null for the last of its epoch.
+    """
+    col = F.col
+    order = Window.partitionBy("cluster", "epoch", "primary").orderBy("ts_ms", "seq")
+    said = of(lines, "roster").where(col("mine"))
+    changes = said.withColumn("before", F.lag(_content()).over(order)).where(
+        ~F.coalesce(col("before") == _content(), F.lit(False))
+    )
+    return changes.select(*ROSTER, col("ts_ms").alias("from_ms"), F.lead("ts_ms").over(order).alias("to_ms"))
+
+
+def _content() -> Column:
+    return F.struct(F.array_sort("backups").alias("backups"), F.array_sort("queues").alias("queues"))
+
+
+def views(lines: DataFrame, *, since_ms: int, every_ms: int) -> DataFrame:
+    """Where the log was as each sender saw it last in each `every_ms`: `sender`, `epoch`, `primary`, `ts_ms`, `commit_index`."""
+    start = F.floor(F.col("ts_ms") / every_ms).alias("step")
+    looks = of(lines, "sample").where(F.col("queue").isNull() & (F.col("ts_ms") >= since_ms))
+    newest = F.max(F.struct("ts_ms", "commit_index")).alias("newest")
+    return looks.groupBy("epoch", "primary", "sender", start).agg(newest).select("epoch", "primary", "sender", "newest.*")

@@ -1,0 +1,390 @@
+"""Stories whose right answer is worked out by hand, here, and not by the product: each was told wrongly once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_analytics.dashboard import text
+from spark_analytics.errors import Refused
+from spark_analytics.jobs.summarise import Report
+from tests.spark_analytics.conftest import Summarise
+from tests.spark_analytics.stories import START_MS, Teller, middles
+
+
+def told(summary: Summarise, folder: Path, *tellers: Teller, **asked: Any) -> Report:
+    """The report of what they said."""
+    for teller in tellers:
+        teller.write(folder)
+    return summary(folder, **({"now_ms": START_MS + 700_000} | asked))
+
+
+def backup(report: Report, name: str) -> dict[str, Any]:
+    """A backup's whole log over the whole span."""
+    (row,) = [row for row in report["backups"] if row["backup"] == name]
+    return dict(row)
+
+
+# ---- a cluster that is well
+
+
+def test_a_running_primary_whose_newest_file_is_still_hidden_keeps_its_backups_ok(summary: Summarise, tmp_path: Path) -> None:
+    """The primary's last 30 s stand in a hidden file, whose last line is a half; the backups' own files are whole."""
+    p, b, c = Teller("p"), Teller("b"), Teller("c")
+    for second in middles(0, 60):
+        p.sample(second, "b", 2.0)
+        p.sample(second, "c", 2.0)
+        for own in (b, c):
+            own.sample(second + 0.1, own.name, primary="p", role="backup")
+    for own in (b, c):
+        own.write(tmp_path)
+    p.write(tmp_path, hidden_from_s=30)
+    report = summary(tmp_path)
+    assert {row["backup"]: row["now"] for row in report["backups"]} == {"b": "OK", "c": "OK"}
+    assert [row["n"] for row in report["backups"]] == [60, 60]
+
+
+@pytest.mark.parametrize("missing", [0, 30], ids=["all there", "the primary's newest file not copied"])
+def test_clocks_that_are_three_seconds_ahead_make_nobody_silent(summary: Summarise, tmp_path: Path, missing: int) -> None:
+    p, b, manager = Teller("p"), Teller("b", ahead_s=3), Teller("rm", ahead_s=3)
+    for second in middles(0, 120):
+        if second < 120 - missing:
+            p.sample(second, "b", 2.0)
+            p.sample(second, "c", 2.0)
+        b.sample(second, "b", primary="p", role="backup")
+        manager.probe(second, "p")
+    report = told(summary, tmp_path, p, b, manager)
+    assert {row["now"] for row in report["backups"]} == {"OK"}
+    assert report["to_ms"] == START_MS + (120 - missing) * 1000, "the end of the primary's last interval"
+
+
+def test_a_primary_that_is_gone_while_others_speak_on_leaves_its_backups_silent(summary: Summarise, tmp_path: Path) -> None:
+    p, manager = Teller("p"), Teller("rm")
+    for second in middles(0, 600):
+        if second < 300:
+            p.sample(second, "b")
+        manager.probe(second, "p")
+    assert backup(told(summary, tmp_path, p, manager), "b")["now"] == "SILENT"
+
+
+# ---- one lost sample, and a short gap
+
+
+def test_one_sample_of_an_idle_backup_that_is_lost_moves_no_percentile(summary: Summarise, tmp_path: Path) -> None:
+    p = Teller("p")
+    for second in middles(0, 400):
+        p.sample(second, "b")
+    del p.lines[200]
+    row = backup(told(summary, tmp_path, p), "b")
+    assert (row["p50_ms"], row["p95_ms"], row["p99_ms"]) == (0, 0, 0), "399 of 400 are 0"
+
+
+def test_a_gap_of_less_than_a_second_leaves_a_steady_brokers_percentiles_alone(summary: Summarise, tmp_path: Path) -> None:
+    p, q = Teller("p"), Teller("q")
+    for second in middles(0, 200):
+        p.sample(second, "c", 3.0)
+    for second in middles(201, 400):
+        q.sample(second, "c", 3.0, epoch=2)
+    q.event(200.9, "failover_done", epoch=2, to="q", duration_ms=900.0)
+    row = backup(told(summary, tmp_path, p, q), "c")
+    assert row["max_ms"] == 3
+    assert [row[name] for name in ("p50_ms", "p95_ms", "p99_ms")] == pytest.approx([3, 3, 3], rel=0.2)
+
+
+# ---- failovers
+
+
+def changed(summary: Summarise, folder: Path, *tellers: Teller) -> list[dict[str, Any]]:
+    """The changes of primary."""
+    return list(told(summary, folder, *tellers)["failovers"])
+
+
+def times(change: dict[str, Any]) -> list[float | None]:
+    """The gap, and its parts."""
+    return [change[f"{name}_ms"] for name in ("gap", "detection", "decision", "promotion")]
+
+
+def test_an_alarm_that_was_false_is_no_cause(summary: Summarise, tmp_path: Path) -> None:
+    """A backup that was paused at 25 s took the primary for dead. The primary died at 55 s: noticed 20 ms later, asked 20 ms on,
+    served 60 ms after that.
+    """
+    p, q, c = Teller("p"), Teller("q"), Teller("c")
+    for second in middles(0, 55):
+        p.sample(second, "q")
+        p.sample(second, "c")
+    c.event(25.0, "failure_detected", "p", epoch=1)
+    q.event(55.02, "failure_detected", "p", epoch=1)
+    q.event(55.04, "promote_asked", epoch=1)
+    q.event(55.1, "failover_done", epoch=2, to="q", duration_ms=100.0)
+    for second in middles(55, 90):
+        q.sample(second + 0.2, "c", epoch=2)
+    (change,) = changed(summary, tmp_path, p, q, c)
+    assert (change["kind"], times(change)) == ("failover", [100, 20, 20, 60])
+    assert change["at_ms"] == START_MS + 55_100
+
+
+def test_a_gap_that_is_counted_from_noticing_has_the_time_until_then_added(summary: Summarise, tmp_path: Path) -> None:
+    """The primary's machine froze: 947 ms until the new one noticed, and 101 ms from there, which is what it says of the gap."""
+    p, q = Teller("p"), Teller("q")
+    for second in middles(0, 30):
+        p.sample(second, "q")
+    q.event(30.947, "failure_detected", "p", epoch=1, duration_ms=947.0)
+    q.event(30.957, "promote_asked", epoch=1)
+    q.event(31.048, "failover_done", epoch=2, to="q", duration_ms=101.0)
+    for second in middles(31, 60):
+        q.sample(second + 0.2, "p", epoch=2, connected=False)
+    (change,) = changed(summary, tmp_path, p, q)
+    assert (times(change), change["measured"]) == ([1048, 947, 10, 91], True)
+
+
+def test_without_a_word_on_how_long_it_took_to_notice_the_gap_is_estimated_and_said_to_be(
+    summary: Summarise, tmp_path: Path
+) -> None:
+    """The old primary's last sample is of 29.5 s: the gap is no longer than from there, and so it is told."""
+    p, q = Teller("p"), Teller("q")
+    for second in middles(0, 30):
+        p.sample(second, "q")
+    q.event(30.947, "failure_detected", "p", epoch=1)
+    q.event(31.048, "failover_done", epoch=2, to="q", duration_ms=101.0)
+    for second in middles(31, 60):
+        q.sample(second + 0.2, "p", epoch=2, connected=False)
+    (change,) = changed(summary, tmp_path, p, q)
+    assert (change["gap_ms"], change["detection_ms"], change["measured"]) == (1548, 1447, False)
+
+
+@pytest.mark.parametrize("ahead_s", [0.0, 3.0, -1.5], ids=["one clock", "ahead", "behind"])
+def test_a_resource_managers_clock_changes_no_length(summary: Summarise, tmp_path: Path, ahead_s: float) -> None:
+    """Killed at 40 s, noticed 500 ms later, asked 50 ms later, served 300 ms after that; the role is told 50 ms before."""
+    p, q, manager = Teller("p"), Teller("q"), Teller("rm", ahead_s=ahead_s)
+    for second in middles(0, 40):
+        p.sample(second, "q")
+    manager.event(40.5, "failure_detected", "p", epoch=1)
+    manager.event(40.55, "promote_asked", "q", epoch=1)
+    q.event(40.55, "promote_asked", epoch=1)
+    q.event(40.8, "role", epoch=2, to="active", **{"from": "recovering"})
+    q.event(40.85, "failover_done", epoch=2, to="q", duration_ms=850.0)
+    manager.event(40.86, "promote_won", "q", epoch=2, duration_ms=310.0)
+    for second in middles(41, 70):
+        q.sample(second, "p", epoch=2, connected=False)
+    (change,) = changed(summary, tmp_path, p, q, manager)
+    assert (times(change), change["at_ms"]) == ([850, 500, 50, 300], START_MS + 40_850)
+
+
+def test_two_failovers_in_a_minute_have_their_own_times(summary: Summarise, tmp_path: Path) -> None:
+    """Each is noticed after 600 ms, asked at once, and over 300 ms later."""
+    tellers = {name: Teller(name) for name in "pqr"}
+    for epoch, (old, new, killed_s) in enumerate([("p", "q", 20), ("q", "r", 40)], 1):
+        for second in middles(killed_s - 20, killed_s):
+            tellers[old].sample(second + (0.95 if epoch > 1 and second < 21 else 0), "c", epoch=epoch)
+        teller = tellers[new]
+        teller.event(killed_s + 0.6, "failure_detected", old, epoch=epoch)
+        teller.event(killed_s + 0.6, "promote_asked", epoch=epoch)
+        teller.event(killed_s + 0.9, "failover_done", epoch=epoch + 1, to=new, duration_ms=900.0)
+    for second in middles(41, 60):
+        tellers["r"].sample(second, "c", epoch=3)
+    found = changed(summary, tmp_path, *tellers.values())
+    assert [times(change) for change in found] == [[900, 600, 0, 300]] * 2
+
+
+# ---- the error budget
+
+
+@pytest.mark.parametrize("interval_s, hours", [(10, 14), (60, 73)], ids=["10 s", "60 s"])
+def test_a_backup_that_is_well_burns_nothing_whatever_the_interval(
+    summary: Summarise, tmp_path: Path, interval_s: int, hours: int
+) -> None:
+    p = Teller("p", interval_s=interval_s)
+    for second in middles(0, hours * 3600, interval_s):
+        p.sample(second, "b", 1.0)
+    report = told(summary, tmp_path, p, now_ms=START_MS + hours * 3_600_000)
+    for row in report["slo"]["backups"]:
+        assert (row["spent"], row["alerts"]) == (0, [])
+        assert {rate for rate in row["rates"].values() if rate is not None} == {0}
+
+
+def test_a_planned_restart_in_ten_minutes_is_not_set_against_a_budget(summary: Summarise, tmp_path: Path) -> None:
+    """1 % of ten minutes are six seconds: of so short a span no budget is told, and nothing burns."""
+    p, q = Teller("p"), Teller("q")
+    for second in middles(0, 300):
+        p.sample(second, "c")
+    q.event(300.1, "promote_asked", epoch=1, detail="planned switchover")
+    q.event(301.4, "failover_done", epoch=2, to="q", duration_ms=1200.0)
+    for second in middles(302, 600):
+        q.sample(second, "c", epoch=2)
+    report = told(summary, tmp_path, p, q)
+    (change,) = report["failovers"]
+    assert (change["kind"], change["gap_ms"]) == ("switchover", 1200)
+    assert {(row["spent"], *row["alerts"]) for row in report["slo"]["backups"]} == {(None,)}
+
+
+# ---- times and intervals
+
+
+def test_a_clock_that_leaps_two_hours_for_one_line_stretches_nothing(summary: Summarise, tmp_path: Path) -> None:
+    """600 samples, one of which is told with a time that is two hours late: 599 count, and one is missing."""
+    p = Teller("p")
+    for second in middles(0, 600):
+        p.sample(second + (7200 if second == 300.5 else 0), "b", 2.0)
+    report = told(summary, tmp_path, p, now_ms=START_MS + 10_000_000)
+    row = backup(report, "b")
+    assert (row["expected"], row["n"], row["p50_ms"], row["p99_ms"]) == (600, 599, 2, 2)
+    assert row["over_share"] == pytest.approx(1 / 600, abs=1e-4)
+    assert report["quality"]["problems"] == {"time ahead of later lines": 1}
+
+
+@pytest.mark.parametrize("queue", [None, "q"])
+def test_six_hundred_samples_are_six_hundred_expected_and_a_second_that_is_lost_costs_one(
+    summary: Summarise, tmp_path: Path, queue: str | None
+) -> None:
+    p = Teller("p")
+    for second in middles(0, 600):
+        p.sample(second, "b")
+        if queue and second not in (200.5, 599.5):
+            p.sample(second, "b", queue=queue)
+    report = told(summary, tmp_path, p)
+    row = report["queues"][0] if queue else backup(report, "b")
+    assert (row["expected"], row["n"]) == (600, 598 if queue else 600)
+    assert row["over_share"] == pytest.approx(2 / 600 if queue else 0, abs=1e-4)
+
+
+def test_when_the_interval_changes_a_minute_of_silence_is_still_a_minute(summary: Summarise, tmp_path: Path) -> None:
+    """300 s at a second, 300 s at ten; nothing is said of the backup from 400 s to 460 s: 60 of 600 s."""
+    p = Teller("p")
+    for second in middles(0, 300):
+        p.sample(second, "b", 1.5)
+    p.interval_s = 10.0
+    for second in middles(300, 600, 10):
+        p.sample(second, "c", 1.5)
+        if not 400 <= second < 460:
+            p.sample(second, "b", 1.5)
+    row = backup(told(summary, tmp_path, p), "b")
+    assert row["over_share"] == pytest.approx(0.1)
+    assert (row["p50_ms"], row["max_ms"]) == (1.5, 1.5)
+    assert row["p95_ms"] == row["worst_ms"] == row["silence_ms"] == 70_000, "from 395 s to 465 s"
+
+
+def test_at_a_sample_every_100_ms_a_share_is_a_share_of_samples(summary: Summarise, tmp_path: Path) -> None:
+    """3 of each 100 samples are over the objective, and in each second of three there is one."""
+    p = Teller("p", interval_s=0.1)
+    for number, second in enumerate(middles(0, 60, 0.1)):
+        p.sample(second, "b", 2000.0 if number % 100 in (5, 35, 65) else 1.0)
+    row = backup(told(summary, tmp_path, p), "b")
+    assert (row["n"], row["expected"]) == (600, 600)
+    assert row["over_share"] == pytest.approx(0.03)
+
+
+def test_lags_below_a_millisecond_and_above_an_hour_are_told_as_they_are(summary: Summarise, tmp_path: Path) -> None:
+    p = Teller("p")
+    for second in middles(0, 100):
+        p.sample(second, "b", 0.45)
+        p.sample(second, "c", 0.25)
+        p.sample(second, "d", 2_567_352.0)
+    report = told(summary, tmp_path, p)
+    assert [row["p50_ms"] for row in report["backups"]] == [0.45, 0.25, 2_567_352]
+
+
+# ---- who is expected
+
+
+def test_a_queue_that_is_deleted_and_made_again_is_not_silent_while_it_does_not_exist(summary: Summarise, tmp_path: Path) -> None:
+    p = Teller("p")
+    p.roster(0.4, ["b"], ["q"])
+    for second in middles(0, 600):
+        if second == 200.5:
+            p.roster(200.4, ["b"], [])
+        if second == 400.5:
+            p.roster(400.4, ["b"], ["q"])
+        p.sample(second, "b", 2.0)
+        if not 200 <= second < 400:
+            p.sample(second, "b", 2.0, queue="q")
+    report = told(summary, tmp_path, p)
+    (queue,) = report["queues"]
+    assert (queue["expected"], queue["n"], queue["over_share"], queue["p99_ms"], queue["silence_ms"]) == (400, 400, 0, 2, 0)
+    assert queue["status"] == "OK"
+
+
+def test_a_backup_that_is_replaced_by_another_is_not_missed(summary: Summarise, tmp_path: Path) -> None:
+    p = Teller("p")
+    p.roster(0.4, ["b", "c"])
+    for second in middles(0, 300):
+        if second == 100.5:
+            p.roster(100.4, ["b", "d"])
+        p.sample(second, "b", 2.0)
+        p.sample(second, "c" if second < 100 else "d", 2.0)
+    report = told(summary, tmp_path, p)
+    assert {row["backup"]: (row["expected"], row["over_share"], row["status"]) for row in report["backups"]} == {
+        "b": (300, 0, "OK"),
+        "c": (100, 0, "OK"),
+        "d": (200, 0, "OK"),
+    }
+
+
+def test_silences_of_a_queue_are_each_as_long_as_it_was_not_heard(summary: Summarise, tmp_path: Path) -> None:
+    """Samples of 100 s to 120 s and of 300 s to 320 s are not there: from 99.5 s to 120.5 s. Of `flaps` every other one."""
+    p = Teller("p")
+    for second in middles(0, 600):
+        p.sample(second, "b")
+        if not (100 <= second < 120 or 300 <= second < 320):
+            p.sample(second, "b", queue="twice")
+        if int(second) % 2 == 0 or second < 300:
+            p.sample(second, "b", queue="flaps")
+    report = told(summary, tmp_path, p)
+    assert {row["queue"]: row["silence_ms"] for row in report["queues"]} == {"twice": 21_000, "flaps": 2000}
+
+
+def test_when_the_primary_alone_is_silent_for_half_a_minute_it_is_31_seconds(summary: Summarise, tmp_path: Path) -> None:
+    p = Teller("p")
+    for second in middles(0, 300):
+        if not 100 <= second < 130:
+            p.sample(second, "b")
+    assert backup(told(summary, tmp_path, p), "b")["silence_ms"] == 31_000
+
+
+# ---- indexes and epochs
+
+
+@pytest.mark.parametrize("fall_s", [47, 50, 53, 60])
+def test_an_index_that_goes_back_is_seen_wherever_in_a_window_it_does(summary: Summarise, tmp_path: Path, fall_s: int) -> None:
+    """A store that was restored: from then on the backup holds 40 batches less, at the same pace."""
+    p = Teller("p")
+    for second in middles(0, 120):
+        p.sample(second, "b", 5.0, acked_index=1000 + int(second) - (40 if second > fall_s else 0))
+    report = told(summary, tmp_path, p, window_ms=10_000)
+    assert backup(report, "b")["status"] == "REWOUND"
+    rewound = [(row["start_ms"] - START_MS) // 1000 for row in report["windows"] if row["status"] == "REWOUND"]
+    assert rewound == [fall_s // 10 * 10]
+
+
+def test_a_deposed_primary_has_no_say_once_the_next_has_begun(summary: Summarise, tmp_path: Path) -> None:
+    p, q = Teller("p"), Teller("q")
+    for second in middles(0, 101):
+        p.sample(second, "c", 77_777.0 if second > 100 else 2.0)
+    for second in middles(100, 200):
+        q.sample(second, "c", 3.0, epoch=2)
+    row = backup(told(summary, tmp_path, p, q), "c")
+    assert (row["n"], row["max_ms"], row["worst_ms"], row["over_share"]) == (200, 3, 3, 0)
+
+
+# ---- names
+
+
+def test_a_name_that_would_paint_the_terminal_is_shown_in_letters(summary: Summarise, tmp_path: Path) -> None:
+    p = Teller("p")
+    for second in middles(0, 30):
+        p.sample(second, "b\x1b[31m")
+        p.sample(second, "b\x1b[31m", queue="\x1b]0;owned\x07\u202eq\nq")
+    shown = text.render(told(summary, tmp_path, p))
+    assert not [letter for letter in shown if letter != "\n" and not letter.isprintable()]
+    assert "\\x1b[31m" in shown
+
+
+def test_an_empty_span_to_compare_with_is_refused_in_a_line_that_names_it(summary: Summarise, tmp_path: Path) -> None:
+    p = Teller("p")
+    for second in middles(0, 30):
+        p.sample(second, "b")
+    with pytest.raises(
+        Refused, match=r"the span to compare with \(2026-01-05 06:00:00 .* UTC\) cannot be summarised: no telemetry"
+    ):
+        told(summary, tmp_path, p, compare_ms=(START_MS - 7_200_000, START_MS - 3_600_000))
