@@ -134,6 +134,8 @@ def test_a_stopped_member_stores_and_its_disk_counts_for_the_majority(mixed: Mix
     mixed.machine.kill("b")
     index = mixed.write("a", queue("q"))
     mixed.machine.run_until(lambda: mixed.log("c").status().durable_index >= index)
+    assert mixed.log("a").status().commit_index >= index, "by a's disk and c's"
+    assert mixed.applied("c") < index
 
 
 def test_a_stopped_member_is_refused_as_primary_and_votes_for_another(mixed: Mixed) -> None:
