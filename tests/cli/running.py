@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -48,18 +49,25 @@ class Forked:
         self._fate, theirs = socket.socketpair()
         with theirs:
             socket.send_fds(_zygote(), [json.dumps(call).encode()], [out, err, theirs.fileno()])
+        self.returncode: int | None = None
         self._fate.settimeout(LONGEST_S)
         (self.pid,) = PID.unpack(self._fate.recv(PID.size))
 
-    def wait(self) -> int:
-        """Its exit status, negative for a signal. It is killed when it takes too long, and that raised."""
-        try:
-            (status,) = STATUS.unpack(self._fate.recv(STATUS.size))
-        except TimeoutError:
-            self.kill()
-            raise
-        self._fate.close()
-        return int(status)
+    def poll(self) -> int | None:
+        """Its exit status, negative for a signal; None while it runs."""
+        if self.returncode is None and select.select([self._fate], [], [], 0)[0]:
+            (self.returncode,) = STATUS.unpack(self._fate.recv(STATUS.size))
+            self._fate.close()
+        return self.returncode
+
+    def wait(self, timeout_s: float = LONGEST_S) -> int:
+        """The same, when it has ended. TimeoutError when it has not by then."""
+        if self.returncode is None:
+            select.select([self._fate], [], [], timeout_s)
+        if self.poll() is None:
+            raise TimeoutError(f"process {self.pid} did not end within {timeout_s} s")
+        assert self.returncode is not None
+        return self.returncode
 
     def kill(self) -> int:
         """kill -9, and wait until it is gone."""
@@ -93,7 +101,12 @@ def module_of(command: str) -> str:
 def run(command: str, *words: Any) -> Ran:
     """Run `command` (qpid-ha, ...) with these words. No traceback may ever show, and an error is one line."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        status = Forked(module_of(command), command, [str(word) for word in words], out.fileno(), err.fileno()).wait()
+        forked = Forked(module_of(command), command, [str(word) for word in words], out.fileno(), err.fileno())
+        try:
+            status = forked.wait()
+        except TimeoutError:
+            forked.kill()
+            raise
         out.seek(0)
         err.seek(0)
         return checked(Ran(status, out.read().decode(), err.read().decode()))

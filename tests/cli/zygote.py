@@ -26,9 +26,9 @@ import sys
 from typing import TypedDict
 
 LOADED = (
-    *("cli.qpid_config", "cli.qpid_ha", "cli.qpid_resource_manager", "cli.qpid_stat", "cli.qpid_verify"),
+    *("cli.qpid_config", "cli.qpid_ha", "cli.qpid_resource_manager", "cli.qpid_stat", "cli.qpid_verify", "cli.qpidd"),
     # What these import only when they have something to do, and the responders that tests let them talk to.
-    *("broker.client", "resource_manager.service", "tests.cli.peer"),
+    *("broker.client", "ha.service", "resource_manager.service", "tests.cli.peer"),
 )
 MOST_BYTES = 1 << 20
 """The length of a call."""
