@@ -41,6 +41,17 @@ def test_what_is_taken_from_the_middle_leaves_both_sides() -> None:
     assert account.take(0, 10) == []
 
 
+def test_what_is_taken_from_the_front_leaves_the_rest_in_its_place() -> None:
+    account = Outgoing()
+    account.sent(50, 10, False)
+    assert account.take(0, 3) == [range(50, 53)]
+    assert account.take(3, 1) == [range(53, 54)]
+    assert (account.n_unsettled, account.unsettled()) == (6, [range(54, 60)])
+    assert account.take(0, 4) == []
+    assert account.take(4, 6) == [range(54, 60)]
+    assert (account.n_unsettled, account.unsettled()) == (0, [])
+
+
 def test_a_run_over_several_lots_gives_the_sequences_of_each() -> None:
     account = Outgoing()
     account.sent(7, 2, False)
