@@ -20,6 +20,7 @@ ids belong to one link, and `broker.amqp` alone knows which delivery of the engi
 from __future__ import annotations
 
 from bisect import bisect_right
+from typing import TypeAlias
 
 from broker.core import limits
 
@@ -31,16 +32,9 @@ UNDELIVERABLE = 0x200
 """Added to MODIFIED: the message is not to come again (undeliverable-here)."""
 
 
-class Run:
-    """Deliveries `first` .. `first + count - 1`, all with the same outcome. `settled`: the peer waits for no answer."""
-
-    __slots__ = ("count", "first", "outcome", "settled")
-
-    def __init__(self, first: int, count: int, outcome: int, settled: bool) -> None:
-        self.first = first
-        self.count = count
-        self.outcome = outcome
-        self.settled = settled
+Run: TypeAlias = tuple[int, int, int, bool]
+"""Deliveries with the same outcome: the first id, how many, the outcome, and whether the peer has settled them, so that it waits
+for no answer."""
 
 
 def add_ids(runs: list[tuple[int, int]], first: int, count: int) -> None:
@@ -101,11 +95,11 @@ class Outgoing:
         """The outcome of the deliveries `first` .. `first + count - 1` has come."""
         outcomes = self.outcomes
         if outcomes:
-            last = outcomes[-1]
-            if last.first + last.count == first and last.outcome == outcome and last.settled == settled:
-                last.count += count
+            last_first, last_count, last_outcome, last_settled = outcomes[-1]
+            if last_outcome == outcome and last_settled == settled and last_first + last_count == first:
+                outcomes[-1] = (last_first, last_count + count, outcome, settled)
                 return
-        outcomes.append(Run(first, count, outcome, settled))
+        outcomes.append((first, count, outcome, settled))
 
     def take_outcomes(self) -> list[Run]:
         """The outcomes that have come, in the order in which they came."""

@@ -226,13 +226,13 @@ class Wire(Protocol):
         """What the broker says of the messages that the requests were in."""
         refusals, link.refusals = link.refusals, {}
         refused = []
-        for run in link.take_outcomes():
-            for delivery_id in range(run.first, run.first + run.count):
+        for first, count, outcome, _ in link.take_outcomes():
+            for delivery_id in range(first, first + count):
                 for number in chain.from_iterable(link.account.take(delivery_id, 1)):
-                    if run.outcome and run.outcome != ACCEPTED:
-                        text = _for_people(refusals.get(delivery_id, "")) if run.outcome == REJECTED else ""
+                    if outcome and outcome != ACCEPTED:
+                        text = _for_people(refusals.get(delivery_id, "")) if outcome == REJECTED else ""
                         refused.append((number, text or "the broker did not take the request"))
-            link.settle(run.first, run.count)
+            link.settle(first, count)
         for number, text in refused:
             self._on_answer(number, text)
 

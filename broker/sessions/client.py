@@ -81,8 +81,8 @@ class ClientSession:
         if link.context is not None:
             link.context.outcomes()
         else:
-            for run in link.take_outcomes():
-                link.settle(run.first, run.count)
+            for first, count, _, _ in link.take_outcomes():
+                link.settle(first, count)
 
     def on_credit(self, link: Sender) -> None:
         """Credit has come."""

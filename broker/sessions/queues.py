@@ -119,33 +119,33 @@ class Subscription(LinkEnd):
         link, account, messages = self.link, self.link.account, self.queue.node.messages
         came = link.take_outcomes()
         if self.browse or messages is None:
-            for run in came:
-                account.take(run.first, run.count)
-                link.settle(run.first, run.count)
+            for first, count, _, _ in came:
+                account.take(first, count)
+                link.settle(first, count)
             return
         ledger = self.queue.ledger
         taken: list[int] = []
         confirm: list[tuple[int, int]] = []
         back: list[int] = []
         failed: list[int] = []
-        for run in came:
-            ranges = account.take(run.first, run.count)
-            if run.outcome == ACCEPTED:
+        for first, count, outcome, settled in came:
+            ranges = account.take(first, count)
+            if outcome == ACCEPTED:
                 for sequences in ranges:
                     taken += sequences
-                if not run.settled:
-                    confirm.append((run.first, run.count))
+                if not settled:
+                    confirm.append((first, count))
                 continue
-            if run.outcome == REJECTED or run.outcome & UNDELIVERABLE:
+            if outcome == REJECTED or outcome & UNDELIVERABLE:
                 back += [sequence for sequence in chain.from_iterable(ranges) if not self._rejected(ledger, sequence)]
-            elif run.outcome & FAILED:
+            elif outcome & FAILED:
                 for sequence in chain.from_iterable(ranges):
                     ledger.count(messages.number, sequence)
                     failed.append(sequence)
             else:
                 back += chain.from_iterable(ranges)
-            if not run.settled:
-                link.settle(run.first, run.count)
+            if not settled:
+                link.settle(first, count)
         if taken:
             ledger.dequeue(messages.number, taken, link if confirm else None, confirm)
         if failed:  # whoever gets them next is to see the raised count
@@ -181,7 +181,10 @@ class Subscription(LinkEnd):
         self.queue.forget(self)
         # Outcomes that came but were not looked at, and the unsettled rest: volatile acquisitions end with the link.
         accepted = [
-            each for run in self.link.take_outcomes() if run.outcome == ACCEPTED for each in account.take(run.first, run.count)
+            each
+            for first, count, outcome, _ in self.link.take_outcomes()
+            if outcome == ACCEPTED
+            for each in account.take(first, count)
         ]
         sequences = list(chain.from_iterable(account.take_rest()))
         if node.messages is not None and not self.browse:

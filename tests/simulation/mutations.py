@@ -284,8 +284,8 @@ for _, waits in self._proposed:
         "confirms a consumer's accept when it comes, not when the dequeue is committed",
         "broker.sessions.queues",
         "Subscription.outcomes",
-        "confirm.append((run.first, run.count))",
-        "link.settle(run.first, run.count)",
+        "confirm.append((first, count))",
+        "link.settle(first, count)",
     ),
     "forgets-releases": Bug(
         "keeps, when a consumer's link ends, what it had acquired",

@@ -57,10 +57,10 @@ class Side:
 
     def on_outcomes(self, engine: Engine, link: Sender) -> None:
         came = []
-        for run in link.take_outcomes():
-            keys = [key for keys in link.account.take(run.first, run.count) for key in keys]
-            came += [(key, run.outcome, bool(run.settled)) for key in keys]
-            link.settle(run.first, run.count)
+        for first, count, outcome, settled in link.take_outcomes():
+            keys = [key for keys in link.account.take(first, count) for key in keys]
+            came += [(key, outcome, settled) for key in keys]
+            link.settle(first, count)
         self.outcomes.append(came)
 
     def on_credit(self, engine: Engine, link: Sender) -> None:

@@ -41,6 +41,17 @@ def test_what_is_taken_from_the_middle_leaves_both_sides() -> None:
     assert account.take(0, 10) == []
 
 
+def test_what_is_taken_from_the_front_leaves_the_rest_in_its_place() -> None:
+    account = Outgoing()
+    account.sent(50, 10, False)
+    assert account.take(0, 3) == [range(50, 53)]
+    assert account.take(3, 1) == [range(53, 54)]
+    assert (account.n_unsettled, account.unsettled()) == (6, [range(54, 60)])
+    assert account.take(0, 4) == []
+    assert account.take(4, 6) == [range(54, 60)]
+    assert (account.n_unsettled, account.unsettled()) == (0, [])
+
+
 def test_a_run_over_several_lots_gives_the_sequences_of_each() -> None:
     account = Outgoing()
     account.sent(7, 2, False)
@@ -65,7 +76,7 @@ def test_outcomes_are_summed_while_they_are_alike_and_follow_one_another() -> No
     ]
     for each in came:
         account.came(*each)
-    assert [(run.first, run.count, run.outcome, run.settled) for run in account.take_outcomes()] == [
+    assert account.take_outcomes() == [
         (0, 2, ACCEPTED, True),
         (2, 2, ACCEPTED, False),
         (5, 1, ACCEPTED, False),
