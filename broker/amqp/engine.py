@@ -20,7 +20,18 @@ from typing import Any, Protocol
 
 from cproton_ffi import ffi, lib
 
-from broker.amqp.links import Condition, Link, Receiver, Sender, condition_text, map_of, put_value, set_condition, text_of
+from broker.amqp.links import (
+    Condition,
+    Link,
+    Receiver,
+    Sender,
+    condition_text,
+    map_of,
+    put_value,
+    set_condition,
+    text_of,
+)
+from broker.amqp.scratch import SCRATCH_BYTES, Scratch
 from broker.core import limits, values
 
 NULL = ffi.NULL
@@ -42,20 +53,6 @@ _CONTROLS = frozenset(
     }
 )
 """The events that `_control` handles: most of the others come once a write and mean nothing here."""
-
-_SCRATCH_BYTES = 1 << 20
-
-
-class Scratch:
-    """Memory for what C functions are given and give back: one for all engines of a thread, for nothing stays in it between
-    calls."""
-
-    __slots__ = ("area", "tag", "tag_number")
-
-    def __init__(self) -> None:
-        self.area = ffi.new("char[]", _SCRATCH_BYTES)
-        self.tag_number = ffi.new("uint32_t *")
-        self.tag = ffi.new("pn_delivery_tag_t *", {"size": 4, "start": ffi.cast("char *", self.tag_number)})[0]
 
 
 class EngineListener(Protocol):
@@ -289,7 +286,7 @@ class Engine:
         transport, scratch = self.transport, self.scratch.area
         sent = 0
         while (waiting := lib.pn_transport_pending(transport)) > 0:
-            count = lib.pn_transport_peek(transport, scratch, min(waiting, _SCRATCH_BYTES))
+            count = lib.pn_transport_peek(transport, scratch, min(waiting, SCRATCH_BYTES))
             if count <= 0:
                 break
             try:
@@ -311,7 +308,7 @@ class Engine:
             waiting = lib.pn_transport_pending(transport)
             if waiting <= 0:
                 break
-            count = lib.pn_transport_peek(transport, scratch, min(waiting, _SCRATCH_BYTES))
+            count = lib.pn_transport_peek(transport, scratch, min(waiting, SCRATCH_BYTES))
             if count <= 0:
                 break
             pieces.append(ffi.buffer(scratch, count)[:])
@@ -383,7 +380,7 @@ class Engine:
         if lib.pn_link_current(handle) != delivery:
             return
         size = lib.pn_delivery_pending(delivery)
-        if link.partial is not None or size > _SCRATCH_BYTES:
+        if link.partial is not None or size > SCRATCH_BYTES:
             data = self._gather(link, delivery, size)
             if data is None:
                 return
@@ -417,7 +414,7 @@ class Engine:
             link.partial = bytearray()
         scratch = self.scratch.area
         while size > 0:
-            count = lib.pn_link_recv(link.handle, scratch, min(size, _SCRATCH_BYTES))
+            count = lib.pn_link_recv(link.handle, scratch, min(size, SCRATCH_BYTES))
             if count <= 0:
                 break
             link.partial += ffi.buffer(scratch, count)

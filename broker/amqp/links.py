@@ -15,15 +15,13 @@ has settled it, it is settled here at once, and otherwise by `Sender.settle`. So
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from cproton_ffi import ffi, lib
 
+from broker.amqp.scratch import Scratch
 from broker.core import values
 from broker.core.links import ACCEPTED, FAILED, MODIFIED, REJECTED, RELEASED, UNDELIVERABLE, Incoming, Outgoing, Run
-
-if TYPE_CHECKING:
-    from broker.amqp.engine import Engine
 
 NULL = ffi.NULL
 assert (lib.PN_ACCEPTED, lib.PN_REJECTED, lib.PN_RELEASED, lib.PN_MODIFIED) == (ACCEPTED, REJECTED, RELEASED, MODIFIED)
@@ -53,12 +51,23 @@ class Asked:
         self.filters = map_of(lib.pn_terminus_filter(pointer))
 
 
+class Owner(Protocol):
+    """The engine that a link belongs to, as the link knows it."""
+
+    is_client: bool
+    scratch: Scratch
+    messages_out: int
+
+    def forget(self, link: Link) -> None:
+        """This side has closed the link."""
+
+
 class Link:
     """One link as this side sees it. `context` is the listener's own."""
 
     __slots__ = ("_closing", "context", "engine", "handle", "is_sender", "name", "open", "reason")
 
-    def __init__(self, engine: Engine, handle: Any, is_sender: bool) -> None:
+    def __init__(self, engine: Owner, handle: Any, is_sender: bool) -> None:
         self.engine = engine
         self.handle = handle
         self.is_sender = is_sender
@@ -127,7 +136,7 @@ class Receiver(Link):
 
     __slots__ = ("_base", "_deliveries", "account", "inbox", "partial")
 
-    def __init__(self, engine: Engine, handle: Any) -> None:
+    def __init__(self, engine: Owner, handle: Any) -> None:
         super().__init__(engine, handle, False)
         self.account = Incoming()
         self.inbox: list[bytes] = []
@@ -188,7 +197,7 @@ class Sender(Link):
 
     __slots__ = ("_ids", "_next_tag", "_told", "_told_last", "account", "refusals", "session")
 
-    def __init__(self, engine: Engine, handle: Any) -> None:
+    def __init__(self, engine: Owner, handle: Any) -> None:
         super().__init__(engine, handle, True)
         self.session = lib.pn_link_session(handle)
         self.account = Outgoing()
@@ -232,6 +241,7 @@ class Sender(Link):
         base = ffi.from_buffer(data)
         here = offsets[start]
         first = self.account.sent(sequence, stop - start, presettled)
+        self.engine.messages_out += stop - start
         for position, delivery_id in zip(range(start + 1, stop + 1), range(first, first + stop - start), strict=True):
             after = offsets[position]
             number = (number + 1) & 0xFFFFFFF

@@ -23,8 +23,9 @@ from twisted.internet.task import LoopingCall
 from twisted.python.failure import Failure
 
 from broker.amqp import management_node
-from broker.amqp.engine import Engine, Login, Scratch
+from broker.amqp.engine import Engine, Login
 from broker.amqp.links import Link, Receiver, Sender
+from broker.amqp.scratch import Scratch
 from broker.core.links import ACCEPTED, REJECTED
 from broker.core.message import BadMessage
 from broker.net.output import write_output

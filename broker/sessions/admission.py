@@ -17,8 +17,8 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
-from broker.amqp.engine import Scratch
 from broker.amqp.links import Condition
+from broker.amqp.scratch import Scratch
 from broker.core import limits
 from broker.sessions.client import ClientSession
 from broker.sessions.connection import Connection, Role

@@ -20,8 +20,9 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from broker.amqp.engine import Engine, Scratch
+from broker.amqp.engine import Engine
 from broker.amqp.links import Condition, Link, Receiver, Sender
+from broker.amqp.scratch import Scratch
 from broker.core import limits
 from broker.net.output import READ_BYTES, write_output
 from broker.sessions.principal import ANONYMOUS, Principal

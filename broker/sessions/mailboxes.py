@@ -53,7 +53,6 @@ class Mailbox(LinkEnd):
             data = self._waiting.popleft()
             self._nbytes -= len(data)
             link.send_one(data, 0, True)
-            link.engine.messages_out += 1
         if link.open and link.account.draining and not self._waiting:
             link.drained()
         self.session.touch()

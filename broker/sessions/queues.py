@@ -81,7 +81,6 @@ class Subscription(LinkEnd):
             else:
                 link.send(lot.chunk.data, lot.chunk.offsets, lot.start, lot.stop, first, self.presettled)
             self.delivered += lot.n_messages
-            link.engine.messages_out += lot.n_messages
         if self.presettled and not self.browse:
             ledger = self.queue.ledger
             for lot in lots:

@@ -24,8 +24,9 @@ from twisted.internet.protocol import Protocol as TwistedProtocol
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from broker.amqp.engine import Engine, Scratch
+from broker.amqp.engine import Engine
 from broker.amqp.links import Condition, Link, Receiver, Sender
+from broker.amqp.scratch import Scratch
 from broker.core import urls
 from broker.core.limits import SESSION_WINDOW_BYTES
 from broker.net.output import READ_BYTES, write_output
