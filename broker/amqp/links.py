@@ -231,14 +231,16 @@ class Sender(Link):
         """Bytes sent on this link's session that have not left the engine."""
         return int(lib.pn_session_outgoing_bytes(self.session))
 
-    def send(self, data: bytes, offsets: Sequence[int], start: int, stop: int, sequence: int, presettled: bool) -> None:
-        """Send messages `start` .. `stop - 1` that lie in `data` at `offsets`. `sequence` is the first one's in its queue, or
-        what else its sender knows it by; the account keeps it until its outcome has come."""
+    def send(
+        self, data: bytes, offsets: Sequence[int], start: int, stop: int, sequence: int, presettled: bool, base: int = 0
+    ) -> None:
+        """Send messages `start` .. `stop - 1` that lie in `data` at `base` + `offsets`. `sequence` is the first one's in its
+        queue, or what else its sender knows it by; the account keeps it until its outcome has come."""
         handle, ids, number = self.handle, self._ids, self._next_tag
         delivery_new, send, advance, settle = lib.pn_delivery, lib.pn_link_send, lib.pn_link_advance, lib.pn_delivery_settle
         scratch = self.engine.scratch
         tag, tag_number = scratch.tag, scratch.tag_number
-        base = ffi.from_buffer(data)
+        begin = ffi.from_buffer(data) + base
         here = offsets[start]
         first = self.account.sent(sequence, stop - start, presettled)
         self.engine.messages_out += stop - start
@@ -248,7 +250,7 @@ class Sender(Link):
             # Seven bits a byte: some clients read tags as text.
             tag_number[0] = number & 0x7F | (number & 0x3F80) << 1 | (number & 0x1FC000) << 2 | (number & 0xFE00000) << 3
             delivery = delivery_new(handle, tag)
-            send(handle, base + here, after - here)
+            send(handle, begin + here, after - here)
             advance(handle)
             if presettled:
                 settle(delivery)

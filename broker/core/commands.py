@@ -11,7 +11,7 @@ The forms (version 1 unless said)::
 
     queue-add     uuid name level durable autoDelete exclusive arguments alternate [number]
     queue-del     uuid
-    store-add     uuid [number]     a place for the messages of a queue that another log defines (level configuration)
+    store-add     uuid arguments [number]     a place for the messages of a queue that another log defines (level configuration)
     store-del     uuid
     exchange-add  uuid name kind level durable arguments alternate
     exchange-del  uuid
@@ -97,11 +97,12 @@ class QueueDel(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
 
 
 class StoreAdd(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
-    """A place for the messages of a queue that another log defines."""
+    """A place for the messages of a queue that another log defines. `arguments` are that queue's: they say what kind it is."""
 
     OP: ClassVar[str] = "store-add"
 
     uuid: str
+    arguments: dict[str, Any] = {}
     number: int | None = None
 
 

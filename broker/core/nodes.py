@@ -15,7 +15,7 @@ the two logs are followed makes no difference; to follow a change costs what it 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from broker.core import limits
@@ -32,6 +32,7 @@ from broker.core.definitions import (
     Unbound,
 )
 from broker.core.exchange import Exchange, fault_of
+from broker.core.queues import priority
 from broker.core.state import Messages, State
 
 BUILT_IN = {"": "direct", "amq.direct": "direct", "amq.topic": "topic", "amq.fanout": "fanout", "amq.match": "headers"}
@@ -55,13 +56,16 @@ class Unplaced(Exception):
 
 @dataclass(slots=True, eq=False)
 class QueueNode:
-    """A queue at run time. `proposed_seq` is the sequence that the next message proposed for it gets (primary only)."""
+    """A queue at run time. `proposed_seqs` are, by lane, the sequences that the next messages proposed for it get, `proposed` and
+    `proposed_bytes` what came so far, proposed ones included, as `messages` counts it (primary only).
+    """
 
     definition: QueueAdd
     log: str
     messages_log: str
     messages: Messages | None
-    proposed_seq: int = 1
+    proposed_seqs: list[int] = field(default_factory=lambda: [1])
+    proposed: int = 0
     proposed_bytes: int = 0
     max_count: int = 0
     max_bytes: int = 0
@@ -85,7 +89,14 @@ class QueueNode:
     @property
     def depth(self) -> int:
         """Messages on the queue."""
-        return 0 if self.messages is None else self.messages.fifo.depth
+        return 0 if self.messages is None else self.messages.depth
+
+    def go_on(self) -> None:
+        """What is proposed next goes behind the messages that are there."""
+        messages = self.messages
+        if messages is not None:
+            self.proposed_seqs = messages.next_seqs()
+            self.proposed, self.proposed_bytes = messages.enqueued, messages.enqueued_bytes
 
 
 @dataclass(slots=True, eq=False)
@@ -167,7 +178,7 @@ class Nodes:
             was, node = before[uuid], self._queues_by_uuid[uuid]
             node.context = was.context
             if was.messages is node.messages:
-                node.proposed_seq, node.proposed_bytes = was.proposed_seq, was.proposed_bytes
+                node.proposed_seqs, node.proposed, node.proposed_bytes = was.proposed_seqs, was.proposed, was.proposed_bytes
 
     def follow(self, log: str, change: Change) -> QueueNode | None:
         """Take up what `log` has changed. Returns the queue that it removed, if it did."""
@@ -206,7 +217,7 @@ class Nodes:
         self._queues_by_uuid[node.uuid] = node
         self._orphans.pop(node.uuid, None)
         if node.messages is None:
-            self._needs_place(node.uuid)
+            self._needs_place(queue)
         self._route_by_name(_give_name(self.queues, self._hidden_queues, node), node.name)
 
     def _place_made(self, log: str, place: StoreAdd) -> None:
@@ -223,7 +234,7 @@ class Nodes:
         node = self._queues_by_uuid.get(place.uuid)
         if node is not None and node.definition.level == "configuration":
             node.messages = None
-            self._needs_place(place.uuid)
+            self._needs_place(node.definition)
 
     def _route_by_name(self, was: QueueNode | None, name: str) -> None:
         """Let the default exchange's binding of that name be the queue's that has it now."""
@@ -315,9 +326,9 @@ class Nodes:
         fresh, self._fresh_unplaced = self._fresh_unplaced, {}
         return [self._unplaced[uuid] for uuid in fresh if uuid in self._unplaced]
 
-    def _needs_place(self, uuid: str) -> None:
-        self._unplaced[uuid] = StoreAdd(uuid=uuid)
-        self._fresh_unplaced[uuid] = None
+    def _needs_place(self, queue: QueueAdd) -> None:
+        self._unplaced[queue.uuid] = StoreAdd(uuid=queue.uuid, arguments=queue.arguments)
+        self._fresh_unplaced[queue.uuid] = None
 
     def _is_orphan(self, key: str | Key, command: Command) -> None:
         self._orphans[key] = command
@@ -500,8 +511,7 @@ def _take_name(named: dict[str, Node], hidden: dict[str, Node], node: Node) -> N
 def _place(node: QueueNode, messages: Messages | None) -> None:
     """These are the queue's messages; the next one proposed goes behind them."""
     node.messages = messages
-    if messages is not None:
-        node.proposed_seq, node.proposed_bytes = messages.fifo.next_seq, messages.enqueued_bytes
+    node.go_on()
 
 
 def _check_name(what: str, name: str) -> None:
@@ -513,7 +523,9 @@ def _check_name(what: str, name: str) -> None:
         raise Refused(400, f"{name!r} cannot name a {what}: names start with no '$' and hold no control characters")
 
 
-KNOWN_ARGUMENTS = frozenset({"qpid.replicate", "qpid.max_count", "qpid.max_size", "qpid.policy_type"})
+KNOWN_ARGUMENTS = frozenset(
+    {"qpid.replicate", "qpid.max_count", "qpid.max_size", "qpid.policy_type", *priority.LEVELS, priority.HIGHEST}
+)
 
 
 def _check_arguments(name: str, arguments: dict[str, Any]) -> None:
@@ -523,6 +535,10 @@ def _check_arguments(name: str, arguments: dict[str, Any]) -> None:
         if key.startswith(("qpid.", "x-qpid")) and key not in KNOWN_ARGUMENTS:
             known = ", ".join(sorted(KNOWN_ARGUMENTS))
             raise Refused(501, f"queue {name!r}: this broker does not have {key!r} (it knows {known})")
+    try:
+        priority.levels_of(arguments)
+    except ValueError as error:
+        raise Refused(400, f"queue {name!r}: {error}") from None
     policy = arguments.get("qpid.policy_type", "reject")
     if policy not in ("reject", "none"):
         raise Refused(501, f"queue {name!r}: this broker does not have the limit policy {policy!r} (it knows reject and none)")

@@ -6,14 +6,17 @@ index and a time, `Batch.parse` reads them back by columns, never by the message
 
 Layout, little-endian::
 
-    header   48 bytes   magic "USB1", CRC-32C of every byte after this field, length of the whole batch, flags, runs, records,
+    header   48 bytes   magic "USB2", CRC-32C of every byte after this field, length of the whole batch, flags, runs, records,
                         epoch, index, timestamp (ms since 1970, the primary's clock: for people, never for decisions)
-    heads    24 bytes a run    kind, flags, 0, queue number, first sequence, count, payload bytes
+    heads    28 bytes a run    kind, flags, 0, queue number, first sequence, count, payload bytes, CRC-32C of an ENQUEUE payload
     lengths  4 bytes a message of the ENQUEUE runs, in order of the runs
     payload  the runs' payloads, end to end
 
-Invariants: runs stand in the order DEFINE, ENQUEUE, DEQUEUE, COUNT, MEMBERS, and of one kind in the order in which their queues
-were first named; sequences of an ENQUEUE run are consecutive; a batch that parses is whole (checksum) and self-consistent
+The checksum in an ENQUEUE head is what a body is verified with when it is read back without the rest of its batch. Batches of
+format 1 ("USB1": heads of 24 bytes, without it) are read, and never written.
+
+Invariants: runs stand in the order DEFINE, ENQUEUE, PLACES, DEQUEUE, COUNT, MEMBERS, and of one kind in the order in which their
+queues were first named; sequences of an ENQUEUE run are consecutive; a batch that parses is whole (checksum) and self-consistent
 (lengths add up).
 """
 
@@ -22,23 +25,26 @@ from __future__ import annotations
 import json
 import struct
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import accumulate, chain
+from itertools import accumulate, chain, pairwise
 from typing import Any
 
 import google_crc32c
 
-MAGIC = b"USB1"
+MAGIC = b"USB2"
+MAGIC_1 = b"USB1"
 HEADER = struct.Struct("<4sIIIIIQQQ")
 HEADER_BYTES = HEADER.size
 _AFTER_CRC = struct.Struct("<IIIIQQQ")
 _CRC_END = 8
-_HEAD = struct.Struct("<BBHIQII")
+_HEAD = struct.Struct("<BBHIQIII")
+_HEAD_1 = struct.Struct("<BBHIQII")
 HEAD_BYTES = _HEAD.size
 _LENGTH_BYTES = 4
 FLAG_MEMBERS = 1
+_LANE = 0xFF << 56
 
 
 class BadBatch(ValueError):
@@ -58,11 +64,15 @@ class Kind(IntEnum):
     """A change of definitions: one JSON object (see broker.core.commands)."""
     MEMBERS = 5
     """The cluster's members from here on: one JSON object (see ha.core.membership)."""
+    PLACES = 6
+    """Where the messages `first_seq` .. `first_seq + count - 1` of a queue lie on disk, and which of them are alive: one block's
+    columns (see broker.core.queues.blocks). Only in checkpoints."""
 
 
 _KINDS = {int(kind): kind for kind in Kind}
 _ENQUEUE = int(Kind.ENQUEUE)
 _WITHOUT_PAYLOAD = frozenset((int(Kind.DEQUEUE), int(Kind.COUNT)))
+_NO_LENGTHS = array("I")
 
 
 @dataclass(slots=True)
@@ -84,12 +94,12 @@ class Header:
         return bool(self.flags & FLAG_MEMBERS)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Run:
-    """One run of a parsed batch.
+    """One run of a parsed batch. Its payload is `data[start : start + nbytes]` of the batch's bytes.
 
-    `offsets` has, for an ENQUEUE run, count + 1 positions in the batch's bytes: message i is `data[offsets[i]:offsets[i + 1]]`.
-    For DEFINE and MEMBERS it has two. For the others it is empty.
+    `lengths` and `crc` are those of an ENQUEUE run: the bytes of each message, and the CRC-32C of its payload. Not frozen, as
+    Header is not: a run is made for each queue of each batch.
     """
 
     kind: Kind
@@ -97,27 +107,42 @@ class Run:
     queue: int
     first_seq: int
     count: int
-    offsets: Sequence[int]
+    start: int
+    nbytes: int
+    lengths: array[int]
+    crc: int
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A parsed batch: its header, its runs, and the bytes that the runs point into."""
+    """A parsed batch: its header, its runs, the bytes that the runs point into, and where they lie on this broker's disk.
+
+    `place` is the number of a file of this log (upper 32 bits) and the offset in it at which the batch begins; 0: nowhere.
+    """
 
     header: Header
     runs: tuple[Run, ...]
     data: bytes
+    place: int = 0
 
     @classmethod
-    def parse(cls, data: bytes, *, verified: bool = False) -> Batch:
+    def parse(cls, data: bytes, *, place: int = 0, verified: bool = False) -> Batch:
         """Read a whole batch. `verified` says that its checksum has been checked before. BadBatch says what does not fit."""
         header = parse_header(data) if verified else verify(data)
-        return cls(header, tuple(_runs(data, header)), data)
+        return cls(header, tuple(_runs(data, header)), data, place)
+
+    def payload(self, run: Run) -> bytes:
+        """A copy of a run's payload."""
+        return self.data[run.start : run.start + run.nbytes]
+
+    def messages(self, run: Run) -> list[bytes]:
+        """Copies of the messages of an ENQUEUE run."""
+        return [self.data[start:end] for start, end in pairwise(accumulate(run.lengths, initial=run.start))]
 
     def json(self, run: Run) -> Any:
         """The object of a DEFINE or MEMBERS run."""
         try:
-            return json.loads(self.data[run.offsets[0] : run.offsets[1]])
+            return json.loads(self.payload(run))
         except ValueError as error:
             raise BadBatch(f"batch {self.header.index}: a {run.kind.name} record is not JSON: {error}") from None
 
@@ -127,9 +152,9 @@ def parse_header(data: bytes | memoryview, offset: int = 0) -> Header:
     if len(data) - offset < HEADER_BYTES:
         raise BadBatch(f"{len(data) - offset} bytes are too few for a batch header of {HEADER_BYTES}")
     magic, _, length, flags, n_runs, n_records, epoch, index, timestamp_ms = HEADER.unpack_from(data, offset)
-    if magic != MAGIC:
+    if magic not in (MAGIC, MAGIC_1):
         raise BadBatch(f"no batch begins here (found {bytes(magic)!r})")
-    if length < HEADER_BYTES + n_runs * HEAD_BYTES:
+    if length < HEADER_BYTES + n_runs * (HEAD_BYTES if magic == MAGIC else _HEAD_1.size):
         raise BadBatch(f"batch {index}: a length of {length} bytes cannot hold {n_runs} runs")
     return Header(length, flags, n_runs, n_records, epoch, index, timestamp_ms)
 
@@ -161,42 +186,47 @@ def split(data: bytes) -> Iterator[tuple[Header, bytes]]:
         position += header.length
 
 
+def _heads(data: bytes, n_runs: int) -> tuple[list[tuple[int, ...]], int]:
+    """The run heads of a batch, those of format 1 without their checksum, and where they end."""
+    head = _HEAD if data[: len(MAGIC)] == MAGIC else _HEAD_1
+    end = HEADER_BYTES + n_runs * head.size
+    return list(head.iter_unpack(data[HEADER_BYTES:end])), end
+
+
 def _runs(data: bytes, header: Header) -> Iterator[Run]:
-    heads_end = HEADER_BYTES + header.n_runs * HEAD_BYTES
-    heads = list(_HEAD.iter_unpack(data[HEADER_BYTES:heads_end]))
+    heads, heads_end = _heads(data, header.n_runs)
     n_lengths = total = 0
-    for kind, _, _, _, _, count, nbytes in heads:
+    for kind, _, _, _, _, count, nbytes, *_ in heads:
         total += nbytes
         if kind == _ENQUEUE:
             n_lengths += count
-    payload = heads_end + n_lengths * _LENGTH_BYTES
-    if payload + total != header.length:
+    start = heads_end + n_lengths * _LENGTH_BYTES
+    if start + total != header.length:
         raise BadBatch(f"batch {header.index}: its runs do not add up to its {header.length} bytes")
-    lengths = array("I")
-    lengths.frombytes(data[heads_end:payload])
+    all_lengths = array("I")
+    all_lengths.frombytes(data[heads_end:start])
     taken = 0
-    for kind, flags, _, queue, first_seq, count, nbytes in heads:
-        offsets: Sequence[int]
+    for kind, flags, _, queue, first_seq, count, nbytes, *crcs in heads:
+        crc, lengths = 0, _NO_LENGTHS
         if kind == _ENQUEUE:
-            offsets = array("Q", accumulate(lengths[taken : taken + count], initial=payload))
+            lengths = all_lengths if count == n_lengths else all_lengths[taken : taken + count]
             taken += count
-            if offsets[-1] != payload + nbytes:
+            if sum(lengths) != nbytes:
                 raise BadBatch(f"batch {header.index}: the messages of queue {queue} do not add up to {nbytes} bytes")
-        elif kind in _WITHOUT_PAYLOAD:
-            offsets = ()
-        elif kind in _KINDS:
-            offsets = (payload, payload + nbytes)
-        else:
+            crc = crcs[0] if crcs else google_crc32c.value(data[start : start + nbytes])
+        elif kind not in _KINDS:
             raise BadBatch(f"batch {header.index}: unknown kind of record {kind}; this store was written by a newer version")
-        payload += nbytes
-        yield Run(_KINDS[kind], flags, queue, first_seq, count, offsets)
+        elif nbytes and kind in _WITHOUT_PAYLOAD:
+            raise BadBatch(f"batch {header.index}: a {_KINDS[kind].name} record with a payload of {nbytes} bytes")
+        yield Run(_KINDS[kind], flags, queue, first_seq, count, start, nbytes, lengths, crc)
+        start += nbytes
 
 
 def message_runs(data: bytes) -> list[tuple[int, int, int]]:
     """Queue, records and payload bytes of each ENQUEUE and DEQUEUE run of a verified batch: its heads alone are looked at."""
-    heads = data[HEADER_BYTES : HEADER_BYTES + parse_header(data).n_runs * HEAD_BYTES]
+    heads, _ = _heads(data, parse_header(data).n_runs)
     wanted = (int(Kind.ENQUEUE), int(Kind.DEQUEUE))
-    return [(queue, count, nbytes) for kind, _, _, queue, _, count, nbytes in _HEAD.iter_unpack(heads) if kind in wanted]
+    return [(head[3], head[5], head[6]) for head in heads if head[0] in wanted]
 
 
 def runs_of(sequences: Iterable[int]) -> Iterator[tuple[int, int]]:
@@ -220,10 +250,11 @@ class BatchBuilder:
     size is asked for by `nbytes`, which the caller keeps up with `add_bytes`.
     """
 
-    __slots__ = ("_counts", "_defines", "_dequeues", "_enqueues", "_explicit", "_members", "nbytes")
+    __slots__ = ("_counts", "_defines", "_dequeues", "_enqueues", "_explicit", "_members", "_places", "nbytes")
 
     def __init__(self) -> None:
         self._explicit: list[tuple[int, int, list[bytes]]] = []
+        self._places: list[tuple[int, int, int, bytes]] = []
         self._enqueues: dict[int, tuple[int, list[bytes]]] = {}
         self._dequeues: dict[int, list[int]] = {}
         self._counts: dict[int, dict[int, int]] = {}
@@ -232,15 +263,17 @@ class BatchBuilder:
         self.nbytes = 0
 
     def __bool__(self) -> bool:
-        return bool(
-            self._enqueues or self._explicit or self._dequeues or self._defines or self._counts or self._members is not None
-        )
+        return bool(self._dequeues) or not self.only_dequeues
 
     def messages_for(self, queue: int, first_seq: int) -> list[bytes]:
-        """The list to append encoded messages of this queue to; `first_seq` is the sequence of the first one, if it is new."""
-        entry = self._enqueues.get(queue)
+        """The list to append encoded messages of this queue to; `first_seq` is the sequence of the first one, if it is new.
+
+        There is a list for each lane of a queue (the upper 8 bits of a sequence).
+        """
+        key = (first_seq & _LANE) | queue
+        entry = self._enqueues.get(key)
         if entry is None:
-            entry = self._enqueues[queue] = (first_seq, [])
+            entry = self._enqueues[key] = (first_seq, [])
         return entry[1]
 
     def add_bytes(self, nbytes: int) -> None:
@@ -257,7 +290,8 @@ class BatchBuilder:
     @property
     def only_dequeues(self) -> bool:
         """Whether nothing but dequeues waits here, so that they may wait a little longer for company."""
-        return not (self._enqueues or self._explicit or self._defines or self._counts or self._members is not None)
+        others = self._enqueues or self._explicit or self._places or self._defines or self._counts
+        return not (others or self._members is not None)
 
     def count(self, queue: int, sequence: int, by: int = 1) -> None:
         """Raise a message's delivery count. Calls for one message add up, to 255 a batch at the most."""
@@ -278,9 +312,19 @@ class BatchBuilder:
         self._members = json.dumps(members, separators=(",", ":"), sort_keys=True).encode()
 
     def enqueue_at(self, queue: int, first_seq: int, messages: list[bytes]) -> None:
-        """Add a whole run of messages with its own first sequence: checkpoints, where a queue has gaps."""
+        """Add a whole run of messages with its own first sequence: files of bodies, where a queue has gaps."""
         self._explicit.append((queue, first_seq, messages))
         self.nbytes += sum(map(len, messages))
+
+    @property
+    def has_places(self) -> bool:
+        """Whether places were put in."""
+        return bool(self._places)
+
+    def places(self, queue: int, first_seq: int, count: int, columns: bytes) -> None:
+        """Say where so many messages of a queue lie (see Kind.PLACES)."""
+        self._places.append((queue, first_seq, count, columns))
+        self.nbytes += len(columns)
 
     def seal(self, epoch: int, index: int, timestamp_ms: int) -> bytes:
         """The batch as bytes. The builder is spent: start a new one."""
@@ -289,33 +333,42 @@ class BatchBuilder:
         payload: list[bytes] = []
         records = 0
         for text in self._defines:
-            heads.append(_HEAD.pack(Kind.DEFINE, 0, 0, 0, 0, 1, len(text)))
+            heads.append(_HEAD.pack(Kind.DEFINE, 0, 0, 0, 0, 1, len(text), 0))
             payload.append(text)
             records += 1
-        gathered = ((queue, first_seq, messages) for queue, (first_seq, messages) in self._enqueues.items())
+        gathered = ((key & ~_LANE, first_seq, messages) for key, (first_seq, messages) in self._enqueues.items())
         for queue, first_seq, messages in chain(gathered, self._explicit):
             if messages:
                 column = array("I", map(len, messages))
-                heads.append(_HEAD.pack(Kind.ENQUEUE, 0, 0, queue, first_seq, len(messages), sum(column)))
+                bodies = messages[0] if len(messages) == 1 else b"".join(messages)
+                crc = google_crc32c.value(bodies)
+                heads.append(_HEAD.pack(Kind.ENQUEUE, 0, 0, queue, first_seq, len(messages), len(bodies), crc))
                 lengths.append(column.tobytes())
-                payload += messages
+                payload.append(bodies)
                 records += len(messages)
+        for queue, first_seq, count, columns in self._places:
+            heads.append(_HEAD.pack(Kind.PLACES, 0, 0, queue, first_seq, count, len(columns), 0))
+            payload.append(columns)
+            records += count
         for queue, sequences in self._dequeues.items():
             for first_seq, count in runs_of(sequences):
-                heads.append(_HEAD.pack(Kind.DEQUEUE, 0, 0, queue, first_seq, count, 0))
+                heads.append(_HEAD.pack(Kind.DEQUEUE, 0, 0, queue, first_seq, count, 0, 0))
                 records += count
         for queue, raised in self._counts.items():
             for by in sorted(set(raised.values())):
                 for first_seq, count in runs_of(sequence for sequence, n in raised.items() if n == by):
-                    heads.append(_HEAD.pack(Kind.COUNT, by, 0, queue, first_seq, count, 0))
+                    heads.append(_HEAD.pack(Kind.COUNT, by, 0, queue, first_seq, count, 0, 0))
                     records += count
         flags = 0
         if self._members is not None:
-            heads.append(_HEAD.pack(Kind.MEMBERS, 0, 0, 0, 0, 1, len(self._members)))
+            heads.append(_HEAD.pack(Kind.MEMBERS, 0, 0, 0, 0, 1, len(self._members), 0))
             payload.append(self._members)
             records += 1
             flags = FLAG_MEMBERS
-        body = b"".join((*heads, *lengths, *payload))
-        rest = _AFTER_CRC.pack(HEADER_BYTES + len(body), flags, len(heads), records, epoch, index, timestamp_ms)
-        crc = google_crc32c.extend(google_crc32c.value(rest), body)
-        return b"".join((MAGIC, crc.to_bytes(4, "little"), rest, body))
+        front = b"".join((*heads, *lengths))
+        length = HEADER_BYTES + len(front) + sum(map(len, payload))
+        rest = _AFTER_CRC.pack(length, flags, len(heads), records, epoch, index, timestamp_ms) + front
+        crc = google_crc32c.value(rest)
+        for part in payload:  # each part by itself: joining them first would copy every body once more
+            crc = google_crc32c.extend(crc, part)
+        return b"".join((MAGIC, crc.to_bytes(4, "little"), rest, *payload))

@@ -4,6 +4,9 @@ Life of a state: it starts empty, `apply` takes committed batches in order, `sna
 rebuild it. It decides nothing: which message left, which one came, was decided by the primary and stands in the records. What the
 DEFINE records mean is interpreted in broker.core.definitions; the state follows what they changed with the places for messages.
 
+Of messages it keeps places, not bodies: `keeps_bodies` says whether what is applied also stays in memory (a primary's, within the
+bound of its residency) or not (a backup's). A snapshot holds places too; the bodies are in the files that it names.
+
 Invariants: a batch is applied wholly or not at all: one that this version cannot apply raises `CannotApply` and leaves the state
 at the index before it; a queue's sequences only grow; messages exist only for a number that is defined; records for a number that
 is gone do nothing.
@@ -11,8 +14,9 @@ is gone do nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from broker.core import limits
 from broker.core.commands import MACHINE_VERSION, Command, Numbers, UnknownCommand, decode
@@ -25,8 +29,11 @@ from broker.core.definitions import (
     QueueGone,
     QueueMade,
 )
-from broker.core.fifo import Fifo, Lot
-from broker.core.records import Batch, BatchBuilder, Kind
+from broker.core.queues.blocks import BadColumns, Columns, LiveRun, Lot, Move
+from broker.core.queues.discipline import Discipline, discipline_of
+from broker.core.queues.lane import LANE_SHIFT
+from broker.core.queues.residency import Residency
+from broker.core.records import BadBatch, Batch, BatchBuilder, Kind, Run
 
 MAX_COUNT = 255
 """The most by which one COUNT record raises a delivery count."""
@@ -38,11 +45,25 @@ class Messages:
 
     number: int
     uuid: str
-    fifo: Fifo = field(default_factory=lambda: Fifo(1))
+    order: Discipline
     enqueued: int = 0
     enqueued_bytes: int = 0
     dequeued: int = 0
     dequeued_bytes: int = 0
+
+    @property
+    def depth(self) -> int:
+        """Messages alive."""
+        return self.order.depth
+
+    @property
+    def live_bytes(self) -> int:
+        """Encoded bytes of the messages alive."""
+        return self.order.live_bytes
+
+    def next_seqs(self) -> list[int]:
+        """The lowest sequence that the next message may get, by lane."""
+        return [lane.next_seq for lane in self.order.lanes]
 
 
 class CannotApply(Exception):
@@ -63,9 +84,15 @@ class Applied:
 
 
 class State:
-    """Definitions and messages of one log up to one index. `version` is the machine version up to which it applies commands."""
+    """Definitions and messages of one log up to one index. `version` is the machine version up to which it applies commands;
+    `residency` bounds the bodies in memory, those of other states too.
+    """
 
-    def __init__(self, version: int = MACHINE_VERSION) -> None:
+    def __init__(self, version: int = MACHINE_VERSION, *, residency: Residency | None = None, keeps_bodies: bool = True) -> None:
+        self.residency = residency if residency is not None else Residency(1 << 62)
+        self.keeps_bodies = keeps_bodies
+        self.live_by_file: dict[int, int] = {}
+        """Bytes of messages alive, by the file that they lie in (0: in none); a file of which nothing is alive may have a 0."""
         self.index = 0
         self.version = version
         self.definitions = Definitions()
@@ -83,27 +110,44 @@ class State:
             if run.kind is Kind.ENQUEUE:
                 messages = self.messages.get(run.queue)
                 if messages is not None:
-                    messages.fifo.append(run.first_seq, batch.data, run.offsets)
+                    place = batch.place + run.start if batch.place else 0
+                    messages.order.lane_of(run.first_seq).append(
+                        run.first_seq, run.lengths, run.nbytes, place, run.crc, batch.data, run.start, keep=self.keeps_bodies
+                    )
                     messages.enqueued += run.count
-                    messages.enqueued_bytes += run.offsets[-1] - run.offsets[0]
+                    messages.enqueued_bytes += run.nbytes
                     applied.fed.add(run.queue)
             elif run.kind is Kind.DEQUEUE:
                 messages = self.messages.get(run.queue)
                 if messages is not None:
-                    count, nbytes = messages.fifo.remove(run.first_seq, run.count)
+                    count, nbytes = messages.order.remove(run.first_seq, run.count)
                     messages.dequeued += count
                     messages.dequeued_bytes += nbytes
             elif run.kind is Kind.COUNT:
                 messages = self.messages.get(run.queue)
                 if messages is not None:
-                    messages.fifo.raise_count(run.first_seq, run.count, run.flags)
+                    messages.order.lane_of(run.first_seq).raise_count(run.first_seq, run.count, run.flags)
+            elif run.kind is Kind.PLACES:
+                self._put_block(batch, run)
         self.index = max(self.index, batch.header.index)
         return applied
+
+    def _put_block(self, batch: Batch, run: Run) -> None:
+        messages = self.messages.get(run.queue)
+        if messages is None:
+            return
+        try:
+            lane = messages.order.lane_of(run.first_seq)
+            count, nbytes = lane.put_block(run.first_seq, run.count, batch.payload(run))
+        except BadColumns as error:
+            raise BadBatch(f"batch {batch.header.index}: {error}") from None
+        messages.enqueued += count
+        messages.enqueued_bytes += nbytes
 
     @property
     def live_bytes(self) -> int:
         """Bytes of messages alive."""
-        return sum(messages.fifo.live_bytes for messages in self.messages.values())
+        return sum(self.live_by_file.values())
 
     # ---- definitions
 
@@ -113,7 +157,7 @@ class State:
         for run in batch.runs:
             if run.kind is not Kind.DEFINE:
                 break
-            command = decode(batch.data[run.offsets[0] : run.offsets[1]], self.version)
+            command = decode(batch.payload(run), self.version)
             if isinstance(command, UnknownCommand):
                 raise CannotApply(batch.header.index, command.why)
             found.append(command)
@@ -123,82 +167,97 @@ class State:
         change, reason = self.definitions.apply(command)
         match change:
             case QueueMade(queue) if queue.level != "configuration":
-                self._make_messages(queue.uuid, queue.number)
+                self._make_messages(queue.uuid, queue.number, queue.arguments)
             case PlaceMade(place):
-                self._make_messages(place.uuid, place.number)
+                self._make_messages(place.uuid, place.number, place.arguments)
             case QueueGone(gone) | PlaceGone(gone):
                 self._drop_messages(gone.uuid)
             case CountersSet(numbers):
                 for number, sequence in numbers.seqs:
-                    self.messages[number].fifo.skip_to(sequence)
+                    self.messages[number].order.lane_of(sequence).skip_to(sequence)
             case _:
                 pass
         return change, reason
 
-    def _make_messages(self, uuid: str, number: int | None) -> None:
+    def _make_messages(self, uuid: str, number: int | None, arguments: dict[str, Any]) -> None:
         assert number is not None
-        self.messages[number] = self.by_uuid[uuid] = Messages(number, uuid)
+        order = discipline_of(arguments, self.live_by_file, self.residency)
+        self.messages[number] = self.by_uuid[uuid] = Messages(number, uuid, order)
 
     def _drop_messages(self, uuid: str) -> None:
         messages = self.by_uuid.pop(uuid, None)
         if messages is not None:
             del self.messages[messages.number]
+            for lane in messages.order.lanes:
+                lane.clear()
+
+    # ---- where the messages lie
+
+    def live_runs_in(self, file: int) -> Iterator[tuple[int, LiveRun]]:
+        """Queue number and run, for each run in this file of which something is alive. The state may change in between."""
+        for number in list(self.messages):
+            messages = self.messages.get(number)
+            for lane in () if messages is None else messages.order.lanes:
+                for run in lane.live_runs_in(file):
+                    yield number, run
+
+    def moved(self, number: int, moves: Iterable[Move]) -> None:
+        """Messages of this queue were copied to other places. What is gone by now, or lies elsewhere, stays as it is."""
+        messages = self.messages.get(number)
+        if messages is not None:
+            by_lane: dict[int, list[Move]] = {}
+            for move in moves:
+                by_lane.setdefault(move.first_seq >> LANE_SHIFT, []).append(move)
+            for here in by_lane.values():
+                messages.order.lane_of(here[0].first_seq).moved(here)
 
     # ---- snapshots
 
     def snapshot(self) -> Iterator[BatchBuilder]:
-        """Batches (each about `limits.BATCH_TARGET_BYTES`) that rebuild this state.
+        """Batches (each about `limits.BATCH_TARGET_BYTES`) that rebuild this state where the files are that it refers to.
 
-        What they hold is fixed at the call; they may be taken later and in another thread while this state goes on.
+        What they hold is fixed at the call; they may be taken later and in another thread while this state goes on. Which files
+        they refer to, `live_by_file` says at the call. Messages that lie in no file are in them whole.
         """
+        for file in [file for file, nbytes in self.live_by_file.items() if not nbytes]:
+            del self.live_by_file[file]
         commands = self.definitions.commands()
-        lots = [
-            (number, list(messages.fifo.lots()), messages.fifo.delivery_counts()) for number, messages in self.messages.items()
-        ]
-        seqs = [(number, messages.fifo.next_seq) for number, messages in self.messages.items()]
-        return _snapshot_batches(commands, lots, Numbers(next=self.definitions.next_number, seqs=seqs))
+        lanes: list[_Lane] = []
+        seqs: list[tuple[int, int]] = []
+        for number, messages in self.messages.items():
+            for lane in messages.order.lanes:
+                lanes.append((number, lane.snapshot(), lane.delivery_counts()))
+                seqs.append((number, lane.next_seq))
+        return _snapshot_batches(commands, lanes, Numbers(next=self.definitions.next_number, seqs=seqs))
 
 
-def _snapshot_batches(
-    commands: list[Command], lots: list[tuple[int, list[Lot], dict[int, int]]], last: Numbers
-) -> Iterator[BatchBuilder]:
+_Lane = tuple[int, Sequence[Columns | Lot], dict[int, int]]
+
+
+def _snapshot_batches(commands: list[Command], lanes: list[_Lane], last: Numbers) -> Iterator[BatchBuilder]:
     builder = BatchBuilder()
     for command in commands:
         builder.define_text(command.text)
         if builder.nbytes >= limits.BATCH_TARGET_BYTES:
             yield builder
             builder = BatchBuilder()
+    for number, parts, all_counts in lanes:
+        counts = all_counts
+        for part in parts:
+            if builder.nbytes >= limits.BATCH_TARGET_BYTES or (isinstance(part, Lot) and builder.has_places):
+                yield builder  # within one batch, messages stand before places
+                builder = BatchBuilder()
+            if isinstance(part, Lot):
+                builder.enqueue_at(number, part.first_seq, part.messages())
+            else:
+                builder.places(number, *part.to_bytes())
+        while counts:  # in batches of their own: the counts of one batch add up, but only to the most that a record holds
+            yield builder
+            builder = BatchBuilder()
+            for sequence, count in counts.items():
+                builder.count(number, sequence, min(count, MAX_COUNT))
+            counts = {sequence: count - MAX_COUNT for sequence, count in counts.items() if count > MAX_COUNT}
     yield builder
-    for number, queue_lots, counts in lots:
-        builder = BatchBuilder()
-        for lot in queue_lots:
-            for first_seq, messages in _slices(lot):
-                builder.enqueue_at(number, first_seq, messages)
-                if builder.nbytes >= limits.BATCH_TARGET_BYTES:
-                    yield builder
-                    builder = BatchBuilder()
-        yield from _with_counts(builder, number, counts)
     builder = BatchBuilder()
     builder.define_text(last.text)
     yield builder
-
-
-def _with_counts(builder: BatchBuilder, number: int, counts: dict[int, int]) -> Iterator[BatchBuilder]:
-    """The last batch of a queue's messages with their delivery counts, and more batches for what does not fit one record."""
-    while builder or counts:
-        for sequence, count in counts.items():
-            builder.count(number, sequence, min(count, MAX_COUNT))
-        counts = {sequence: count - MAX_COUNT for sequence, count in counts.items() if count > MAX_COUNT}
-        yield builder
-        builder = BatchBuilder()
-
-
-def _slices(lot: Lot) -> Iterator[tuple[int, list[bytes]]]:
-    """The messages of a lot in pieces of about `limits.BATCH_TARGET_BYTES`."""
-    data, offsets = lot.chunk.data, lot.chunk.offsets
-    start, position = lot.start, lot.start
-    while start < lot.stop:
-        while position < lot.stop and offsets[position] - offsets[start] < limits.BATCH_TARGET_BYTES:
-            position += 1
-        yield lot.chunk.first_seq + start, [data[offsets[i] : offsets[i + 1]] for i in range(start, position)]
-        start = position

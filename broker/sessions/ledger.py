@@ -101,9 +101,18 @@ class Ledger:
         """Put messages (of `nbytes` in all) on a queue; the deliveries of `link` with the ids from `first` on, one a message, are
         accepted when they are committed."""
         assert node.messages is not None
-        self._builder.messages_for(node.messages.number, node.proposed_seq).extend(messages)
+        number, seqs = node.messages.number, node.proposed_seqs
+        if len(seqs) == 1:
+            self._builder.messages_for(number, seqs[0]).extend(messages)
+            seqs[0] += len(messages)
+        else:
+            lane_for = node.messages.order.lane_for
+            for each in messages:
+                lane = lane_for(each)
+                self._builder.messages_for(number, seqs[lane]).append(each)
+                seqs[lane] += 1
         self._builder.add_bytes(nbytes)
-        node.proposed_seq += len(messages)
+        node.proposed += len(messages)
         node.proposed_bytes += nbytes
         if link is not None:
             add_ids(self._waits.accepts.setdefault(link, []), first, len(messages))

@@ -88,9 +88,8 @@ class Logs:
     def begins(self, ledger: Ledger) -> None:
         """What comes next goes behind what is there; subscriptions that ended with the last process leave no queues."""
         for node in self.nodes.queues.values():
-            if node.messages_log == ledger.name and node.messages is not None:
-                node.proposed_seq = node.messages.fifo.next_seq
-                node.proposed_bytes = node.messages.enqueued_bytes
+            if node.messages_log == ledger.name:
+                node.go_on()
         if ledger is self.ledgers[LOCAL]:
             for node in self.nodes.queues.values():
                 definition = node.definition

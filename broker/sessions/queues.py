@@ -20,9 +20,9 @@ from typing import Any
 
 from broker.amqp.links import Condition, Sender
 from broker.core import limits, message
-from broker.core.fifo import Lot
 from broker.core.links import ACCEPTED, FAILED, REJECTED, UNDELIVERABLE
 from broker.core.nodes import QueueNode, Unplaced
+from broker.core.queues.blocks import Lot
 from broker.sessions import routing
 from broker.sessions.attach import Attach, LinkEnd, Output
 from broker.sessions.ledger import Ledger
@@ -35,7 +35,7 @@ from broker.sessions.turn import Turn
 class Subscription(LinkEnd):
     """A client's receiving link on a queue."""
 
-    __slots__ = ("browse", "cursor", "delivered", "link", "presettled", "queue")
+    __slots__ = ("browse", "cursors", "delivered", "link", "presettled", "queue")
 
     def __init__(self, session: Output, link: Sender, queue: QueueTerminus, *, browse: bool) -> None:
         super().__init__(session)
@@ -43,7 +43,7 @@ class Subscription(LinkEnd):
         self.queue = queue
         self.browse = browse
         self.presettled = link.presettled
-        self.cursor = 0
+        self.cursors = [0]
         self.delivered = 0
 
     @property
@@ -73,13 +73,14 @@ class Subscription(LinkEnd):
         link = self.link
         messages = self.node.messages
         assert messages is not None
-        counts = messages.fifo.has_counts
+        order = messages.order
+        counts = order.has_counts
         for lot in lots:
             first = lot.first_seq
-            if counts and any(map(messages.fifo.delivery_count, range(first, first + lot.n_messages))):
+            if counts and any(map(order.lane_of(first).delivery_count, range(first, first + lot.n_messages))):
                 self._redeliver(lot)
             else:
-                link.send(lot.chunk.data, lot.chunk.offsets, lot.start, lot.stop, first, self.presettled)
+                link.send(lot.data, lot.block.offsets, lot.start, lot.stop, first, self.presettled, lot.base)
             self.delivered += lot.n_messages
         if self.presettled and not self.browse:
             ledger = self.queue.ledger
@@ -90,12 +91,9 @@ class Subscription(LinkEnd):
     def _redeliver(self, lot: Lot) -> None:
         """Messages whose header must say that delivery has failed before."""
         assert self.node.messages is not None
-        fifo = self.node.messages.fifo
-        offsets, data = lot.chunk.offsets, lot.chunk.data
-        for position in range(lot.start, lot.stop):
-            sequence = lot.chunk.first_seq + position
-            one = data[offsets[position] : offsets[position + 1]]
-            count = fifo.delivery_count(sequence)
+        lane = self.node.messages.order.lane_of(lot.first_seq)
+        for sequence, stored in enumerate(lot.messages(), lot.first_seq):
+            one, count = stored, lane.delivery_count(sequence)
             if count:
                 with suppress(message.BadMessage):  # what is no AMQP message goes out as it came in
                     one = message.with_delivery_state(one, message.header(one).delivery_count + count, False)
@@ -162,7 +160,8 @@ class Subscription(LinkEnd):
         messages = self.node.messages
         assert messages is not None
         number = messages.number
-        data = messages.fifo.message(sequence)
+        lot = messages.order.lane_of(sequence).lot_of(sequence)
+        data = None if lot is None else lot.messages()[0]
         try:
             if data is None or not self.queue.dead_letter(data, lambda: ledger.dequeue(number, (sequence,))):
                 ledger.dequeue(number, (sequence,))
@@ -188,7 +187,7 @@ class Subscription(LinkEnd):
             if accepted:
                 self.queue.ledger.dequeue(node.messages.number, chain.from_iterable(accepted))
             if sequences:
-                node.messages.fifo.release(sequences)
+                node.messages.order.release(sequences)
                 self.queue.dispatch_soon()
 
 
@@ -291,7 +290,7 @@ class QueueTerminus:
     def give_back(self, sequences: list[int]) -> None:
         """These are available again, in their old places."""
         if self.node.messages is not None:
-            self.node.messages.fifo.release(sequences)
+            self.node.messages.order.release(sequences)
             self.dispatch_soon()
 
     def dispatch(self) -> None:
@@ -299,7 +298,7 @@ class QueueTerminus:
         subscriptions = self.subscriptions
         if self.node.messages is None or not subscriptions:
             return
-        fifo = self.node.messages.fifo
+        order = self.node.messages.order
         idle = 0
         while idle < len(subscriptions):
             subscription = subscriptions[0]
@@ -308,9 +307,9 @@ class QueueTerminus:
             lots: list[Lot] = []
             if room > 0:
                 if subscription.browse:
-                    lots, subscription.cursor = fifo.browse(subscription.cursor, room, limits.MAX_TURN_BYTES)
-                elif fifo.available:
-                    lots = fifo.acquire(room, limits.MAX_TURN_BYTES)
+                    lots = order.browse(subscription.cursors, room, limits.MAX_TURN_BYTES)
+                elif order.available:
+                    lots = order.acquire(subscription, room, limits.MAX_TURN_BYTES)
             if lots:
                 subscription.deliver(lots)
                 idle = 0
@@ -434,7 +433,7 @@ class Queues:
         """This broker serves no more: what is acquired is available again."""
         for node in self.logs.nodes.queues.values():
             if node.messages is not None:
-                node.messages.fifo.release_all()
+                node.messages.order.release_all()
 
     def consumers(self, node: QueueNode) -> int:
         """How many subscriptions this queue has."""

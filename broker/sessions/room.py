@@ -18,9 +18,9 @@ def has_room(node: QueueNode, count: int, nbytes: int) -> bool:
     """Whether so many more messages stay within the queue's own limits, those under way counted too."""
     messages = node.messages
     assert messages is not None, "a queue without a place for its messages is not attached to"
-    if node.max_bytes and messages.fifo.live_bytes + pending_bytes(node) + nbytes > node.max_bytes:
+    if node.max_bytes and messages.live_bytes + pending_bytes(node) + nbytes > node.max_bytes:
         return False
-    return not (node.max_count and messages.fifo.depth + node.proposed_seq - messages.fifo.next_seq + count > node.max_count)
+    return not (node.max_count and messages.depth + node.proposed - messages.enqueued + count > node.max_count)
 
 
 def pending_bytes(node: QueueNode) -> int:
@@ -35,13 +35,13 @@ def is_crowded(node: QueueNode, ratio: float = limits.FLOW_STOP_RATIO) -> bool:
     if messages is None:
         return False
     limit_bytes, limit_count = node.max_bytes * ratio, node.max_count * ratio
-    return bool((limit_bytes and messages.fifo.live_bytes > limit_bytes) or (limit_count and messages.fifo.depth > limit_count))
+    return bool((limit_bytes and messages.live_bytes > limit_bytes) or (limit_count and messages.depth > limit_count))
 
 
 def full_text(node: QueueNode, nbytes: int) -> str:
     """Why a queue has no room for a message of `nbytes`, for people."""
     assert node.messages is not None
-    fifo = node.messages.fifo
-    held, held_bytes = fifo.depth + node.proposed_seq - fifo.next_seq, fifo.live_bytes + pending_bytes(node)
+    messages = node.messages
+    held, held_bytes = messages.depth + node.proposed - messages.enqueued, messages.live_bytes + pending_bytes(node)
     limit = f"{node.max_bytes} bytes" if node.max_bytes and held_bytes + nbytes > node.max_bytes else f"{node.max_count} messages"
     return f"queue {node.name!r} holds {held} messages, {held_bytes} bytes: one of {nbytes} bytes would pass its limit of {limit}"

@@ -93,7 +93,7 @@ def test_everything_of_one_turn_is_one_batch(rig: Rig) -> None:
     assert rig.log.waiting == []
     rig.clock.advance(0)
     assert rig.kinds == [[Kind.DEFINE.name, Kind.ENQUEUE.name, Kind.DEQUEUE.name, Kind.COUNT.name]]
-    assert (rig.queue.proposed_seq, rig.queue.proposed_bytes, rig.queue.depth) == (4, 11, 0)
+    assert (rig.queue.proposed_seqs, rig.queue.proposed_bytes, rig.queue.depth) == ([4], 11, 0)
     rig.log.commit()
     assert rig.queue.depth == 3
     assert rig.owner.fed[-1] == {1}
@@ -154,7 +154,7 @@ def test_an_answer_says_what_became_of_its_own_change(rig: Rig) -> None:
 
 def creating_command(name: str) -> Command:
     parsed = Batch.parse(creating(name, level="none").seal(1, 1, 0))
-    command = decode(parsed.data[parsed.runs[0].offsets[0] : parsed.runs[0].offsets[1]])
+    command = decode(parsed.payload(parsed.runs[0]))
     assert isinstance(command, Command)
     return command
 

@@ -160,7 +160,7 @@ def test_an_administrator_keeps_nothing_but_management_when_a_broker_steps_down(
         assert [condition(consumer), condition(producer)] == ["amqp:not-allowed"] * 2
         builder = BatchBuilder()
         messages = b.lead.ledger.state.by_uuid[b.broker.nodes.queues["q"].uuid]
-        builder.enqueue_at(messages.number, 1, [proton.Message(body=1).encode()])
+        builder.enqueue_at(messages.number, 1, [bytes(proton.Message(body=1).encode())])
         b.lead.take(builder)
         b.settle()
         assert admin.bodies(consumer) == [], "a backup gives nothing out"

@@ -83,13 +83,12 @@ class Ledger:
 
     def _apply(self, batch: Batch) -> None:
         for run in batch.runs:
-            for position in range(run.count):
-                match run.kind:
-                    case Kind.ENQUEUE:
-                        body = batch.data[run.offsets[position] : run.offsets[position + 1]]
-                        self.messages[run.first_seq + position] = body
-                    case Kind.DEQUEUE:
-                        del self.messages[run.first_seq + position]
+            match run.kind:
+                case Kind.ENQUEUE:
+                    self.messages.update(enumerate(batch.messages(run), run.first_seq))
+                case Kind.DEQUEUE:
+                    for sequence in range(run.first_seq, run.first_seq + run.count):
+                        del self.messages[sequence]
 
     def _outside(self, what: str) -> None:
         assert not self.proposing, f"the listener is told of {what} from within propose"

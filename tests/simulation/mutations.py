@@ -204,21 +204,21 @@ BUGS = {
         "forgets dequeues in a checkpoint: it holds whole batches of a queue's messages, the dead ones too",
         "broker.core.state",
         "State.snapshot",
-        "list(messages.fifo.lots())",
-        "[Lot(chunk, 0, len(chunk.offsets) - 1) for chunk in messages.fifo._chunks if chunk is not None]",
+        "lane.snapshot()",
+        "[Lot(block, *block.bounds(run), *body) for block in lane.blocks for run, body in sorted(block.bodies.items())]",
     ),
     "checkpoint-forgets-sequences": Bug(
         "forgets in a checkpoint how far the sequences of a queue had come",
         "broker.core.state",
         "State.snapshot",
-        "seqs = [(number, messages.fifo.next_seq) for number, messages in self.messages.items()]",
-        "seqs = []",
+        "seqs.append((number, lane.next_seq))",
+        "pass",
     ),
     "checkpoint-forgets-delivery-counts": Bug(
         "forgets in a checkpoint how often delivery of a message has failed",
         "broker.core.state",
         "State.snapshot",
-        "messages.fifo.delivery_counts()",
+        "lane.delivery_counts()",
         "{}",
     ),
     "checkpoint-keeps-deleted-queues": Bug(
@@ -241,10 +241,10 @@ BUGS = {
         "State.apply",
         """\
                 if messages is not None:
-                    messages.fifo.append(""",
+                    place =""",
         """\
                 if messages is not None and not applied.fed:
-                    messages.fifo.append(""",
+                    place =""",
     ),
     "accepts-early": Bug(
         "accepts what producers sent when it is proposed, not when it is committed",
@@ -284,31 +284,22 @@ for _, waits in self._proposed:
         "keeps, when a consumer's link ends, what it had acquired",
         "broker.sessions.queues",
         "Subscription.end",
-        "node.messages.fifo.release(sequences)",
+        "node.messages.order.release(sequences)",
         "pass",
     ),
     "redelivers-last": Bug(
         "gives out what came back only when nothing else is there",
-        "broker.core.fifo",
-        "Fifo.acquire",
-        """\
-        if self._released:
-            max_count, max_bytes = self._take_released(lots, max_count, max_bytes)
-        if max_count > 0:
-            self._cursor = self._walk(lots, self._cursor, max_count, max_bytes)
-""",
-        """\
-        self._cursor = self._walk(lots, self._cursor, max_count, max_bytes)
-        if self._released and not lots:
-            self._take_released(lots, max_count, max_bytes)
-""",
+        "broker.core.queues.fifo",
+        "Fifo.take",
+        "if self._released:",
+        "if self._released and self._cursor >= lane.next_seq:",
     ),
     "gives-to-two": Bug(
         "gives out a message that another consumer has acquired",
-        "broker.core.fifo",
-        "Fifo.acquire",
-        "self._cursor = self._walk(lots, self._cursor, max_count, max_bytes)",
-        "self._cursor = self._walk(lots, self._cursor, max_count, max_bytes) - 1",
+        "broker.core.queues.fifo",
+        "Fifo.take",
+        "max_bytes -= lot.nbytes",
+        "max_bytes, self._cursor = max_bytes - lot.nbytes, self._cursor - (lot is lots[-1])",
     ),
     "takes-a-neighbour": Bug(
         "takes the message after the one that was accepted off the queue",

@@ -86,14 +86,14 @@ def test_a_state_that_differs_in_anything_is_seen_to_differ(log: Log, spoil: str
     log.enqueue(1, "one", 1, 1, 2)
     match spoil:
         case "a message less":
-            log.state.messages[1].fifo.remove(1, 1)
+            log.state.messages[1].order.remove(1, 1)
         case "a delivery count":
-            log.state.messages[1].fifo.raise_count(1, 1, 1)
+            log.state.messages[1].order.lane_of(1).raise_count(1, 1, 1)
         case "a queue less":
             log.state.apply(log.batch(lambda builder: builder.define({"op": "queue-del", "uuid": "uuid of two"}), index=99))
             log.state.index = log.index
         case "another body":
-            log.state.messages[1].fifo._chunks[0].data = b"x" * 1000  # type: ignore[union-attr]
+            log.state.messages[1].order.lane_of(1).blocks[0].bodies[0] = (b"x" * 1000, 0)
     assert not log.agrees
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from broker.amqp.links import Receiver
 from broker.core import limits
-from broker.core.fifo import Fifo
+from broker.core.queues.fifo import Fifo
 from broker.sessions.ledger import Ledger
 from broker.sessions.producer import Producer
 from broker.sessions.queues import Subscription
@@ -45,7 +45,8 @@ class Watched:
     def fifo(self) -> Fifo:
         messages = self.bench.broker.nodes.queues["q"].messages
         assert messages is not None
-        return messages.fifo
+        assert isinstance(messages.order, Fifo)
+        return messages.order
 
 
 @pytest.fixture
@@ -121,7 +122,7 @@ def test_a_message_that_stays_with_a_consumer_that_is_gone(watched: Watched, mon
     watched.send(1)
     watched.client.auto_accept = False
     consumer = watched.client.receiver("q")
-    monkeypatch.setattr("broker.core.fifo.Fifo.release", lambda fifo, sequences: None)
+    monkeypatch.setattr("broker.core.queues.fifo.Fifo.release", lambda fifo, sequences: None)
     consumer.close()
     watched.bench.settle()
     assert watched.checks.faults == [f"acquired: {key(1)} is kept for a consumer that is gone"]

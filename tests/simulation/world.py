@@ -311,8 +311,8 @@ class World:
             node = primary.process.broker.nodes.queues.get(queue)
             if node is None or node.messages is None:
                 found.append(f"queue {queue} is not there")
-            elif node.messages.fifo.depth:
-                found.append(f"queue {queue} holds {node.messages.fifo.depth} messages")
+            elif node.messages.depth:
+                found.append(f"queue {queue} holds {node.messages.depth} messages")
         found += [
             f"producer {client.name} waits"
             for client in self.clients

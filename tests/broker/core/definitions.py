@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from broker.core.records import Batch, BatchBuilder
 from broker.core.state import State
+from tests.broker.core.queues.files import lots_of
 
 Change = dict[str, Any]
 """A command as the object that its text says, so that these tests hold the form in which it stands in a log."""
@@ -59,12 +60,10 @@ def alive(state: State) -> dict[int, dict[int, tuple[bytes, int]]]:
     """Queue number -> sequence -> (message, delivery count)."""
     found: dict[int, dict[int, tuple[bytes, int]]] = {}
     for number, messages in state.messages.items():
-        fifo = messages.fifo
         here = found[number] = {}
-        for lot in fifo.lots():
-            for i, message in enumerate(lot.messages()):
-                sequence = lot.chunk.first_seq + lot.start + i
-                here[sequence] = (message, fifo.delivery_count(sequence))
+        for lot in lots_of(messages.order):
+            for sequence, message in enumerate(lot.messages(), lot.first_seq):
+                here[sequence] = (message, messages.order.lane_of(sequence).delivery_count(sequence))
     return found
 
 
@@ -79,7 +78,7 @@ def contents(state: State) -> dict[str, Any]:
         "texts": [command.text for command in state.definitions.commands()],
         "messages": alive(state),
         "uuids": {uuid: messages.number for uuid, messages in state.by_uuid.items()},
-        "next sequences": {number: messages.fifo.next_seq for number, messages in state.messages.items()},
+        "next sequences": {number: messages.next_seqs() for number, messages in state.messages.items()},
         "live bytes": state.live_bytes,
         "next number": state_number(state),
     }
@@ -164,7 +163,7 @@ def _step(state: State, builder: BatchBuilder, step: Change) -> None:
     number, first, count = step["number"], step["first"], step["count"]
     messages = state.messages.get(number)
     if step["op"] == "put":
-        next_seq = 1 if messages is None else messages.fifo.next_seq
+        next_seq = 1 if messages is None else messages.next_seqs()[0]
         builder.messages_for(number, next_seq).extend(b"m%d" % (first + i) for i in range(count))
     elif step["op"] == "take":
         builder.dequeues_for(number).extend(range(first, first + count))

@@ -34,8 +34,8 @@ FIRST_RELEASE: list[tuple[Command, bytes]] = [
         b'"name":"q","op":"queue-add","uuid":"u"}',
     ),
     (QueueDel(uuid="u"), b'{"op":"queue-del","uuid":"u"}'),
-    (StoreAdd(uuid="u"), b'{"op":"store-add","uuid":"u"}'),
-    (StoreAdd(uuid="u", number=3), b'{"number":3,"op":"store-add","uuid":"u"}'),
+    (StoreAdd(uuid="u"), b'{"arguments":{},"op":"store-add","uuid":"u"}'),
+    (StoreAdd(uuid="u", number=3), b'{"arguments":{},"number":3,"op":"store-add","uuid":"u"}'),
     (StoreDel(uuid="u"), b'{"op":"store-del","uuid":"u"}'),
     (
         ExchangeAdd(uuid="u", name="\u00e4", kind="topic", level="none"),

@@ -186,23 +186,23 @@ def test_reading_anew_keeps_what_a_queue_carries_and_where_its_next_message_goes
     two = Two()
     two.apply(CLUSTER, queue("q"), queue("p"))
     node = two.nodes.queues["q"]
-    node.context, node.proposed_seq, node.proposed_bytes = "subscriptions", 7, 700
+    node.context, node.proposed_seqs, node.proposed_bytes = "subscriptions", [7], 700
     two.nodes.rebuild(two.states)
     again = two.nodes.queues["q"]
-    assert (again.context, again.proposed_seq, again.proposed_bytes) == ("subscriptions", 7, 700)
+    assert (again.context, again.proposed_seqs, again.proposed_bytes) == ("subscriptions", [7], 700)
     assert two.nodes.queues["p"].context is None
 
 
 def test_a_queue_that_was_read_anew_with_other_messages_goes_on_behind_those() -> None:
     two = Two()
     two.apply(CLUSTER, queue("q"))
-    two.nodes.queues["q"].proposed_seq = 7
+    two.nodes.queues["q"].proposed_seqs = [7]
     other = State()
     other.apply(batch(1, queue("q")))
     other.apply(batch(2, enqueue=[(1, 1, [b"one", b"two"])]))
     two.nodes.rebuild({CLUSTER: other, LOCAL: State()})
     node = two.nodes.queues["q"]
-    assert (node.proposed_seq, node.proposed_bytes, node.depth) == (3, 6, 2)
+    assert (node.proposed_seqs, node.proposed_bytes, node.depth) == ([3], 6, 2)
 
 
 def test_a_queue_of_level_configuration_has_its_messages_in_the_local_log() -> None:

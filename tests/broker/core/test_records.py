@@ -106,7 +106,7 @@ def test_a_batch_reads_back_as_the_records_that_were_put_in(
         sequences = range(run.first_seq, run.first_seq + run.count)
         if run.kind == Kind.ENQUEUE:
             assert run.first_seq == run.queue * 1000
-            found[run.kind][run.queue] = [batch.data[run.offsets[i] : run.offsets[i + 1]] for i in range(run.count)]
+            found[run.kind][run.queue] = batch.messages(run)
         elif run.kind == Kind.DEQUEUE:
             found[run.kind].setdefault(run.queue, set()).update(sequences)
         elif run.kind == Kind.COUNT:
@@ -160,7 +160,7 @@ def test_a_checkpoint_keeps_each_message_at_its_sequence_over_gaps() -> None:
     assert builder.nbytes == 5
     batch = Batch.parse(builder.seal(1, 1, 0))
     assert [(run.queue, run.first_seq, run.count) for run in batch.runs] == [(1, 10, 2), (2, 7, 1), (1, 15, 1)]
-    assert batch.data[batch.runs[2].offsets[0] : batch.runs[2].offsets[1]] == b"e"
+    assert batch.messages(batch.runs[2]) == [b"e"]
 
 
 def test_a_queue_without_messages_makes_no_run() -> None:

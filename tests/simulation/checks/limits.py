@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from broker.amqp.links import Receiver, Sender
 from broker.core import limits
-from broker.core.fifo import SPARSE_RATIO
 from broker.core.nodes import QueueNode
 from broker.service import Broker
 from broker.sessions.producer import Producer
@@ -43,11 +42,8 @@ def _of_subscription(link: Sender, max_message_bytes: int) -> Iterator[str]:
 def _of_queue(node: QueueNode) -> Iterator[str]:
     if node.messages is None:
         return
-    fifo = node.messages.fifo
-    allowed = SPARSE_RATIO * fifo.live_bytes + fifo.sparse_limit
-    if fifo.held_bytes > allowed:
-        yield f"queue {node.name!r} holding {fifo.held_bytes} bytes for {fifo.live_bytes} alive, where {allowed} are allowed"
-    if node.max_count and fifo.depth > node.max_count:
-        yield f"queue {node.name!r} with {fifo.depth} messages, where {node.max_count} are allowed"
-    if node.max_bytes and fifo.live_bytes > node.max_bytes:
-        yield f"queue {node.name!r} with {fifo.live_bytes} bytes, where {node.max_bytes} are allowed"
+    messages = node.messages
+    if node.max_count and messages.depth > node.max_count:
+        yield f"queue {node.name!r} with {messages.depth} messages, where {node.max_count} are allowed"
+    if node.max_bytes and messages.live_bytes > node.max_bytes:
+        yield f"queue {node.name!r} with {messages.live_bytes} bytes, where {node.max_bytes} are allowed"

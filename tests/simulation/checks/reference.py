@@ -16,8 +16,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from broker.core.queues.lane import LANE_SHIFT
 from broker.core.records import Batch, Kind
 from broker.core.state import State
+from tests.broker.core.queues.files import lots_of
 from tests.simulation.checks.book import Book
 from tests.simulation.history import History, Key, Outcome, kept_at, read
 
@@ -112,13 +114,11 @@ class Reference:
                     self._define(batch.json(run))
                 case Kind.ENQUEUE:
                     queue = self.queues.get(run.queue)
-                    data, offsets = batch.data, run.offsets
                     if queue is not None:
-                        for position in range(run.count):
-                            one = data[offsets[position] : offsets[position + 1]]
-                            self._enqueue(queue, run.first_seq + position, one)
+                        for sequence, one in enumerate(batch.messages(run), run.first_seq):
+                            self._enqueue(queue, sequence, one)
                     elif run.queue in self._deleted:
-                        self._too_late(self._deleted[run.queue], [data[offsets[at] : offsets[at + 1]] for at in range(run.count)])
+                        self._too_late(self._deleted[run.queue], batch.messages(run))
                 case Kind.DEQUEUE:
                     queue = self.queues.get(run.queue)
                     if queue is not None:
@@ -314,8 +314,8 @@ def size_of(state: State) -> tuple[int, int]:
     """What is compared at every index: messages alive, and the sequences that were given."""
     depth = sequences = 0
     for messages in state.messages.values():
-        depth += messages.fifo.depth
-        sequences += messages.fifo.next_seq - 1
+        depth += messages.depth
+        sequences += sum((next_seq & ~(0xFF << LANE_SHIFT)) - 1 for next_seq in messages.next_seqs())
     return depth, sequences
 
 
@@ -330,8 +330,8 @@ def digest_of(state: State) -> int:
         found += hash((*key, json.dumps(binding.arguments, sort_keys=True)))
     for number, messages in state.messages.items():
         found += hash(("number", messages.uuid, number))
-        counts = messages.fifo.delivery_counts()
-        for lot in messages.fifo.lots():
+        for lot in lots_of(messages.order):
+            count_of = messages.order.lane_of(lot.first_seq).delivery_count
             for sequence, data in enumerate(lot.messages(), lot.first_seq):
-                found += hash((number, sequence, counts.get(sequence, 0), data))
+                found += hash((number, sequence, count_of(sequence), data))
     return found & _MASK

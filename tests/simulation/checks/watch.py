@@ -19,8 +19,8 @@ from types import TracebackType
 from typing import Any
 
 from broker.amqp.links import Sender
-from broker.core.fifo import Lot
 from broker.core.nodes import CLUSTER, LOCAL
+from broker.core.queues.blocks import Lot
 from broker.core.records import Batch, parse_header
 from broker.disk.store import Store
 from broker.sessions.ledger import Ledger
@@ -335,11 +335,11 @@ class Checks:
                     self.faults.append(f"acquired: {key} is given out, and another consumer has it and has not settled it")
                 self._given_to[place] = subscription.link
         assert subscription.node.messages is not None
-        fifo = subscription.node.messages.fifo
+        order = subscription.node.messages.order
         for sequence in islice(queue.live, _LOOK_BACK):
             if sequence >= newest:
                 break
-            if fifo.is_live(sequence) and not fifo.is_acquired(sequence):
+            if order.lane_of(sequence).is_live(sequence) and not order.is_acquired(sequence):
                 self.faults.append(
                     f"order: {queue.keys.get(sequence)} is passed over, and younger messages of {queue.name} go out"
                 )
@@ -352,7 +352,7 @@ class Checks:
         if reference is not None and messages is not None and not subscription.browse:
             queue = reference.queues.get(messages.number)
             for sequence in held:
-                if queue is not None and sequence in queue.keys and messages.fifo.is_acquired(sequence):
+                if queue is not None and sequence in queue.keys and messages.order.is_acquired(sequence):
                     self.faults.append(f"acquired: {queue.keys[sequence]} is kept for a consumer that is gone")
 
 

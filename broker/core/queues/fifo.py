@@ -1,0 +1,211 @@
+"""First in, first out: the messages of one lane, and who has which.
+
+How little there is to keep, which is why whole stretches cost the same as one message:
+
+* A cursor: each live message at or after it is available. Each live message before it is acquired, unless it was released.
+* The released ones, as a heap and a set; empty unless somebody released something.
+
+Invariants: released messages are live and before the cursor; nothing overtakes a message that is not in memory, and only a
+message that cannot be read (see `Lane.unreadable`) is passed over: it counts as acquired, by nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from heapq import heapify, heappop, heappush
+
+from broker.core.queues.blocks import Lot
+from broker.core.queues.lane import Lane, inside
+
+_MIN_REBUILD = 64
+
+
+class Fifo:
+    """Fulfils Discipline for one lane."""
+
+    __slots__ = ("_cursor", "_heap", "_released", "absent", "acquired", "lane")
+
+    def __init__(self, lane: Lane) -> None:
+        self.lane = lane
+        self.absent = -1
+        self.acquired = 0
+        self._cursor = lane.next_seq
+        self._released: set[int] = set()
+        self._heap: list[int] = []
+
+    @property
+    def lanes(self) -> Sequence[Lane]:
+        """The one lane."""
+        return (self.lane,)
+
+    @property
+    def depth(self) -> int:
+        """Messages alive."""
+        return self.lane.depth
+
+    @property
+    def available(self) -> int:
+        """Messages alive that `acquire` may give out."""
+        return self.lane.depth - self.acquired
+
+    @property
+    def live_bytes(self) -> int:
+        """Encoded bytes of the messages alive."""
+        return self.lane.live_bytes
+
+    @property
+    def has_counts(self) -> bool:
+        """Whether any message has a delivery count that is not 0."""
+        return self.lane.has_counts
+
+    @property
+    def cursor(self) -> int:
+        """The first sequence that was not acquired yet, released ones apart."""
+        return self._cursor
+
+    def lane_of(self, sequence: int) -> Lane:
+        """The one lane. ValueError for a sequence of another."""
+        if sequence >> 56 != self.lane.next_seq >> 56:
+            raise ValueError(f"sequence {sequence:#x} is of a lane that this queue has not")
+        return self.lane
+
+    def lane_for(self, message: bytes) -> int:
+        """The one lane."""
+        return 0
+
+    def acquire(self, consumer: object, max_count: int, max_bytes: int) -> list[Lot]:
+        """Take the oldest available messages. Released ones come first: they are older than all that were never acquired."""
+        lots: list[Lot] = []
+        self.take(lots, max_count, max_bytes)
+        return lots
+
+    def take(self, lots: list[Lot], max_count: int, max_bytes: int) -> tuple[int, int]:
+        """As `acquire`, adding to lots that there may be. Returns what the bounds leave: no count when one did not fit."""
+        lane, before = self.lane, len(lots)
+        self.absent = -1
+        if self._released:
+            max_count, max_bytes = self._take_released(lots, max_count, max_bytes)
+        if max_count > 0:
+            here = len(lots)
+            self._cursor, absent = lane.walk(lots, self._cursor, max_count, max_bytes)
+            while absent:
+                end, n = lane.unreadable(self._cursor)
+                if not end:
+                    self.absent = self._cursor
+                    break
+                self.acquired += n
+                self._cursor = end
+                if lots:  # what follows is for the next time
+                    break
+                self._cursor, absent = lane.walk(lots, end, max_count, max_bytes)
+            for lot in lots[here:]:
+                max_count -= lot.stop - lot.start
+                max_bytes -= lot.nbytes
+            if lane.spilled and self._cursor >= lane.next_seq:
+                lane.spilled = False
+        for lot in lots[before:]:
+            self.acquired += lot.stop - lot.start
+        return max_count, max_bytes
+
+    def browse(self, cursors: list[int], max_count: int, max_bytes: int) -> list[Lot]:
+        """Look at the live messages from the cursor on, acquired or not."""
+        lots: list[Lot] = []
+        cursors[0], _, _ = self.look(lots, cursors[0], max_count, max_bytes)
+        return lots
+
+    def look(self, lots: list[Lot], cursor: int, max_count: int, max_bytes: int) -> tuple[int, int, int]:
+        """As `browse`, adding to lots that there may be already. Returns the cursor, and what the bounds leave."""
+        self.absent = -1
+        if max_count <= 0:
+            return cursor, 0, 0
+        lane, before = self.lane, len(lots)
+        cursor, absent = lane.walk(lots, cursor, max_count, max_bytes)
+        while absent:
+            end, _ = lane.unreadable(cursor)
+            if not end:
+                self.absent = cursor
+                break
+            cursor = end
+            if lots:
+                break
+            cursor, absent = lane.walk(lots, end, max_count, max_bytes)
+        for lot in lots[before:]:
+            max_count -= lot.stop - lot.start
+            max_bytes -= lot.nbytes
+        return cursor, max_count, max_bytes
+
+    def release(self, sequences: Iterable[int]) -> None:
+        """Make acquired messages available again, in their old places. Those that are not acquired are passed over."""
+        for sequence in sequences:
+            if self.is_acquired(sequence):
+                self._released.add(sequence)
+                heappush(self._heap, sequence)
+                self.acquired -= 1
+
+    def is_acquired(self, sequence: int) -> bool:
+        """Whether this message is on the queue and acquired."""
+        return sequence < self._cursor and sequence not in self._released and self.lane.is_live(sequence)
+
+    def remove(self, first_seq: int, count: int) -> tuple[int, int]:
+        """Drop these messages for good, in whatever state. Returns how many were alive, and their bytes; again gives (0, 0)."""
+        end, cursor, lane = first_seq + count, self._cursor, self.lane
+        if end <= cursor:
+            n, nbytes = lane.remove(first_seq, end)
+            n_before = n
+        else:
+            n_before, nbytes_before = lane.remove(first_seq, cursor) if first_seq < cursor else (0, 0)
+            n_after, nbytes_after = lane.remove(max(first_seq, cursor), end)
+            n, nbytes = n_before + n_after, nbytes_before + nbytes_after
+        if n:
+            self.acquired -= n_before
+            if self._released:
+                self.acquired += self._forget_released(first_seq, end)
+        return n, nbytes
+
+    def release_all(self) -> None:
+        """Make every acquired message available again: the reign in which they were acquired has ended."""
+        self._cursor = self.lane.head_seq
+        self._released.clear()
+        self._heap.clear()
+        self.acquired = 0
+
+    def _take_released(self, lots: list[Lot], max_count: int, max_bytes: int) -> tuple[int, int]:
+        """Add lots of released messages, in order. Returns what the bounds leave for others: no count when one did not fit."""
+        heap, released, lane = self._heap, self._released, self.lane
+        while released and max_count > 0:
+            first = heap[0]
+            if first not in released:
+                heappop(heap)
+                continue
+            block = lane.block_of(first)
+            assert block is not None, "a released message is live"
+            start = stop = first - block.first_seq
+            run = block.run_of(start)
+            body = block.bodies.get(run)
+            if body is None:
+                if not lane.unreadable(first)[0]:
+                    self.absent = first
+                    return 0, 0
+                released.remove(heappop(heap))
+                self.acquired += 1
+                continue
+            offsets, run_end = block.offsets, block.bounds(run)[1]
+            while heap and heap[0] == block.first_seq + stop and heap[0] in released and stop < run_end and max_count:
+                max_bytes -= offsets[stop + 1] - offsets[stop]
+                if max_bytes < 0 and (lots or stop > start):
+                    max_count = 0
+                    break
+                released.remove(heappop(heap))
+                stop += 1
+                max_count -= 1
+            if stop > start:
+                lots.append(Lot(block, start, stop, *body))
+        return max_count, max_bytes
+
+    def _forget_released(self, first_seq: int, end_seq: int) -> int:
+        gone = inside(self._released, first_seq, end_seq)
+        self._released.difference_update(gone)
+        if len(self._heap) > 2 * len(self._released) + _MIN_REBUILD:
+            self._heap = list(self._released)
+            heapify(self._heap)
+        return len(gone)
