@@ -121,7 +121,9 @@ class ReplicatedLog:
         self._received: list[bytes] = []
         self._outbox = Outbox(self._peers)
         folder, transfers = store.data_dir / name, Transfers(clock.seconds, on_event)
-        self._snapshots = Snapshots(self.journal, folder, in_thread, self._outbox, self._begin_checkpoint, transfers)
+        self._snapshots = Snapshots(
+            self.journal, folder, in_thread, self._outbox, self._begin_checkpoint, self._rotten, transfers
+        )
         self.progress, self.syncs = ProgressClock(), SyncTimes()
         self._requests: dict[str, Deferred[PromotionEnded]] = {}
         self._transfers: dict[str, list[Deferred[TransferEnded]]] = {}
@@ -209,7 +211,7 @@ class ReplicatedLog:
     def disconnected(self, peer: str) -> None:
         """The link to this member is gone."""
         self._outbox.clear(peer)
-        self._snapshots.transfers.cut_short("the link was lost", peer)
+        self._snapshots.cut_short("the link was lost", peer)
         self._take(self.replica.disconnected(self._awake.seconds(), peer))
 
     def receive(self, peer: str, message: Message, payload: bytes) -> None:
@@ -470,7 +472,7 @@ class ReplicatedLog:
     def _install(self, index: int, epoch: int) -> None:
         checkpoint = self._snapshots.take_received()
         assert checkpoint.index == index
-        self.journal.reset(index, epoch)
+        self.journal.reset(index, epoch, received=checkpoint)
         self._cache.clear(index + 1)
         self._applied = self._committed = index
         self._told = deque((index, state, at, primary) for _, state, at, primary in self._told)
@@ -494,7 +496,16 @@ class ReplicatedLog:
         batches = (builder.seal(epoch, index, stamp) for builder in builders)
         members = self.replica.log.members_at(index).to_dict()
         keep_from = self._keep_from(index) if keep else index + 1
-        self._snapshots.write(index, epoch, members, batches, keep_from, self._checkpointed)
+        self._snapshots.write(index, epoch, members, batches, (), keep_from, self._checkpointed)
+
+    def _rotten(self, place: int, text: str) -> None:
+        """Bodies have rotted here. Another broker has them still: this one comes back as its backup and gets a snapshot."""
+        try:
+            self.journal.damaged(place, text)
+        except StorageError as error:
+            text = f"{text}; {error}"
+        self.stop()
+        self._storage_error(f"{text}; the broker stops, and fetches everything from another one when it is started again", True)
 
     def _keep_from(self, index: int) -> int:
         """Keep what a connected backup that is a little behind still needs, rather than send it a snapshot."""
@@ -521,7 +532,7 @@ class ReplicatedLog:
 
     def _reign_ended(self, reason: str, planned: bool) -> None:
         _log.info("no primary any more: {reason}", reason=reason)
-        self._snapshots.transfers.cut_short("the primary is none any more")
+        self._snapshots.cut_short("the primary is none any more")
         if not planned:
             self._on_event("fenced", epoch=self.replica.epoch, detail=reason)
 

@@ -73,6 +73,9 @@ class Disk(Protocol):
     def status(self, path: Path) -> Status:
         """Of a file or folder. FileNotFoundError when there is none."""
 
+    def free(self, folder: Path) -> int:
+        """Bytes that this process may still write to the file system of a folder."""
+
     def lock(self, path: Path) -> int:
         """Open a file, made if missing, that belongs to this process alone until it is closed or the process ends, and write
         the process's id into it. LockHeld when another has it."""
@@ -141,6 +144,11 @@ class RealDisk:
         """stat."""
         found = path.stat()
         return Status(found.st_size, found.st_mtime_ns, stat.S_ISDIR(found.st_mode))
+
+    def free(self, folder: Path) -> int:
+        """statvfs: what is free for those who are not root."""
+        found = os.statvfs(folder)
+        return found.f_bavail * found.f_frsize
 
     def lock(self, path: Path) -> int:
         """flock, which the kernel gives back when the process ends, however it ends."""

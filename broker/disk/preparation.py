@@ -32,6 +32,12 @@ class Preparation:
         self._closing = False
         self._thread = threads.start(f"prepare {folder.name}", self._run)
 
+    @property
+    def nbytes(self) -> int:
+        """What is prepared, or about to be, takes so many bytes."""
+        with self._lock:
+            return self._ready or self._wanted
+
     def want(self, size: int) -> None:
         """Have `size` bytes of zeros ready soon. Asking again for what is there or under way does nothing.
 

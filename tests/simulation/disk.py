@@ -440,6 +440,11 @@ class SimulatedDisk:
         file = self._file(text)
         return Status(file.size, file.modified, False)
 
+    def free(self, folder: Path) -> int:
+        """statvfs."""
+        self._must_be_on()
+        return 1 << 62 if self.capacity is None else max(0, self.capacity - self.used)
+
     def lock(self, path: Path) -> int:
         """flock: there is one process on this host, so who asks twice is refused."""
         if any(each.locks and each.path == str(path) for each in self._descriptors.values()):
