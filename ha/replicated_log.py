@@ -35,10 +35,12 @@ from ha.awake_clock import AwakeClock
 from ha.batch_cache import BatchCache
 from ha.core import effects as do
 from ha.core.effects import Effect, MembershipEnded, PromotionEnded, State, TransferEnded
+from ha.core.log import Log
 from ha.core.membership import Membership
 from ha.core.messages import Append, Message, Position, SnapshotChunk
 from ha.core.replica import Replica, ReplicaStatus
 from ha.core.settings import MIB, ReplicaSettings
+from ha.log.retention import CHECKPOINT_BYTES, Retention
 from ha.outbox import NoPeers, Outbox, Peers
 from ha.progress_clock import Lag, ProgressClock, SyncTimes
 from ha.received import BadMessage, check_chunk, checked_append, stored_log
@@ -47,7 +49,6 @@ from ha.snapshots import Snapshots, Transfers
 _log = Logger(namespace="ha")
 LARGE_BATCH_BYTES = 64 * 1024
 SMALL_WINDOW = 4
-CHECKPOINT_BYTES = 64 * MIB
 APPLY_SLICE_BYTES = 8 * MIB
 
 
@@ -90,7 +91,6 @@ class ReplicatedLog:
         self._in_thread = in_thread
         self._peers: Peers = peers if peers is not None else NoPeers()
         self._on_members, self._on_event = on_members, on_event
-        self.checkpoint_bytes = checkpoint_bytes
         self._new_id = new_id
         self.journal, found = store.journal(name, call_in_reactor=call_in_reactor, on_error=self._storage_error)
         for note in found.notes:
@@ -121,8 +121,9 @@ class ReplicatedLog:
         self._received: list[bytes] = []
         self._outbox = Outbox(self._peers)
         folder, transfers = store.data_dir / name, Transfers(clock.seconds, on_event)
-        self._snapshots = Snapshots(
-            self.journal, folder, in_thread, self._outbox, self._begin_checkpoint, self._rotten, transfers
+        self.retention = Retention(name, self.journal, self, listener, clock, wall, checkpoint_bytes)
+        self._snapshots = self.retention.snapshots = Snapshots(
+            self.journal, folder, in_thread, self._outbox, self.retention.checkpoint, self.rotten, transfers
         )
         self.progress, self.syncs = ProgressClock(), SyncTimes()
         self._requests: dict[str, Deferred[PromotionEnded]] = {}
@@ -198,6 +199,8 @@ class ReplicatedLog:
         """End: nothing more is sent, proposed or told. The journal is left open, for the store to close."""
         if not self._stopped:
             self._stopped = True
+            self.retention.stop()
+            self._snapshots.cut_short("the broker stops")
             if self._ticker.running:
                 self._ticker.stop()
             if self._apply_call is not None and self._apply_call.active():
@@ -276,6 +279,16 @@ class ReplicatedLog:
     def status(self) -> ReplicaStatus:
         """The replica's own figures."""
         return self.replica.status(self._awake.seconds())
+
+    @property
+    def applied(self) -> int:
+        """The index up to which the listener has applied."""
+        return self._applied
+
+    @property
+    def log(self) -> Log:
+        """The log as the core sees it."""
+        return self.replica.log
 
     def lag(self, status: ReplicaStatus | None = None) -> dict[str, Lag]:
         """How far each other member is behind, by address; empty unless this broker is primary. Whoever has just asked for the
@@ -438,12 +451,12 @@ class ReplicatedLog:
     def _unreadable(self, peer: str, error: Exception) -> None:
         """A backup needs batches that cannot be read: damaged, or released meanwhile. A new checkpoint covers them."""
         _log.error("batches for {peer} cannot be read: {error}; it gets a snapshot instead", peer=peer, error=str(error))
-        self._begin_checkpoint(keep=False)
+        self.retention.checkpoint(keep=False)
         self._peers.close(peer, "batches for it cannot be read, so it is sent a snapshot when it comes back")
 
     def _send_snapshot(self, peer: str, epoch: int, index: int, offset: int) -> None:
         if self.journal.checkpoint is None:
-            self._begin_checkpoint()
+            self.retention.checkpoint()
             self._snapshots.wait(peer, epoch)
         else:
             self._snapshots.send(peer, epoch, index, offset)
@@ -478,28 +491,13 @@ class ReplicatedLog:
         self._told = deque((index, state, at, primary) for _, state, at, primary in self._told)
         self._load(checkpoint)
 
-    def _maybe_checkpoint(self) -> None:
-        log = self.replica.log
-        covered = 0 if self.journal.checkpoint is None else self.journal.checkpoint.index
-        grown = log.bytes_between(covered, self._applied)
-        if grown > self.checkpoint_bytes and grown > self._listener.live_bytes():
-            self._begin_checkpoint()
-
-    def _begin_checkpoint(self, *, keep: bool = True) -> None:
-        """Write a checkpoint of what is applied now; `keep` spares what backups that are a little behind still need."""
-        index = self._applied
-        epoch = self.replica.log.epoch_at(index)
-        if self._snapshots.writing or epoch is None or index == 0:
+    def rotten(self, place: int, text: str) -> None:
+        """Bodies have rotted here. In a cluster another broker has them still: this one stops, and gets a snapshot when it comes
+        back. A log of one broker says it and goes on: whoever asks for these bodies does not get them.
+        """
+        if self._tick_s is None:
+            _log.error("{text}; no other broker has it", text=text)
             return
-        stamp = round(self._wall() * 1000)
-        builders = self._listener.snapshot()
-        batches = (builder.seal(epoch, index, stamp) for builder in builders)
-        members = self.replica.log.members_at(index).to_dict()
-        keep_from = self._keep_from(index) if keep else index + 1
-        self._snapshots.write(index, epoch, members, batches, (), keep_from, self._checkpointed)
-
-    def _rotten(self, place: int, text: str) -> None:
-        """Bodies have rotted here. Another broker has them still: this one comes back as its backup and gets a snapshot."""
         try:
             self.journal.damaged(place, text)
         except StorageError as error:
@@ -507,16 +505,9 @@ class ReplicatedLog:
         self.stop()
         self._storage_error(f"{text}; the broker stops, and fetches everything from another one when it is started again", True)
 
-    def _keep_from(self, index: int) -> int:
-        """Keep what a connected backup that is a little behind still needs, rather than send it a snapshot."""
-        log = self.replica.log
-        behind = [peer.match_index + 1 for peer in self.status().peers if peer.connected]
-        keep = min([index + 1, *behind])
-        return keep if log.bytes_between(keep - 1, index) <= self.checkpoint_bytes * 2 else index + 1
-
-    def _checkpointed(self, keep_from: int) -> None:
-        if not self._stopped:
-            self._take(self.replica.compacted(max(keep_from, self.replica.log.first_index)))
+    def compacted(self, first_index: int) -> None:
+        """A checkpoint stands, and the log before this index may be forgotten."""
+        self._take(self.replica.compacted(first_index))
 
     # ---- telling the listener, in order
 
@@ -581,7 +572,7 @@ class ReplicatedLog:
             self._listener.on_committed(batches)
             if self._cache.nbytes > self._cache.max_bytes:
                 self._cache.trim(min(self._applied, self.status().durable_index) + 1)
-            self._maybe_checkpoint()
+            self.retention.applied()
 
     def _next_batches(self) -> list[Batch]:
         first, last = self._applied + 1, self._committed

@@ -143,10 +143,10 @@ class Snapshots:
         batches: Iterable[bytes],
         alive: Iterable[int],
         keep_from: int,
-        done: Callable[[int], None],
+        done: Callable[[int | None], None],
     ) -> None:
         """Write a checkpoint of `index`, with bodies in the files `alive`; `done(keep_from)` when the log before that may be
-        forgotten.
+        forgotten, `done(None)` when it could not be written.
         """
         self.writing = True
 
@@ -154,6 +154,7 @@ class Snapshots:
             self.writing = False
             if checkpoint is None:
                 _log.error("no checkpoint of batch {index} was written: {why}; the log is kept", index=index, why=why_not)
+                done(None)
                 return
             _log.info("checkpoint of batch {index} written, {nbytes} bytes", index=index, nbytes=checkpoint.nbytes)
             done(keep_from)

@@ -29,13 +29,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar, assert_never
 
+from broker.core.queues.blocks import LiveRun
 from broker.core.records import BadBatch, parse_header, verify
-from broker.disk import bodies, hard_state, recovery, segments
+from broker.disk import bodies, compaction, hard_state, recovery, segments
 from broker.disk import checkpoint as checkpoints
-from broker.disk.bodies import FileInUse, Readers
+from broker.disk.bodies import BodyWriter, FileInUse, Readers, Unreadable
 from broker.disk.checkpoint import Checkpoint, LogFiles
+from broker.disk.compaction import Compacted, GivenUp, Pace
 from broker.disk.durable import StorageError, opened, refused, remove_durably, replace_durably, seal_json, sync_or_stop
-from broker.disk.files import REAL_DISK, Disk
+from broker.disk.files import REAL_DISK, Disk, Space
 from broker.disk.hard_state import HardState
 from broker.disk.preparation import Preparation
 from broker.disk.recovery import Body, Recovered
@@ -46,6 +48,10 @@ from broker.disk.transfer import Source
 __all__ = ["Entry", "Figures", "Journal", "Position", "Recovered", "Released"]
 
 SEGMENT_BYTES = 64 * 1024 * 1024
+"""Beside twice what is alive, a log takes two of these at most: what is written now, what is prepared, what the next checkpoint
+will cover."""
+FILE_BYTES = SEGMENT_BYTES // 4
+"""A segment's file at its full size, so that several fit into that."""
 _IOV_MAX = min(1024, os.sysconf("SC_IOV_MAX"))
 _IDLE_S = 1.0
 _FIRST_RETRY_S = 0.05
@@ -135,6 +141,9 @@ class Journal:
         self._next_number = found.next_number
         self._bodies = found.bodies
         self._pins: Counter[int] = Counter()
+        self._fresh: set[int] = set()
+        """What compactions made, and no checkpoint that began after it lists, or would."""
+        self._compacting: Thread | None = None
         self._resets = 0
         self._call_in_reactor = call_in_reactor
         self._on_error = on_error
@@ -163,7 +172,7 @@ class Journal:
         *,
         call_in_reactor: Reactor,
         on_error: OnError,
-        segment_bytes: int = SEGMENT_BYTES,
+        segment_bytes: int = FILE_BYTES,
         disk: Disk = REAL_DISK,
         threads: Threads = REAL_THREADS,
         origin: int = 0,
@@ -262,6 +271,7 @@ class Journal:
         with self._lock:
             self._readers.forget()
             self._bodies.clear()
+            self._fresh.clear()
             if received is not None:
                 self._checkpoint = received
                 self._next_number = max(self._next_number, received.files.next_number)
@@ -305,7 +315,7 @@ class Journal:
         `done(checkpoint, "")` or `done(None, why_not)` in the reactor thread. One at a time.
         """
         assert self._checkpointing is None, "a checkpoint is being written"
-        files, resets = self._files_at(index, alive), self._resets
+        files, resets, fresh = self._files_at(index, alive), self._resets, set(self._fresh)
 
         def in_thread() -> None:
             found, why_not = self._try_checkpoint(index, epoch, members, batches, files)
@@ -317,6 +327,7 @@ class Journal:
                 found, why_not = None, f"the log in {self._folder} was replaced by a snapshot meanwhile"
             if found is not None:
                 self._checkpoint = found
+                self._fresh -= fresh
                 self.release(index + 1 if keep_from is None else min(keep_from, index + 1))
             done(found, why_not)
 
@@ -348,12 +359,74 @@ class Journal:
             for segment in gone:
                 file = FileInUse(segment.number, self._origin, segment.end)
                 self._bodies[segment.number] = Body(segment.path, file, segment.size)
-            dropped = [number for number in self._bodies if number not in listed and not self._pins[number]]
+            kept = listed | self._fresh
+            dropped = [number for number in self._bodies if number not in kept and not self._pins[number]]
             paths = [self._bodies.pop(number).path for number in dropped]
         for segment in gone:
             segment.close(self.disk)
         self._readers.forget(dropped)
         self._preparation.remove(paths)
+
+    @property
+    def fresh(self) -> set[int]:
+        """The files that compactions have made and that no checkpoint lists yet."""
+        return set(self._fresh)
+
+    def full_segments(self, index: int) -> list[int]:
+        """The file numbers of the segments that a checkpoint of this index would cover whole."""
+        with self._lock:
+            n = bisect_right(self._segments, index + 1, key=_first_index) - 1
+            return [segment.number for segment in self._segments[: max(n, 0)]]
+
+    def body_files(self) -> list[Body]:
+        """The files with bodies that are no part of the log, in order of their numbers."""
+        with self._lock:
+            return [body for _, body in sorted(self._bodies.items())]
+
+    @property
+    def disk_bytes(self) -> int:
+        """What the log takes: segments, the one that is prepared, files with bodies, and the checkpoint."""
+        return self.figures.bytes_on_disk
+
+    @property
+    def file_bytes(self) -> int:
+        """The full size of a segment's file."""
+        return self._segment_bytes
+
+    def free(self) -> Space:
+        """What its file system has room for. OSError."""
+        return self.disk.free(self._folder)
+
+    def compact(
+        self,
+        runs: Iterable[tuple[int, LiveRun]],
+        bytes_per_s: int,
+        done: Callable[[Compacted | None, Unreadable | str], None],
+    ) -> None:
+        """Copy runs, each with its queue's number, into a new file in a thread of its own: see `compaction`.
+
+        `done(compacted, "")` in the reactor thread, where its moves are to be told to the queues and then a checkpoint written;
+        or `done(None, why_not)`, Unreadable when bodies have rotted. One at a time.
+        """
+        assert self._compacting is None, "a compaction is under way"
+        number, resets = self._take_number(), self._resets
+
+        def in_thread() -> None:
+            found, why_not = self._try_compaction(number, runs, bytes_per_s)
+            self._call_in_reactor(lambda: finished(found, why_not))
+
+        def finished(found: Compacted | None, why_not: Unreadable | str) -> None:
+            self._compacting = None
+            if found is not None and resets != self._resets:
+                self._preparation.remove([self._folder / found.file.name])
+                found, why_not = None, f"the log in {self._folder} was replaced by a snapshot meanwhile"
+            if found is not None:
+                with self._lock:
+                    self._bodies[number] = Body(self._folder / found.file.name, found.file, found.file.used)
+                    self._fresh.add(number)
+            done(found, why_not)
+
+        self._compacting = self._threads.start(f"compact {self._folder.name}", in_thread)
 
     def source(self) -> Source:
         """The newest checkpoint with its files, to be sent; these are kept until it is closed. OSError when it is gone."""
@@ -397,6 +470,8 @@ class Journal:
         self._writer.join()
         if self._checkpointing is not None:
             self._checkpointing.join()
+        if self._compacting is not None:
+            self._compacting.join()
         self._preparation.close()
         self._readers.forget()
         for segment in self._segments:
@@ -689,6 +764,20 @@ class Journal:
         except Exception as error:  # in `batches`: the caller's, who must hear of it
             return None, f"the checkpoint of batch {index} in {self._folder} could not be made: {error!r}"
         return found, ""
+
+    def _try_compaction(
+        self, number: int, runs: Iterable[tuple[int, LiveRun]], bytes_per_s: int
+    ) -> tuple[Compacted | None, Unreadable | str]:
+        try:
+            writer = BodyWriter(self.disk, self._folder, number, self._origin)
+            pace = Pace(bytes_per_s, self._threads.seconds, self._closing)
+            return compaction.copy(runs, self.read_spans, writer, pace), ""
+        except Unreadable as error:
+            return None, error
+        except GivenUp:
+            return None, f"a compaction in {self._folder} was given up: the journal closes"
+        except (StorageError, OSError) as error:
+            return None, str(error)
 
     def _unless_closing(self, batches: Iterable[bytes]) -> Iterator[bytes]:
         for batch in batches:

@@ -38,6 +38,7 @@ from broker.core.records import BadBatch
 from broker.disk import bodies, checkpoint, hard_state, segments
 from broker.disk.bodies import FileInUse
 from broker.disk.checkpoint import Checkpoint
+from broker.disk.conversion import converted
 from broker.disk.durable import (
     ASIDE,
     DamagedStore,
@@ -410,6 +411,10 @@ def _recover(work: _Recovery, segment_bytes: int) -> tuple[Recovered, list[Segme
     work.take_damage()
     work.look_at_files()
     found = work.checkpoint()
+    if found is not None and found.version == checkpoint.WITH_BODIES:
+        work.notes.append(f"{found.path} is of an older version and is converted")
+        converted(found, work.take_number, work.origin, disk=disk)
+        found = work.checkpoint()
     base = Position(found.epoch, found.index) if found else Position(0, 0)
     resetting = work.resetting()
     if resetting is None:

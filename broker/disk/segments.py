@@ -43,7 +43,7 @@ from typing import NamedTuple
 
 import google_crc32c
 
-from broker.core.records import HEADER_BYTES, MAGIC, BadBatch, Header, parse_header, verify
+from broker.core.records import HEADER_BYTES, MAGIC, MAGIC_1, BadBatch, Header, parse_header, verify
 from broker.disk.durable import ASIDE, NewerFormat, opened, read_whatever, sync_or_stop, write_all
 from broker.disk.files import Disk
 
@@ -62,6 +62,7 @@ _CRC = struct.Struct("<I")
 _BLOCK = 4 * 1024 * 1024
 _ZEROS = bytes(1024 * 1024)
 _SEARCH_EFFORT = 8
+_MAGIC_OF_ANY = MAGIC[:3]
 
 
 class Entry(NamedTuple):
@@ -321,10 +322,10 @@ class Window:
             block = self.get(offset, min(_BLOCK, self.size - offset))
             if len(block) < len(MAGIC):
                 return -1
-            at = block.find(MAGIC)
+            at = block.find(_MAGIC_OF_ANY)
             if at >= 0:
                 return offset + at
-            offset += len(block) - len(MAGIC) + 1
+            offset += len(block) - len(_MAGIC_OF_ANY) + 1
         return -1
 
     def content_end(self, offset: int) -> int:
@@ -379,7 +380,7 @@ def newest_beyond(window: Window, offset: int, after: Position) -> Position | No
                 offset += header.length
                 continue
         except BadBatch:
-            if window.get(offset + header.length, len(MAGIC)) == MAGIC:
+            if window.get(offset + header.length, len(MAGIC)) in (MAGIC, MAGIC_1):
                 offset += header.length
                 continue
         offset = window.find_magic(offset + 1)

@@ -30,7 +30,7 @@ from broker.disk.durable import (
     seal_json,
 )
 from broker.disk.files import REAL_DISK, Disk, LockHeld
-from broker.disk.journal import SEGMENT_BYTES, Journal, OnError, Reactor, Recovered
+from broker.disk.journal import FILE_BYTES, Journal, OnError, Reactor, Recovered
 from broker.disk.segments import Position, Window
 from broker.host import REAL_HOST, Host
 
@@ -67,9 +67,7 @@ class Store:
         self._journals: list[Journal] = []
 
     @classmethod
-    def open(
-        cls, data_dir: Path | str, *, create: bool = True, host: Host = REAL_HOST, segment_bytes: int = SEGMENT_BYTES
-    ) -> Store:
+    def open(cls, data_dir: Path | str, *, create: bool = True, host: Host = REAL_HOST, segment_bytes: int = FILE_BYTES) -> Store:
         """Lock the folder and read its identity, or give it one if it is empty or missing and `create` is true.
 
         `segment_bytes` bounds the size of the logs' segments. StoreInUse; DamagedStore (also: not a store; NewerFormat);

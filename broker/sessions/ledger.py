@@ -12,7 +12,7 @@ unanswered (its clients are cut off, so they know that they do not know).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 from twisted.internet.interfaces import IReactorTime
@@ -25,6 +25,7 @@ from broker.core.commands import Command
 from broker.core.definitions import Change
 from broker.core.links import ACCEPTED, add_ids
 from broker.core.nodes import QueueNode
+from broker.core.queues.blocks import LiveRun, Move
 from broker.core.records import Batch, BatchBuilder
 from broker.core.state import State
 
@@ -79,6 +80,7 @@ class Ledger:
         self.state = State()
         self.log: CommitLog | None = None
         self.storage_text = ""
+        self._low = False
         self._clock = clock
         self._owner = owner
         self._builder = BatchBuilder()
@@ -267,7 +269,7 @@ class Ledger:
 
     def on_writable(self) -> None:
         """The log takes another batch."""
-        if self.storage_text:
+        if self.storage_text and not self._low:
             self.storage_text = ""
             self._owner.ledger_writable(self)
         self.pump()
@@ -277,6 +279,15 @@ class Ledger:
         self.storage_text = text
         self._owner.ledger_storage_error(self, text, fatal)
 
+    def on_storage_low(self, text: str) -> None:
+        """Remember whether room runs out, so that producers wait, and nobody else."""
+        self._low = bool(text)
+        if text:
+            self.on_storage_error(text, fatal=False)
+        elif self.storage_text:
+            self.storage_text = ""
+            self._owner.ledger_writable(self)
+
     def snapshot(self) -> Iterable[BatchBuilder]:
         """The state as batches."""
         return self.state.snapshot()
@@ -284,3 +295,15 @@ class Ledger:
     def live_bytes(self) -> int:
         """Bytes of messages alive."""
         return self.state.live_bytes
+
+    def live_by_file(self) -> Mapping[int, int]:
+        """Bytes of messages alive, by file."""
+        return self.state.live_by_file
+
+    def live_runs_in(self, file: int) -> Iterator[tuple[int, LiveRun]]:
+        """What of a file is alive."""
+        return self.state.live_runs_in(file)
+
+    def moved(self, queue: int, moves: Iterable[Move]) -> None:
+        """Messages lie elsewhere now."""
+        self.state.moved(queue, moves)

@@ -12,7 +12,7 @@ import errno
 import os
 import queue
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -80,6 +80,19 @@ class Ledger:
 
     def live_bytes(self) -> int:
         return sum(map(len, self.messages.values()))
+
+    def live_by_file(self) -> dict[int, int]:
+        """None: what is alive is in the checkpoint itself."""
+        return {}
+
+    def live_runs_in(self, file: int) -> Iterator[Any]:
+        return iter(())
+
+    def moved(self, queue: int, moves: Iterable[Any]) -> None:
+        raise AssertionError("nothing lies in a file")
+
+    def on_storage_low(self, text: str) -> None:
+        self.errors.append((text, False))
 
     def _apply(self, batch: Batch) -> None:
         for run in batch.runs:

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from broker.core.records import BatchBuilder
+from broker.core.records import MAGIC, BatchBuilder
 from broker.disk import checkpoint, segments
 from broker.disk.files import REAL_DISK, RealDisk
 from ha.core.effects import PromotionEnded
@@ -323,10 +323,10 @@ def rot(machine: Machine, address: str) -> None:
     """One bit flips in every batch that lies in a broker's segments."""
     for _, path in segments.listed(REAL_DISK, machine.folder / address / "cluster"):
         data = bytearray(path.read_bytes())
-        at = data.find(b"USB1")
+        at = data.find(MAGIC)
         while at >= 0:
             data[at + 30] ^= 1
-            at = data.find(b"USB1", at + 1)
+            at = data.find(MAGIC, at + 1)
         with path.open("r+b") as file:
             file.write(data)
 
@@ -390,7 +390,7 @@ class TestRot:
         machine.kill("c")
         machine.write(a, b"one", b"two")
         written = machine.folder / "a" / "cluster"
-        a.log._begin_checkpoint(keep=False)
+        a.log.retention.checkpoint(keep=False)
         machine.run_until(lambda: a.log.journal.checkpoint is not None and a.log.status().first_index > 2)
         (path,) = checkpoint.listed(REAL_DISK, written)
         if damage == "gone":

@@ -432,7 +432,8 @@ class Lane:
     def live_runs_in(self, file: int) -> Iterator[LiveRun]:
         """The runs in this file of which something is alive. The lane may change between two of them.
 
-        Of a run of which at least half the bytes are alive the whole is worth copying, of others the live stretches.
+        Of a run of which nearly all is alive the whole is worth copying, of others the live stretches: what is copied dead would
+        have to be copied again.
         """
         seq = 0
         while (block := self._block_from(seq)) is not None:
@@ -448,7 +449,7 @@ class Lane:
             if stretches:
                 offsets = block.offsets
                 nbytes = offsets[hi] - offsets[lo]
-                if 2 * sum(offsets[end] - offsets[start] for start, end in stretches) >= nbytes:
+                if 8 * sum(offsets[end] - offsets[start] for start, end in stretches) >= 7 * nbytes:
                     stretches = [(lo, hi)]
                 lengths = array("I", [end - start for start, end in pairwise(offsets[lo : hi + 1])])
                 here = [(start - lo, end - lo) for start, end in stretches]
@@ -475,8 +476,8 @@ class Lane:
             self._move(self.blocks[index], sorted(by_block[index]))
 
     def _move(self, block: Block, moves: list[Move]) -> None:
-        for file, nbytes in block.bytes_by_file():
-            self.live_by_file[file] -= nbytes
+        for file, nbytes in block.bytes_by_file():  # a file of which nothing is alive may be missing
+            self.live_by_file[file] = self.live_by_file.get(file, 0) - nbytes
         pieces: dict[int, list[Move]] = {}
         for move in moves:
             position = move.first_seq - block.first_seq

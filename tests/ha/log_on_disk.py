@@ -1,0 +1,224 @@
+"""A log of one broker with its real files and its real state, and what the tests of its retention ask of it."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.task import Clock
+
+from broker.core.records import Batch, BatchBuilder
+from broker.disk.files import REAL_DISK, Disk
+from broker.disk.journal import Journal
+from broker.disk.store import Store
+from broker.host import Host
+from broker.ledger import Ledger
+from ha.core.membership import Membership
+from ha.core.settings import ReplicaSettings
+from ha.replicated_log import ReplicatedLog
+
+FILE = 256 * 1024
+PATIENCE_S = 30.0
+
+
+class Owner:
+    """Hears of nothing but what the disk says."""
+
+    def __init__(self) -> None:
+        self.errors: list[tuple[str, bool]] = []
+        self.writable = 0
+
+    def ledger_applied(self, *_: Any) -> None: ...
+
+    def ledger_begins(self, *_: Any) -> None: ...
+
+    def ledger_state(self, *_: Any) -> None: ...
+
+    def ledger_reset(self, *_: Any) -> None: ...
+
+    def ledger_storage_error(self, ledger: Ledger, text: str, fatal: bool) -> None:
+        self.errors.append((text, fatal))
+
+    def ledger_writable(self, ledger: Ledger) -> None:
+        self.writable += 1
+
+    def touched(self, *_: Any) -> None: ...
+
+    def flush(self) -> None: ...
+
+
+class Placed(Ledger):
+    """A ledger that hears where each batch lies."""
+
+    journal: Journal
+
+    def on_committed(self, batches: list[Batch]) -> None:
+        places = self.journal.places(batches[0].header.index, batches[-1].header.index)
+        super().on_committed([replace(batch, place=place) for batch, place in zip(batches, places, strict=True)])
+
+
+class LogOnDisk:
+    """The log `cluster` of one broker. Messages have numbers; `alive` is the model: which of them are on the queue."""
+
+    def __init__(self, folder: Path, *, disk: Disk = REAL_DISK, queues: int = 1, file_bytes: int = FILE) -> None:
+        self.folder = folder
+        self.disk = disk
+        self.file_bytes = file_bytes
+        self.n_queues = queues
+        self.clock = Clock()
+        self.alive: dict[tuple[int, int], bytes] = {}
+        self.next_seq = dict.fromkeys(range(1, queues + 1), 1)
+        self.most_over = -(1 << 60)
+        """How far the log was beyond twice what is alive, at most."""
+        self.start()
+
+    # ---- life
+
+    def start(self) -> None:
+        """Open it, with whatever is there."""
+        self.calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self.owner = Owner()
+        self.ledger = Placed("cluster", self.clock, self.owner)
+        host = Host(disk=self.disk)
+        self.store = Store.open(self.folder, host=host, segment_bytes=self.file_bytes)
+        self.log = ReplicatedLog(
+            self.store,
+            "cluster",
+            me="a",
+            settings=ReplicaSettings(standalone=True),
+            members=Membership.of("a"),
+            clock=self.clock,
+            wall=lambda: 1_700_000_000.0,
+            listener=self.ledger,
+            call_in_reactor=self.calls.put,
+            in_thread=in_thread,
+            checkpoint_bytes=2 * self.file_bytes,
+        )
+        self.ledger.journal = self.log.journal
+        self.log.start()
+        self.until(lambda: self.log.state == "standalone")
+        if not self.ledger.state.messages:
+            builder = BatchBuilder()
+            for number in range(1, self.n_queues + 1):
+                builder.define(queue_add(number))
+            self.propose(builder)
+
+    def stop(self, *, clean: bool = True) -> None:
+        self.log.stop()
+        self.store.close(clean=clean)
+
+    def restart(self) -> None:
+        """Stop and start; everything that is alive is there again, at its place and unaltered."""
+        self.stop()
+        self.start()
+        self.check()
+
+    def turn(self) -> None:
+        """Run what was called into the reactor, and let a little time pass."""
+        with suppress(queue.Empty):
+            self.calls.get(timeout=0.001)()
+        self.clock.advance(0.02)
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        for _ in range(int(PATIENCE_S * 1000)):
+            if condition():
+                return
+            self.turn()
+        raise AssertionError("it did not come to that")
+
+    def rest(self) -> None:
+        """Until nothing is under way, nor due."""
+        retention, snapshots = self.log.retention, self.log._snapshots
+
+        def busy() -> bool:
+            return bool(snapshots.writing or retention._compacting or retention._look_call or not self.calls.empty())
+
+        for _ in range(10):
+            self.until(lambda: not busy())
+            retention.look()
+        self.until(lambda: not busy())
+        self.log.journal._preparation.wait()
+
+    # ---- what is asked
+
+    def propose(self, builder: BatchBuilder) -> None:
+        self.until(lambda: self.log.may_propose)
+        index = self.log.propose(builder)
+        self.until(lambda: self.log.applied >= index)
+        self.look_at_bound()
+
+    def put(self, *bodies: bytes, number: int = 1, takes: Sequence[int] = ()) -> None:
+        """Put messages on a queue, and take others off it, in one batch."""
+        builder, first = BatchBuilder(), self.next_seq[number]
+        for sequence in takes:
+            builder.dequeues_for(number).append(sequence)
+            del self.alive[number, sequence]
+        builder.messages_for(number, first).extend(bodies)
+        self.alive |= {(number, sequence): body for sequence, body in enumerate(bodies, first)}
+        self.next_seq[number] = first + len(bodies)
+        self.propose(builder)
+
+    def take(self, *keys: tuple[int, int]) -> None:
+        """Take messages off, by number of the queue and sequence."""
+        builder = BatchBuilder()
+        for number, sequence in keys:
+            builder.dequeues_for(number).append(sequence)
+            del self.alive[number, sequence]
+        self.propose(builder)
+
+    # ---- what is checked
+
+    @property
+    def live_bytes(self) -> int:
+        return sum(map(len, self.alive.values()))
+
+    @property
+    def real_bytes(self) -> int:
+        """What lies in the log's folder, as the file system has it."""
+        nbytes = 0
+        for path in (self.folder / "cluster").iterdir():
+            with suppress(FileNotFoundError):
+                nbytes += path.stat().st_size
+        return nbytes
+
+    def look_at_bound(self) -> None:
+        self.most_over = max(self.most_over, self.real_bytes - 2 * self.live_bytes)
+
+    def check(self) -> None:
+        """Every message that is alive is known, and its body is what was put in, at the place that the queue knows."""
+        state = self.ledger.state
+        found: dict[tuple[int, int], bytes] = {}
+        for number, messages in state.messages.items():
+            for lane in messages.order.lanes:
+                for block in lane.blocks:
+                    for lo, hi in block.stretches(0, block.count):
+                        for position in range(lo, hi):
+                            found[number, block.first_seq + position] = self.body(block, position)
+        assert found.keys() == self.alive.keys()
+        assert found == self.alive
+
+    def body(self, block: Any, position: int) -> bytes:
+        run = block.run_of(position)
+        start, _ = block.bounds(run)
+        at, end = (block.offsets[each] - block.offsets[start] for each in (position, position + 1))
+        if not block.places[run]:
+            data, base = block.bodies[run]
+            return bytes(data[base + block.offsets[position] : base + block.offsets[position + 1]])
+        (payload,) = self.log.journal.read_spans([(block.places[run], block.run_bytes(run))])
+        assert google_crc32c.value(payload) == block.crcs[run]
+        return payload[at:end]
+
+
+def in_thread(call: Callable[[], object]) -> Deferred[Any]:
+    return succeed(call())
+
+
+def queue_add(number: int) -> dict[str, Any]:
+    fields = {"name": f"q{number}", "level": "all", "durable": True, "autoDelete": False, "exclusive": False}
+    return {"op": "queue-add", "uuid": f"u{number}", "arguments": {}, "alternate": "", **fields}
