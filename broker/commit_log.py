@@ -14,7 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
+from twisted.internet.defer import Deferred
+
 from broker.core.queues.blocks import LiveRun, Move
+from broker.core.queues.reading import Body
 from broker.core.records import Batch, BatchBuilder
 
 
@@ -70,6 +73,15 @@ class CommitLog(Protocol):
     @property
     def may_propose(self) -> bool:
         """Active, and few enough batches in flight that a new one would not just lie in a queue."""
+
+    def read_bodies(self, bodies: list[Body]) -> Deferred[list[bytes | str]]:
+        """Read these bodies from disk in another thread: the bytes of each, or the text why they cannot be read.
+
+        What is given has passed its checksum. The place of a body may have been given up since it was asked for: see `rotten`.
+        """
+
+    def rotten(self, place: int, text: str) -> None:
+        """A body that lies at this place still cannot be read. In a cluster this broker stops, and gets a copy from another."""
 
     def propose(self, builder: BatchBuilder) -> int:
         """Seal and replicate; returns the batch's index. Call only while `may_propose`."""

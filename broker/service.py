@@ -64,6 +64,7 @@ class Broker:
         max_frame_bytes: int = limits.MAX_FRAME_BYTES,
         open_timeout_s: float = limits.OPEN_TIMEOUT_S,
         default_queue_bytes: int = limits.MAX_QUEUE_BYTES,
+        message_memory: int = limits.MESSAGE_MEMORY_BYTES,
         on_fatal: Callable[[str], None],
         new_id: Callable[[], str] = new_uuid,
     ) -> None:
@@ -73,7 +74,14 @@ class Broker:
         self.on_state: Callable[[str, int, str], None] = lambda state, epoch, primary: None
         self._on_fatal = on_fatal
         self.turn = Turn(clock)
-        self.logs = Logs(clock, self, clustered=clustered, default_level=default_level, default_queue_bytes=default_queue_bytes)
+        self.logs = Logs(
+            clock,
+            self,
+            clustered=clustered,
+            default_level=default_level,
+            default_queue_bytes=default_queue_bytes,
+            message_memory=message_memory,
+        )
         self.queues = Queues(self.logs, self.turn)
         self.exchanges = Exchanges(self.logs, self.queues, new_id)
         self.mailboxes = Mailboxes(new_id)
@@ -142,6 +150,7 @@ class Broker:
         self.queues.fed(ledger, fed)
         self.queues.resume_crowded()
         self.turn.flush()
+        self.logs.residency.enforce()
 
     def ledger_state(self, ledger: Ledger, state: str, epoch: int, primary: str) -> None:
         """A log's state changed: begin or end to serve."""

@@ -2,8 +2,9 @@
 
 Life of a batch on a primary: `propose` seals it with the next index; the same bytes go to the journal and to each backup; when
 the core says Commit, it is parsed and handed to the listener. On a backup: it comes in an Append, is checked, goes to the
-journal, is acknowledged when synced, and handed to the listener when the primary says that it is committed. In both cases the
-order of the core's effects is kept: what it wants saved is saved before what it wants sent leaves.
+journal, is acknowledged when synced, and handed to the listener when the primary says that it is committed. Both apply it only
+once it is durable here: then its place on disk is known, and its bodies need not stay in memory. In both cases the order of the
+core's effects is kept: what it wants saved is saved before what it wants sent leaves.
 
 What the listener is told comes in order too: a state is told only after everything committed before it was applied. A long log is
 applied in slices, so that a broker which replays stays responsive.
@@ -26,6 +27,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from broker.commit_log import LogListener
+from broker.core.queues.reading import Body
 from broker.core.records import BadBatch, Batch, BatchBuilder, parse_header
 from broker.disk.checkpoint import Checkpoint
 from broker.disk.durable import StorageError
@@ -40,6 +42,7 @@ from ha.core.membership import Membership
 from ha.core.messages import Append, Message, Position, SnapshotChunk
 from ha.core.replica import Replica, ReplicaStatus
 from ha.core.settings import MIB, ReplicaSettings
+from ha.log.bodies import read_verified
 from ha.log.retention import CHECKPOINT_BYTES, Retention
 from ha.outbox import NoPeers, Outbox, Peers
 from ha.progress_clock import Lag, ProgressClock, SyncTimes
@@ -153,13 +156,18 @@ class ReplicatedLog:
         return self.replica.primary
 
     @property
+    def _applicable(self) -> int:
+        """How far committed batches may be applied: what is not durable here has no place yet."""
+        return min(self._committed, self.replica.durable_index)
+
+    @property
     def may_propose(self) -> bool:
         """Writable, the disk willing, and few enough batches under way: one when they are large, a few when they are small."""
         if self._state not in (State.ACTIVE, State.STANDALONE) or not self.replica.writable:
             return False
         if self._disk_refuses or self._members_due is not None or self._stopped:
             return False
-        under_way = self._proposed_through - self._committed
+        under_way = self._proposed_through - self._applicable
         return under_way < (1 if self._last_proposed_bytes >= LARGE_BATCH_BYTES else SMALL_WINDOW)
 
     def propose(self, builder: BatchBuilder) -> int:
@@ -411,6 +419,7 @@ class ReplicatedLog:
             self._disk_refuses = False
             _log.info("the disk takes writes again ({name} log)", name=self.name)
         if not self._stopped:
+            self._due = self._due or self._applied < self._committed  # what was committed before may be applied now
             self._take(self.replica.stored(self._awake.seconds(), index, epoch))
 
     def _broken(self, failure: Failure) -> None:
@@ -491,6 +500,12 @@ class ReplicatedLog:
         self._told = deque((index, state, at, primary) for _, state, at, primary in self._told)
         self._load(checkpoint)
 
+    # ---- bodies
+
+    def read_bodies(self, bodies: list[Body]) -> Deferred[list[bytes | str]]:
+        """Read these bodies from disk in another thread: the bytes of each, or the text why they cannot be read."""
+        return self._in_thread(lambda: read_verified(self.journal, bodies))
+
     def rotten(self, place: int, text: str) -> None:
         """Bodies have rotted here. In a cluster another broker has them still: this one stops, and gets a snapshot when it comes
         back. A log of one broker says it and goes on: whoever asks for these bodies does not get them.
@@ -545,7 +560,7 @@ class ReplicatedLog:
             self._broken(Failure())  # type: ignore[no-untyped-call]
         finally:
             self._applying = False
-        if self._due or self._applied < self._committed or self._told:
+        if self._due or self._applied < self._applicable or (self._told and self._told[0][0] <= self._applied):
             self._apply_later()
         elif self._ended:
             ended, self._ended = self._ended, []
@@ -561,7 +576,7 @@ class ReplicatedLog:
                 self._proposed_through = max(self._proposed_through, self.replica.log.last_index)
             self._state = state
             self._listener.on_state(str(state), epoch, primary)
-        if self._applied < self._committed:
+        if self._applied < self._applicable:
             try:
                 batches = self._next_batches()
             except (BadBatch, LookupError) as error:
@@ -575,7 +590,7 @@ class ReplicatedLog:
             self.retention.applied()
 
     def _next_batches(self) -> list[Batch]:
-        first, last = self._applied + 1, self._committed
+        first, last = self._applied + 1, self._applicable
         if self._told:
             last = min(last, max(self._told[0][0], first))
         if first in self._cache:
@@ -590,7 +605,8 @@ class ReplicatedLog:
             found = self.journal.read(first, min(last, self._cache.first - 1), APPLY_SLICE_BYTES)
             if not found:
                 raise LookupError(f"batch {first} is neither in memory nor on disk")
-        return [Batch.parse(data, verified=True) for data in found]
+        places = self.journal.places(first, first + len(found) - 1)
+        return [Batch.parse(data, place=place, verified=True) for data, place in zip(found, places, strict=True)]
 
     def _tell_writable(self) -> None:
         """Say, each time when it has become so, that proposals are welcome."""

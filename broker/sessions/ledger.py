@@ -26,6 +26,7 @@ from broker.core.definitions import Change
 from broker.core.links import ACCEPTED, add_ids
 from broker.core.nodes import QueueNode
 from broker.core.queues.blocks import LiveRun, Move
+from broker.core.queues.residency import Residency
 from broker.core.records import Batch, BatchBuilder
 from broker.core.state import State
 
@@ -75,9 +76,11 @@ class _Waits:
 class Ledger:
     """A log, the state that it says, and what waits for it. `clock` is the reactor's time."""
 
-    def __init__(self, name: str, clock: IReactorTime, owner: LedgerOwner) -> None:
+    def __init__(self, name: str, clock: IReactorTime, owner: LedgerOwner, residency: Residency | None = None) -> None:
+        """`residency` bounds the bodies in memory, those of other ledgers too; by default nothing does."""
         self.name = name
-        self.state = State()
+        self.residency = residency if residency is not None else Residency(1 << 62)
+        self.state = State(residency=self.residency, keeps_bodies=False)
         self.log: CommitLog | None = None
         self.storage_text = ""
         self._low = False
@@ -246,7 +249,9 @@ class Ledger:
     def on_state(self, state: str, epoch: int, primary: str) -> None:
         """A reign begins or ends."""
         began, self._reigns = self._reigns, state in SERVING
+        self.state.keeps_bodies = self._reigns
         if not self._reigns:
+            self.state.drop_bodies()
             self._void()
         elif not began:
             self._owner.ledger_begins(self)
@@ -261,7 +266,8 @@ class Ledger:
     def on_reset(self, batches: Iterable[Batch], index: int) -> None:
         """Start again from a snapshot."""
         self._void()
-        self.state = State()
+        self.state.discard()
+        self.state = State(residency=self.residency, keeps_bodies=self._reigns)
         for batch in batches:
             self.state.apply(batch, snapshot=True)
         self.state.index = index

@@ -18,6 +18,7 @@ from broker.amqp.links import Condition
 from broker.core.commands import QueueDel
 from broker.core.definitions import Change
 from broker.core.nodes import CLUSTER, LOCAL, Nodes, QueueNode
+from broker.core.queues.residency import Residency
 from broker.sessions.ledger import SERVING, Ledger, LedgerOwner
 
 
@@ -25,12 +26,20 @@ class Logs:
     """See the module. `clustered`: there is a shared log beside the local one."""
 
     def __init__(
-        self, clock: IReactorTime, owner: LedgerOwner, *, clustered: bool, default_level: str, default_queue_bytes: int
+        self,
+        clock: IReactorTime,
+        owner: LedgerOwner,
+        *,
+        clustered: bool,
+        default_level: str,
+        default_queue_bytes: int,
+        message_memory: int,
     ) -> None:
+        self.residency = Residency(message_memory)
         self.nodes = Nodes(clustered=clustered, default_level=default_level, default_queue_bytes=default_queue_bytes)
-        self.ledgers: dict[str, Ledger] = {LOCAL: Ledger(LOCAL, clock, owner)}
+        self.ledgers: dict[str, Ledger] = {LOCAL: Ledger(LOCAL, clock, owner, self.residency)}
         if clustered:
-            self.ledgers[CLUSTER] = Ledger(CLUSTER, clock, owner)
+            self.ledgers[CLUSTER] = Ledger(CLUSTER, clock, owner, self.residency)
         self.lead = self.ledgers[CLUSTER] if clustered else self.ledgers[LOCAL]
         self.state = "joining" if clustered else "recovering"
         self.primary = ""

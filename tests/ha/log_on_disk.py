@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import google_crc32c
+from broker.ledger import Ledger
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 
@@ -18,7 +19,6 @@ from broker.disk.files import REAL_DISK, Disk
 from broker.disk.journal import Journal
 from broker.disk.store import Store
 from broker.host import Host
-from broker.ledger import Ledger
 from ha.core.membership import Membership
 from ha.core.settings import ReplicaSettings
 from ha.replicated_log import ReplicatedLog
