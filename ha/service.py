@@ -119,6 +119,7 @@ class Process:
             max_frame_bytes=self.settings.max_frame_size,
             open_timeout_s=self.settings.max_negotiate_time / 1000,
             default_queue_bytes=self.settings.default_queue_limit,
+            message_memory=self.settings.message_memory or self.host.memory_bytes() // 4,
             on_fatal=self.fail,
             new_id=self.host.new_id,
         )
