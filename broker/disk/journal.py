@@ -692,14 +692,15 @@ class Journal:
     def _roll(self, nbytes: int) -> Segment:
         """Go on in a new segment, with room for a batch of this size. Everything in the one before has been synced.
 
-        One that is empty, but too small, is replaced: the new one is renamed over it.
+        One that is empty, but too small, is replaced: the new one is renamed over it. But one of which a checkpoint covers all that
+        is in it stays, for the bodies.
         """
         full = self._segments[-1]
         usual = segments.size_after(full.size, self._segment_bytes)
         size = max(usual, FIRST_BATCH + nbytes)
         fresh = segments.create(self._folder, self._take_number(), full.last, size, self.disk, self._preparation.take(size))
         with self._lock:
-            if not full.epochs:
+            if full.end == FIRST_BATCH:
                 self._segments.pop().close(self.disk)
             self._segments.append(fresh)
         return fresh

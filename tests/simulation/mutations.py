@@ -412,7 +412,13 @@ for _, waits in self._proposed:
 @contextmanager
 def planted(name: str) -> Iterator[None]:
     """Production code with this bug in it."""
-    bug = BUGS[name]
+    with planted_bug(BUGS[name]):
+        yield
+
+
+@contextmanager
+def planted_bug(bug: Bug) -> Iterator[None]:
+    """Production code with a bug in it that is none of `BUGS`."""
     owner: Any = importlib.import_module(bug.module)
     *path, last = bug.function.split(".")
     for part in path:
