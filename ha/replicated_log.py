@@ -294,6 +294,11 @@ class ReplicatedLog:
         return self._applied
 
     @property
+    def serving(self) -> bool:
+        """Whether producers may write to it here."""
+        return self._state in (State.ACTIVE, State.STANDALONE)
+
+    @property
     def log(self) -> Log:
         """The log as the core sees it."""
         return self.replica.log
@@ -460,7 +465,7 @@ class ReplicatedLog:
     def _unreadable(self, peer: str, error: Exception) -> None:
         """A backup needs batches that cannot be read: damaged, or released meanwhile. A new checkpoint covers them."""
         _log.error("batches for {peer} cannot be read: {error}; it gets a snapshot instead", peer=peer, error=str(error))
-        self.retention.checkpoint(keep=False)
+        self.retention.checkpoint(spared=0)
         self._peers.close(peer, "batches for it cannot be read, so it is sent a snapshot when it comes back")
 
     def _send_snapshot(self, peer: str, epoch: int, index: int, offset: int) -> None:

@@ -68,6 +68,10 @@ class Facts(Protocol):
         """The index up to which the listener has applied."""
 
     @property
+    def serving(self) -> bool:
+        """Whether producers may write to it here."""
+
+    @property
     def log(self) -> Log:
         """The log as the core sees it."""
 
@@ -98,7 +102,8 @@ class Retention:
         self.checkpoint_bytes = checkpoint_bytes
         self.snapshots: Snapshots
         self.low = False
-        """Whether producers wait, because room runs out."""
+        """Whether room runs out, so that producers must wait."""
+        self._waits = False
         self._name = name
         self._journal = journal
         self._facts = facts
@@ -131,7 +136,7 @@ class Retention:
         wait_s = self._looked_s + LOOK_S - self._clock.seconds()
         if wait_s <= 0:
             self.look()
-        elif self._changed_bytes() > self._file // 4:
+        elif self._changed_bytes() > min(self._file, self.checkpoint_bytes) // 4:
             self._look_call = self._clock.callLater(wait_s, self.look)
 
     def _changed_bytes(self) -> int:
@@ -157,12 +162,13 @@ class Retention:
         excess = self._excess()
         pressed = excess > 0 or self.low
         if excess > -2 * self._file or self.low:
-            if self._freeable():
-                self.checkpoint(keep=not pressed)
+            full = self._journal.full_segments(self._keep_from(self._facts.applied, self._spared(pressed)) - 1)
+            if self._freeable(full):
+                self.checkpoint(spared=self._spared(pressed))
             elif victims := self._victims(WORTH_IT if pressed else SPARSE):
                 self._compact(victims, 0 if pressed else RATE)
-            elif pressed and self._journal.full_segments(self._facts.applied):
-                self.checkpoint(keep=False)
+            elif pressed and full:
+                self.checkpoint(spared=self._spared(pressed))
         elif small := self._many_small():
             self._compact(small, RATE)
 
@@ -182,17 +188,23 @@ class Retention:
         bound = 2 * self._listener.live_bytes() + FILES_IN_TWO_SEGMENTS * self._file
         return self._journal.disk_bytes - bound + margin
 
-    def _freeable(self) -> bool:
-        """Whether a checkpoint would free whole files."""
+    def _spared(self, pressed: bool) -> int:
+        """Of the log that a checkpoint covers, so many bytes may stay for a backup that is a little behind."""
+        return self.checkpoint_bytes * (1 if pressed else 2)
+
+    def _freeable(self, full: list[int]) -> bool:
+        """Whether a checkpoint would free whole files; `full` are the segments that would leave the log with it."""
         alive = self._listener.live_by_file()
         if any(not alive.get(body.file.number) for body in self._journal.body_files()):
             return True
-        return any(not alive.get(number) for number in self._journal.full_segments(self._facts.applied))
+        return any(not alive.get(number) for number in full)
 
     # ---- checkpoints
 
-    def checkpoint(self, *, keep: bool = True) -> None:
-        """Write a checkpoint of what is applied now; `keep` spares what backups that are a little behind still need."""
+    def checkpoint(self, *, spared: int | None = None) -> None:
+        """Write a checkpoint of what is applied now; of the log that it covers, `spared` bytes (None: as usual) may stay for a
+        backup that still needs them.
+        """
         index, log = self._facts.applied, self._facts.log
         epoch = log.epoch_at(index)
         if self.snapshots.writing or epoch is None or index == 0 or self._stopped:
@@ -202,16 +214,16 @@ class Retention:
         builders = self._listener.snapshot()
         batches = (builder.seal(epoch, index, stamp) for builder in builders)
         members = log.members_at(index).to_dict()
-        keep_from = self._keep_from(index) if keep else index + 1
+        keep_from = self._keep_from(index, self._spared(pressed=False) if spared is None else spared)
         self._moved = False
         self.snapshots.write(index, epoch, members, batches, alive, keep_from, self._written)
 
-    def _keep_from(self, index: int) -> int:
+    def _keep_from(self, index: int, spared: int) -> int:
         """Keep what a connected backup that is a little behind still needs, rather than send it a snapshot."""
         log = self._facts.log
         behind = [peer.match_index + 1 for peer in self._facts.status().peers if peer.connected]
         keep = min([index + 1, *behind])
-        return keep if log.bytes_between(keep - 1, index) <= self.checkpoint_bytes * 2 else index + 1
+        return keep if log.bytes_between(keep - 1, index) <= spared else index + 1
 
     def _written(self, keep_from: int | None) -> None:
         if self._stopped:
@@ -318,14 +330,17 @@ class Retention:
         except OSError:
             return  # whoever writes hears of it
         reserve = min(self.reserve_bytes, total // 8)
-        if not self.low and free < reserve:
-            self.low = True
+        self.low = free < (reserve + reserve // 2 if self.low else reserve)
+        waits = self.low and self._facts.serving
+        if waits == self._waits:
+            return
+        self._waits = waits
+        if waits:
             text = (
                 f"only {free // 1024} KiB are free where the {self._name} log lies, and {reserve // 1024} KiB of them are kept "
                 f"for what consuming writes; make room on that disk, or consume"
             )
             self._listener.on_storage_low(text)
-        elif self.low and free >= reserve + reserve // 2:
-            self.low = False
+        else:
             _log.info("there is room on the disk again ({name} log)", name=self._name)
             self._listener.on_storage_low("")

@@ -5,16 +5,14 @@ from __future__ import annotations
 import queue
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 
-from broker.core.records import Batch, BatchBuilder
+from broker.core.records import BatchBuilder
 from broker.disk.files import REAL_DISK, Disk
-from broker.disk.journal import Journal
 from broker.disk.store import Store
 from broker.host import Host
 from broker.sessions.ledger import Ledger
@@ -53,16 +51,6 @@ class Owner:
     def flush(self) -> None: ...
 
 
-class Placed(Ledger):
-    """A ledger that hears where each batch lies."""
-
-    journal: Journal
-
-    def on_committed(self, batches: list[Batch]) -> None:
-        places = self.journal.places(batches[0].header.index, batches[-1].header.index)
-        super().on_committed([replace(batch, place=place) for batch, place in zip(batches, places, strict=True)])
-
-
 class LogOnDisk:
     """The log `cluster` of one broker. Messages have numbers; `alive` is the model: which of them are on the queue."""
 
@@ -86,7 +74,7 @@ class LogOnDisk:
         """Open it, with whatever is there."""
         self.calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self.owner = Owner()
-        self.ledger = Placed("cluster", self.clock, self.owner)
+        self.ledger = Ledger("cluster", self.clock, self.owner)
         host = Host(disk=self.disk)
         self.store = Store.open(self.folder, host=host, segment_bytes=self.file_bytes)
         self.log = ReplicatedLog(
@@ -102,7 +90,6 @@ class LogOnDisk:
             in_thread=in_thread,
             checkpoint_bytes=2 * self.file_bytes,
         )
-        self.ledger.journal = self.log.journal
         self.log.start()
         self.until(lambda: self.log.state == "standalone")
         if not self.ledger.state.messages:

@@ -392,7 +392,7 @@ class TestRot:
         machine.kill("c")
         machine.write(a, b"one", b"two")
         written = machine.folder / "a" / "cluster"
-        a.log.retention.checkpoint(keep=False)
+        a.log.retention.checkpoint(spared=0)
         machine.run_until(lambda: a.log.journal.checkpoint is not None and a.log.status().first_index > 2)
         (path,) = checkpoint.listed(REAL_DISK, written)
         if damage == "gone":

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
 import pytest
 
+from broker.disk.files import RealDisk, Space
 from ha.log.retention import MANY_SMALL
 from tests.ha.log_on_disk import FILE, LogOnDisk
 
@@ -85,3 +88,39 @@ def test_a_queue_that_is_consumed_gives_its_files_back(log: LogOnDisk) -> None:
     log.rest()
     assert log.real_bytes <= TWO_SEGMENTS
     assert log.log.journal.figures.body_files == 0
+
+
+class SmallDisk(RealDisk):
+    """A disk of a certain size, of which this log is all."""
+
+    def __init__(self, folder: Path, nbytes: int) -> None:
+        self.folder = folder
+        self.nbytes = nbytes
+
+    def free(self, folder: Path) -> Space:
+        used = 0
+        for path in folder.iterdir():
+            with suppress(FileNotFoundError):
+                used += path.stat().st_size
+        return Space(max(0, self.nbytes - used), self.nbytes)
+
+
+def test_before_the_disk_is_full_producers_wait_and_consuming_lets_them_go_on(tmp_path: Path) -> None:
+    """Breaks when the last bytes go to producers: then nothing can be consumed any more, and so nothing freed."""
+    log = LogOnDisk(tmp_path, disk=SmallDisk(tmp_path, 40 * FILE))
+    ledger = log.ledger
+    while not ledger.storage_text:
+        log.put(*(body(at) for at in range(20)))
+        assert log.real_bytes < 40 * FILE
+    assert re.search(
+        r"only \d+ KiB are free where the cluster log lies, .*; make room on that disk, or consume", ledger.storage_text
+    )
+    assert log.owner.errors == [(ledger.storage_text, False)]
+    while ledger.storage_text:
+        assert log.alive, "all was consumed, and no room came of it"
+        log.take(*sorted(log.alive)[:200])
+        assert log.real_bytes < 40 * FILE
+    assert log.owner.writable == 1
+    log.rest()
+    log.check()
+    log.stop()

@@ -72,10 +72,14 @@ class Replica:
 
     def open(self, threads: SimulatedThreads) -> None:
         host = Host(disk=self.disk, threads=threads, new_id=lambda: self.store_id)
+
+        def call_in_reactor(call: Callable[[], None]) -> None:
+            self.clock.callLater(0, threads.enter, call)
+
         self.store = Store.open(HOME, host=host, segment_bytes=SMALL)
         self.journal, self.found = self.store.journal(
             "cluster",
-            call_in_reactor=lambda call: self.clock.callLater(0, threads.enter, call),
+            call_in_reactor=call_in_reactor,
             on_error=lambda text, fatal: self.errors.append(text),
         )
         self.state = rebuilt(self.found, self.journal)
