@@ -11,9 +11,13 @@ every proposal that has not been handed to `on_committed` is void for the broker
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
+from twisted.internet.defer import Deferred
+
+from broker.core.queues.blocks import LiveRun, Move
+from broker.core.queues.reading import Body
 from broker.core.records import Batch, BatchBuilder
 
 
@@ -40,12 +44,24 @@ class LogListener(Protocol):
     def on_storage_error(self, text: str, fatal: bool) -> None:
         """The disk refused a write. Full: producers must wait (`fatal` false). Failed sync: the broker must stop."""
 
+    def on_storage_low(self, text: str) -> None:
+        """Room runs out: producers must wait, while consuming goes on and frees some; "" when there is enough again."""
+
     def snapshot(self) -> Iterable[BatchBuilder]:
         """What is applied now, as builders of snapshot batches. Taken at once, consumed later in another thread: it holds
         immutable data and copies only."""
 
     def live_bytes(self) -> int:
-        """Bytes of messages alive, which decides when a checkpoint is worth its writing."""
+        """Bytes of messages alive."""
+
+    def live_by_file(self) -> Mapping[int, int]:
+        """Bytes of messages alive, by the number of the file that they lie in; a file with none may be missing."""
+
+    def live_runs_in(self, file: int) -> Iterator[tuple[int, LiveRun]]:
+        """Queue number and run, for each run in this file of which something is alive. The state may change in between."""
+
+    def moved(self, queue: int, moves: Iterable[Move]) -> None:
+        """Messages of this queue were copied to other places. What is gone by now, or lies elsewhere, stays as it is."""
 
 
 class CommitLog(Protocol):
@@ -62,6 +78,15 @@ class CommitLog(Protocol):
     @property
     def may_propose(self) -> bool:
         """Active, and few enough batches in flight that a new one would not just lie in a queue."""
+
+    def read_bodies(self, bodies: list[Body]) -> Deferred[list[bytes | str]]:
+        """Read these bodies from disk in another thread: the bytes of each, or the text why they cannot be read.
+
+        What is given has passed its checksum. The place of a body may have been given up since it was asked for: see `rotten`.
+        """
+
+    def rotten(self, place: int, text: str) -> None:
+        """A body that lies at this place still cannot be read. In a cluster this broker stops, and gets a copy from another."""
 
     def propose(self, builder: BatchBuilder) -> int:
         """Seal and replicate; returns the batch's index. Call only while `may_propose`."""

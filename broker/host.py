@@ -5,10 +5,13 @@ Whatever of these a broker needs, it takes from the `Host` that its process was 
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from broker.disk.files import REAL_DISK, Disk
 from broker.disk.threads import REAL_THREADS, Threads
@@ -17,6 +20,17 @@ from broker.disk.threads import REAL_THREADS, Threads
 def new_uuid() -> str:
     """A random UUID (RFC 9562 §5.4)."""
     return str(uuid.uuid4())
+
+
+_CONTROL_GROUP = Path("/sys/fs/cgroup/memory.max")
+
+
+def memory_bytes() -> int:
+    """The machine's memory, or what the control group of a container leaves of it."""
+    found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with suppress(OSError, ValueError):  # there is no such file, or it says "max"
+        found = min(found, int(_CONTROL_GROUP.read_text()))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +43,7 @@ class Host:
     """Seconds since 1970."""
     new_id: Callable[[], str] = new_uuid
     """A text that nothing else will ever have for its id."""
+    memory_bytes: Callable[[], int] = memory_bytes
 
 
 REAL_HOST = Host()

@@ -65,6 +65,7 @@ class Broker:
         max_frame_bytes: int = limits.MAX_FRAME_BYTES,
         open_timeout_s: float = limits.OPEN_TIMEOUT_S,
         default_queue_bytes: int = limits.MAX_QUEUE_BYTES,
+        message_memory: int = limits.MESSAGE_MEMORY_BYTES,
         on_fatal: Callable[[str], None],
         new_id: Callable[[], str] = new_uuid,
         machine_version: int = MACHINE_VERSION,
@@ -82,6 +83,7 @@ class Broker:
             default_level=default_level,
             default_queue_bytes=default_queue_bytes,
             machine_version=machine_version,
+            message_memory=message_memory,
         )
         self.queues = Queues(self.logs, self.turn)
         self.exchanges = Exchanges(self.logs, self.queues, new_id)
@@ -152,6 +154,7 @@ class Broker:
         self.queues.fed(ledger, fed)
         self.queues.resume_crowded()
         self.turn.flush()
+        self.logs.residency.enforce()
 
     def ledger_state(self, ledger: Ledger, state: str, epoch: int, primary: str) -> None:
         """A log's state changed: begin or end to serve."""

@@ -81,6 +81,13 @@ OPTIONS = (
         "Size limit of a queue that sets none.",
     ),
     Option(
+        "message-memory",
+        size(MIB, 1024**4),
+        None,
+        "BYTES",
+        "Memory for bodies of messages, over all queues. The rest are read back from disk. Default: a quarter of the machine's.",
+    ),
+    Option(
         "telemetry-dir", folder, None, "DIR", "Folder for telemetry files about replication lag. Without it none are written."
     ),
     Option("telemetry-interval-ms", number(100, 3_600_000), 1000, "MS", "Time between two samples of the lag, in ms."),
@@ -109,6 +116,8 @@ class BrokerSettings:
     max_frame_size: int
     max_message_size: int
     default_queue_limit: int
+    message_memory: int | None
+    """None: a quarter of the machine's."""
     telemetry_dir: Path | None
     telemetry_interval_ms: int
     telemetry_max_size: int

@@ -27,6 +27,7 @@ from broker.service import Broker
 from broker.telemetry import TelemetryWriter, delay_to_next_sample_s
 from ha.core.queue_lag import Marks, Standstill, Totals, totals
 from ha.core.replica import ReplicaStatus
+from ha.log.retention import GROWTH
 from ha.progress_clock import Lag, ProgressClock
 from ha.replicated_log import ReplicatedLog
 from telemetry.lines import LagSample, QueueLag, queue_text, rate_text, rate_texts
@@ -239,13 +240,14 @@ class LagReporter:
     def _headroom_bytes(self, lag: Lag) -> int:
         """How much more may be committed before a backup needs a snapshot, at least.
 
-        A checkpoint drops the log before it, but for what a connected backup needs that is not far behind.
+        A checkpoint drops the log before it, but for what a connected backup needs that is not far behind; one that is due
+        sooner, because the disk runs short, spares nothing.
         """
-        log, size, checkpoint = self._log.replica.log, self._log.checkpoint_bytes, self._log.journal.checkpoint
+        log, size, checkpoint = self._log.replica.log, self._log.retention.checkpoint_bytes, self._log.journal.checkpoint
         if lag.acked_index + 1 < log.first_index:
             return 0
         grown = log.bytes_between(0 if checkpoint is None else checkpoint.index, self._broker.lead.state.index)
-        to_checkpoint = max(size, self._broker.lead.live_bytes()) - grown
+        to_checkpoint = max(size, GROWTH * (0 if checkpoint is None else checkpoint.nbytes)) - grown
         spared = 2 * size - log.bytes_between(lag.acked_index, log.last_index) if lag.connected else 0
         return max(0, to_checkpoint, spared)
 

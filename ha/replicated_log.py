@@ -2,8 +2,9 @@
 
 Life of a batch on a primary: `propose` seals it with the next index; the same bytes go to the journal and to each backup; when
 the core says Commit, it is parsed and handed to the listener. On a backup: it comes in an Append, is checked, goes to the
-journal, is acknowledged when synced, and handed to the listener when the primary says that it is committed. In both cases the
-order of the core's effects is kept: what it wants saved is saved before what it wants sent leaves.
+journal, is acknowledged when synced, and handed to the listener when the primary says that it is committed. Both apply it only
+once it is durable here: then its place on disk is known, and its bodies need not stay in memory. In both cases the order of the
+core's effects is kept: what it wants saved is saved before what it wants sent leaves.
 
 What the listener is told comes in order too: a state is told only after everything committed before it was applied. A long log is
 applied in slices, so that a broker which replays stays responsive.
@@ -29,6 +30,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from broker.commit_log import LogListener
+from broker.core.queues.reading import Body
 from broker.core.records import BadBatch, Batch, BatchBuilder, UnknownRecord, parse_header
 from broker.core.state import CannotApply
 from broker.disk.checkpoint import Checkpoint
@@ -39,10 +41,13 @@ from ha.awake_clock import AwakeClock
 from ha.batch_cache import BatchCache
 from ha.core import effects as do
 from ha.core.effects import Effect, MembershipEnded, PromotionEnded, State, TransferEnded
+from ha.core.log import Log
 from ha.core.membership import Membership
 from ha.core.messages import Append, Message, Position, SnapshotChunk
 from ha.core.replica import Replica, ReplicaStatus
 from ha.core.settings import MIB, ReplicaSettings
+from ha.log.bodies import read_verified
+from ha.log.retention import CHECKPOINT_BYTES, Retention
 from ha.outbox import NoPeers, Outbox, Peers
 from ha.progress_clock import Lag, ProgressClock, SyncTimes
 from ha.received import BadMessage, check_chunk, checked_append, stored_log
@@ -56,7 +61,6 @@ FULL_WINDOW_BYTES = 3 * MIB
 """What waits while a batch is under way makes the next one larger, and so cheaper: one large batch is enough. One that is full
 already gains nothing by waiting, so that several follow each other, as long as they do not make the wait of what comes then long.
 """
-CHECKPOINT_BYTES = 64 * MIB
 APPLY_SLICE_BYTES = 8 * MIB
 
 
@@ -100,7 +104,6 @@ class ReplicatedLog:
         self._in_thread = in_thread
         self._peers: Peers = peers if peers is not None else NoPeers()
         self._on_members, self._on_event = on_members, on_event
-        self.checkpoint_bytes = checkpoint_bytes
         self._new_id = new_id
         self._first_format = first_format
         self.journal, found = store.journal(name, call_in_reactor=call_in_reactor, on_error=self._storage_error)
@@ -133,7 +136,10 @@ class ReplicatedLog:
         self._received: list[bytes] = []
         self._outbox = Outbox(self._peers)
         folder, transfers = store.data_dir / name, Transfers(clock.seconds, on_event)
-        self._snapshots = Snapshots(self.journal, folder, in_thread, self._outbox, self._begin_checkpoint, transfers)
+        self.retention = Retention(name, self.journal, self, listener, clock, wall, checkpoint_bytes)
+        self._snapshots = self.retention.snapshots = Snapshots(
+            self.journal, folder, in_thread, self._outbox, self.retention.checkpoint, self.rotten, transfers
+        )
         self.progress, self.syncs = ProgressClock(), SyncTimes()
         self._requests: dict[str, Deferred[PromotionEnded]] = {}
         self._transfers: dict[str, list[Deferred[TransferEnded]]] = {}
@@ -164,18 +170,23 @@ class ReplicatedLog:
         return self.replica.primary
 
     @property
+    def _applicable(self) -> int:
+        """How far committed batches may be applied: what is not durable here has no place yet."""
+        return min(self._committed, self.replica.durable_index)
+
+    @property
     def may_propose(self) -> bool:
         """Writable, the disk willing, and few enough batches under way: a few when they are small or full, one in between."""
         if self._state not in (State.ACTIVE, State.STANDALONE) or not self.replica.writable:
             return False
         if self._disk_refuses or self._members_due is not None or self._stopped:
             return False
-        under_way = self._proposed_through - self._committed
+        under_way = self._proposed_through - self._applicable
         if self._last_proposed_bytes < LARGE_BATCH_BYTES:
             return under_way < SMALL_WINDOW
         if self._last_proposed_bytes < FULL_BATCH_BYTES or not under_way:
             return under_way < 1
-        return self.replica.log.bytes_between(self._committed, self._proposed_through) <= FULL_WINDOW_BYTES
+        return self.replica.log.bytes_between(self._applicable, self._proposed_through) <= FULL_WINDOW_BYTES
 
     def propose(self, builder: BatchBuilder) -> int:
         """Seal and replicate; returns the batch's index."""
@@ -216,6 +227,7 @@ class ReplicatedLog:
     def _halt(self, why: str) -> None:
         """This release must not apply what is committed: say so, once, and stop applying."""
         self.halted = f"{why}; nothing more is applied here: upgrade this broker"
+        self.retention.stop()  # a checkpoint would leave out what is not applied
         if self._tick_s is None:
             self._stopped = True
             self._storage_error(f"the {self.name} log was written by a newer release: {why}: upgrade this broker", True)
@@ -227,6 +239,8 @@ class ReplicatedLog:
         """End: nothing more is sent, proposed or told. The journal is left open, for the store to close."""
         if not self._stopped:
             self._stopped = True
+            self.retention.stop()
+            self._snapshots.cut_short("the broker stops")
             if self._ticker.running:
                 self._ticker.stop()
             if self._apply_call is not None and self._apply_call.active():
@@ -240,7 +254,7 @@ class ReplicatedLog:
     def disconnected(self, peer: str) -> None:
         """The link to this member is gone."""
         self._outbox.clear(peer)
-        self._snapshots.transfers.cut_short("the link was lost", peer)
+        self._snapshots.cut_short("the link was lost", peer)
         self._take(self.replica.disconnected(self._awake.seconds(), peer))
 
     def receive(self, peer: str, message: Message, payload: bytes) -> None:
@@ -320,6 +334,21 @@ class ReplicatedLog:
     def status(self) -> ReplicaStatus:
         """The replica's own figures."""
         return self.replica.status(self._awake.seconds())
+
+    @property
+    def applied(self) -> int:
+        """The index up to which the listener has applied."""
+        return self._applied
+
+    @property
+    def serving(self) -> bool:
+        """Whether producers may write to it here."""
+        return self._state in (State.ACTIVE, State.STANDALONE)
+
+    @property
+    def log(self) -> Log:
+        """The log as the core sees it."""
+        return self.replica.log
 
     def lag(self, status: ReplicaStatus | None = None) -> dict[str, Lag]:
         """How far each other member is behind, by address; empty unless this broker is primary. Whoever has just asked for the
@@ -444,6 +473,7 @@ class ReplicatedLog:
             self._disk_refuses = False
             _log.info("the disk takes writes again ({name} log)", name=self.name)
         if not self._stopped:
+            self._due = self._due or self._applied < self._committed  # what was committed before may be applied now
             self._take(self.replica.stored(self._awake.seconds(), index, epoch))
 
     def _broken(self, failure: Failure) -> None:
@@ -484,12 +514,12 @@ class ReplicatedLog:
     def _unreadable(self, peer: str, error: Exception) -> None:
         """A backup needs batches that cannot be read: damaged, or released meanwhile. A new checkpoint covers them."""
         _log.error("batches for {peer} cannot be read: {error}; it gets a snapshot instead", peer=peer, error=str(error))
-        self._begin_checkpoint(keep=False)
+        self.retention.checkpoint(spared=0)
         self._peers.close(peer, "batches for it cannot be read, so it is sent a snapshot when it comes back")
 
     def _send_snapshot(self, peer: str, epoch: int, index: int, offset: int) -> None:
         if self.journal.checkpoint is None:
-            self._begin_checkpoint()
+            self.retention.checkpoint()
             self._snapshots.wait(peer, epoch)
         else:
             self._snapshots.send(peer, epoch, index, offset)
@@ -524,42 +554,35 @@ class ReplicatedLog:
     def _install(self, index: int, epoch: int) -> None:
         checkpoint = self._snapshots.take_received()
         assert checkpoint.index == index
-        self.journal.reset(index, epoch)
+        self.journal.reset(index, epoch, received=checkpoint)
         self._cache.clear(index + 1)
         self._applied = self._committed = index
         self._told = deque((index, state, at, primary) for _, state, at, primary in self._told)
         self._load(checkpoint)
 
-    def _maybe_checkpoint(self) -> None:
-        log = self.replica.log
-        covered = 0 if self.journal.checkpoint is None else self.journal.checkpoint.index
-        grown = log.bytes_between(covered, self._applied)
-        if grown > self.checkpoint_bytes and grown > self._listener.live_bytes():
-            self._begin_checkpoint()
+    # ---- bodies
 
-    def _begin_checkpoint(self, *, keep: bool = True) -> None:
-        """Write a checkpoint of what is applied now; `keep` spares what backups that are a little behind still need."""
-        index = self._applied
-        epoch = self.replica.log.epoch_at(index)
-        if self._snapshots.writing or epoch is None or index == 0 or self.halted:
+    def read_bodies(self, bodies: list[Body]) -> Deferred[list[bytes | str]]:
+        """Read these bodies from disk in another thread: the bytes of each, or the text why they cannot be read."""
+        return self._in_thread(lambda: read_verified(self.journal, bodies))
+
+    def rotten(self, place: int, text: str) -> None:
+        """Bodies have rotted here. In a cluster another broker has them still: this one stops, and gets a snapshot when it comes
+        back. A log of one broker says it and goes on: whoever asks for these bodies does not get them.
+        """
+        if self._tick_s is None:
+            _log.error("{text}; no other broker has it", text=text)
             return
-        stamp = round(self._wall() * 1000)
-        builders = self._listener.snapshot()
-        batches = (builder.seal(epoch, index, stamp) for builder in builders)
-        members = self.replica.log.members_at(index).to_dict()
-        keep_from = self._keep_from(index) if keep else index + 1
-        self._snapshots.write(index, epoch, members, batches, keep_from, self._checkpointed)
+        try:
+            self.journal.damaged(place, text)
+        except StorageError as error:
+            text = f"{text}; {error}"
+        self.stop()
+        self._storage_error(f"{text}; the broker stops, and fetches everything from another one when it is started again", True)
 
-    def _keep_from(self, index: int) -> int:
-        """Keep what a connected backup that is a little behind still needs, rather than send it a snapshot."""
-        log = self.replica.log
-        behind = [peer.match_index + 1 for peer in self.status().peers if peer.connected]
-        keep = min([index + 1, *behind])
-        return keep if log.bytes_between(keep - 1, index) <= self.checkpoint_bytes * 2 else index + 1
-
-    def _checkpointed(self, keep_from: int) -> None:
-        if not self._stopped:
-            self._take(self.replica.compacted(max(keep_from, self.replica.log.first_index)))
+    def compacted(self, first_index: int) -> None:
+        """A checkpoint stands, and the log before this index may be forgotten."""
+        self._take(self.replica.compacted(first_index))
 
     # ---- telling the listener, in order
 
@@ -575,7 +598,7 @@ class ReplicatedLog:
 
     def _reign_ended(self, reason: str, planned: bool) -> None:
         _log.info("no primary any more: {reason}", reason=reason)
-        self._snapshots.transfers.cut_short("the primary is none any more")
+        self._snapshots.cut_short("the primary is none any more")
         if not planned:
             self._on_event("fenced", epoch=self.replica.epoch, detail=reason)
 
@@ -611,7 +634,7 @@ class ReplicatedLog:
     def _may_tell_more(self) -> bool:
         if self.halted:
             return bool(self._told) and self._told[0][0] <= self._applied
-        return self._applied < self._committed or bool(self._told)
+        return self._applied < self._applicable or (bool(self._told) and self._told[0][0] <= self._applied)
 
     def _tell_slice(self) -> None:
         """Tell states and committed batches in order, as much as one slice holds."""
@@ -621,7 +644,7 @@ class ReplicatedLog:
                 self._proposed_through = max(self._proposed_through, self.replica.log.last_index)
             self._state = state
             self._listener.on_state(str(state), epoch, primary)
-        if self._applied < self._committed and not self.halted:
+        if self._applied < self._applicable and not self.halted:
             try:
                 batches = self._next_batches()
             except (BadBatch, LookupError) as error:
@@ -632,10 +655,10 @@ class ReplicatedLog:
             self._listener.on_committed(batches)
             if self._cache.nbytes > self._cache.max_bytes:
                 self._cache.trim(min(self._applied, self.status().durable_index) + 1)
-            self._maybe_checkpoint()
+            self.retention.applied()
 
     def _next_batches(self) -> list[Batch]:
-        first, last = self._applied + 1, self._committed
+        first, last = self._applied + 1, self._applicable
         if self._told:
             last = min(last, max(self._told[0][0], first))
         if first in self._cache:
@@ -650,10 +673,11 @@ class ReplicatedLog:
             found = self.journal.read(first, min(last, self._cache.first - 1), APPLY_SLICE_BYTES)
             if not found:
                 raise LookupError(f"batch {first} is neither in memory nor on disk")
+        places = self.journal.places(first, first + len(found) - 1)
         batches: list[Batch] = []
-        for data in found:
+        for data, place in zip(found, places, strict=True):
             try:
-                batches.append(Batch.parse(data, verified=True))
+                batches.append(Batch.parse(data, place=place, verified=True))
             except UnknownRecord as error:
                 if not batches:
                     raise CannotApply(parse_header(data).index, str(error)) from None

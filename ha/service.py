@@ -34,7 +34,7 @@ from zope.interface import provider
 
 from broker.core.nodes import CLUSTER, LOCAL
 from broker.core.records import BadBatch
-from broker.disk.journal import SEGMENT_BYTES
+from broker.disk.journal import FILE_BYTES
 from broker.disk.store import DamagedStore, StorageError, Store, StoreInUse, StoreOfAnotherCluster
 from broker.host import REAL_HOST, Host
 from broker.net.listener import CannotListen, listen
@@ -46,9 +46,10 @@ from ha.cluster_member import ClusterMember, Links
 from ha.core.membership import Membership
 from ha.core.settings import ReplicaSettings
 from ha.lag import LagReporter
+from ha.log.retention import CHECKPOINT_BYTES
 from ha.net.peers import Peers as MemberLinks
 from ha.outbox import Peers
-from ha.replicated_log import CHECKPOINT_BYTES, ReplicatedLog
+from ha.replicated_log import ReplicatedLog
 from ha.settings import HaSettings, own_address
 from ha.standalone import Standalone
 
@@ -85,7 +86,7 @@ class Process:
         host: Host = REAL_HOST,
         *,
         links: Callable[..., Links] = MemberLinks,
-        segment_bytes: int = SEGMENT_BYTES,
+        segment_bytes: int = FILE_BYTES,
         checkpoint_bytes: int = CHECKPOINT_BYTES,
     ) -> None:
         self.host = host
@@ -118,6 +119,7 @@ class Process:
             max_frame_bytes=self.settings.max_frame_size,
             open_timeout_s=self.settings.max_negotiate_time / 1000,
             default_queue_bytes=self.settings.default_queue_limit,
+            message_memory=self.settings.message_memory or self.host.memory_bytes() // 4,
             on_fatal=self.fail,
             new_id=self.host.new_id,
             machine_version=self.ha.ha_machine_version_limit,

@@ -1,11 +1,12 @@
 """Checkpoints being written, sent to backups that are too far behind, and received.
 
 Life of a checkpoint here: `write` has it written in a thread from what was alive at one index; `send` gives a chunk of the newest
-one to a backup that asks, as often as it asks; on the backup `store` takes the chunks, and with the last one the whole is
-verified and put in place, ready for the core to install. A backup that asks before there is any checkpoint waits for the one that
-is being written.
+one, and of the files that it lists, to a backup that asks, as often as it asks; on the backup `store` takes the chunks, and with
+the last one the whole is verified and put in place, ready for the core to install. A backup that asks before there is any
+checkpoint waits for the one that is being written.
 
-Invariants: one is written and one is received at a time; nothing of a received one counts before all of it was verified.
+Invariants: one is written and one is received at a time; nothing of a received one counts before all of it was verified; the
+files of one that is being sent stay until its last byte has left, or the transfer is cut short.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from typing import Any
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
-from broker.disk.checkpoint import Checkpoint, Receiver, load, read_chunk
+from broker.disk.checkpoint import Checkpoint
 from broker.disk.journal import Journal
+from broker.disk.transfer import Receiver, RottenBodies, Source
 from ha.core.membership import Membership
 from ha.core.messages import SnapshotChunk
 from ha.core.settings import MIB
@@ -70,6 +72,36 @@ class Transfers:
             self.end(each, f"cut short: {why}")
 
 
+class _Sending:
+    """A source, and how many chunks of it are being read, so that its files are not closed under a thread that reads them."""
+
+    __slots__ = ("_ended", "_reading", "source")
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self._reading = 0
+        self._ended = False
+
+    def begin(self) -> None:
+        """A thread reads from here on."""
+        self._reading += 1
+
+    def done(self, found: Any) -> Any:
+        """It has read, or failed to."""
+        self._reading -= 1
+        self._close_if_over()
+        return found
+
+    def end(self) -> None:
+        """Nothing more is asked for."""
+        self._ended = True
+        self._close_if_over()
+
+    def _close_if_over(self) -> None:
+        if self._ended and not self._reading:
+            self.source.close()
+
+
 class Snapshots:
     """See the module."""
 
@@ -80,9 +112,12 @@ class Snapshots:
         in_thread: Callable[[Callable[[], Any]], Deferred[Any]],
         outbox: Outbox,
         renew: Callable[[], None],
+        rotten: Callable[[int, str], None],
         transfers: Transfers,
     ) -> None:
-        """`renew` has a checkpoint written, unless one is being written already."""
+        """`renew` has a checkpoint written, unless one is being written already; `rotten(place, text)` hears of bodies that have
+        rotted here.
+        """
         self.transfers = transfers
         self.writing = False
         self._received: Checkpoint | None = None
@@ -92,7 +127,9 @@ class Snapshots:
         self._in_thread = in_thread
         self._outbox = outbox
         self._renew = renew
+        self._rotten = rotten
         self._waiting: dict[str, int] = {}
+        self._sending: dict[str, _Sending] = {}
         self._receiver: Receiver | None = None
         self._line: Deferred[Any] = succeed(None)
 
@@ -104,16 +141,20 @@ class Snapshots:
         epoch: int,
         members: dict[str, Any],
         batches: Iterable[bytes],
+        alive: Iterable[int],
         keep_from: int,
-        done: Callable[[int], None],
+        done: Callable[[int | None], None],
     ) -> None:
-        """Write a checkpoint of `index`; `done(keep_from)` when the log before that may be forgotten."""
+        """Write a checkpoint of `index`, with bodies in the files `alive`; `done(keep_from)` when the log before that may be
+        forgotten, `done(None)` when it could not be written.
+        """
         self.writing = True
 
         def written(checkpoint: Checkpoint | None, why_not: str) -> None:
             self.writing = False
             if checkpoint is None:
                 _log.error("no checkpoint of batch {index} was written: {why}; the log is kept", index=index, why=why_not)
+                done(None)
                 return
             _log.info("checkpoint of batch {index} written, {nbytes} bytes", index=index, nbytes=checkpoint.nbytes)
             done(keep_from)
@@ -121,7 +162,7 @@ class Snapshots:
             for peer, reign in waiting.items():
                 self.send(peer, reign, 0, 0)
 
-        self._journal.write_checkpoint(index, epoch, members, batches, written, keep_from)
+        self._journal.write_checkpoint(index, epoch, members, batches, written, keep_from, alive)
 
     # ---- sending
 
@@ -134,36 +175,62 @@ class Snapshots:
 
         One that has rotted is replaced first: fetched, it would be found to be damaged, and be asked for again, for ever.
         """
-        checkpoint = self._journal.checkpoint
-        assert checkpoint is not None
+        sending = self._sending.get(peer)
+        if sending is None or sending.source.checkpoint.index != index:
+            self._stop_sending(peer)
+            try:
+                sending = self._sending[peer] = _Sending(self._journal.source())
+            except OSError as error:  # it is lost, or is just being replaced
+                self._renew_for(peer, epoch, str(error))
+                return
+        source, checkpoint = sending.source, sending.source.checkpoint
         if checkpoint.index != index:
             offset = 0
+        nbytes = min(CHUNK_BYTES, source.nbytes - offset)
 
         def read() -> list[bytes]:
-            if offset == 0:
-                load(checkpoint.path, disk=self._journal.disk)
-            return [read_chunk(checkpoint.path, offset, nbytes, disk=self._journal.disk)]
+            source.check(offset, nbytes)
+            return [source.read(offset, nbytes)]
 
         def failed(peer: str, error: Exception) -> None:
+            self._stop_sending(peer)
+            if isinstance(error, RottenBodies):
+                self._rotten(error.place, str(error))
+                return
             if self._journal.checkpoint is not checkpoint:
                 return  # a newer one has replaced it, and the backup will ask again
-            _log.error("{error}; {peer}, which needs it, gets a new one", peer=peer, error=str(error))
-            self.wait(peer, epoch)
-            self._renew()
+            self._renew_for(peer, epoch, str(error))
 
-        nbytes = min(CHUNK_BYTES, checkpoint.nbytes - offset)
         chunk = SnapshotChunk(
-            epoch, checkpoint.index, checkpoint.epoch, Membership.from_dict(checkpoint.members), offset, nbytes, checkpoint.nbytes
+            epoch, checkpoint.index, checkpoint.epoch, Membership.from_dict(checkpoint.members), offset, nbytes, source.nbytes
         )
         if offset == 0:
-            self.transfers.begin(peer, epoch, checkpoint.index, checkpoint.nbytes)
-        reading = self._in_thread(read)
-        if offset + nbytes == checkpoint.nbytes:
+            self.transfers.begin(peer, epoch, checkpoint.index, source.nbytes)
+        sending.begin()
+        reading = self._in_thread(read).addBoth(sending.done)
+        if offset + nbytes == source.nbytes:
             reading.addCallback(self._last_one_leaves, peer)
         self._outbox.send_later(peer, chunk, reading, lambda: True, failed)
 
+    def _renew_for(self, peer: str, epoch: int, why: str) -> None:
+        _log.error("{why}; {peer}, which needs a checkpoint, gets a new one", peer=peer, why=why)
+        self.wait(peer, epoch)
+        self._renew()
+
+    def cut_short(self, why: str, peer: str | None = None) -> None:
+        """The transfers to and from this member, without one all, end before their time."""
+        for each in list(self._sending) if peer is None else [peer]:
+            self._stop_sending(each)
+        self.transfers.cut_short(why, peer)
+
+    def _stop_sending(self, peer: str) -> None:
+        sending = self._sending.pop(peer, None)
+        if sending is not None:
+            sending.end()
+
     def _last_one_leaves(self, found: list[bytes], peer: str) -> list[bytes]:
         self.transfers.end(peer)
+        self._stop_sending(peer)
         return found
 
     # ---- receiving

@@ -84,6 +84,18 @@ MAX_SUBJECT_CHARS = 1024
 MAX_QUEUE_BYTES = 1024 * MIB
 """Encoded messages of one queue, by default (queue argument max-bytes): above it its policy decides, refuse or evict."""
 
+MESSAGE_MEMORY_BYTES = 1024 * MIB
+"""Bodies of messages in memory, by default where the memory of the machine is unknown (--message-memory)."""
+
+READ_AHEAD_BYTES = 2 * MIB
+"""Bodies of one queue that are read back from disk ahead of its consumers; less when many queues read at once."""
+
+MIN_READ_AHEAD_BYTES = 64 * KIB
+"""The least that is read at once, however many queues read."""
+
+READS_AT_ONCE = 4
+"""Queues of one broker for which bodies are being read at a time; others wait for their turn."""
+
 MAX_CONSUMERS_PER_QUEUE = 10_000
 """Consumers and browsers of one queue."""
 

@@ -199,6 +199,17 @@ class State:
             for lane in messages.order.lanes:
                 lane.clear()
 
+    def drop_bodies(self) -> None:
+        """Forget all bodies that lie on disk."""
+        for messages in self.messages.values():
+            for lane in messages.order.lanes:
+                lane.drop_bodies()
+
+    def discard(self) -> None:
+        """Another state takes this one's place: count none of its bodies any more."""
+        for uuid in list(self.by_uuid):
+            self._drop_messages(uuid)
+
     # ---- where the messages lie
 
     def live_runs_in(self, file: int) -> Iterator[tuple[int, LiveRun]]:

@@ -1,16 +1,19 @@
-"""Checkpoints: what is alive at one index, in one file, so that the log before it can go.
+"""Checkpoints: what is alive at one index, in one file that names the files in which the bodies lie, so that the log before it
+can go.
 
-A checkpoint's life: sealed snapshot batches are written end to end into a file aside, with a trailer that says how many they
-are and the checksum of everything; the file is synced, renamed in and the folder synced. Only then may older checkpoints, and
-after them the log's segments before it, be deleted. So a crash at any moment leaves a whole checkpoint with all of the log
-after it: the old pair, the new one, or both.
+A checkpoint's life: sealed snapshot batches (definitions, and the places of messages) are written end to end into a file aside,
+with a trailer that says how many they are and the checksum of everything; the file is synced, renamed in and the folder synced.
+Only then may older checkpoints, and after them the log's segments and the body files that it does not list, be deleted. So a
+crash at any moment leaves a whole checkpoint with all that it needs: the old one, the new one, or both.
 
-A backup that lacks what was deleted gets the same file in chunks, verifies the whole, and renames it in; then its log starts anew
-(`Journal.reset`).
+A backup that lacks what was deleted gets the same file, and those that it lists: see `transfer`.
 
-Layout, little-endian: magic "USC1", version, bytes of members, index, epoch, CRC-32C of these and of the members; the members
-as JSON; batches end to end; magic "USCE", number of batches, bytes of batches, CRC-32C of everything before it. A file that
-was cut lacks the trailer.
+Layout, little-endian: magic "USC1", version, bytes of JSON, index, epoch, CRC-32C of these and of the JSON; the JSON; batches end
+to end; magic "USCE", number of batches, bytes of batches, CRC-32C of everything before it. A file that was cut lacks the trailer.
+
+The JSON: `members`; `next`, the file number that comes next; `origin`, which store wrote this; `tail`, the place of the batch
+after `index` in that store; `files`, of each file that it needs number, origin and bytes in use. In version 1 it was the members
+alone, and the batches held the bodies.
 """
 
 from __future__ import annotations
@@ -22,39 +25,65 @@ import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import google_crc32c
 
 from broker.core.records import HEADER_BYTES, BadBatch, parse_header, verify
+from broker.disk.bodies import FileInUse
 from broker.disk.durable import ASIDE, NewerFormat, read_whatever, refused, unlink_if_there, write_all
 from broker.disk.durable import opened as _file
 from broker.disk.files import Disk
 
-VERSION = 1
+VERSION = 2
+WITH_BODIES = 1
+"""The version whose checkpoints hold the bodies themselves."""
 _SUFFIX = ".checkpoint"
 _HEAD = struct.Struct("<4sIIQQ")
 _HEAD_MAGIC = b"USC1"
 _TRAILER = struct.Struct("<4sQQI")
 _TRAILER_MAGIC = b"USCE"
 _CRC = struct.Struct("<I")
+FIXED_BYTES = _HEAD.size + _CRC.size
+"""Of the head, before its JSON."""
 _BLOCK = 4 * 1024 * 1024
-_MAX_MEMBERS_BYTES = 1024 * 1024
+MAX_HEAD_BYTES = 16 * 1024 * 1024
 
 
 class CheckpointGone(LookupError):
     """A newer checkpoint has replaced this one. Ask for the newest again and start from its beginning."""
 
 
+class LogFiles(NamedTuple):
+    """What a checkpoint says of the files of its log. `origin`: the store that wrote it, to which alone `tail` speaks."""
+
+    origin: int = 0
+    next_number: int = 1
+    tail: int = 0
+    """The place where the batch after the checkpoint's index begins, or will; 0: not known."""
+    in_use: tuple[FileInUse, ...] = ()
+
+
+_NO_FILES = LogFiles()
+
+
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A whole, verified checkpoint on disk: the state after the batch `index` of `epoch`, with the `members` of that moment."""
+    """A whole, verified checkpoint on disk: the state after the batch `index` of `epoch`, with the `members` of that moment.
+    `nbytes` is its own length."""
 
     path: Path
     index: int
     epoch: int
     members: dict[str, Any]
     nbytes: int
+    files: LogFiles = _NO_FILES
+    version: int = VERSION
+
+    @property
+    def bytes_with_files(self) -> int:
+        """Its length and what is in use of its files: what a peer needs of it."""
+        return self.nbytes + sum(file.used for file in self.files.in_use)
 
     @staticmethod
     def newest(folder: Path, *, disk: Disk) -> Checkpoint | None:
@@ -72,8 +101,8 @@ class Checkpoint:
     @staticmethod
     def read(path: Path, *, disk: Disk) -> Iterator[bytes]:
         """The snapshot batches, each verified. BadBatch names the file and the offset where it is damaged."""
-        with _opened(disk, path) as fd:
-            _, _, _, offset = _read_head(disk, fd, path)
+        with opened(disk, path) as fd:
+            offset = read_head(disk, fd, path).nbytes
             end = disk.size(fd) - _TRAILER.size
             while offset < end:
                 try:
@@ -94,8 +123,8 @@ def listed(disk: Disk, folder: Path) -> list[Path]:
 
 def load(path: Path, *, disk: Disk) -> Checkpoint:
     """Check a checkpoint's every byte. BadBatch says what is wrong with it; CheckpointGone; NewerFormat."""
-    with _opened(disk, path) as fd:
-        index, epoch, members, _ = _read_head(disk, fd, path)
+    with opened(disk, path) as fd:
+        head = read_head(disk, fd, path)
         nbytes = disk.size(fd)
         trailer = read_whatever(disk, fd, _TRAILER.size, max(0, nbytes - _TRAILER.size))
         if len(trailer) < _TRAILER.size or not trailer.startswith(_TRAILER_MAGIC):
@@ -107,19 +136,28 @@ def load(path: Path, *, disk: Disk) -> Checkpoint:
             found = google_crc32c.extend(found, read_whatever(disk, fd, min(_BLOCK, end - at), at))
         if found != stored:
             raise BadBatch(f"checkpoint {path} is damaged: checksum {found:08x} is not the stored {stored:08x}")
-        return Checkpoint(path, index, epoch, members, nbytes)
+        return Checkpoint(path, head.index, head.epoch, head.members, nbytes, head.files, head.version)
 
 
-def write(folder: Path, index: int, epoch: int, members: dict[str, Any], batches: Iterable[bytes], *, disk: Disk) -> Checkpoint:
+def write(
+    folder: Path,
+    index: int,
+    epoch: int,
+    members: dict[str, Any],
+    batches: Iterable[bytes],
+    files: LogFiles = _NO_FILES,
+    *,
+    disk: Disk,
+) -> Checkpoint:
     """Write a checkpoint durably; older ones stay. Blocks: call it in a thread (`Journal.write_checkpoint` does).
 
     StorageError when the disk refuses; nothing is left of it then, as when `batches` itself raises.
     """
-    path = folder / f"{index:020d}{_SUFFIX}"
+    path = path_of(folder, index)
     aside = path.with_name(path.name + ASIDE)
     try:
         with _file(disk, aside, os.O_RDWR | os.O_CREAT | os.O_TRUNC) as fd:
-            nbytes = _write_content(disk, fd, _head(index, epoch, members), batches)
+            nbytes = _write_content(disk, fd, _head(index, epoch, members, files), batches)
             disk.sync(fd)
         disk.replace(aside, path)
         disk.sync_folder(folder)
@@ -129,7 +167,12 @@ def write(folder: Path, index: int, epoch: int, members: dict[str, Any], batches
         if isinstance(error, OSError):
             raise refused(error, "write the checkpoint", path) from error
         raise
-    return Checkpoint(path, index, epoch, members, nbytes)
+    return Checkpoint(path, index, epoch, members, nbytes, files)
+
+
+def path_of(folder: Path, index: int) -> Path:
+    """The file of the checkpoint of this index."""
+    return folder / f"{index:020d}{_SUFFIX}"
 
 
 def remove_older(than: Checkpoint, *, disk: Disk) -> None:
@@ -140,76 +183,9 @@ def remove_older(than: Checkpoint, *, disk: Disk) -> None:
     disk.sync_folder(than.path.parent)
 
 
-def read_chunk(path: Path, offset: int, nbytes: int, *, disk: Disk) -> bytes:
-    """Bytes of the file for a peer; empty at its end. CheckpointGone when it was replaced. Blocks for one read."""
-    with _opened(disk, path) as fd:
-        return disk.read(fd, nbytes, offset)
-
-
-class Receiver:
-    """A checkpoint arriving from a peer in chunks. Blocks: call it in a thread; one at a time for each folder.
-
-    Nothing that arrives counts before `finish` has found every byte of it right and made it durable.
-    """
-
-    def __init__(self, folder: Path, nbytes: int, *, disk: Disk) -> None:
-        """Begin to receive a file of `nbytes`; whatever an earlier Receiver left is dropped. StorageError."""
-        self.nbytes = nbytes
-        self._received = 0
-        self._disk = disk
-        self._folder = folder
-        self._aside = folder / f"received{ASIDE}"
-        try:
-            self._fd = disk.open(self._aside, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-        except OSError as error:
-            raise refused(error, "receive a checkpoint into", self._aside) from error
-
-    @property
-    def received(self) -> int:
-        """The offset that the next chunk must have."""
-        return self._received
-
-    def write(self, offset: int, data: bytes) -> None:
-        """Add a chunk. ValueError when it is not the next one or runs past the end. StorageError when the disk refuses."""
-        if offset != self._received or offset + len(data) > self.nbytes:
-            raise ValueError(
-                f"{len(data)} bytes at {offset} of a checkpoint do not fit {self._received} received of {self.nbytes}"
-            )
-        try:
-            write_all(self._disk, self._fd, data, offset)
-        except OSError as error:
-            raise refused(error, "receive a checkpoint into", self._aside) from error
-        self._received += len(data)
-
-    def finish(self) -> Checkpoint:
-        """Verify the whole, make it durable and rename it in; then call `Journal.reset(index, epoch)`.
-
-        BadBatch: it has to be fetched again. NewerFormat: the peer's version is newer."""
-        try:
-            self._disk.sync(self._fd)
-            found = load(self._aside, disk=self._disk)
-            for _ in Checkpoint.read(self._aside, disk=self._disk):
-                pass
-            path = self._folder / f"{found.index:020d}{_SUFFIX}"
-            self._disk.replace(self._aside, path)
-            self._disk.sync_folder(self._folder)
-        except OSError as error:
-            raise refused(error, "keep the received checkpoint", self._aside) from error
-        finally:
-            self.abort()
-        return Checkpoint(path, found.index, found.epoch, found.members, found.nbytes)
-
-    def abort(self) -> None:
-        """Drop what has arrived; after `finish`, nothing."""
-        if self._fd >= 0:
-            self._disk.close(self._fd)
-            self._fd = -1
-            with contextlib.suppress(OSError):
-                self._disk.unlink(self._aside)
-
-
 @contextlib.contextmanager
-def _opened(disk: Disk, path: Path) -> Iterator[int]:
+def opened(disk: Disk, path: Path) -> Iterator[int]:
+    """A descriptor of a checkpoint while it is needed. CheckpointGone."""
     try:
         fd = disk.open(path, os.O_RDONLY)
     except FileNotFoundError:
@@ -220,8 +196,16 @@ def _opened(disk: Disk, path: Path) -> Iterator[int]:
         disk.close(fd)
 
 
-def _head(index: int, epoch: int, members: dict[str, Any]) -> bytes:
-    text = json.dumps(members, separators=(",", ":"), sort_keys=True).encode()
+def _head(index: int, epoch: int, members: dict[str, Any], files: LogFiles) -> bytes:
+    content = {
+        "members": members,
+        "next": files.next_number,
+        "origin": f"{files.origin:x}",
+        "tail": files.tail,
+        "files": [[number, f"{origin:x}", used] for number, origin, used in files.in_use],
+    }
+    text = json.dumps(content, separators=(",", ":"), sort_keys=True).encode()
+    assert len(text) <= MAX_HEAD_BYTES, f"a checkpoint cannot list {len(files.in_use)} files"
     fixed = _HEAD.pack(_HEAD_MAGIC, VERSION, len(text), index, epoch)
     return b"".join((fixed, _CRC.pack(google_crc32c.value(fixed + text)), text))
 
@@ -242,17 +226,45 @@ def _write_content(disk: Disk, fd: int, head: bytes, batches: Iterable[bytes]) -
     return offset + _TRAILER.size
 
 
-def _read_head(disk: Disk, fd: int, path: Path) -> tuple[int, int, dict[str, Any], int]:
-    """Index, epoch, members, and the offset of the first batch."""
-    fixed = read_whatever(disk, fd, _HEAD.size + _CRC.size, 0)
-    if len(fixed) < _HEAD.size + _CRC.size or not fixed.startswith(_HEAD_MAGIC):
+class Head(NamedTuple):
+    """A checkpoint's head, and its length in bytes."""
+
+    version: int
+    index: int  # type: ignore[assignment]  # nobody searches in a head
+    epoch: int
+    members: dict[str, Any]
+    files: LogFiles
+    nbytes: int
+
+
+def read_head(disk: Disk, fd: int, path: Path) -> Head:
+    """What stands before the first batch. BadBatch; NewerFormat."""
+    fixed = read_whatever(disk, fd, FIXED_BYTES, 0)
+    text = read_whatever(disk, fd, min(head_bytes(fixed, path), MAX_HEAD_BYTES), len(fixed))
+    return parse_head(fixed + text, path)
+
+
+def head_bytes(data: bytes, path: Path) -> int:
+    """How many bytes of JSON belong to the head that begins like this. BadBatch when none does, or too few are given."""
+    if len(data) < FIXED_BYTES or not data.startswith(_HEAD_MAGIC):
         raise BadBatch(f"{path} does not begin like a checkpoint")
-    _, version, n_members, index, epoch = _HEAD.unpack_from(fixed)
-    text = read_whatever(disk, fd, min(n_members, _MAX_MEMBERS_BYTES), len(fixed))
-    if _CRC.unpack_from(fixed, _HEAD.size)[0] != google_crc32c.value(fixed[: _HEAD.size] + text):
+    return int(_HEAD.unpack_from(data)[2])
+
+
+def parse_head(data: bytes, path: Path) -> Head:
+    """The head that stands at the beginning of these bytes. BadBatch; NewerFormat."""
+    start = FIXED_BYTES
+    text = data[start : start + head_bytes(data, path)]
+    _, version, _, index, epoch = _HEAD.unpack_from(data)
+    if _CRC.unpack_from(data, _HEAD.size)[0] != google_crc32c.value(data[: _HEAD.size] + text):
         raise BadBatch(f"the head of checkpoint {path} is damaged")
     if version > VERSION:
         raise NewerFormat(
             f"checkpoint {path} has format {version}, newer than {VERSION}; use the version of the program that wrote it"
         )
-    return index, epoch, json.loads(text), len(fixed) + len(text)
+    content = json.loads(text)
+    if version == WITH_BODIES:
+        return Head(version, index, epoch, content, LogFiles(), start + len(text))
+    in_use = tuple(FileInUse(number, int(origin, 16), used) for number, origin, used in content["files"])
+    files = LogFiles(int(content["origin"], 16), content["next"], content["tail"], in_use)
+    return Head(version, index, epoch, content["members"], files, start + len(text))

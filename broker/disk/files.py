@@ -24,6 +24,13 @@ class Status(NamedTuple):
     is_folder: bool
 
 
+class Space(NamedTuple):
+    """Bytes of a file system: those that may still be written, and all."""
+
+    free: int
+    total: int
+
+
 class LockHeld(Exception):
     """Another process holds the lock. The text is what that process wrote into the file: its id, or ""."""
 
@@ -72,6 +79,9 @@ class Disk(Protocol):
 
     def status(self, path: Path) -> Status:
         """Of a file or folder. FileNotFoundError when there is none."""
+
+    def free(self, folder: Path) -> Space:
+        """What the file system of a folder has room for."""
 
     def lock(self, path: Path) -> int:
         """Open a file, made if missing, that belongs to this process alone until it is closed or the process ends, and write
@@ -141,6 +151,11 @@ class RealDisk:
         """stat."""
         found = path.stat()
         return Status(found.st_size, found.st_mtime_ns, stat.S_ISDIR(found.st_mode))
+
+    def free(self, folder: Path) -> Space:
+        """statvfs: what is free for those who are not root."""
+        found = os.statvfs(folder)
+        return Space(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
 
     def lock(self, path: Path) -> int:
         """flock, which the kernel gives back when the process ends, however it ends."""

@@ -2,12 +2,14 @@
 
 Life of a batch here: `append` hands it over in the reactor thread; the writer takes all that waits, writes it with as few
 calls as possible, syncs **once**, and calls back in the reactor thread: now it may be acknowledged. While one group is being
-synced the next one gathers, so the busier the log, the fewer syncs a batch costs. Later `read` finds it by its offset, until
-a checkpoint covers it and its whole segment is deleted.
+synced the next one gathers, so the busier the log, the fewer syncs a batch costs. Later `read` finds it by its index, until a
+checkpoint covers it and its whole segment leaves the log. What it holds is found by its place (`places`, `read_spans`) for as
+long as the newest checkpoint lists its file (see `bodies`).
 
 Invariants: appends, truncations and resets happen in the order in which they were asked for; nothing is reported durable
 before the sync that covers it and all before it has returned, nor, even if that report is on its way already, after it was to be
-dropped; what `read` gives has been durable and has passed its checksum.
+dropped; what `read` gives has been durable and has passed its checksum; a file is deleted only when a durable checkpoint does
+without it and nobody has asked to keep it.
 After a failed sync nothing is written any more: the kernel may have dropped the pages and will report the next sync as good
 (Rebello et al., "Can Applications Recover from fsync Failures?", ATC '20), so only a restart, which reads what is really
 there, can go on.
@@ -19,29 +21,37 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar, assert_never
 
+from broker.core.queues.blocks import LiveRun
 from broker.core.records import BadBatch, parse_header, verify
+from broker.disk import bodies, compaction, hard_state, recovery, segments
 from broker.disk import checkpoint as checkpoints
-from broker.disk import hard_state, recovery, segments
-from broker.disk.checkpoint import Checkpoint
-from broker.disk.durable import StorageError, opened, refused, remove_durably, replace_durably, sync_or_stop
-from broker.disk.files import REAL_DISK, Disk
+from broker.disk.bodies import BodyWriter, FileInUse, Readers, Unreadable
+from broker.disk.checkpoint import Checkpoint, LogFiles
+from broker.disk.compaction import Compacted, GivenUp, Pace
+from broker.disk.durable import StorageError, opened, refused, remove_durably, replace_durably, seal_json, sync_or_stop
+from broker.disk.files import REAL_DISK, Disk, Space
 from broker.disk.hard_state import HardState
 from broker.disk.preparation import Preparation
-from broker.disk.recovery import Recovered
+from broker.disk.recovery import Body, Recovered
 from broker.disk.segments import FIRST_BATCH, Entry, Position, Segment
 from broker.disk.threads import REAL_THREADS, Thread, Threads
+from broker.disk.transfer import Source
 
 __all__ = ["Entry", "Figures", "Journal", "Position", "Recovered", "Released"]
 
 SEGMENT_BYTES = 64 * 1024 * 1024
+"""Beside twice what is alive, a log takes two of these at most: what is written now, what is prepared, what the next checkpoint
+will cover."""
+FILE_BYTES = SEGMENT_BYTES // 4
+"""A segment's file at its full size, so that several fit into that."""
 _IOV_MAX = min(1024, os.sysconf("SC_IOV_MAX"))
 _IDLE_S = 1.0
 _FIRST_RETRY_S = 0.05
@@ -67,7 +77,9 @@ class Figures:
     syncs: int
     waiting_bytes: int
     segments: int
+    body_files: int
     bytes_on_disk: int
+    """Of segments (the one that is prepared, too), body files and the checkpoint."""
     first_index: int
     last_index: int
     checkpoint_index: int
@@ -91,6 +103,8 @@ class _Truncate:
 @dataclass(frozen=True, slots=True)
 class _Reset:
     before: Position
+    listed: bool
+    """Whether it is known which files the received checkpoint lists."""
     done: Callable[[], None] | None
 
 
@@ -109,8 +123,9 @@ class Journal:
         self,
         folder: Path,
         kept: list[Segment],
-        checkpoint: Checkpoint | None,
+        found: Recovered,
         *,
+        origin: int,
         call_in_reactor: Reactor,
         on_error: OnError,
         segment_bytes: int,
@@ -121,7 +136,15 @@ class Journal:
         self.disk = disk
         self._folder = folder
         self._segments = kept
-        self._checkpoint = checkpoint
+        self._checkpoint = found.checkpoint
+        self._origin = origin
+        self._next_number = found.next_number
+        self._bodies = found.bodies
+        self._pins: Counter[int] = Counter()
+        self._fresh: set[int] = set()
+        """What compactions made, and no checkpoint that began after it lists, or would."""
+        self._compacting: Thread | None = None
+        self._resets = 0
         self._call_in_reactor = call_in_reactor
         self._on_error = on_error
         self._segment_bytes = segment_bytes
@@ -139,6 +162,7 @@ class Journal:
         self._closing = threads.event()
         self._checkpointing: Thread | None = None
         self._preparation = Preparation(folder, disk, threads)
+        self._readers = Readers(disk, threads, self._path_of)
         self._writer = threads.start(f"write {folder.name}", self._run)
 
     @classmethod
@@ -148,21 +172,24 @@ class Journal:
         *,
         call_in_reactor: Reactor,
         on_error: OnError,
-        segment_bytes: int = SEGMENT_BYTES,
+        segment_bytes: int = FILE_BYTES,
         disk: Disk = REAL_DISK,
         threads: Threads = REAL_THREADS,
+        origin: int = 0,
     ) -> tuple[Journal, Recovered]:
         """Recover the log in `folder` (made if missing) and start its threads. Blocks while it reads. DamagedStore, StorageError.
 
+        `origin`, 64 bits, says whose files it writes, and is like no other store's.
         `call_in_reactor(f)` has f called in the reactor thread, in the order of these calls. `on_error(text, fatal)` is
         called there too: not fatal, the disk is full, and the next `on_durable` says that this is over; fatal, the broker
         must stop.
         """
-        found, kept = recovery.recover(folder, segment_bytes, disk)
+        found, kept = recovery.recover(folder, segment_bytes, disk, origin)
         journal = cls(
             folder,
             kept,
-            found.checkpoint,
+            found,
+            origin=origin,
             call_in_reactor=call_in_reactor,
             on_error=on_error,
             segment_bytes=segment_bytes,
@@ -184,7 +211,10 @@ class Journal:
                 syncs=self._syncs,
                 waiting_bytes=self._waiting_bytes,
                 segments=len(self._segments),
+                body_files=len(self._bodies),
                 bytes_on_disk=sum(segment.size for segment in self._segments)
+                + sum(body.nbytes for body in self._bodies.values())
+                + self._preparation.nbytes
                 + (self._checkpoint.nbytes if self._checkpoint else 0),
                 first_index=self._segments[0].first_index,
                 last_index=self._segments[-1].last.index,
@@ -229,15 +259,25 @@ class Journal:
         with self._lock:
             self._add_job(_Truncate(from_index, done))
 
-    def reset(self, index: int, epoch: int, done: Callable[[], None] | None = None) -> None:
+    def reset(self, index: int, epoch: int, done: Callable[[], None] | None = None, received: Checkpoint | None = None) -> None:
         """Drop the whole log and go on after `index` of `epoch`, whose checkpoint a `Receiver` has made durable (Raft §7).
 
-        A crash before this is carried out leaves the checkpoint with a log that does not fit it: the start does the same then.
+        From here on, places are those of the `received` checkpoint. A crash before this is carried out leaves the checkpoint with
+        a log that does not fit it: the start does the same then.
         """
         self._next_index = index + 1
         self._unreported.clear()
+        self._resets += 1
         with self._lock:
-            self._add_job(_Reset(Position(epoch, index), done))
+            self._readers.forget()
+            self._bodies.clear()
+            self._fresh.clear()
+            if received is not None:
+                self._checkpoint = received
+                self._next_number = max(self._next_number, received.files.next_number)
+                for file in received.files.in_use:
+                    self._bodies[file.number] = Body(self._folder / file.name, file, file.used)
+            self._add_job(_Reset(Position(epoch, index), received is not None, done))
 
     def save_hard_state(self, epoch: int, voted_for: str | None) -> None:
         """Durable when it returns, on a full disk too. StorageError: do not send what depends on it."""
@@ -248,6 +288,16 @@ class Journal:
         self._save(recovery.WHOLE, lambda: replace_durably(self.disk, self._folder / recovery.WHOLE, b""))
         remove_durably(self.disk, self._folder / recovery.FLOOR)
 
+    def damaged(self, place: int, why: str) -> None:
+        """A body that was acknowledged has rotted: note, synced, that this store has to come from the primary again.
+
+        The next start begins with an empty log, and a floor that keeps it from voting for less than it had. StorageError.
+        """
+        path = self._path_of(bodies.file_of(place))
+        last = self._segments[-1].last
+        note = {"epoch": last.epoch, "index": last.index, "file": "" if path is None else path.name, "why": why}
+        self._save(recovery.DAMAGED, lambda: replace_durably(self.disk, self._folder / recovery.DAMAGED, seal_json(note)))
+
     def write_checkpoint(
         self,
         index: int,
@@ -256,37 +306,161 @@ class Journal:
         batches: Iterable[bytes],
         done: Callable[[Checkpoint | None, str], None],
         keep_from: int | None = None,
+        alive: Iterable[int] = (),
     ) -> None:
-        """Write a checkpoint in a thread of its own, then drop older ones and release segments below `keep_from` (default:
-        index + 1).
+        """Write a checkpoint in a thread of its own, then drop older ones, have segments below `keep_from` (default: index + 1)
+        leave the log, and delete files without bodies that are alive.
 
-        `batches` is consumed there. `done(checkpoint, "")` or `done(None, why_not)` in the reactor thread. One at a time.
+        `alive` are the numbers of the files that places in `batches` lie in. `batches` is consumed in that thread.
+        `done(checkpoint, "")` or `done(None, why_not)` in the reactor thread. One at a time.
         """
         assert self._checkpointing is None, "a checkpoint is being written"
+        files, resets, fresh = self._files_at(index, alive), self._resets, set(self._fresh)
 
         def in_thread() -> None:
-            found, why_not = self._try_checkpoint(index, epoch, members, batches)
+            found, why_not = self._try_checkpoint(index, epoch, members, batches, files)
             self._call_in_reactor(lambda: finished(found, why_not))
 
         def finished(found: Checkpoint | None, why_not: str) -> None:
             self._checkpointing = None
+            if resets != self._resets:
+                found, why_not = None, f"the log in {self._folder} was replaced by a snapshot meanwhile"
             if found is not None:
                 self._checkpoint = found
+                self._fresh -= fresh
                 self.release(index + 1 if keep_from is None else min(keep_from, index + 1))
             done(found, why_not)
 
         self._checkpointing = self._threads.start(f"checkpoint {self._folder.name}", in_thread)
 
+    def _files_at(self, index: int, alive: Iterable[int]) -> LogFiles:
+        """What a checkpoint of this index says of the log's files."""
+        with self._lock:
+            at = max(0, bisect_right(self._segments, index + 1, key=_first_index) - 1)
+            newest = self._segments[at]
+            end = newest.starts[min(index + 1 - newest.first_index, len(newest.epochs))]
+            used = {number: body.file for number, body in self._bodies.items()}
+            for segment in self._segments[: at + 1]:
+                in_use = end if segment is newest else segment.end
+                used[segment.number] = FileInUse(segment.number, self._origin, in_use)
+            tail = bodies.place_of(newest.number, end)
+            return LogFiles(self._origin, self._next_number, tail, tuple(used[number] for number in sorted(alive)))
+
     def release(self, below_index: int) -> None:
-        """Delete, in the background, whole segments below `below_index`; only what the checkpoint covers."""
+        """Have whole segments below `below_index` leave the log; only what the checkpoint covers. Those that the checkpoint lists
+        stay as files with bodies; the others, and body files that it does not list, are deleted in the background.
+        """
         below = min(below_index, self._checkpoint.index + 1 if self._checkpoint else 0)
+        listed = {file.number for file in self._checkpoint.files.in_use} if self._checkpoint else set()
         with self._lock:
             n = bisect_right(self._segments, below, key=_first_index) - 1
             gone = self._segments[: max(n, 0)]
             del self._segments[: len(gone)]
+            for segment in gone:
+                file = FileInUse(segment.number, self._origin, segment.end)
+                self._bodies[segment.number] = Body(segment.path, file, segment.size)
+            kept = listed | self._fresh
+            dropped = [number for number in self._bodies if number not in kept and not self._pins[number]]
+            paths = [self._bodies.pop(number).path for number in dropped]
         for segment in gone:
             segment.close(self.disk)
-        self._preparation.remove([segment.path for segment in gone])
+        self._readers.forget(dropped)
+        self._preparation.remove(paths)
+
+    @property
+    def fresh(self) -> set[int]:
+        """The files that compactions have made and that no checkpoint lists yet."""
+        return set(self._fresh)
+
+    def full_segments(self, index: int) -> list[int]:
+        """The file numbers of the segments that a checkpoint of this index would cover whole."""
+        with self._lock:
+            n = bisect_right(self._segments, index + 1, key=_first_index) - 1
+            return [segment.number for segment in self._segments[: max(n, 0)]]
+
+    def body_files(self) -> list[Body]:
+        """The files with bodies that are no part of the log, in order of their numbers."""
+        with self._lock:
+            return [body for _, body in sorted(self._bodies.items())]
+
+    @property
+    def disk_bytes(self) -> int:
+        """What the log takes: segments, the one that is prepared, files with bodies, and the checkpoint."""
+        return self.figures.bytes_on_disk
+
+    @property
+    def file_bytes(self) -> int:
+        """The full size of a segment's file."""
+        return self._segment_bytes
+
+    def free(self) -> Space:
+        """What its file system has room for. OSError."""
+        return self.disk.free(self._folder)
+
+    def compact(
+        self,
+        runs: Iterable[tuple[int, LiveRun]],
+        bytes_per_s: int,
+        done: Callable[[Compacted | None, Unreadable | str], None],
+    ) -> None:
+        """Copy runs, each with its queue's number, into a new file in a thread of its own: see `compaction`.
+
+        `done(compacted, "")` in the reactor thread, where its moves are to be told to the queues and then a checkpoint written;
+        or `done(None, why_not)`, Unreadable when bodies have rotted. One at a time.
+        """
+        assert self._compacting is None, "a compaction is under way"
+        number, resets = self._take_number(), self._resets
+
+        def in_thread() -> None:
+            found, why_not = self._try_compaction(number, runs, bytes_per_s)
+            self._call_in_reactor(lambda: finished(found, why_not))
+
+        def finished(found: Compacted | None, why_not: Unreadable | str) -> None:
+            self._compacting = None
+            if found is not None and resets != self._resets:
+                self._preparation.remove([self._folder / found.file.name])
+                found, why_not = None, f"the log in {self._folder} was replaced by a snapshot meanwhile"
+            if found is not None:
+                with self._lock:
+                    self._bodies[number] = Body(self._folder / found.file.name, found.file, found.file.used)
+                    self._fresh.add(number)
+            done(found, why_not)
+
+        self._compacting = self._threads.start(f"compact {self._folder.name}", in_thread)
+
+    def source(self) -> Source:
+        """The newest checkpoint with its files, to be sent; these are kept until it is closed. OSError when it is gone."""
+        found = self._checkpoint
+        assert found is not None, "there is no checkpoint to be sent"
+        numbers = [file.number for file in found.files.in_use]
+        with self._lock:
+            paths = [self._path_of(number) for number in numbers]
+            self._pins.update(numbers)
+
+        def let_go() -> None:
+            with self._lock:
+                self._pins.subtract(numbers)
+            self.release(0)
+
+        try:
+            return Source(found, [path for path in paths if path is not None], let_go, disk=self.disk)
+        except BaseException:
+            let_go()
+            raise
+
+    def places(self, first: int, last: int) -> list[int]:
+        """Where the batches `first` to `last` lie; they must be durable, and be in the log still."""
+        found: list[int] = []
+        with self._lock:
+            while first <= last:
+                segment = self._segments[bisect_right(self._segments, first, key=_first_index) - 1]
+                at = first - segment.first_index
+                upto = min(len(segment.epochs), last + 1 - segment.first_index)
+                assert 0 <= at < upto, f"batch {first} is not in the log of {self._folder}"
+                base = bodies.place_of(segment.number, 0)
+                found += [base + start for start in segment.starts[at:upto]]
+                first = segment.first_index + upto
+        return found
 
     def close(self) -> None:
         """Write and sync what waits (unless the disk refuses), then stop the threads. Blocks."""
@@ -296,7 +470,10 @@ class Journal:
         self._writer.join()
         if self._checkpointing is not None:
             self._checkpointing.join()
+        if self._compacting is not None:
+            self._compacting.join()
         self._preparation.close()
+        self._readers.forget()
         for segment in self._segments:
             segment.close(self.disk)
 
@@ -334,6 +511,25 @@ class Journal:
             max_bytes -= nbytes
         return found
 
+    def read_spans(self, spans: Sequence[tuple[int, int]]) -> list[bytes]:
+        """The bytes at these places, (place, length) each, as they are: whoever has their checksum verifies them.
+
+        Unreadable when the disk refuses, or nothing is there any more.
+        """
+        return self._readers.read(spans)
+
+    def _path_of(self, number: int) -> Path | None:
+        with self._lock:
+            body = self._bodies.get(number)
+            if body is not None:
+                return body.path
+            return next((segment.path for segment in reversed(self._segments) if segment.number == number), None)
+
+    def _take_number(self) -> int:
+        with self._lock:
+            self._next_number += 1
+            return self._next_number - 1
+
     def _read_verified(self, path: Path, bounds: list[int], first: int) -> list[bytes]:
         with opened(self.disk, path) as fd:  # of its own, so that nothing that the writer closes can be read by accident
             try:
@@ -370,8 +566,8 @@ class Journal:
                     case _Truncate(from_index, done):
                         self._truncate(from_index)
                         self._call_in_reactor(done)
-                    case _Reset(before, reset_done):
-                        self._until_there_is_room(partial(self._reset, before))
+                    case _Reset(before, listed, reset_done):
+                        self._until_there_is_room(partial(self._reset, before, listed))
                         if reset_done is not None:
                             self._call_in_reactor(reset_done)
                     case other:
@@ -496,14 +692,15 @@ class Journal:
     def _roll(self, nbytes: int) -> Segment:
         """Go on in a new segment, with room for a batch of this size. Everything in the one before has been synced.
 
-        One that is empty, but too small, is replaced: the new one is renamed over it.
+        One that is empty, but too small, is replaced: the new one is renamed over it. But one of which a checkpoint covers all
+        that is in it stays, for the bodies.
         """
         full = self._segments[-1]
         usual = segments.size_after(full.size, self._segment_bytes)
         size = max(usual, FIRST_BATCH + nbytes)
-        fresh = segments.create(self._folder, full.last, size, self.disk, self._preparation.take(size))
+        fresh = segments.create(self._folder, self._take_number(), full.last, size, self.disk, self._preparation.take(size))
         with self._lock:
-            if not full.epochs:
+            if full.end == FIRST_BATCH:
                 self._segments.pop().close(self.disk)
             self._segments.append(fresh)
         return fresh
@@ -527,17 +724,23 @@ class Journal:
 
         self._until_there_is_room(on_disk)
 
-    def _reset(self, before: Position) -> None:
+    def _reset(self, before: Position, listed: bool) -> None:
         with self._lock:
             self._rewrites += 1
             dropped = list(self._segments)
-        fresh = recovery.reset(dropped, self._folder, before, segments.size_after(0, self._segment_bytes), self.disk)
-        newest = Checkpoint.newest(self._folder, disk=self.disk)
+        size = segments.size_after(0, self._segment_bytes)
+        fresh = recovery.reset(dropped, self._folder, self._take_number(), before, size, self.disk)
+        newest = self._checkpoint if listed else Checkpoint.newest(self._folder, disk=self.disk)
         if newest is not None:
             checkpoints.remove_older(newest, disk=self.disk)
         with self._lock:
             self._segments[:] = [fresh]
             self._checkpoint = newest
+            needed = {body.path for body in self._bodies.values()}
+        for file in bodies.listed(self.disk, self._folder):
+            if self._folder / file.name not in needed:
+                self.disk.unlink(self._folder / file.name)
+        self.disk.sync_folder(self._folder)
 
     def _fail(self, text: str) -> None:
         """Write nothing any more."""
@@ -552,16 +755,30 @@ class Journal:
     # --- In the checkpoint's thread, and small files ---------------------------------------------------------------------
 
     def _try_checkpoint(
-        self, index: int, epoch: int, members: dict[str, Any], batches: Iterable[bytes]
+        self, index: int, epoch: int, members: dict[str, Any], batches: Iterable[bytes], files: LogFiles
     ) -> tuple[Checkpoint | None, str]:
         try:
-            found = checkpoints.write(self._folder, index, epoch, members, self._unless_closing(batches), disk=self.disk)
+            found = checkpoints.write(self._folder, index, epoch, members, self._unless_closing(batches), files, disk=self.disk)
             checkpoints.remove_older(found, disk=self.disk)
         except (StorageError, OSError, _Stopped) as error:
             return None, str(error)
         except Exception as error:  # in `batches`: the caller's, who must hear of it
             return None, f"the checkpoint of batch {index} in {self._folder} could not be made: {error!r}"
         return found, ""
+
+    def _try_compaction(
+        self, number: int, runs: Iterable[tuple[int, LiveRun]], bytes_per_s: int
+    ) -> tuple[Compacted | None, Unreadable | str]:
+        try:
+            writer = BodyWriter(self.disk, self._folder, number, self._origin)
+            pace = Pace(bytes_per_s, self._threads.seconds, self._closing)
+            return compaction.copy(runs, self.read_spans, writer, pace), ""
+        except Unreadable as error:
+            return None, error
+        except GivenUp:
+            return None, f"a compaction in {self._folder} was given up: the journal closes"
+        except (StorageError, OSError) as error:
+            return None, str(error)
 
     def _unless_closing(self, batches: Iterable[bytes]) -> Iterator[bytes]:
         for batch in batches:

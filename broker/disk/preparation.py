@@ -29,8 +29,15 @@ class Preparation:
         self._ready = 0
         self._gave_up = False
         self._removals: deque[Path] = deque()
+        self._removing = False
         self._closing = False
         self._thread = threads.start(f"prepare {folder.name}", self._run)
+
+    @property
+    def nbytes(self) -> int:
+        """What is prepared, or about to be, takes so many bytes."""
+        with self._lock:
+            return self._ready or self._wanted
 
     def want(self, size: int) -> None:
         """Have `size` bytes of zeros ready soon. Asking again for what is there or under way does nothing.
@@ -59,6 +66,11 @@ class Preparation:
             self._removals += paths
             self._lock.notify()
 
+    def wait(self) -> None:
+        """Return when the files that were to be deleted so far are. Blocks."""
+        with self._lock:
+            self._lock.wait_for(lambda: not self._removals and not self._removing)
+
     def close(self) -> None:
         """Finish the removals, drop what is prepared, end the thread."""
         with self._lock:
@@ -74,6 +86,7 @@ class Preparation:
                 self._lock.wait_for(lambda: self._removals or self._wanted or self._closing)
                 removals = list(self._removals)
                 self._removals.clear()
+                self._removing = bool(removals)
                 wanted = 0 if self._closing else self._wanted
                 if not removals and not wanted:
                     return
@@ -81,6 +94,9 @@ class Preparation:
                 with contextlib.suppress(OSError):
                     unlink_if_there(self._disk, path)
                     self._disk.sync_folder(self._folder)
+            with self._lock:
+                self._removing = False
+                self._lock.notify(2)
             if wanted:
                 self._prepare(wanted)
 

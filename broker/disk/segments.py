@@ -3,14 +3,20 @@
 A segment's life: zeros are written and synced aside, long before they are needed; then it gets its header, is synced, renamed
 to the index of its first batch and the folder is synced. Batches are appended back to back, exactly as they were sealed. When
 one does not fit, everything here is synced and the next segment is made; from then on this one never changes until it is
-deleted whole.
+deleted whole. Once a checkpoint covers it, it is no part of the log any more; while bodies in it are alive, the file stays, to be
+read by its file number (see `bodies`).
 
 Layout: one page of header, then batches, then zeros up to the end of the file::
 
-    0     magic "USG1", version, first index, epoch of the batch before it, CRC-32C
+    0     magic "USG1", version, first index, epoch of the batch before it, CRC-32C, file number, CRC-32C of all before it
     512   mark A    magic "MARK", number, end offset, index, epoch, CRC-32C        (the whole mark with the higher number counts)
     1024  mark B
+    1536  the header again
     4096  the batches
+
+The **file number** is given once, in order, and never again in this log: a place in the log is a file number and an offset. It
+stands twice, because nothing else says it. Version 1 had no number, and its header once: such a segment gets its number when it
+is opened.
 
 The **mark** says how far this segment was known to be synced: it is written, into the two slots in turn, along with the group
 of batches after the one that it speaks of. It tells damage from a crash, which batches alone cannot (Alagappan et al.,
@@ -42,11 +48,13 @@ from broker.disk.durable import ASIDE, NewerFormat, opened, read_whatever, sync_
 from broker.disk.files import Disk
 
 SUFFIX = ".seg"
-VERSION = 1
+VERSION = 2
 FIRST_BATCH = 4096
 SMALLEST = 1024 * 1024
 _HEADER = struct.Struct("<4sIQQ")
 _HEADER_MAGIC = b"USG1"
+_HEADER_OFFSETS = (0, 1536)
+_NUMBER = struct.Struct("<I")
 _MARK = struct.Struct("<4sQQQQ")
 _MARK_MAGIC = b"MARK"
 _MARK_OFFSETS = (512, 1024)
@@ -90,6 +98,7 @@ class Segment:
     """A segment of an open log. Of its batches it keeps 16 bytes each: where they start, and their epochs."""
 
     path: Path
+    number: int
     fd: int
     size: int
     first_index: int
@@ -189,8 +198,9 @@ def write_zeros(disk: Disk, path: Path, size: int) -> None:
         disk.sync(fd)
 
 
-def create(folder: Path, before: Position, size: int, disk: Disk, zeros: Path | None = None) -> Segment:
-    """A new, durable segment for the batches after `before`, made of the prepared file `zeros` or, lacking that, of a sparse one.
+def create(folder: Path, number: int, before: Position, size: int, disk: Disk, zeros: Path | None = None) -> Segment:
+    """A new, durable segment, file `number`, for the batches after `before`, made of the prepared file `zeros` or, lacking that,
+    of a sparse one.
 
     It appears under its name only when its header is synced: a segment that exists has been whole.
     """
@@ -201,7 +211,7 @@ def create(folder: Path, before: Position, size: int, disk: Disk, zeros: Path | 
         size = max(size, disk.size(fd))
         disk.truncate(fd, size)
         mark = Mark(1, FIRST_BATCH, before)
-        write_head(disk, fd, before)
+        write_head(disk, fd, number, before)
         write_all(disk, fd, *_packed(mark))
         disk.sync(fd)
         disk.replace(aside, path)
@@ -209,24 +219,43 @@ def create(folder: Path, before: Position, size: int, disk: Disk, zeros: Path | 
     except OSError:
         disk.close(fd)
         raise
-    return Segment(path, fd, size, before.index + 1, before.epoch, mark)
+    return Segment(path, number, fd, size, before.index + 1, before.epoch, mark)
 
 
-def write_head(disk: Disk, fd: int, before: Position) -> None:
-    """Write a segment's header, not synced: its batches follow `before`."""
+def write_head(disk: Disk, fd: int, number: int, before: Position) -> None:
+    """Write a segment's header into both places, not synced: it is file `number`, and its batches follow `before`."""
     head = _HEADER.pack(_HEADER_MAGIC, VERSION, before.index + 1, before.epoch)
-    write_all(disk, fd, head + _CRC.pack(google_crc32c.value(head)), 0)
+    head += _CRC.pack(google_crc32c.value(head))
+    head += _NUMBER.pack(number)
+    head += _CRC.pack(google_crc32c.value(head))
+    for offset in reversed(_HEADER_OFFSETS):  # of an older version, the first copy is the only one there is
+        write_all(disk, fd, head, offset)
 
 
-def read_head(disk: Disk, fd: int, path: Path) -> int | None:
-    """The epoch before the segment's first batch; None when the header is damaged (its batches and its name say the same).
+class Head(NamedTuple):
+    """What a segment's header says: the epoch before its first batch, and its file number, 0 in version 1."""
+
+    prev_epoch: int
+    number: int
+
+
+def read_head(disk: Disk, fd: int, path: Path) -> Head | None:
+    """The header, from whichever copy is whole; None when neither is (its batches and its name say most of the same).
 
     NewerFormat when it cannot be understood.
     """
-    data = read_whatever(disk, fd, _HEADER.size + _CRC.size, 0)
-    if len(data) < _HEADER.size + _CRC.size or _CRC.unpack_from(data, _HEADER.size)[0] != google_crc32c.value(
-        data[: _HEADER.size]
-    ):
+    found: Head | None = None
+    for offset in _HEADER_OFFSETS:
+        data = read_whatever(disk, fd, _HEADER.size + 2 * _CRC.size + _NUMBER.size, offset)
+        head = _parsed_head(data, path)
+        if head is not None and (found is None or head.number > found.number):
+            found = head
+    return found
+
+
+def _parsed_head(data: bytes, path: Path) -> Head | None:
+    end = _HEADER.size
+    if len(data) < end + _CRC.size or _CRC.unpack_from(data, end)[0] != google_crc32c.value(data[:end]):
         return None
     magic, version, first_index, prev_epoch = _HEADER.unpack_from(data)
     if magic == _HEADER_MAGIC and version > VERSION:
@@ -235,7 +264,12 @@ def read_head(disk: Disk, fd: int, path: Path) -> int | None:
         )
     if magic != _HEADER_MAGIC or path.name != name_of(first_index):
         return None
-    return int(prev_epoch)
+    if version == 1:
+        return Head(prev_epoch, 0)
+    end += _CRC.size + _NUMBER.size
+    if len(data) < end + _CRC.size or _CRC.unpack_from(data, end)[0] != google_crc32c.value(data[:end]):
+        return None
+    return Head(prev_epoch, _NUMBER.unpack_from(data, end - _NUMBER.size)[0])
 
 
 def read_mark(disk: Disk, fd: int) -> Mark | None:
@@ -306,9 +340,9 @@ class Window:
         return end
 
 
-def whole_batches(window: Window, before: Position) -> Iterator[tuple[int, Header]]:
-    """Offset and header of the batches that follow `before`: consecutive indexes, epochs never falling (Raft §5.3)."""
-    offset = FIRST_BATCH
+def whole_batches(window: Window, before: Position, offset: int = FIRST_BATCH) -> Iterator[tuple[int, Header]]:
+    """Offset and header of the batches that follow `before`, which ends at `offset`: consecutive indexes, epochs never falling
+    (Raft §5.3)."""
     epoch, index = before
     while offset + HEADER_BYTES <= window.size:
         try:

@@ -11,6 +11,7 @@ log, which `recovery` describes.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from broker.disk.durable import (
     seal_json,
 )
 from broker.disk.files import REAL_DISK, Disk, LockHeld
-from broker.disk.journal import SEGMENT_BYTES, Journal, OnError, Reactor, Recovered
+from broker.disk.journal import FILE_BYTES, Journal, OnError, Reactor, Recovered
 from broker.disk.segments import Position, Window
 from broker.host import REAL_HOST, Host
 
@@ -66,9 +67,7 @@ class Store:
         self._journals: list[Journal] = []
 
     @classmethod
-    def open(
-        cls, data_dir: Path | str, *, create: bool = True, host: Host = REAL_HOST, segment_bytes: int = SEGMENT_BYTES
-    ) -> Store:
+    def open(cls, data_dir: Path | str, *, create: bool = True, host: Host = REAL_HOST, segment_bytes: int = FILE_BYTES) -> Store:
         """Lock the folder and read its identity, or give it one if it is empty or missing and `create` is true.
 
         `segment_bytes` bounds the size of the logs' segments. StoreInUse; DamagedStore (also: not a store; NewerFormat);
@@ -139,6 +138,7 @@ class Store:
             segment_bytes=self._segment_bytes,
             disk=self.host.disk,
             threads=self.host.threads,
+            origin=origin_of(self.store_id),
         )
         self._journals.append(journal)
         return journal, found
@@ -155,6 +155,11 @@ class Store:
         finally:
             self.host.disk.close(self._lock)
             self._lock = -1
+
+
+def origin_of(store_id: str) -> int:
+    """The 64 bits by which the files of this store are told from those of others (`bodies`)."""
+    return int.from_bytes(blake2b(store_id.encode(), digest_size=8).digest(), "little")
 
 
 def _must_be_store(disk: Disk, folder: Path) -> None:
@@ -251,7 +256,8 @@ def _last_batch(disk: Disk, listed: list[tuple[int, Path]]) -> Position:
     for first_index, path in reversed(listed):
         try:
             with opened(disk, path) as fd:
-                last = Position(segments.read_head(disk, fd, path) or 0, first_index - 1)
+                head = segments.read_head(disk, fd, path)
+                last = Position(head.prev_epoch if head is not None else 0, first_index - 1)
                 for _, header in segments.whole_batches(Window(disk, fd, disk.size(fd)), last):
                     last = Position(header.epoch, header.index)
                 return last

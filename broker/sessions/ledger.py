@@ -12,7 +12,7 @@ unanswered (its clients are cut off, so they know that they do not know).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 from twisted.internet.interfaces import IReactorTime
@@ -25,6 +25,8 @@ from broker.core.commands import MACHINE_VERSION, Command
 from broker.core.definitions import Change
 from broker.core.links import ACCEPTED, add_ids
 from broker.core.nodes import QueueNode
+from broker.core.queues.blocks import LiveRun, Move
+from broker.core.queues.residency import Residency
 from broker.core.records import Batch, BatchBuilder
 from broker.core.state import CannotApply, State
 from broker.sessions.inflow import Inflow
@@ -78,13 +80,22 @@ class Ledger:
     """A log, the state that it says, and what waits for it. `clock` is the reactor's time."""
 
     def __init__(
-        self, name: str, clock: IReactorTime, owner: LedgerOwner, version: int = MACHINE_VERSION, inflow: Inflow | None = None
+        self,
+        name: str,
+        clock: IReactorTime,
+        owner: LedgerOwner,
+        *,
+        version: int = MACHINE_VERSION,
+        residency: Residency | None = None,
+        inflow: Inflow | None = None,
     ) -> None:
-        """`inflow` counts what is not committed yet, of other ledgers too."""
+        """`residency` bounds the bodies in memory, and `inflow` counts what is not committed yet: those of other ledgers too."""
         self.name = name
-        self.state = State(version)
+        self.residency = residency if residency is not None else Residency(1 << 62)
+        self.state = State(version, residency=self.residency, keeps_bodies=False)
         self.log: CommitLog | None = None
         self.storage_text = ""
+        self._low = False
         self._clock = clock
         self._owner = owner
         self._inflow = inflow if inflow is not None else Inflow(limits.INFLOW_BYTES)
@@ -261,7 +272,9 @@ class Ledger:
     def on_state(self, state: str, epoch: int, primary: str) -> None:
         """A reign begins or ends."""
         began, self._reigns = self._reigns, state in SERVING
+        self.state.keeps_bodies = self._reigns
         if not self._reigns:
+            self.state.drop_bodies()
             self._void()
         elif not began:
             self._owner.ledger_begins(self)
@@ -278,16 +291,17 @@ class Ledger:
     def on_reset(self, batches: Iterable[Batch], index: int) -> None:
         """Start again from a snapshot."""
         self._void()
-        state = State(self.state.version)
+        state = State(self.state.version, residency=self.residency, keeps_bodies=self._reigns)
         for batch in batches:
             state.apply(batch, snapshot=True)
         state.index = index
+        self.state.discard()
         self.state = state
         self._owner.ledger_reset(self)
 
     def on_writable(self) -> None:
         """The log takes another batch."""
-        if self.storage_text:
+        if self.storage_text and not self._low:
             self.storage_text = ""
             self._owner.ledger_writable(self)
         self.pump()
@@ -297,6 +311,15 @@ class Ledger:
         self.storage_text = text
         self._owner.ledger_storage_error(self, text, fatal)
 
+    def on_storage_low(self, text: str) -> None:
+        """Remember whether room runs out, so that producers wait, and nobody else."""
+        self._low = bool(text)
+        if text:
+            self.on_storage_error(text, fatal=False)
+        elif self.storage_text:
+            self.storage_text = ""
+            self._owner.ledger_writable(self)
+
     def snapshot(self) -> Iterable[BatchBuilder]:
         """The state as batches."""
         return self.state.snapshot()
@@ -304,3 +327,15 @@ class Ledger:
     def live_bytes(self) -> int:
         """Bytes of messages alive."""
         return self.state.live_bytes
+
+    def live_by_file(self) -> Mapping[int, int]:
+        """Bytes of messages alive, by file."""
+        return self.state.live_by_file
+
+    def live_runs_in(self, file: int) -> Iterator[tuple[int, LiveRun]]:
+        """What of a file is alive."""
+        return self.state.live_runs_in(file)
+
+    def moved(self, queue: int, moves: Iterable[Move]) -> None:
+        """Messages lie elsewhere now."""
+        self.state.moved(queue, moves)

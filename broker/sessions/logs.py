@@ -19,6 +19,7 @@ from broker.core import limits
 from broker.core.commands import MACHINE_VERSION, QueueDel
 from broker.core.definitions import Change
 from broker.core.nodes import CLUSTER, LOCAL, Nodes, QueueNode
+from broker.core.queues.residency import Residency
 from broker.sessions.inflow import Inflow
 from broker.sessions.ledger import SERVING, Ledger, LedgerOwner
 
@@ -34,13 +35,16 @@ class Logs:
         clustered: bool,
         default_level: str,
         default_queue_bytes: int,
+        message_memory: int,
         machine_version: int = MACHINE_VERSION,
     ) -> None:
+        self.residency = Residency(message_memory)
         self.inflow = Inflow(limits.INFLOW_BYTES)
         self.nodes = Nodes(clustered=clustered, default_level=default_level, default_queue_bytes=default_queue_bytes)
-        self.ledgers: dict[str, Ledger] = {LOCAL: Ledger(LOCAL, clock, owner, machine_version, self.inflow)}
-        if clustered:
-            self.ledgers[CLUSTER] = Ledger(CLUSTER, clock, owner, machine_version, self.inflow)
+        self.ledgers: dict[str, Ledger] = {
+            name: Ledger(name, clock, owner, version=machine_version, residency=self.residency, inflow=self.inflow)
+            for name in ((LOCAL, CLUSTER) if clustered else (LOCAL,))
+        }
         self.lead = self.ledgers[CLUSTER] if clustered else self.ledgers[LOCAL]
         self.state = "joining" if clustered else "recovering"
         self.primary = ""

@@ -7,7 +7,8 @@ back in its old place when it is released, or the link or the reign ends. A brow
 
 Invariants: a message is acquired by one subscription at a time; a settled `accepted` of a consumer is confirmed only when its
 dequeue is committed; what waits unsettled on a link is bounded by the client's credit and by `limits.MAX_UNSETTLED_PER_LINK`; a
-queue that is nearly full gives its producers no more credit until it has become emptier.
+queue that is nearly full gives its producers no more credit until it has become emptier; nothing overtakes a message whose body
+is being read back from disk, and rejected messages leave in the order in which they were rejected.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from itertools import chain
+from functools import partial
+from itertools import chain, islice
 from typing import Any
 
 from broker.amqp.links import Condition, Sender
@@ -23,8 +25,12 @@ from broker.core import limits, message
 from broker.core.links import ACCEPTED, FAILED, REJECTED, UNDELIVERABLE
 from broker.core.nodes import QueueNode, Unplaced
 from broker.core.queues.blocks import Lot
+from broker.core.queues.discipline import Discipline
+from broker.core.queues.lane import Lane
+from broker.core.queues.reading import Body, ReadAhead
 from broker.sessions import routing
 from broker.sessions.attach import Attach, LinkEnd, Output
+from broker.sessions.bodies import BodyReader
 from broker.sessions.ledger import Ledger
 from broker.sessions.logs import Logs
 from broker.sessions.producer import Producer
@@ -67,6 +73,10 @@ class Subscription(LinkEnd):
             self.session.choke()
             return 0
         return room
+
+    def wants_more(self, order: Discipline) -> bool:
+        """Whether what comes next for it is only not in memory."""
+        return order.absent >= 0 and (self.browse or order.available > 0)
 
     def deliver(self, lots: list[Lot]) -> None:
         """Send these messages."""
@@ -137,7 +147,7 @@ class Subscription(LinkEnd):
                     confirm.append((first, count))
                 continue
             if outcome == REJECTED or outcome & UNDELIVERABLE:
-                back += [sequence for sequence in chain.from_iterable(ranges) if not self._rejected(ledger, sequence)]
+                self.queue.rejected.extend(chain.from_iterable(ranges))
             elif outcome & FAILED:
                 for sequence in chain.from_iterable(ranges):
                     ledger.count(messages.number, sequence)
@@ -152,23 +162,9 @@ class Subscription(LinkEnd):
             ledger.when_committed(lambda: self.queue.give_back(failed))
         if back:
             self.queue.give_back(back)
+        if self.queue.rejected:
+            self.queue.dispatch_soon()
         self.session.touch()
-
-    def _rejected(self, ledger: Ledger, sequence: int) -> bool:
-        """A rejected message goes to the alternate exchange if there is one, and off the queue in any case; False: it cannot go
-        there yet.
-        """
-        messages = self.node.messages
-        assert messages is not None
-        number = messages.number
-        lot = messages.order.lane_of(sequence).lot_of(sequence)
-        data = None if lot is None else lot.messages()[0]
-        try:
-            if data is None or not self.queue.dead_letter(data, lambda: ledger.dequeue(number, (sequence,))):
-                ledger.dequeue(number, (sequence,))
-        except Unplaced:
-            return False
-        return True
 
     def detached(self) -> None:
         """The link is gone: so is a queue that was there for its subscriptions, with the last of them."""
@@ -198,7 +194,7 @@ class Subscription(LinkEnd):
 class QueueTerminus:
     """A queue on a serving broker: its subscriptions in turn, and producers that send to it."""
 
-    __slots__ = ("_queues", "ledger", "node", "producers", "subscriptions")
+    __slots__ = ("_ahead", "_queues", "ledger", "node", "producers", "rejected", "subscriptions")
     window = limits.CREDIT_WINDOW
     serves_queues = True
 
@@ -206,6 +202,9 @@ class QueueTerminus:
         self._queues = queues
         self.subscriptions: deque[Subscription] = deque()
         self.producers: dict[Producer, None] = {}
+        self.rejected: deque[int] = deque()
+        """Messages that were rejected and have not left yet: they are acquired."""
+        self._ahead: ReadAhead | None = None
         self.rebuilt(node)
 
     def rebuilt(self, node: QueueNode) -> None:
@@ -298,11 +297,18 @@ class QueueTerminus:
             self.dispatch_soon()
 
     def dispatch(self) -> None:
-        """Give out what is available, in turn among the subscriptions that have room."""
-        subscriptions, messages = self.subscriptions, self.node.messages
-        if messages is None or not subscriptions:
-            return
-        order = messages.order
+        """Give out what is available, in turn among the subscriptions that have room, and have read what is not in memory."""
+        if self.rejected:
+            self._reject()
+        if self.node.messages is not None and (self.subscriptions or self.rejected):
+            self._read_ahead(self._give_out())
+
+    def _give_out(self) -> set[int]:
+        """Give out what is in memory. Returns the messages that are not, at which subscriptions stopped."""
+        subscriptions = self.subscriptions
+        assert self.node.messages is not None
+        order = self.node.messages.order
+        stops: set[int] = set()
         idle = 0
         while idle < len(subscriptions):
             subscription = subscriptions[0]
@@ -318,12 +324,75 @@ class QueueTerminus:
                 subscription.deliver(lots)
                 idle = 0
             else:
-                if room > 0 and subscription.link.account.draining:
+                if room > 0 and subscription.wants_more(order):
+                    stops.add(order.absent)
+                elif room > 0 and subscription.link.account.draining:
                     subscription.link.drained()
                     subscription.session.touch()
                 idle += 1
+        return stops
+
+    # ---- bodies that are not in memory
+
+    def _read_ahead(self, stops: set[int]) -> None:
+        messages = self.node.messages
+        assert messages is not None
+        if self._ahead is None or self._ahead.order is not messages.order:
+            self._ahead = ReadAhead(messages.order)
+        ahead = self._ahead
+        if not ahead.reading:
+            singles = list(islice(self.rejected, limits.MAX_TURN_MESSAGES))
+            wanted = ahead.plan(stops, singles, self._queues.bodies.window_bytes)
+            if wanted:
+                ahead.reading = True
+                self._queues.bodies.read(self.ledger, wanted, lambda found: self._came(ahead, wanted, found))
+
+    def _came(self, ahead: ReadAhead, wanted: list[Body], found: list[bytes | str]) -> None:
+        """Bodies are here: give them out, and ask for the next."""
+        ahead.reading = False
+        messages = self.node.messages
+        if messages is None or messages.order is not ahead.order:
+            return
+        for body, data in zip(wanted, found, strict=True):
+            lane = ahead.order.lane_of(body.sequence)
+            if isinstance(data, bytes):
+                lane.restore(body.sequence, body.place, data, 0)
+            elif lane.lies_at(body.sequence, body.place):
+                self._unreadable(lane, body, data)
+        self.dispatch()
+
+    def _unreadable(self, lane: Lane, body: Body, text: str) -> None:
+        ledger = self.ledger
+        n = lane.give_up(body.sequence, body.place)
+        what = f"{n} messages of queue {self.node.name!r} from sequence {body.sequence} on cannot be delivered: {text}"
+        if ledger.log is not None:
+            ledger.log.rotten(body.place, what)
 
     # ---- rejected messages
+
+    def _reject(self) -> None:
+        """Send rejected messages on, in order, as far as their bodies are in memory. What cannot go now is available again."""
+        messages, rejected, ledger = self.node.messages, self.rejected, self.ledger
+        if messages is None:
+            rejected.clear()
+            return
+        back: list[int] = []
+        while rejected:
+            sequence = rejected[0]
+            lane = messages.order.lane_of(sequence)
+            if lane.is_live(sequence):
+                lot = lane.lot_of(sequence)
+                if lot is None and not lane.unreadable(sequence)[0]:
+                    break
+                take_off = partial(ledger.dequeue, messages.number, (sequence,))
+                try:
+                    if lot is not None and not self.dead_letter(lot.messages()[0], take_off):
+                        take_off()
+                except Unplaced:
+                    back.append(sequence)
+            rejected.popleft()
+        if back:
+            self.give_back(back)
 
     def dead_letter(self, data: bytes, done: Callable[[], None]) -> bool:
         """Send a rejected message by the queue's alternate exchange, with its subject as the key; False: there is none for it.
@@ -374,6 +443,7 @@ class QueueTerminus:
             subscription.link.account.take_rest()
         self.subscriptions.clear()
         self.producers.clear()
+        self.rejected.clear()
 
 
 class Queues:
@@ -382,6 +452,7 @@ class Queues:
     def __init__(self, logs: Logs, turn: Turn) -> None:
         self.logs = logs
         self.turn = turn
+        self.bodies = BodyReader(logs.residency, turn)
         self.crowded: dict[QueueTerminus, None] = {}
         self._termini: dict[str, QueueTerminus] = {}
 
@@ -438,6 +509,8 @@ class Queues:
         for node in self.logs.nodes.queues.values():
             if node.messages is not None:
                 node.messages.order.release_all()
+        for terminus in self._termini.values():
+            terminus.rejected.clear()
 
     def consumers(self, node: QueueNode) -> int:
         """How many subscriptions this queue has."""

@@ -204,6 +204,11 @@ class Replica:
         """The log, for reading."""
         return self._member.log
 
+    @property
+    def durable_index(self) -> int:
+        """How far the log is synced here."""
+        return self._member.durable_index
+
     def status(self, now: float) -> ReplicaStatus:
         """For people and telemetry."""
         member, log = self._member, self._member.log

@@ -13,18 +13,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import google_crc32c
 import proton
+from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone
-from twisted.internet.task import Clock
+from twisted.internet.task import Clock, deferLater
 from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 
 from broker.core.nodes import CLUSTER, LOCAL
+from broker.core.queues.reading import Body
 from broker.core.records import Batch, BatchBuilder
 from broker.service import Broker
 from broker.sessions.connection import Connection
 from broker.sessions.ledger import Ledger
 from ha.standalone import Standalone
+from tests.broker.core.queues.files import Files
 
 CHUNK = 50_000
 
@@ -41,6 +45,13 @@ class MemoryLog:
         self.automatic = automatic
         self.waiting: list[bytes] = []
         self.committed: list[bytes] = []
+        self.files = Files()
+        self.reads = 0
+        self.holds_reads = False
+        self.held_reads: list[tuple[Deferred[list[bytes | str]], list[bytes | str]]] = []
+        self.spoiled: set[int] = set()
+        """Places whose bodies cannot be read."""
+        self.rotted: list[str] = []
         self.ledger: Ledger
 
     @property
@@ -60,14 +71,41 @@ class MemoryLog:
         batches, self.waiting = self.waiting[:count], self.waiting[count:]
         self.committed += batches
         if batches:
-            self.ledger.on_committed([Batch.parse(data) for data in batches])
+            self.ledger.on_committed([self._placed(data) for data in batches])
             self.ledger.on_writable()
+
+    def _placed(self, data: bytes) -> Batch:
+        return Batch.parse(data, place=self.files.write(data))
+
+    def read_bodies(self, bodies: list[Body]) -> Deferred[list[bytes | str]]:
+        """As it was when it was asked for, a moment later."""
+        self.reads += 1
+        found: list[bytes | str] = [
+            "it has rotted" if body.place in self.spoiled else self.files.read(body.place, body.nbytes) for body in bodies
+        ]
+        for data, body in zip(found, bodies, strict=True):
+            assert isinstance(data, str) or google_crc32c.value(data) == body.crc
+        if not self.holds_reads:
+            return deferLater(self.clock, 0, lambda: found)
+        read: Deferred[list[bytes | str]] = Deferred()
+        self.held_reads.append((read, found))
+        return read
+
+    def end_reads(self) -> None:
+        """What was held comes back."""
+        self.holds_reads = False
+        while self.held_reads:
+            read, found = self.held_reads.pop(0)
+            read.callback(found)
+
+    def rotten(self, place: int, text: str) -> None:
+        self.rotted.append(text)
 
     def take(self, builder: BatchBuilder) -> None:
         """A batch that another broker proposed."""
         self.index += 1
         self.committed.append(builder.seal(self.epoch, self.index, 0))
-        self.ledger.on_committed([Batch.parse(self.committed[-1])])
+        self.ledger.on_committed([self._placed(self.committed[-1])])
 
     def become(self, state: str, primary: str = "") -> None:
         """Change this log's state; what was proposed and not committed is lost when it no longer serves."""
@@ -82,7 +120,7 @@ class MemoryLog:
         for data in self.committed:
             other.index += 1
             other.committed.append(data)
-        other.ledger.on_committed([Batch.parse(data) for data in self.committed])
+        other.ledger.on_committed([other._placed(data) for data in self.committed])
 
 
 def request(operation: str, kind: str, name: str, reply_to: str, number: Any = 1, body: Any = None) -> bytes:

@@ -12,7 +12,7 @@ import errno
 import os
 import queue
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,11 @@ from ha.core.membership import Membership
 from ha.core.messages import Message
 from ha.core.settings import ReplicaSettings
 from ha.replicated_log import ReplicatedLog
+from tests.ha.counted_threads import CountedThreads
 
 PATIENCE_S = 20.0
+HELD_UP_S = 0.1
+"""A test may keep a thread from its work: time passes for the others all the same, if slowly."""
 QUEUE = 1
 ONE = "one"
 
@@ -80,6 +83,19 @@ class Ledger:
 
     def live_bytes(self) -> int:
         return sum(map(len, self.messages.values()))
+
+    def live_by_file(self) -> dict[int, int]:
+        """None: what is alive is in the checkpoint itself."""
+        return {}
+
+    def live_runs_in(self, file: int) -> Iterator[Any]:
+        return iter(())
+
+    def moved(self, queue: int, moves: Iterable[Any]) -> None:
+        raise AssertionError("nothing lies in a file")
+
+    def on_storage_low(self, text: str) -> None:
+        self.errors.append((text, False))
 
     def _apply(self, batch: Batch) -> None:
         for run in batch.runs:
@@ -174,6 +190,7 @@ class Machine:
         self.settings = settings or ReplicaSettings()
         self.checkpoint_bytes = checkpoint_bytes
         self.clock = Clock()
+        self.threads = CountedThreads()
         self.callbacks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self.jobs: list[tuple[Callable[[], object], Deferred[Any]]] = []
         self.wires: list[tuple[str, str, Message, bytes]] = []
@@ -189,7 +206,7 @@ class Machine:
     def start(self, address: str, members: str = "abc", *, connect: bool = True, listener: LogListener | None = None) -> Broker:
         """A broker comes up, with whatever its store holds. Its log tells `listener`, or else a ledger that keeps everything."""
         ledger, events = Ledger(), list[tuple[str, dict[str, Any]]]()
-        host = Host(disk=self.disks.get(address, REAL_DISK))
+        host = Host(disk=self.disks.get(address, REAL_DISK), threads=self.threads)
         store = Store.open(self.folder / address, host=host, segment_bytes=64 * 1024)
         log = ReplicatedLog(
             store,
@@ -264,10 +281,19 @@ class Machine:
         while not condition():
             assert time.monotonic() < deadline, {name: each.log.status() for name, each in self.brokers.items()}
             if not self.turn():
-                try:
-                    self.callbacks.get(timeout=0.002)()
-                except queue.Empty:
+                self._wait()
+
+    def _wait(self) -> None:
+        """For what a thread reports; if none has anything to do, or is held up for `HELD_UP_S`, for the clock."""
+        held_up = time.monotonic() + HELD_UP_S
+        while True:
+            try:
+                self.callbacks.get(timeout=0.002)()
+                return
+            except queue.Empty:
+                if (not self.threads.busy or time.monotonic() > held_up) and self.callbacks.empty():
                     self.clock.advance(0.02)
+                    return
 
     def run_for(self, seconds: float) -> None:
         """Carry on for a time of the clock."""

@@ -107,7 +107,7 @@ def test_a_queue_lags_by_its_own_messages_and_since_the_first_of_them(primary: P
 def test_headroom_shrinks_with_what_a_backup_lacks_until_it_needs_a_snapshot(primary: Primary) -> None:
     """A backup that is away is not waited for: the next checkpoint drops what it lacks."""
     primary.create("orders")
-    primary.log.checkpoint_bytes = 20_000
+    primary.log.retention.checkpoint_bytes = 20_000
     primary.report()
     primary.machine.run_for(2.0)
     level = primary.samples("b", None)[-1]

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from broker.disk.files import LockHeld, Status
+from broker.disk.files import LockHeld, Space, Status
 
 PAGE = 4096
 SECTOR = 512
@@ -452,6 +452,13 @@ class SimulatedDisk:
             return Status(0, 0, True)
         file = self._file(text)
         return Status(file.size, file.modified, False)
+
+    def free(self, folder: Path) -> Space:
+        """statvfs."""
+        self._must_be_on()
+        if self.capacity is None:
+            return Space(1 << 62, 1 << 62)
+        return Space(max(0, self.capacity - self.used), self.capacity)
 
     def lock(self, path: Path) -> int:
         """flock: there is one process on this host, so who asks twice is refused."""

@@ -132,7 +132,8 @@ class BrokerHost:
         reactor.enter = threads.enter
         reactor.pool = SimulatedPool(threads)
         self.disk.start(threads.sleep)
-        host = Host(disk=self.disk, threads=threads, wall=self._wall, new_id=self._new_id)
+        memory_bytes = 4 * world.plan.message_memory
+        host = Host(self.disk, threads, self._wall, self._new_id, memory_bytes=lambda: memory_bytes)
         named: dict[str, Any] = {}
         if world.plan.message_links:
             named["links"] = partial(self._messenger, world)

@@ -388,9 +388,9 @@ for _, waits in self._proposed:
     "keeps-the-rejected": Bug(
         "leaves a rejected message on its queue too",
         "broker.sessions.queues",
-        "Subscription._rejected",
-        "lambda: ledger.dequeue(number, (sequence,))",
-        "lambda: None",
+        "QueueTerminus._reject",
+        "take_off = partial(ledger.dequeue, messages.number, (sequence,))",
+        "take_off = lambda: None",
     ),
     "letters-twice": Bug(
         "sends two dead letters for one message",
@@ -451,18 +451,23 @@ for _, waits in self._proposed:
         "list(block.stretches(max(first_seq - base, 0), end - base))[:1]:",
     ),
     "installs-unsynced": Bug(
-        "drops the log for a received checkpoint that is not synced",
-        "broker.disk.checkpoint",
+        "drops the log for a received checkpoint whose files are not synced",
+        "broker.disk.transfer",
         "Receiver.finish",
-        "self._disk.sync(self._fd)",
+        "self._disk.sync(part.fd)",
         "pass",
     ),
     "installs-under-an-unsynced-name": Bug(
         "drops the log for a received checkpoint whose name is not synced",
-        "broker.disk.checkpoint",
+        "broker.disk.transfer",
         "Receiver.finish",
-        "self._disk.sync_folder(self._folder)",
-        "pass",
+        """\
+            self._disk.replace(self._aside, path)
+            self._disk.sync_folder(self._folder)
+""",
+        """\
+            self._disk.replace(self._aside, path)
+""",
     ),
     "checkpoint-unsynced": Bug(
         "lets go of the log for a checkpoint of its own that is not synced",
@@ -608,7 +613,13 @@ for _, waits in self._proposed:
 @contextmanager
 def planted(name: str) -> Iterator[None]:
     """Production code with this bug in it."""
-    bug = BUGS[name]
+    with planted_bug(BUGS[name]):
+        yield
+
+
+@contextmanager
+def planted_bug(bug: Bug) -> Iterator[None]:
+    """Production code with a bug in it that is none of `BUGS`."""
     owner: Any = importlib.import_module(bug.module)
     *path, last = bug.function.split(".")
     for part in path:

@@ -87,6 +87,8 @@ class Plan:
     probe_s: float
     detection_s: float
     segment_bytes: int
+    message_memory: int
+    """Bytes of message bodies that a broker may keep in memory."""
     checkpoint_bytes: int
     chunk_bytes: int
     append_bytes: int
@@ -164,6 +166,7 @@ def make(seed: int) -> Plan:
         probe_s=rng.choice((0.6, 0.9)),
         detection_s=rng.choice((1.0, 1.4)),
         segment_bytes=segment_bytes,
+        message_memory=Random(f"memory of {seed}").choice((0, 2_000, 20_000, 1 << 30)),
         checkpoint_bytes=rng.choice((4096, 16384, 65536)),
         chunk_bytes=rng.choice((1024, 8192, 1 << 20)),
         append_bytes=rng.choice((4096, 65536, 1 << 20)),

@@ -16,10 +16,11 @@ from twisted.internet.task import Clock
 
 from broker.core.records import BatchBuilder, parse_header
 from broker.disk import checkpoint as checkpoints
-from broker.disk.checkpoint import Checkpoint, Receiver
+from broker.disk.checkpoint import Checkpoint
 from broker.disk.durable import StorageError
 from broker.disk.journal import Journal, Recovered
 from broker.disk.store import Store
+from broker.disk.transfer import Receiver
 from broker.host import Host
 from tests.broker.disk.logs import SMALL
 from tests.simulation.disk import SimulatedDisk

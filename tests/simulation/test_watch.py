@@ -17,6 +17,7 @@ from broker.disk import checkpoint as checkpoints
 from broker.disk import segments
 from broker.disk.durable import replace_durably
 from broker.disk.journal import Journal
+from broker.disk.recovery import Recovered
 from broker.sessions.ledger import Ledger
 from broker.sessions.producer import Producer
 from broker.sessions.queues import Subscription
@@ -220,14 +221,15 @@ def test_a_log_that_is_let_go_for_a_checkpoint_that_may_go_too(durable: bool) ->
     found = checkpoints.write(folder, 7, 1, {}, [], disk=disk)
     clock = Clock()
     threads = SimulatedThreads(clock.callLater, clock.seconds)
-    segment = segments.create(folder, segments.Position(1, 7), 8192, disk)
+    segment = segments.create(folder, 1, segments.Position(1, 7), 8192, disk)
     if not durable:
         disk.replace(found.path, folder / "aside")
         disk.replace(folder / "aside", found.path)
     journal = Journal(
         folder,
         [segment],
-        found,
+        Recovered(1, None, found, [], False, None, 0, [], {}, 2),
+        origin=1,
         call_in_reactor=lambda call: call(),
         on_error=lambda text, fatal: None,
         segment_bytes=8192,

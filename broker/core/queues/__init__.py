@@ -2,5 +2,5 @@
 
 Start with `blocks.py` and `lane.py` (columns of places: the messages of a queue without an object for each), then `discipline.py`
 (the seam for "which message comes next", and the table of kinds of queues) with `fifo.py` and `priority.py` behind it.
-`residency.py` bounds the bodies that are in memory.
+`residency.py` bounds the bodies that are in memory, `reading.py` plans what is read back ahead of consumers.
 """

@@ -223,6 +223,13 @@ class Block:
 
     # ---- bodies
 
+    def body(self, run: int) -> tuple[bytes, int] | None:
+        """The body of a run if it is in memory; one of no bytes always is."""
+        found = self.bodies.get(run)
+        if found is None and not self.run_bytes(run):
+            return b"", -self.offsets[self.run_starts[run]]
+        return found
+
     def forget(self, start: int, stop: int) -> int:
         """Let go of the bodies of runs that have died with the messages [start, stop). Returns the bytes to count no more."""
         bodies, freed = self.bodies, 0

@@ -65,6 +65,9 @@ class Discipline(Protocol):
     def browse(self, cursors: list[int], max_count: int, max_bytes: int) -> list[Lot]:
         """Look at live messages, acquired or not, behind the cursors (one for each lane, at first 0), and move these on."""
 
+    def upcoming(self) -> Iterable[tuple[Lane, int]]:
+        """The lanes in the order in which they are given out, each with the sequence from which on nothing was yet."""
+
     def release(self, sequences: Iterable[int]) -> None:
         """Make acquired messages available again, in their old places. Those that are not acquired are passed over."""
 

@@ -58,10 +58,9 @@ class Fifo:
         """Whether any message has a delivery count that is not 0."""
         return self.lane.has_counts
 
-    @property
-    def cursor(self) -> int:
-        """The first sequence that was not acquired yet, released ones apart."""
-        return self._cursor
+    def upcoming(self) -> Iterable[tuple[Lane, int]]:
+        """The one lane, and the first sequence that was not acquired yet, released ones apart."""
+        return ((self.lane, self._cursor),)
 
     def lane_of(self, sequence: int) -> Lane:
         """The one lane. ValueError for a sequence of another."""
@@ -181,7 +180,7 @@ class Fifo:
             assert block is not None, "a released message is live"
             start = stop = first - block.first_seq
             run = block.run_of(start)
-            body = block.bodies.get(run)
+            body = block.body(run)
             if body is None:
                 if not lane.unreadable(first)[0]:
                     self.absent = first

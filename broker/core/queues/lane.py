@@ -60,7 +60,7 @@ class Lane:
         self.live_bytes = 0
         """Encoded bytes of the messages alive."""
         self.spilled = False
-        """Whether a message alive may be out of memory: what arrives at the tail is not kept then, far from any consumer."""
+        """Whether what arrives at the tail stays out of memory: something before it is, so it is far from any consumer."""
         self._counts: dict[int, int] = {}
 
     @property
@@ -241,6 +241,12 @@ class Lane:
         block = self.blocks[index]
         return block if sequence < block.end_seq else None
 
+    def blocks_from(self, sequence: int) -> Iterator[Block]:
+        """The blocks that have messages from this one on, in order; the lane must not change in between."""
+        for index in range(max(bisect_right(self.firsts, sequence) - 1, 0), len(self.blocks)):
+            if sequence < self.blocks[index].end_seq:
+                yield self.blocks[index]
+
     def is_live(self, sequence: int) -> bool:
         """Whether this message is on the queue."""
         block = self.block_of(sequence)
@@ -252,7 +258,7 @@ class Lane:
         if block is None or not block.is_live(sequence - block.first_seq):
             return None
         position = sequence - block.first_seq
-        body = block.bodies.get(block.run_of(position))
+        body = block.body(block.run_of(position))
         return None if body is None else Lot(block, position, position + 1, *body)
 
     def walk(self, lots: list[Lot], seq: int, max_count: int, max_bytes: int) -> tuple[int, bool]:
@@ -280,7 +286,9 @@ class Lane:
                     run_end = run_starts[run + 1] if run + 1 < len(run_starts) else len(offsets) - 1
                 body = bodies.get(run)
                 if body is None:
-                    return block.first_seq + position, True
+                    body = block.body(run)
+                    if body is None:
+                        return block.first_seq + position, True
                 stop = run_end if run_end < live_end else live_end
                 if dead is not None:
                     end = dead.find(1, position, stop)
@@ -318,8 +326,7 @@ class Lane:
     def bytes_between(self, first_seq: int, end_seq: int) -> int:
         """The bytes of the messages of [first_seq, end_seq), dead ones in between counted too."""
         nbytes = 0
-        for index in range(max(bisect_right(self.firsts, first_seq) - 1, 0), len(self.blocks)):
-            block = self.blocks[index]
+        for block in self.blocks_from(first_seq):
             if block.first_seq >= end_seq:
                 break
             lo, hi = max(first_seq - block.first_seq, 0), min(end_seq - block.first_seq, block.count)
@@ -337,8 +344,7 @@ class Lane:
     def raise_count(self, first_seq: int, count: int, by: int) -> None:
         """Raise the delivery count of those messages that are alive."""
         end = first_seq + count
-        for index in range(max(bisect_right(self.firsts, first_seq) - 1, 0), len(self.blocks)):
-            block = self.blocks[index]
+        for block in self.blocks_from(first_seq):
             base = block.first_seq
             if base >= end:
                 return
@@ -366,6 +372,14 @@ class Lane:
         if block.places[run] == place and run not in block.bodies and next(block.stretches(lo, hi), None) is not None:
             block.bodies[run] = (data, start - block.offsets[lo])
             self.residency.kept(block, len(data) + RUN_BYTES)
+
+    def lies_at(self, sequence: int, place: int) -> bool:
+        """Whether a message is alive in the run at this place that has `sequence`."""
+        block = self.block_of(sequence)
+        if block is None:
+            return False
+        run = block.run_of(sequence - block.first_seq)
+        return block.places[run] == place and next(block.stretches(*block.bounds(run)), None) is not None
 
     def give_up(self, sequence: int, place: int) -> int:
         """The run at `place` that has this message cannot be read: it stays on the queue, and is not asked for any more.
@@ -429,13 +443,21 @@ class Lane:
         self.spilled = True
         return block.live, block.live_bytes
 
+    def drop_bodies(self) -> None:
+        """Forget all bodies that lie on disk."""
+        for block in self.blocks:
+            freed = block.drop(1 << 62)
+            if freed:
+                self.residency.let_go(block, freed)
+
     def live_runs_in(self, file: int) -> Iterator[LiveRun]:
         """The runs in this file of which something is alive. The lane may change between two of them.
 
-        Of a run of which at least half the bytes are alive the whole is worth copying, of others the live stretches.
+        Of a run of which nearly all is alive the whole is worth copying, of others the live stretches: what is copied dead would
+        have to be copied again.
         """
         seq = 0
-        while (block := self._block_from(seq)) is not None:
+        while (block := next(self.blocks_from(seq), None)) is not None:
             if file not in block.file_numbers:
                 seq = block.end_seq
                 continue
@@ -448,18 +470,11 @@ class Lane:
             if stretches:
                 offsets = block.offsets
                 nbytes = offsets[hi] - offsets[lo]
-                if 2 * sum(offsets[end] - offsets[start] for start, end in stretches) >= nbytes:
+                if 8 * sum(offsets[end] - offsets[start] for start, end in stretches) >= 7 * nbytes:
                     stretches = [(lo, hi)]
                 lengths = array("I", [end - start for start, end in pairwise(offsets[lo : hi + 1])])
                 here = [(start - lo, end - lo) for start, end in stretches]
                 yield LiveRun(block.first_seq + lo, block.places[run], nbytes, block.crcs[run], lengths, here)
-
-    def _block_from(self, seq: int) -> Block | None:
-        """The first block that has messages from `seq` on."""
-        index = max(bisect_right(self.firsts, seq) - 1, 0)
-        if index < len(self.blocks) and self.blocks[index].end_seq <= seq:
-            index += 1
-        return self.blocks[index] if index < len(self.blocks) else None
 
     def moved(self, moves: Iterable[Move]) -> None:
         """Messages lie at other places now. Moves of what is gone, or lies elsewhere by now, change nothing.
@@ -475,8 +490,8 @@ class Lane:
             self._move(self.blocks[index], sorted(by_block[index]))
 
     def _move(self, block: Block, moves: list[Move]) -> None:
-        for file, nbytes in block.bytes_by_file():
-            self.live_by_file[file] -= nbytes
+        for file, nbytes in block.bytes_by_file():  # a file of which nothing is alive may be missing
+            self.live_by_file[file] = self.live_by_file.get(file, 0) - nbytes
         pieces: dict[int, list[Move]] = {}
         for move in moves:
             position = move.first_seq - block.first_seq

@@ -110,6 +110,10 @@ class Priority:
                     break
         return lots
 
+    def upcoming(self) -> Iterable[tuple[Lane, int]]:
+        """The lanes, the highest level first."""
+        return [each for fifo in self._highest_first for each in fifo.upcoming()]
+
     def release(self, sequences: Iterable[int]) -> None:
         """Make acquired messages available again, in their old places. Those that are not acquired are passed over."""
         for sequence in sequences:

@@ -1,7 +1,7 @@
 """Which bodies stay in memory: pure accounting, one for a whole broker, over both its logs.
 
 A body in memory is a copy of what lies on disk. Blocks report what they keep and let go of; `enforce`, called when what has just
-come was offered to consumers, drops bodies of the blocks that have had some for longest until the sum is within the bound.
+come was offered to consumers, drops bodies of the blocks that got none for longest until the sum is within the bound.
 
 Invariant: `held_bytes` is the sum of the bodies in memory that also lie on disk, with `RUN_BYTES` for the objects around each.
 """
@@ -32,9 +32,9 @@ class Residency:
         self._held: dict[Holder, int] = {}
 
     def kept(self, holder: Holder, nbytes: int) -> None:
-        """It holds so many bytes more."""
+        """It holds so many bytes more: nobody got some later."""
         held = self._held
-        held[holder] = held.get(holder, 0) + nbytes
+        held[holder] = held.pop(holder, 0) + nbytes
         self.held_bytes += nbytes
 
     def let_go(self, holder: Holder, nbytes: int) -> None:
@@ -47,7 +47,7 @@ class Residency:
         self.held_bytes -= self._held.pop(holder, 0)
 
     def enforce(self) -> None:
-        """Drop bodies, those of whom has had some for longest first, until the bound is kept."""
+        """Drop bodies, first those of blocks that got none for longest, until the bound is kept."""
         held = self._held
         while self.held_bytes > self.limit_bytes and held:
             holder = next(iter(held))

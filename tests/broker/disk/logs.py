@@ -6,7 +6,7 @@ import errno
 import os
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from broker.core.records import BatchBuilder
@@ -67,7 +67,7 @@ class Reactor:
 class Log:
     """An open journal with its reactor, and shorthands that wait."""
 
-    def __init__(self, folder: Path, *, segment_bytes: int = SMALL, disk: RealDisk | None = None) -> None:
+    def __init__(self, folder: Path, *, segment_bytes: int = SMALL, disk: RealDisk | None = None, origin: int = 0) -> None:
         self.reactor = Reactor()
         self.journal: Journal
         self.found: Recovered
@@ -77,6 +77,7 @@ class Log:
             on_error=self.reactor.on_error,
             segment_bytes=segment_bytes,
             disk=disk or RealDisk(),
+            origin=origin,
         )
 
     def store(self, sealed: list[bytes]) -> None:
@@ -95,11 +96,13 @@ class Log:
         self.journal.reset(index, epoch, lambda: done.append(True))
         self.reactor.until(lambda: bool(done))
 
-    def checkpoint(self, index: int, epoch: int, content: list[bytes], keep_from: int | None = None) -> str:
-        """Write a checkpoint; returns why not, or ""."""
+    def checkpoint(
+        self, index: int, epoch: int, content: list[bytes], keep_from: int | None = None, alive: Iterable[int] = ()
+    ) -> str:
+        """Write a checkpoint that needs the files `alive`; returns why not, or ""."""
         said: list[str] = []
         self.journal.write_checkpoint(
-            index, epoch, {"voters": ["a"]}, content, lambda _, why_not: said.append(why_not), keep_from=keep_from
+            index, epoch, {"voters": ["a"]}, content, lambda _, why_not: said.append(why_not), keep_from, alive
         )
         self.reactor.until(lambda: bool(said))
         return said[0]

@@ -12,7 +12,7 @@ import pytest
 
 from broker.core.records import BadBatch
 from broker.disk import checkpoint
-from broker.disk.checkpoint import Checkpoint, CheckpointGone, Receiver, read_chunk, write
+from broker.disk.checkpoint import Checkpoint, CheckpointGone, write
 from broker.disk.durable import NewerFormat, StorageError
 from broker.disk.files import REAL_DISK, RealDisk
 from tests.broker.disk.logs import FailingSync, FullDisk, batches, flip
@@ -67,10 +67,10 @@ def test_damage_met_while_reading_is_named_with_its_offset(tmp_path: Path) -> No
 def test_a_checkpoint_of_a_newer_version_is_refused_and_not_passed_over(tmp_path: Path) -> None:
     write(tmp_path, 3, 1, {}, [], disk=REAL_DISK)
     newer = write(tmp_path, 9, 2, {}, [], disk=REAL_DISK)
-    fixed = checkpoint._HEAD.pack(b"USC1", 2, 2, 9, 2)
+    fixed = checkpoint._HEAD.pack(b"USC1", 3, 2, 9, 2)
     data = fixed + checkpoint._CRC.pack(google_crc32c.value(fixed + b"{}")) + b"{}"
     newer.path.write_bytes(data)
-    with pytest.raises(NewerFormat, match="has format 2, newer than 1"):
+    with pytest.raises(NewerFormat, match="has format 3, newer than 2"):
         Checkpoint.newest(tmp_path, disk=REAL_DISK)
 
 
@@ -96,68 +96,13 @@ def test_a_snapshot_that_fails_half_way_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def transferred(source: Checkpoint, receiver: Receiver, nbytes: int) -> None:
-    while data := read_chunk(source.path, receiver.received, nbytes, disk=REAL_DISK):
-        receiver.write(receiver.received, data)
-
-
-@pytest.mark.parametrize("nbytes", [1, 100, 10**6])
-def test_a_checkpoint_sent_in_chunks_is_the_same_file(tmp_path: Path, nbytes: int) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    source = write(tmp_path / "a", 9, 2, MEMBERS, batches(1, 3), disk=REAL_DISK)
-    receiver = Receiver(tmp_path / "b", source.nbytes, disk=REAL_DISK)
-    transferred(source, receiver, nbytes)
-    received = receiver.finish()
-    assert received.path.read_bytes() == source.path.read_bytes()
-    assert received == Checkpoint.newest(tmp_path / "b", disk=REAL_DISK)
-    assert (received.index, received.epoch, received.members) == (9, 2, MEMBERS)
-    assert len(list((tmp_path / "b").iterdir())) == 1
-
-
-def test_chunks_out_of_place_are_refused_and_the_rest_goes_on(tmp_path: Path) -> None:
-    receiver = Receiver(tmp_path, 10, disk=REAL_DISK)
-    receiver.write(0, b"12345")
-    for offset, data in ((0, b"12345"), (6, b"1"), (5, b"678901")):
-        with pytest.raises(ValueError, match="do not fit 5 received of 10"):
-            receiver.write(offset, data)
-    assert receiver.received == 5
-    receiver.abort()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_checkpoint_altered_or_cut_on_its_way_is_refused_whole(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    source = write(tmp_path / "a", 9, 2, MEMBERS, batches(1, 3), disk=REAL_DISK)
-    data = source.path.read_bytes()
-    for altered in (data[:-1], data[:200] + b"\0" + data[201:], b"", b"USC1" * 20):
-        receiver = Receiver(tmp_path / "b", source.nbytes, disk=REAL_DISK)
-        receiver.write(0, altered)
-        with pytest.raises(BadBatch):
-            receiver.finish()
-        assert list((tmp_path / "b").iterdir()) == []
-
-
-def test_a_full_disk_while_receiving_is_told_and_not_fatal(tmp_path: Path) -> None:
-    disk = FullDisk()
-    receiver = Receiver(tmp_path, 100, disk=disk)
-    disk.full.set()
-    with pytest.raises(StorageError, match=r"cannot receive a checkpoint into .*make room") as refusal:
-        receiver.write(0, b"x")
-    assert not refusal.value.fatal
-    disk.full.clear()
-    receiver.write(0, b"x")
-    receiver.abort()
-
-
 def test_a_replaced_checkpoint_is_said_to_be_gone(tmp_path: Path) -> None:
     older = write(tmp_path, 3, 1, {}, [], disk=REAL_DISK)
     newer = write(tmp_path, 9, 1, {}, [], disk=REAL_DISK)
     checkpoint.remove_older(newer, disk=REAL_DISK)
     assert checkpoint.listed(REAL_DISK, tmp_path) == [newer.path]
     with pytest.raises(CheckpointGone, match="any more"):
-        read_chunk(older.path, 0, 100, disk=REAL_DISK)
+        checkpoint.load(older.path, disk=REAL_DISK)
     with pytest.raises(CheckpointGone):
         list(Checkpoint.read(older.path, disk=REAL_DISK))
 

@@ -36,7 +36,7 @@ def indexes(found: Recovered) -> list[int]:
 
 def test_a_folder_that_never_was_a_log_is_blank_and_starts_at_one(tmp_path: Path) -> None:
     found = recovered(tmp_path / "cluster")
-    assert found == Recovered(0, None, None, [], True, None, 0, [])
+    assert found == Recovered(0, None, None, [], True, None, 0, [], {}, 2)
 
 
 def test_an_orderly_log_comes_back_as_it_was(tmp_path: Path) -> None:
@@ -342,11 +342,11 @@ def test_a_damaged_note_of_the_floor_makes_the_store_blank(tmp_path: Path) -> No
 def test_a_segment_of_a_newer_version_is_refused_untouched(tmp_path: Path) -> None:
     written(tmp_path, batches(1, 3))
     path = tmp_path / FIRST
-    head = segments._HEADER.pack(b"USG1", 2, 1, 0)
+    head = segments._HEADER.pack(b"USG1", 3, 1, 0)
     with path.open("r+b") as file:
         file.write(head + segments._CRC.pack(google_crc32c.value(head)))
     before = path.read_bytes()
-    with pytest.raises(NewerFormat, match="has format 2, newer than 1"):
+    with pytest.raises(NewerFormat, match="has format 3, newer than 2"):
         recovered(tmp_path)
     assert path.read_bytes() == before
 

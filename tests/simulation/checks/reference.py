@@ -14,12 +14,13 @@ Digests are sums of hashes, so that each change costs one addition.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from broker.core.queues.lane import LANE_SHIFT
 from broker.core.records import Batch, Kind
 from broker.core.state import State
-from tests.broker.core.queues.files import lots_of
+from tests.broker.core.queues.files import all_messages
 from tests.simulation.checks.book import Book
 from tests.simulation.history import History, Key, Outcome, kept_at, read
 
@@ -319,8 +320,8 @@ def size_of(state: State) -> tuple[int, int]:
     return depth, sequences
 
 
-def digest_of(state: State) -> int:
-    """The digest of a broker's whole state, comparable with `Reference.digests`."""
+def digest_of(state: State, read: Callable[[int, int], bytes]) -> int:
+    """The digest of a broker's whole state, comparable with `Reference.digests`. `read` reads from its disk."""
     found = 0
     for uuid, queue in state.definitions.queues.items():
         found += hash(("queue", queue.name, uuid))
@@ -330,8 +331,7 @@ def digest_of(state: State) -> int:
         found += hash((*key, json.dumps(binding.arguments, sort_keys=True)))
     for number, messages in state.messages.items():
         found += hash(("number", messages.uuid, number))
-        for lot in lots_of(messages.order):
-            count_of = messages.order.lane_of(lot.first_seq).delivery_count
-            for sequence, data in enumerate(lot.messages(), lot.first_seq):
-                found += hash((number, sequence, count_of(sequence), data))
+        for lane in messages.order.lanes:
+            for sequence, data in all_messages(lane, read):
+                found += hash((number, sequence, lane.delivery_count(sequence), data))
     return found & _MASK

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 from broker.amqp.links import Sender
 from broker.core.nodes import CLUSTER, LOCAL
@@ -52,6 +52,7 @@ from ha.core.messages import (
 from ha.received import members_in
 from ha.replicated_log import SMALL_WINDOW, ReplicatedLog
 from ha.service import Process
+from tests.broker.clients import MemoryLog
 from tests.simulation.checks.accounting import Totals, account
 from tests.simulation.checks.book import Book
 from tests.simulation.checks.consensus import Consensus, StoredEntry
@@ -417,7 +418,7 @@ class Checks:
             self.faults.append(
                 f"state: {me} has {depth} messages of {sequences} ever after batch {state.index}; the log says {right} of {given}"
             )
-        elif whole and digest_of(state) != reference.digests[state.index]:
+        elif whole and digest_of(state, _reader(ledger)) != reference.digests[state.index]:
             self.faults.append(f"state: {me} has another state after batch {state.index} than its log says")
 
     def _state(self, method: Any, ledger: Ledger, state: str, epoch: int, primary: str) -> None:
@@ -483,6 +484,14 @@ class Checks:
             for sequence in held:
                 if queue is not None and sequence in queue.keys and messages.order.is_acquired(sequence):
                     self.faults.append(f"acquired: {queue.keys[sequence]} is kept for a consumer that is gone")
+
+
+def _reader(ledger: Ledger) -> Callable[[int, int], bytes]:
+    """What gives the bytes at a place on the disk of this ledger's log."""
+    log = ledger.log
+    if isinstance(log, ReplicatedLog):
+        return lambda place, nbytes: log.journal.read_spans([(place, nbytes)])[0]
+    return cast(MemoryLog, log).files.read
 
 
 def _name_of(ledger: Ledger, reference: Reference) -> str:

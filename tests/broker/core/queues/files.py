@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import google_crc32c
 
@@ -67,6 +67,19 @@ def lots_of(order: Discipline) -> Iterator[Lot]:
             for run in sorted(block.bodies):
                 for lo, hi in block.stretches(*block.bounds(run)):
                     yield Lot(block, lo, hi, *block.bodies[run])
+
+
+def all_messages(lane: Lane, read: Callable[[int, int], bytes]) -> Iterator[tuple[int, bytes]]:
+    """Sequence and bytes of all messages alive, from memory or from where they lie."""
+    for block in lane.blocks:
+        for run in range(len(block.run_starts)):
+            start, end = block.bounds(run)
+            stretches = list(block.stretches(start, end))
+            if stretches:
+                body = block.body(run)
+                data, base = body or (read(block.places[run], block.run_bytes(run)), -block.offsets[start])
+                for lo, hi in stretches:
+                    yield from enumerate(Lot(block, lo, hi, data, base).messages(), block.first_seq + lo)
 
 
 def read_back(lane: Lane, files: Files, sequence: int) -> None:

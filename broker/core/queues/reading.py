@@ -1,0 +1,90 @@
+"""What is to be read back from disk ahead of the consumers of a queue: pure planning, of one queue.
+
+Life of a plan: consumers were given what is in memory; where they stopped at a message that is not, and where what comes next is
+not in memory either, `plan` names the runs to read, about a window of bytes of them. They are read in another thread; while that
+goes on no other plan is made. When the bytes are back in their blocks, the queue is given out again, and the next window is read
+while its consumers work on this one.
+
+Invariants: a message at which somebody stopped is in the next plan, however large its run; a run whose body is in memory, that is
+dead, or that cannot be read, is in none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from broker.core.queues.blocks import Block
+from broker.core.queues.discipline import Discipline
+from broker.core.queues.lane import LANE_SHIFT, Lane
+
+
+class Body(NamedTuple):
+    """A run to read: a message of it, its place, the bytes of its payload and their CRC-32C."""
+
+    sequence: int
+    place: int
+    nbytes: int
+    crc: int
+
+
+class ReadAhead:
+    """How far a queue has been read ahead. `reading` says whether a plan is being carried out."""
+
+    __slots__ = ("_ahead", "order", "reading")
+
+    def __init__(self, order: Discipline) -> None:
+        self.order = order
+        self.reading = False
+        self._ahead: dict[int, int] = {}
+
+    def plan(self, stops: Iterable[int], singles: Iterable[int], window_bytes: int) -> list[Body]:
+        """The runs to read now.
+
+        `stops` are messages at which somebody stopped, `singles` those that are wanted by themselves. Without any, what comes
+        next is read once less than half a window of it is ahead.
+        """
+        wanted: dict[int, Body] = {}
+        for sequence in singles:
+            self._runs(wanted, self.order.lane_of(sequence), sequence, 0)
+        for sequence in stops:
+            self._ahead[sequence >> LANE_SHIFT] = self._runs(wanted, self.order.lane_of(sequence), sequence, window_bytes)
+        if not wanted:
+            self._come_next(wanted, window_bytes)
+        return list(wanted.values())
+
+    def _come_next(self, wanted: dict[int, Body], window_bytes: int) -> None:
+        left = window_bytes
+        for lane, cursor in self.order.upcoming():
+            if lane.spilled:
+                number = lane.next_seq >> LANE_SHIFT
+                ahead = max(self._ahead.get(number, 0), cursor)
+                left -= lane.bytes_between(cursor, ahead)
+                if 2 * left <= window_bytes:
+                    return
+                self._ahead[number] = end = self._runs(wanted, lane, ahead, left)
+                if end < lane.next_seq:
+                    return
+                lane.spilled = False  # all that is there is in memory, or comes: what arrives now may stay
+
+    def _runs(self, wanted: dict[int, Body], lane: Lane, sequence: int, max_bytes: int) -> int:
+        """Add the runs from `sequence` on that are not in memory, within about so many bytes. Returns where that ends."""
+        for block in lane.blocks_from(sequence):
+            run = block.run_of(max(sequence - block.first_seq, block.start))
+            while run < len(block.run_starts) and block.run_starts[run] < block.stop:
+                lo, hi = block.bounds(run)
+                if next(block.stretches(lo, hi), None) is not None:
+                    body = _body(block, run)
+                    if body is not None:
+                        wanted[body.sequence] = body
+                    max_bytes -= block.offsets[hi] - block.offsets[lo]
+                    if max_bytes <= 0:
+                        return block.first_seq + hi
+                run += 1
+        return lane.next_seq
+
+
+def _body(block: Block, run: int) -> Body | None:
+    if block.body(run) is not None or (block.rotten is not None and run in block.rotten):
+        return None
+    return Body(block.first_seq + block.run_starts[run], block.places[run], block.run_bytes(run), block.crcs[run])

@@ -1,0 +1,268 @@
+"""Body files: what is left of a log's past, as long as bodies in it are alive, and how a body is read from where it lies.
+
+A **place** is one unsigned 64-bit number: the number of a file (upper 32 bits) and an offset in it (lower 32 bits). Life of a
+file with bodies: a segment that a checkpoint covers leaves the log and stays as it is; or a compaction writes one; or a peer
+sends one along with a checkpoint. From its first moment it never changes. The newest checkpoint lists it; when a checkpoint does
+not list it any more, it is deleted. So what a start finds and its checkpoint does not list is left over, and goes.
+
+A file number is unique within one log on one broker, and a broker that gets a snapshot gets the sender's files under the sender's
+numbers. So that these never meet a file of its own with the same number, a file is named by three things: its number, its
+**origin** (which store wrote it) and how many bytes of it are used. Equal names mean equal content, on every broker.
+
+Layout of `<number>-<origin>-<used>.bodies`: that of a segment, up to `used` bytes: a page of header, then whole batches, end to
+end. Nobody reads the page; what is in a file and how long it is says the checkpoint that lists it.
+
+Invariants: a descriptor is closed only when nobody reads by it; of descriptors that nobody uses, at most `MAX_OPEN` stay open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from broker.core.records import BadBatch
+from broker.disk.durable import ASIDE, refused, write_all
+from broker.disk.files import Disk
+from broker.disk.segments import FIRST_BATCH, Window
+from broker.disk.threads import Threads
+
+SUFFIX = ".bodies"
+MAX_OPEN = 32
+_OFFSET_BITS = 32
+_NAME = re.compile(r"(\d{10})-([0-9a-f]{16})-(\d{10,})\.bodies")
+_GAP = 4096
+_MAX_READ = 4 * 1024 * 1024
+
+
+class FileInUse(NamedTuple):
+    """A file as a checkpoint lists it: its number, the store that wrote it, and up to where it holds batches, in bytes."""
+
+    number: int
+    origin: int
+    used: int
+
+    @property
+    def name(self) -> str:
+        """Of a body file. A segment that a checkpoint covers keeps its own name."""
+        return f"{self.number:010d}-{self.origin:016x}-{self.used:010d}{SUFFIX}"
+
+
+class Unreadable(Exception):
+    """A body cannot be read where it should lie. `place` says where; the text names the file and says why."""
+
+    def __init__(self, place: int, text: str) -> None:
+        super().__init__(text)
+        self.place = place
+
+
+def place_of(number: int, offset: int) -> int:
+    """The place at an offset of a file."""
+    return number << _OFFSET_BITS | offset
+
+
+def file_of(place: int) -> int:
+    """The number of the file in which a place lies."""
+    return place >> _OFFSET_BITS
+
+
+def offset_of(place: int) -> int:
+    """Where in its file a place lies, in bytes."""
+    return place & ((1 << _OFFSET_BITS) - 1)
+
+
+def listed(disk: Disk, folder: Path) -> list[FileInUse]:
+    """The body files in a folder, in order of their numbers."""
+    found = []
+    for name in disk.names(folder):
+        match = _NAME.fullmatch(name)
+        if match is not None:
+            found.append(FileInUse(int(match[1]), int(match[2], 16), int(match[3])))
+    return sorted(found)
+
+
+def verify_batches(disk: Disk, fd: int, file: FileInUse, path: Path) -> None:
+    """Check every batch of a file, up to where it is used. BadBatch, which names file and offset, at what is not whole."""
+    nbytes = disk.size(fd)
+    if nbytes < file.used:
+        raise BadBatch(f"{path} ends after {nbytes} bytes, and {file.used} are in use")
+    window = Window(disk, fd, file.used)
+    offset = FIRST_BATCH
+    while offset < file.used:
+        try:
+            offset += window.batch(offset).length
+        except BadBatch as error:
+            raise BadBatch(f"{path} is damaged at byte {offset}: {error}") from None
+
+
+class BodyWriter:
+    """A body file being written. Blocks: call it in a thread. Nothing of it counts before `finish` has made it durable."""
+
+    def __init__(self, disk: Disk, folder: Path, number: int, origin: int) -> None:
+        """Begin file `number`. StorageError."""
+        self.used = FIRST_BATCH
+        self._disk = disk
+        self._folder = folder
+        self._number, self._origin = number, origin
+        self._aside = folder / f"{number:010d}{SUFFIX}{ASIDE}"
+        try:
+            self._fd = disk.open(self._aside, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        except OSError as error:
+            raise refused(error, "write bodies to", self._aside) from error
+
+    def add(self, batch: bytes) -> int:
+        """Put a sealed batch at the end; returns its place. StorageError."""
+        place = place_of(self._number, self.used)
+        try:
+            write_all(self._disk, self._fd, batch, self.used)
+        except OSError as error:
+            raise refused(error, "write bodies to", self._aside) from error
+        self.used += len(batch)
+        return place
+
+    def sync(self) -> None:
+        """Have what was written so far on the disk, so that the last sync is short. StorageError."""
+        try:
+            self._disk.sync(self._fd)
+        except OSError as error:
+            raise refused(error, "sync", self._aside) from error
+
+    def finish(self) -> FileInUse:
+        """Make it durable under its name. StorageError."""
+        file = FileInUse(self._number, self._origin, self.used)
+        self.sync()
+        try:
+            self._disk.replace(self._aside, self._folder / file.name)
+            self._disk.sync_folder(self._folder)
+        except OSError as error:
+            raise refused(error, "keep", self._aside) from error
+        self._close()
+        return file
+
+    def abort(self) -> None:
+        """Drop it; after `finish`, nothing."""
+        if self._fd >= 0:
+            self._close()
+            with contextlib.suppress(OSError):
+                self._disk.unlink(self._aside)
+
+    def _close(self) -> None:
+        self._disk.close(self._fd)
+        self._fd = -1
+
+
+class _Open:
+    __slots__ = ("fd", "gone", "readers")
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.readers = 0
+        self.gone = False
+
+
+class Readers:
+    """Read-only descriptors of a log's files, by file number, for any thread. At most `MAX_OPEN` stay open unused."""
+
+    def __init__(self, disk: Disk, threads: Threads, path_of: Callable[[int], Path | None]) -> None:
+        """`path_of` says where a file lies now; None when it is gone. It is called in the threads that read."""
+        self._disk = disk
+        self._path_of = path_of
+        self._lock = threads.condition()
+        self._open: OrderedDict[int, _Open] = OrderedDict()
+
+    def read(self, spans: Sequence[tuple[int, int]]) -> list[bytes]:
+        """The bytes at these places: (place, length in bytes) each, and in their order.
+
+        Unreadable: the disk refuses, or the file ends before, or it is gone.
+        """
+        found = [b""] * len(spans)
+        for group in _together(spans):
+            start = spans[group[0]][0]
+            nbytes = max(spans[at][0] + spans[at][1] for at in group) - start
+            data = self._read(start, nbytes, alone=len(group) == 1)
+            for at in group:
+                place, length = spans[at]
+                piece = data[place - start : place - start + length] if data is not None else b""
+                found[at] = piece if len(piece) == length else self._whole(place, length)
+        return found
+
+    def _whole(self, place: int, nbytes: int) -> bytes:
+        data = self._read(place, nbytes, alone=True)
+        assert data is not None
+        if len(data) < nbytes:
+            text = f"{self._path_of(file_of(place))} ends before byte {offset_of(place) + nbytes}, where a body should"
+            raise Unreadable(place, text)
+        return data
+
+    def _read(self, place: int, nbytes: int, *, alone: bool) -> bytes | None:
+        """None when the disk refuses several bodies at once, so that each is tried by itself."""
+        with self._using(place) as fd:
+            try:
+                return self._disk.read(fd, nbytes, offset_of(place))
+            except OSError as error:
+                if not alone:
+                    return None
+                path = self._path_of(file_of(place))
+                raise Unreadable(place, f"{path} cannot be read at byte {offset_of(place)}: {error.strerror}") from error
+
+    @contextlib.contextmanager
+    def _using(self, place: int) -> Iterator[int]:
+        number = file_of(place)
+        with self._lock:
+            held = self._open.get(number)
+            if held is None:
+                held = self._open[number] = _Open(self._opened(place))
+            self._open.move_to_end(number)
+            held.readers += 1
+        try:
+            yield held.fd
+        finally:
+            with self._lock:
+                held.readers -= 1
+                if held.gone and not held.readers:
+                    self._disk.close(held.fd)
+                self._trim()
+
+    def _opened(self, place: int) -> int:
+        path = self._path_of(file_of(place))
+        if path is None:
+            raise Unreadable(place, f"there is no file {file_of(place)} in this log (any more)")
+        try:
+            return self._disk.open(path, os.O_RDONLY)
+        except OSError as error:
+            raise Unreadable(place, f"{path} cannot be opened: {error.strerror}") from error
+
+    def _trim(self) -> None:
+        for number in [number for number, held in self._open.items() if not held.readers][: max(0, len(self._open) - MAX_OPEN)]:
+            self._disk.close(self._open.pop(number).fd)
+
+    def forget(self, numbers: Sequence[int] | None = None) -> None:
+        """These files (None: all) are about to be deleted, or their numbers now mean others: read by no old descriptor."""
+        with self._lock:
+            for number in list(self._open) if numbers is None else numbers:
+                held = self._open.pop(number, None)
+                if held is not None and held.readers:
+                    held.gone = True
+                elif held is not None:
+                    self._disk.close(held.fd)
+
+
+def _together(spans: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
+    """Indexes of spans that one read gets: near each other in one file."""
+    group: list[int] = []
+    start = end = 0
+    for at in sorted(range(len(spans)), key=lambda at: spans[at][0]):
+        place, nbytes = spans[at]
+        near = group and file_of(place) == file_of(start) and place <= end + _GAP and place + nbytes - start <= _MAX_READ
+        if not near:
+            if group:
+                yield group
+            group, start, end = [], place, place
+        group.append(at)
+        end = max(end, place + nbytes)
+    if group:
+        yield group

@@ -1,0 +1,229 @@
+"""A checkpoint on its way to another broker, with the files that it lists.
+
+What is sent is one stream of bytes: the checkpoint, then each file that it lists, up to where it is in use, in the order of the
+list. A stream's life at the sender: a `Source` is made of the newest checkpoint, whose files are kept from then on; chunks of it
+are read in any order, however often; `close` lets the files go. At the receiver: a `Receiver` takes the chunks one after another
+and puts each byte where it belongs, into files aside; `finish` verifies every one of them, makes all durable, gives the body
+files their names, and then, last, the checkpoint. Then the log starts anew (`Journal.reset`).
+
+Neither holds more in memory than one chunk and the checkpoint's head.
+
+Invariant: until the received checkpoint stands, whole and synced, the files of the older one are untouched; files that were
+received for a checkpoint that does not stand are listed by none, and the next start removes them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from broker.core.records import BadBatch
+from broker.disk import bodies, checkpoint
+from broker.disk.bodies import FileInUse
+from broker.disk.checkpoint import Checkpoint
+from broker.disk.durable import ASIDE, opened, refused, write_all
+from broker.disk.files import Disk
+from broker.disk.segments import FIRST_BATCH
+
+
+class RottenBodies(Exception):
+    """A file that the newest checkpoint lists is not what was written there. `place` is where it begins."""
+
+    def __init__(self, place: int, text: str) -> None:
+        super().__init__(text)
+        self.place = place
+
+
+class Source:
+    """A checkpoint and its files, to be read in chunks. Any thread may call `read`; not after `close`."""
+
+    def __init__(self, found: Checkpoint, paths: Sequence[Path], release: Callable[[], None], *, disk: Disk) -> None:
+        """For `Journal.source`: `paths` are those of the files that the checkpoint lists. OSError."""
+        self.checkpoint = found
+        self.nbytes = found.bytes_with_files
+        self._disk = disk
+        self._release = release
+        self._fd = disk.open(found.path, os.O_RDONLY)  # held, so that a newer one of the same index may take the name
+        self._parts = list(zip(paths, (file.used for file in found.files.in_use), strict=True))
+
+    def check(self, offset: int, nbytes: int) -> None:
+        """Verify, whole, each file that begins in this chunk of the stream: what has rotted here is better found here.
+
+        BadBatch, of the checkpoint; RottenBodies, of a file that it lists.
+        """
+        if offset == 0:
+            checkpoint.load(self.checkpoint.path, disk=self._disk)
+        start = self.checkpoint.nbytes
+        for (path, length), file in zip(self._parts, self.checkpoint.files.in_use, strict=True):
+            if offset <= start < offset + nbytes:
+                try:
+                    with opened(self._disk, path) as fd:
+                        bodies.verify_batches(self._disk, fd, file, path)
+                except (BadBatch, OSError) as error:
+                    raise RottenBodies(bodies.place_of(file.number, FIRST_BATCH), str(error)) from error
+            start += length
+
+    def read(self, offset: int, nbytes: int) -> bytes:
+        """Bytes of the stream: as many as asked for, fewer only at its end. BadBatch when a file is shorter than it should be."""
+        pieces = []
+        start = 0
+        for path, length in [(self.checkpoint.path, self.checkpoint.nbytes), *self._parts]:
+            first, stop = max(offset, start), min(offset + nbytes, start + length)
+            if first < stop:
+                pieces.append(self._piece(path, first - start, stop - first, own=start == 0))
+            start += length
+        return b"".join(pieces)
+
+    def _piece(self, path: Path, offset: int, nbytes: int, *, own: bool) -> bytes:
+        if own:
+            data = self._disk.read(self._fd, nbytes, offset)
+        else:
+            with opened(self._disk, path) as fd:
+                data = self._disk.read(fd, nbytes, offset)
+        if len(data) < nbytes:
+            raise BadBatch(f"{path} ends after {offset + len(data)} bytes, before byte {offset + nbytes}, which is in use")
+        return data
+
+    def close(self) -> None:
+        """Let the files go; twice does nothing."""
+        if self._fd >= 0:
+            self._disk.close(self._fd)
+            self._fd = -1
+            self._release()
+
+
+class _Part:
+    """One file of a stream, aside."""
+
+    __slots__ = ("aside", "fd", "left", "written")
+
+    def __init__(self, aside: Path, fd: int, nbytes: int) -> None:
+        self.aside = aside
+        self.fd = fd
+        self.left = nbytes
+        self.written = 0
+
+
+class Receiver:
+    """A checkpoint arriving from a peer in chunks. Blocks: call it in a thread; one at a time for each folder.
+
+    Nothing that arrives counts before `finish` has found every byte of it right and made it durable.
+    """
+
+    def __init__(self, folder: Path, nbytes: int, *, disk: Disk) -> None:
+        """Begin to receive a stream of `nbytes`; whatever an earlier Receiver left is dropped. StorageError."""
+        self.nbytes = nbytes
+        self._received = 0
+        self._disk = disk
+        self._folder = folder
+        self._aside = folder / f"received{ASIDE}"
+        self._parts: list[_Part] = []
+        self._in_use: tuple[FileInUse, ...] = ()
+        self._head = b""
+        self._known = False
+        self._begin(self._aside, nbytes)
+
+    @property
+    def received(self) -> int:
+        """The offset that the next chunk must have."""
+        return self._received
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Add a chunk. ValueError when it is not the next one or runs past the end. BadBatch when it is no checkpoint's
+        beginning; NewerFormat. StorageError when the disk refuses.
+        """
+        if offset != self._received or offset + len(data) > self.nbytes:
+            raise ValueError(
+                f"{len(data)} bytes at {offset} of a checkpoint do not fit {self._received} received of {self.nbytes}"
+            )
+        self._received += len(data)
+        if not self._known:
+            self._head += data
+            if not self._look_at_head():
+                return
+            data, self._head = self._head, b""
+        while data:
+            part = self._parts[-1]
+            if not part.left:
+                file = self._in_use[len(self._parts) - 1]
+                self._begin(self._aside_of(file), file.used)
+                continue
+            piece = data[: part.left]
+            try:
+                write_all(self._disk, part.fd, piece, part.written)
+            except OSError as error:
+                self._received -= len(data)  # what is there already is written once more
+                raise refused(error, "receive a checkpoint into", part.aside) from error
+            part.written += len(piece)
+            part.left -= len(piece)
+            data = data[len(piece) :]
+
+    def _look_at_head(self) -> bool:
+        """Whether enough has come to know which files there are, and how long each is."""
+        if len(self._head) < min(self.nbytes, checkpoint.FIXED_BYTES):
+            return False
+        length = checkpoint.head_bytes(self._head, self._aside) + checkpoint.FIXED_BYTES
+        if length > self.nbytes or length > checkpoint.MAX_HEAD_BYTES:
+            raise BadBatch(f"what a peer sends does not begin like a checkpoint: it says that its head has {length} bytes")
+        if len(self._head) < length:
+            return False
+        head = checkpoint.parse_head(self._head, self._aside)
+        if head.version == checkpoint.WITH_BODIES:
+            raise BadBatch("a peer sends a checkpoint of an older version of the program")
+        self._in_use = head.files.in_use
+        self._parts[0].left = self.nbytes - sum(file.used for file in self._in_use)
+        if self._parts[0].left < length:
+            raise BadBatch(f"a checkpoint that lists files cannot fit into the {self.nbytes} bytes that a peer sends")
+        self._known = True
+        return True
+
+    def finish(self) -> Checkpoint:
+        """Verify the whole, make it durable and name it, the checkpoint last; then call `Journal.reset(index, epoch)`.
+
+        BadBatch: it has to be fetched again. NewerFormat: the peer's version is newer. StorageError.
+        """
+        try:
+            if self._received < self.nbytes or not self._known:
+                raise BadBatch(f"a checkpoint was cut off after {self._received} of {self.nbytes} bytes")
+            found = self._verified()
+            for part in self._parts:
+                self._disk.sync(part.fd)
+            for part, file in zip(self._parts[1:], self._in_use, strict=True):
+                self._disk.replace(part.aside, self._folder / file.name)
+            self._disk.sync_folder(self._folder)
+            path = checkpoint.path_of(self._folder, found.index)
+            self._disk.replace(self._aside, path)
+            self._disk.sync_folder(self._folder)
+        except OSError as error:
+            raise refused(error, "keep the received checkpoint", self._aside) from error
+        finally:
+            self.abort()
+        return Checkpoint(path, found.index, found.epoch, found.members, found.nbytes, found.files)
+
+    def _verified(self) -> Checkpoint:
+        found = checkpoint.load(self._aside, disk=self._disk)
+        for _ in Checkpoint.read(self._aside, disk=self._disk):
+            pass
+        for part, file in zip(self._parts[1:], self._in_use, strict=True):
+            bodies.verify_batches(self._disk, part.fd, file, part.aside)
+        return found
+
+    def abort(self) -> None:
+        """Drop what has arrived; after `finish`, nothing."""
+        parts, self._parts = self._parts, []
+        for part in parts:
+            self._disk.close(part.fd)
+            with contextlib.suppress(OSError):
+                self._disk.unlink(part.aside)
+
+    def _begin(self, aside: Path, nbytes: int) -> None:
+        try:
+            fd = self._disk.open(aside, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        except OSError as error:
+            raise refused(error, "receive a checkpoint into", aside) from error
+        self._parts.append(_Part(aside, fd, nbytes))
+
+    def _aside_of(self, file: FileInUse) -> Path:
+        return self._folder / (file.name + ASIDE)

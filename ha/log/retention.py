@@ -1,0 +1,346 @@
+"""What a log keeps on its disk: when a checkpoint is due, what is compacted, and when producers wait because room runs out.
+
+Life: after batches were applied, and when something that was under way has ended, `look` compares what the log takes with what
+is alive. It begins at most one thing: a checkpoint (the log has grown, or files hold nothing alive any more), or the compaction
+of the files that hold least. When that is done it looks again, until there is nothing to gain. So disk is freed without anybody's
+asking, a little at a time, and no commit waits.
+
+The bound: a log takes at most twice what is alive, and two segments (`journal.SEGMENT_BYTES`). Two files are always there: the
+one being written, and the one prepared. The rest of the two segments is for the log that no checkpoint covers yet, and for what
+a compaction or a checkpoint writes before it frees anything. Compaction begins well below the bound, at a bounded rate; close to
+the bound, without one.
+
+Room: below a reserve, which fits a checkpoint, consumers' outcomes and a compaction, producers get no credit. Consuming goes on,
+and what it frees is given back by the next checkpoint. There is no flapping: they go on when there is half as much again.
+
+Invariants: one checkpoint and one compaction at a time, and none of them while the other would make it useless; the files of a
+compaction are given up only by a checkpoint that began after their bodies had moved; messages are told to have moved only in the
+reactor's thread, after the new file is durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+
+from broker.commit_log import LogListener
+from broker.core.queues.blocks import LiveRun
+from broker.disk.bodies import Unreadable
+from broker.disk.compaction import Compacted
+from broker.disk.journal import Journal
+from broker.disk.recovery import Body
+from ha.core.log import Log
+from ha.core.replica import ReplicaStatus
+from ha.core.settings import MIB
+from ha.snapshots import Snapshots
+
+_log = Logger(namespace="ha")
+CHECKPOINT_BYTES = 32 * MIB
+"""Below so much log since the last checkpoint, none is due because the log has grown."""
+GROWTH = 4
+"""Nor before the log has grown by so many times what a checkpoint takes."""
+LOOK_S = 0.1
+RETRY_S = 5.0
+"""After a checkpoint that failed."""
+SLICE_S = 0.005
+"""So long the reactor lists live runs at a time."""
+RATE = 64 * MIB
+"""Bytes a second that a compaction reads and writes, unless the bound is near."""
+FILES_IN_TWO_SEGMENTS = 8
+FILES_IN_RESERVE = 4
+"""The reserve, in full-sized files, and beside them twice a checkpoint; but no more than an eighth of the file system."""
+MANY_SMALL = 8
+"""So many files of less than that part of a full one become one."""
+SPARSE = 0.5
+"""A file of which less is alive is worth compacting."""
+WORTH_IT = 0.75
+"""Likewise, when the bound is near or room runs out."""
+
+
+class Facts(Protocol):
+    """What there is to know of the log itself: `ReplicatedLog` fulfils it."""
+
+    @property
+    def applied(self) -> int:
+        """The index up to which the listener has applied."""
+
+    @property
+    def serving(self) -> bool:
+        """Whether producers may write to it here."""
+
+    @property
+    def log(self) -> Log:
+        """The log as the core sees it."""
+
+    def status(self) -> ReplicaStatus:
+        """The replica's own figures."""
+
+    def compacted(self, first_index: int) -> None:
+        """The log before this index may be forgotten."""
+
+    def rotten(self, place: int, text: str) -> None:
+        """Bodies have rotted."""
+
+
+class Retention:
+    """See the module. Everything is called in the reactor thread."""
+
+    def __init__(
+        self,
+        name: str,
+        journal: Journal,
+        facts: Facts,
+        listener: LogListener,
+        clock: IReactorTime,
+        wall: Callable[[], float],
+        checkpoint_bytes: int,
+    ) -> None:
+        """`wall` gives seconds since 1970. `snapshots` is to be set before anything is called."""
+        self.checkpoint_bytes = checkpoint_bytes
+        self.snapshots: Snapshots
+        self.low = False
+        """Whether room runs out, so that producers must wait."""
+        self._waits = False
+        self._name = name
+        self._journal = journal
+        self._facts = facts
+        self._listener = listener
+        self._clock = clock
+        self._wall = wall
+        self._looked_s = float("-inf")
+        self._looked_index = self._looked_live = 0
+        self._look_call: IDelayedCall | None = None
+        self._list_call: IDelayedCall | None = None
+        self._compacting = False
+        self._moved = False
+        self._fruitless: dict[int, int] = {}
+        """Files that a compaction could not help, and what was alive in them then."""
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Begin nothing any more."""
+        self._stopped = True
+        for call in (self._look_call, self._list_call):
+            if call is not None and call.active():
+                call.cancel()
+
+    # ---- when something is due
+
+    def applied(self) -> None:
+        """Batches were applied: look, but not all the time, and if little has changed, not before the next ones."""
+        if self._look_call is not None or self._stopped:
+            return
+        wait_s = self._looked_s + LOOK_S - self._clock.seconds()
+        if wait_s <= 0:
+            self.look()
+        elif self._changed_bytes() > min(self._file, self.checkpoint_bytes) // 4:
+            self._look_call = self._clock.callLater(wait_s, self.look)
+
+    def _changed_bytes(self) -> int:
+        """What came and went since the last look."""
+        came = self._facts.log.bytes_between(self._looked_index, self._facts.applied)
+        return max(came, abs(self._listener.live_bytes() - self._looked_live))
+
+    def look(self) -> None:
+        """Begin what is due, if anything is."""
+        if self._look_call is not None and self._look_call.active():
+            self._look_call.cancel()
+        self._look_call = None
+        if self._stopped:
+            return
+        self._looked_s = self._clock.seconds()
+        self._looked_index, self._looked_live = self._facts.applied, self._listener.live_bytes()
+        self._watch_room()
+        if self.snapshots.writing or self._compacting:
+            return
+        if self._moved or self._has_grown():
+            self.checkpoint()
+            return
+        excess = self._excess()
+        pressed = excess > 0 or self.low
+        if excess > -2 * self._file or self.low:
+            full = self._journal.full_segments(self._keep_from(self._facts.applied, self._spared(pressed)) - 1)
+            if self._freeable(full):
+                self.checkpoint(spared=self._spared(pressed))
+            elif victims := self._victims(WORTH_IT if pressed else SPARSE):
+                self._compact(victims, 0 if pressed else RATE)
+            elif pressed and full:
+                self.checkpoint(spared=self._spared(pressed))
+        elif small := self._many_small():
+            self._compact(small, RATE)
+
+    @property
+    def _file(self) -> int:
+        return self._journal.file_bytes
+
+    def _has_grown(self) -> bool:
+        covered = self._journal.checkpoint
+        grown = self._facts.log.bytes_between(0 if covered is None else covered.index, self._facts.applied)
+        return grown > self.checkpoint_bytes and grown > GROWTH * (0 if covered is None else covered.nbytes)
+
+    def _excess(self) -> int:
+        """How far the log is beyond the point from which the bound is near: room is left for three files and two checkpoints."""
+        covered = self._journal.checkpoint
+        margin = 3 * self._file + 2 * (0 if covered is None else covered.nbytes)
+        bound = 2 * self._listener.live_bytes() + FILES_IN_TWO_SEGMENTS * self._file
+        return self._journal.disk_bytes - bound + margin
+
+    def _spared(self, pressed: bool) -> int:
+        """Of the log that a checkpoint covers, so many bytes may stay for a backup that is a little behind."""
+        return self.checkpoint_bytes * (1 if pressed else 2)
+
+    def _freeable(self, full: list[int]) -> bool:
+        """Whether a checkpoint would free whole files; `full` are the segments that would leave the log with it."""
+        alive = self._listener.live_by_file()
+        if any(not alive.get(body.file.number) for body in self._journal.body_files()):
+            return True
+        return any(not alive.get(number) for number in full)
+
+    # ---- checkpoints
+
+    def checkpoint(self, *, spared: int | None = None) -> None:
+        """Write a checkpoint of what is applied now; of the log that it covers, `spared` bytes (None: as usual) may stay for a
+        backup that still needs them.
+        """
+        index, log = self._facts.applied, self._facts.log
+        epoch = log.epoch_at(index)
+        if self.snapshots.writing or epoch is None or index == 0 or self._stopped:
+            return
+        stamp = round(self._wall() * 1000)
+        alive = [number for number, nbytes in self._listener.live_by_file().items() if nbytes and number]
+        builders = self._listener.snapshot()
+        batches = (builder.seal(epoch, index, stamp) for builder in builders)
+        members = log.members_at(index).to_dict()
+        keep_from = self._keep_from(index, self._spared(pressed=False) if spared is None else spared)
+        self._moved = False
+        self.snapshots.write(index, epoch, members, batches, alive, keep_from, self._written)
+
+    def _keep_from(self, index: int, spared: int) -> int:
+        """Keep what a connected backup that is a little behind still needs, rather than send it a snapshot."""
+        log = self._facts.log
+        behind = [peer.match_index + 1 for peer in self._facts.status().peers if peer.connected]
+        keep = min([index + 1, *behind])
+        return keep if log.bytes_between(keep - 1, index) <= spared else index + 1
+
+    def _written(self, keep_from: int | None) -> None:
+        if self._stopped:
+            return
+        if keep_from is None:
+            self._moved = bool(self._journal.fresh)
+            self._looked_s = self._clock.seconds() + RETRY_S
+            return
+        self._facts.compacted(max(keep_from, self._facts.log.first_index))
+        self.look()
+
+    # ---- compaction
+
+    def _victims(self, worth: float) -> list[Body]:
+        """The files that hold least, cheapest first, as many as one new file takes."""
+        alive = self._listener.live_by_file()
+        found: list[Body] = []
+        room = self._file
+        bodies = self._journal.body_files()
+        self._fruitless = {body.file.number: self._fruitless.get(body.file.number, -1) for body in bodies}
+        for body in sorted(bodies, key=lambda body: alive.get(body.file.number, 0) / body.nbytes):
+            live = alive.get(body.file.number, 0)
+            if live >= worth * body.nbytes or live > room:
+                break
+            if live and live != self._fruitless.get(body.file.number):
+                found.append(body)
+                room -= live
+        return found
+
+    def _many_small(self) -> list[Body]:
+        """The small files, when they have become many: compactions of little make them, and one compaction makes one of them."""
+        small = [body for body in self._journal.body_files() if body.nbytes < self._file // MANY_SMALL]
+        if len(small) < MANY_SMALL:
+            return []
+        alive = self._listener.live_by_file()
+        return [body for body in small if alive.get(body.file.number)]
+
+    def _compact(self, victims: list[Body], bytes_per_s: int) -> None:
+        """List the live runs, a slice a turn, then have them copied."""
+        self._compacting = True
+        runs: list[tuple[int, LiveRun]] = []
+
+        def walk() -> Iterator[tuple[int, LiveRun]]:
+            for body in victims:
+                yield from self._listener.live_runs_in(body.file.number)
+
+        walking = walk()
+
+        def step() -> None:
+            self._list_call = None
+            until_s = self._clock.seconds() + SLICE_S
+            for run in walking:
+                runs.append(run)
+                if self._clock.seconds() > until_s:
+                    self._list_call = self._clock.callLater(0, step)
+                    return
+            self._journal.compact(iter(runs), bytes_per_s, copied)
+
+        def copied(found: Compacted | None, why_not: Unreadable | str) -> None:
+            self._compacting = False
+            if self._stopped:
+                return
+            if found is None:
+                self._failed(victims, why_not)
+                return
+            for queue, moves in found.moves:
+                self._listener.moved(queue, moves)
+            freed = sum(body.nbytes for body in victims) - found.file.used
+            if freed <= 0:
+                self._fruitless[found.file.number] = self._listener.live_by_file().get(found.file.number, 0)
+            _log.info(
+                "{n} files of the {name} log were compacted to {nbytes} bytes, {freed} fewer",
+                n=len(victims),
+                name=self._name,
+                nbytes=found.file.used,
+                freed=freed,
+            )
+            self._moved = True
+            self.look()
+
+        step()
+
+    def _failed(self, victims: list[Body], why_not: Unreadable | str) -> None:
+        alive = self._listener.live_by_file()
+        self._looked_s = self._clock.seconds() + RETRY_S
+        self._fruitless |= {body.file.number: alive.get(body.file.number, 0) for body in victims}
+        if isinstance(why_not, Unreadable):
+            self._facts.rotten(why_not.place, str(why_not))
+        else:
+            _log.error("files of the {name} log could not be compacted: {why}", name=self._name, why=why_not)
+
+    # ---- room
+
+    @property
+    def reserve_bytes(self) -> int:
+        """So much is to stay free for consuming to go on, as long as the file system is not tiny."""
+        covered = self._journal.checkpoint
+        return FILES_IN_RESERVE * self._file + 2 * (0 if covered is None else covered.nbytes)
+
+    def _watch_room(self) -> None:
+        """Have producers wait, or go on."""
+        try:
+            free, total = self._journal.free()
+        except OSError:
+            return  # whoever writes hears of it
+        reserve = min(self.reserve_bytes, total // 8)
+        self.low = free < (reserve + reserve // 2 if self.low else reserve)
+        waits = self.low and self._facts.serving
+        if waits == self._waits:
+            return
+        self._waits = waits
+        if waits:
+            text = (
+                f"only {free // 1024} KiB are free where the {self._name} log lies, and {reserve // 1024} KiB of them are kept "
+                f"for what consuming writes; make room on that disk, or consume"
+            )
+            self._listener.on_storage_low(text)
+        else:
+            _log.info("there is room on the disk again ({name} log)", name=self._name)
+            self._listener.on_storage_low("")

@@ -1,0 +1,241 @@
+"""A checkpoint with its files is the same on another broker, or none; and nothing of it stands before all of it does."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.core.records import BadBatch
+from broker.disk import bodies, segments
+from broker.disk.bodies import file_of, offset_of
+from broker.disk.checkpoint import Checkpoint
+from broker.disk.durable import StorageError
+from broker.disk.files import REAL_DISK
+from broker.disk.transfer import Receiver, RottenBodies, Source
+from tests.broker.disk.logs import FailingSync, FullDisk, Log, batch, batches, flip
+
+
+def sender(folder: Path, n: int = 100) -> tuple[Log, list[tuple[int, int]]]:
+    """A log whose checkpoint lists several files, and the spans of the batches that it covers."""
+    log = Log(folder / "a", origin=1)
+    log.journal.save_hard_state(1, None)
+    log.journal.floor_passed()
+    log.store(batches(1, n))
+    places = log.journal.places(1, n - 10)
+    assert log.checkpoint(n - 10, 1, batches(1, 3), alive={file_of(place) for place in places}) == ""
+    return log, [(place, len(batch(at))) for at, place in enumerate(places, 1)]
+
+
+def received(source: Source, receiver: Receiver, nbytes: int) -> Checkpoint:
+    while data := source.read(receiver.received, nbytes):
+        receiver.write(receiver.received, data)
+    return receiver.finish()
+
+
+def blank(folder: Path, origin: int) -> None:
+    """A log that knows its epoch and nothing else."""
+    log = Log(folder, origin=origin)
+    log.journal.save_hard_state(1, None)
+    log.close()
+
+
+def fed(receiver: Receiver, data: bytes) -> Checkpoint:
+    for at in range(0, len(data), 3000):
+        receiver.write(at, data[at : at + 3000])
+    return receiver.finish()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "b").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize("nbytes", [7, 1000, 10**6])
+def test_sent_in_chunks_it_comes_whole_with_its_files_and_every_place_is_right_there(folder: Path, nbytes: int) -> None:
+    log, spans = sender(folder)
+    blank(folder / "b", 2)
+    source = log.journal.source()
+    assert len(source.checkpoint.files.in_use) > 1
+    found = received(source, Receiver(folder / "b", source.nbytes, disk=REAL_DISK), nbytes)
+    assert found.path.read_bytes() == source.checkpoint.path.read_bytes()
+    assert found == Checkpoint.newest(folder / "b", disk=REAL_DISK)
+    files = [path for path in (folder / "b").iterdir() if path.suffix == bodies.SUFFIX]
+    assert sum(path.stat().st_size for path in [*files, found.path]) == source.nbytes
+    other = Log(folder / "b", origin=2)
+    assert other.found.checkpoint == found
+    assert other.journal.read_spans(spans) == batches(1, len(spans))
+    other.close()
+    log.close()
+
+
+def test_the_receivers_own_files_stand_until_its_log_starts_anew(folder: Path) -> None:
+    """Both have files of the same numbers. Breaks when one takes the other's place too early, or not at all."""
+    log, spans = sender(folder)
+    other = Log(folder / "b", origin=2)
+    own = batches(1, 60, epoch=2, nbytes=41)
+    other.store(own)
+    places = other.journal.places(1, 60)
+    assert other.checkpoint(50, 2, [], alive={file_of(place) for place in places[:50]}) == ""
+    source = log.journal.source()
+    found = received(source, Receiver(folder / "b", source.nbytes, disk=REAL_DISK), 5000)
+    own_spans = [(place, len(one)) for place, one in zip(places, own, strict=True)]
+    assert other.journal.read_spans(own_spans) == own
+    done: list[bool] = []
+    other.journal.reset(found.index, found.epoch, lambda: done.append(True), received=found)
+    assert other.journal.read_spans(spans) == batches(1, len(spans))
+    other.reactor.until(lambda: bool(done))
+    assert other.journal.read_spans(spans) == batches(1, len(spans))
+    other.store(batches(found.index + 1, found.index + 5))
+    assert file_of(other.journal.places(found.index + 1, found.index + 1)[0]) >= found.files.next_number
+    other.close()
+    log.close()
+    assert {path.name for path in (folder / "b").iterdir() if path.suffix == bodies.SUFFIX} == {
+        file.name for file in found.files.in_use
+    }
+
+
+def test_a_broker_that_received_files_can_pass_them_on(folder: Path) -> None:
+    log, spans = sender(folder)
+    blank(folder / "b", 2)
+    blank(folder / "c", 3)
+    source = log.journal.source()
+    received(source, Receiver(folder / "b", source.nbytes, disk=REAL_DISK), 10**6)
+    other = Log(folder / "b", origin=2)
+    last = other.journal.figures.last_index
+    other.store(batches(last + 1, last + 100))
+    places = other.journal.places(last + 1, last + 100)
+    alive = {file_of(place) for place, _ in spans} | {file_of(place) for place in places}
+    assert other.checkpoint(last + 100, 1, [], alive=alive) == ""
+    again = other.journal.source()
+    received(again, Receiver(folder / "c", again.nbytes, disk=REAL_DISK), 10**6)
+    third = Log(folder / "c", origin=3)
+    spans += [(place, len(batch(at))) for at, place in enumerate(places, last + 1)]
+    assert third.journal.read_spans(spans) == batches(1, last + 100)
+    for each in (third, other, log):
+        each.close()
+
+
+def test_a_checkpoint_without_files_is_sent_too(folder: Path) -> None:
+    log = Log(folder / "a")
+    log.store(batches(1, 9))
+    assert log.checkpoint(9, 1, []) == ""
+    source = log.journal.source()
+    found = received(source, Receiver(folder / "b", source.nbytes, disk=REAL_DISK), 10)
+    assert (found.index, found.epoch, found.files.in_use) == (9, 1, ())
+    assert [path.name for path in (folder / "b").iterdir()] == [found.path.name]
+    log.close()
+
+
+def test_chunks_out_of_place_are_refused_and_the_rest_goes_on(folder: Path) -> None:
+    receiver = Receiver(folder / "b", 10, disk=REAL_DISK)
+    receiver.write(0, b"12345")
+    for offset, data in ((0, b"12345"), (6, b"1"), (5, b"678901")):
+        with pytest.raises(ValueError, match="do not fit 5 received of 10"):
+            receiver.write(offset, data)
+    assert receiver.received == 5
+    receiver.abort()
+    assert list((folder / "b").iterdir()) == []
+
+
+def test_whatever_is_altered_or_cut_on_its_way_is_refused_whole(folder: Path) -> None:
+    log, _ = sender(folder, n=40)
+    source = log.journal.source()
+    data = source.read(0, source.nbytes)
+
+    def altered() -> Iterator[bytes]:
+        yield data[:-1]
+        yield b""
+        yield b"USC1" * 20
+        start = source.checkpoint.nbytes
+        for file in source.checkpoint.files.in_use:
+            yield data[: start + 4200] + bytes([data[start + 4200] ^ 1]) + data[start + 4201 :]
+            start += file.used
+        for at in range(0, source.checkpoint.nbytes, 5):
+            yield data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+    for each in altered():
+        receiver = Receiver(folder / "b", len(data), disk=REAL_DISK)
+        with pytest.raises((BadBatch, ValueError)):
+            fed(receiver, each)
+        receiver.abort()
+        assert list((folder / "b").iterdir()) == []
+    source.close()
+    log.close()
+
+
+def test_what_has_rotted_at_the_sender_is_found_there_and_named(folder: Path) -> None:
+    log, spans = sender(folder)
+    source = log.journal.source()
+    source.check(0, source.nbytes)
+    number = source.checkpoint.files.in_use[1].number
+    span = next(place for place, _ in spans if file_of(place) == number)
+    flip(segments.listed(REAL_DISK, folder / "a")[1][1], offset_of(span) + 60)
+    with pytest.raises(RottenBodies, match="is damaged at byte") as error:
+        source.check(0, source.nbytes)
+    assert file_of(error.value.place) == number
+    source.check(0, source.checkpoint.nbytes)
+    flip(source.checkpoint.path, 5)
+    with pytest.raises(BadBatch):
+        source.check(0, 10)
+    source.close()
+    log.close()
+
+
+def test_a_full_disk_while_receiving_is_told_and_what_was_not_written_can_come_again(folder: Path) -> None:
+    log, _ = sender(folder)
+    source = log.journal.source()
+    data = source.read(0, source.nbytes)
+    disk = FullDisk()
+    receiver = Receiver(folder / "b", source.nbytes, disk=disk)
+    for full_at in (0, source.checkpoint.nbytes + 10):
+        receiver.write(receiver.received, data[receiver.received : full_at])
+        disk.full.set()
+        with pytest.raises(StorageError, match=r"cannot receive a checkpoint into .*make room") as refusal:
+            receiver.write(receiver.received, data[receiver.received : receiver.received + 4000])
+        assert not refusal.value.fatal
+        disk.full.clear()
+    receiver.write(receiver.received, data[receiver.received :])
+    assert receiver.finish().index == source.checkpoint.index
+    source.close()
+    log.close()
+
+
+def test_a_sync_that_fails_at_the_end_leaves_nothing(folder: Path) -> None:
+    log, _ = sender(folder)
+    source = log.journal.source()
+    disk = FailingSync()
+    receiver = Receiver(folder / "b", source.nbytes, disk=disk)
+    receiver.write(0, source.read(0, source.nbytes))
+    disk.broken.set()
+    with pytest.raises(StorageError, match="cannot keep the received checkpoint"):
+        receiver.finish()
+    assert list((folder / "b").iterdir()) == []
+    source.close()
+    log.close()
+
+
+def test_a_file_that_was_cut_under_the_sender_is_no_part_of_a_stream(folder: Path) -> None:
+    log, _ = sender(folder)
+    source = log.journal.source()
+    os.truncate(segments.listed(REAL_DISK, folder / "a")[0][1], 5000)
+    with pytest.raises(BadBatch, match="ends after"):
+        source.read(0, source.nbytes)
+    source.close()
+    log.close()
+
+
+def test_neither_side_holds_more_than_a_chunk_and_the_head(folder: Path) -> None:
+    log, _ = sender(folder)
+    source = log.journal.source()
+    receiver = Receiver(folder / "b", source.nbytes, disk=REAL_DISK)
+    assert len(source.read(100, 50)) == 50
+    while receiver.received < source.nbytes:
+        receiver.write(receiver.received, source.read(receiver.received, 100))
+        assert len(receiver._head) < 1000
+    receiver.finish()
+    source.close()
+    log.close()
