@@ -14,6 +14,7 @@ is gone do nothing.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -90,7 +91,7 @@ class State:
     def __init__(self, version: int = MACHINE_VERSION, *, residency: Residency | None = None, keeps_bodies: bool = True) -> None:
         self.residency = residency if residency is not None else Residency(1 << 62)
         self.keeps_bodies = keeps_bodies
-        self.live_by_file: dict[int, int] = {}
+        self.live_by_file: dict[int, int] = Counter()
         """Bytes of messages alive, by the file that they lie in (0: in none); a file of which nothing is alive may have a 0."""
         self.index = 0
         self.version = version

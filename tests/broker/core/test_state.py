@@ -251,3 +251,21 @@ def test_a_delivery_count_beyond_one_record_survives_a_snapshot() -> None:
         builder.count(1, 2, 85)
         state.apply(Batch.parse(builder.seal(1, index, 0)))
     assert alive(rebuilt(state))[1] == {1: (b"one", 765), 2: (b"two", 255), 3: (b"three", 0)}
+
+
+@pytest.mark.parametrize("bodies,taken", [([b"one", b"two"], [2]), ([b""], []), ([b""], [1])])
+def test_a_queue_goes_after_a_checkpoint_whatever_is_left_of_its_messages(bodies: list[bytes], taken: list[int]) -> None:
+    """A checkpoint forgets the files in which nothing is alive, and a block may still name one."""
+    state = state_of(queue("q"))
+    state.apply(batch(2, enqueue=[(1, 1, bodies)]))
+    builder = BatchBuilder()
+    builder.dequeues_for(1).extend(range(1, len(bodies)))
+    builder.count(1, 1)
+    state.apply(Batch.parse(builder.seal(1, 3, 0)))
+    list(state.snapshot())
+    builder = BatchBuilder()
+    builder.dequeues_for(1).extend(taken)
+    state.apply(Batch.parse(builder.seal(1, 4, 0)))
+    list(state.snapshot())
+    state.apply(batch(5, delete("queue", "u-q")))
+    assert (state.messages, state.live_bytes) == ({}, 0)

@@ -74,3 +74,8 @@ def test_the_version_rises_to_what_every_member_says_and_never_falls(
 
 def test_a_cluster_of_one_rises_by_itself() -> None:
     assert next_version(2, 1, "a:1", ("a:1",), {}) == 2
+
+
+def test_two_members_speak_the_newest_form_that_both_read() -> None:
+    assert Versions(2, 3).wire_with(Versions(2, 2)) == Versions(2, 2).wire_with(Versions(2, 3)) == 2
+    assert HERE.wire_with(versions_of({})) == 1
