@@ -52,10 +52,15 @@ def write_all(disk: Disk, fd: int, data: bytes, offset: int) -> None:
 def read_whatever(disk: Disk, fd: int, nbytes: int, offset: int) -> bytes:
     """Read even where sectors are unreadable: their pages come back as 0xFF, which no checksum accepts."""
     try:
-        return disk.read(fd, nbytes, offset)
+        data = disk.read(fd, nbytes, offset)
     except OSError as error:
         if error.errno != errno.EIO:
             raise
+    else:
+        if not data or len(data) == nbytes or offset + len(data) >= disk.size(fd):
+            return data
+        # What stops short of the file's end has stopped before an unreadable page: there is more behind it.
+        return data + read_whatever(disk, fd, nbytes - len(data), offset + len(data))
     if nbytes > _PAGE:
         pages = (read_whatever(disk, fd, min(_PAGE, nbytes - at), offset + at) for at in range(0, nbytes, _PAGE))
         return b"".join(pages)

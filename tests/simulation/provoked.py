@@ -122,6 +122,7 @@ def _scattered(producer: ClientPlan) -> Plan:
 
 
 _COUNTED = _plan([_PRODUCERS[0], ClientPlan("consumer", "c", "q0", window=20, modify=0.6)], repeats=True, duration_s=3.0)
+_BEHIND = _plan(BUSY, *(Action(at_s, "kill", "backup", seconds=1.2) for at_s in (1.0, 2.6)), checkpoint_bytes=2048)
 _KILLS = [Action(1.2 + 0.4 * number, "kill", "primary", seconds=0.1) for number in range(6)]
 _POWER_CUTS = [Action(1.2 + 0.8 * number, "power", "primary", seconds=0.1) for number in range(8)]
 _REJECTING = with_letters(_plan(BUSY), "all", reject=0.3)
@@ -164,6 +165,11 @@ PROVOKED: dict[str, Plan] = {
     "counts-answers-to-other-campaigns": _LATE_RIVALS,
     "lets-go-late": _LATE,
     "marks-what-it-truncates": _MARKED_TAILS,
+    "leaves-what-it-truncates": _TAILS,
+    "reset-keeps-segments": _BEHIND,
+    "installs-unsynced": _BEHIND,
+    "installs-under-an-unsynced-name": _BEHIND,
+    "checkpoint-under-an-unsynced-name": _BEHIND,
     "counts-blank-votes": _REPLACED,
     "promises-blank-votes": _REPLACED,
     "counts-provisional-votes": _REPLACED,

@@ -441,3 +441,12 @@ def test_while_nothing_fails_it_answers_as_the_real_file_system_does(
         return found
 
     assert answers(SimulatedDisk(Random(0)), HOME) == answers(RealDisk(), tmp_path_factory.mktemp("real"))
+
+
+def test_a_read_goes_on_behind_a_page_that_cannot_be_read() -> None:
+    disk = made()
+    fd = stored(disk, OLD + NEW)
+    disk.make_unreadable(str(FILE), PAGE)
+    expected = OLD[:PAGE] + b"\xff" * PAGE + OLD[2 * PAGE :] + NEW
+    assert read_whatever(disk, fd, 100 * PAGE, 0) == expected
+    assert read_whatever(disk, fd, 3 * PAGE, 10) == expected[10 : 3 * PAGE + 10]
