@@ -52,7 +52,9 @@ def find(
     cluster: str | None,
     whole: bool = True,
 ) -> Scope:
-    """Look at `lines.presence`, of all lines (`whole`) or of those of the span. Refused when there is nothing to summarise, or it is not clear what."""
+    """Look at `lines.presence`, of all lines (`whole`) or of those of the span. Refused when there is nothing to summarise, or it
+    is not clear what.
+    """
     rows = quality.inventory(presence).collect()
     bad: dict[str, int] = {}
     for row in rows:
