@@ -43,9 +43,18 @@ class Scope:
 
 
 def find(
-    presence: DataFrame, path: str, *, now_ms: int, since_ms: int | None, until_ms: int | None, cluster: str | None
+    presence: DataFrame,
+    path: str,
+    *,
+    now_ms: int,
+    since_ms: int | None,
+    until_ms: int | None,
+    cluster: str | None,
+    whole: bool = True,
 ) -> Scope:
-    """Look at `lines.presence`. Refused when there is nothing to summarise, or it is not clear what."""
+    """Look at `lines.presence`, of all lines (`whole`) or of those of the span. Refused when there is nothing to summarise, or it
+    is not clear what.
+    """
     rows = quality.inventory(presence).collect()
     bad: dict[str, int] = {}
     for row in rows:
@@ -53,7 +62,7 @@ def find(
             bad[row["problem"]] = bad.get(row["problem"], 0) + row["lines"]
     usable = [row for row in rows if not row["problem"]]
     if not usable:
-        raise Refused(_no_schema(path, bad))
+        raise Refused(_no_schema(path, bad) if whole else f"{path} holds nothing of that span: mind --since and --until")
     name, names = _only_cluster(usable, cluster)
     chosen = [row for row in usable if row["cluster"] in names]
     inside = [row for row in chosen if row["inside"]]

@@ -166,6 +166,7 @@ def _report(read: Inputs, request: Request, progress: Callable[[str], None]) -> 
         since_ms=request.since_ms,
         until_ms=request.until_ms,
         cluster=request.cluster,
+        whole=read.source != "stream" or (request.since_ms is None and request.until_ms is None),
     )
     cut = _cut(found, request.window_ms)
     present, lines = found.own(presence), found.own(every)

@@ -109,9 +109,8 @@ def _answers(rows: DataFrame) -> DataFrame:
     seconds = (col("last.ts_ms") - col("first.ts_ms")) / 1000
     acked = F.when(seconds > 0, (col("last.acked_index") - col("first.acked_index")) / seconds)
     committed = F.when(seconds > 0, (col("last.commit_index") - col("first.commit_index")) / seconds)
-    same_epoch = col("first.ts_ms") <= col("last.ts_ms")
     backlog = F.greatest(col("last.commit_index") - col("last.acked_index"), F.lit(0).cast("long"))
-    rows = rows.withColumns({"acked": F.when(same_epoch, acked), "committed": F.when(same_epoch, committed), "backlog": backlog})
+    rows = rows.withColumns({"acked": acked, "committed": committed, "backlog": backlog})
     gains = col("acked") - col("committed")
     return rows.select(
         *WINDOW,

@@ -46,7 +46,7 @@ def asked(source: str) -> str:
     """What Spark's plain aggregation asks, and the exact percentiles of all three measures."""
     numbers = ", ".join(f'max("{name}"), sum("{name}")' for name in NUMBERS)
     texts = ", ".join(f'count("{name}")' for name in TEXTS)
-    percentiles = ", ".join(f"quantile_cont({name}, {_PERCENTS}) AS p_{name}" for name in ("lag_ms", "lag_records", "lag_bytes"))
+    percentiles = ", ".join(f"quantile_disc({name}, {_PERCENTS}) AS p_{name}" for name in ("lag_ms", "lag_records", "lag_bytes"))
     return (
         f"SELECT backup, queue, count(*) AS n, max(lag_ms) AS max_ms, sum(lag_records) AS records, {numbers}, {texts}, "
         f"{percentiles} FROM {source} WHERE kind = 'sample' GROUP BY backup, queue"

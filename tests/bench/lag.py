@@ -49,7 +49,7 @@ LONGEST_BATCH_S: Final = 10.0
 _GROWTH: Final = 10
 _STAGES_SHOWN: Final = 8
 _STEP: Final = 1.03
-"""Lags are rounded before they are ranked, and DuckDB's percentiles lie between two of them."""
+"""Lags are rounded before they are ranked, by 1.1 % at the most, if there are many."""
 
 
 @dataclass(frozen=True, slots=True)
