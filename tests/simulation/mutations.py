@@ -294,6 +294,15 @@ for _, waits in self._proposed:
         "if self._released:",
         "if self._released and self._cursor >= lane.next_seq:",
     ),
+    "overtakes-what-is-read": Bug(
+        "gives out what is in memory before older messages that have to be read back from disk",
+        "broker.core.queues.lane",
+        "Lane.walk",
+        "return block.first_seq + position, True",
+        """\
+position = run_end
+                        continue""",
+    ),
     "gives-to-two": Bug(
         "gives out a message that another consumer has acquired",
         "broker.core.queues.fifo",
@@ -381,9 +390,9 @@ for _, waits in self._proposed:
     "keeps-the-rejected": Bug(
         "leaves a rejected message on its queue too",
         "broker.sessions.queues",
-        "Subscription._rejected",
-        "lambda: ledger.dequeue(number, (sequence,))",
-        "lambda: None",
+        "QueueTerminus._reject",
+        "partial(ledger.dequeue, messages.number, (sequence,))",
+        "list",
     ),
     "letters-twice": Bug(
         "sends two dead letters for one message",

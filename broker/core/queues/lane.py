@@ -173,8 +173,10 @@ class Lane:
                 n += gone
                 nbytes += gone_bytes
         if n and block.bodies:
-            freed = block.forget(start, stop)
-            if freed:
+            if not block.live:
+                block.bodies = {}
+                self.residency.forget(block)
+            elif freed := block.forget(start, stop):
                 self.residency.let_go(block, freed)
         return n, nbytes
 
@@ -518,7 +520,7 @@ class Lane:
                     starts.append(lo)
                     places.append(0)
                     crcs.append(0)
-                if run in block.bodies:
+                if run in block.bodies and next(block.stretches(position, position + move.n_messages), None) is not None:
                     bodies[len(starts)] = block.bodies[run]
                 starts.append(position)
                 places.append(move.place)
