@@ -335,7 +335,7 @@ class Block:
             raise BadColumns(f"{len(columns)} bytes are too few for the columns of a block")
         n_runs, start, stop, n_dead = _COLUMNS.unpack_from(columns)
         size = _COLUMNS.size + 4 * (count + 1) + 16 * n_runs + n_dead
-        if size != len(columns) or n_dead not in (0, count) or not start <= stop <= count or (count and not n_runs):
+        if size != len(columns) or n_dead not in (0, count) or not start <= stop <= count or not (count and n_runs):
             raise BadColumns(f"{len(columns)} bytes are not the columns of {count} messages in {n_runs} runs")
         at = _COLUMNS.size
         block.offsets = array("I")

@@ -332,8 +332,7 @@ class Lane:
             if block.first_seq >= end_seq:
                 break
             lo, hi = max(first_seq - block.first_seq, 0), min(end_seq - block.first_seq, block.count)
-            if lo < hi:
-                nbytes += block.offsets[hi] - block.offsets[lo]
+            nbytes += block.offsets[hi] - block.offsets[lo]
         return nbytes
 
     # ---- delivery counts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import proton
@@ -303,3 +304,47 @@ def test_no_message_overtakes_a_released_one_that_is_too_large_for_now() -> None
     assert sequences(fifo.acquire(None, 10, 4)) == [1]
     assert sequences(fifo.acquire(None, 10, 8)) == [2]
     assert sequences(fifo.acquire(None, 10, 8)) == [3]
+
+
+def test_a_message_of_no_bytes_is_in_memory_wherever_it_lies() -> None:
+    """There is nothing to read, and its file may be gone: no byte of it was alive."""
+    files = Files()
+    fifo = Fifo(lane_of(1, files=files, keep=False, nbytes=0))
+    assert wanted(ReadAhead(fifo), PLENTY, 1) == []
+    assert [lot.messages() for lot in fifo.acquire(None, 9, PLENTY)] == [[b""]]
+
+
+def test_who_has_no_room_gets_nothing_and_stays_where_it_was() -> None:
+    fifo = Fifo(lane_of(3))
+    cursors = [2]
+    assert fifo.browse(cursors, 0, PLENTY) == fifo.acquire(None, 0, PLENTY) == []
+    assert cursors == [2]
+    assert sequences(fifo.browse(cursors, 9, PLENTY)) == [2, 3]
+
+
+def test_a_run_of_nothing_and_a_block_of_dead_messages_only_move_the_sequence() -> None:
+    files = Files()
+    lane, other = lane_of(4, files=files), Lane(1, {}, Residency(0))
+    append(lane, 9, [])
+    assert (lane.next_seq, lane.depth) == (9, 4)
+    all_dead = struct.pack("<IIII II I Q I".replace(" ", ""), 1, 0, 0, 0, 0, 5, 0, 1 << 32, 0)
+    assert other.put_block(5, 1, all_dead) == (0, 0)
+    assert (other.next_seq, other.blocks) == (6, [])
+
+
+def test_two_runs_of_a_block_may_be_unreadable() -> None:
+    files = Files()
+    fifo = Fifo(lane_of(1, 1, 1, files=files, keep=False))
+    lane = fifo.lane
+    places = list(lane.blocks[0].places)
+    assert [lane.give_up(1, places[0]), lane.give_up(3, places[2])] == [1, 1]
+    read_back(lane, files, 2)
+    assert sequences(fifo.acquire(None, 9, PLENTY)) == [2]
+    assert fifo.available == 0
+
+
+def test_dead_runs_between_live_ones_are_passed_over_at_once() -> None:
+    fifo = Fifo(lane_of(*[1] * 10))
+    for sequence in (3, 4, 5, 8):
+        fifo.remove(sequence, 1)
+    assert sequences(fifo.acquire(None, 99, PLENTY)) == [1, 2, 6, 7, 9, 10]
