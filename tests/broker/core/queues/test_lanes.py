@@ -348,3 +348,15 @@ def test_dead_runs_between_live_ones_are_passed_over_at_once() -> None:
     for sequence in (3, 4, 5, 8):
         fifo.remove(sequence, 1)
     assert sequences(fifo.acquire(None, 99, PLENTY)) == [1, 2, 6, 7, 9, 10]
+
+
+def test_a_released_message_of_another_run_that_does_not_fit_waits() -> None:
+    fifo = Fifo(lane_of(1, 1))
+    fifo.acquire(None, 2, PLENTY)
+    fifo.release([1, 2])
+    assert sequences(fifo.acquire(None, 9, 10)) == [1]
+    assert sequences(fifo.acquire(None, 9, 10)) == [2]
+
+
+def test_nothing_is_read_for_a_queue_that_is_in_memory() -> None:
+    assert wanted(ReadAhead(Fifo(lane_of(1, 1, files=Files()))), PLENTY) == []
