@@ -27,6 +27,7 @@ def queue_item(nodes: Nodes, node: QueueNode, consumers: int, bindings: int) -> 
         "messages": node.depth,
         "messagesIn": messages.enqueued if messages else 0,
         "messagesOut": messages.dequeued if messages else 0,
+        "levels": messages.depths() if messages else [],
         "bytes": messages.live_bytes if messages else 0,
         "bytesIn": messages.enqueued_bytes if messages else 0,
         "bytesOut": messages.dequeued_bytes if messages else 0,

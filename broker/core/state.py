@@ -61,6 +61,10 @@ class Messages:
         """Encoded bytes of the messages alive."""
         return self.order.live_bytes
 
+    def depths(self) -> list[int]:
+        """Messages alive by level of priority, the lowest first; one number for a queue without levels."""
+        return [lane.depth for lane in self.order.lanes]
+
     def next_seqs(self) -> list[int]:
         """The lowest sequence that the next message may get, by lane."""
         return [lane.next_seq for lane in self.order.lanes]

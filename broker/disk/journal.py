@@ -692,8 +692,8 @@ class Journal:
     def _roll(self, nbytes: int) -> Segment:
         """Go on in a new segment, with room for a batch of this size. Everything in the one before has been synced.
 
-        One that is empty, but too small, is replaced: the new one is renamed over it. But one of which a checkpoint covers all
-        that is in it stays, for the bodies.
+        One that is empty, but too small, is replaced: the new one is renamed over it. But one that only looks empty, because a
+        checkpoint covers all that is in it, stays for the bodies.
         """
         full = self._segments[-1]
         usual = segments.size_after(full.size, self._segment_bytes)

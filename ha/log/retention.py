@@ -51,7 +51,7 @@ RATE = 64 * MIB
 """Bytes a second that a compaction reads and writes, unless the bound is near."""
 FILES_IN_TWO_SEGMENTS = 8
 FILES_IN_RESERVE = 4
-"""The reserve, in full-sized files, and beside them twice a checkpoint; but no more than an eighth of the file system."""
+"""The reserve, in full-sized files, and beside them twice a checkpoint; but no more than a quarter of the file system."""
 MANY_SMALL = 8
 """So many files of less than that part of a full one become one."""
 SPARSE = 0.5
@@ -329,7 +329,7 @@ class Retention:
             free, total = self._journal.free()
         except OSError:
             return  # whoever writes hears of it
-        reserve = min(self.reserve_bytes, total // 8)
+        reserve = min(self.reserve_bytes, total // 4)
         self.low = free < (reserve + reserve // 2 if self.low else reserve)
         waits = self.low and self._facts.serving
         if waits == self._waits:

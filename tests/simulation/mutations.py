@@ -301,6 +301,15 @@ for _, waits in self._proposed:
         "if self._released:",
         "if self._released and self._cursor >= lane.next_seq:",
     ),
+    "overtakes-what-is-read": Bug(
+        "gives out what is in memory before older messages that have to be read back from disk",
+        "broker.core.queues.lane",
+        "Lane.walk",
+        "return block.first_seq + position, True",
+        """\
+position = run_end
+                        continue""",
+    ),
     "gives-to-two": Bug(
         "gives out a message that another consumer has acquired",
         "broker.core.queues.fifo",
@@ -389,8 +398,8 @@ for _, waits in self._proposed:
         "leaves a rejected message on its queue too",
         "broker.sessions.queues",
         "QueueTerminus._reject",
-        "take_off = partial(ledger.dequeue, messages.number, (sequence,))",
-        "take_off = lambda: None",
+        "partial(ledger.dequeue, messages.number, (sequence,))",
+        "list",
     ),
     "letters-twice": Bug(
         "sends two dead letters for one message",

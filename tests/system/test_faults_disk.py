@@ -7,14 +7,17 @@ another broker or made anew from what is in memory.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 
 import pytest
+from proton import Message, Timeout
+from proton.utils import BlockingConnection
 
 from broker.core.records import HEADER_BYTES, parse_header
 from tests.system.filesystems import MIB, disk, memory
-from tests.system.harness import BrokerProcess, cluster, eventually
+from tests.system.harness import BrokerProcess, cluster, eventually, standalone
 from tests.system.means import where_possible
 from tests.system.reigns import check_one_primary_an_epoch, go_on, new_primary, resource_manager, traffic
 from tests.system.test_bad_stores import batches_in, received, segment_of, send
@@ -22,6 +25,8 @@ from tests.system.test_bad_stores import batches_in, received, segment_of, send
 SIZE = 1000
 """Bytes of a message: a store of a few megabytes is full after a few seconds."""
 FULL = re.compile(r" error cannot write \S+ \S+ \S+ \S+: No space left on device; make room on that disk; producers wait")
+
+LOW = re.compile(r" error only \d+ KiB are free where the \S+ log lies, .*; make room on that disk, or consume; producers wait")
 
 
 def level_with(primary: BrokerProcess, broker: BrokerProcess) -> None:
@@ -73,13 +78,54 @@ def test_a_primary_whose_disk_is_full_lets_producers_wait_and_goes_on_when_there
         first = brokers.brokers[0]
         epoch = first.status()["epoch"]
         with traffic(brokers, before=300, after=300, size=SIZE) as run:
-            eventually(first.log, lambda log: FULL.search(log) is not None, "the broker saying that its disk is full")
+            refuses = re.compile(f"{FULL.pattern}|{LOW.pattern}")
+            eventually(first.log, lambda log: refuses.search(log) is not None, "the broker saying that its disk is full")
             eventually(lambda: run.reaches(accepted=run.accepted + 1, timeout_s=1), lambda more: not more, "producers waiting")
             assert first.state() == "active", "it answers, and nobody could do better"
             small.grow(256 * MIB)
             go_on(run)
             assert "the disk takes writes again" in first.log()
         assert first.status()["epoch"] == epoch
+
+
+@where_possible
+def test_producers_wait_before_the_disk_is_full_and_go_on_when_messages_were_consumed(tmp_path: Path) -> None:
+    """Breaks when the last bytes go to producers, or when what is consumed does not leave the disk."""
+    with memory(tmp_path / "store", 160 * MIB) as small, standalone(tmp_path) as broker:
+        broker.create("queue", "jobs")
+        accepted = sent_until_refused(broker)
+        assert LOW.search(broker.log())
+        assert "No space left" not in broker.log()
+        assert small.free_bytes() > 8 * MIB
+        taken(broker, accepted)
+        eventually(broker.log, lambda log: "the disk takes writes again" in log, "producers going on")
+        again = sent_until_refused(broker, most=accepted // 10)
+        assert again == accepted // 10
+        taken(broker, again)
+        assert broker.queue("jobs")["messages"] == 0
+
+
+def sent_until_refused(broker: BrokerProcess, most: int = 100_000) -> int:
+    """Send messages of 10 KB until none is accepted for some seconds; how many were."""
+    connection = BlockingConnection(broker.address, timeout=5)
+    sender = connection.create_sender("jobs")
+    accepted = 0
+    with contextlib.suppress(Timeout):
+        while accepted < most:
+            sender.send(Message(body=b"x" * 10_000, durable=True))
+            accepted += 1
+    connection.container.stop()
+    return accepted
+
+
+def taken(broker: BrokerProcess, count: int) -> None:
+    """Take so many messages off the queue."""
+    connection = BlockingConnection(broker.address, timeout=30)
+    receiver = connection.create_receiver("jobs", credit=100)
+    for _ in range(count):
+        receiver.receive(30)
+        receiver.accept()
+    connection.close()
 
 
 @where_possible

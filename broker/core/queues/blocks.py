@@ -168,9 +168,9 @@ class Block:
         if count == 1:
             offsets.append(offsets[-1] + nbytes)
         else:
-            ends = accumulate(lengths, initial=offsets[-1])
-            next(ends)
-            offsets.extend(ends)
+            ends = list(accumulate(lengths, initial=offsets[-1]))
+            del ends[0]
+            offsets.fromlist(ends)  # twice as fast as `extend` by an iterator
         if not self.live:
             self.start = n
             self.dead = None
@@ -299,6 +299,10 @@ class Block:
 
     def find_files(self) -> None:
         """Note where the runs of each file begin."""
+        first = self.places[0] >> FILE_SHIFT
+        if first == min(self.places) >> FILE_SHIFT == max(self.places) >> FILE_SHIFT:
+            self.file_starts, self.file_numbers = [0], [first]
+            return
         self.file_starts, self.file_numbers = [], []
         for start, place in zip(self.run_starts, self.places, strict=True):
             file = place >> FILE_SHIFT
@@ -331,7 +335,7 @@ class Block:
             raise BadColumns(f"{len(columns)} bytes are too few for the columns of a block")
         n_runs, start, stop, n_dead = _COLUMNS.unpack_from(columns)
         size = _COLUMNS.size + 4 * (count + 1) + 16 * n_runs + n_dead
-        if size != len(columns) or n_dead not in (0, count) or not start <= stop <= count or (count and not n_runs):
+        if size != len(columns) or n_dead not in (0, count) or not start <= stop <= count or not (count and n_runs):
             raise BadColumns(f"{len(columns)} bytes are not the columns of {count} messages in {n_runs} runs")
         at = _COLUMNS.size
         block.offsets = array("I")

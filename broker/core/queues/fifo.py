@@ -29,7 +29,7 @@ class Fifo:
         self.lane = lane
         self.absent = -1
         self.acquired = 0
-        self._cursor = lane.next_seq
+        self._cursor = lane.head_seq
         self._released: set[int] = set()
         self._heap: list[int] = []
 

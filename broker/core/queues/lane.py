@@ -173,8 +173,10 @@ class Lane:
                 n += gone
                 nbytes += gone_bytes
         if n and block.bodies:
-            freed = block.forget(start, stop)
-            if freed:
+            if not block.live:
+                block.bodies = {}
+                self.residency.forget(block)
+            elif freed := block.forget(start, stop):
                 self.residency.let_go(block, freed)
         return n, nbytes
 
@@ -330,8 +332,7 @@ class Lane:
             if block.first_seq >= end_seq:
                 break
             lo, hi = max(first_seq - block.first_seq, 0), min(end_seq - block.first_seq, block.count)
-            if lo < hi:
-                nbytes += block.offsets[hi] - block.offsets[lo]
+            nbytes += block.offsets[hi] - block.offsets[lo]
         return nbytes
 
     # ---- delivery counts
@@ -518,7 +519,7 @@ class Lane:
                     starts.append(lo)
                     places.append(0)
                     crcs.append(0)
-                if run in block.bodies:
+                if run in block.bodies and next(block.stretches(position, position + move.n_messages), None) is not None:
                     bodies[len(starts)] = block.bodies[run]
                 starts.append(position)
                 places.append(move.place)

@@ -60,9 +60,10 @@ class ReadAhead:
                 number = lane.next_seq >> LANE_SHIFT
                 ahead = max(self._ahead.get(number, 0), cursor)
                 left -= lane.bytes_between(cursor, ahead)
-                if 2 * left <= window_bytes:
+                if left <= 0 or (2 * left <= window_bytes and not wanted):
                     return
                 self._ahead[number] = end = self._runs(wanted, lane, ahead, left)
+                left -= lane.bytes_between(ahead, end)
                 if end < lane.next_seq:
                     return
                 lane.spilled = False  # all that is there is in memory, or comes: what arrives now may stay

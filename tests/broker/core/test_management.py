@@ -34,7 +34,8 @@ def test_queues_are_listed_by_name_with_what_is_in_them(nodes: Nodes) -> None:
     assert (a["durable"], a["arguments"], a["replicate"], a["consumers"]) == (True, {"x": 1}, "all", 1)
     assert (c["messages"], c["messagesIn"], c["messagesOut"], c["bytes"], c["bytesIn"], c["bytesOut"]) == (0,) * 6
     assert set(a) == {
-        *("name", "durable", "autoDelete", "exclusive", "replicate", "uuid", "messages", "messagesIn", "messagesOut", "bytes"),
+        *("name", "durable", "autoDelete", "exclusive", "replicate", "uuid", "messages", "messagesIn", "messagesOut", "levels"),
+        "bytes",
         *("bytesIn", "bytesOut", "consumers", "bindings", "arguments", "alternateExchange"),
     }, "docs/reference/management.md"
 

@@ -269,3 +269,31 @@ def test_a_batch_of_the_first_format_says_the_same() -> None:
         )
         assert list(one.messages(old)) == list(two.messages(new)) if old.kind is Kind.ENQUEUE else True
         assert old.crc == new.crc
+
+
+def test_a_batch_of_format_1_reads_as_it_did_and_has_a_checksum_for_each_run() -> None:
+    """Stores of release 0.1 have them."""
+    parsed = Batch.parse(example_batch())
+    heads, lengths = bytearray(), bytearray()
+    for run in parsed.runs:
+        heads += struct.pack("<BBHIQII", run.kind, run.flags, 0, run.queue, run.first_seq, run.count, run.nbytes)
+        lengths += run.lengths.tobytes()
+    body = bytes(heads + lengths) + b"".join(map(parsed.payload, parsed.runs))
+    header = parsed.header
+    front = struct.pack(
+        "<4sIIIIIQQQ", b"USB1", 0, HEADER_BYTES + len(body), header.flags, header.n_runs, header.n_records, 4, 7, 1234
+    )
+    old = Batch.parse(resealed(front + body))
+    assert [(run.kind, run.queue, run.first_seq, run.count, run.crc) for run in old.runs] == [
+        (run.kind, run.queue, run.first_seq, run.count, run.crc) for run in parsed.runs
+    ]
+    assert old.messages(old.runs[1]) == [b"one", b"", b"three"]
+    assert message_runs(old.data) == message_runs(parsed.data)
+
+
+def test_a_dequeue_with_a_payload_is_refused() -> None:
+    data = bytearray(example_batch())
+    struct.pack_into("<I", data, HEADER_BYTES + 20, 10)
+    struct.pack_into("<I", data, HEADER_BYTES + 2 * HEAD_BYTES + 20, 3)
+    with pytest.raises(BadBatch, match="batch 7: a DEQUEUE record with a payload of 3 bytes"):
+        Batch.parse(resealed(data))

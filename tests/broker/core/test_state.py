@@ -9,7 +9,9 @@ from hypothesis import given, settings
 
 from broker.core import limits
 from broker.core.definitions import Nothing
-from broker.core.records import Batch, BatchBuilder
+from broker.core.queues.blocks import Move
+from broker.core.queues.residency import Residency
+from broker.core.records import BadBatch, Batch, BatchBuilder
 from broker.core.state import CannotApply, State
 from tests.broker.core.definitions import (
     Change,
@@ -26,6 +28,7 @@ from tests.broker.core.definitions import (
     state_of,
     unbind,
 )
+from tests.broker.core.queues.files import Files, all_messages
 
 
 def rebuilt(state: State) -> State:
@@ -136,6 +139,76 @@ def test_a_batch_that_changes_the_members_changes_nothing_here() -> None:
     state = State()
     assert state.apply(Batch.parse(builder.seal(1, 1, 0))).changes == []
     assert state.index == 1
+
+
+# ---- places
+
+
+def placed(files: Files, index: int, *runs: tuple[int, int, list[bytes]]) -> Batch:
+    """A batch with messages (queue number, first sequence, messages) that lies on disk."""
+    data = batch(index, enqueue=runs).data
+    return Batch.parse(data, place=files.write(data))
+
+
+def test_a_snapshot_of_what_lies_on_disk_holds_places_and_no_message() -> None:
+    files, state = Files(), state_of(queue("q"), queue("other"))
+    state.apply(placed(files, 2, (1, 1, [b"x" * 1000] * 5), (2, 1, [b"y" * 1000])))
+    state.apply(batch(3, enqueue=[(1, 6, [b"nowhere"])]))
+    state.apply(placed(files, 4, (1, 7, [b"x" * 1000])))
+    assert sum(len(builder.seal(1, 4, 0)) for builder in state.snapshot()) < 1500
+    other = rebuilt(state)
+    assert other.live_bytes == state.live_bytes == 7007
+    assert {file: n for file, n in other.live_by_file.items() if n} == {0: 7, 1: 7000}
+    for number in (1, 2):
+        lanes = [each.messages[number].order.lanes[0] for each in (state, other)]
+        assert list(all_messages(lanes[1], files.read)) == list(all_messages(lanes[0], files.read))
+    assert (other.messages[1].enqueued, other.messages[1].enqueued_bytes) == (7, 6007)
+
+
+def test_places_of_a_queue_that_is_gone_do_nothing_and_wrong_ones_are_a_bad_batch() -> None:
+    builder = BatchBuilder()
+    builder.places(1, 1, 1, b"no columns")
+    data = Batch.parse(builder.seal(1, 2, 0))
+    State().apply(data, snapshot=True)
+    with pytest.raises(BadBatch, match="batch 2: 10 bytes are too few for the columns of a block"):
+        state_of(queue("q")).apply(data, snapshot=True)
+
+
+def test_a_file_that_is_compacted_has_nothing_left_alive() -> None:
+    files, state = Files(), state_of(queue("q"), queue("other"), queue("p", arguments={"qpid.priorities": 2}))
+    high = (1 << 56) + 1
+    state.apply(placed(files, 2, (1, 1, [b"one", b"two"]), (2, 1, [b"three"]), (3, 1, [b"low"]), (3, high, [b"high"])))
+    files.begin()
+    found = state.live_runs_in(1)
+    moves: dict[int, list[Move]] = {}
+    for number, run in found:
+        place = files.write(files.read(run.place, run.nbytes))
+        moves.setdefault(number, []).append(Move(run.first_seq, len(run.lengths), run.place, place, run.crc))
+        if number == 1:
+            state.apply(batch(3, delete("queue", "u-other")))
+    assert list(moves) == [1, 3]
+    for number, each in moves.items():
+        state.moved(number, each)
+    state.moved(2, [])
+    list(state.snapshot())
+    assert list(state.live_by_file) == [2]
+    assert state.live_bytes == 13
+
+
+def test_bodies_are_kept_where_a_broker_serves_and_forgotten_when_its_state_is() -> None:
+    files, residency = Files(), Residency(1 << 30)
+    state = State(residency=residency)
+    state.apply(batch(1, queue("q")))
+    state.apply(placed(files, 2, (1, 1, [b"one"])))
+    assert residency.held_bytes > 0
+    state.drop_bodies()
+    assert residency.held_bytes == 0
+    state.keeps_bodies = False
+    state.apply(placed(files, 3, (1, 2, [b"two"])))
+    assert residency.held_bytes == 0
+    assert (state.messages[1].depth, state.messages[1].live_bytes) == (2, 6)
+    state.discard()
+    assert state.live_bytes == 0
 
 
 # ---- definitions

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
 from typing import Any
 
 import google_crc32c
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+import pytest
 
 from broker.core.queues.blocks import FILE_SHIFT, Columns, Lot, Move
 from broker.core.queues.discipline import discipline_of
@@ -20,19 +19,15 @@ from tests.broker.core.queues.files import Files, append, message, read_back, se
 PLENTY = 1 << 40
 
 
-class OrderMachine(RuleBasedStateMachine):
+class Orders:
     """Every call, in any order, against {sequence: [message, state, delivery count]}."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, levels: int) -> None:
         self.files = Files()
         self.live_by_file: dict[int, int] = {}
         self.residency = Residency(PLENTY)
         self.model: dict[int, list[Any]] = {}
         self.taken: list[tuple[list[tuple[int, bytes]], list[Columns | Lot]]] = []
-
-    @initialize(levels=st.sampled_from([1, 1, 2, 3]))
-    def create(self, levels: int) -> None:
         self.arguments = {"qpid.priorities": levels}
         self.order = discipline_of(self.arguments, self.live_by_file, self.residency)
         self.next_seqs = [lane.next_seq for lane in self.order.lanes]
@@ -61,15 +56,6 @@ class OrderMachine(RuleBasedStateMachine):
                 break
         return taken, -1
 
-    @rule(
-        level=st.integers(0, 2),
-        sizes=st.lists(st.integers(0, 40), max_size=12) | st.integers(70, 200).map(lambda n: [9] * n),
-        gap=st.sampled_from([0, 0, 0, 1, 7]),
-        before=st.integers(0, 60),
-        after=st.sampled_from([0, 0, 500]),
-        where=st.sampled_from(["here", "here", "here", "new file", "nowhere"]),
-        keep=st.booleans(),
-    )
     def append(self, level: int, sizes: list[int], gap: int, before: int, after: int, where: str, keep: bool) -> None:
         lane = self.order.lanes[self.lane(level)]
         first = self.next_seqs[self.lane(level)] + gap
@@ -82,12 +68,10 @@ class OrderMachine(RuleBasedStateMachine):
         self.model.update({first + i: [each, "available", 0] for i, each in enumerate(messages)})
         self.next_seqs[self.lane(level)] = first + len(sizes)
 
-    @rule(level=st.integers(0, 2), count=st.integers(60, 200))
     def append_one_by_one(self, level: int, count: int) -> None:
         for _ in range(count):
             self.append(level, [7], 0, 0, 0, "here", True)
 
-    @rule(max_count=st.integers(0, 40), max_bytes=st.integers(0, 300) | st.just(PLENTY))
     def acquire(self, max_count: int, max_bytes: int) -> None:
         expected, stopped = self.bounded(self.ranked("available"), max_count, max_bytes)
         lots = self.order.acquire(object(), max_count, max_bytes)
@@ -98,14 +82,10 @@ class OrderMachine(RuleBasedStateMachine):
         for s in expected:
             self.model[s][1] = "acquired"
 
-    @precondition(lambda self: self.order.absent >= 0)
-    @rule()
     def read_what_is_absent(self) -> None:
         if self.order.absent in self.model:
             read_back(self.order.lane_of(self.order.absent), self.files, self.order.absent)
 
-    @precondition(lambda self: self.order.absent >= 0)
-    @rule()
     def give_up_what_is_absent(self) -> None:
         """Its disk has rotted: it stays, and nobody gets it."""
         lane = self.order.lane_of(self.order.absent)
@@ -118,40 +98,33 @@ class OrderMachine(RuleBasedStateMachine):
             assert lane.give_up(self.order.absent, block.places[run]) == len(gone)
             read_back(lane, self.files, self.order.absent)  # it was a passing fault: whoever reads it again mends it
 
-    @rule(bytes_left=st.integers(0, 3000))
     def drop_bodies(self, bytes_left: int) -> None:
         self.residency.limit_bytes = bytes_left
         self.residency.enforce()
         assert self.residency.held_bytes <= bytes_left
         self.residency.limit_bytes = PLENTY
 
-    @rule(data=st.data())
-    def release(self, data: st.DataObject) -> None:
+    def release(self, rng: Random) -> None:
         """Some that are acquired, and some that never were."""
-        chosen = data.draw(st.lists(st.sampled_from([0, 99999, *sorted(self.model)]), max_size=20))
+        chosen = rng.choices([0, 99999, *sorted(self.model)], k=rng.randint(0, 20))
         self.order.release(chosen)
         for s in chosen:
             if s in self.model and self.model[s][1] == "acquired":
                 self.model[s][1] = "available"
 
-    @precondition(lambda self: self.model)
-    @rule(data=st.data(), count=st.integers(1, 5) | st.integers(1, 300))
-    def remove(self, data: st.DataObject, count: int) -> None:
-        first = max(data.draw(st.sampled_from(sorted(self.model))) - data.draw(st.integers(0, 2)), 0)
+    def remove(self, rng: Random, count: int) -> None:
+        first = max(rng.choice(sorted(self.model)) - rng.randint(0, 2), 0)
         gone = [s for s in range(first, first + count) if s in self.model]
         nbytes = sum(len(self.model.pop(s)[0]) for s in gone)
         assert self.order.remove(first, count) == (len(gone), nbytes)
         assert self.order.remove(first, count) == (0, 0)
 
-    @precondition(lambda self: self.model)
-    @rule(seed=st.randoms(use_true_random=False), share=st.sampled_from([0.3, 0.9, 1.0]))
-    def remove_scattered(self, seed: Random, share: float) -> None:
-        for s in seed.sample(sorted(self.model), int(len(self.model) * share)):
+    def remove_scattered(self, rng: Random, share: float) -> None:
+        for s in rng.sample(sorted(self.model), int(len(self.model) * share)):
             assert self.order.remove(s, 1) == (1, len(self.model.pop(s)[0]))
 
-    @rule(data=st.data(), max_count=st.integers(0, 40), max_bytes=st.integers(0, 300) | st.just(PLENTY))
-    def browse(self, data: st.DataObject, max_count: int, max_bytes: int) -> None:
-        cursors = [0] if data.draw(st.booleans()) else [n - data.draw(st.integers(0, 60)) for n in self.next_seqs]
+    def browse(self, rng: Random, max_count: int, max_bytes: int) -> None:
+        cursors = [0] if rng.random() < 0.5 else [n - rng.randint(0, 60) for n in self.next_seqs]
         candidates = [
             s for s in self.ranked("available", "acquired") if s >= cursors[0 if len(cursors) == 1 else s >> LANE_SHIFT]
         ]
@@ -161,18 +134,15 @@ class OrderMachine(RuleBasedStateMachine):
         left = [s for s in self.ranked("available", "acquired") if s >= cursors[0 if len(cursors) == 1 else s >> LANE_SHIFT]]
         assert left == candidates[len(seen) :]
 
-    @rule()
     def release_all(self) -> None:
         self.order.release_all()
         for entry in self.model.values():
             entry[1] = "available"
 
-    @rule(level=st.integers(0, 2), by=st.integers(0, 3))
     def skip_to(self, level: int, by: int) -> None:
         self.next_seqs[self.lane(level)] += by
         self.order.lanes[self.lane(level)].skip_to(self.next_seqs[self.lane(level)])
 
-    @rule(first=st.integers(0, 300), level=st.integers(0, 2), count=st.integers(1, 30), by=st.integers(1, 255))
     def raise_count(self, first: int, level: int, count: int, by: int) -> None:
         first += self.lane(level) << LANE_SHIFT
         self.order.lane_of(first).raise_count(first, count, by)
@@ -180,8 +150,7 @@ class OrderMachine(RuleBasedStateMachine):
             if s in self.model:
                 self.model[s][2] += by
 
-    @rule(share=st.sampled_from([0.5, 1.0]), seed=st.randoms(use_true_random=False), late=st.booleans())
-    def compact_the_oldest_file(self, share: float, seed: Random, late: bool) -> None:
+    def compact_the_oldest_file(self, share: float, rng: Random, late: bool) -> None:
         """What is alive in a file is copied; while that is done, messages die, or the file is copied by another hand."""
         old = min((file for file in self.files.contents if self.live_by_file.get(file)), default=0)
         if not old:
@@ -205,19 +174,16 @@ class OrderMachine(RuleBasedStateMachine):
                         Move(run.first_seq + start, stop - start, was, self.files.write(part), google_crc32c.value(part))
                     )
             if late and self.model:
-                self.remove_scattered(seed, share)
+                self.remove_scattered(rng, share)
             lane.moved(moves)
             lane.moved(moves)
         if not self.live_by_file.get(old):
             del self.files.contents[old]
 
-    @rule()
     def take_snapshot(self) -> None:
         parts = [part for lane in self.order.lanes for part in lane.snapshot()]
         self.taken.append(([(s, self.model[s][0]) for s in sorted(self.model)], parts))
 
-    @precondition(lambda self: self.taken)
-    @rule()
     def use_snapshot(self) -> None:
         """It rebuilds what was alive then, where the files are still there."""
         expected, parts = self.taken.pop(0)
@@ -246,7 +212,6 @@ class OrderMachine(RuleBasedStateMachine):
             append(other.lanes[level], next_seq, [b"later"])
             assert other.lanes[level].is_live(next_seq)
 
-    @invariant()
     def counters_and_states_agree(self) -> None:
         order, model = self.order, self.model
         acquired = [s for s in model if model[s][1] == "acquired"]
@@ -266,7 +231,6 @@ class OrderMachine(RuleBasedStateMachine):
                 assert lane.delivery_count(s) == (model[s][2] if s in model else 0)
             assert lane.delivery_counts() == {s: model[s][2] for s in here if model[s][2]}
 
-    @invariant()
     def the_ledger_of_files_says_what_lies_where(self) -> None:
         found: dict[int, int] = {}
         for s, (body, _, _) in self.model.items():
@@ -276,7 +240,6 @@ class OrderMachine(RuleBasedStateMachine):
             found[file] = found.get(file, 0) + len(body)
         assert {file: n for file, n in found.items() if n} == {file: n for file, n in self.live_by_file.items() if n}
 
-    @invariant()
     def what_is_counted_is_what_is_held(self) -> None:
         blocks = [block for lane in self.order.lanes for block in lane.blocks]
         assert self.residency.held_bytes == sum(block.held for block in blocks)
@@ -297,5 +260,51 @@ def alive_in(lane: Any) -> list[int]:
     ]
 
 
-OrderMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=30)
-TestAnyOrderOfCalls = OrderMachine.TestCase
+def few(rng: Random) -> int:
+    return rng.choice((PLENTY, rng.randint(0, 300)))
+
+
+def steps(orders: Orders, rng: Random) -> list[Callable[[], None]]:
+    """What may happen next, each as likely as it stands here often."""
+    level = rng.randint(0, 2)
+    sizes = rng.choice(([rng.randint(0, 40) for _ in range(rng.randint(0, 12))], [9] * rng.randint(70, 200)))
+    where = rng.choice(("here", "here", "here", "new file", "nowhere"))
+    gap, before, after = rng.choice((0, 0, 0, 1, 7)), rng.randint(0, 60), rng.choice((0, 0, 500))
+    found: list[Callable[[], None]] = [
+        partial(orders.append, level, sizes, gap, before, after, where, rng.random() < 0.7),
+        partial(orders.append, level, sizes, gap, before, after, where, rng.random() < 0.7),
+        partial(orders.append_one_by_one, level, rng.randint(60, 200)),
+        partial(orders.acquire, rng.randint(0, 40), few(rng)),
+        partial(orders.acquire, rng.randint(0, 400), PLENTY),
+        partial(orders.browse, rng, rng.randint(0, 40), few(rng)),
+        partial(orders.release, rng),
+        partial(orders.drop_bodies, rng.randint(0, 3000)),
+        partial(orders.raise_count, rng.randint(0, 300), level, rng.randint(1, 30), rng.randint(1, 255)),
+        partial(orders.skip_to, level, rng.randint(0, 3)),
+        partial(orders.compact_the_oldest_file, rng.choice((0.5, 1.0)), rng, rng.random() < 0.5),
+        orders.take_snapshot,
+    ]
+    if rng.random() < 0.3:
+        found.append(orders.release_all)
+    if orders.model:
+        found += [
+            partial(orders.remove, rng, rng.choice((rng.randint(1, 5), rng.randint(1, 300)))),
+            partial(orders.remove, rng, rng.choice((rng.randint(1, 5), rng.randint(1, 300)))),
+            partial(orders.remove_scattered, rng, rng.choice((0.3, 0.9, 1.0))),
+        ]
+    if orders.taken:
+        found.append(orders.use_snapshot)
+    if orders.order.absent >= 0:
+        found += [orders.read_what_is_absent, orders.read_what_is_absent, orders.give_up_what_is_absent]
+    return found
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_any_order_of_calls(seed: int) -> None:
+    rng = Random(seed)
+    orders = Orders(rng.choice((1, 1, 2, 3)))
+    for _ in range(40):
+        rng.choice(steps(orders, rng))()
+        orders.counters_and_states_agree()
+        orders.the_ledger_of_files_says_what_lies_where()
+        orders.what_is_counted_is_what_is_held()

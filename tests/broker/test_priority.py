@@ -1,0 +1,141 @@
+"""Priority queues as clients see them: the highest level first, the order of sending within one, on every broker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.core import limits
+from tests.broker.clients import Bench, Client, bench
+
+SENT = [(f"{priority}-{n}", priority) for n in range(3) for priority in (4, 0, 9, 5, 1)]
+
+
+def wanted(levels: int = 10) -> list[str]:
+    """What is to come out: by level, then as it was sent."""
+    first = 5 - (levels + 1) // 2
+    return [body for body, _ in sorted(SENT, key=lambda sent: -min(max(sent[1] - first, 0), levels - 1))]
+
+
+def send(client: Client, queue: str = "q") -> None:
+    producer = client.sender(queue)
+    for body, priority in SENT:
+        client.send(producer, body, priority=priority)
+
+
+def levels_of(client: Client) -> Any:
+    return client.request("QUERY", "queue", "q")[2]["items"][0]["levels"]
+
+
+@pytest.mark.parametrize("memory", [0, 1 << 30])
+@pytest.mark.parametrize(
+    "argument, value, levels", [("qpid.priorities", 10, 10), ("x-qpid-priorities", 3, 3), ("x-max-priority", 9, 10)]
+)
+def test_the_highest_level_comes_first_and_within_one_the_order_is_kept(
+    argument: str, value: int, levels: int, memory: int
+) -> None:
+    with bench(message_memory=memory) as b:
+        b.queue("q", arguments={argument: value})
+        client = b.client()
+        send(client)
+        assert client.bodies(client.receiver("q")) == wanted(levels)
+        b.pass_time(1)
+        assert b.depth("q") == 0
+
+
+def test_a_browser_sees_the_same_order_and_takes_nothing() -> None:
+    with bench() as b:
+        b.queue("q", arguments={"qpid.priorities": 10})
+        client = b.client()
+        send(client)
+        assert client.bodies(client.receiver("q", browse=True)) == wanted()
+        assert b.depth("q") == len(SENT)
+
+
+def test_what_comes_back_goes_before_younger_messages_of_its_level_and_before_lower_levels() -> None:
+    with bench() as b:
+        b.queue("q", arguments={"qpid.priorities": 10})
+        client = b.client()
+        client.auto_accept = False
+        send(client)
+        receiver = client.receiver("q", credit=4)
+        assert client.bodies(receiver) == wanted()[:4]
+        receiver.close()
+        b.settle()
+        client.send(client.sender("q"), "younger", priority=9)
+        client.auto_accept = True
+        assert client.bodies(client.receiver("q", name="again")) == [*wanted()[:3], "younger", *wanted()[3:]]
+
+
+def order_after(other: Bench) -> list[str]:
+    client = other.client()
+    return [str(body) for body in client.bodies(client.receiver("q"))]
+
+
+def test_another_primary_gives_them_out_in_the_same_order() -> None:
+    """The sequence says the level: a backup reads no message to know it."""
+    with bench(clustered=True) as b, bench(clustered=True, state="ready") as other:
+        b.queue("q", replicate="all", arguments={"qpid.priorities": 10})
+        send(b.client())
+        b.lead.replayed_into(other.lead)
+        other.lead.become("active")
+        assert order_after(other) == wanted()
+
+
+def test_a_queue_of_level_configuration_has_its_levels_in_the_local_log() -> None:
+    with bench(clustered=True) as b:
+        b.queue("q", replicate="configuration", arguments={"qpid.priorities": 10})
+        b.pass_time(1)
+        client = b.client()
+        send(client)
+        assert client.bodies(client.receiver("q")) == wanted()
+
+
+def test_limits_count_all_levels() -> None:
+    with bench() as b:
+        b.queue("q", arguments={"qpid.priorities": 10, "qpid.max_count": 3})
+        client = b.client()
+        send(client)
+        assert b.depth("q") == 3
+
+
+def test_management_says_how_many_messages_each_level_has() -> None:
+    with bench() as b:
+        b.queue("q", arguments={"qpid.priorities": 10})
+        client = b.client()
+        send(client)
+        assert levels_of(client) == [3, 3, 0, 0, 3, 3, 0, 0, 0, 3]
+
+
+@pytest.mark.parametrize(
+    "arguments, text",
+    [
+        ({"qpid.priorities": 0}, "queue 'q': qpid.priorities is 0: it must be a number from 1 to 256"),
+        ({"x-qpid-priorities": True}, "queue 'q': x-qpid-priorities is True: it must be a number from 1 to 256"),
+        ({"x-max-priority": 256}, "queue 'q': x-max-priority is 256: it must be a number from 0 to 255"),
+    ],
+)
+def test_levels_that_cannot_be_are_refused(arguments: dict[str, Any], text: str) -> None:
+    with bench() as b:
+        status, said, _ = b.client().request("CREATE", "queue", "q", {"arguments": arguments})
+        assert (status, said) == (400, text)
+
+
+def test_fairshare_is_refused_by_name() -> None:
+    """It would be taken for there otherwise, and starve what it is to protect."""
+    with bench() as b:
+        status, said, _ = b.client().request("CREATE", "queue", "q", {"arguments": {"qpid.priorities": 3, "qpid.fairshare": 2}})
+        assert status == 501
+        assert "does not have 'qpid.fairshare'" in said
+
+
+def test_a_turn_of_one_consumer_is_bounded_over_all_levels() -> None:
+    with bench() as b:
+        b.queue("q", arguments={"qpid.priorities": 2})
+        client = b.client()
+        producer = client.sender("q")
+        big = "x" * (limits.MAX_TURN_BYTES // 2 + 1)
+        client.send(producer, big, priority=9)
+        client.send(producer, big, priority=0)
+        assert [len(body) for body in client.bodies(client.receiver("q"))] == [len(big)] * 2
