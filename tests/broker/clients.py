@@ -21,6 +21,7 @@ from twisted.internet.task import Clock, deferLater
 from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 
+from broker.core.commands import MACHINE_VERSION, MachineVersion
 from broker.core.nodes import CLUSTER, LOCAL
 from broker.core.queues.reading import Body
 from broker.core.records import Batch, BatchBuilder
@@ -377,6 +378,11 @@ class Bench:
         client = Client(self, properties, **options)
         self.clients.append(client)
         return client.open()
+
+    def upgraded(self) -> None:
+        """Every member applies what this release applies: the cluster's version says so."""
+        self.broker.lead.change(MachineVersion(needs=MACHINE_VERSION), lambda reason: None)
+        self.settle()
 
     def queue(self, name: str, **attributes: Any) -> None:
         """Create a queue as a client would."""

@@ -76,6 +76,7 @@ def order_after(other: Bench) -> list[str]:
 def test_another_primary_gives_them_out_in_the_same_order() -> None:
     """The sequence says the level: a backup reads no message to know it."""
     with bench(clustered=True) as b, bench(clustered=True, state="ready") as other:
+        b.upgraded()
         b.queue("q", replicate="all", arguments={"qpid.priorities": 10})
         send(b.client())
         b.lead.replayed_into(other.lead)
@@ -85,6 +86,7 @@ def test_another_primary_gives_them_out_in_the_same_order() -> None:
 
 def test_a_queue_of_level_configuration_has_its_levels_in_the_local_log() -> None:
     with bench(clustered=True) as b:
+        b.upgraded()
         b.queue("q", replicate="configuration", arguments={"qpid.priorities": 10})
         b.pass_time(1)
         client = b.client()

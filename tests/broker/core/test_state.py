@@ -175,7 +175,7 @@ def test_places_of_a_queue_that_is_gone_do_nothing_and_wrong_ones_are_a_bad_batc
 
 
 def test_a_file_that_is_compacted_has_nothing_left_alive() -> None:
-    files, state = Files(), state_of(queue("q"), queue("other"), queue("p", arguments={"qpid.priorities": 2}))
+    files, state = Files(), state_of(queue("q"), queue("other"), queue("p", arguments={"qpid.priorities": 2}, needs=2))
     high = (1 << 56) + 1
     state.apply(placed(files, 2, (1, 1, [b"one", b"two"]), (2, 1, [b"three"]), (3, 1, [b"low"]), (3, high, [b"high"])))
     files.begin()
