@@ -33,6 +33,23 @@ def test_links_between_pages_lead_somewhere() -> None:
     assert broken == []
 
 
+def test_the_architecture_names_every_folder_and_nothing_that_is_not_there() -> None:
+    import re
+
+    page = (ROOT / "docs/ARCHITECTURE.md").read_text()
+    rows = [row for row in re.findall(r"^\| (`[^|]*`) \|[^|]*\| ([^|]*) \|$", page, re.M) if "/" in row[0] or ".py" in row[1]]
+    named = {folder: re.findall(r"`([^`]*)`", files) for cell, files in rows for folder in re.findall(r"`([^`]*)`", cell)}
+    packages = {
+        str(init.parent.relative_to(ROOT))
+        for top in ("broker", "ha", "resource_manager", "cli", "spark_analytics", "telemetry")
+        for init in (ROOT / top).rglob("__init__.py")
+    }
+    assert set(named) == packages
+    together = {"ha/amqp": ["replication_link.py"], "ha/net": ["peers.py"]}  # one row for both
+    missing = [f"{folder}/{file}" for folder, files in (named | together).items() for file in files]
+    assert [path for path in missing if not (ROOT / path).exists()] == []
+
+
 def _write() -> None:
     page = ROOT / "docs/reference/options.md"
     text = page.read_text()
