@@ -15,9 +15,11 @@ import pytest
 from proton import Message
 from proton.utils import BlockingConnection
 
+from broker.core.commands import MACHINE_VERSION
 from broker.core.records import HEADER_BYTES, MAGIC, BatchBuilder
 from ha.amqp.replication_link import encode
 from ha.core.messages import Append
+from ha.core.versions import Versions
 from tests.system.harness import BrokerProcess, Cluster, Refused, ask, cluster, eventually
 from tests.system.wire import Peer
 
@@ -149,7 +151,7 @@ def forged(three: Cluster, victim: BrokerProcess, **altered: str) -> Peer:
     """A connection to the victim that says it comes from the primary."""
     primary = three.primary()
     properties = {"qpid.ha-peer": primary.address, "qpid.ha-cluster": primary.status()["clusterId"]}
-    return Peer(victim.port, properties | altered)
+    return Peer(victim.port, properties | Versions(MACHINE_VERSION).properties() | altered)
 
 
 def tell(peer: Peer, data: bytes) -> None:
@@ -191,7 +193,7 @@ def test_a_batch_with_a_bad_checksum_is_not_stored_and_its_link_ends(three: Clus
         (b"hello", "5 bytes that are no replication message"),
         (
             b"\x00\x53\x75\xb0\x00\x00\x00\x12\x00\x00\x00\x0e" + b'{"kind":"Nil"}',
-            "the kind of this replication message is unknown",
+            r"Invalid value 'Nil' - at `\$\.kind`",
         ),
         (b"\x00\x53\x75\xb0\x00\x00\x00\x12\x00\x00\x00\x0e" + b'{"kind": "Vote', "makes no sense"),
     ],
@@ -285,7 +287,7 @@ def test_two_clusters_that_claim_one_broker_refuse_each_other_and_keep_what_they
             founder.wait_for("joining")
             second.promote(founder)
             refusal = re.compile(
-                rf"{taken.address} refused the link: amqp:not-allowed: {primary.address} belongs to cluster \S+, "
+                rf"{taken.address} is not linked to: amqp:not-allowed: {primary.address} belongs to cluster \S+, "
                 "this broker to cluster"
             )
             eventually(lambda: refusal.search(primary.log()), bool, "the refusal in the log")
