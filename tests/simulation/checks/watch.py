@@ -344,8 +344,16 @@ class Checks:
     def _truncates(self, method: Any, journal: Journal, from_index: int, done: Callable[[], None]) -> None:
         method(journal, from_index, self._then_judge(journal, done))
 
-    def _resets(self, method: Any, journal: Journal, index: int, epoch: int, done: Callable[[], None] | None = None) -> None:
-        method(journal, index, epoch, self._then_judge(journal, done))
+    def _resets(
+        self,
+        method: Any,
+        journal: Journal,
+        index: int,
+        epoch: int,
+        done: Callable[[], None] | None = None,
+        received: Checkpoint | None = None,
+    ) -> None:
+        method(journal, index, epoch, self._then_judge(journal, done), received)
 
     def _then_judge(self, journal: Journal, done: Callable[[], None] | None) -> Callable[[], None] | None:
         """Look, when it is done, whether the files still have what was dropped."""

@@ -212,7 +212,7 @@ class Orders:
             append(other.lanes[level], next_seq, [b"later"])
             assert other.lanes[level].is_live(next_seq)
 
-    def counters_and_states_agree(self) -> None:
+    def check_counters_and_states(self) -> None:
         order, model = self.order, self.model
         acquired = [s for s in model if model[s][1] == "acquired"]
         assert (order.depth, order.acquired, order.available) == (len(model), len(acquired), len(model) - len(acquired))
@@ -231,7 +231,7 @@ class Orders:
                 assert lane.delivery_count(s) == (model[s][2] if s in model else 0)
             assert lane.delivery_counts() == {s: model[s][2] for s in here if model[s][2]}
 
-    def the_ledger_of_files_says_what_lies_where(self) -> None:
+    def check_the_ledger_of_files(self) -> None:
         found: dict[int, int] = {}
         for s, (body, _, _) in self.model.items():
             block = self.order.lane_of(s).block_of(s)
@@ -240,7 +240,7 @@ class Orders:
             found[file] = found.get(file, 0) + len(body)
         assert {file: n for file, n in found.items() if n} == {file: n for file, n in self.live_by_file.items() if n}
 
-    def what_is_counted_is_what_is_held(self) -> None:
+    def check_what_is_held(self) -> None:
         blocks = [block for lane in self.order.lanes for block in lane.blocks]
         assert self.residency.held_bytes == sum(block.held for block in blocks)
         for block in blocks:
@@ -305,6 +305,6 @@ def test_any_order_of_calls(seed: int) -> None:
     orders = Orders(rng.choice((1, 1, 2, 3)))
     for _ in range(40):
         rng.choice(steps(orders, rng))()
-        orders.counters_and_states_agree()
-        orders.the_ledger_of_files_says_what_lies_where()
-        orders.what_is_counted_is_what_is_held()
+        orders.check_counters_and_states()
+        orders.check_the_ledger_of_files()
+        orders.check_what_is_held()
