@@ -522,6 +522,8 @@ class ReplicatedLog:
             self.retention.checkpoint()
             self._snapshots.wait(peer, epoch)
         else:
+            if any(each.address == peer and each.match_index >= index for each in self.status().peers):
+                index = offset = 0  # it has that one, by what it said last, and lacks what came after: send the newest
             self._snapshots.send(peer, epoch, index, offset)
 
     # ---- snapshots and checkpoints

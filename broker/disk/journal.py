@@ -383,6 +383,10 @@ class Journal:
         with self._lock:
             return [body for _, body in sorted(self._bodies.items())]
 
+    def is_pinned(self, number: int) -> bool:
+        """Whether this file is kept for a snapshot that is being sent, whatever checkpoints list."""
+        return bool(self._pins[number])
+
     @property
     def disk_bytes(self) -> int:
         """What the log takes: segments, the one that is prepared, files with bodies, and the checkpoint."""

@@ -195,9 +195,8 @@ class Retention:
     def _freeable(self, full: list[int]) -> bool:
         """Whether a checkpoint would free whole files; `full` are the segments that would leave the log with it."""
         alive = self._listener.live_by_file()
-        if any(not alive.get(body.file.number) for body in self._journal.body_files()):
-            return True
-        return any(not alive.get(number) for number in full)
+        numbers = [body.file.number for body in self._journal.body_files()] + full
+        return any(not alive.get(number) and not self._journal.is_pinned(number) for number in numbers)
 
     # ---- checkpoints
 

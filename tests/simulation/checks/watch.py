@@ -333,7 +333,8 @@ class Checks:
             self.faults.append(f"disk: a broker {doing} for {checkpoint.path}, which a power cut may still take away")
 
     def _releases(self, method: Any, journal: Journal, below_index: int) -> None:
-        self._judge_durable(journal, journal.checkpoint, "lets go of its log's beginning")
+        if below_index:  # else only what was kept for a snapshot goes, which no checkpoint lists
+            self._judge_durable(journal, journal.checkpoint, "lets go of its log's beginning")
         method(journal, below_index)
 
     def _drops(self, log: ReplicatedLog, entries: list[tuple[int, int]]) -> None:
