@@ -315,6 +315,7 @@ def test_a_queue_gets_what_was_asked_for() -> None:
         ("q", {"arguments": {"qpid.max_size": True}}, 400, "qpid.max_size"),
         ("q", {"arguments": {"qpid.max_size": "big"}}, 400, "qpid.max_size"),
         ("q", {"arguments": {7: "x"}}, 400, "7"),
+        ("q", {"arguments": {"qpid.priorities": 0}}, 400, "qpid.priorities"),
     ],
 )
 def test_a_queue_that_cannot_be_is_refused_with_a_reason(name: str, attributes: dict[str, Any], status: int, word: str) -> None:

@@ -392,6 +392,7 @@ def test_the_status_tells_how_far_each_backup_is() -> None:
     assert c.lag_records == sum(entry.n_records for entry in cluster["a"].disk.log[1:])
     assert b.round_trip_s == 0.0
     assert c.last_heard_s > 0.2
+    assert cluster["a"].live.durable_index == status.durable_index
     own = cluster["b"].live.status(cluster.now)
     assert (own.state, own.primary, own.peers, own.writable) == ("ready", "a", (), False)
 
