@@ -429,13 +429,6 @@ position = run_end
         "self.peers.machine_versions()",
         "dict.fromkeys(members, state.version) | self.peers.machine_versions()",
     ),
-    "own-log-unsynced": Bug(
-        "takes what is on its way to the disk for committed in the log of its own",
-        "ha.core.primary",
-        "Primary._advance_commit",
-        "member.durable_index if voter == member.me",
-        "(member.log.last_index if member.settings.standalone else member.durable_index) if voter == member.me",
-    ),
     "stops-at-a-dead-message": Bug(
         "takes of a stretch of messages only what stands before one that is gone",
         "broker.core.queues.blocks",

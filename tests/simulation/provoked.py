@@ -124,8 +124,14 @@ def _scattered(producer: ClientPlan) -> Plan:
 _COUNTED = _plan([_PRODUCERS[0], ClientPlan("consumer", "c", "q0", window=20, modify=0.6)], repeats=True, duration_s=3.0)
 _BEHIND = _plan(BUSY, *(Action(at_s, "kill", "backup", seconds=1.2) for at_s in (1.0, 2.6)), checkpoint_bytes=2048)
 _KILLS = [Action(1.2 + 0.4 * number, "kill", "primary", seconds=0.1) for number in range(6)]
-_POWER_CUTS = [Action(1.2 + 0.8 * number, "power", "primary", seconds=0.1) for number in range(8)]
 _REJECTING = with_letters(_plan(BUSY), "all", reject=0.3)
+_STORMS = _plan(
+    BUSY,
+    Action(1.0, "storm", seconds=0.75, choice=1.0),
+    Action(5.0, "storm", seconds=0.65, choice=1.0),
+    checkpoint_bytes=_LOG_KEPT,
+    latency_s=_SLOW_LINKS_S,
+)
 
 PROVOKED: dict[str, Plan] = {
     "begins-anew": LOST_STORES,
@@ -137,13 +143,7 @@ PROVOKED: dict[str, Plan] = {
     "keeps-a-diverged-tail": _TAILS,
     "commits-unverified": _TAILS,
     "accepts-when-deposed": _TAILS,
-    "matches-without-epoch": _plan(
-        BUSY,
-        Action(1.0, "storm", seconds=0.75, choice=1.0),
-        Action(5.0, "storm", seconds=0.65, choice=1.0),
-        checkpoint_bytes=_LOG_KEPT,
-        latency_s=_SLOW_LINKS_S,
-    ),
+    "matches-without-epoch": _STORMS,
     "torn-tail-taken-as-whole": _plan(
         LARGE,
         *(Action(1.0 + number / 5, "power", 1 + number % 2, seconds=0.05) for number in range(20)),
@@ -165,7 +165,7 @@ PROVOKED: dict[str, Plan] = {
     "counts-answers-to-other-campaigns": _LATE_RIVALS,
     "lets-go-late": _LATE,
     "marks-what-it-truncates": _MARKED_TAILS,
-    "leaves-what-it-truncates": _TAILS,
+    "leaves-what-it-truncates": _STORMS,
     "reset-keeps-segments": _BEHIND,
     "installs-unsynced": _BEHIND,
     "installs-under-an-unsynced-name": _BEHIND,
@@ -191,7 +191,6 @@ PROVOKED: dict[str, Plan] = {
     "raises-the-version-early": _plan(
         BUSY, Action(1.0, "kill", 2, seconds=1.5), Action(1.6, "promote", "backup"), releases=((2,), (2,), (1, 2))
     ),
-    "own-log-unsynced": _keeping(*_POWER_CUTS, disk_s=_SLOW_SYNC_S),
 }
 
 
