@@ -174,6 +174,10 @@ def test_backups_with_full_disks_give_their_votes_when_the_primary_dies_and_go_o
         resource_manager(tmp_path, brokers),
     ):
         first, *backups = brokers.brokers
+        # To join a cluster for the first time needs room (docs/howto/disks.md).
+        eventually(
+            lambda: [each.status()["blank"] for each in backups], lambda blank: not any(blank), "the backups having joined"
+        )
         epoch = first.status()["epoch"]
         with traffic(brokers, before=300, after=300, size=SIZE) as run:
             for backup in backups:
