@@ -142,7 +142,7 @@ class Connection(TwistedProtocol):
         self.heard = self.since
         self._paused = False
         self._unread = False
-        """Whether it is not read for now."""
+        """Whether reading is paused."""
         self._forgiven = False
         """Whether its silence is not its own: from when it is not read until something comes when it is again."""
         self._gone = False

@@ -2,7 +2,7 @@
 
 Life of a producer: its link attaches to a `Target`; it gets credit for the target's window; each batch of messages that comes is
 handed to the target with their delivery ids, and each message gets its outcome when that is known, for most of them when a batch
-of the log is committed; with the outcome its credit comes back, unless the target wants no more for now.
+of the log is committed; with the outcome its credit comes back, unless the target has no room.
 
 Invariants: a message gets `accepted` only when every queue that it was routed to holds it durably (or no queue wanted it), and
 `released` while one of them has no place for messages on this broker yet, which takes a moment on a new primary; credit out plus
