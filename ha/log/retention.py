@@ -11,7 +11,8 @@ a compaction or a checkpoint writes before it frees anything. Compaction begins 
 the bound, without one.
 
 Room: below a reserve, which fits a checkpoint, consumers' outcomes and a compaction, producers get no credit. Consuming goes on,
-and what it frees is given back by the next checkpoint. There is no flapping: they go on when there is half as much again.
+and what it frees is given back by the next checkpoint. There is no flapping: they go on when there is half as much again. While
+they wait, the file system is asked again and again, because room may come when nothing is written here at all.
 
 Invariants: one checkpoint and one compaction at a time, and none of them while the other would make it useless; the files of a
 compaction are given up only by a checkpoint that began after their bodies had moved; messages are told to have moved only in the
@@ -44,7 +45,9 @@ GROWTH = 4
 """Nor before the log has grown by so many times what a checkpoint takes."""
 LOOK_S = 0.1
 RETRY_S = 5.0
-"""After a checkpoint that failed."""
+"""After a checkpoint or a compaction that failed."""
+ROOM_S = 1.0
+"""Between two questions for room while producers wait."""
 SLICE_S = 0.005
 """So long the reactor lists live runs at a time."""
 RATE = 64 * MIB
@@ -114,6 +117,7 @@ class Retention:
         self._looked_index = self._looked_live = 0
         self._look_call: IDelayedCall | None = None
         self._list_call: IDelayedCall | None = None
+        self._room_call: IDelayedCall | None = None
         self._compacting = False
         self._moved = False
         self._fruitless: dict[int, int] = {}
@@ -123,7 +127,7 @@ class Retention:
     def stop(self) -> None:
         """Begin nothing any more."""
         self._stopped = True
-        for call in (self._look_call, self._list_call):
+        for call in (self._look_call, self._list_call, self._room_call):
             if call is not None and call.active():
                 call.cancel()
 
@@ -143,6 +147,11 @@ class Retention:
         """What came and went since the last look."""
         came = self._facts.log.bytes_between(self._looked_index, self._facts.applied)
         return max(came, abs(self._listener.live_bytes() - self._looked_live))
+
+    def _retry(self) -> None:
+        """What was begun has failed: look again in a while, whether batches come or not."""
+        if self._look_call is None:
+            self._look_call = self._clock.callLater(RETRY_S, self.look)
 
     def look(self) -> None:
         """Begin what is due, if anything is."""
@@ -229,7 +238,7 @@ class Retention:
             return
         if keep_from is None:
             self._moved = bool(self._journal.fresh)
-            self._looked_s = self._clock.seconds() + RETRY_S
+            self._retry()
             return
         self._facts.compacted(max(keep_from, self._facts.log.first_index))
         self.look()
@@ -307,7 +316,7 @@ class Retention:
 
     def _failed(self, victims: list[Body], why_not: Unreadable | str) -> None:
         alive = self._listener.live_by_file()
-        self._looked_s = self._clock.seconds() + RETRY_S
+        self._retry()
         self._fruitless |= {body.file.number: alive.get(body.file.number, 0) for body in victims}
         if isinstance(why_not, Unreadable):
             self._facts.rotten(why_not.place, str(why_not))
@@ -324,6 +333,14 @@ class Retention:
 
     def _watch_room(self) -> None:
         """Have producers wait, or go on."""
+        if self._room_call is not None and self._room_call.active():
+            self._room_call.cancel()
+        self._room_call = None
+        self._ask_for_room()
+        if self._waits:
+            self._room_call = self._clock.callLater(ROOM_S, self._watch_room)
+
+    def _ask_for_room(self) -> None:
         try:
             free, total = self._journal.free()
         except OSError:

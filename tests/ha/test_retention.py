@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from broker.disk.files import RealDisk, Space
-from ha.log.retention import MANY_SMALL
+from ha.log.retention import MANY_SMALL, ROOM_S
 from tests.ha.log_on_disk import FILE, LogOnDisk
 
 TWO_SEGMENTS = 8 * FILE
@@ -124,3 +124,20 @@ def test_before_the_disk_is_full_producers_wait_and_consuming_lets_them_go_on(tm
     log.rest()
     log.check()
     log.stop()
+
+
+def test_room_that_comes_from_outside_lets_producers_go_on_though_nothing_is_written(tmp_path: Path) -> None:
+    """Breaks when the file system is asked only after a batch: all is consumed, producers wait, and so no batch comes."""
+    disk = SmallDisk(tmp_path, 40 * FILE)
+    log = LogOnDisk(tmp_path, disk=disk)
+    while not log.ledger.storage_text:
+        log.put(*(body(at) for at in range(20)))
+    log.rest()
+    assert log.ledger.storage_text
+    assert log.owner.writable == 0
+    disk.nbytes *= 4
+    log.clock.advance(ROOM_S)
+    assert log.ledger.storage_text == ""
+    assert log.owner.writable == 1
+    log.stop()
+    assert log.clock.getDelayedCalls() == []
