@@ -27,7 +27,7 @@ setup: ## install what is missing: .venv with the package, and through apt what 
 
 demo: ## the main job on real input: a cluster that survives kill -9 (INPUT=file, KEEP=1)
 	@./deploy/bootstrap.sh run
-	$(PYTHON) -m cli.demo
+	$(PYTHON) -m cli.demo.command
 
 test: ## everything that must hold, in WORKERS=3 processes; ends with pytest's closing line
 	@$(TOX_READY)

@@ -17,6 +17,7 @@ import pytest
 from twisted.internet import reactor
 
 from broker.net.reactor import MonotonicEPollReactor
+from cli.programs import MODULES
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("broker", "ha", "resource_manager", "cli", "spark_analytics")
@@ -109,7 +110,9 @@ def test_no_test_is_skipped_or_expected_to_fail() -> None:
 
 def test_every_command_is_in_the_reference_and_has_its_entry_point(project: dict[str, Any]) -> None:
     reference = text(ROOT / "docs/reference/cli.md")
+    assert {f"{module}:main" for module in MODULES.values()} == set(project["project"]["scripts"].values())
     for command, entry in project["project"]["scripts"].items():
+        assert entry == f"{MODULES[command]}:main"
         assert re.search(rf"^#+ .*\b{re.escape(command)}\b", reference, re.MULTILINE), (
             f"docs/reference/cli.md: no heading for {command}"
         )

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cli.programs import MODULES
 from tests.broker.management_peer import ROOT
 from tests.cli.zygote import PID, STATUS, Call
 
@@ -93,15 +94,10 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("QPID_")} | {"PYTHONPATH": str(ROOT)}
 
 
-def module_of(command: str) -> str:
-    """The module of a command (qpid-ha, ...)."""
-    return f"cli.{command.replace('-', '_')}"
-
-
 def run(command: str, *words: Any) -> Ran:
     """Run `command` (qpid-ha, ...) with these words. No traceback may ever show, and an error is one line."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        forked = Forked(module_of(command), command, [str(word) for word in words], out.fileno(), err.fileno())
+        forked = Forked(MODULES[command], command, [str(word) for word in words], out.fileno(), err.fileno())
         try:
             status = forked.wait()
         except TimeoutError:
@@ -115,7 +111,7 @@ def run(command: str, *words: Any) -> Ran:
 def run_afresh(command: str, *words: Any) -> Ran:
     """The same in an interpreter that is started for it."""
     done = subprocess.run(
-        [sys.executable, "-m", module_of(command), *map(str, words)],
+        [sys.executable, "-m", MODULES[command], *map(str, words)],
         capture_output=True,
         text=True,
         timeout=LONGEST_S,

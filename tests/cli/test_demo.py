@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli._demo_screen import progress, wrapped
-from cli._demo_text import MAX_LINE_BYTES, BadInput, Lines, choose_text, planned, read_text, split_lines, usual_texts
-from cli.demo import changes_missed, changes_shown, copy_telemetry
+from cli.demo.command import changes_missed, changes_shown, copy_telemetry
+from cli.demo.screen import progress, wrapped
+from cli.demo.text import MAX_LINE_BYTES, BadInput, Lines, choose_text, planned, read_text, split_lines, usual_texts
 
 # ---- the text
 

@@ -21,10 +21,10 @@ from twisted.internet.defer import DeferredList
 from twisted.internet.task import deferLater
 from twisted.internet.threads import deferToThread
 
-from cli import _lag_site
-from cli._lag_keeper import Keeper
-from cli._lag_site import Board, Site, bounded
-from cli.qpid_lag import main
+from cli.lag import web
+from cli.lag.keeper import Keeper
+from cli.lag.qpid_lag import main
+from cli.lag.web import Board, Site, bounded
 from spark_analytics.dashboard.browser import Browser
 from tests.spark_analytics import reports
 from tests.spark_analytics.browsing import asked_for, click, complaints, count, focus, text
@@ -121,17 +121,17 @@ async def test_trouble_is_told_without_the_report_that_a_viewer_has_already() ->
 
 @pytest_twisted.ensureDeferred
 async def test_a_viewer_who_waits_in_vain_or_goes_away_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_lag_site, "HOLD_S", 0.05)
+    monkeypatch.setattr(web, "HOLD_S", 0.05)
     board = Board()
     async with serving(board) as port:
         assert (await deferToThread(ask, port, f"/report?after={board.tag}"))[0] == 304
-        monkeypatch.setattr(_lag_site, "HOLD_S", 3600.0)
+        monkeypatch.setattr(web, "HOLD_S", 3600.0)
         connection = http.client.HTTPConnection("127.0.0.1", port)
         connection.request("GET", f"/report?after={board.tag}")
         await until(lambda: board.waiting == 1)
         connection.close()
         await until(lambda: board.waiting == 0)
-        monkeypatch.setattr(_lag_site, "MAX_WAITING", 0)
+        monkeypatch.setattr(web, "MAX_WAITING", 0)
         status, headers, _ = await deferToThread(ask, port, f"/report?after={board.tag}")
         assert (status, headers["retry-after"]) == (503, "5")
 
@@ -211,7 +211,7 @@ async def test_whoever_waits_for_the_first_report_sees_how_far_it_is() -> None:
 
 @pytest_twisted.ensureDeferred
 async def test_a_child_that_dies_is_replaced_and_the_last_report_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cli._lag_keeper.RESTART_S", 0.05)
+    monkeypatch.setattr("cli.lag.keeper.RESTART_S", 0.05)
     board = Board()
     async with keeping(board, "say(report=report) if n == 0 else os.kill(os.getpid(), 9)"):
         await until(lambda: "signal 9" in board.problem)
@@ -221,7 +221,7 @@ async def test_a_child_that_dies_is_replaced_and_the_last_report_stays(monkeypat
 
 @pytest_twisted.ensureDeferred
 async def test_spark_failing_in_the_middle_is_said_in_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cli._lag_keeper.RESTART_S", 0.05)
+    monkeypatch.setattr("cli.lag.keeper.RESTART_S", 0.05)
     board = Board()
     script = 'say(progress="reading"); say(failed="Spark failed: out of memory") if n else say(report=report)\nif n: break'
     async with keeping(board, script):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cli._output import Column, count, counting, duration, figures, flag, table
+from cli.output import Column, count, counting, duration, figures, flag, table
 
 COLUMNS = (Column("queue", "name"), Column("dur", "durable", flag), counting("msg", "messages"))
 ITEMS = [{"name": "a.long.queue", "durable": True, "messages": 7}, {"name": "b", "durable": False, "messages": 12_345}]

@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
+from cli.programs import MODULES
 from tests.broker.management_peer import ROOT
-from tests.cli.running import Forked, environment, module_of, run, run_afresh
+from tests.cli.running import Forked, environment, run, run_afresh
 
 COMMANDS = ("qpid-config", "qpid-ha", "qpid-resource-manager", "qpid-stat", "qpid-verify")
 WAITING = {
@@ -35,7 +36,7 @@ INTERRUPTED = {"qpid-resource-manager": 0}
 def started(command: str, *words: str, **streams: Any) -> subprocess.Popen[str]:
     """A command in an interpreter of its own."""
     return subprocess.Popen(
-        [sys.executable, "-m", module_of(command), *words],
+        [sys.executable, "-m", MODULES[command], *words],
         env=environment(),
         cwd=ROOT,
         text=True,
@@ -82,5 +83,5 @@ def test_a_forked_command_that_is_killed_tells_the_signal(peers: Any) -> None:
     """Breaks when `run` would take a command that crashed for one that ended."""
     broker = peers(ha={}, silent_on=["QUERY ha"])
     with open(os.devnull, "wb") as nothing:
-        forked = Forked("cli.qpid_ha", "qpid-ha", ["status", "-b", broker.name], nothing.fileno(), nothing.fileno())
+        forked = Forked("cli.commands.qpid_ha", "qpid-ha", ["status", "-b", broker.name], nothing.fileno(), nothing.fileno())
         assert forked.kill() == -signal.SIGKILL

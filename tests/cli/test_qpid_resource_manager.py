@@ -33,7 +33,15 @@ def test_what_is_wrong_with_the_options_is_said_in_one_line(words: list[str], te
 def test_it_watches_logs_and_ends_when_told_to(peers: Any) -> None:
     """Breaks when a daemon that is stopped by its service ends with an error, or not at all."""
     broker = peers(ha={"status": "active", "epoch": 3, "lastEpoch": 3, "lastIndex": 7, "primary": ""})
-    command = [sys.executable, "-m", "cli.qpid_resource_manager", "--brokers", f"{broker.name},127.0.0.1:1", "--name", "rm-1"]
+    command = [
+        sys.executable,
+        "-m",
+        "cli.commands.qpid_resource_manager",
+        "--brokers",
+        f"{broker.name},127.0.0.1:1",
+        "--name",
+        "rm-1",
+    ]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, cwd=ROOT) as daemon:
         assert daemon.stderr is not None

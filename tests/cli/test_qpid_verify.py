@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cli.qpid_verify import read
+from cli.verify.qpid_verify import read
 from tests.cli.running import run
 
 

@@ -9,8 +9,9 @@ import pytest
 
 from broker import settings as broker_settings
 from broker.options import CONFIG, markdown
-from cli import qpid_config, qpid_ha, qpid_resource_manager, qpid_stat, qpid_verify
-from cli._options import CONNECTION
+from cli.commands import qpid_config, qpid_ha, qpid_resource_manager, qpid_stat
+from cli.options import CONNECTION
+from cli.verify import qpid_verify
 from ha import settings as ha_settings
 from resource_manager.settings import OPTIONS
 from tests.broker.management_peer import ROOT

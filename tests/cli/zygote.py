@@ -26,7 +26,14 @@ import sys
 from typing import TypedDict
 
 LOADED = (
-    *("cli.qpid_config", "cli.qpid_ha", "cli.qpid_resource_manager", "cli.qpid_stat", "cli.qpid_verify", "cli.qpidd"),
+    *(
+        "cli.commands.qpid_config",
+        "cli.commands.qpid_ha",
+        "cli.commands.qpid_resource_manager",
+        "cli.commands.qpid_stat",
+        "cli.verify.qpid_verify",
+        "cli.commands.qpidd",
+    ),
     # What these import only when they have something to do, and the responders that tests let them talk to.
     *("broker.client", "ha.service", "resource_manager.service", "tests.cli.peer"),
 )

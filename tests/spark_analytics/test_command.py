@@ -14,8 +14,8 @@ import pytest
 from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
-from cli._lag_shell import drawn
-from cli.qpid_lag import main
+from cli.lag.qpid_lag import main
+from cli.lag.shell import drawn
 from spark_analytics import places, sources, tail
 from spark_analytics.errors import Refused
 from spark_analytics.jobs import spans
@@ -29,7 +29,8 @@ def run(*arguments: str) -> Result:
 
 def test_help_does_not_load_spark() -> None:
     code = (
-        "import sys; from cli.qpid_lag import main; main(['--help'], standalone_mode=False); sys.exit('pyspark' in sys.modules)"
+        "import sys; from cli.lag.qpid_lag import main; main(['--help'], standalone_mode=False); "
+        "sys.exit('pyspark' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -56,7 +57,7 @@ def _interrupted() -> None:
 def test_without_sparks_packages_the_way_to_get_them_is_told(tmp_path: Path) -> None:
     (tmp_path / "pyspark.py").write_text("raise ModuleNotFoundError('x', name='pyspark')")
     (tmp_path / "a.jsonl").write_text("{}\n")
-    command = [sys.executable, "-m", "cli.qpid_lag", "summarise", "--input", str(tmp_path)]
+    command = [sys.executable, "-m", "cli.lag.qpid_lag", "summarise", "--input", str(tmp_path)]
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment)
     assert (done.returncode, done.stderr) == (
@@ -198,7 +199,7 @@ def test_the_story_is_the_same_for_the_same_seed_and_never_written_over_somethin
 
 
 def test_a_summary_is_printed_and_the_page_appears_whole(story: tuple[Path, dict[str, object]], tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "cli.qpid_lag", "summarise", "--input", str(story[0]), "--format", "json"]
+    command = [sys.executable, "-m", "cli.lag.qpid_lag", "summarise", "--input", str(story[0]), "--format", "json"]
     done = subprocess.run(
         [*command, "--output", str(tmp_path / "p.html")], capture_output=True, text=True, check=False, timeout=240
     )

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from cli.qpid_lag import main
+from cli.lag.qpid_lag import main
 from spark_analytics import demo_data
 from spark_analytics.demo_data import Shape
 from spark_analytics.demo_data.incidents import MANAGER, PROBLEMS

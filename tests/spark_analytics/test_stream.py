@@ -246,7 +246,7 @@ def kept(output: Path) -> list[tuple[Any, ...]]:
 def killed(telemetry: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a process keeps that is killed between two batches, or within one, and started again."""
     output = tmp_path_factory.mktemp("killed") / "out"
-    command = [sys.executable, "-m", "cli.qpid_lag", "stream", "--input", str(telemetry), "--output", str(output)]
+    command = [sys.executable, "-m", "cli.lag.qpid_lag", "stream", "--input", str(telemetry), "--output", str(output)]
     command += ["--available-now", "--batch-mib", "0.7"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     deadline = time.monotonic() + 240
@@ -350,7 +350,16 @@ def _later(line: str, ms: int) -> str:
 
 def test_a_stream_ends_cleanly_when_it_is_told_to(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
-    command = [sys.executable, "-m", "cli.qpid_lag", "stream", "--input", str(tmp_path / "in"), "--output", str(tmp_path / "out")]
+    command = [
+        sys.executable,
+        "-m",
+        "cli.lag.qpid_lag",
+        "stream",
+        "--input",
+        str(tmp_path / "in"),
+        "--output",
+        str(tmp_path / "out"),
+    ]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stderr is not None
         assert "following" in process.stderr.readline()
@@ -361,7 +370,7 @@ def test_a_stream_ends_cleanly_when_it_is_told_to(tmp_path: Path) -> None:
 
 def test_a_stream_whose_java_ends_under_it_says_so_in_one_line(telemetry: Path, tmp_path: Path) -> None:
     """As when the kernel takes its memory back. Every thread that talks to Java notices, and one of them is heard."""
-    command = [sys.executable, "-m", "cli.qpid_lag", "stream", "--input", str(telemetry), "--output", str(tmp_path / "out")]
+    command = [sys.executable, "-m", "cli.lag.qpid_lag", "stream", "--input", str(telemetry), "--output", str(tmp_path / "out")]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stderr is not None
         assert "following" in process.stderr.readline()

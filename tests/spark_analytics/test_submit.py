@@ -85,7 +85,7 @@ def test_one_wheel_is_enough_for_spark_submit_whose_settings_win(tmp_path: Path,
         folder.mkdir()
     shutil.copy(wheel, here)
     with zipfile.ZipFile(wheel) as files:
-        (here / "qpid_lag.py").write_bytes(files.read("cli/qpid_lag.py"))
+        (here / "qpid_lag.py").write_bytes(files.read("cli/lag/qpid_lag.py"))
     settings = PROPERTIES | {"spark.eventLog.dir": (tmp_path / "log").as_uri()}
     command = [str(bare / "pyspark" / "bin" / "spark-submit"), "--master", "local[1]", "--name", "nightly"]
     command += ["--driver-memory", "700m", "--driver-java-options", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"]
@@ -104,7 +104,7 @@ def test_one_wheel_is_enough_for_spark_submit_whose_settings_win(tmp_path: Path,
     assert told["spark.sql.shuffle.partitions"] == "3"
     assert told["spark.sql.session.timeZone"] == "UTC", "what figures rest on is set all the same"
 
-    asked = ["-m", "cli.qpid_lag", "summarise", "--input", "kept", "--format", "json", "--output", "page.html"]
+    asked = ["-m", "cli.lag.qpid_lag", "summarise", "--input", "kept", "--format", "json", "--output", "page.html"]
     alone = environment(bare, PYTHONPATH=wheel.name, SPARK_HOME=str(bare / "pyspark"))
     done = subprocess.run(
         [alone["PYSPARK_PYTHON"], *asked], cwd=here, env=alone, capture_output=True, text=True, check=False, timeout=280

@@ -21,7 +21,7 @@ PATIENCE_S = 240.0
 @contextmanager
 def running(*words: str) -> Iterator[str]:
     """A command of qpid-lag, from its first line on, which is given; told to stop at the end, which is no failure."""
-    command = [sys.executable, "-m", "cli.qpid_lag", *words]
+    command = [sys.executable, "-m", "cli.lag.qpid_lag", *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout is not None
         try:

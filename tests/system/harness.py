@@ -178,11 +178,11 @@ class BrokerProcess:
         own = ["--port", str(self.port), "--data-dir", str(self.store), "--log-enable", "info+"]
         if self.place is LOOPBACK:
             with self.log_file.open("ab") as log:
-                self.process = Forked("cli.qpidd", "qpidd", [*own, *self.options], log.fileno(), log.fileno())
+                self.process = Forked("cli.commands.qpidd", "qpidd", [*own, *self.options], log.fileno(), log.fileno())
             return
         own += ["--interface", self.place.host]
         with self.place.inside():
-            self.process = spawn(self.log_file, "cli.qpidd", *own, *self.options)
+            self.process = spawn(self.log_file, "cli.commands.qpidd", *own, *self.options)
 
     @property
     def running(self) -> bool:

@@ -44,7 +44,7 @@ def resource_manager(
     """A resource manager watching the cluster, which ends in order."""
     log = folder / f"{name}.log"
     own = ["--brokers", brokers.url, "--name", name, "--detection-time", str(detection_s)]
-    process = spawn(log, "cli.qpid_resource_manager", *own, *options)
+    process = spawn(log, "cli.commands.qpid_resource_manager", *own, *options)
     try:
         yield Manager(process, log)
     except BaseException:

@@ -25,7 +25,7 @@ USAGE, CANNOT = 2, 1
 
 def refusal(*options: object, status: int = CANNOT, wrapper: tuple[str, ...] = ()) -> str:
     """The one line that qpidd with these options says; AssertionError when it says more, or ends otherwise."""
-    command = [*wrapper, sys.executable, "-m", "cli.qpidd", *map(str, options)]
+    command = [*wrapper, sys.executable, "-m", "cli.commands.qpidd", *map(str, options)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT, env=environment(), check=False)
     lines = ended.stderr.splitlines()
     lines = [line for line in lines if " info " not in line]

@@ -23,6 +23,7 @@ import pytest
 from proton import Message
 from proton.utils import BlockingConnection
 
+from cli.programs import MODULES
 from tests.cli.running import Ran, run
 from tests.system.harness import ROOT, BrokerProcess, Cluster, cluster, environment, eventually, free_ports, spawn, standalone
 
@@ -313,7 +314,7 @@ def in_a_terminal(width: int, command: str, *words: str) -> str:
     """What a command prints in a terminal window of this width."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", f"cli.{command.replace('-', '_')}", *words],
+        [sys.executable, "-m", MODULES[command], *words],
         stdin=subprocess.DEVNULL,
         stdout=theirs,
         stderr=subprocess.STDOUT,
@@ -397,7 +398,9 @@ def the_primary(three: Cluster) -> BrokerProcess:
 def test_the_resource_manager_promotes_at_the_start_and_after_a_kill_and_ends_in_order(tmp_path: Path) -> None:
     with cluster(tmp_path, 3, promote=False) as three:
         log = tmp_path / "manager.log"
-        manager = spawn(log, "cli.qpid_resource_manager", "--brokers", three.url, "--detection-time", "0.5", "--start-grace", "1")
+        manager = spawn(
+            log, "cli.commands.qpid_resource_manager", "--brokers", three.url, "--detection-time", "0.5", "--start-grace", "1"
+        )
         try:
             first = the_primary(three)
             first.kill()

@@ -154,7 +154,7 @@ def test_when_the_first_resource_manager_is_gone_the_second_acts(tmp_path: Path)
         resource_manager(tmp_path, brokers, "rm-2") as other,
     ):
         own = ["--brokers", brokers.url, "--name", "rm-1", "--detection-time", "1"]
-        doomed = spawn(tmp_path / "rm-1.log", "cli.qpid_resource_manager", *own)
+        doomed = spawn(tmp_path / "rm-1.log", "cli.commands.qpid_resource_manager", *own)
         try:
             first = eventually(brokers.primary, bool, "a first primary")
             for broker in brokers.brokers:

@@ -18,7 +18,7 @@ ALL = ("--ha-replicate", "all")
 
 def qpid_ha(*words: str) -> subprocess.CompletedProcess[str]:
     """The command, to its end."""
-    command = [sys.executable, "-m", "cli.qpid_ha", *words]
+    command = [sys.executable, "-m", "cli.commands.qpid_ha", *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT, env=environment())
 
 

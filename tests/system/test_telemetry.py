@@ -232,7 +232,7 @@ def test_a_backup_that_is_back_tells_what_it_fetches_and_the_primary_whom_it_los
 
 @pytest.mark.spark
 def test_a_summary_of_it_shows_the_failover(story: Story) -> None:
-    command = [sys.executable, "-m", "cli.qpid_lag", "summarise", "--input", str(story.folder), "--format", "json"]
+    command = [sys.executable, "-m", "cli.lag.qpid_lag", "summarise", "--input", str(story.folder), "--format", "json"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=ROOT, env=environment(), check=False)
     assert ran.returncode == 0, ran.stderr
     assert "Traceback" not in ran.stderr

@@ -41,7 +41,7 @@ class Verify:
 
     def __init__(self, url: str, *words: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "cli.qpid_verify", "--brokers", url, "--json", *words],
+            [sys.executable, "-m", "cli.verify.qpid_verify", "--brokers", url, "--json", *words],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

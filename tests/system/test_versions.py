@@ -38,7 +38,7 @@ class OldBroker(BrokerProcess):
         own = ["--port", str(self.port), "--data-dir", str(self.store), "--log-enable", "info+"]
         with self.log_file.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "cli.qpidd", *own, *self.options],
+                [sys.executable, "-m", "cli.commands.qpidd", *own, *self.options],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -135,7 +135,7 @@ def test_a_member_that_is_put_back_to_an_older_release_says_so_and_leads_nobody(
         with pytest.raises(Refused, match="cannot apply its log"):
             ask(older.address, "PROMOTE", "ha")
         shown = subprocess.run(
-            [sys.executable, "-m", "cli.qpid_ha", "query", "-b", older.address],
+            [sys.executable, "-m", "cli.commands.qpid_ha", "query", "-b", older.address],
             check=True,
             capture_output=True,
             text=True,

@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import click
 
-from cli._lag_dashboard import dashboard
-from cli._lag_demo import demo_data
-from cli._lag_shell import refuse
-from cli._lag_stream import stream
-from cli._lag_summarise import summarise
+from cli.lag.dashboard import dashboard
+from cli.lag.demo_data import demo_data
+from cli.lag.shell import refuse
+from cli.lag.stream import stream
+from cli.lag.summarise import summarise
 
 _OF_SPARK: Final = frozenset({"pandas", "py4j", "pyarrow", "pyspark"})
 _INTERRUPTED: Final = 130

@@ -15,16 +15,16 @@ from typing import Any
 import click
 
 from broker.core import urls
-from cli import _exit, _options
-from cli._options import Target
-from cli._output import Column, show_json, show_table, text
+from cli import endings, options
+from cli.options import Target
+from cli.output import Column, show_json, show_table, text
 
 NAME = "qpid-ha"
 STATUSES = ("joining", "catchup", "ready", "recovering", "active", "standalone")
 
 
-@click.group(context_settings=_options.CONTEXT)
-@click.version_option(_options.VERSION, prog_name=NAME)
+@click.group(context_settings=options.CONTEXT)
+@click.version_option(options.VERSION, prog_name=NAME)
 def command() -> None:
     """Look at a cluster of brokers, and change who leads it."""
 
@@ -33,7 +33,7 @@ def _command(name: str) -> Callable[[Callable[..., Any]], click.Command]:
     """A command that talks to a broker."""
 
     def make(function: Callable[..., Any]) -> click.Command:
-        return command.command(name)(_options.connection_options(function))
+        return command.command(name)(options.connection_options(function))
 
     return make
 
@@ -78,8 +78,8 @@ async def _views(target: Target, reactor: Any) -> list[dict[str, Any]]:
 @_command("ping")
 def ping(form: str, **given: Any) -> None:
     """Check that the broker answers."""
-    target = _options.target(given, admin=True)
-    view = _exit.run(lambda reactor: _view(target, reactor))
+    target = options.target(given, admin=True)
+    view = endings.run(lambda reactor: _view(target, reactor))
     if form == "json":
         show_json({"broker": str(target.url), "alive": True, "status": view.get("status")})
 
@@ -92,11 +92,11 @@ def status(expect: str | None, is_primary: bool, everyone: bool, form: str, **gi
     """Print the broker's status: joining, catchup, ready, recovering, active or standalone."""
     if (expect is not None) + is_primary + everyone > 1:
         raise click.UsageError("--expect, --is-primary and --all exclude each other")
-    target = _options.target(given, admin=True)
+    target = options.target(given, admin=True)
     if everyone:
-        _show_all(_exit.run(lambda reactor: _views(target, reactor)), form)
+        _show_all(endings.run(lambda reactor: _views(target, reactor)), form)
         return
-    view = _exit.run(lambda reactor: _view(target, reactor))
+    view = endings.run(lambda reactor: _view(target, reactor))
     found, reason = str(view.get("status")), str(view.get("reason") or "")
     if form == "json":
         show_json({"status": found} | ({"reason": reason} if reason else {}))
@@ -105,9 +105,9 @@ def status(expect: str | None, is_primary: bool, everyone: bool, form: str, **gi
         if reason:
             click.echo(f"{NAME}: {reason}", err=True)
     if expect is not None and found != expect:
-        raise _exit.Refused(f"the broker is {found}, not {expect}")
+        raise endings.Refused(f"the broker is {found}, not {expect}")
     if is_primary and found not in ("active", "recovering"):
-        raise _exit.Refused(f"the broker is {found}, not the primary")
+        raise endings.Refused(f"the broker is {found}, not the primary")
 
 
 def _show_all(views: list[dict[str, Any]], form: str) -> None:
@@ -118,25 +118,25 @@ def _show_all(views: list[dict[str, Any]], form: str) -> None:
         for view in views:
             click.echo(f"{view['broker']} {view['status'] or view['error']}")
     if any("error" in view for view in views):
-        raise click.exceptions.Exit(_exit.UNREACHABLE)
+        raise click.exceptions.Exit(endings.UNREACHABLE)
 
 
 @_command("query")
 @click.option("--all", "everyone", is_flag=True, help="Ask every member of the cluster.")
 def query(everyone: bool, form: str, **given: Any) -> None:
     """Print the broker's HA settings, its place in the log, and on the primary how far each backup lags."""
-    target = _options.target(given, admin=True)
+    target = options.target(given, admin=True)
     if everyone:
-        views = _exit.run(lambda reactor: _views(target, reactor))
+        views = endings.run(lambda reactor: _views(target, reactor))
     else:
-        views = [_exit.run(lambda reactor: _view(target, reactor))]
+        views = [endings.run(lambda reactor: _view(target, reactor))]
     if form == "json":
         show_json(views if everyone else views[0])
     else:
         for view in views:
             _show_view(view, everyone)
     if any("error" in view for view in views):
-        raise click.exceptions.Exit(_exit.UNREACHABLE)
+        raise click.exceptions.Exit(endings.UNREACHABLE)
 
 
 def _show_view(view: dict[str, Any], named: bool) -> None:
@@ -197,11 +197,11 @@ def promote(cluster_manager: bool, form: str, **given: Any) -> None:
     The brokers vote on it: one that has not the newest log, or no majority, is refused. When there is a healthy primary, it hands
     over without loss.
     """
-    target = _options.target(given, admin=True)
+    target = options.target(given, admin=True)
     if len(target.url.addresses) != 1:
         raise click.UsageError("name the one broker to promote with -b, or use switchover")
     body = {"reason": "qpid-ha promote", "force_switchover": False, "timeout_s": target.timeout_s}
-    answer = _exit.run(lambda reactor: _ask(target, reactor, "PROMOTE", "ha", body))
+    answer = endings.run(lambda reactor: _ask(target, reactor, "PROMOTE", "ha", body))
     _show_promoted(answer, target.url.names[0], form)
 
 
@@ -215,10 +215,10 @@ def bootstrap(force: bool, form: str, **given: Any) -> None:
     every member; if a majority answers, and none of them holds data, it becomes the primary of a new cluster. What the silent
     ones hold is then lost to it: they are refused when they come back, until their data folders are emptied.
     """
-    target = _options.target(given, admin=True)
+    target = options.target(given, admin=True)
     if len(target.url.addresses) != 1:
         raise click.UsageError("name the one broker to begin with: -b")
-    answer = _exit.run(lambda reactor: _ask(target, reactor, "BOOTSTRAP", "ha", {"force": force}))
+    answer = endings.run(lambda reactor: _ask(target, reactor, "BOOTSTRAP", "ha", {"force": force}))
     _show_promoted(answer, target.url.names[0], form)
 
 
@@ -226,7 +226,7 @@ def bootstrap(force: bool, form: str, **given: Any) -> None:
 @click.option("--candidate", metavar="BROKER", help="Backup that takes over. Default: the one with the newest log.")
 def switchover(candidate: str | None, form: str, **given: Any) -> None:
     """Let the primary hand over to a backup, without loss."""
-    target = _options.target(given, admin=True)
+    target = options.target(given, admin=True)
     chosen = urls.parse(candidate) if candidate else None
     if chosen is not None and len(chosen.addresses) != 1:
         raise click.UsageError("--candidate takes one broker")
@@ -236,13 +236,13 @@ def switchover(candidate: str | None, form: str, **given: Any) -> None:
         primary = next((view for view in views if view["status"] == "active"), None)
         if primary is None:
             told = ", ".join(f"{view['broker']} ({view['status'] or view['error']})" for view in views)
-            raise _exit.Refused(f"there is no primary to hand over: {told}")
+            raise endings.Refused(f"there is no primary to hand over: {told}")
         address = _candidate(views, chosen.addresses[0] if chosen else None)
         taker = Target(urls.Url((address,), target.url.user, target.url.password), target.timeout_s, target.mechanism, True)
         body = {"reason": "planned switchover", "force_switchover": True, "timeout_s": target.timeout_s}
         return address.name, await _ask(taker, reactor, "PROMOTE", "ha", body)
 
-    name, answer = _exit.run(hand_over)
+    name, answer = endings.run(hand_over)
     _show_promoted(answer, name, form)
 
 
@@ -252,14 +252,14 @@ def _candidate(views: list[dict[str, Any]], wanted: urls.Address | None) -> urls
     if wanted is not None:
         view = next((view for view in views if view["broker"] == wanted.name), None)
         if view is None:
-            raise _exit.Refused(f"{wanted.name} is no member; there are: {', '.join(view['broker'] for view in views)}")
+            raise endings.Refused(f"{wanted.name} is no member; there are: {', '.join(view['broker'] for view in views)}")
         if view["status"] == "active":
-            raise _exit.Refused(f"{wanted.name} is the primary already")
+            raise endings.Refused(f"{wanted.name} is the primary already")
         if view["status"] != "ready":
-            raise _exit.Refused(f"{wanted.name} is {view['status'] or view['error']}, not ready")
+            raise endings.Refused(f"{wanted.name} is {view['status'] or view['error']}, not ready")
         return wanted
     if not ready:
-        raise _exit.Refused("no backup is ready to take over; qpid-ha status --all shows what each is doing")
+        raise endings.Refused("no backup is ready to take over; qpid-ha status --all shows what each is doing")
     best = max(sorted(ready, key=lambda view: str(view["broker"])), key=lambda view: int(view.get("lastIndex") or 0))
     return urls.parse(str(best["broker"])).addresses[0]
 
@@ -267,8 +267,8 @@ def _candidate(views: list[dict[str, Any]], wanted: urls.Address | None) -> urls
 @_command("history")
 def history(form: str, **given: Any) -> None:
     """Print who was the primary when, and why."""
-    target = _options.target(given, admin=True)
-    items = list(_exit.run(lambda reactor: _ask(target, reactor, "QUERY", "history")).get("items") or [])
+    target = options.target(given, admin=True)
+    items = list(endings.run(lambda reactor: _ask(target, reactor, "QUERY", "history")).get("items") or [])
     if form == "json":
         show_json(items)
         return
@@ -288,12 +288,12 @@ def _membership(name: str, operation: str, summary: str) -> None:
     @_command(name)
     @click.argument("address")
     def change(address: str, form: str, **given: Any) -> None:
-        target = _options.target(given, admin=True)
+        target = options.target(given, admin=True)
         member = urls.parse(address)
         if len(member.addresses) != 1:
             raise click.UsageError("name one broker, host:port")
         body = {"address": member.names[0]}
-        _exit.run(lambda reactor: _ask(target, reactor, operation, "ha", body))
+        endings.run(lambda reactor: _ask(target, reactor, operation, "ha", body))
         if form == "json":
             show_json(body | {"done": True})
 
@@ -305,15 +305,15 @@ _membership("remove-broker", "REMOVE-BROKER", "Take the broker at ADDRESS out of
 
 
 @_command("store-info")
-@_options.data_dir_option
+@options.data_dir_option
 def store_info(data_dir: Path | None, form: str, **given: Any) -> None:
     """Print what a broker's store holds: after an outage of all, the store with the highest epoch and index is the newest.
 
     With --data-dir the folder itself is looked at, whether its broker runs or not; else the broker is asked.
     """
     if data_dir is None:
-        target = _options.target(given, admin=True)
-        view = _exit.run(lambda reactor: _view(target, reactor))
+        target = options.target(given, admin=True)
+        view = endings.run(lambda reactor: _view(target, reactor))
         found = {field: view.get(field) for field in ("brokerId", "clusterId", "epoch", "lastEpoch", "lastIndex", "commitIndex")}
         found |= dict(view.get("store") or {})
     else:
@@ -335,7 +335,7 @@ def _inspected(data_dir: Path) -> dict[str, Any]:
     try:
         return asdict(store.inspect(data_dir))
     except (FileNotFoundError, DamagedStore, StorageError, OSError) as error:
-        raise _exit.Refused(f"{data_dir}: {error}") from None
+        raise endings.Refused(f"{data_dir}: {error}") from None
 
 
 @command.command("help")
@@ -366,7 +366,7 @@ def help_all(context: click.Context) -> None:
 
 def main() -> None:
     """The console script."""
-    _exit.end(NAME, command)
+    endings.end(NAME, command)
 
 
 if __name__ == "__main__":

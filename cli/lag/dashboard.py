@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from cli._lag_shell import master, put, refuse, summarises, writable
+from cli.lag.shell import master, put, refuse, summarises, writable
 
 _REFRESH_S = 10.0
 _LOOK_S = 1.0
@@ -97,7 +97,7 @@ def _write(asked: dict[str, Any], output: str | None, png: str | None, *, width:
 
 
 def _serve(asked: dict[str, Any], listen: str, port: int, names: frozenset[str], refresh_s: float) -> None:
-    from cli import _exit
+    from cli import endings
     from spark_analytics import session
     from spark_analytics.asked import times_of
     from spark_analytics.errors import Refused
@@ -116,7 +116,7 @@ def _serve(asked: dict[str, Any], listen: str, port: int, names: frozenset[str],
     async def work(reactor: Any) -> None:
         await _run(reactor, asked, str(address), port, names, refresh_s)
 
-    _exit.run(work)
+    endings.run(work)
 
 
 async def _run(reactor: Any, asked: dict[str, Any], address: str, port: int, names: frozenset[str], refresh_s: float) -> None:
@@ -125,8 +125,8 @@ async def _run(reactor: Any, asked: dict[str, Any], address: str, port: int, nam
     from twisted.internet.error import CannotListenError
     from twisted.internet.task import LoopingCall
 
-    from cli._lag_keeper import Keeper
-    from cli._lag_site import Board, Site, bounded
+    from cli.lag.keeper import Keeper
+    from cli.lag.web import Board, Site, bounded
     from spark_analytics.errors import Refused
     from spark_analytics.session import SUBMITTED
 

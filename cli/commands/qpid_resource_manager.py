@@ -14,8 +14,8 @@ import click
 
 from broker.net import reactor as monotonic
 from broker.options import CONFIG
-from cli import _exit
-from cli._options import VERSION
+from cli import endings
+from cli.options import VERSION
 
 NAME = "qpid-resource-manager"
 
@@ -69,7 +69,7 @@ def command(**options: Any) -> None:
 
 def main() -> None:
     """The console script."""
-    _exit.end(NAME, command)
+    endings.end(NAME, command)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Mapping
 
-from cli._output import filled
+from cli.output import filled
 
 LIVE_S, SPARSE_S = 0.2, 5.0
 """How often it says how far it is: on a terminal, and elsewhere."""

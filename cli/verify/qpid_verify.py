@@ -23,8 +23,8 @@ import click
 from broker.core import urls
 from broker.core.urls import Url
 from broker.options import CONFIG, Option, SettingsError, gather, number, one_of, seconds, size, yes_no
-from cli import _exit, _options
-from cli._output import figures, show_json, warn, window
+from cli import endings, options
+from cli.output import figures, show_json, warn, window
 from cli.verify.core.checker import Report
 from cli.verify.core.measures import Latency
 from cli.verify.queues import NotServed, NotSo, Queues
@@ -127,11 +127,11 @@ def _with_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-@click.command(context_settings=_options.CONTEXT)
+@click.command(context_settings=options.CONTEXT)
 @_with_options
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", help="Output format.")
 @click.option("--json", "form", flag_value="json", help="Same as --format json.")
-@click.version_option(_options.VERSION, prog_name=NAME)
+@click.version_option(options.VERSION, prog_name=NAME)
 def command(form: str, **options: Any) -> None:
     """Send numbered messages through a cluster, receive them, and say what became of every one.
 
@@ -146,9 +146,9 @@ def command(form: str, **options: Any) -> None:
         with _queues(settings) as queues:
             report, run = _verify(settings, queues)
     except NotServed as error:
-        raise _exit.Unreachable(f"{error}; is the cluster running, and has it a primary (qpid-ha status --all)?") from None
+        raise endings.Unreachable(f"{error}; is the cluster running, and has it a primary (qpid-ha status --all)?") from None
     except (NotSo, RunError) as error:
-        raise _exit.Refused(str(error)) from None
+        raise endings.Refused(str(error)) from None
     if form == "json":
         more = {"faults": report.faults(), "trouble": run.trouble(), "queues": list(settings.workload.queues)}
         show_json(asdict(report) | more)
@@ -251,16 +251,16 @@ def _judge(report: Report, run: Run, settings: Settings) -> None:
     faults = report.faults()
     undrained = not report.measures.drained
     if undrained and not report.measures.served and not _beyond_loss(report):
-        raise _exit.Unreachable(
+        raise endings.Unreachable(
             f"given up after {settings.drain_s:g} s, as not every client has a broker: {report.lost:,} accepted messages have "
             f"not come, {report.unknown:,} have no outcome; they may still be there ({run.plight()})"
         )
     if faults:
-        raise _exit.Refused("; ".join(faults))
+        raise endings.Refused("; ".join(faults))
     if not report.accepted:
-        raise _exit.Refused(f"nothing was verified, because no message was accepted: {run.plight()}")
+        raise endings.Refused(f"nothing was verified, because no message was accepted: {run.plight()}")
     if undrained:
-        raise _exit.Refused(f"the queues were not drained, nothing moved for {settings.drain_s:g} s: {run.plight()}")
+        raise endings.Refused(f"the queues were not drained, nothing moved for {settings.drain_s:g} s: {run.plight()}")
 
 
 def _beyond_loss(report: Report) -> bool:
@@ -270,7 +270,7 @@ def _beyond_loss(report: Report) -> bool:
 
 def main() -> None:
     """The console script."""
-    _exit.end(NAME, command)
+    endings.end(NAME, command)
 
 
 if __name__ == "__main__":

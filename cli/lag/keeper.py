@@ -19,7 +19,7 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.protocol import ProcessProtocol
 from twisted.python.failure import Failure
 
-from cli._lag_site import Board
+from cli.lag.web import Board
 
 RESTART_S: Final = 2.0
 RESTART_AT_MOST_S: Final = 60.0

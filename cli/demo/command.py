@@ -30,10 +30,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cli._demo_cluster import STEP_TIMEOUT_S, Cluster, Failed, ask, command, wait_until
-from cli._demo_screen import Screen
-from cli._demo_text import BadInput, Lines, choose_text, planned, read_text, split_lines, usual_texts
-from cli._output import figures
+from cli.demo.cluster import STEP_TIMEOUT_S, Cluster, Failed, ask, command, wait_until
+from cli.demo.screen import Screen
+from cli.demo.text import BadInput, Lines, choose_text, planned, read_text, split_lines, usual_texts
+from cli.output import figures
 from cli.verify.core.checker import Report
 from cli.verify.core.measures import longest_gap_s
 from cli.verify.run import Run, RunError, Workload
@@ -292,7 +292,7 @@ def copy_telemetry(source: Path, target: Path) -> Path:
 
 
 def main() -> int:
-    """`python -m cli.demo`. Returns the exit status."""
+    """`python -m cli.demo.command`. Returns the exit status."""
     if sys.argv[1:]:
         print(__doc__)
         return 0 if sys.argv[1:] in (["-h"], ["--help"]) else 2

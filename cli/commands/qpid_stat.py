@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
-from cli import _exit, _options
-from cli._output import Column, count, counting, duration, flag, show_json, show_table, text
+from cli import endings, options
+from cli.output import Column, count, counting, duration, flag, show_json, show_table, text
 
 NAME = "qpid-stat"
 
@@ -116,7 +116,7 @@ def _kind_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-@click.command(context_settings=_options.CONTEXT)
+@click.command(context_settings=options.CONTEXT)
 @_kind_options
 @click.argument("queue", required=False)
 @click.option("-S", "--sort-by", metavar="COLUMN", help="Sort by this column.")
@@ -124,9 +124,9 @@ def _kind_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option(
     "-L", "--limit", metavar="N", type=click.IntRange(0), default=50, show_default=True, help="Rows to show, at most. 0: all."
 )
-@_options.ha_admin_option
-@_options.connection_options
-@click.version_option(_options.VERSION, prog_name=NAME)
+@options.ha_admin_option
+@options.connection_options
+@click.version_option(options.VERSION, prog_name=NAME)
 def command(
     kinds: tuple[str, ...],
     queue: str | None,
@@ -148,7 +148,7 @@ def command(
     kind = KINDS[kinds[0]]
     if sort_by is not None and sort_by not in [column.heading for column in kind.columns]:
         raise click.UsageError(f"there is no column {sort_by!r}; there are: {', '.join(c.heading for c in kind.columns)}")
-    target = _options.target(given, admin=ha_admin)
+    target = options.target(given, admin=ha_admin)
 
     async def ask(reactor: Any) -> list[dict[str, Any]]:
         client = await target.connect(reactor)
@@ -157,7 +157,7 @@ def command(
         await client.close()
         return list(answer.get("items") or [])
 
-    items = _sorted(_exit.run(ask), kind.columns, sort_by, increasing)[: limit or None]
+    items = _sorted(endings.run(ask), kind.columns, sort_by, increasing)[: limit or None]
     if form == "json":
         show_json(items)
     elif queue is not None:
@@ -185,7 +185,7 @@ def _sorted(
 def _show_queue(items: list[dict[str, Any]], name: str) -> None:
     """All about one queue: its properties, its arguments, its counters."""
     if not items:
-        raise _exit.Refused(f"there is no queue named {name!r}")
+        raise endings.Refused(f"there is no queue named {name!r}")
     (item,) = items[:1]
     properties = (
         Column("Name", "name", text),
@@ -218,7 +218,7 @@ def _show_queue(items: list[dict[str, Any]], name: str) -> None:
 
 def main() -> None:
     """The console script."""
-    _exit.end(NAME, command)
+    endings.end(NAME, command)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cli._lag_shell import kafka_of, progress, reads, refuse, wipe
+from cli.lag.shell import kafka_of, progress, reads, refuse, wipe
 
 if TYPE_CHECKING:
     from spark_analytics.jobs.stream import Progress, Streaming

@@ -20,6 +20,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from cli.programs import MODULES
+
 STEP_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 15.0
 POLL_S = 0.05
@@ -52,7 +54,7 @@ def free_ports(count: int) -> list[int]:
 def command(name: str) -> list[str]:
     """How to call one of our commands: the script beside this interpreter, or else its module."""
     script = Path(sys.executable).with_name(name)
-    return [str(script)] if script.exists() else [sys.executable, "-m", f"cli.{name.replace('-', '_')}"]
+    return [str(script)] if script.exists() else [sys.executable, "-m", MODULES[name]]
 
 
 def environment() -> dict[str, str]:

@@ -14,8 +14,8 @@ from typing import Any
 
 import click
 
-from cli import _exit, _options
-from cli._output import Column, show_json, show_table, text, warn
+from cli import endings, options
+from cli.output import Column, show_json, show_table, text, warn
 
 NAME = "qpid-config"
 EXCHANGE_TYPES = ("direct", "fanout", "topic", "headers")
@@ -97,12 +97,12 @@ def _flags(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-@click.command(context_settings=_options.CONTEXT)
+@click.command(context_settings=options.CONTEXT)
 @click.argument("words", nargs=-1)
 @_flags
-@_options.ha_admin_option
-@_options.connection_options
-@click.version_option(_options.VERSION, prog_name=NAME)
+@options.ha_admin_option
+@options.connection_options
+@click.version_option(options.VERSION, prog_name=NAME)
 def command(words: tuple[str, ...], ha_admin: bool, form: str, **given: Any) -> None:
     """List, make and remove queues, exchanges and bindings.
 
@@ -118,7 +118,7 @@ def command(words: tuple[str, ...], ha_admin: bool, form: str, **given: Any) -> 
     qpid-config [OPTIONS] unbind EXCHANGE QUEUE [KEY]
     qpid-config [OPTIONS] list TYPE                          everything of a type
     """
-    target = _options.target(given, admin=ha_admin)
+    target = options.target(given, admin=ha_admin)
     given["arguments"] = dict(map(_argument, given["arguments"]))
     work, rest = _meant(words)
 
@@ -132,7 +132,7 @@ def command(words: tuple[str, ...], ha_admin: bool, form: str, **given: Any) -> 
         await client.close()
         return result
 
-    result = _exit.run(run)
+    result = endings.run(run)
     if form == "json":
         show_json(result)
     elif (show := _SHOW.get(work)) is not None:
@@ -373,7 +373,7 @@ _SHOW: dict[Any, Callable[[Any, dict[str, Any]], None]] = {
 
 def main() -> None:
     """The console script."""
-    _exit.end(NAME, command)
+    endings.end(NAME, command)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cli._lag_shell import bar, kafka_of, progress, put, reads, refuse, summarises, wipe, writable
+from cli.lag.shell import bar, kafka_of, progress, put, reads, refuse, summarises, wipe, writable
 
 if TYPE_CHECKING:
     from spark_analytics.sources import Kafka

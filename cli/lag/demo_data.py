@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
-from cli._lag_shell import gauge, refuse, wipe
-from cli._output import Column, figures, show_json, table, text, window
+from cli.lag.shell import gauge, refuse, wipe
+from cli.output import Column, figures, show_json, table, text, window
 
 _INTERRUPTED = 130
 _SPARE_BYTES = 64 << 20

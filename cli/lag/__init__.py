@@ -1,0 +1,1 @@
+"""qpid-lag: streams, summaries and pages of replication lag."""

@@ -1,0 +1,14 @@
+"""Our programs by name, and the module of each: as pyproject.toml installs them."""
+
+from __future__ import annotations
+
+MODULES = {
+    "qpidd": "cli.commands.qpidd",
+    "qpid-config": "cli.commands.qpid_config",
+    "qpid-ha": "cli.commands.qpid_ha",
+    "qpid-lag": "cli.lag.qpid_lag",
+    "qpid-resource-manager": "cli.commands.qpid_resource_manager",
+    "qpid-stat": "cli.commands.qpid_stat",
+    "qpid-verify": "cli.verify.qpid_verify",
+}
+"""Each module has a `main`, and is a program by itself (`python -m`)."""
