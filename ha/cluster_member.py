@@ -164,7 +164,7 @@ class ClusterMember:
             self.note("backup_lost", epoch=self.log.epoch, broker=peer, peer=self.me)
         self.log.disconnected(peer)
 
-    def receive(self, peer: str, message: Message, payload: bytes) -> None:
+    def receive(self, peer: str, message: Message, payload: bytes | memoryview) -> None:
         """A member said something."""
         self.log.receive(peer, message, payload)
 

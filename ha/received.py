@@ -38,7 +38,7 @@ def members_in(batch: bytes) -> Membership | None:
     return next((Membership.from_dict(parsed.json(run)) for run in parsed.runs if run.kind is Kind.MEMBERS), None)
 
 
-def checked_append(append: Append, payload: bytes) -> tuple[Append, list[bytes]]:
+def checked_append(append: Append, payload: bytes | memoryview) -> tuple[Append, list[bytes]]:
     """The message with its entries filled in, and its batches. BadMessage."""
     try:
         batches, entries = [], []
@@ -65,7 +65,7 @@ def checked_append(append: Append, payload: bytes) -> tuple[Append, list[bytes]]
     return filled, batches
 
 
-def check_chunk(chunk: SnapshotChunk, payload: bytes) -> None:
+def check_chunk(chunk: SnapshotChunk, payload: bytes | memoryview) -> None:
     """BadMessage when the bytes are not what the message says."""
     fault = fault_of(chunk)
     if len(payload) != chunk.nbytes:

@@ -257,7 +257,7 @@ class ReplicatedLog:
         self._snapshots.cut_short("the link was lost", peer)
         self._take(self.replica.disconnected(self._awake.seconds(), peer))
 
-    def receive(self, peer: str, message: Message, payload: bytes) -> None:
+    def receive(self, peer: str, message: Message, payload: bytes | memoryview) -> None:
         """A message came; `payload` is what stood beside it: whole batches end to end, or a chunk of a snapshot."""
         if self._stopped:
             return
@@ -268,7 +268,7 @@ class ReplicatedLog:
                     self._received_first = message.first
                 case SnapshotChunk():
                     check_chunk(message, payload)
-                    self._received = [payload]
+                    self._received = [bytes(payload)]
                 case _:
                     pass
         except BadMessage as error:

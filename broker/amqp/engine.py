@@ -312,7 +312,7 @@ class Engine:
         return sent, True
 
     def take_output(self, max_bytes: int = 1 << 24) -> list[bytes]:
-        """All bytes that wait to be written, up to about `max_bytes`."""
+        """All bytes that wait to be written, up to `max_bytes`."""
         pieces: list[bytes] = []
         transport, scratch = self.transport, self.scratch.area
         taken = 0
@@ -322,7 +322,7 @@ class Engine:
                 if self._feed(waiting):
                     continue
                 break
-            count = lib.pn_transport_peek(transport, scratch, min(waiting, SCRATCH_BYTES))
+            count = lib.pn_transport_peek(transport, scratch, min(waiting, SCRATCH_BYTES, max_bytes - taken))
             if count <= 0:
                 break
             pieces.append(ffi.buffer(scratch, count)[:])

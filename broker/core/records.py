@@ -182,12 +182,12 @@ def _check(data: bytes, header: Header) -> None:
         raise BadBatch(f"batch {header.index}: checksum {found:08x} is not the stored {stored:08x}")
 
 
-def split(data: bytes) -> Iterator[tuple[Header, bytes]]:
+def split(data: bytes | memoryview) -> Iterator[tuple[Header, bytes]]:
     """The batches that stand end to end in `data`, each verified, with its header. BadBatch at the first that is not whole."""
     position = 0
     while position < len(data):
         header = parse_header(data, position)
-        one = data if header.length == len(data) else data[position : position + header.length]
+        one = bytes(data[position : position + header.length])
         _check(one, header)
         yield header, one
         position += header.length

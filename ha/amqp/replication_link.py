@@ -44,8 +44,9 @@ def _first_form(message: Message) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name not in SINCE_WIRE_2}
 
 
-def decode(data: bytes) -> tuple[Message, bytes]:
-    """The message and what came beside it; an Append still without its `entries`. BadReplication when it is none."""
+def decode(data: bytes) -> tuple[Message, memoryview]:
+    """The message and what came beside it, where it lies in `data`; an Append is still without its `entries`. BadReplication
+    when it is none."""
     if len(data) < _START or not data.startswith(_DATA):
         raise BadReplication(f"{len(data)} bytes that are no replication message")
     size, head_size = _LENGTHS.unpack_from(data, len(_DATA))
@@ -56,7 +57,7 @@ def decode(data: bytes) -> tuple[Message, bytes]:
         message = _from_json.decode(head)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadReplication(f"the head of a replication message makes no sense: {error}: {head!r:.200}") from None
-    return _checked(message), data[_START + head_size :]
+    return _checked(message), memoryview(data)[_START + head_size :]
 
 
 def _checked(message: Message) -> Message:

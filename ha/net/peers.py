@@ -61,7 +61,7 @@ class PeerEvents(Protocol):
     def disconnected(self, peer: str) -> None:
         """They cannot any more."""
 
-    def receive(self, peer: str, message: Message, payload: bytes) -> None:
+    def receive(self, peer: str, message: Message, payload: bytes | memoryview) -> None:
         """A message came."""
 
     def heard(self, peer: str) -> None:

@@ -153,8 +153,10 @@ class LogOnDisk:
 
     @property
     def busy(self) -> bool:
-        """Whether a checkpoint is being written, or files are being compacted."""
-        return self.log._snapshots.writing or self.log.retention._compacting
+        """Whether a checkpoint is being written, files are being compacted, or some that were given up are still there."""
+        removing = self.log.journal._preparation
+        given_up = bool(removing._removals or removing._removing)
+        return given_up or self.log._snapshots.writing or self.log.retention._compacting
 
     def put(self, *bodies: bytes, number: int = 1, takes: Sequence[int] = ()) -> None:
         """Put messages on a queue, and take others off it, in one batch."""
