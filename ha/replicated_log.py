@@ -6,8 +6,9 @@ journal, is acknowledged when synced, and handed to the listener when the primar
 once it is durable here: then its place on disk is known, and its bodies need not stay in memory. In both cases the order of the
 core's effects is kept: what it wants saved is saved before what it wants sent leaves.
 
-What the listener is told comes in order too: a state is told only after everything committed before it was applied. A long log is
-applied in slices, so that a broker which replays stays responsive.
+Who owns what: the core decides (`replica`); `ha.log.applying` tells the listener, in order; `ha.log.proposing` says when another
+batch is welcome; `ha.log.sending` and the outbox send; `ha.log.requests` knows who waits for an answer; `ha.log.retention` keeps
+the disk within its bounds; snapshots come and go in `ha.snapshots`. Here the core's effects are carried out by them.
 
 A batch that this release must not apply ends that life: the listener is told nothing more, no checkpoint is written, and this
 member leads nobody; it goes on storing and voting (docs/adr/0015). A log of this broker alone ends the broker then.
@@ -24,15 +25,14 @@ from collections.abc import Callable
 from typing import Any, assert_never
 
 from twisted.internet.defer import Deferred, succeed
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from broker.commit_log import LogListener
 from broker.core.queues.reading import Body
-from broker.core.records import BadBatch, Batch, BatchBuilder, UnknownRecord, parse_header
-from broker.core.state import CannotApply
+from broker.core.records import BatchBuilder, parse_header
 from broker.disk.checkpoint import Checkpoint
 from broker.disk.durable import StorageError
 from broker.disk.store import Store
@@ -45,23 +45,19 @@ from ha.core.log import Log
 from ha.core.membership import Membership
 from ha.core.messages import Append, Message, Position, SnapshotChunk
 from ha.core.replica import Replica, ReplicaStatus
-from ha.core.settings import MIB, ReplicaSettings
+from ha.core.settings import ReplicaSettings
+from ha.log.applying import Applying
 from ha.log.bodies import read_verified
+from ha.log.proposing import Proposing
+from ha.log.requests import Ended, Requests
 from ha.log.retention import CHECKPOINT_BYTES, Retention
+from ha.log.sending import BatchSender
 from ha.outbox import NoPeers, Outbox, Peers
 from ha.progress_clock import Lag, ProgressClock, SyncTimes
 from ha.received import BadMessage, check_chunk, checked_append, stored_log
 from ha.snapshots import Snapshots, Transfers
 
 _log = Logger(namespace="ha")
-LARGE_BATCH_BYTES = 64 * 1024
-FULL_BATCH_BYTES = 512 * 1024
-SMALL_WINDOW = 4
-FULL_WINDOW_BYTES = 3 * MIB
-"""What waits while a batch is under way makes the next one larger, and so cheaper: one large batch is enough. One that is full
-already gains nothing by waiting, so that several follow each other, as long as they do not make the wait of what comes then long.
-"""
-APPLY_SLICE_BYTES = 8 * MIB
 
 
 class ReplicatedLog:
@@ -123,31 +119,28 @@ class ReplicatedLog:
         )
         self._first_checkpoint = found.checkpoint
         self._cache = BatchCache(log.last_index + 1)
-        self._applied = log.base_index
-        self._committed = log.base_index
-        self._state = State.JOINING
-        self._told: deque[tuple[int, State, int, str]] = deque()
-        self._apply_call: IDelayedCall | None = None
-        self._due = self._applying = self._proposing = False
+        self._applying = Applying(
+            self, listener, self.journal, self._cache, clock, lambda: self.replica.durable_index, log.base_index
+        )
+        self._proposing = Proposing()
         self._effects: deque[Effect] = deque()
         self._members_due: Membership | None = None
-        self._proposed_through = self._last_proposed_bytes = self._received_first = 0
-        self._running = self._disk_refuses = self._was_writable = self._stopped = False
+        self._running = self._stopped = False
         self._received: list[bytes] = []
+        self._received_first = 0
+        """What came with the message that the core is told of, and the index of the first, if it is batches."""
         self._outbox = Outbox(self._peers)
+        self._sender = BatchSender(
+            self._outbox, self._cache, self.journal, in_thread, lambda: self.replica.epoch, self._unreadable
+        )
         folder, transfers = store.data_dir / name, Transfers(clock.seconds, on_event)
         self.retention = Retention(name, self.journal, self, listener, clock, wall, checkpoint_bytes)
         self._snapshots = self.retention.snapshots = Snapshots(
             self.journal, folder, in_thread, self._outbox, self.retention.checkpoint, self.rotten, transfers
         )
         self.progress, self.syncs = ProgressClock(), SyncTimes()
-        self._requests: dict[str, Deferred[PromotionEnded]] = {}
-        self._transfers: dict[str, list[Deferred[TransferEnded]]] = {}
-        self._changes: dict[str, Deferred[MembershipEnded]] = {}
-        self._ended: list[tuple[Deferred[Any], Any]] = []
+        self._requests = Requests(new_id)
         self.bad_batches = 0
-        self.halted = ""
-        """Why nothing more is applied, "" while it is."""
         self._ticker = LoopingCall(self._tick)
         self._ticker.clock = clock
         self._tick_s = None if settings.standalone else settings.heartbeat_s / 2
@@ -157,7 +150,7 @@ class ReplicatedLog:
     @property
     def state(self) -> State:
         """joining, catchup, ready, recovering, active or standalone, as the listener knows it."""
-        return self._state
+        return self._applying.state
 
     @property
     def epoch(self) -> int:
@@ -170,39 +163,26 @@ class ReplicatedLog:
         return self.replica.primary
 
     @property
-    def _applicable(self) -> int:
-        """How far committed batches may be applied: what is not durable here has no place yet."""
-        return min(self._committed, self.replica.durable_index)
-
-    @property
     def may_propose(self) -> bool:
-        """Writable, the disk willing, and few enough batches under way: a few when they are small or full, one in between."""
-        if self._state not in (State.ACTIVE, State.STANDALONE) or not self.replica.writable:
+        """Writable, the disk willing, and few enough batches under way."""
+        if not self.serving or not self.replica.writable or self._members_due is not None or self._stopped:
             return False
-        if self._disk_refuses or self._members_due is not None or self._stopped:
-            return False
-        under_way = self._proposed_through - self._applicable
-        if self._last_proposed_bytes < LARGE_BATCH_BYTES:
-            return under_way < SMALL_WINDOW
-        if self._last_proposed_bytes < FULL_BATCH_BYTES or not under_way:
-            return under_way < 1
-        return self.replica.log.bytes_between(self._applicable, self._proposed_through) <= FULL_WINDOW_BYTES
+        return self._proposing.has_room(self.replica.log, self._applying.applicable)
 
     def propose(self, builder: BatchBuilder) -> int:
         """Seal and replicate; returns the batch's index."""
         assert self.may_propose, "a batch was proposed while the log takes none"
-        self._proposing = True
+        self._applying.held = True
         try:
             return self._propose(builder, None)
         finally:
-            self._proposing = False
+            self._applying.held = False
 
     def _propose(self, builder: BatchBuilder, members: Membership | None) -> int:
         index = self.replica.next_index
         data = builder.seal(self.replica.epoch, index, round(self._wall() * 1000), first_format=self._first_format())
         self._cache.put(index, data)
-        self._proposed_through = index
-        self._last_proposed_bytes = len(data)
+        self._proposing.proposed(index, len(data))
         self.progress.proposed(index, self._clock.seconds())
         self._take(self.replica.propose(self._awake.seconds(), len(data), parse_header(data).n_records, members))
         return index
@@ -212,24 +192,18 @@ class ReplicatedLog:
     def start(self) -> None:
         """Begin: from here on the listener is called."""
         if self._first_checkpoint is not None:
-            self._load(self._first_checkpoint)
+            self._applying.load(self._first_checkpoint)
         self._take(self.replica.start(self._awake.seconds()))
         if self._tick_s is not None:  # a log of one broker waits for nobody
-            self._ticker.start(self._tick_s, now=False).addErrback(self._broken)
+            self._ticker.start(self._tick_s, now=False).addErrback(self.broken)
 
-    def _load(self, checkpoint: Checkpoint) -> None:
-        batches = (Batch.parse(data, verified=True) for data in Checkpoint.read(checkpoint.path, disk=self.journal.disk))
-        try:
-            self._listener.on_reset(batches, checkpoint.index)
-        except (CannotApply, UnknownRecord) as error:
-            self._halt(str(error))
-
-    def _halt(self, why: str) -> None:
+    def cannot_apply(self, why: str) -> None:
         """This release must not apply what is committed: say so, once, and stop applying."""
-        self.halted = f"{why}; nothing more is applied here: upgrade this broker"
+        self._applying.halted = f"{why}; nothing more is applied here: upgrade this broker"
         self.retention.stop()  # a checkpoint would leave out what is not applied
         if self._tick_s is None:
             self._stopped = True
+            self._applying.stop()
             self._storage_error(f"the {self.name} log was written by a newer release: {why}: upgrade this broker", True)
             return
         _log.error("{name} log: {reason}", name=self.name, reason=self.halted)
@@ -243,8 +217,7 @@ class ReplicatedLog:
             self._snapshots.cut_short("the broker stops")
             if self._ticker.running:
                 self._ticker.stop()
-            if self._apply_call is not None and self._apply_call.active():
-                self._apply_call.cancel()
+            self._applying.stop()
         return succeed(None)
 
     def connected(self, peer: str) -> None:
@@ -301,16 +274,13 @@ class ReplicatedLog:
         return self.replica.obstacle_to_bootstrap(self._awake.seconds())
 
     def _stand(self, ask: Callable[[float, str], list[Effect]]) -> Deferred[PromotionEnded]:
-        request_id = self._new_id()
-        ended: Deferred[PromotionEnded] = Deferred()
-        self._requests[request_id] = ended
+        request_id, ended = self._requests.promotion()
         self._take(ask(self._awake.seconds(), request_id))
         return ended
 
     def transfer(self, candidate: str) -> Deferred[TransferEnded]:
         """Hand over to this backup (on a primary)."""
-        ended: Deferred[TransferEnded] = Deferred()
-        self._transfers.setdefault(candidate, []).append(ended)
+        ended = self._requests.transfer(candidate)
         self._take(self.replica.transfer(self._awake.seconds(), candidate))
         return ended
 
@@ -323,9 +293,7 @@ class ReplicatedLog:
         return self._change(self.replica.remove_member, address)
 
     def _change(self, change: Callable[[float, str, str], list[Effect]], address: str) -> Deferred[MembershipEnded]:
-        request_id = self._new_id()
-        ended: Deferred[MembershipEnded] = Deferred()
-        self._changes[request_id] = ended
+        request_id, ended = self._requests.change()
         self._take(change(self._awake.seconds(), address, request_id))
         return ended
 
@@ -338,12 +306,17 @@ class ReplicatedLog:
     @property
     def applied(self) -> int:
         """The index up to which the listener has applied."""
-        return self._applied
+        return self._applying.applied
+
+    @property
+    def halted(self) -> str:
+        """Why nothing more is applied, "" while it is."""
+        return self._applying.halted
 
     @property
     def serving(self) -> bool:
         """Whether producers may write to it here."""
-        return self._state in (State.ACTIVE, State.STANDALONE)
+        return self.state in (State.ACTIVE, State.STANDALONE)
 
     @property
     def log(self) -> Log:
@@ -378,9 +351,8 @@ class ReplicatedLog:
             self._storage_error(str(error), True)
         finally:
             self._running = False
-        if self._due and not self._applying and not self._proposing:
-            self._apply()
-        self._tell_writable()
+        self._applying.go_on()
+        self.told()
 
     def _execute(self, effect: Effect) -> None:
         match effect:
@@ -391,13 +363,11 @@ class ReplicatedLog:
             case do.StoreEntries(first, last):
                 self._store(first, last)
             case do.TruncateLog(from_index):
-                assert from_index > self._applied, f"batch {from_index} is applied and cannot be taken back"
+                assert from_index > self.applied, f"batch {from_index} is applied and cannot be taken back"
                 self._cache.truncate(from_index)
                 self.journal.truncate(from_index, lambda: None)
             case do.Commit(index):
-                before, self._committed = self._committed, max(self._committed, index)
-                self._tell_members(before)
-                self._due = True
+                self._tell_members(self._applying.commit(index))
             case do.Send(peer, message):
                 self._outbox.send(peer, message, ())
             case do.Strange(peer, theirs):
@@ -405,7 +375,7 @@ class ReplicatedLog:
                     peer, f"it speaks as the primary of {f'cluster {theirs}' if theirs else 'a new cluster'}, not ours"
                 )
             case do.SendEntries(peer, append):
-                self._send_entries(peer, append)
+                self._sender.send(peer, append)
             case do.SendSnapshot(peer, epoch, index, offset):
                 self._send_snapshot(peer, epoch, index, offset)
             case do.StoreChunk() | do.InstallSnapshot():
@@ -416,7 +386,7 @@ class ReplicatedLog:
                 self._peers.set_members(members)
                 self._tell_members(-1)
             case do.StateChanged(state, epoch, primary):
-                self._state_changed(state, epoch, primary)
+                self._applying.state_changed(state, epoch, primary)
             case do.WritableChanged():
                 pass  # asked for by `may_propose` after each list of effects
             case PromotionEnded() | TransferEnded() | MembershipEnded() | do.ReignEnded():
@@ -426,28 +396,16 @@ class ReplicatedLog:
 
     def _tell_members(self, after: int) -> None:
         """Tell of the membership if its index is above `after` and committed: before that it may yet give way to another one."""
-        if after < self.replica.log.members_index <= self._committed:
+        if after < self.replica.log.members_index <= self._applying.committed:
             self._on_members(self.replica.log.members)
 
-    def _ended_with(self, effect: PromotionEnded | TransferEnded | MembershipEnded | do.ReignEnded) -> None:
+    def _ended_with(self, effect: Ended | do.ReignEnded) -> None:
         """A request has come to its end, or a reign."""
-        match effect:
-            case do.ReignEnded(reason, planned):
-                self._reign_ended(reason, planned)
-            case PromotionEnded(request_id):
-                self._end(self._requests.pop(request_id), effect)
-            case TransferEnded(candidate):
-                for ended in self._transfers.pop(candidate, []):
-                    self._end(ended, effect)
-            case MembershipEnded(request_id):
-                self._end(self._changes.pop(request_id), effect)
-            case _:
-                assert_never(effect)
-
-    def _end(self, ended: Deferred[Any], effect: Any) -> None:
-        """Fire outside of the effects, and after the states that came before it were told."""
-        self._ended.append((ended, effect))
-        self._due = True
+        if isinstance(effect, do.ReignEnded):
+            self._reign_ended(effect.reason, effect.planned)
+            return
+        for waiting in self._requests.take(effect):
+            self._applying.answer(waiting, effect)
 
     def _propose_members(self, members: Membership) -> None:
         self._members_due = None
@@ -469,51 +427,27 @@ class ReplicatedLog:
 
     def _durable(self, index: int, epoch: int, sync_s: float) -> None:
         self.syncs.add(sync_s)
-        if self._disk_refuses:
-            self._disk_refuses = False
+        if self._proposing.refused:
+            self._proposing.refused = False
             _log.info("the disk takes writes again ({name} log)", name=self.name)
         if not self._stopped:
-            self._due = self._due or self._applied < self._committed  # what was committed before may be applied now
+            self._applying.durable()
             self._take(self.replica.stored(self._awake.seconds(), index, epoch))
 
-    def _broken(self, failure: Failure) -> None:
+    def broken(self, failure: Failure) -> None:
         """Our own bug, met while time passed or batches were applied: a log that has lost its way must not go on."""
+        self._stopped = True
         _log.failure("the {name} log cannot go on", failure=failure, name=self.name)
         self._storage_error(f"the {self.name} log cannot go on: {failure.getErrorMessage()}", True)
 
     def _storage_error(self, text: str, fatal: bool) -> None:
-        self._disk_refuses, self._was_writable = True, False
+        self._proposing.refuse()
         self._listener.on_storage_error(text, fatal)
 
     # ---- sending
 
-    def _send_entries(self, peer: str, append: Append) -> None:
-        if append.last < append.first:
-            self._outbox.send(peer, append, ())
-            return
-        batches = self._cache.span(append.first, append.last)
-        if batches is not None:
-            self._outbox.send(peer, append, batches)
-            return
-        reign = self.replica.epoch
-        # What is in memory goes from there: on disk it may be truncated and written anew just now.
-        on_disk = min(self._cache.first - 1, append.last)
-        in_memory = self._cache.span(on_disk + 1, append.last) or []
-
-        def read() -> list[bytes]:
-            found: list[bytes] = []
-            while len(found) < on_disk - append.first + 1:
-                more = self.journal.read(append.first + len(found), on_disk, 1 << 40)
-                if not more:
-                    raise LookupError(f"batch {append.first + len(found)} is neither in memory nor on disk")
-                found += more
-            return found + in_memory
-
-        self._outbox.send_later(peer, append, self._in_thread(read), lambda: self.replica.epoch == reign, self._unreadable)
-
-    def _unreadable(self, peer: str, error: Exception) -> None:
-        """A backup needs batches that cannot be read: damaged, or released meanwhile. A new checkpoint covers them."""
-        _log.error("batches for {peer} cannot be read: {error}; it gets a snapshot instead", peer=peer, error=str(error))
+    def _unreadable(self, peer: str) -> None:
+        """A backup needs batches that cannot be read: a new checkpoint covers them."""
         self.retention.checkpoint(spared=0)
         self._peers.close(peer, "batches for it cannot be read, so it is sent a snapshot when it comes back")
 
@@ -558,9 +492,7 @@ class ReplicatedLog:
         assert checkpoint.index == index
         self.journal.reset(index, epoch, received=checkpoint)
         self._cache.clear(index + 1)
-        self._applied = self._committed = index
-        self._told = deque((index, state, at, primary) for _, state, at, primary in self._told)
-        self._load(checkpoint)
+        self._applying.install(checkpoint)
 
     # ---- bodies
 
@@ -586,17 +518,7 @@ class ReplicatedLog:
         """A checkpoint stands, and the log before this index may be forgotten."""
         self._take(self.replica.compacted(first_index))
 
-    # ---- telling the listener, in order
-
-    def _state_changed(self, state: State, epoch: int, primary: str) -> None:
-        if state in (State.ACTIVE, State.STANDALONE, State.RECOVERING):
-            self._told.append((self._committed, state, epoch, primary))
-            self._due = True
-        else:
-            # A reign that ended is told at once: what it had proposed is void.
-            self._told.clear()
-            self._told.append((self._applied, state, epoch, primary))
-            self._due = True
+    # ---- what the listener is told
 
     def _reign_ended(self, reason: str, planned: bool) -> None:
         _log.info("no primary any more: {reason}", reason=reason)
@@ -604,91 +526,20 @@ class ReplicatedLog:
         if not planned:
             self._on_event("fenced", epoch=self.replica.epoch, detail=reason)
 
-    def _apply_later(self) -> None:
-        if self._apply_call is None and not self._stopped:
-            self._apply_call = self._clock.callLater(0, self._apply)
+    def is_active(self) -> None:
+        """The listener is about to hear that this broker is primary, or alone: what its log has is not under way."""
+        self._proposing.begin_after(self.replica.log.last_index)
 
-    def _apply(self) -> None:
-        """Tell what is due; what is more than one slice in the next turn, so that a long log keeps nobody waiting."""
-        if self._apply_call is not None and self._apply_call.active():
-            self._apply_call.cancel()
-        self._apply_call = None
-        self._due = False
-        self._applying = True
-        try:
-            self._tell_slice()
-        except CannotApply as error:
-            self._applied = error.index - 1
-            self._halt(str(error))
-        except Exception:  # of ours, or damage that no checksum shows: what comes next must not be applied to what this has left
-            self._stopped = True
-            self._broken(Failure())  # type: ignore[no-untyped-call]
-        finally:
-            self._applying = False
-        if self._due or self._may_tell_more():
-            self._apply_later()
-        elif self._ended:
-            ended, self._ended = self._ended, []
-            for deferred, effect in ended:
-                deferred.callback(effect)
-        self._tell_writable()
+    def applied_more(self) -> None:
+        """Batches were applied: something may be due on the disk."""
+        self.retention.applied()
 
-    def _may_tell_more(self) -> bool:
-        if self.halted:
-            return bool(self._told) and self._told[0][0] <= self._applied
-        return self._applied < self._applicable or (bool(self._told) and self._told[0][0] <= self._applied)
+    def cannot_read(self, why: str) -> None:
+        """A committed batch cannot be read back."""
+        self._stopped = True
+        self._storage_error(f"a committed batch cannot be read back: {why}", True)
 
-    def _tell_slice(self) -> None:
-        """Tell states and committed batches in order, as much as one slice holds."""
-        while self._told and self._told[0][0] <= self._applied:
-            _, state, epoch, primary = self._told.popleft()
-            if state in (State.ACTIVE, State.STANDALONE):
-                self._proposed_through = max(self._proposed_through, self.replica.log.last_index)
-            self._state = state
-            self._listener.on_state(str(state), epoch, primary)
-        if self._applied < self._applicable and not self.halted:
-            try:
-                batches = self._next_batches()
-            except (BadBatch, LookupError) as error:
-                self._stopped = True
-                self._storage_error(f"a committed batch cannot be read back: {error}", True)
-                return
-            self._applied = batches[-1].header.index
-            self._listener.on_committed(batches)
-            if self._cache.nbytes > self._cache.max_bytes:
-                self._cache.trim(min(self._applied, self.status().durable_index) + 1)
-            self.retention.applied()
-
-    def _next_batches(self) -> list[Batch]:
-        first, last = self._applied + 1, self._applicable
-        if self._told:
-            last = min(last, max(self._told[0][0], first))
-        if first in self._cache:
-            nbytes, stop = 0, first
-            while stop <= last and stop in self._cache and nbytes < APPLY_SLICE_BYTES:
-                nbytes += len(self._cache[stop])
-                stop += 1
-            found = self._cache.span(first, stop - 1)
-            assert found is not None
-        else:
-            # What is in memory may be truncated and written anew on disk just now; what is before it stands.
-            found = self.journal.read(first, min(last, self._cache.first - 1), APPLY_SLICE_BYTES)
-            if not found:
-                raise LookupError(f"batch {first} is neither in memory nor on disk")
-        places = self.journal.places(first, first + len(found) - 1)
-        batches: list[Batch] = []
-        for data, place in zip(found, places, strict=True):
-            try:
-                batches.append(Batch.parse(data, place=place, verified=True))
-            except UnknownRecord as error:
-                if not batches:
-                    raise CannotApply(parse_header(data).index, str(error)) from None
-                break  # what comes before it is applied first
-        return batches
-
-    def _tell_writable(self) -> None:
+    def told(self) -> None:
         """Say, each time when it has become so, that proposals are welcome."""
-        writable = self.may_propose
-        became, self._was_writable = writable and not self._was_writable, writable
-        if became:
+        if self._proposing.became(self.may_propose):
             self._listener.on_writable()

@@ -237,10 +237,10 @@ BUGS = {
     ),
     "applies-twice": Bug(
         "applies the last batch before a restart a second time",
-        "ha.replicated_log",
-        "ReplicatedLog.__init__",
-        "self._applied = log.base_index",
-        "self._applied = max(log.base_index - 1, 0)",
+        "ha.log.applying",
+        "Applying.__init__",
+        "self.applied = self.committed = base_index",
+        "self.applied, self.committed = max(base_index - 1, 0), base_index",
     ),
     "first-queue-only": Bug(
         "applies of a batch for two queues what is for the first",

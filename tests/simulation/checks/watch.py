@@ -49,8 +49,9 @@ from ha.core.messages import (
     Vote,
     VoteReply,
 )
+from ha.log.proposing import SMALL_WINDOW
 from ha.received import members_in
-from ha.replicated_log import SMALL_WINDOW, ReplicatedLog
+from ha.replicated_log import ReplicatedLog
 from ha.service import Process
 from tests.broker.clients import MemoryLog
 from tests.simulation.checks.accounting import Totals, account
@@ -98,7 +99,7 @@ class Checks:
         self._wrap(ReplicatedLog, "_durable", self._synced)
         self._wrap(ReplicatedLog, "promote", self._asked)
         self._wrap(ReplicatedLog, "receive", self._received)
-        self._wrap(ReplicatedLog, "_broken", self._broken)
+        self._wrap(ReplicatedLog, "broken", self._broken)
         self._wrap(Journal, "truncate", self._truncates)
         self._wrap(Journal, "reset", self._resets)
         self._wrap(Journal, "release", self._releases)

@@ -1,0 +1,226 @@
+"""What a log tells its listener, in order: committed batches once they are durable here, and states between them.
+
+Life of a batch here: `commit` says how far is committed; when the batch is durable on this broker, too, it is parsed with its
+place on disk and handed over. A long log is handed over in slices, so that a broker which replays stays responsive. A state
+waits until everything committed before it was handed over; that a reign has ended is told at once, because what it had proposed
+is void.
+
+A batch that this release must not apply ends that life: nothing more is handed over (docs/adr/0015).
+
+Invariants: batches are handed over once each, by ascending index; the listener is never called from within itself, nor while
+`held`; `applied` is at most the committed and at most the durable index.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.python.failure import Failure
+
+from broker.commit_log import LogListener
+from broker.core.records import BadBatch, Batch, UnknownRecord, parse_header
+from broker.core.state import CannotApply
+from broker.disk.checkpoint import Checkpoint
+from broker.disk.journal import Journal
+from ha.batch_cache import BatchCache
+from ha.core.effects import State
+from ha.core.settings import MIB
+
+SLICE_BYTES = 8 * MIB
+
+
+class Owner(Protocol):
+    """Whose log it is: `ReplicatedLog` fulfils it."""
+
+    def cannot_apply(self, why: str) -> None:
+        """This release must not apply what comes next."""
+
+    def cannot_read(self, why: str) -> None:
+        """A committed batch cannot be read back."""
+
+    def applied_more(self) -> None:
+        """Batches were handed over."""
+
+    def is_active(self) -> None:
+        """The listener is about to hear that this broker is primary, or alone."""
+
+    def told(self) -> None:
+        """All that was due in this turn was told."""
+
+    def broken(self, failure: Failure) -> None:
+        """An error of our own: what comes next must not be applied to what it has left."""
+
+
+class Applying:
+    """See the module. `base_index` is the index of the checkpoint that the log begins with."""
+
+    def __init__(
+        self,
+        owner: Owner,
+        listener: LogListener,
+        journal: Journal,
+        cache: BatchCache,
+        clock: IReactorTime,
+        durable_index: Callable[[], int],
+        base_index: int,
+    ) -> None:
+        self.applied = self.committed = base_index
+        self.state = State.JOINING
+        """The state that the listener was told last."""
+        self.halted = ""
+        """Why nothing more is applied, "" while it is."""
+        self.due = self.held = False
+        self._owner = owner
+        self._listener = listener
+        self._journal = journal
+        self._cache = cache
+        self._clock = clock
+        self._durable_index = durable_index
+        self._states: deque[tuple[int, State, int, str]] = deque()
+        """States to be told, each with the index up to which batches come before it."""
+        self._answers: list[tuple[Deferred[Any], Any]] = []
+        self._call: IDelayedCall | None = None
+        self._running = self._stopped = False
+
+    @property
+    def applicable(self) -> int:
+        """How far committed batches may be applied: what is not durable here has no place yet."""
+        return min(self.committed, self._durable_index())
+
+    def load(self, checkpoint: Checkpoint) -> None:
+        """Hand over a checkpoint as the state to go on from."""
+        batches = (Batch.parse(data, verified=True) for data in Checkpoint.read(checkpoint.path, disk=self._journal.disk))
+        try:
+            self._listener.on_reset(batches, checkpoint.index)
+        except (CannotApply, UnknownRecord) as error:
+            self._owner.cannot_apply(str(error))
+
+    def install(self, checkpoint: Checkpoint) -> None:
+        """The same in the midst of life: states that wait are told on top of it."""
+        self.applied = self.committed = checkpoint.index
+        self._states = deque((checkpoint.index, state, epoch, primary) for _, state, epoch, primary in self._states)
+        self.load(checkpoint)
+
+    def stop(self) -> None:
+        """Hand over nothing any more."""
+        self._stopped = True
+        if self._call is not None and self._call.active():
+            self._call.cancel()
+
+    # ---- what there is to tell
+
+    def commit(self, index: int) -> int:
+        """Everything up to `index` is committed. Returns up to where it was before."""
+        before, self.committed = self.committed, max(self.committed, index)
+        self.due = True
+        return before
+
+    def durable(self) -> None:
+        """More is durable here: what was committed before may be applied now."""
+        self.due = self.due or self.applied < self.committed
+
+    def state_changed(self, state: State, epoch: int, primary: str) -> None:
+        """This broker is in another state now."""
+        if state in (State.ACTIVE, State.STANDALONE, State.RECOVERING):
+            self._states.append((self.committed, state, epoch, primary))
+        else:
+            self._states.clear()
+            self._states.append((self.applied, state, epoch, primary))
+        self.due = True
+
+    def answer(self, deferred: Deferred[Any], result: Any) -> None:
+        """Fire this after what came before it was told."""
+        self._answers.append((deferred, result))
+        self.due = True
+
+    # ---- telling
+
+    def go_on(self) -> None:
+        """Tell what is due, unless that is being done."""
+        if self.due and not self._running and not self.held:
+            self._apply()
+
+    def _apply_later(self) -> None:
+        if self._call is None and not self._stopped:
+            self._call = self._clock.callLater(0, self._apply)
+
+    def _apply(self) -> None:
+        """Tell what is due; what is more than one slice in the next turn, so that a long log keeps nobody waiting."""
+        if self._call is not None and self._call.active():
+            self._call.cancel()
+        self._call = None
+        self.due = False
+        self._running = True
+        try:
+            self._tell_slice()
+        except CannotApply as error:
+            self.applied = error.index - 1
+            self._owner.cannot_apply(str(error))
+        except Exception:  # of ours, or damage that no checksum shows
+            self._stopped = True
+            self._owner.broken(Failure())  # type: ignore[no-untyped-call]
+        finally:
+            self._running = False
+        if self.due or self._may_tell_more():
+            self._apply_later()
+        elif self._answers:
+            answers, self._answers = self._answers, []
+            for deferred, result in answers:
+                deferred.callback(result)
+        self._owner.told()
+
+    def _may_tell_more(self) -> bool:
+        if not self.halted and self.applied < self.applicable:
+            return True
+        return bool(self._states) and self._states[0][0] <= self.applied
+
+    def _tell_slice(self) -> None:
+        """Tell states and committed batches in order, as much as one slice holds."""
+        while self._states and self._states[0][0] <= self.applied:
+            _, self.state, epoch, primary = self._states.popleft()
+            if self.state in (State.ACTIVE, State.STANDALONE):
+                self._owner.is_active()
+            self._listener.on_state(str(self.state), epoch, primary)
+        if self.applied < self.applicable and not self.halted:
+            try:
+                batches = self._next_batches()
+            except (BadBatch, LookupError) as error:
+                self._stopped = True
+                self._owner.cannot_read(str(error))
+                return
+            self.applied = batches[-1].header.index
+            self._listener.on_committed(batches)
+            if self._cache.nbytes > self._cache.max_bytes:
+                self._cache.trim(min(self.applied, self._durable_index()) + 1)
+            self._owner.applied_more()
+
+    def _next_batches(self) -> list[Batch]:
+        first, last = self.applied + 1, self.applicable
+        if self._states:
+            last = min(last, max(self._states[0][0], first))
+        if first in self._cache:
+            nbytes, stop = 0, first
+            while stop <= last and stop in self._cache and nbytes < SLICE_BYTES:
+                nbytes += len(self._cache[stop])
+                stop += 1
+            found = self._cache.span(first, stop - 1)
+            assert found is not None
+        else:
+            # What is in memory may be truncated and written anew on disk just now; what is before it stands.
+            found = self._journal.read(first, min(last, self._cache.first - 1), SLICE_BYTES)
+            if not found:
+                raise LookupError(f"batch {first} is neither in memory nor on disk")
+        places = self._journal.places(first, first + len(found) - 1)
+        batches: list[Batch] = []
+        for data, place in zip(found, places, strict=True):
+            try:
+                batches.append(Batch.parse(data, place=place, verified=True))
+            except UnknownRecord as error:
+                if not batches:
+                    raise CannotApply(parse_header(data).index, str(error)) from None
+                break  # what comes before it is applied first
+        return batches

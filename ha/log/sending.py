@@ -1,0 +1,71 @@
+"""What goes to the other members beside plain messages: batches from memory or from disk.
+
+Life of an Append here: its batches are in memory, and it leaves at once; or the first of them are read from disk in another
+thread, and it leaves with them if the reign is still the same. Batches that cannot be read any more are covered by a new
+checkpoint, and the member gets that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from broker.disk.journal import Journal
+from ha.batch_cache import BatchCache
+from ha.core.messages import Append
+from ha.outbox import Outbox
+
+_log = Logger(namespace="ha")
+
+
+class BatchSender:
+    """See the module. `unreadable(peer)` has a new checkpoint written and the link to that member closed."""
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        cache: BatchCache,
+        journal: Journal,
+        in_thread: Callable[[Callable[[], object]], Deferred[Any]],
+        epoch: Callable[[], int],
+        unreadable: Callable[[str], None],
+    ) -> None:
+        self._outbox = outbox
+        self._cache = cache
+        self._journal = journal
+        self._in_thread = in_thread
+        self._epoch = epoch
+        self._unreadable = unreadable
+
+    def send(self, peer: str, append: Append) -> None:
+        """Send it with its batches."""
+        if append.last < append.first:
+            self._outbox.send(peer, append, ())
+            return
+        batches = self._cache.span(append.first, append.last)
+        if batches is not None:
+            self._outbox.send(peer, append, batches)
+            return
+        reign = self._epoch()
+        # What is in memory goes from there: on disk it may be truncated and written anew just now.
+        on_disk = min(self._cache.first - 1, append.last)
+        in_memory = self._cache.span(on_disk + 1, append.last) or []
+
+        def read() -> list[bytes]:
+            found: list[bytes] = []
+            while len(found) < on_disk - append.first + 1:
+                more = self._journal.read(append.first + len(found), on_disk, 1 << 40)
+                if not more:
+                    raise LookupError(f"batch {append.first + len(found)} is neither in memory nor on disk")
+                found += more
+            return found + in_memory
+
+        self._outbox.send_later(peer, append, self._in_thread(read), lambda: self._epoch() == reign, self._failed)
+
+    def _failed(self, peer: str, error: Exception) -> None:
+        """A backup needs batches that cannot be read: damaged, or released meanwhile."""
+        _log.error("batches for {peer} cannot be read: {error}; it gets a snapshot instead", peer=peer, error=str(error))
+        self._unreadable(peer)
