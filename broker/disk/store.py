@@ -30,8 +30,9 @@ from broker.disk.durable import (
     seal_json,
 )
 from broker.disk.files import REAL_DISK, Disk, LockHeld
-from broker.disk.journal import FILE_BYTES, Journal, OnError, Reactor, Recovered
+from broker.disk.journal import FILE_BYTES, Journal, Recovered
 from broker.disk.segments import Position, Window
+from broker.disk.writer import OnError, Reactor
 from broker.host import REAL_HOST, Host
 
 __all__ = ["DamagedStore", "LogInfo", "StorageError", "Store", "StoreInUse", "StoreInfo", "StoreOfAnotherCluster", "inspect"]

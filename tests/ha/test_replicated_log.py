@@ -99,7 +99,7 @@ class TestCluster:
         machine.promote("b")
         machine.write(b, b"three", b"four")
         again = machine.start("a", "a,b,c")
-        with again.log.journal._lock:  # its thread comes to nothing meanwhile
+        with again.log.journal._holdings._lock:  # its thread comes to nothing meanwhile
             machine.run_until(lambda: again.log.status().commit_index >= stale)
             machine.run_for(0.2)
             assert again.ledger.applied < stale

@@ -195,8 +195,8 @@ BUGS = {
     ),
     "skips-fsync": Bug(
         "never syncs the journal",
-        "broker.disk.journal",
-        "Journal._write_some",
+        "broker.disk.writer",
+        "Writer._write_some",
         "sync_or_stop(self.disk, segment.fd, segment.path)",
         "pass",
     ),

@@ -363,8 +363,9 @@ NOT_DELETED_IN_ORDER = Bug(
     "deletes the files of a compaction before the checkpoint that does without them",
     "broker.disk.journal",
     "Journal.compact",
-    "self._fresh.add(number)",
-    "self._preparation.remove([body.path for each, body in self._bodies.items() if each != number])",
+    "self._holdings.compacted(found.file)",
+    "self._preparation.remove([body.path for body in self._holdings.body_files()])\n            "
+    "    self._holdings.compacted(found.file)",
 )
 NOT_SYNCED = Bug(
     "names received files without having synced them",

@@ -1,0 +1,265 @@
+"""Which files a log holds, and which batches and bodies are in them: one picture, shared by the threads of a journal.
+
+Life of a file here: the writer begins a segment; the segment fills; a checkpoint covers it, and it leaves the log; if the
+checkpoint lists it, it stays as a file with bodies, until a checkpoint no longer does and nobody has asked to keep it.
+Compactions and snapshots bring files with bodies of their own.
+
+Invariants: segments follow each other without a gap, and the log has one at least; a number is given once; what is dropped here
+is what the newest checkpoint does without. The segments' ends and descriptors are changed by the writer alone.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from broker.disk import bodies
+from broker.disk.bodies import FileInUse
+from broker.disk.checkpoint import Checkpoint, LogFiles
+from broker.disk.recovery import Body
+from broker.disk.segments import FIRST_BATCH, Segment
+from broker.disk.threads import Threads
+
+
+class Span(NamedTuple):
+    """Consecutive batches in one segment: where each starts, and where the last one ends. `rewrites` tells whether that may have
+    changed since.
+    """
+
+    path: Path
+    bounds: list[int]
+    rewrites: int
+
+
+class Dropped(NamedTuple):
+    """What has left the log: segments to be closed, and the numbers and paths of files that nobody needs."""
+
+    segments: list[Segment]
+    numbers: list[int]
+    paths: list[Path]
+
+
+class Holdings:
+    """See the module. Every method may be called in any thread, unless it says more."""
+
+    def __init__(
+        self,
+        folder: Path,
+        segments: list[Segment],
+        body_files: dict[int, Body],
+        checkpoint: Checkpoint | None,
+        *,
+        origin: int,
+        next_number: int,
+        threads: Threads,
+    ) -> None:
+        self.origin = origin
+        self.checkpoint = checkpoint
+        """The newest. It is replaced in the reactor thread, and by the writer when the log is reset."""
+        self.rewrites = 0
+        """How often batches that stood in the log were dropped from its end."""
+        self._folder = folder
+        self._segments = segments
+        self._bodies = body_files
+        self._pins: Counter[int] = Counter()
+        self._fresh: set[int] = set()
+        self._next_number = next_number
+        self._lock = threads.condition()
+
+    # ---- what there is
+
+    @property
+    def newest(self) -> Segment:
+        """The segment that is being written."""
+        return self._segments[-1]
+
+    @property
+    def first_index(self) -> int:
+        """The first batch of the log."""
+        return self._segments[0].first_index
+
+    def counts(self) -> tuple[int, int, int]:
+        """How many segments, how many files with bodies, and the bytes of all and of the checkpoint."""
+        with self._lock:
+            nbytes = sum(segment.size for segment in self._segments) + sum(body.nbytes for body in self._bodies.values())
+            return len(self._segments), len(self._bodies), nbytes + (self.checkpoint.nbytes if self.checkpoint else 0)
+
+    @property
+    def fresh(self) -> set[int]:
+        """What compactions made, and no checkpoint that began after it lists, or would."""
+        return set(self._fresh)
+
+    def covered(self, index: int) -> list[int]:
+        """The file numbers of the segments that a checkpoint of this index would cover whole."""
+        with self._lock:
+            n = bisect_right(self._segments, index + 1, key=_first_index) - 1
+            return [segment.number for segment in self._segments[: max(n, 0)]]
+
+    def body_files(self) -> list[Body]:
+        """The files with bodies that are no part of the log, in order of their numbers."""
+        with self._lock:
+            return [body for _, body in sorted(self._bodies.items())]
+
+    def is_pinned(self, number: int) -> bool:
+        """Whether this file is kept for a snapshot that is being sent, whatever checkpoints list."""
+        return bool(self._pins[number])
+
+    def path_of(self, number: int) -> Path | None:
+        """Where the file of this number lies; None when it is gone."""
+        with self._lock:
+            body = self._bodies.get(number)
+            if body is not None:
+                return body.path
+            return next((segment.path for segment in reversed(self._segments) if segment.number == number), None)
+
+    def places(self, first: int, last: int) -> list[int]:
+        """Where the batches `first` to `last` lie; they must be durable, and be in the log still."""
+        found: list[int] = []
+        with self._lock:
+            while first <= last:
+                segment = self._segments[bisect_right(self._segments, first, key=_first_index) - 1]
+                at = first - segment.first_index
+                upto = min(len(segment.epochs), last + 1 - segment.first_index)
+                assert 0 <= at < upto, f"batch {first} is not in the log of {self._folder}"
+                base = bodies.place_of(segment.number, 0)
+                found += [base + start for start in segment.starts[at:upto]]
+                first = segment.first_index + upto
+        return found
+
+    def span(self, first: int, last: int, max_bytes: int) -> Span | None:
+        """Durable batches from `first` on that stand in one segment: one at least, else at most `max_bytes`.
+
+        None when `first` is not durable yet. LookupError when it has left the log.
+        """
+        with self._lock:
+            at = bisect_right(self._segments, first, key=_first_index) - 1
+            if at < 0:
+                raise LookupError(f"batch {first} is before {self.first_index}, the first that is kept in {self._folder}")
+            segment = self._segments[at]
+            if first > segment.last.index:
+                return None
+            return Span(segment.path, segment.span(first, last, max_bytes), self.rewrites)
+
+    def files_at(self, index: int, alive: Iterable[int]) -> LogFiles:
+        """What a checkpoint of this index says of the log's files; in those of the numbers `alive`, bodies are alive."""
+        with self._lock:
+            at = max(0, bisect_right(self._segments, index + 1, key=_first_index) - 1)
+            newest = self._segments[at]
+            end = newest.starts[min(index + 1 - newest.first_index, len(newest.epochs))]
+            used = {number: body.file for number, body in self._bodies.items()}
+            for segment in self._segments[: at + 1]:
+                in_use = end if segment is newest else segment.end
+                used[segment.number] = FileInUse(segment.number, self.origin, in_use)
+            tail = bodies.place_of(newest.number, end)
+            return LogFiles(self.origin, self._next_number, tail, tuple(used[number] for number in sorted(alive)))
+
+    # ---- files come and go
+
+    def take_number(self) -> int:
+        """A number for a file, which no other has had."""
+        with self._lock:
+            self._next_number += 1
+            return self._next_number - 1
+
+    def compacted(self, file: FileInUse) -> None:
+        """A compaction has made this file."""
+        with self._lock:
+            self._bodies[file.number] = Body(self._folder / file.name, file, file.used)
+            self._fresh.add(file.number)
+
+    def listed(self, fresh: set[int], checkpoint: Checkpoint) -> None:
+        """This checkpoint is the newest. It began when the files `fresh` were there: they stay if it lists them."""
+        self.checkpoint = checkpoint
+        self._fresh -= fresh
+
+    def pin(self, numbers: list[int]) -> list[Path]:
+        """Keep these files until they are unpinned. Where they lie."""
+        with self._lock:
+            self._pins.update(numbers)
+            return [path for path in map(self.path_of, numbers) if path is not None]
+
+    def unpin(self, numbers: list[int]) -> None:
+        """Keep them for others alone."""
+        with self._lock:
+            self._pins.subtract(numbers)
+
+    def release(self, below_index: int) -> Dropped:
+        """Have whole segments below `below_index` leave the log; only what the checkpoint covers. Those that the checkpoint
+        lists stay as files with bodies.
+        """
+        checkpoint = self.checkpoint
+        below = min(below_index, checkpoint.index + 1 if checkpoint else 0)
+        listed = {file.number for file in checkpoint.files.in_use} if checkpoint else set()
+        with self._lock:
+            n = bisect_right(self._segments, below, key=_first_index) - 1
+            gone = self._segments[: max(n, 0)]
+            del self._segments[: len(gone)]
+            for segment in gone:
+                file = FileInUse(segment.number, self.origin, segment.end)
+                self._bodies[segment.number] = Body(segment.path, file, segment.size)
+            kept = listed | self._fresh
+            dropped = [number for number in self._bodies if number not in kept and not self._pins[number]]
+            return Dropped(gone, dropped, [self._bodies.pop(number).path for number in dropped])
+
+    def replace(self, received: Checkpoint | None) -> None:
+        """The log is about to be dropped for a snapshot: from here on, places are those of its checkpoint."""
+        with self._lock:
+            self._bodies.clear()
+            self._fresh.clear()
+            if received is not None:
+                self.checkpoint = received
+                self._next_number = max(self._next_number, received.files.next_number)
+                for file in received.files.in_use:
+                    self._bodies[file.number] = Body(self._folder / file.name, file, file.used)
+
+    # ---- the writer's changes
+
+    def written(self, batches: list[tuple[int, int]]) -> None:
+        """Batches, (bytes, epoch) each, stand synced at the end of the newest segment."""
+        with self._lock:
+            newest = self._segments[-1]
+            for nbytes, epoch in batches:
+                newest.add(nbytes, epoch)
+
+    def roll(self, fresh: Segment) -> Segment | None:
+        """Go on in this segment. Returns the one that it replaces, if that was empty."""
+        with self._lock:
+            replaced = self._segments.pop() if self._segments[-1].end == FIRST_BATCH else None
+            self._segments.append(fresh)
+            return replaced
+
+    def truncate(self, from_index: int) -> tuple[Segment, int, list[Segment]]:
+        """Know of no batch from this index on. Returns the newest segment, where it ended before, and those after it."""
+        with self._lock:
+            self.rewrites += 1
+            n = max(1, bisect_right(self._segments, from_index, key=_first_index))
+            dropped = self._segments[n:]
+            del self._segments[n:]
+            newest = self._segments[-1]
+            dirty_end = newest.end
+            newest.shorten(min(len(newest.epochs), max(0, from_index - newest.first_index)))
+            return newest, dirty_end, dropped
+
+    def rewrite(self) -> list[Segment]:
+        """The whole log is about to go: its segments."""
+        with self._lock:
+            self.rewrites += 1
+            return list(self._segments)
+
+    def begin_anew(self, fresh: Segment, checkpoint: Checkpoint | None) -> set[Path]:
+        """The log is this segment, after that checkpoint. Returns the files with bodies that stay."""
+        with self._lock:
+            self._segments[:] = [fresh]
+            self.checkpoint = checkpoint
+            return {body.path for body in self._bodies.values()}
+
+    def close(self) -> list[Segment]:
+        """The segments, to be closed."""
+        return list(self._segments)
+
+
+def _first_index(segment: Segment) -> int:
+    return segment.first_index
