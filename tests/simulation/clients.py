@@ -34,7 +34,7 @@ class ClientPlan:
 
     `queue` is the address; `arrives`: the queues that what a producer sends there comes to (None: that one); not `sure`: it may
     come there or not, accepted or not; not `needed`: nobody waits for the end of it; `settled`: what goes over the link is
-    settled when it is sent.
+    settled when it is sent; `priorities`: what a producer chooses from for each message (None: the message says nothing of it).
     """
 
     kind: str
@@ -60,6 +60,7 @@ class ClientPlan:
     idle_s: float = 2.0
     max_frame: int = 65536
     stall_s: float = 0.0
+    priorities: tuple[int | None, ...] = (None,)
 
 
 class Client:
@@ -256,9 +257,10 @@ class Producer(Client):
             else:
                 break
             size = self.rng.randint(*self.plan.size)
+            priority = self.rng.choice(self.plan.priorities) if len(self.plan.priorities) > 1 else self.plan.priorities[0]
             for place in self.places:
-                self.history.sent(self.name, place, number, self.now, link=self.link_number)
-            delivery = connection.send(body(self.name, self.link_number, number, size))
+                self.history.sent(self.name, place, number, self.now, link=self.link_number, priority=priority)
+            delivery = connection.send(body(self.name, self.link_number, number, size), priority)
             if self.plan.settled:
                 self.unknown += 1
                 self._tell(self.history.unknown, number)

@@ -317,6 +317,48 @@ position = run_end
         "max_bytes -= lot.nbytes",
         "max_bytes, self._cursor = max_bytes - lot.nbytes, self._cursor - (lot is lots[-1])",
     ),
+    "lowest-level-first": Bug(
+        "gives out the lowest level of a priority queue first",
+        "broker.core.queues.priority",
+        "Priority.acquire",
+        "for fifo in self._highest_first:",
+        "for fifo in self._by_level:",
+    ),
+    "overtakes-a-level-that-is-read": Bug(
+        "gives out lower levels while messages of a higher one have to be read back from disk",
+        "broker.core.queues.priority",
+        "Priority.acquire",
+        """\
+                    self.absent = fifo.absent
+                    break
+""",
+        """\
+                    self.absent = fifo.absent
+                    if self.absent < 0:
+                        break
+""",
+    ),
+    "levels-by-the-batch": Bug(
+        "puts all that comes for a priority queue in one go on the level of the first",
+        "broker.sessions.ledger",
+        "Ledger.enqueue",
+        "lane = lane_for(each)",
+        "lane = lane_for(messages[0])",
+    ),
+    "checkpoint-forgets-levels": Bug(
+        "forgets in a checkpoint how far the sequences of all levels but the lowest had come",
+        "broker.core.state",
+        "State.snapshot",
+        "seqs.append((number, lane.next_seq))",
+        "seqs += [(number, lane.next_seq)] if lane is messages.order.lanes[0] else []",
+    ),
+    "releases-the-lowest-level": Bug(
+        "makes, when its reign ends, only the lowest level of a priority queue available again",
+        "broker.core.queues.priority",
+        "Priority.release_all",
+        "for fifo in self._by_level:",
+        "for fifo in self._by_level[:1]:",
+    ),
     "takes-a-neighbour": Bug(
         "takes the message after the one that was accepted off the queue",
         "broker.sessions.queues",

@@ -47,6 +47,7 @@ def quiet(*actions: Action, **fields: Any) -> Plan:
         disk_call_s=None,
         short_writes=0.0,
         max_counts=(0,),
+        levels=(0,),
         kinds=tuple(dict.fromkeys(action.kind for action in actions)),
         steps=(),
         stray=0.0,

@@ -38,7 +38,7 @@ from tests.simulation.events import Events
 from tests.simulation.faults import Faults
 from tests.simulation.history import History, Violation, kept_at
 from tests.simulation.hosts import PORT, BrokerHost, ManagerHost
-from tests.simulation.layouts import LETTERS, limit
+from tests.simulation.layouts import LETTERS, arguments, levels_of
 from tests.simulation.messenger import Mail, Weather
 from tests.simulation.network import Network
 from tests.simulation.operators import Operators
@@ -220,14 +220,14 @@ class World:
         for step in steps:
             if step.kind == "queue":
                 drained, lossy = step.body["replicate"] == "all", step.name in risky
-                self.history.queue_created(step.name, drained=drained, lossy=lossy)
+                self.history.queue_created(step.name, drained=drained, lossy=lossy, levels=levels_of(step.body))
                 if "alternateExchange" in step.body:
                     self.history.letters[step.name] = LETTERS
         self.history.volatile.update(plans.EXCHANGES)
-        for queue, most in zip(self.plan.queues, self.plan.max_counts, strict=True):
+        for queue, most, levels in zip(self.plan.queues, self.plan.max_counts, self.plan.levels, strict=True):
             if queue not in made:
-                self.history.queue_created(queue, lossy=queue in risky)
-                self.operators.until_done("CREATE", "queue", queue, {"replicate": "all", **limit(most)})
+                self.history.queue_created(queue, lossy=queue in risky, levels=levels)
+                self.operators.until_done("CREATE", "queue", queue, {"replicate": "all", **arguments(most, levels)})
         if steps:
             self.operators.set_up(steps, self._is_set_up)
 
