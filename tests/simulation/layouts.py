@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 LETTERS, LETTER_EXCHANGE = "dead", "dlx"
 HUB, SPILL = "hub", "spill"
 LEVELS = (2, 3, 10)
+BRIEF = "brief"
+BRIEF_S = 1
 PRIORITIES = (None, 0, 3, 4, 5, 6, 9)
 KEPT, MINE = "kept", "mine"
 ROUTES: dict[str, tuple[tuple[str, str, str], dict[str, str]]] = {
@@ -78,6 +80,12 @@ def laid_out(plan: Plan, rng: Random) -> Plan:
         plan = with_hub(plan, kind, level, rng.choice(list(ROUTES[kind][1])), kept=kept)
     if rng.random() < 0.15:
         plan = settling(plan, rng.choice(("producer", "consumer")))
+    brief = Random(f"brief of {plan.seed}")
+    if brief.random() < 0.25:
+        made_at_s = sorted(brief.uniform(0.3, plan.duration_s) for _ in range(3))
+        level = "all" if plan.puts_back else brief.choice(("all", "all", "configuration", "none"))
+        away_s, sends_s = brief.choice((0.5, 0.8, 1.5)), brief.choice((0.3, 0.3, 2.5))
+        plan = with_brief(plan, level, away_s=away_s, made_at_s=made_at_s, sends_s=sends_s)
     return plan
 
 
@@ -85,6 +93,17 @@ def with_levels(plan: Plan, levels: Sequence[int]) -> Plan:
     """The queues have so many levels of priority (0: none), and the producers choose a priority for each message."""
     plan = replace(plan, levels=tuple(levels))
     return _changed(plan, lambda item: item.kind == "producer", priorities=PRIORITIES)
+
+
+def with_brief(plan: Plan, level: str, *, away_s: float, made_at_s: Sequence[float], sends_s: float = 0.3) -> Plan:
+    """A queue of this level that goes after a time without a user, asked for again and again; its users come and go, and its
+    producer stays for about `sends_s`."""
+    fields: dict[str, Any] = {"start_s": made_at_s[0] + 0.2, "needed": False, "away_s": away_s}
+    clients = [
+        ClientPlan("producer", f"p-{BRIEF}", BRIEF, stay_s=sends_s, count=40, gap_s=0.05, **fields),
+        ClientPlan("consumer", f"c-{BRIEF}", BRIEF, stay_s=0.3, window=5, **fields),
+    ]
+    return _with(replace(plan, brief=level, brief_at_s=tuple(made_at_s)), [], clients)
 
 
 def settling(plan: Plan, kind: str) -> Plan:

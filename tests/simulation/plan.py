@@ -103,6 +103,9 @@ class Plan:
     kinds: tuple[str, ...]
     items: dict[int, ClientPlan | Action]
     steps: tuple[Step, ...] = ()
+    brief: str = ""
+    """The level of the queue that goes after a time without a user, "" when there is none, and when it is asked for."""
+    brief_at_s: tuple[float, ...] = ()
     stray: float = 0.0
     repeats: bool = False
     releases: tuple[tuple[int, ...], ...] = ()

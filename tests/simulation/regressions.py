@@ -48,6 +48,8 @@ def quiet(*actions: Action, **fields: Any) -> Plan:
         short_writes=0.0,
         max_counts=(0,),
         levels=(0,),
+        brief="",
+        brief_at_s=(),
         kinds=tuple(dict.fromkeys(action.kind for action in actions)),
         steps=(),
         stray=0.0,

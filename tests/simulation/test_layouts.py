@@ -81,6 +81,10 @@ def test_a_request_to_create_a_queue_says_how_many_levels_it_has(levels: int) ->
     assert arguments(0, 0) == {}
 
 
+def test_the_fixed_seeds_have_queues_that_go_after_a_time_of_every_level() -> None:
+    assert {plans.make(seed).brief for seed in FIXED} == {"", "all", "configuration", "none"}
+
+
 def _hubs(plan: Plan) -> list[Step]:
     return [step for step in plan.steps if step.name == HUB]
 
@@ -90,7 +94,7 @@ def test_a_layout_changes_nothing_of_the_plan_but_who_sends_by_the_hub_who_rejec
         before = quiet(seed=seed)
         after = laid_out(before, Random(seed))
         assert list(after.items)[: len(before.items)] == list(before.items)
-        assert replace(after, items=before.items, steps=(), levels=before.levels) == before
+        assert replace(after, items=before.items, steps=(), levels=before.levels, brief="", brief_at_s=()) == before
         changed = {"queue", "arrives", "late", "needed", "reject", "settled", "priorities"}
         for number, item in before.items.items():
             assert isinstance(item, ClientPlan)

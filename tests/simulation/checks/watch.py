@@ -24,15 +24,17 @@ from types import TracebackType
 from typing import Any, cast
 
 from broker.amqp.links import Sender
+from broker.core.commands import Command
 from broker.core.nodes import CLUSTER, LOCAL
 from broker.core.queues.blocks import Lot
-from broker.core.records import Batch, parse_header
+from broker.core.records import Batch, Kind, parse_header
 from broker.disk.checkpoint import Checkpoint
 from broker.disk.journal import Journal
 from broker.disk.segments import SUFFIX
 from broker.disk.store import Store
+from broker.service import Broker
 from broker.sessions.ledger import Ledger
-from broker.sessions.queues import Subscription
+from broker.sessions.queues import QueueTerminus, Subscription
 from ha.core import effects as do
 from ha.core.effects import PromotionEnded
 from ha.core.effects import State as Role
@@ -57,6 +59,7 @@ from tests.broker.clients import MemoryLog
 from tests.simulation.checks.accounting import Totals, account
 from tests.simulation.checks.book import Book
 from tests.simulation.checks.consensus import Consensus, StoredEntry
+from tests.simulation.checks.lifetimes import Lifetimes
 from tests.simulation.checks.limits import broken_limits
 from tests.simulation.checks.reference import Queue, Reference, digest_of, has_rot, rank, size_of
 from tests.simulation.checks.versions import Releases
@@ -80,6 +83,7 @@ class Checks:
         self.reference = Reference(history, self.faults, self.book)
         self.consensus = Consensus(self.faults)
         self.releases = Releases(self.faults)
+        self.lifetimes = Lifetimes(history, self.faults)
         self.acquired: Counter[Key] = Counter()
         self._own: dict[str, Reference] = {}
         """What each broker's own log says, by the store's identity."""
@@ -107,9 +111,12 @@ class Checks:
         self._wrap(Journal, "release", self._releases)
         self._wrap(SimulatedDisk, "replace", self._renames)
         self._wrap(SimulatedDisk, "unlink", self._removes)
+        self._wrap(Ledger, "change", self._changes)
         self._wrap(Ledger, "on_committed", self._committed)
         self._wrap(Ledger, "on_reset", self._reset)
         self._wrap(Ledger, "on_state", self._state)
+        for name in ("add", "forget", "attached", "left"):
+            self._wrap(QueueTerminus, name, self._stirs)
         self._wrap(Subscription, "deliver", self._deliver)
         self._wrap(Subscription, "end", self._ended)
         return self
@@ -407,6 +414,8 @@ class Checks:
                 for batch in batches:
                     if before < batch.header.index <= ledger.state.index:
                         self.releases.applied(me, batch, members)
+        if any(run.kind is Kind.DEFINE for batch in batches for run in batch.runs[:1]):
+            self.lifetimes.defined(ledger, _broker_of(ledger).logs)
         index = ledger.state.index
         if ledger.name == CLUSTER and isinstance(ledger.log, ReplicatedLog):
             self.releases.stands(me, index)
@@ -414,6 +423,7 @@ class Checks:
 
     def _reset(self, method: Any, ledger: Ledger, batches: Iterable[Batch], index: int) -> None:
         method(ledger, batches, index)
+        self.lifetimes.defined(ledger, _broker_of(ledger).logs)
         self._judge_state(ledger, whole=True)
 
     def _reference(self, ledger: Ledger) -> Reference | None:
@@ -445,7 +455,23 @@ class Checks:
                 f"reign: {_name_of(ledger, self.reference)} serves in epoch {epoch} with batch {ledger.state.index} applied, "
                 "which is older"
             )
+        logs = _broker_of(ledger).logs
+        served = logs.serving
         method(ledger, state, epoch, primary)
+        if logs.serving and not served:
+            self.lifetimes.begins(logs)
+
+    def _changes(self, method: Any, ledger: Ledger, command: Command, answer: Callable[[str], None]) -> None:
+        broker = _broker_of(ledger)
+        node = broker.nodes.queue_by_uuid(getattr(command, "uuid", ""))
+        terminus = None if node is None else broker.queues.at(node)
+        users = 0 if terminus is None else len(terminus.subscriptions) + len(terminus.producers)
+        self.lifetimes.proposes(broker.logs, command, users)
+        method(ledger, command, answer)
+
+    def _stirs(self, method: Any, terminus: QueueTerminus, *arguments: Any, **named: Any) -> None:
+        method(terminus, *arguments, **named)
+        self.lifetimes.stirs(terminus)
 
     # ---- observers of what is given out
 
@@ -511,6 +537,10 @@ def _reader(ledger: Ledger) -> Callable[[int, int], bytes]:
     if isinstance(log, ReplicatedLog):
         return lambda place, nbytes: log.journal.read_spans([(place, nbytes)])[0]
     return cast(MemoryLog, log).files.read
+
+
+def _broker_of(ledger: Ledger) -> Broker:
+    return cast(Broker, ledger._owner)
 
 
 def _name_of(ledger: Ledger, reference: Reference) -> str:
