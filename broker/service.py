@@ -7,8 +7,8 @@ everything volatile is undone.
 
 Who owns what: `logs` the ledgers, the nodes and the state of this broker; `queues`, `exchanges` and `mailboxes` what links are
 attached to; `termini` the way from an attach to one of them; `admission` the connections; `administration` the requests to
-management; `turn` what is left to do in this turn. The broker itself owns nothing: it makes them, and passes on what a ledger
-tells.
+management; `schedule` what time is to bring about; `turn` what is left to do in this turn. The broker itself owns nothing: it
+makes them, and passes on what a ledger tells.
 
 Invariants: `turn.flush` runs once at the end of every entry from the reactor, so that a turn's output to a connection is one
 write; nothing here depends on what the logs are made of.
@@ -16,7 +16,7 @@ write; nothing here depends on what the logs are made of.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
@@ -36,6 +36,7 @@ from broker.sessions.mailboxes import Mailboxes
 from broker.sessions.management import ManagementTerminus
 from broker.sessions.queues import Queues
 from broker.sessions.relay import Relay
+from broker.sessions.schedule import Schedule
 from broker.sessions.termini import (
     Termini,
     by_address,
@@ -85,7 +86,8 @@ class Broker:
             machine_version=machine_version,
             message_memory=message_memory,
         )
-        self.queues = Queues(self.logs, self.turn)
+        self.schedule = Schedule(clock, self.turn)
+        self.queues = Queues(self.logs, self.turn, self.schedule)
         self.exchanges = Exchanges(self.logs, self.queues, new_id)
         self.mailboxes = Mailboxes(new_id)
         self.administration = Administration(
@@ -147,10 +149,11 @@ class Broker:
         self.logs.tidy_local(anew=True)
         self.turn.flush()
 
-    def ledger_applied(self, ledger: Ledger, fed: Iterable[int], changes: Iterable[tuple[Change, str]]) -> None:
+    def ledger_applied(self, ledger: Ledger, fed: Iterable[int], changes: Collection[tuple[Change, str]]) -> None:
         """Follow the definitions, then give out what has come, then write."""
         for node in self.logs.follow(ledger, changes):
             self.queues.gone(node)
+        self.queues.unused.follow(changes)
         self.queues.fed(ledger, fed)
         self.queues.resume_crowded()
         self.turn.flush()
@@ -164,10 +167,13 @@ class Broker:
             return
         was, logs.state, logs.primary = logs.state, state, primary
         if was in SERVING and not logs.serving:
+            self.schedule.clear()
             self.admission.stop_serving()
             self.queues.release_all()
         elif logs.serving:
             logs.tidy_local(anew=True)
+            if was not in SERVING:
+                self.queues.unused.begin()
             self.admission.admit_held()
         elif state != "recovering":
             self.admission.drop_held()
@@ -197,6 +203,7 @@ class Broker:
 
     def close(self) -> None:
         """Stop: cut the clients off in order; the logs are closed by whoever made them."""
+        self.schedule.clear()
         self.admission.close()
         self.turn.close()
         for ledger in self.ledgers.values():

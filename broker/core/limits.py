@@ -40,6 +40,9 @@ CREDIT_WINDOW = 1000
 MAX_UNSETTLED_PER_LINK = 5000
 """Deliveries to one consumer that it has not settled: no more are sent, whatever its credit."""
 
+MAX_AUTO_DELETE_S = 10 * 366 * 24 * 3600
+"""The longest `qpid.auto_delete_timeout`: ten years. More is refused."""
+
 OPEN_TIMEOUT_S = 10.0
 """How long a new connection may take by default from the TCP handshake to the AMQP Open before it is dropped."""
 

@@ -82,6 +82,8 @@ class QueueNode:
     proposed_bytes: int = 0
     max_count: int = 0
     max_bytes: int = 0
+    auto_delete_s: int = 0
+    """So long after its last link has gone the queue is deleted; 0: never for that."""
 
     @property
     def name(self) -> str:
@@ -225,6 +227,7 @@ class Nodes:
         _place(node, None if state is None else state.by_uuid.get(queue.uuid))
         node.max_count = int(queue.arguments.get("qpid.max_count", 0))
         node.max_bytes = int(queue.arguments.get("qpid.max_size", self.default_queue_bytes))
+        node.auto_delete_s = queue.arguments.get(AUTO_DELETE_TIMEOUT, 0) if queue.needs > 1 else 0
         self._queues_by_uuid[node.uuid] = node
         self._orphans.pop(node.uuid, None)
         if node.messages is None:
@@ -402,17 +405,17 @@ class Nodes:
         level = self.level_of(attributes.get("replicate") or arguments.get("qpid.replicate"))
         if not self.clustered and level == "configuration":
             level = "all"
-        log, needs = self.log_for(level), version_of(arguments)
+        log, needs = self.log_for(level), _version_of(arguments)
         if needs > self.version_of(log):
             has = f"the cluster has version {self.version_of(log)} until every broker is upgraded"
-            raise Refused(409, f"queue {name!r}: its kind needs machine version {needs}, and {has}")
+            raise Refused(409, f"queue {name!r}: what it asks for needs machine version {needs}, and {has}")
         command = QueueAdd(
             needs=needs,
             uuid=uuid,
             name=name,
             level=level,
             durable=bool(attributes.get("durable", False)),
-            auto_delete=bool(attributes.get("autoDelete", False)),
+            auto_delete=bool(attributes.get("autoDelete", False)) or bool(arguments.get(AUTO_DELETE_TIMEOUT)),
             exclusive=bool(attributes.get("exclusive", False)),
             arguments=arguments,
             alternate=self._alternate(attributes),
@@ -546,9 +549,19 @@ def _check_name(what: str, name: str) -> None:
         raise Refused(400, f"{name!r} cannot name a {what}: names start with no '$' and hold no control characters")
 
 
+AUTO_DELETE_TIMEOUT = "qpid.auto_delete_timeout"
 KNOWN_ARGUMENTS = frozenset(
-    {"qpid.replicate", "qpid.max_count", "qpid.max_size", "qpid.policy_type", *priority.LEVELS, priority.HIGHEST}
+    {
+        *("qpid.replicate", "qpid.max_count", "qpid.max_size", "qpid.policy_type", AUTO_DELETE_TIMEOUT),
+        *priority.LEVELS,
+        priority.HIGHEST,
+    }
 )
+
+
+def _version_of(arguments: dict[str, Any]) -> int:
+    """The machine version that a queue with these arguments needs. The first would delete it with its last consumer at once."""
+    return max(version_of(arguments), 2 if arguments.get(AUTO_DELETE_TIMEOUT) else 1)
 
 
 def _check_arguments(name: str, arguments: dict[str, Any]) -> None:
@@ -569,3 +582,7 @@ def _check_arguments(name: str, arguments: dict[str, Any]) -> None:
         value = arguments.get(key, 0)
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             raise Refused(400, f"queue {name!r}: {key} must be a number of 0 (no limit) or more, not {value!r}")
+    time_s, most_s = arguments.get(AUTO_DELETE_TIMEOUT, 0), limits.MAX_AUTO_DELETE_S
+    if not isinstance(time_s, int) or isinstance(time_s, bool) or not 0 <= time_s <= most_s:
+        text = f"{AUTO_DELETE_TIMEOUT} must be a whole number of seconds from 0 (no time) to {most_s}, not {time_s!r}"
+        raise Refused(400, f"queue {name!r}: {text}")

@@ -12,7 +12,7 @@ unanswered (its clients are cut off, so they know that they do not know).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 from twisted.internet.interfaces import IReactorTime
@@ -40,7 +40,7 @@ _log = Logger()
 class LedgerOwner(Protocol):
     """Who serves the clients of a ledger."""
 
-    def ledger_applied(self, ledger: Ledger, fed: Iterable[int], changes: Iterable[tuple[Change, str]]) -> None:
+    def ledger_applied(self, ledger: Ledger, fed: Iterable[int], changes: Collection[tuple[Change, str]]) -> None:
         """Batches were applied and their waits ended: `fed` queue numbers got messages, `changes` were made (or not: reason)."""
 
     def ledger_begins(self, ledger: Ledger) -> None:

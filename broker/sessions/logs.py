@@ -107,7 +107,8 @@ class Logs:
         if ledger is self.ledgers[LOCAL]:
             for node in self.nodes.queues.values():
                 definition = node.definition
-                if node.log == LOCAL and definition.auto_delete and definition.exclusive and not definition.durable:
+                passing = definition.auto_delete and definition.exclusive and not definition.durable
+                if node.log == LOCAL and passing and not node.auto_delete_s:
                     self.delete_queue(node)
 
     def delete_queue(self, node: QueueNode) -> None:

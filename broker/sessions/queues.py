@@ -35,7 +35,9 @@ from broker.sessions.ledger import Ledger
 from broker.sessions.logs import Logs
 from broker.sessions.producer import Producer
 from broker.sessions.room import check_places, has_room, is_crowded
+from broker.sessions.schedule import Schedule
 from broker.sessions.turn import Turn
+from broker.sessions.unused import Unused
 
 
 class Subscription(LinkEnd):
@@ -223,10 +225,12 @@ class QueueTerminus:
     def attached(self, producer: Producer) -> None:
         """One more producer."""
         self.producers[producer] = None
+        self._queues.unused.used(self.node)
 
     def left(self, producer: Producer) -> None:
         """One fewer."""
         self.producers.pop(producer, None)
+        self._queues.unused.left(self.node)
 
     def receive(self, producer: Producer, first: int, messages: list[bytes]) -> None:
         """All of it at once if there is room for all of it, and else one by one."""
@@ -273,6 +277,7 @@ class QueueTerminus:
         link.context = subscription
         link.accept()
         self.subscriptions.append(subscription)
+        self._queues.unused.used(node)
         self.dispatch_soon()
 
     def forget(self, subscription: Subscription) -> None:
@@ -281,10 +286,12 @@ class QueueTerminus:
             self.subscriptions.remove(subscription)
 
     def unsubscribed(self) -> None:
-        """A subscription has ended: a queue that is only there for them goes with the last."""
-        logs = self._queues.logs
-        if self.node.definition.auto_delete and not self.subscriptions and logs.ledgers[self.node.log].serving:
-            logs.delete_queue(self.node)
+        """A subscription has ended: a queue that is only there for them goes with the last, or a time after the last link."""
+        logs, node = self._queues.logs, self.node
+        if node.auto_delete_s:
+            self._queues.unused.left(node)
+        elif node.definition.auto_delete and not self.subscriptions and logs.ledgers[node.log].serving:
+            logs.delete_queue(node)
 
     def dispatch_soon(self) -> None:
         """Dispatch at the end of this turn."""
@@ -449,9 +456,10 @@ class QueueTerminus:
 class Queues:
     """The queues that links are attached to, and those whose producers wait for room."""
 
-    def __init__(self, logs: Logs, turn: Turn) -> None:
+    def __init__(self, logs: Logs, turn: Turn, schedule: Schedule) -> None:
         self.logs = logs
         self.turn = turn
+        self.unused = Unused(logs, schedule, self.users)
         self.bodies = BodyReader(logs.residency, turn)
         self.crowded: dict[QueueTerminus, None] = {}
         self._termini: dict[str, QueueTerminus] = {}
@@ -499,6 +507,7 @@ class Queues:
 
     def gone(self, node: QueueNode) -> None:
         """This queue was deleted."""
+        self.unused.used(node)
         terminus = self._termini.pop(node.uuid, None)
         if terminus is not None:
             self.crowded.pop(terminus, None)
@@ -511,6 +520,11 @@ class Queues:
                 node.messages.order.release_all()
         for terminus in self._termini.values():
             terminus.rejected.clear()
+
+    def users(self, node: QueueNode) -> int:
+        """How many links are attached to this queue."""
+        terminus = self._termini.get(node.uuid)
+        return 0 if terminus is None else len(terminus.subscriptions) + len(terminus.producers)
 
     def consumers(self, node: QueueNode) -> int:
         """How many subscriptions this queue has."""

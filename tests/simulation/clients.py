@@ -34,7 +34,8 @@ class ClientPlan:
 
     `queue` is the address; `arrives`: the queues that what a producer sends there comes to (None: that one); not `sure`: it may
     come there or not, accepted or not; not `needed`: nobody waits for the end of it; `settled`: what goes over the link is
-    settled when it is sent.
+    settled when it is sent; `priorities`: what a producer chooses from for each message (None: the message says nothing of it);
+    `stay_s`, `away_s`: it leaves after about so long, and comes back about so long after that.
     """
 
     kind: str
@@ -60,6 +61,9 @@ class ClientPlan:
     idle_s: float = 2.0
     max_frame: int = 65536
     stall_s: float = 0.0
+    priorities: tuple[int | None, ...] = (None,)
+    stay_s: float = 0.0
+    away_s: float = 0.0
 
 
 class Client:
@@ -96,6 +100,7 @@ class Client:
         self.reasons: dict[str, int] = {}
         self._next = 0
         self._failures = 0
+        self._leaves = False
         if not plan.late:
             self.begin()
 
@@ -154,6 +159,12 @@ class Client:
         else:
             self.reactor.callLater(0, self._try)
 
+    def _leave(self, connection: ClientConnection) -> None:
+        """Go, if it is still this connection, and come back later."""
+        if connection is self.connection and connection.alive:
+            self._leaves = True
+            connection.close()
+
     def over(self, *, opened: bool, reason: str) -> None:
         """See LinkUser."""
         was_ready, self.ready = self.ready, False
@@ -163,7 +174,11 @@ class Client:
             self.reasons[reason] = self.reasons.get(reason, 0) + 1
         if was_ready:
             self.unlinked()
-        self._go_on(wait=bool(reason))
+        if self._leaves and not self.stopped:
+            self._leaves, self.connection = False, None
+            self.reactor.callLater(self.plan.away_s * (0.5 + self.rng.random()), self._try)
+        else:
+            self._go_on(wait=bool(reason))
 
     def usable(self) -> None:
         """See LinkUser."""
@@ -174,6 +189,8 @@ class Client:
         names, at = self.plan.arrives, self.connection.peer
         self.places = tuple(self.place(name, at) for name in ((self.queue,) if names is None else names))
         self.say(f"{self.name}: link {self.link_number} at {self.addresses[self._next % len(self.addresses)]}")
+        if self.plan.stay_s:
+            self.reactor.callLater(self.plan.stay_s * (0.5 + self.rng.random()), self._leave, self.connection)
 
     def stop(self) -> None:
         """End for good."""
@@ -182,7 +199,9 @@ class Client:
             self.connection.close()
 
     def enough(self) -> None:
-        """The end is near."""
+        """The end is near: who comes and goes does not come again."""
+        if self.plan.stay_s:
+            self.stop()
 
     def unlinked(self) -> None:
         """The link is gone."""
@@ -235,6 +254,7 @@ class Producer(Client):
     def enough(self) -> None:
         """Send nothing new."""
         self.sends = False
+        super().enough()
 
     def _burst(self) -> None:
         if self.sends and self.next_number + self.due < self.plan.count:
@@ -256,9 +276,10 @@ class Producer(Client):
             else:
                 break
             size = self.rng.randint(*self.plan.size)
+            priority = self.rng.choice(self.plan.priorities) if len(self.plan.priorities) > 1 else self.plan.priorities[0]
             for place in self.places:
-                self.history.sent(self.name, place, number, self.now, link=self.link_number)
-            delivery = connection.send(body(self.name, self.link_number, number, size))
+                self.history.sent(self.name, place, number, self.now, link=self.link_number, priority=priority)
+            delivery = connection.send(body(self.name, self.link_number, number, size), priority)
             if self.plan.settled:
                 self.unknown += 1
                 self._tell(self.history.unknown, number)
@@ -340,6 +361,7 @@ class Consumer(Client):
     def enough(self) -> None:
         """Take everything, at once."""
         self.slow = False
+        super().enough()
 
     def _accept(self, connection: ClientConnection, delivery: Any, key: Key | None) -> None:
         if connection is not self.connection or not connection.alive:

@@ -10,6 +10,9 @@ queue at most once, and the order that is promised, that of one link, can be rea
 routes it to several queues is `sent` once for each of them. One that a consumer rejects is to come, as a dead letter, to the
 queue behind its queue's alternate exchange: there it is another attempt, and one more each time it is rejected.
 
+A queue with levels of priority is said to have them when it is created, and a message's priority when it is sent: order is that
+of one link and one level.
+
 A queue's messages that one broker keeps for itself (levels `configuration` and `none`) are apart from those that another one
 keeps under the same name: what is called queue here is then the queue's name and the store's identity, `queue@store`.
 
@@ -63,6 +66,8 @@ class Note:
     rejected: int = 0
     attempts: int = 1
     """How often it may be on its queue: a dead letter as often as it was rejected, another message once."""
+    priority: int | None = None
+    """What its header says; None: it has none."""
 
 
 class Observer(Protocol):
@@ -98,6 +103,13 @@ def read(message: bytes, queue: str) -> Key | None:
     return None if found is None else Key(found[1].decode(), int(found[2]), int(found[3]), queue)
 
 
+def level_of(priority: int | None, levels: int) -> int:
+    """The level of a message with this priority on a queue with so many, as docs/reference/cli.md says it."""
+    asked = 4 if priority is None else priority
+    lowest = max(0, 5 - -(-levels // 2))
+    return sorted((lowest, asked, lowest + levels - 1))[1] - lowest
+
+
 class History:
     """See the module. `t` is in seconds of simulated time, for what people read."""
 
@@ -110,20 +122,25 @@ class History:
         self.undrained: set[str] = set()
         self.volatile: set[str] = set()
         """Exchanges: what a consumer gets through one is a copy, which goes with its link."""
+        self.levels: dict[str, int] = {}
+        """Queues, by the names that clients use, and how many levels of priority they have; other queues have none."""
         self.letters: dict[str, str] = {}
         """Queues, and the queue to which what is rejected there goes."""
         self.observer: Observer | None = None
 
     # ---- queues
 
-    def queue_created(self, queue: str, *, lossy: bool = False, drained: bool = True) -> None:
+    def queue_created(self, queue: str, *, lossy: bool = False, drained: bool = True, levels: int = 0) -> None:
         """A client asks for a queue; `lossy`: messages may leave it though nobody accepts them, because it is purged or deletes
-        itself, or because a consumer gets everything settled; not `drained`: nobody need have emptied it at the end."""
+        itself, or because a consumer gets everything settled; not `drained`: nobody need have emptied it at the end; `levels`
+        of priority, 0 for none."""
         self.created.add(queue)
         if lossy:
             self.lossy.add(queue)
         if not drained:
             self.undrained.add(queue)
+        if levels:
+            self.levels[queue] = levels
 
     def queue_deleted(self, queue: str) -> None:
         """A client is about to ask for the end of this queue: what it holds may be gone from now on."""
@@ -131,12 +148,19 @@ class History:
 
     # ---- producers
 
-    def sent(self, client: str, queue: str, number: int, t: float, *, link: int = 0, size: int = 0) -> bytes:
+    def sent(
+        self, client: str, queue: str, number: int, t: float, *, link: int = 0, size: int = 0, priority: int | None = None
+    ) -> bytes:
         """A producer sends a message; returns its body. Numbers ascend on one link."""
         key = Key(client, link, number, queue)
         assert key not in self.notes, f"{key} is sent twice, at {t}: another attempt goes over another link"
-        self.notes[key] = Note()
+        self.notes[key] = Note(priority=priority)
         return body(client, link, number, size)
+
+    def level_of(self, key: Key) -> int:
+        """The level of priority that this message has on its queue; 0 where the queue has no levels."""
+        levels = self.levels.get(key.queue.partition("@")[0], 0)
+        return level_of(self.notes[key].priority, levels) if levels else 0
 
     def accepted(self, client: str, queue: str, number: int, t: float, *, link: int = 0) -> None:
         """The broker has accepted it: it is safe."""

@@ -4,12 +4,13 @@ Life of a layout: `laid_out` draws it and adds to a plan what is to be made, one
 Producers that send through an exchange come late, when it is bound; from then on where a message goes is known beforehand, and
 said in `ClientPlan.arrives`, so that it can be counted on every queue.
 
-Invariant: what is drawn here changes nothing that a plan had before, but who sends by the hub, who rejects and who settles.
+Invariant: what is drawn here changes nothing that a plan had before, but who sends by the hub, who rejects, who settles, and who
+gives what he sends a priority.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 
 LETTERS, LETTER_EXCHANGE = "dead", "dlx"
 HUB, SPILL = "hub", "spill"
+LEVELS = (2, 3, 10)
+BRIEF = "brief"
+BRIEF_S = 1
+PRIORITIES = (None, 0, 3, 4, 5, 6, 9)
 KEPT, MINE = "kept", "mine"
 ROUTES: dict[str, tuple[tuple[str, str, str], dict[str, str]]] = {
     "fanout": (("", "", ""), {"": "abc", "/x": "abc"}),
@@ -40,16 +45,31 @@ class Step:
     body: dict[str, Any]
 
 
-def limit(most: int) -> dict[str, Any]:
-    """What a request to create a queue says of its `max_counts`."""
-    return {"arguments": {"qpid.max_count": most}} if most else {}
+def arguments(most: int, levels: int) -> dict[str, Any]:
+    """What a request to create a queue says of its `max_counts`, and of its levels of priority, by one of their three names."""
+    found = {"qpid.max_count": most} if most else {}
+    if levels:
+        found |= {"x-max-priority": levels - 1} if levels > 9 else {("x-qpid-priorities", "qpid.priorities")[levels % 2]: levels}
+    return {"arguments": found} if found else {}
+
+
+def levels_of(body: dict[str, Any]) -> int:
+    """How many levels of priority such a request asks for."""
+    asked = body.get("arguments", {})
+    return int(asked.get("x-qpid-priorities", asked.get("qpid.priorities", asked.get("x-max-priority", -1) + 1)))
 
 
 def laid_out(plan: Plan, rng: Random) -> Plan:
     """The plan with a layout, or with none."""
+    ranks = Random(f"levels of {plan.seed}")
     kept = rng.random() < 0.2
+    if ranks.random() < 0.35:
+        plan = with_levels(plan, [ranks.choice((0, *LEVELS)) for _ in plan.queues[:-1]] + [ranks.choice(LEVELS)])
     if kept:
-        plan = with_kept(plan, KEPT, "configuration", _taker(plan, rng))
+        levels = (
+            ranks.choice((0, *LEVELS)) if not plan.puts_back else 0
+        )  # an older release refuses a log of its own that needs more
+        plan = with_kept(plan, KEPT, "configuration", _taker(plan, rng), levels=levels)
     if rng.random() < 0.12:
         plan = with_kept(plan, MINE, "none", _taker(plan, rng))
     if rng.random() < 0.3:
@@ -60,7 +80,30 @@ def laid_out(plan: Plan, rng: Random) -> Plan:
         plan = with_hub(plan, kind, level, rng.choice(list(ROUTES[kind][1])), kept=kept)
     if rng.random() < 0.15:
         plan = settling(plan, rng.choice(("producer", "consumer")))
+    brief = Random(f"brief of {plan.seed}")
+    if brief.random() < 0.25:
+        made_at_s = sorted(brief.uniform(0.3, plan.duration_s) for _ in range(3))
+        level = "all" if plan.puts_back else brief.choice(("all", "all", "configuration", "none"))
+        away_s, sends_s = brief.choice((0.5, 0.8, 1.5)), brief.choice((0.3, 0.3, 2.5))
+        plan = with_brief(plan, level, away_s=away_s, made_at_s=made_at_s, sends_s=sends_s)
     return plan
+
+
+def with_levels(plan: Plan, levels: Sequence[int]) -> Plan:
+    """The queues have so many levels of priority (0: none), and the producers choose a priority for each message."""
+    plan = replace(plan, levels=tuple(levels))
+    return _changed(plan, lambda item: item.kind == "producer", priorities=PRIORITIES)
+
+
+def with_brief(plan: Plan, level: str, *, away_s: float, made_at_s: Sequence[float], sends_s: float = 0.3) -> Plan:
+    """A queue of this level that goes after a time without a user, asked for again and again; its users come and go, and its
+    producer stays for about `sends_s`."""
+    fields: dict[str, Any] = {"start_s": made_at_s[0] + 0.2, "needed": False, "away_s": away_s}
+    clients = [
+        ClientPlan("producer", f"p-{BRIEF}", BRIEF, stay_s=sends_s, count=40, gap_s=0.05, **fields),
+        ClientPlan("consumer", f"c-{BRIEF}", BRIEF, stay_s=0.3, window=5, **fields),
+    ]
+    return _with(replace(plan, brief=level, brief_at_s=tuple(made_at_s)), [], clients)
 
 
 def settling(plan: Plan, kind: str) -> Plan:
@@ -75,12 +118,13 @@ def _taker(plan: Plan, rng: Random) -> dict[str, Any]:
     return {"start_s": start_s, "window": rng.choice((1, 10, 50)), "release": back, "modify": back}
 
 
-def with_kept(plan: Plan, name: str, level: str, fields: dict[str, Any]) -> Plan:
-    """A queue whose messages stay with the broker that took them."""
+def with_kept(plan: Plan, name: str, level: str, fields: dict[str, Any], *, levels: int = 0) -> Plan:
+    """A queue whose messages stay with the broker that took them, with so many levels of priority."""
     needed = level != "none"  # another primary has no such queue
-    producer = ClientPlan("producer", f"p-{name}", name, needed=needed, **{"count": 60, "gap_s": 0.1} | fields)
+    sends = {"count": 60, "gap_s": 0.1, "priorities": PRIORITIES if levels else (None,)}
+    producer = ClientPlan("producer", f"p-{name}", name, needed=needed, **sends | fields)
     consumer = ClientPlan("consumer", f"c-{name}", name, **fields)
-    return _with(plan, [Step("queue", name, {"replicate": level})], [producer, consumer])
+    return _with(plan, [Step("queue", name, {"replicate": level, **arguments(0, levels)})], [producer, consumer])
 
 
 def with_letters(plan: Plan, level: str, *, reject: float) -> Plan:
@@ -90,7 +134,11 @@ def with_letters(plan: Plan, level: str, *, reject: float) -> Plan:
         Step("exchange", LETTER_EXCHANGE, {"exchangeType": "fanout", "replicate": level}),
         Step("queue", LETTERS, {"replicate": "all"}),
         _binding(LETTER_EXCHANGE, LETTERS, ""),
-        Step("queue", queue, {"replicate": "all", "alternateExchange": LETTER_EXCHANGE, **limit(plan.max_counts[0])}),
+        Step(
+            "queue",
+            queue,
+            {"replicate": "all", "alternateExchange": LETTER_EXCHANGE, **arguments(plan.max_counts[0], plan.levels[0])},
+        ),
     ]
     plan = _changed(plan, lambda item: item.kind == "consumer" and item.queue == queue, reject=reject)
     return _with(plan, steps, [ClientPlan("consumer", f"c-{LETTERS}", LETTERS, start_s=1.0, window=10)])

@@ -317,6 +317,88 @@ position = run_end
         "max_bytes -= lot.nbytes",
         "max_bytes, self._cursor = max_bytes - lot.nbytes, self._cursor - (lot is lots[-1])",
     ),
+    "lowest-level-first": Bug(
+        "gives out the lowest level of a priority queue first",
+        "broker.core.queues.priority",
+        "Priority.acquire",
+        "for fifo in self._highest_first:",
+        "for fifo in self._by_level:",
+    ),
+    "overtakes-a-level-that-is-read": Bug(
+        "gives out lower levels while messages of a higher one have to be read back from disk",
+        "broker.core.queues.priority",
+        "Priority.acquire",
+        """\
+                    self.absent = fifo.absent
+                    break
+""",
+        """\
+                    self.absent = fifo.absent
+                    if self.absent < 0:
+                        break
+""",
+    ),
+    "levels-by-the-batch": Bug(
+        "puts all that comes for a priority queue in one go on the level of the first",
+        "broker.sessions.ledger",
+        "Ledger.enqueue",
+        "lane = lane_for(each)",
+        "lane = lane_for(messages[0])",
+    ),
+    "checkpoint-forgets-levels": Bug(
+        "forgets in a checkpoint how far the sequences of all levels but the lowest had come",
+        "broker.core.state",
+        "State.snapshot",
+        "seqs.append((number, lane.next_seq))",
+        "seqs += [(number, lane.next_seq)] if lane is messages.order.lanes[0] else []",
+    ),
+    "releases-the-lowest-level": Bug(
+        "makes, when its reign ends, only the lowest level of a priority queue available again",
+        "broker.core.queues.priority",
+        "Priority.release_all",
+        "for fifo in self._by_level:",
+        "for fifo in self._by_level[:1]:",
+    ),
+    "backups-delete-by-their-own-clocks": Bug(
+        "deletes a queue that nobody has used for its time on each broker by that broker's own clock",
+        "broker.sessions.unused",
+        "Unused.left",
+        """\
+        if node.auto_delete_s and self._logs.serving and not self._users(node):
+            self._schedule.after(_key(node), node.auto_delete_s, partial(self._due, node.uuid))
+""",
+        """\
+        from broker.core.commands import QueueDel
+
+        def due():
+            state = self._logs.ledgers[node.log].state
+            self._due(node.uuid) if self._logs.serving else state._change(QueueDel(uuid=node.uuid), None)
+
+        if node.auto_delete_s and not self._users(node):
+            self._schedule.after(_key(node), node.auto_delete_s, due)
+""",
+    ),
+    "counts-the-time-of-old-reigns": Bug(
+        "goes on with the time of an unused queue from where a former reign, or its last user, had left it",
+        "broker.sessions.schedule",
+        "Schedule.after",
+        "self._agenda.put(key, self._clock.seconds() + delay_s)",
+        "self._agenda.put(key, vars(self).setdefault(f'{key}', self._clock.seconds() + delay_s))",
+    ),
+    "forgets-what-was-due": Bug(
+        "has no time running, as a new primary, for the queues that nobody uses",
+        "broker.service",
+        "Broker.ledger_state",
+        "self.queues.unused.begin()",
+        "pass",
+    ),
+    "producers-use-nothing": Bug(
+        "deletes a queue that only producers have used for its time",
+        "broker.sessions.queues",
+        "Queues.users",
+        "len(terminus.subscriptions) + len(terminus.producers)",
+        "len(terminus.subscriptions)",
+    ),
     "takes-a-neighbour": Bug(
         "takes the message after the one that was accepted off the queue",
         "broker.sessions.queues",

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -97,9 +98,14 @@ class Plan:
     disk_call_s: float | None
     short_writes: float
     max_counts: tuple[int, ...]
+    levels: tuple[int, ...]
+    """Of each queue the levels of priority, 0 for none."""
     kinds: tuple[str, ...]
     items: dict[int, ClientPlan | Action]
     steps: tuple[Step, ...] = ()
+    brief: str = ""
+    """The level of the queue that goes after a time without a user, "" when there is none, and when it is asked for."""
+    brief_at_s: tuple[float, ...] = ()
     stray: float = 0.0
     repeats: bool = False
     releases: tuple[tuple[int, ...], ...] = ()
@@ -114,6 +120,11 @@ class Plan:
     def actions(self) -> list[tuple[int, Action]]:
         """Those that are actions, with their numbers."""
         return [(number, item) for number, item in self.items.items() if isinstance(item, Action)]
+
+    @property
+    def puts_back(self) -> bool:
+        """Whether an older release comes after a newer one on some host."""
+        return any(before > after for versions in self.releases for before, after in pairwise(versions))
 
     def keeping(self, numbers: Collection[int]) -> Plan:
         """The same with only these of the items."""
@@ -175,13 +186,14 @@ def make(seed: int) -> Plan:
         disk_call_s=rng.choice((None, None, None, 0.001)),
         short_writes=rng.choice((0.0, 0.0, 0.1)),
         max_counts=tuple(rng.choice((0, 0, 0, 30)) for _ in queues),
+        levels=(0,) * len(queues),
         kinds=kinds,
         items=dict(enumerate([*clients, *actions])),
     )
+    plan = replace(plan, releases=_releases(Random(f"releases {seed}"), hosts))
     plan = laid_out(plan, Random(f"layout {seed}"))
     late = Random(f"late {seed}")
-    plan = replace(plan, stray=late.choice((0.0, 0.1, 0.2, 0.3)) if message_links else 0.0, repeats=late.random() < 0.5)
-    return replace(plan, releases=_releases(Random(f"releases {seed}"), hosts))
+    return replace(plan, stray=late.choice((0.0, 0.1, 0.2, 0.3)) if message_links else 0.0, repeats=late.random() < 0.5)
 
 
 def _releases(rng: Random, hosts: int) -> tuple[tuple[int, ...], ...]:

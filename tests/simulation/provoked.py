@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.simulation.clients import ClientPlan
 from tests.simulation.history import Violation
-from tests.simulation.layouts import KEPT, settling, with_hub, with_kept, with_letters
+from tests.simulation.layouts import KEPT, settling, with_brief, with_hub, with_kept, with_letters, with_levels
 from tests.simulation.plan import Action, Plan
 from tests.simulation.regressions import quiet
 from tests.simulation.world import World
@@ -121,6 +121,14 @@ def _scattered(producer: ClientPlan) -> Plan:
     return _plan([producer, *consumers], repeats=True, duration_s=3.0)
 
 
+def _ranked(*actions: Action, **fields: Any) -> Plan:
+    """A queue with ten levels of priority, and a consumer that falls behind and keeps what it gets for a while."""
+    return with_levels(_plan([*_PRODUCERS, replace(_CONSUMER, settle_delay_s=0.5)], *actions, **fields), (10,))
+
+
+_SWITCHES = with_brief(
+    _plan(BUSY, *_repeated((1.5, 2.6, 3.7), _back_and_forth), duration_s=5.0), "all", away_s=0.6, made_at_s=(0.5, 3.0)
+)
 _COUNTED = _plan([_PRODUCERS[0], ClientPlan("consumer", "c", "q0", window=20, modify=0.6)], repeats=True, duration_s=3.0)
 _BEHIND = _plan(BUSY, *(Action(at_s, "kill", "backup", seconds=1.2) for at_s in (1.0, 2.6)), checkpoint_bytes=2048)
 _KILLS = [Action(1.2 + 0.4 * number, "kill", "primary", seconds=0.1) for number in range(6)]
@@ -173,6 +181,22 @@ PROVOKED: dict[str, Plan] = {
     "counts-blank-votes": _REPLACED,
     "promises-blank-votes": _REPLACED,
     "counts-provisional-votes": _REPLACED,
+    "lowest-level-first": _ranked(duration_s=2.0),
+    "overtakes-a-level-that-is-read": _ranked(message_memory=2000, duration_s=2.0),
+    "levels-by-the-batch": _ranked(duration_s=2.0),
+    "checkpoint-forgets-levels": _ranked(
+        *(Action(at_s, "kill", "backup", seconds=0.1) for at_s in (1.2, 1.8)), checkpoint_bytes=2048
+    ),
+    "releases-the-lowest-level": _ranked(*_repeated((1.0, 1.8, 2.6), _back_and_forth)),
+    "backups-delete-by-their-own-clocks": _SWITCHES,
+    "counts-the-time-of-old-reigns": _SWITCHES,
+    "forgets-what-was-due": with_brief(
+        _plan(BUSY, *(Action(1.1 + number / 10, "promote", "backup") for number in range(3)), duration_s=3.0),
+        "all",
+        away_s=9.0,
+        made_at_s=(0.5,),
+    ),
+    "producers-use-nothing": with_brief(_plan(BUSY, duration_s=5.0), "all", away_s=5.0, made_at_s=(0.5,), sends_s=3.0),
     "keeps-what-went-settled": settling(_plan(BUSY), "consumer"),
     "routes-to-one": _routed("fanout", ""),
     "forgets-the-star": _routed("topic", "/a.b"),

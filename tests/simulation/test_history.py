@@ -2,7 +2,21 @@
 
 import pytest
 
-from tests.simulation.history import History, Key, Note, Outcome, body, read
+from tests.simulation.history import History, Key, Note, Outcome, body, level_of, read
+
+
+@pytest.mark.parametrize(
+    "levels, found", [(10, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 9]), (5, [0, 0, 0, 1, 2, 3, 4, 4, 4, 4, 4]), (2, [0] * 5 + [1] * 6)]
+)
+def test_a_message_has_the_level_that_its_priority_gives_it_there(levels: int, found: list[int]) -> None:
+    assert [level_of(priority, levels) for priority in range(11)] == found
+    assert level_of(None, levels) == level_of(4, levels)
+    history = History()
+    history.queue_created("q", levels=levels)
+    for queue in ("q", "q@01234567", "other"):
+        history.sent("alice", queue, 1, 0.0, priority=9)
+    at = [history.level_of(Key("alice", 0, 1, queue)) for queue in ("q", "q@01234567", "other")]
+    assert at == [levels - 1, levels - 1, 0]
 
 
 class Judge:

@@ -8,9 +8,23 @@ from random import Random
 import pytest
 
 from broker.core.exchange import Exchange
+from broker.core.queues import priority
 from tests.simulation import plan as plans
 from tests.simulation.clients import ClientPlan
-from tests.simulation.layouts import HUB, KEPT, LETTERS, MINE, ROUTES, SPILL, Step, laid_out, with_hub
+from tests.simulation.layouts import (
+    HUB,
+    KEPT,
+    LETTERS,
+    LEVELS,
+    MINE,
+    ROUTES,
+    SPILL,
+    Step,
+    arguments,
+    laid_out,
+    levels_of,
+    with_hub,
+)
 from tests.simulation.plan import Plan
 from tests.simulation.regressions import quiet
 from tests.simulation.test_world import FIXED
@@ -49,17 +63,39 @@ def test_the_fixed_seeds_have_every_part_of_a_layout() -> None:
     assert settling == {"producer", "consumer"}
 
 
+def test_the_fixed_seeds_have_queues_with_levels_of_priority_on_every_broker_and_on_one() -> None:
+    plans_made = [plans.make(seed) for seed in FIXED]
+    assert {0, *LEVELS} <= {levels for plan in plans_made for levels in plan.levels}
+    kept = [step for plan in plans_made for step in plan.steps if step.name == KEPT]
+    assert {0, *LEVELS} == {levels_of(step.body) for step in kept}
+    for plan in plans_made:
+        ranks = any(plan.levels)
+        assert all((len(each.priorities) > 1) == ranks for each in plan.clients if each.name in {"p0a", "p1a", "p2a"})
+
+
+@pytest.mark.parametrize("levels", [0, *LEVELS])
+def test_a_request_to_create_a_queue_says_how_many_levels_it_has(levels: int) -> None:
+    found = arguments(30, levels)
+    assert levels_of(found) == priority.levels_of(found["arguments"]) == levels
+    assert found["arguments"]["qpid.max_count"] == 30
+    assert arguments(0, 0) == {}
+
+
+def test_the_fixed_seeds_have_queues_that_go_after_a_time_of_every_level() -> None:
+    assert {plans.make(seed).brief for seed in FIXED} == {"", "all", "configuration", "none"}
+
+
 def _hubs(plan: Plan) -> list[Step]:
     return [step for step in plan.steps if step.name == HUB]
 
 
-def test_a_layout_changes_nothing_of_the_plan_but_who_sends_by_the_hub_who_rejects_and_who_settles() -> None:
-    before = quiet()
+def test_a_layout_changes_nothing_of_the_plan_but_who_sends_by_the_hub_who_rejects_who_settles_and_who_gives_priorities() -> None:
     for seed in range(50):
+        before = quiet(seed=seed)
         after = laid_out(before, Random(seed))
         assert list(after.items)[: len(before.items)] == list(before.items)
-        assert replace(after, items=before.items, steps=()) == before
-        changed = {"queue", "arrives", "late", "needed", "reject", "settled"}
+        assert replace(after, items=before.items, steps=(), levels=before.levels, brief="", brief_at_s=()) == before
+        changed = {"queue", "arrives", "late", "needed", "reject", "settled", "priorities"}
         for number, item in before.items.items():
             assert isinstance(item, ClientPlan)
             now = after.items[number]

@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 
+from broker.core.queues.blocks import FILE_SHIFT
+from broker.core.queues.lane import LANE_SHIFT
 from broker.core.records import Batch, BatchBuilder
 from broker.core.state import State
-from tests.simulation.checks.reference import Reference, digest_of, size_of
+from tests.simulation.checks.reference import Reference, digest_of, has_rot, size_of
 from tests.simulation.history import History, Key, body
 
 
@@ -102,6 +104,26 @@ def test_a_state_that_differs_in_anything_is_seen_to_differ(log: Log, spoil: str
     assert not log.agrees
 
 
+@pytest.mark.parametrize("how", ["not at all", "a bit", "unreadable"])
+def test_a_body_that_has_rotted_on_its_disk_is_told_from_a_state_that_is_wrong(log: Log, how: str) -> None:
+    log.enqueue(1, "one", 1, 1, 2)
+    block = log.state.messages[1].order.lane_of(1).blocks[0]
+    data, base = block.bodies.pop(0)
+    block.places[0] = 1 << FILE_SHIFT
+
+    def read(place: int, nbytes: int) -> bytes:
+        if how == "unreadable":
+            raise OSError("no such page")
+        body = data[base : base + nbytes]
+        return body if how == "not at all" else bytes((body[0] ^ 1,)) + body[1:]
+
+    assert has_rot(log.state, read) == (how != "not at all")
+    log.history.taken(key(1))
+    log.history.taken(key(2))
+    log.dequeue(1, 1, 2)
+    assert not has_rot(log.state, read)
+
+
 def test_a_batch_that_is_applied_with_other_content_than_before_is_a_change_of_what_was_committed(log: Log) -> None:
     other = log.batch(lambda builder: builder.dequeues_for(1).append(1), index=2)
     log.reference.applied("b", other)
@@ -146,6 +168,56 @@ def test_one_link_s_messages_out_of_order_are_a_fault_and_those_of_another_link_
     assert log.faults == [
         "order: message 1 of alice's link 0 for one comes after message 2 of the same link, which was sent later"
     ]
+
+
+@pytest.fixture
+def ranked(log: Log) -> Log:
+    """A queue with ten levels, its number is 3; message 1 has priority 9, message 2 has 0, and message 3 says nothing."""
+    log.history.queue_created("ranked", levels=10)
+    change = {"op": "queue-add", "uuid": "r", "name": "ranked", "level": "all", "needs": 2, "arguments": {"qpid.priorities": 10}}
+    log.apply(lambda builder: builder.define(change))
+    for number, priority in ((1, 9), (2, 0), (3, None), (4, 0)):
+        log.history.sent("alice", "ranked", number, 0.0, priority=priority)
+    return log
+
+
+def put(log: Log, *ranked: tuple[int, int, int]) -> None:
+    """One batch with these messages: level, number within it, number of the message."""
+
+    def write(builder: BatchBuilder) -> None:
+        for level, count, number in ranked:
+            builder.messages_for(3, (level << LANE_SHIFT) + count).append(body("alice", 0, number))
+
+    log.apply(write)
+
+
+def test_the_reference_and_a_broker_s_state_agree_on_queues_with_levels(ranked: Log) -> None:
+    put(ranked, (9, 1, 1), (0, 1, 2))
+    assert ranked.agrees
+    put(ranked, (4, 1, 3), (0, 2, 4))
+    assert ranked.agrees
+    ranked.history.taken(key(2, "ranked"))
+    ranked.dequeue(3, 1)
+    assert ranked.agrees
+    queue = ranked.reference.queues[3]
+    assert [(each >> LANE_SHIFT, each & 0xFF) for each in queue.heads(1)] == [(9, 1), (4, 1), (0, 2)]
+    ranked.history.queue_deleted("ranked")
+    ranked.apply(lambda builder: builder.define({"op": "queue-del", "uuid": "r"}))
+    assert ranked.agrees
+    assert ranked.faults == []
+
+
+def test_a_message_on_another_level_than_its_priority_gives_it_is_a_fault(ranked: Log) -> None:
+    put(ranked, (9, 1, 1), (1, 1, 2), (4, 1, 3))
+    assert ranked.faults == [f"level: {key(2, 'ranked')} has priority 0, and batch 4 puts it on level 1 of ranked"]
+
+
+def test_the_order_of_a_link_is_kept_within_a_level_and_not_between_two(ranked: Log) -> None:
+    put(ranked, (0, 1, 4))
+    put(ranked, (9, 1, 1))
+    assert ranked.faults == []
+    put(ranked, (0, 2, 2))
+    assert ranked.faults == [f"order: {key(2, 'ranked')} comes after message 4 of the same link, which was sent later"]
 
 
 def test_a_sequence_that_is_given_again_is_a_fault(log: Log) -> None:

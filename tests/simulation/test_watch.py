@@ -13,6 +13,7 @@ from twisted.internet.task import Clock
 from broker.amqp.links import Receiver
 from broker.core import limits
 from broker.core.queues.fifo import Fifo
+from broker.core.queues.priority import Priority
 from broker.disk import checkpoint as checkpoints
 from broker.disk import segments
 from broker.disk.durable import replace_durably
@@ -117,6 +118,32 @@ def test_messages_of_one_link_that_come_the_wrong_way_round_unless_one_was_given
     watched.receive("<alice/0/2>", "<alice/0/1>")
     assert watched.checks.faults == []
     watched.receive("<alice/0/3>", "<alice/0/2>")
+    assert watched.checks.faults == [f"order: bob got {key(2)} after message 3 of the same link, and for the first time"]
+
+
+def test_a_lower_level_that_goes_out_while_a_higher_one_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    with bench(clustered=True) as b, Checks(History()) as checks:
+        checks.history.queue_created("q", levels=10)
+        b.upgraded()
+        b.queue("q", replicate="all", arguments={"qpid.priorities": 10})
+        client = b.client()
+        producer = client.sender("q")
+        for number, priority in ((1, 0), (2, 9), (3, 0)):
+            body = checks.history.sent("alice", "q", number, 0.0, priority=priority).decode()
+            client.send(producer, body, priority=priority)
+        monkeypatch.setattr(Priority, "acquire", lambda order, consumer, n, size: order._by_level[0].acquire(consumer, n, size))
+        client.receiver("q", credit=1)
+        assert checks.faults == [f"order: {key(2)} is passed over, and what comes later on q goes out"]
+
+
+def test_messages_of_one_link_may_come_the_wrong_way_round_from_two_levels(watched: Watched) -> None:
+    watched.send(1, 2, 3)
+    watched.history.levels["q"] = 10
+    watched.history.notes[key(2)].priority = watched.history.notes[key(3)].priority = 9
+    watched.checks.acquired.update([key(1), key(2), key(3)])
+    watched.receive("<alice/0/3>", "<alice/0/1>")
+    assert watched.checks.faults == []
+    watched.receive("<alice/0/2>")
     assert watched.checks.faults == [f"order: bob got {key(2)} after message 3 of the same link, and for the first time"]
 
 

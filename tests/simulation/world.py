@@ -31,6 +31,7 @@ from twisted.logger import LogLevel, eventAsText, globalLogPublisher
 from twisted.python.failure import Failure
 
 import ha.snapshots
+from broker.core.nodes import AUTO_DELETE_TIMEOUT
 from tests.simulation import plan as plans
 from tests.simulation.checks import Checks
 from tests.simulation.clients import KINDS, Client, ClientPlan, Consumer, Producer
@@ -38,7 +39,7 @@ from tests.simulation.events import Events
 from tests.simulation.faults import Faults
 from tests.simulation.history import History, Violation, kept_at
 from tests.simulation.hosts import PORT, BrokerHost, ManagerHost
-from tests.simulation.layouts import LETTERS, limit
+from tests.simulation.layouts import BRIEF, BRIEF_S, LETTERS, arguments, levels_of
 from tests.simulation.messenger import Mail, Weather
 from tests.simulation.network import Network
 from tests.simulation.operators import Operators
@@ -100,6 +101,8 @@ class World:
         self.checks = Checks(self.history)
         self.levels = {step.name: step.body["replicate"] for step in plan.steps if step.kind == "queue"}
         """Of queues that are not of level `all`, and of others."""
+        if plan.brief:
+            self.levels[BRIEF] = plan.brief
         urls = [f"10.0.0.{number + 1}:{PORT}" for number in range(plan.brokers + plan.spares)]
         first, every = "amqp:" + ",".join(urls[: plan.brokers]), "amqp:" + ",".join(urls)
         self.hosts = [BrokerHost(self, number, first if number < plan.brokers else every, every) for number in range(len(urls))]
@@ -220,14 +223,19 @@ class World:
         for step in steps:
             if step.kind == "queue":
                 drained, lossy = step.body["replicate"] == "all", step.name in risky
-                self.history.queue_created(step.name, drained=drained, lossy=lossy)
+                self.history.queue_created(step.name, drained=drained, lossy=lossy, levels=levels_of(step.body))
                 if "alternateExchange" in step.body:
                     self.history.letters[step.name] = LETTERS
         self.history.volatile.update(plans.EXCHANGES)
-        for queue, most in zip(self.plan.queues, self.plan.max_counts, strict=True):
+        for queue, most, levels in zip(self.plan.queues, self.plan.max_counts, self.plan.levels, strict=True):
             if queue not in made:
-                self.history.queue_created(queue, lossy=queue in risky)
-                self.operators.until_done("CREATE", "queue", queue, {"replicate": "all", **limit(most)})
+                self.history.queue_created(queue, lossy=queue in risky, levels=levels)
+                self.operators.until_done("CREATE", "queue", queue, {"replicate": "all", **arguments(most, levels)})
+        if self.plan.brief:
+            self.history.queue_created(BRIEF, drained=False)
+            body = {"replicate": self.plan.brief, "arguments": {AUTO_DELETE_TIMEOUT: BRIEF_S}}
+            for at_s in self.plan.brief_at_s:
+                self.events.at(at_s, None, self.operators.until_done, "CREATE", "queue", BRIEF, body)
         if steps:
             self.operators.set_up(steps, self._is_set_up)
 
@@ -314,6 +322,8 @@ class World:
                 found.append(f"queue {queue} is not there")
             elif node.messages.depth:
                 found.append(f"queue {queue} holds {node.messages.depth} messages")
+        if BRIEF in primary.process.broker.nodes.queues:
+            found.append(f"queue {BRIEF} is there still, and nobody uses it")
         found += [
             f"producer {client.name} waits"
             for client in self.clients

@@ -316,6 +316,10 @@ def test_a_queue_gets_what_was_asked_for() -> None:
         ("q", {"arguments": {"qpid.max_size": "big"}}, 400, "qpid.max_size"),
         ("q", {"arguments": {7: "x"}}, 400, "7"),
         ("q", {"arguments": {"qpid.priorities": 0}}, 400, "qpid.priorities"),
+        *(
+            ("q", {"arguments": {"qpid.auto_delete_timeout": bad}}, 400, "qpid.auto_delete_timeout must be a whole number")
+            for bad in (-1, 1.5, True, "soon", limits.MAX_AUTO_DELETE_S + 1)
+        ),
     ],
 )
 def test_a_queue_that_cannot_be_is_refused_with_a_reason(name: str, attributes: dict[str, Any], status: int, word: str) -> None:
@@ -437,6 +441,28 @@ def test_a_kind_of_queue_that_the_first_version_did_not_have_waits_for_the_clust
     messages = two.nodes.queues["kept"].messages
     assert messages is not None
     assert len(messages.order.lanes) == 4
+
+
+def test_a_queue_with_a_time_to_be_deleted_after_waits_for_the_cluster_s_version_and_is_an_auto_delete_queue() -> None:
+    """A primary of the first version would delete it with its last consumer, at once."""
+    two = Two()
+    timed = {"replicate": "all", "arguments": {"qpid.auto_delete_timeout": 30}}
+    status, text = refusal(two.nodes.plan_queue, "q", "u", timed)
+    assert status == 409
+    assert "needs machine version 2" in text
+    two.plan(two.nodes.plan_queue("plain", "p", {"replicate": "all", "arguments": {"qpid.auto_delete_timeout": 0}}))
+    plain = two.nodes.queues["plain"]
+    assert (plain.auto_delete_s, plain.definition.auto_delete, plain.definition.needs) == (0, False, 1)
+    two.apply(CLUSTER, {"op": "machine-version", "needs": 2})
+    two.plan(two.nodes.plan_queue("q", "u", timed))
+    node = two.nodes.queues["q"]
+    assert (node.auto_delete_s, node.definition.auto_delete, node.definition.needs) == (30, True, 2)
+
+
+def test_a_queue_that_the_first_version_made_has_no_such_time_whatever_its_arguments() -> None:
+    two = Two()
+    two.apply(CLUSTER, queue("q", arguments={"qpid.auto_delete_timeout": "soon"}))
+    assert two.nodes.queues["q"].auto_delete_s == 0
 
 
 def test_a_queue_that_the_first_version_made_keeps_its_kind_whatever_its_arguments() -> None:

@@ -5,21 +5,26 @@ bytes. From the batches follow the queues, what is alive on each, and a digest o
 state can be compared at any index that it comes to. There is one for the cluster's log, and one for the log that each broker
 keeps for itself, until its disk is replaced: `abandon`.
 
-Invariants: a message is on a queue because a client sent it there, once, and after those that the same link sent before it; it
-leaves because a consumer took it, or with its queue, or because a consumer rejected it, and then its dead letter is on the queue
-that it is to go to. (Of queues that the history does not know only the state is followed.)
+Invariants: a message is on a queue because a client sent it there, once, on the level that its priority gives it there, and after
+those of that level that the same link sent before it; it leaves because a consumer took it, or with its queue, or because a
+consumer rejected it, and then its dead letter is on the queue that it is to go to. (Of queues that the history does not know only
+the state is followed.)
 Digests are sums of hashes, so that each change costs one addition.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain, islice
 from typing import Any
+
+import google_crc32c
 
 from broker.core.queues.lane import LANE_SHIFT
 from broker.core.records import Batch, Kind
 from broker.core.state import State
+from broker.disk.bodies import Unreadable
 from tests.broker.core.queues.files import all_messages
 from tests.simulation.checks.book import Book
 from tests.simulation.history import History, Key, Outcome, kept_at, read
@@ -30,7 +35,7 @@ _MASK = (1 << 64) - 1
 class Queue:
     """The messages of one queue number: by sequence, each as bytes and delivery count. `name` is the history's for it."""
 
-    __slots__ = ("for_letters", "gone", "keys", "live", "lossy", "name", "next_seq", "number", "watched")
+    __slots__ = ("by_level", "for_letters", "gone", "keys", "live", "lossy", "name", "next_seqs", "number", "watched")
 
     def __init__(self, history: History, name: str, store_id: str, number: int) -> None:
         self.name = kept_at(name, store_id) if store_id else name
@@ -38,11 +43,34 @@ class Queue:
         self.watched = name in history.created
         self.lossy = name in history.lossy
         self.for_letters = name in history.letters.values()
-        self.next_seq = 1
+        self.next_seqs: dict[int, int] = {}
+        """Level -> the lowest sequence that may come; a level that had none yet is missing."""
+        self.by_level: dict[int, dict[int, None]] = {}
+        """Level -> the sequences alive, in order."""
         self.live: dict[int, tuple[bytes, int]] = {}
         self.keys: dict[int, Key] = {}
         self.gone: dict[int, int] = {}
         """Sequence -> the index that took it off for good."""
+
+    @property
+    def sequences(self) -> int:
+        """How many sequences were given."""
+        return sum(next_seq - first_of(level) for level, next_seq in self.next_seqs.items())
+
+    def heads(self, count: int) -> Iterator[int]:
+        """The oldest alive, so many of each level, the highest level first."""
+        for level in sorted(self.by_level, reverse=True):
+            yield from islice(self.by_level[level], count)
+
+
+def first_of(level: int) -> int:
+    """The first sequence of a level."""
+    return (level << LANE_SHIFT) + 1
+
+
+def rank(sequence: int) -> tuple[int, int]:
+    """What comes first on a queue is less."""
+    return -(sequence >> LANE_SHIFT), sequence
 
 
 class Reference:
@@ -78,7 +106,7 @@ class Reference:
         self._definitions: dict[str, tuple[Any, ...]] = {}
         self._names: set[tuple[str, str]] = set()
         self._bindings: dict[tuple[str, str, str], str] = {}
-        self._last_sent: dict[tuple[str, int, str], int] = {}
+        self._last_sent: dict[tuple[str, int, str, int], int] = {}
         self._next_number = 1
         self._digest = 0
         self._depth = 0
@@ -138,13 +166,16 @@ class Reference:
         self.sizes[header.index] = (self._depth, self._sequences)
 
     def _enqueue(self, queue: Queue, sequence: int, data: bytes) -> None:
-        if sequence < queue.next_seq:
+        level = sequence >> LANE_SHIFT
+        next_seq = queue.next_seqs.get(level, first_of(level))
+        if sequence < next_seq:
             self.faults.append(f"order: batch {self.index} gives sequence {sequence} of {queue.name} again")
         if queue.watched:
             self._judge_arrival(queue, sequence, data)
-        self._sequences += sequence + 1 - queue.next_seq
-        queue.next_seq = sequence + 1
+        self._sequences += sequence + 1 - next_seq
+        queue.next_seqs[level] = sequence + 1
         queue.live[sequence] = (data, 0)
+        queue.by_level.setdefault(level, {})[sequence] = None
         self._depth += 1
         self._add(hash((queue.number, sequence, 0, data)))
 
@@ -167,7 +198,12 @@ class Reference:
         if note.outcome is Outcome.REFUSED:
             self.faults.append(f"unexpected: {key} was refused, and batch {self.index} puts it on its queue")
         enqueued[key] = self.index
-        link = (key.client, key.link, key.queue)
+        level = sequence >> LANE_SHIFT
+        if level != self.history.level_of(key):
+            self.faults.append(
+                f"level: {key} has priority {note.priority}, and batch {self.index} puts it on level {level} of {queue.name}"
+            )
+        link = (key.client, key.link, key.queue, level)
         before = self._last_sent.get(link, -1)
         if key.number < before:
             self.faults.append(f"order: {key} comes after message {before} of the same link, which was sent later")
@@ -178,6 +214,7 @@ class Reference:
         if found is None:
             return
         data, count = found
+        del queue.by_level[sequence >> LANE_SHIFT][sequence]
         self._depth -= 1
         self._add(-hash((queue.number, sequence, count, data)))
         queue.gone[sequence] = index
@@ -290,7 +327,7 @@ class Reference:
         for sequence, (data, count) in queue.live.items():
             self._add(-hash((queue.number, sequence, count, data)))
         self._depth -= len(queue.live)
-        self._sequences -= queue.next_seq - 1
+        self._sequences -= queue.sequences
 
     def _add(self, amount: int) -> None:
         self._digest = (self._digest + amount) & _MASK
@@ -335,3 +372,19 @@ def digest_of(state: State, read: Callable[[int, int], bytes]) -> int:
             for sequence, data in all_messages(lane, read):
                 found += hash((number, sequence, lane.delivery_count(sequence), data))
     return found & _MASK
+
+
+def has_rot(state: State, read: Callable[[int, int], bytes]) -> bool:
+    """Whether a body of this state that is not in memory cannot be read from its broker's disk, or has another checksum there."""
+    for messages in state.messages.values():
+        for block in chain.from_iterable(lane.blocks for lane in messages.order.lanes):
+            for run in range(len(block.run_starts)):
+                alive = next(block.stretches(*block.bounds(run)), None) is not None
+                if alive and block.body(run) is None:
+                    try:
+                        found = google_crc32c.value(read(block.places[run], block.run_bytes(run)))
+                    except (OSError, Unreadable):
+                        return True
+                    if found != block.crcs[run]:
+                        return True
+    return False

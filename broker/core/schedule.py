@@ -1,0 +1,75 @@
+"""What is due when: keys and their times, the next first.
+
+Life of an entry: `put` gives a key its time, or another one; `drop` takes it away; `take` hands out the keys that are due, each
+once. Times are float seconds of whatever clock the caller has.
+
+Invariants: a key has one time at most; what is handed out or dropped is gone; keys that are due at the same time come in the
+order in which they were put; a change costs the logarithm of what is there; what is dropped or put again takes no more room than
+what is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from heapq import heapify, heappop, heappush
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+_MIN_REBUILD = 64
+
+
+class Agenda(Generic[K]):
+    """See the module."""
+
+    __slots__ = ("_entries", "_heap", "_put")
+
+    def __init__(self) -> None:
+        self._entries: dict[K, tuple[float, int]] = {}
+        self._heap: list[tuple[float, int, K]] = []
+        self._put = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def next_s(self) -> float | None:
+        """When the next key is due; None when there is none."""
+        self._tidy()
+        return self._heap[0][0] if self._heap else None
+
+    def put(self, key: K, when_s: float) -> None:
+        """This key is due then, and at no other time."""
+        self._put += 1
+        self._entries[key] = when_s, self._put
+        heappush(self._heap, (when_s, self._put, key))
+        self._shrink()
+
+    def drop(self, key: K) -> None:
+        """This key is not due any more, if it was."""
+        if self._entries.pop(key, None) is not None:
+            self._shrink()
+
+    def take(self, now_s: float) -> list[K]:
+        """The keys that are due by now, in order; they are gone with that."""
+        found: list[K] = []
+        while (next_s := self.next_s) is not None and next_s <= now_s:
+            key = heappop(self._heap)[2]
+            del self._entries[key]
+            found.append(key)
+        return found
+
+    def clear(self) -> None:
+        """Nothing is due."""
+        self._entries.clear()
+        self._heap.clear()
+
+    def _shrink(self) -> None:
+        if len(self._heap) > 2 * len(self._entries) + _MIN_REBUILD:
+            self._heap = [(when_s, number, key) for key, (when_s, number) in self._entries.items()]
+            heapify(self._heap)
+
+    def _tidy(self) -> None:
+        """Let the next one in the heap be one that is still due."""
+        heap = self._heap
+        while heap and self._entries.get(heap[0][2]) != heap[0][:2]:
+            heappop(heap)

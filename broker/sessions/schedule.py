@@ -1,0 +1,72 @@
+"""What time brings about on a broker that serves: one timer for all of it.
+
+Life of an entry: `after` says what is to be done about a key and when; it is done once, at that time or at the end of the turn
+of the reactor that comes next after it, unless the key was cancelled, or was given another time. When this broker serves no
+more, `clear` takes all of it away: another broker is to decide now.
+
+What is to be done proposes a record to a log, as whatever a client asks for does (docs/adr/0020). So no record depends on a
+clock: a backup applies what the primary has decided, and keeps no schedule.
+
+Invariants: there is one timer for all keys, and none while there are no keys; time is the reactor's, which does not follow the
+wall clock; what is to be done is asked to look again whether it still should.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+
+from broker.core.schedule import Agenda
+from broker.sessions.turn import Turn
+
+
+class Schedule:
+    """See the module. `clock` is the reactor's time."""
+
+    def __init__(self, clock: IReactorTime, turn: Turn) -> None:
+        self._clock = clock
+        self._turn = turn
+        self._agenda: Agenda[Hashable] = Agenda()
+        self._calls: dict[Hashable, Callable[[], None]] = {}
+        self._timer: IDelayedCall | None = None
+
+    def after(self, key: Hashable, delay_s: float, call: Callable[[], None]) -> None:
+        """Call in so many seconds, and not when this key was to be due before."""
+        self._agenda.put(key, self._clock.seconds() + delay_s)
+        self._calls[key] = call
+        self._arm()
+
+    def cancel(self, key: Hashable) -> None:
+        """Nothing is due for this key, if anything was."""
+        self._agenda.drop(key)
+        if self._calls.pop(key, None) is not None and not self._calls:
+            self.clear()
+
+    def clear(self) -> None:
+        """Nothing is due for any key."""
+        self._agenda.clear()
+        self._calls.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _arm(self) -> None:
+        """The timer fires when the next key is due, or earlier: then it looks again."""
+        next_s = self._agenda.next_s
+        if next_s is None:
+            return
+        if self._timer is not None:
+            if self._timer.getTime() <= next_s:
+                return
+            self._timer.cancel()
+        self._timer = self._clock.callLater(max(next_s - self._clock.seconds(), 0.0), self._fire)
+
+    def _fire(self) -> None:
+        self._timer = None
+        for key in self._agenda.take(self._clock.seconds()):
+            call = self._calls.pop(key, None)  # one of those before it may have taken it away
+            if call is not None:
+                call()
+        self._arm()
+        self._turn.flush()

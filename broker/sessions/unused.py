@@ -1,0 +1,75 @@
+"""Queues that go when nobody has used them for a time: `qpid.auto_delete_timeout`, in seconds.
+
+Life of such a queue: from when it is made, or its last link has gone, or a reign begins in which it has none, its time runs; a
+link that attaches to it ends that; when the time is over, the primary proposes its end, as if a client had asked for it. So it is
+kept for the whole of its time on each new primary, because nobody knows what happened to it on the last.
+
+A user of a queue is a link attached to it, a producer's or a consumer's, browsers too. What comes through an exchange or over an
+anonymous link uses nothing.
+
+Invariants: only the broker that serves decides; a backup keeps no time and asks no clock; what decides is the number of links at
+that moment, and not the schedule alone.
+
+Source: qpidd's QueueSettings.cpp (an argument above 0 makes the queue an auto-delete queue) and Queue.cpp (the time begins anew
+when the queue is read back from the store; a link of either direction is a user).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from twisted.logger import Logger
+
+from broker.core.definitions import Change, QueueMade
+from broker.core.nodes import QueueNode
+from broker.sessions.logs import Logs
+from broker.sessions.schedule import Schedule
+
+_log = Logger()
+
+
+class Unused:
+    """See the module. `users` says how many links a queue has."""
+
+    def __init__(self, logs: Logs, schedule: Schedule, users: Callable[[QueueNode], int]) -> None:
+        self._logs = logs
+        self._schedule = schedule
+        self._users = users
+
+    def begin(self) -> None:
+        """This broker serves from now on: the time of each queue that nobody uses runs anew."""
+        for node in self._logs.nodes.queues.values():
+            self.left(node)
+
+    def follow(self, changes: Iterable[tuple[Change, str]]) -> None:
+        """Queues may have been made."""
+        for change, _ in changes:
+            if isinstance(change, QueueMade):
+                node = self._logs.nodes.queue_by_uuid(change.queue.uuid)
+                if node is not None:
+                    self.left(node)
+
+    def left(self, node: QueueNode) -> None:
+        """A link of this queue has gone, or it never had one: its time runs, if it has one and nobody is left."""
+        if node.auto_delete_s and self._logs.serving and not self._users(node):
+            self._schedule.after(_key(node), node.auto_delete_s, partial(self._due, node.uuid))
+
+    def used(self, node: QueueNode) -> None:
+        """A link has attached, or the queue is gone: its time does not run."""
+        if node.auto_delete_s:
+            self._schedule.cancel(_key(node))
+
+    def _due(self, uuid: str) -> None:
+        node = self._logs.nodes.queue_by_uuid(uuid)
+        if node is None or self._users(node) or not self._logs.serving:
+            return
+        if not self._logs.ledgers[node.log].serving:  # its own log is not open yet
+            self.left(node)
+            return
+        _log.info("queue {name!r} is deleted: nobody has used it for {s} s", name=node.name, s=node.auto_delete_s)
+        self._logs.delete_queue(node)
+
+
+def _key(node: QueueNode) -> tuple[str, str]:
+    return "unused", node.uuid

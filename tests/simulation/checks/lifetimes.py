@@ -1,0 +1,73 @@
+"""Whether queues that go after a time without a user go when they may, and because the broker that serves has said so.
+
+Life of a judgement: each time that a link attaches to such a queue or leaves it, that a broker first has the queue, and that its
+reign begins, the moment is noted, on that broker's own clock. When the broker proposes the queue's end, all of its time must have
+passed since the last of these, with nobody attached at that moment. Then the end has been asked for, and what the queue holds may
+go. That such a queue goes at all is for the end of a run to see.
+
+Invariant: nothing here asks what the broker has scheduled.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.core.commands import Command, QueueDel
+from broker.core.nodes import AUTO_DELETE_TIMEOUT, QueueNode
+from broker.sessions.ledger import Ledger
+from broker.sessions.logs import Logs
+from broker.sessions.queues import QueueTerminus
+
+if TYPE_CHECKING:
+    from tests.simulation.history import History
+
+
+class Lifetimes:
+    """See the module. What is wrong is added to `faults`, in sentences. A broker's process is known by its logs."""
+
+    def __init__(self, history: History, faults: list[str]) -> None:
+        self._history = history
+        self._faults = faults
+        self._reigns: dict[Logs, float] = {}
+        self._stirred: dict[tuple[Logs, str], float] = {}
+        """When something last happened to a queue that makes its time run anew."""
+
+    def begins(self, logs: Logs) -> None:
+        """A broker serves from now on."""
+        self._reigns[logs] = _now(logs)
+
+    def defined(self, ledger: Ledger, logs: Logs) -> None:
+        """Definitions have come to a broker."""
+        for uuid, queue in ledger.state.definitions.queues.items():
+            if AUTO_DELETE_TIMEOUT in queue.arguments:
+                self._stirred.setdefault((logs, uuid), _now(logs))
+
+    def stirs(self, terminus: QueueTerminus) -> None:
+        """A link attaches to a queue, or leaves it."""
+        if terminus.node.auto_delete_s:
+            logs = terminus._queues.logs
+            self._stirred[logs, terminus.node.uuid] = _now(logs)
+
+    def proposes(self, logs: Logs, command: Command, users: int) -> None:
+        """A broker is about to propose this; `users` links are attached to the queue that it is about."""
+        node = logs.nodes.queue_by_uuid(command.uuid) if isinstance(command, QueueDel) else None
+        if node is None or not node.auto_delete_s:
+            return
+        since = max(self._reigns.get(logs, 0.0), self._stirred.get((logs, node.uuid), 0.0))
+        passed_s = _now(logs) - since
+        if not logs.serving:
+            self._faults.append(f"lifetime: a broker that is {logs.state} has {node.name} deleted")
+        elif users:
+            self._faults.append(f"lifetime: {node.name} is deleted while it is used by links: {users}")
+        elif passed_s < node.auto_delete_s - 1e-6:
+            self._faults.append(f"lifetime: {node.name} is deleted after {passed_s:.3f} s, {_wanted(node)}")
+        else:
+            self._history.queue_deleted(node.name)
+
+
+def _wanted(node: QueueNode) -> str:
+    return f"and it is to be kept for {node.auto_delete_s} s"
+
+
+def _now(logs: Logs) -> float:
+    return logs.lead._clock.seconds()
