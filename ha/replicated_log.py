@@ -445,7 +445,8 @@ class ReplicatedLog:
                 assert_never(effect)
 
     def _end(self, ended: Deferred[Any], effect: Any) -> None:
-        """Fire outside of the effects, and after the states that came before it were told."""
+        """Fire outside of the effects, and after the states that came before it were told: `active` waits for this member's own
+        disk, which may be slower than those of the majority."""
         self._ended.append((ended, effect))
         self._due = True
 
@@ -627,7 +628,7 @@ class ReplicatedLog:
             self._applying = False
         if self._due or self._may_tell_more():
             self._apply_later()
-        elif self._ended:
+        elif self._ended and not self._told:
             ended, self._ended = self._ended, []
             for deferred, effect in ended:
                 deferred.callback(effect)
