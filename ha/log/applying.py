@@ -133,7 +133,9 @@ class Applying:
         self.due = True
 
     def answer(self, deferred: Deferred[Any], result: Any) -> None:
-        """Fire this after what came before it was told."""
+        """Fire this after what came before it was told: `active` waits for this member's own disk, which may be slower than those
+        of the majority.
+        """
         self._answers.append((deferred, result))
         self.due = True
 
@@ -167,7 +169,7 @@ class Applying:
             self._running = False
         if self.due or self._may_tell_more():
             self._apply_later()
-        elif self._answers:
+        elif self._answers and not self._states:
             answers, self._answers = self._answers, []
             for deferred, result in answers:
                 deferred.callback(result)

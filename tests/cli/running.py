@@ -37,7 +37,9 @@ class Ran:
 
 
 class Forked:
-    """A process that the zygote has forked, with these descriptors for its output and errors: its id, and how it ends."""
+    """A process that the zygote has forked, with these descriptors for its output and errors: its id, and how it ends.
+
+    It runs in the network namespace of the thread that makes it, and is killed when this process ends."""
 
     def __init__(self, module: str, name: str, words: Sequence[str], out: int, err: int) -> None:
         call: Call = {
@@ -48,8 +50,8 @@ class Forked:
             "folder": os.getcwd(),
         }
         self._fate, theirs = socket.socketpair()
-        with theirs:
-            socket.send_fds(_zygote(), [json.dumps(call).encode()], [out, err, theirs.fileno()])
+        with theirs, open("/proc/thread-self/ns/net", "rb") as network:
+            socket.send_fds(zygote(), [json.dumps(call).encode()], [out, err, theirs.fileno(), network.fileno()])
         self.returncode: int | None = None
         self._fate.settimeout(LONGEST_S)
         (self.pid,) = PID.unpack(self._fate.recv(PID.size))
@@ -70,14 +72,23 @@ class Forked:
         assert self.returncode is not None
         return self.returncode
 
+    def send_signal(self, number: int) -> None:
+        """Send a signal to it; nothing when it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
     def kill(self) -> int:
         """kill -9, and wait until it is gone."""
-        os.kill(self.pid, signal.SIGKILL)
+        self.send_signal(signal.SIGKILL)
         return self.wait()
 
 
 @functools.cache
-def _zygote() -> socket.socket:
+def zygote() -> socket.socket:
     """The socket to this process's zygote, which ends with it."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
@@ -96,6 +107,11 @@ def environment() -> dict[str, str]:
 
 def run(command: str, *words: Any) -> Ran:
     """Run `command` (qpid-ha, ...) with these words. No traceback may ever show, and an error is one line."""
+    return checked(ended(command, *words))
+
+
+def ended(command: str, *words: Any) -> Ran:
+    """Run it to its end, whatever it says."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         forked = Forked(MODULES[command], command, [str(word) for word in words], out.fileno(), err.fileno())
         try:
@@ -105,7 +121,7 @@ def run(command: str, *words: Any) -> Ran:
             raise
         out.seek(0)
         err.seek(0)
-        return checked(Ran(status, out.read().decode(), err.read().decode()))
+        return Ran(status, out.read().decode(), err.read().decode())
 
 
 def run_afresh(command: str, *words: Any) -> Ran:

@@ -5,9 +5,10 @@ milliseconds. The child is a process like any other: it has its own standard str
 its interpreter ends like that of a command that was started afresh.
 
 Life: `tests.cli.running` starts the zygote with one end of a SOCK_SEQPACKET pair as its standard input. A call is one datagram:
-JSON with the keys of `Call`, and three descriptors, for the command's output, its errors and its fate. A keeper, forked for this
-call, forks the command, writes its process id to the third descriptor, waits, and writes its exit status. The zygote ends with
-that socket, so with the process that started it; keeper and command are killed when their parent ends.
+JSON with the keys of `Call`, and four descriptors, for the command's output, its errors, its fate, and the network namespace that
+it is to run in. A keeper, forked for this call, forks the command, writes its process id to the third descriptor, waits, and
+writes its exit status. The zygote ends with that socket, so with the process that started it; keeper and command are killed when
+their parent ends.
 
 No module that is loaded here may bring a reactor with it: each command installs its own.
 """
@@ -42,6 +43,8 @@ MOST_BYTES = 1 << 20
 PID = STATUS = struct.Struct("=i")
 """What comes through the third descriptor: first the process id, at the end the exit status, negative for a signal."""
 _PR_SET_PDEATHSIG = 1
+_CLONE_NEWNET = 0x40000000
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Call(TypedDict):
@@ -58,14 +61,15 @@ def serve(calls: socket.socket) -> tuple[Call, int, int]:
     """Fork for every call until there are no more, which ends the process. Returns in the commands, with their streams."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the keepers are not waited for
     while True:
-        said, descriptors, _, _ = socket.recv_fds(calls, MOST_BYTES, 3)
+        said, descriptors, _, _ = socket.recv_fds(calls, MOST_BYTES, 4)
         if not said:
             sys.exit(0)
-        out, err, fate = descriptors
+        out, err, fate, network = descriptors
         if os.fork() == 0:
             calls.close()
             _keep(fate)
             os.close(fate)
+            _enter(network)
             return json.loads(said), out, err
         for descriptor in descriptors:
             os.close(descriptor)
@@ -86,7 +90,14 @@ def _keep(fate: int) -> None:
 
 
 def _end_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _enter(network: int) -> None:
+    """Go into this network namespace, which only root may, unless this process is in it."""
+    if os.fstat(network).st_ino != os.stat("/proc/self/ns/net").st_ino and _libc.setns(network, _CLONE_NEWNET) != 0:
+        raise OSError(ctypes.get_errno(), "cannot enter a network namespace")
+    os.close(network)
 
 
 def become(call: Call, out: int, err: int) -> None:

@@ -418,8 +418,31 @@ class TestRot:
         assert bodies(c) == [b"one", b"two"]
 
 
+class SlowSegments(GatedDisk):
+    """A disk that keeps segments waiting for their sync; votes are saved at once."""
+
+    def sync(self, fd: int) -> None:
+        if os.readlink(f"/proc/self/fd/{fd}").endswith(segments.SUFFIX):
+            super().sync(fd)
+        else:
+            RealDisk.sync(self, fd)
+
+
 class TestDisk:
-    """A disk that refuses."""
+    """A disk that refuses, or is slow."""
+
+    def test_a_promotion_is_answered_when_the_primary_serves_however_slow_its_own_disk_is(self, machine: Machine) -> None:
+        """Breaks when the answer comes as soon as the others hold its first batch: whoever asked would find it recovering."""
+        disk = machine.disks["a"] = SlowSegments()
+        a, b, c = (machine.start(address, "abc") for address in "abc")
+        disk.gate.clear()
+        asked = a.log.promote("a test asks")
+        machine.run_until(lambda: a.log.status().commit_index == b.log.status().last_index == c.log.status().last_index == 1)
+        machine.run_for(0.1)
+        assert (a.log.state, asked.called) == ("recovering", False)
+        disk.gate.set()
+        assert machine.result(asked).won
+        assert a.log.state == "active"
 
     def test_a_full_disk_stops_proposals_until_there_is_room(self, machine: Machine) -> None:
         """Nothing is lost, and the broker goes on by itself."""
@@ -460,15 +483,6 @@ class TestDisk:
 
     def test_a_batch_that_is_written_anew_is_not_acknowledged_for_its_first_writing(self, machine: Machine) -> None:
         """Two elections while the disk's report is on its way: the batch is taken back, and comes again as it was."""
-
-        class SlowSegments(GatedDisk):
-            """Votes are saved at once."""
-
-            def sync(self, fd: int) -> None:
-                if os.readlink(f"/proc/self/fd/{fd}").endswith(segments.SUFFIX):
-                    super().sync(fd)
-                else:
-                    RealDisk.sync(self, fd)
 
         disk = machine.disks["b"] = SlowSegments()
         _, b, _ = machine.cluster("a", "b", "c")

@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 from proton import Message, ProtonException, symbol
 from proton.utils import BlockingConnection, SyncRequestResponse
 
+from cli.programs import MODULES
 from tests.cli.running import Forked
 
 T = TypeVar("T")
@@ -48,10 +49,10 @@ class NoPrimary(Exception):
 
 
 def eventually(ask: Callable[[], T], wanted: Callable[[T], bool], what: str, timeout_s: float = START_S) -> T:
-    """Ask until the answer is wanted. AssertionError with the last answer when that does not happen in time."""
-    deadline = time.monotonic() + timeout_s
-    last = "none"
-    while time.monotonic() < deadline:
+    """Ask until the answer is wanted, less often the longer it takes: what is asked needs the processor for other things.
+    AssertionError with the last answer when it does not come in time."""
+    began, last = time.monotonic(), "none"
+    while (waited := time.monotonic() - began) < timeout_s:
         try:
             answer = ask()
             if wanted(answer):
@@ -59,7 +60,7 @@ def eventually(ask: Callable[[], T], wanted: Callable[[T], bool], what: str, tim
             last = repr(answer)
         except (ProtonException, OSError, Refused, NoPrimary) as error:
             last = repr(error)
-        time.sleep(0.02)
+        time.sleep(min(max(0.02, waited / 20), 0.2))
     raise AssertionError(f"{what} did not happen within {timeout_s} s; last answer: {last}")
 
 
@@ -84,20 +85,14 @@ def environment() -> dict[str, str]:
     return own | {"PYTHONPATH": str(ROOT)}
 
 
-def spawn(log_file: Path, module: str, *words: str) -> subprocess.Popen[bytes]:
-    """One of our commands as a process that writes to `log_file` and does not outlive the thread that starts it, not
-    even when that is killed."""
-    setpriv = shutil.which("setpriv")
-    tied = [setpriv, "--pdeathsig", "KILL"] if setpriv else []
+def spawn(log_file: Path, command: str, *words: str) -> Forked:
+    """One of our commands (qpidd, ...) as a process that writes to `log_file`, in the network namespace of this thread.
+
+    It is forked from a process that has its modules loaded (`tests.cli.zygote`): that takes a few hundredths of a second of
+    processor time, an interpreter of its own half a second.
+    """
     with log_file.open("ab") as log:
-        return subprocess.Popen(
-            [*tied, sys.executable, "-m", module, *words],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            cwd=ROOT,
-            env=environment(),
-        )
+        return Forked(MODULES[command], command, words, log.fileno(), log.fileno())
 
 
 class AdminConnection(BlockingConnection):
@@ -153,12 +148,7 @@ LOOPBACK = Place()
 
 
 class BrokerProcess:
-    """One qpidd process and its store, through all its lives.
-
-    On loopback a life begins as a fork of a process that has the broker's modules loaded (`tests.cli.zygote`): that takes a few
-    hundredths of a second of processor time, an interpreter of its own takes half a second. Where else a broker runs, and in
-    `test_bad_start`, it is started as a user starts it.
-    """
+    """One qpidd process and its store, through all its lives."""
 
     def __init__(self, folder: Path, port: int, options: list[str], place: Place = LOOPBACK) -> None:
         self.store = folder / "store"
@@ -166,7 +156,7 @@ class BrokerProcess:
         self.place = place
         self.address = f"{place.host}:{port}"
         self.options = options
-        self.process: subprocess.Popen[bytes] | Forked | None = None
+        self.process: Forked | subprocess.Popen[bytes] | None = None
         self._logged_before = 0
         self.log_file = folder / "qpidd.log"
         folder.mkdir(parents=True, exist_ok=True)
@@ -176,13 +166,10 @@ class BrokerProcess:
         assert self.process is None or self.process.poll() is not None, "it runs already"
         self._logged_before = self.log_file.stat().st_size if self.log_file.exists() else 0
         own = ["--port", str(self.port), "--data-dir", str(self.store), "--log-enable", "info+"]
-        if self.place is LOOPBACK:
-            with self.log_file.open("ab") as log:
-                self.process = Forked("cli.commands.qpidd", "qpidd", [*own, *self.options], log.fileno(), log.fileno())
-            return
-        own += ["--interface", self.place.host]
+        if self.place is not LOOPBACK:
+            own += ["--interface", self.place.host]
         with self.place.inside():
-            self.process = spawn(self.log_file, "cli.commands.qpidd", *own, *self.options)
+            self.process = spawn(self.log_file, "qpidd", *own, *self.options)
 
     @property
     def running(self) -> bool:

@@ -24,6 +24,7 @@ from functools import partial
 from multiprocessing import resource_tracker
 from pathlib import Path
 
+from tests.cli.running import zygote
 from tests.system.harness import ROOT, Place, environment
 from tests.system.means import NotHere, must_be_root, program, run
 
@@ -239,7 +240,9 @@ def _inside(namespace: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _on_client(lan: Lan) -> Iterator[None]:
-    resource_tracker.ensure_running()  # else it would be started on the client, and hold its namespace for the rest of the run
+    # Else these would be started on the client, and hold its namespace for the rest of the run.
+    resource_tracker.ensure_running()
+    zygote()
     try:
         with lan.inside(CLIENT):
             yield

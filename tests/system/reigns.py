@@ -7,7 +7,6 @@ leaving `traffic` requires that messages flow again and compares the accounts me
 from __future__ import annotations
 
 import signal
-import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 from proton import ProtonException
 
 from cli.verify.run import Run, Workload
+from tests.cli.running import Forked
 from tests.system.harness import START_S, BrokerProcess, Cluster, Refused, ask, eventually, spawn
 from tests.system.traffic import accounted
 
@@ -24,7 +24,7 @@ DETECTION_S = 1.0
 class Manager:
     """A resource manager's process and its log."""
 
-    def __init__(self, process: subprocess.Popen[bytes], log_file: Path) -> None:
+    def __init__(self, process: Forked, log_file: Path) -> None:
         self.process = process
         self.log_file = log_file
 
@@ -44,7 +44,7 @@ def resource_manager(
     """A resource manager watching the cluster, which ends in order."""
     log = folder / f"{name}.log"
     own = ["--brokers", brokers.url, "--name", name, "--detection-time", str(detection_s)]
-    process = spawn(log, "cli.commands.qpid_resource_manager", *own, *options)
+    process = spawn(log, "qpid-resource-manager", *own, *options)
     try:
         yield Manager(process, log)
     except BaseException:

@@ -1,6 +1,6 @@
 """A broker that cannot start says why in one line, does not touch what is not its own, and disturbs nobody who runs.
 
-Each test starts the real command as an operator does. Wrong usage ends with 2, everything else that keeps a broker from starting
+Each test runs the real command to its end. Wrong usage ends with 2, everything else that keeps a broker from starting
 with 1.
 """
 
@@ -18,6 +18,7 @@ import pytest
 
 from broker.disk.durable import read_json, seal_json
 from broker.disk.files import REAL_DISK
+from tests.cli.running import Ran, ended
 from tests.system.harness import ROOT, BrokerProcess, environment, standalone
 
 USAGE, CANNOT = 2, 1
@@ -25,14 +26,19 @@ USAGE, CANNOT = 2, 1
 
 def refusal(*options: object, status: int = CANNOT, wrapper: tuple[str, ...] = ()) -> str:
     """The one line that qpidd with these options says; AssertionError when it says more, or ends otherwise."""
-    command = [*wrapper, sys.executable, "-m", "cli.commands.qpidd", *map(str, options)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT, env=environment(), check=False)
-    lines = ended.stderr.splitlines()
-    lines = [line for line in lines if " info " not in line]
-    assert (ended.returncode, len(lines), ended.stdout) == (status, 1, ""), f"{ended.returncode}: {ended.stdout}{ended.stderr}"
+    ran = within(wrapper, *options) if wrapper else ended("qpidd", *options)
+    lines = [line for line in ran.err.splitlines() if " info " not in line]
+    assert (ran.status, len(lines), ran.out) == (status, 1, ""), ran
     name, text = lines[0].split(": ", 1)
     assert name == "qpidd"
     return text
+
+
+def within(wrapper: tuple[str, ...], *options: object) -> Ran:
+    """The command in an interpreter that another program starts."""
+    command = [*wrapper, sys.executable, "-m", "cli.commands.qpidd", *map(str, options)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT, env=environment(), check=False)
+    return Ran(done.returncode, done.stdout, done.stderr)
 
 
 @pytest.fixture(scope="module")

@@ -398,9 +398,7 @@ def the_primary(three: Cluster) -> BrokerProcess:
 def test_the_resource_manager_promotes_at_the_start_and_after_a_kill_and_ends_in_order(tmp_path: Path) -> None:
     with cluster(tmp_path, 3, promote=False) as three:
         log = tmp_path / "manager.log"
-        manager = spawn(
-            log, "cli.commands.qpid_resource_manager", "--brokers", three.url, "--detection-time", "0.5", "--start-grace", "1"
-        )
+        manager = spawn(log, "qpid-resource-manager", "--brokers", three.url, "--detection-time", "0.5", "--start-grace", "1")
         try:
             first = the_primary(three)
             first.kill()

@@ -154,14 +154,13 @@ def test_when_the_first_resource_manager_is_gone_the_second_acts(tmp_path: Path)
         resource_manager(tmp_path, brokers, "rm-2") as other,
     ):
         own = ["--brokers", brokers.url, "--name", "rm-1", "--detection-time", "1"]
-        doomed = spawn(tmp_path / "rm-1.log", "cli.commands.qpid_resource_manager", *own)
+        doomed = spawn(tmp_path / "rm-1.log", "qpid-resource-manager", *own)
         try:
             first = eventually(brokers.primary, bool, "a first primary")
             for broker in brokers.brokers:
                 broker.wait_for("ready", "active")
         finally:
             doomed.kill()
-            doomed.wait()
         first.kill()
         second = new_primary(brokers, first)
         assert f"{second.address}: asked to become the primary" in other.log()
