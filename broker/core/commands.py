@@ -23,6 +23,8 @@ The forms (version 1 unless said)::
     machine-version     needs     (2) from here on the cluster has the version that this needs
     queue-del-if-empty  uuid      (2) the end of a queue, if it holds no message when this is applied
 
+Version 3 brought no command: from it on a log may have LARGE records (broker.core.records).
+
 Invariants: the text that was read is the text that a snapshot writes, byte for byte, with fields that this version does not know
 (a number that was given meanwhile is added to it); a command that this version cannot apply is an `UnknownCommand` and never a
 guess; equal commands made by one version have equal texts.
@@ -37,8 +39,10 @@ from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
-MACHINE_VERSION = 2
-"""The newest version of the commands that this release applies."""
+MACHINE_VERSION = 3
+"""The newest version of the commands and records that this release applies."""
+LARGE_SINCE = 3
+"""The machine version that brought LARGE records."""
 
 Key = tuple[str, str, str]
 """A binding's identity: exchange, queue and key."""

@@ -16,7 +16,7 @@ The checksum in an ENQUEUE head is what a body is verified with when it is read 
 format 1 ("USB1": heads of 24 bytes, without it) are read, and written while the cluster has a member that reads no other
 (docs/adr/0015).
 
-Invariants: runs stand in the order DEFINE, ENQUEUE, PLACES, DEQUEUE, COUNT, MEMBERS, and of one kind in the order in which their
+Invariants: runs stand in the order DEFINE, ENQUEUE, LARGE, PLACES, DEQUEUE, COUNT, MEMBERS, and of one kind in the order in which their
 queues were first named; sequences of an ENQUEUE run are consecutive; a batch that parses is whole (checksum) and self-consistent
 (lengths add up).
 """
@@ -74,6 +74,9 @@ class Kind(IntEnum):
     PLACES = 6
     """Where the messages `first_seq` .. `first_seq + count - 1` of a queue lie on disk, and which of them are alive: one block's
     columns (see broker.core.queues.blocks). Only in checkpoints."""
+    LARGE = 7
+    """Put one message on a queue, with the sequence `first_seq`, that lies in parts: its payload is the manifest (see
+    broker.core.parts). Since machine version 3."""
 
 
 _KINDS = {int(kind): kind for kind in Kind}
@@ -230,9 +233,12 @@ def _runs(data: bytes, header: Header) -> Iterator[Run]:
 
 
 def message_runs(data: bytes) -> list[tuple[int, int, int]]:
-    """Queue, records and payload bytes of each ENQUEUE and DEQUEUE run of a verified batch: its heads alone are looked at."""
+    """Queue, records and payload bytes of each ENQUEUE, LARGE and DEQUEUE run of a verified batch: its heads alone are looked at.
+
+    A LARGE record counts with its manifest: the bytes of its parts came before, in runs of their own.
+    """
     heads, _ = _heads(data, parse_header(data).n_runs)
-    wanted = (int(Kind.ENQUEUE), int(Kind.DEQUEUE))
+    wanted = (int(Kind.ENQUEUE), int(Kind.DEQUEUE), int(Kind.LARGE))
     return [(head[3], head[5], head[6]) for head in heads if head[0] in wanted]
 
 
@@ -257,10 +263,11 @@ class BatchBuilder:
     size is asked for by `nbytes`, which the caller keeps up with `add_bytes`.
     """
 
-    __slots__ = ("_counts", "_defines", "_dequeues", "_enqueues", "_explicit", "_members", "_places", "nbytes")
+    __slots__ = ("_counts", "_defines", "_dequeues", "_enqueues", "_explicit", "_large", "_members", "_places", "nbytes")
 
     def __init__(self) -> None:
         self._explicit: list[tuple[int, int, list[bytes]]] = []
+        self._large: list[tuple[int, int, bytes]] = []
         self._places: list[tuple[int, int, int, bytes]] = []
         self._enqueues: dict[int, tuple[int, list[bytes]]] = {}
         self._dequeues: dict[int, list[int]] = {}
@@ -297,7 +304,7 @@ class BatchBuilder:
     @property
     def only_dequeues(self) -> bool:
         """Whether nothing but dequeues waits here, so that they may wait a little longer for company."""
-        others = self._enqueues or self._explicit or self._places or self._defines or self._counts
+        others = self._enqueues or self._explicit or self._large or self._places or self._defines or self._counts
         return not (others or self._members is not None)
 
     def count(self, queue: int, sequence: int, by: int = 1) -> None:
@@ -322,6 +329,16 @@ class BatchBuilder:
         """Add a whole run of messages with its own first sequence: files of bodies, where a queue has gaps."""
         self._explicit.append((queue, first_seq, messages))
         self.nbytes += sum(map(len, messages))
+
+    @property
+    def has_large(self) -> bool:
+        """Whether large messages were put in: within one batch, they stand behind all others of their queue."""
+        return bool(self._large)
+
+    def large(self, queue: int, sequence: int, manifest: bytes) -> None:
+        """Put a large message on a queue, by its manifest (see Kind.LARGE)."""
+        self._large.append((queue, sequence, manifest))
+        self.nbytes += len(manifest)
 
     @property
     def has_places(self) -> bool:
@@ -353,6 +370,10 @@ class BatchBuilder:
                 lengths.append(column.tobytes())
                 payload.append(bodies)
                 records += len(messages)
+        for queue, sequence, manifest in self._large:
+            heads.append(_HEAD.pack(Kind.LARGE, 0, 0, queue, sequence, 1, len(manifest), 0))
+            payload.append(manifest)
+            records += 1
         for queue, first_seq, count, columns in self._places:
             heads.append(_HEAD.pack(Kind.PLACES, 0, 0, queue, first_seq, count, len(columns), 0))
             payload.append(columns)
@@ -373,6 +394,7 @@ class BatchBuilder:
             records += 1
             flags = FLAG_MEMBERS
         if first_format:
+            assert not self._large, "large messages need machine version 3"
             assert not self._places, "places stand in checkpoints alone, which are of this release's format"
             heads = [_HEAD_1.pack(*_HEAD.unpack(head)[:-1]) for head in heads]
         front = b"".join((*heads, *lengths))

@@ -5,21 +5,23 @@ rebuild it. It decides nothing: which message left, which one came, was decided 
 DEFINE records mean is interpreted in broker.core.definitions; the state follows what they changed with the places for messages.
 
 Of messages it keeps places, not bodies: `keeps_bodies` says whether what is applied also stays in memory (a primary's, within the
-bound of its residency) or not (a backup's). A snapshot holds places too; the bodies are in the files that it names.
+bound of its residency) or not (a backup's). Parts of large messages never stay; their manifests, which are short, lie in no file
+and are always in memory, and a snapshot has them whole. A snapshot holds places too; the bodies are in the files that it names.
 
 Invariants: a batch is applied wholly or not at all: one that this version cannot apply raises `CannotApply` and leaves the state
 at the index before it; a queue's sequences only grow; messages exist only for a number that is defined; records for a number that
-is gone do nothing.
+is gone do nothing; a large message on a queue has all of its parts (broker.core.parts).
 """
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from broker.core import limits
-from broker.core.commands import MACHINE_VERSION, Command, Numbers, QueueAdd, StoreAdd, UnknownCommand, decode
+from broker.core.commands import LARGE_SINCE, MACHINE_VERSION, Command, Numbers, QueueAdd, StoreAdd, UnknownCommand, decode
 from broker.core.definitions import (
     Change,
     CountersSet,
@@ -29,9 +31,10 @@ from broker.core.definitions import (
     QueueGone,
     QueueMade,
 )
+from broker.core.parts import PARTS_QUEUE, BadManifest, Manifest, Parts
 from broker.core.queues.blocks import BadColumns, Columns, LiveRun, Lot, Move
 from broker.core.queues.discipline import Discipline, discipline_of
-from broker.core.queues.lane import LANE_SHIFT
+from broker.core.queues.lane import LANE_SHIFT, inside
 from broker.core.queues.residency import Residency
 from broker.core.records import BadBatch, Batch, BatchBuilder, Kind, Run
 
@@ -41,7 +44,11 @@ MAX_COUNT = 255
 
 @dataclass(slots=True)
 class Messages:
-    """The messages of one queue number, and how many ever came and went (since this broker loaded them)."""
+    """The messages of one queue number, and how many ever came and went (since this broker loaded them).
+
+    `large` are the large ones among those alive, by sequence: in `order` each stands as its manifest, and `large_bytes` is what
+    all of them have beyond that.
+    """
 
     number: int
     uuid: str
@@ -50,6 +57,8 @@ class Messages:
     enqueued_bytes: int = 0
     dequeued: int = 0
     dequeued_bytes: int = 0
+    large: dict[int, Manifest] = field(default_factory=dict)
+    large_bytes: int = 0
 
     @property
     def depth(self) -> int:
@@ -58,8 +67,8 @@ class Messages:
 
     @property
     def live_bytes(self) -> int:
-        """Encoded bytes of the messages alive."""
-        return self.order.live_bytes
+        """Encoded bytes of the messages alive, large ones with all of their parts."""
+        return self.order.live_bytes + self.large_bytes
 
     def depths(self) -> list[int]:
         """Messages alive by level of priority, the lowest first; one number for a queue without levels."""
@@ -102,6 +111,9 @@ class State:
         self.definitions = Definitions()
         self.messages: dict[int, Messages] = {}
         self.by_uuid: dict[str, Messages] = {}
+        self._parts = Messages(PARTS_QUEUE, "", discipline_of({}, self.live_by_file, self.residency))
+        self.parts = Parts(self._parts.order)
+        """The store of parts; it is among `messages` from its first part on."""
 
     def apply(self, batch: Batch, *, snapshot: bool = False) -> Applied:
         """Apply one committed batch, the next by index (a snapshot's batches carry the index of the whole).
@@ -109,14 +121,25 @@ class State:
         The cost is that of its runs, not of its messages. CannotApply, before anything has changed.
         """
         assert snapshot or batch.header.index > self.index, f"batch {batch.header.index} after {self.index}"
-        applied = Applied(set(), [self._change(command, batch) for command in self._commands(batch)])
+        commands = self._commands(batch)
+        if self.version < LARGE_SINCE and any(run.kind is Kind.LARGE for run in batch.runs):
+            raise CannotApply(batch.header.index, f"a LARGE record needs machine version {LARGE_SINCE}")
+        applied = Applied(set(), [self._change(command, batch) for command in commands])
+        unheld: list[Manifest] = []
         for run in batch.runs:
             if run.kind is Kind.ENQUEUE:
-                messages = self.messages.get(run.queue)
+                messages = self.messages.get(run.queue) or self._messages_of_parts(run)
                 if messages is not None:
                     place = batch.place + run.start if batch.place else 0
                     messages.order.lane_of(run.first_seq).append(
-                        run.first_seq, run.lengths, run.nbytes, place, run.crc, batch.data, run.start, keep=self.keeps_bodies
+                        run.first_seq,
+                        run.lengths,
+                        run.nbytes,
+                        place,
+                        run.crc,
+                        batch.data,
+                        run.start,
+                        keep=self.keeps_bodies and messages is not self._parts,
                     )
                     messages.enqueued += run.count
                     messages.enqueued_bytes += run.nbytes
@@ -125,6 +148,8 @@ class State:
                 messages = self.messages.get(run.queue)
                 if messages is not None:
                     count, nbytes = messages.order.remove(run.first_seq, run.count)
+                    if messages.large:
+                        nbytes += self._let_go(messages, inside(messages.large, run.first_seq, run.first_seq + run.count))
                     messages.dequeued += count
                     messages.dequeued_bytes += nbytes
             elif run.kind is Kind.COUNT:
@@ -133,11 +158,51 @@ class State:
                     messages.order.lane_of(run.first_seq).raise_count(run.first_seq, run.count, run.flags)
             elif run.kind is Kind.PLACES:
                 self._put_block(batch, run)
+            elif run.kind is Kind.LARGE and not self._put_large(batch, run, applied, snapshot=snapshot):
+                unheld.append(_manifest(batch, run))
+        self.parts.drop_unheld(unheld)
         self.index = max(self.index, batch.header.index)
         return applied
 
-    def _put_block(self, batch: Batch, run: Run) -> None:
+    def _messages_of_parts(self, run: Run) -> Messages | None:
+        """The store of parts, if this run is of it: it is there from now on."""
+        if run.queue != PARTS_QUEUE:
+            return None
+        return self.messages.setdefault(PARTS_QUEUE, self._parts)
+
+    def _put_large(self, batch: Batch, run: Run, applied: Applied, *, snapshot: bool) -> bool:
+        """Put a large message on its queue; False when that is gone. ValueError when a part is missing."""
         messages = self.messages.get(run.queue)
+        if messages is None:
+            return False
+        manifest = _manifest(batch, run)
+        missing = 0 if snapshot else self.parts.missing(manifest)
+        if missing:
+            raise ValueError(f"batch {batch.header.index}: {missing} parts of a large message are missing")
+        lengths = array("I", (run.nbytes,))
+        messages.order.lane_of(run.first_seq).append(
+            run.first_seq, lengths, run.nbytes, 0, run.crc, batch.data, run.start, keep=True
+        )
+        messages.large[run.first_seq] = manifest
+        messages.large_bytes += manifest.nbytes - run.nbytes
+        self.parts.hold(manifest)
+        messages.enqueued += 1
+        messages.enqueued_bytes += manifest.nbytes
+        applied.fed.add(run.queue)
+        return True
+
+    def _let_go(self, messages: Messages, sequences: Iterable[int]) -> int:
+        """These large messages have left their queue. Returns what they had beyond their manifests."""
+        gone = 0
+        for sequence in sequences:
+            manifest = messages.large.pop(sequence)
+            gone += manifest.nbytes - len(manifest.to_bytes())
+            self.parts.let_go(manifest)
+        messages.large_bytes -= gone
+        return gone
+
+    def _put_block(self, batch: Batch, run: Run) -> None:
+        messages = self.messages.get(run.queue) or self._messages_of_parts(run)
         if messages is None:
             return
         try:
@@ -178,7 +243,9 @@ class State:
                 self._drop_messages(gone.uuid)
             case CountersSet(numbers):
                 for number, sequence in numbers.seqs:
-                    self.messages[number].order.lane_of(sequence).skip_to(sequence)
+                    messages = self._parts if number == PARTS_QUEUE else self.messages[number]
+                    messages.order.lane_of(sequence).skip_to(sequence)
+                    self.messages.setdefault(number, messages)
             case _:
                 pass
         return change, reason
@@ -188,7 +255,8 @@ class State:
         messages = self.by_uuid.get(uuid)
         if messages is None:
             return 0
-        coming = (run.count for run in batch.runs if run.kind is Kind.ENQUEUE and run.queue == messages.number)
+        kinds = (Kind.ENQUEUE, Kind.LARGE)
+        coming = (run.count for run in batch.runs if run.kind in kinds and run.queue == messages.number)
         return messages.depth + sum(coming)
 
     def _make_messages(self, owner: QueueAdd | StoreAdd) -> None:
@@ -201,6 +269,7 @@ class State:
         messages = self.by_uuid.pop(uuid, None)
         if messages is not None:
             del self.messages[messages.number]
+            self._let_go(messages, list(messages.large))
             for lane in messages.order.lanes:
                 lane.clear()
 
@@ -214,6 +283,8 @@ class State:
         """Another state takes this one's place: count none of its bodies any more."""
         for uuid in list(self.by_uuid):
             self._drop_messages(uuid)
+        for lane in self._parts.order.lanes:
+            lane.clear()
 
     # ---- where the messages lie
 
@@ -241,7 +312,7 @@ class State:
         """Batches (each about `limits.BATCH_TARGET_BYTES`) that rebuild this state where the files are that it refers to.
 
         What they hold is fixed at the call; they may be taken later and in another thread while this state goes on. Which files
-        they refer to, `live_by_file` says at the call. Messages that lie in no file are in them whole.
+        they refer to, `live_by_file` says at the call. Messages that lie in no file are in them whole, as manifests of large ones do.
         """
         for file in [file for file, nbytes in self.live_by_file.items() if not nbytes]:
             del self.live_by_file[file]
@@ -249,13 +320,21 @@ class State:
         lanes: list[_Lane] = []
         seqs: list[tuple[int, int]] = []
         for number, messages in self.messages.items():
+            large = frozenset(messages.large)
             for lane in messages.order.lanes:
-                lanes.append((number, lane.snapshot(), lane.delivery_counts()))
+                lanes.append((number, lane.snapshot(), lane.delivery_counts(), large))
                 seqs.append((number, lane.next_seq))
         return _snapshot_batches(commands, lanes, Numbers(next=self.definitions.next_number, seqs=seqs))
 
 
-_Lane = tuple[int, Sequence[Columns | Lot], dict[int, int]]
+_Lane = tuple[int, Sequence[Columns | Lot], dict[int, int], frozenset[int]]
+
+
+def _manifest(batch: Batch, run: Run) -> Manifest:
+    try:
+        return Manifest.from_bytes(batch.payload(run))
+    except BadManifest as error:
+        raise BadBatch(f"batch {batch.header.index}: {error}") from None
 
 
 def _snapshot_batches(commands: list[Command], lanes: list[_Lane], last: Numbers) -> Iterator[BatchBuilder]:
@@ -265,13 +344,17 @@ def _snapshot_batches(commands: list[Command], lanes: list[_Lane], last: Numbers
         if builder.nbytes >= limits.BATCH_TARGET_BYTES:
             yield builder
             builder = BatchBuilder()
-    for number, parts, all_counts in lanes:
+    for number, parts, all_counts, large in lanes:
         counts = all_counts
         for part in parts:
-            if builder.nbytes >= limits.BATCH_TARGET_BYTES or (isinstance(part, Lot) and builder.has_places):
-                yield builder  # within one batch, messages stand before places
+            is_large = isinstance(part, Lot) and part.first_seq in large
+            behind = builder.has_places or (builder.has_large and not is_large)
+            if builder.nbytes >= limits.BATCH_TARGET_BYTES or (isinstance(part, Lot) and behind):
+                yield builder  # within one batch, messages stand before large ones, and these before places
                 builder = BatchBuilder()
-            if isinstance(part, Lot):
+            if isinstance(part, Lot) and is_large:
+                builder.large(number, part.first_seq, part.messages()[0])
+            elif isinstance(part, Lot):
                 builder.enqueue_at(number, part.first_seq, part.messages())
             else:
                 builder.places(number, *part.to_bytes())

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import pairwise
 
 from broker.core.queues.blocks import FILE_SHIFT, Block, Columns, LiveRun, Lot, Move
@@ -541,7 +541,7 @@ class Lane:
             self.residency.kept(block, block.held)
 
 
-def inside(sequences: dict[int, int] | set[int], first_seq: int, end_seq: int) -> list[int]:
+def inside(sequences: Collection[int], first_seq: int, end_seq: int) -> list[int]:
     """Those of `sequences` in [first_seq, end_seq), looked for in whichever is shorter."""
     if end_seq - first_seq < len(sequences):
         return [sequence for sequence in range(first_seq, end_seq) if sequence in sequences]
