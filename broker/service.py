@@ -62,6 +62,7 @@ class Broker:
         clustered: bool,
         default_level: str = "none",
         max_message_bytes: int = limits.MAX_MESSAGE_BYTES,
+        part_bytes: int = limits.PART_BYTES,
         max_connections: int = limits.MAX_CONNECTIONS,
         max_frame_bytes: int = limits.MAX_FRAME_BYTES,
         open_timeout_s: float = limits.OPEN_TIMEOUT_S,
@@ -119,6 +120,7 @@ class Broker:
             version=version,
             max_connections=max_connections,
             max_message_bytes=max_message_bytes,
+            part_bytes=part_bytes,
             max_frame_bytes=max_frame_bytes,
             open_timeout_s=open_timeout_s,
         )

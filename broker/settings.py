@@ -22,8 +22,8 @@ from broker.options import Option, SettingsError, folder, number, one_of, size
 LOG_LEVELS = ("trace", "debug", "info", "notice", "warning", "error", "critical")
 MAX_FRAME_SIZE = limits.SESSION_WINDOW_BYTES // 16
 """proton counts a session's window in frames: larger ones would leave it too few."""
-MAX_MESSAGE_SIZE = limits.MAX_BATCH_BYTES - limits.BATCH_TARGET_BYTES
-"""A batch takes another message until it has its target size, and must hold even the largest one then."""
+MAX_MESSAGE_SIZE = 1024 * MIB
+"""A large message is stored by the part; its manifest, which is in memory, has up to 12 bytes for each part."""
 
 
 def _interfaces(value: str) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ under way.
 
 from __future__ import annotations
 
-CACHE_BYTES = 64 * 1024 * 1024
+CACHE_BYTES = 16 * 1024 * 1024
 
 
 class BatchCache:

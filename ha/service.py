@@ -32,6 +32,7 @@ from twisted.logger import (
 )
 from zope.interface import provider
 
+from broker.core.limits import PART_BYTES
 from broker.core.nodes import CLUSTER, LOCAL
 from broker.core.records import BadBatch
 from broker.disk.journal import FILE_BYTES
@@ -75,7 +76,8 @@ class Process:
     """Everything that one broker process holds.
 
     All that it knows of the world comes through `reactor` and `host`. `links` makes the links to the other members;
-    `segment_bytes` bounds a log's segments, and a checkpoint is due when the log has grown by `checkpoint_bytes`.
+    `segment_bytes` bounds a log's segments, a checkpoint is due when the log has grown by `checkpoint_bytes`, and large messages
+    are taken by parts of `part_bytes`.
     """
 
     def __init__(
@@ -88,11 +90,13 @@ class Process:
         links: Callable[..., Links] = MemberLinks,
         segment_bytes: int = FILE_BYTES,
         checkpoint_bytes: int = CHECKPOINT_BYTES,
+        part_bytes: int = PART_BYTES,
     ) -> None:
         self.host = host
         self.links = links
         self.segment_bytes = segment_bytes
         self.checkpoint_bytes = checkpoint_bytes
+        self.part_bytes = part_bytes
         self.reactor = reactor
         self.settings = settings
         self.ha = ha
@@ -115,6 +119,7 @@ class Process:
             clustered=self.ha.ha_cluster,
             default_level=self.ha.ha_replicate,
             max_message_bytes=self.settings.max_message_size,
+            part_bytes=self.part_bytes,
             max_connections=self.settings.max_connections,
             max_frame_bytes=self.settings.max_frame_size,
             open_timeout_s=self.settings.max_negotiate_time / 1000,

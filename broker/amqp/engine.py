@@ -23,6 +23,7 @@ from cproton_ffi import ffi, lib
 from broker.amqp.links import (
     Condition,
     Link,
+    PartsTaker,
     Receiver,
     Sender,
     condition_text,
@@ -124,6 +125,7 @@ class Engine:
         self._early_sessions: list[Any] = []
         self.messages_in = self.messages_out = 0
         self.max_message_bytes = limits.MAX_MESSAGE_BYTES
+        self.part_bytes = limits.PART_BYTES
         lib.pn_connection_set_container(self.connection, container.encode())
         lib.pn_connection_collect(self.connection, self._collector)
         lib.pn_transport_set_max_frame(self.transport, max_frame)
@@ -410,7 +412,7 @@ class Engine:
         if lib.pn_link_current(handle) != delivery:
             return
         size = lib.pn_delivery_pending(delivery)
-        if link.partial is not None or size > SCRATCH_BYTES:
+        if link.partial is not None or size > link.gather_from:
             data = self._gather(link, delivery, size)
             if data is None:
                 return
@@ -422,7 +424,7 @@ class Engine:
                 self._given_up(link, delivery)
                 return
             data = ffi.unpack(scratch, size)
-            if size > self.max_message_bytes:
+            if size > link.max_bytes:
                 self._too_large(link, size)
                 return
         lib.pn_link_advance(handle)
@@ -436,7 +438,7 @@ class Engine:
     def _gather(self, link: Receiver, delivery: Any, size: int) -> bytes | None:
         """Take the bytes of a message that comes in several frames, so that the session's window opens again.
 
-        None when it is not whole yet, given up by its sender, or too large.
+        None when it is not whole yet, given up by its sender, or too large; or a large one that somebody takes by its parts.
         """
         if lib.pn_delivery_aborted(delivery):
             self._given_up(link, delivery)
@@ -450,27 +452,63 @@ class Engine:
                 break
             link.partial += ffi.buffer(scratch, count)
             size -= count
-            if len(link.partial) > self.max_message_bytes:
-                self._too_large(link, len(link.partial))
+            if link.parted + len(link.partial) > link.max_bytes:
+                self._too_large(link, link.parted + len(link.partial))
                 return None
+            if link.parts is not None and (link.parted or len(link.partial) > limits.LARGE_PARTS * self.part_bytes):
+                self._hand_on(link, link.parts)
+                if not (self.alive and link.open):
+                    return None
         if lib.pn_delivery_partial(delivery):
             return None
-        data = bytes(link.partial)
-        link.partial = None
-        return data
+        assert link.partial is not None
+        data, link.partial = bytes(link.partial), None
+        if not link.parted:
+            return data
+        link.parted = 0
+        self._arrived(link, delivery)
+        self.messages_in += 1
+        if link.parts is not None:
+            link.parts.part(data, True)
+        return None
+
+    def _hand_on(self, link: Receiver, parts: PartsTaker) -> None:
+        """Give the parts that have come to who takes them, behind the messages before; the last bytes of them stay here."""
+        if not link.parted:
+            self._tell({link: None})
+        assert link.partial is not None
+        size = self.part_bytes
+        while self.alive and link.open and len(link.partial) > size:
+            data = bytes(memoryview(link.partial)[:size])
+            del link.partial[:size]
+            link.parted += size
+            parts.part(data, False)
+
+    def _arrived(self, link: Receiver, delivery: Any) -> None:
+        """All of this delivery has been taken."""
+        lib.pn_link_advance(link.handle)
+        if lib.pn_delivery_settled(delivery):
+            lib.pn_delivery_settle(delivery)
+            link.deliveries.append(None)
+        else:
+            link.deliveries.append(delivery)
 
     def _given_up(self, link: Receiver, delivery: Any) -> None:
         """The sender aborted this delivery (part 2.6.14): forget it, and give back the credit that it took."""
         link.partial = None
+        if link.parted and link.parts is not None:
+            link.parts.aborted()
+        link.parted = 0
         lib.pn_delivery_settle(delivery)
         lib.pn_link_flow(link.handle, 1)  # it never came, so that the account has counted nothing
 
     def _too_large(self, link: Receiver, size: int) -> None:
         link.partial = None
+        link.parted = 0
         link.inbox.clear()
         condition = Condition(
             "amqp:link:message-size-exceeded",
-            f"a message of at least {size} bytes is larger than the {self.max_message_bytes} bytes that this broker takes "
+            f"a message of at least {size} bytes is larger than the {link.max_bytes} bytes that this broker takes "
             "(--max-message-size)",
         )
         link.reason = str(condition)

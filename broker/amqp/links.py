@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from cproton_ffi import ffi, lib
 
-from broker.amqp.scratch import Scratch
+from broker.amqp.scratch import SCRATCH_BYTES, Scratch
 from broker.core import limits, values
 from broker.core.links import ACCEPTED, FAILED, MODIFIED, REJECTED, RELEASED, UNDELIVERABLE, Incoming, Outgoing, Run
 
@@ -52,10 +52,39 @@ class Asked:
         self.filters = map_of(lib.pn_terminus_filter(pointer))
 
 
+class PartsTaker(Protocol):
+    """Who takes a large message by its parts."""
+
+    def part(self, data: bytes, whole: bool) -> None:
+        """The next part; with the last one the message is `whole`, and has its id."""
+
+    def aborted(self) -> None:
+        """The sender has given the message up that was coming."""
+
+
+class PieceSource(Protocol):
+    """Where the pieces of a large message come from that goes out."""
+
+    @property
+    def has_more(self) -> bool:
+        """Whether pieces are to come still."""
+
+    def next_piece(self) -> bytes | None:
+        """What comes next; None when it is not here yet: then the connection is written to again once it is."""
+
+    def sent(self) -> None:
+        """All of it is with the engine."""
+
+    def dropped(self) -> None:
+        """The peer has settled it before it had all of it."""
+
+
 class Owner(Protocol):
     """The engine that a link belongs to, as the link knows it."""
 
     is_client: bool
+    part_bytes: int
+    max_message_bytes: int
     scratch: Scratch
     messages_out: int
 
@@ -136,18 +165,38 @@ class Link:
 
 
 class Receiver(Link):
-    """A link on which messages come in. `account` numbers them; `inbox` has those that nobody has taken yet."""
+    """A link on which messages come in. `account` numbers them; `inbox` has those that nobody has taken yet.
 
-    __slots__ = ("_base", "account", "deliveries", "inbox", "partial")
+    Who calls `take_parts` gets large messages (of more than `limits.LARGE_PARTS` parts' bytes) by the part. `partial` is what has
+    come of a message, but for the `parted` bytes of it that were taken as parts.
+    """
+
+    __slots__ = ("_base", "account", "deliveries", "gather_from", "inbox", "max_bytes", "parted", "partial", "parts")
 
     def __init__(self, engine: Owner, handle: Any) -> None:
         super().__init__(engine, handle, False)
         self.account = Incoming()
         self.inbox: list[bytes] = []
         self.partial: bytearray | None = None
+        self.parts: PartsTaker | None = None
+        self.parted = 0
+        self.max_bytes = engine.max_message_bytes
+        """The largest message that may come."""
+        self.gather_from = SCRATCH_BYTES
+        """So many bytes of a delivery are left in proton, which takes twice as much memory for them."""
         self._base = 0
         self.deliveries: list[Any] = []
         """The pointer of delivery `_base + i`; None where there is nothing to settle any more, or never was. The engine's own."""
+
+    def take_whole(self, max_bytes: int) -> None:
+        """Take every message whole, of up to `max_bytes`."""
+        self.max_bytes = max_bytes
+
+    def take_parts(self, parts: PartsTaker, max_bytes: int) -> None:
+        """Let `parts` have the large messages, of up to `max_bytes`, as they come."""
+        self.parts = parts
+        self.max_bytes = max_bytes
+        self.gather_from = self.engine.part_bytes
 
     def take(self) -> tuple[int, list[bytes]]:
         """The messages that have come, and the id of the first; the others' follow it."""
@@ -192,11 +241,15 @@ class Receiver(Link):
 
 
 class _Pieces:
-    """A message that goes to proton by the piece: `data[start:stop]` is what proton has not got yet."""
+    """A message that goes to proton by the piece: `data[start:stop]` is what proton has not got yet, and `source` gives what
+    follows that, if anything does."""
 
-    __slots__ = ("data", "delivery", "presettled", "start", "stop")
+    __slots__ = ("data", "delivery", "presettled", "source", "start", "stop")
 
-    def __init__(self, delivery: Any, data: bytes, start: int, stop: int, presettled: bool) -> None:
+    def __init__(
+        self, delivery: Any, data: bytes, start: int, stop: int, presettled: bool, source: PieceSource | None = None
+    ) -> None:
+        self.source = source
         self.delivery = delivery
         self.data = data
         self.start = start
@@ -306,21 +359,67 @@ class Sender(Link):
         handle, pieces, fed = self.handle, self._pieces, False
         while pieces and lib.pn_session_outgoing_bytes(self.session) < limits.PIECE_BYTES:
             one = pieces[0]
-            if lib.pn_link_current(handle) != one.delivery:  # the peer has settled it before it had all of it
-                self._pieces_bytes -= one.stop - one.start
-                pieces.popleft()
+            if lib.pn_link_current(handle) != one.delivery:  # it was settled before the peer had all of it
+                self._drop_pieces(one.delivery)
                 continue
+            if one.start == one.stop and one.source is not None:
+                piece = one.source.next_piece()
+                if piece is None:
+                    break
+                one.data, one.start, one.stop = piece, 0, len(piece)
+                self._pieces_bytes += len(piece)
             size = min(one.stop - one.start, limits.PIECE_BYTES)
             lib.pn_link_send(handle, ffi.from_buffer(one.data) + one.start, size)
             one.start += size
             self._pieces_bytes -= size
-            if one.start == one.stop:
+            if one.start == one.stop and not (one.source is not None and one.source.has_more):
                 pieces.popleft()
                 lib.pn_link_advance(handle)
                 if one.presettled:
                     lib.pn_delivery_settle(one.delivery)
+                if one.source is not None:
+                    one.source.sent()
             fed = True
         return fed
+
+    def send_pieces(self, source: PieceSource, sequence: int, presettled: bool) -> int:
+        """Begin to send one message that comes from `source` by the piece. Returns its id."""
+        tag_number = self.engine.scratch.tag_number
+        number = self._next_tag = (self._next_tag + 1) & 0xFFFFFFF
+        tag_number[0] = number & 0x7F | (number & 0x3F80) << 1 | (number & 0x1FC000) << 2 | (number & 0xFE00000) << 3
+        delivery_id = self.account.sent(sequence, 1, presettled)
+        self.engine.messages_out += 1
+        delivery = lib.pn_delivery(self.handle, self.engine.scratch.tag)
+        if not presettled:
+            self._ids[delivery] = delivery_id
+        self._pieces.append(_Pieces(delivery, b"", 0, 0, presettled, source))
+        self.engine.feed_later(self)
+        return delivery_id
+
+    def abort_pieces(self, source: PieceSource) -> bool:
+        """Take back the message of this source, all of which is not sent yet: the peer is told that it was none.
+
+        Returns whether it was taken back: it is unsettled no more.
+        """
+        one = next((each for each in self._pieces if each.source is source), None)
+        if one is None or not self.open:
+            return False
+        self._pieces.remove(one)
+        self._pieces_bytes -= one.stop - one.start
+        delivery_id = self._ids.pop(one.delivery, None)
+        if delivery_id is not None:
+            self.account.take(delivery_id, 1)
+        lib.pn_delivery_abort(one.delivery)
+        return True
+
+    def _drop_pieces(self, delivery: Any) -> None:
+        """This delivery is settled: if it waits for proton to have all of it, the rest goes nowhere."""
+        one = next((each for each in self._pieces if each.delivery == delivery), None)
+        if one is not None:
+            self._pieces.remove(one)
+            self._pieces_bytes -= one.stop - one.start
+            if one.source is not None:
+                one.source.dropped()
 
     @property
     def feeds(self) -> bool:
@@ -348,6 +447,8 @@ class Sender(Link):
             self._first_id, self._outcome, self._settled = delivery_id, outcome, settled
         self._next_id = delivery_id + 1
         if settled:
+            if self._pieces:
+                self._drop_pieces(delivery)
             lib.pn_delivery_settle(delivery)
         else:
             self._waiting.append(delivery)
@@ -394,6 +495,8 @@ class Sender(Link):
             self._told[first + count] = told[count:]
         update, settle = lib.pn_delivery_update, lib.pn_delivery_settle
         for delivery in told[:count]:
+            if self._pieces:
+                self._drop_pieces(delivery)
             if outcome:
                 update(delivery, outcome)
             settle(delivery)

@@ -16,8 +16,17 @@ MAX_FRAME_BYTES = 64 * KIB
 SESSION_WINDOW_BYTES = 16 * MIB
 """Incoming capacity of a session: proton counts its window in frames, and smaller ones were measured to halve the throughput."""
 
-MAX_MESSAGE_BYTES = 16 * MIB
+MAX_MESSAGE_BYTES = 100 * MIB
 """Largest encoded message by default: announced on attach, and a larger one is refused with amqp:link:message-size-exceeded."""
+
+GATHERED_BYTES = 16 * MIB
+"""Largest encoded message that is put together in memory: for termini that are no queues, and below machine version 3."""
+
+PART_BYTES = 256 * KIB
+"""A large message is stored, read and sent by parts of this size."""
+
+LARGE_PARTS = 4
+"""A message of more than so many parts' bytes is a large one. Smaller ones are records of their own."""
 
 MAX_CONNECTIONS = 10_000
 """Connections at a time by default; one more client is closed with amqp:resource-limit-exceeded. (Open files may set a lower
@@ -65,6 +74,9 @@ INFLOW_BYTES = 32 * MIB
 """Messages that clients have sent and that are not committed yet, in bytes: above it, connections that bring more are not read
 until half of it is left.
 """
+
+PARTS_INFLOW_BYTES = 4 * MIB
+"""The same for connections that bring parts of large messages."""
 
 MAX_QUEUES = 50_000
 """Queues of one broker, exclusive and temporary ones included."""

@@ -153,6 +153,23 @@ def _encoded_id(value: MessageId | None) -> bytes:
     return encode(Ulong(value) if isinstance(value, int) else value)
 
 
+def body_begins_in(data: Encoded) -> bool:
+    """Whether these bytes, with which a message begins, have all sections before its body, and the descriptor of that.
+
+    False when they end before the body, or are no message.
+    """
+    position, end = 0, len(data)
+    try:
+        while position < end:
+            code, value = _descriptor(data, position)
+            if code in (DATA, SEQUENCE, VALUE):
+                return True
+            position = skip(data, value, end, 0)
+    except (BadMessage, IndexError):
+        return False
+    return False
+
+
 def delivery_header(data: Encoded, delivery_count: int, first_acquirer: bool) -> tuple[bytes, int]:
     """A header section that says this of the delivery, and the position in `data` from which the rest follows it unchanged.
 

@@ -16,9 +16,9 @@ The checksum in an ENQUEUE head is what a body is verified with when it is read 
 format 1 ("USB1": heads of 24 bytes, without it) are read, and written while the cluster has a member that reads no other
 (docs/adr/0015).
 
-Invariants: runs stand in the order DEFINE, ENQUEUE, LARGE, PLACES, DEQUEUE, COUNT, MEMBERS, and of one kind in the order in which their
-queues were first named; sequences of an ENQUEUE run are consecutive; a batch that parses is whole (checksum) and self-consistent
-(lengths add up).
+Invariants: runs stand in the order DEFINE, ENQUEUE, LARGE, PLACES, DEQUEUE, COUNT, MEMBERS, and of one kind in the order in
+which their queues were first named; sequences of an ENQUEUE run are consecutive; a batch that parses is whole (checksum) and
+self-consistent (lengths add up).
 """
 
 from __future__ import annotations

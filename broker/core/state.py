@@ -312,7 +312,8 @@ class State:
         """Batches (each about `limits.BATCH_TARGET_BYTES`) that rebuild this state where the files are that it refers to.
 
         What they hold is fixed at the call; they may be taken later and in another thread while this state goes on. Which files
-        they refer to, `live_by_file` says at the call. Messages that lie in no file are in them whole, as manifests of large ones do.
+        they refer to, `live_by_file` says at the call. Messages that lie in no file, as manifests do, are in them
+        whole.
         """
         for file in [file for file, nbytes in self.live_by_file.items() if not nbytes]:
             del self.live_by_file[file]

@@ -43,6 +43,7 @@ class Admission:
         version: str,
         max_connections: int,
         max_message_bytes: int,
+        part_bytes: int,
         max_frame_bytes: int,
         open_timeout_s: float,
     ) -> None:
@@ -61,6 +62,7 @@ class Admission:
             "container": container,
             "max_frame_bytes": max_frame_bytes,
             "max_message_bytes": max_message_bytes,
+            "part_bytes": part_bytes,
             "open_timeout_s": open_timeout_s,
             "scratch": Scratch(),
         }

@@ -22,6 +22,9 @@ class Output(Protocol):
     def touch(self) -> None:
         """There is output for it in this turn."""
 
+    def brought_parts(self) -> None:
+        """Parts of a large message have come over it: while there are too many, it is not read."""
+
     def choke(self) -> None:
         """Too much output waits: let every link end `resume` when that has gone."""
 

@@ -43,6 +43,10 @@ class ClientSession:
         """There is output."""
         self._turn.touch(self._connection)
 
+    def brought_parts(self) -> None:
+        """Parts have come: wait while too many are not committed."""
+        self._inflow.brought(self._connection, parts=True)
+
     def choke(self) -> None:
         """Let the link ends `resume` when the output that waits has gone."""
         self._connection.choked = True

@@ -118,6 +118,7 @@ class Connection(TwistedProtocol):
         container: str,
         max_frame_bytes: int,
         max_message_bytes: int,
+        part_bytes: int,
         open_timeout_s: float,
         scratch: Scratch,
     ) -> None:
@@ -129,6 +130,7 @@ class Connection(TwistedProtocol):
         self.address = address
         self.engine = Engine(self, server=True, container=container, max_frame=max_frame_bytes, scratch=scratch)
         self.engine.max_message_bytes = max_message_bytes
+        self.engine.part_bytes = part_bytes
         self.principal: Principal = ANONYMOUS
         self.opened = False
         self.admin = False

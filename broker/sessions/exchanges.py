@@ -13,12 +13,13 @@ from broker.amqp.links import Condition, Sender
 from broker.core import limits, message
 from broker.core.commands import Bind
 from broker.core.exchange import fault_of
-from broker.core.nodes import LOCAL, ExchangeNode
+from broker.core.nodes import LOCAL, ExchangeNode, QueueNode
 from broker.sessions import routing
 from broker.sessions.attach import Attach
 from broker.sessions.logs import Logs
-from broker.sessions.producer import Producer
+from broker.sessions.producer import Producer, Upload
 from broker.sessions.queues import Queues
+from broker.sessions.uploads import Uploading
 
 
 class ExchangeTerminus:
@@ -27,6 +28,7 @@ class ExchangeTerminus:
     __slots__ = ("_exchanges", "key", "node")
     window = limits.CREDIT_WINDOW
     serves_queues = True
+    takes_large = True
 
     def __init__(self, exchanges: Exchanges, node: ExchangeNode, key: str) -> None:
         self._exchanges = exchanges
@@ -50,9 +52,14 @@ class ExchangeTerminus:
         producer.one_by_one(first, messages, self._put)
 
     def _put(self, producer: Producer, delivery_id: int, data: bytes) -> None:
-        logs = self._exchanges.logs
-        queues = routing.route(logs.nodes, self.node, self.key or message.subject(data) or "", data)
-        routing.put(logs, queues, producer, delivery_id, data)
+        routing.put(self._exchanges.logs, self._route(data), producer, delivery_id, data)
+
+    def _route(self, data: bytes) -> list[QueueNode]:
+        return routing.route(self._exchanges.logs.nodes, self.node, self.key or message.subject(data) or "", data)
+
+    def begin(self, producer: Producer, head: bytes) -> Upload:
+        """A large message: what is in its first part says where it goes."""
+        return Uploading(self._exchanges.logs, producer, self._route(head), head)
 
     def may_flow(self, producer: Producer) -> bool:
         """An exchange holds nothing, so that it is never full."""

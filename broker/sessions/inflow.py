@@ -3,15 +3,18 @@
 Credit bounds how many messages a producer may send ahead, not how large they are: a thousand of 16 MiB are allowed. So the bytes
 are counted too, over both logs. Life of a message here: its ledger says `came` when it takes it, and `gone` when its batch is
 applied or void. While the sum is above the bound, a connection that brings more is not read: its client meets a full socket, as
-with any slow peer. When the sum has fallen to half, all who wait are read again.
+with any slow peer. When the sum has fallen to half, all who wait are read again. Who brings parts of large messages waits at a
+lower bound: they come as fast as the network, and each of them is in memory several times on its way.
 
 Invariants: `nbytes` is what the ledgers hold for batches that are not applied; a connection waits only while `nbytes` is above
-half of the bound, so what it waits for is always under way; links between brokers never wait here.
+half of its bound, so what it waits for is always under way; links between brokers never wait here.
 """
 
 from __future__ import annotations
 
 from typing import Protocol
+
+from broker.core import limits
 
 
 class Source(Protocol):
@@ -25,12 +28,14 @@ class Source(Protocol):
 
 
 class Inflow:
-    """See the module. `limit_bytes` is the bound."""
+    """See the module. `limit_bytes` is the bound, `parts_limit_bytes` that for who brings parts of large messages."""
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, parts_limit_bytes: int = limits.PARTS_INFLOW_BYTES) -> None:
         self.limit_bytes = limit_bytes
+        self.parts_limit_bytes = parts_limit_bytes
         self.nbytes = 0
         self._waiting: dict[Source, None] = {}
+        self._with_parts: dict[Source, None] = {}
 
     def came(self, nbytes: int) -> None:
         """A ledger has taken messages of so many bytes."""
@@ -43,13 +48,19 @@ class Inflow:
             waiting, self._waiting = self._waiting, {}
             for source in waiting:
                 source.read_again()
+        if self._with_parts and self.nbytes <= self.parts_limit_bytes // 2:
+            waiting, self._with_parts = self._with_parts, {}
+            for source in waiting:
+                source.read_again()
 
-    def brought(self, source: Source) -> None:
-        """This connection has brought messages: while there is too much, it waits."""
-        if self.nbytes > self.limit_bytes and source not in self._waiting:
-            self._waiting[source] = None
+    def brought(self, source: Source, *, parts: bool = False) -> None:
+        """This connection has brought messages, or `parts` of a large one: while there is too much, it waits."""
+        limit_bytes, waiting = (self.parts_limit_bytes, self._with_parts) if parts else (self.limit_bytes, self._waiting)
+        if self.nbytes > limit_bytes and source not in self._waiting and source not in self._with_parts:
+            waiting[source] = None
             source.stop_reading()
 
     def forget(self, source: Source) -> None:
         """This connection is gone."""
         self._waiting.pop(source, None)
+        self._with_parts.pop(source, None)

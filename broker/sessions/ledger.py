@@ -25,6 +25,7 @@ from broker.core.commands import MACHINE_VERSION, Command
 from broker.core.definitions import Change
 from broker.core.links import ACCEPTED, add_ids
 from broker.core.nodes import QueueNode
+from broker.core.parts import PARTS_QUEUE, Manifest
 from broker.core.queues.blocks import LiveRun, Move
 from broker.core.queues.residency import Residency
 from broker.core.records import Batch, BatchBuilder
@@ -105,6 +106,7 @@ class Ledger:
         self._proposed: deque[tuple[int, _Waits]] = deque()
         self._turn_call: Any = None
         self._turn_is_late = False
+        self._next_part = 1
         self._reigns = False
         self._closed = False
 
@@ -119,6 +121,8 @@ class Ledger:
         """Put messages (of `nbytes` in all) on a queue; the deliveries of `link` with the ids from `first` on, one a message, are
         accepted when they are committed."""
         assert node.messages is not None
+        if self._builder.has_large:
+            self._cut()
         number, seqs = node.messages.number, node.proposed_seqs
         if len(seqs) == 1:
             self._builder.messages_for(number, seqs[0]).extend(messages)
@@ -137,6 +141,36 @@ class Ledger:
         if link is not None:
             add_ids(self._waits.accepts.setdefault(link, []), first, len(messages))
         self._arm()
+
+    def put_part(self, data: bytes) -> int:
+        """Put a part of a large message into the store of parts. Returns its sequence there."""
+        sequence, self._next_part = self._next_part, self._next_part + 1
+        self._builder.enqueue_at(PARTS_QUEUE, sequence, [data])
+        self._waits.nbytes += len(data)
+        self._inflow.came(len(data))
+        self._arm()
+        return sequence
+
+    def put_large(self, queues: Iterable[tuple[QueueNode, int]], manifest: Manifest) -> None:
+        """Put a large message, all of whose parts were put, on these queues, each with the lane that the message belongs to."""
+        encoded = manifest.to_bytes()
+        for node, lane in queues:
+            assert node.messages is not None
+            self._builder.large(node.messages.number, node.proposed_seqs[lane], encoded)
+            node.proposed_seqs[lane] += 1
+            node.proposed += 1
+            node.proposed_bytes += manifest.nbytes
+        self._arm()
+
+    def drop_parts(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Remove parts (first sequence, count) that no message refers to."""
+        for first, count in ranges:
+            self.dequeue(PARTS_QUEUE, range(first, first + count))
+
+    def begin_parts(self) -> None:
+        """A reign begins: remove the parts of messages that never became whole; the next part goes behind all others."""
+        self._next_part = self.state.parts.next_seq
+        self.drop_parts(self.state.parts.orphans())
 
     def dequeue(
         self, number: int, sequences: Iterable[int], link: Sender | None = None, runs: Iterable[tuple[int, int]] = ()
@@ -169,8 +203,7 @@ class Ledger:
         if self._closed:
             return
         if self._builder.nbytes >= limits.BATCH_TARGET_BYTES:
-            self._full.append((self._builder, self._waits))
-            self._builder, self._waits = BatchBuilder(), _Waits()
+            self._cut()
         late = not self._full and self._may_wait()
         if self._turn_call is None:
             self._turn_call = self._clock.callLater(DEQUEUE_DELAY_S if late else 0, self._turn)
@@ -178,6 +211,11 @@ class Ledger:
         elif self._turn_is_late and not late:
             self._turn_call.reset(0)
             self._turn_is_late = False
+
+    def _cut(self) -> None:
+        """What comes now goes into the next batch."""
+        self._full.append((self._builder, self._waits))
+        self._builder, self._waits = BatchBuilder(), _Waits()
 
     def _may_wait(self) -> bool:
         return self._builder.only_dequeues and not (self._waits.settles or self._waits.calls)

@@ -16,7 +16,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from broker.amqp.links import Condition
 from broker.core import limits
-from broker.core.commands import MACHINE_VERSION, QueueDel
+from broker.core.commands import LARGE_SINCE, MACHINE_VERSION, QueueDel
 from broker.core.definitions import Change
 from broker.core.nodes import CLUSTER, LOCAL, Nodes, QueueNode
 from broker.core.queues.residency import Residency
@@ -58,6 +58,12 @@ class Logs:
     def ledger_of(self, node: QueueNode) -> Ledger:
         """The ledger that holds this queue's messages."""
         return self.ledgers[node.messages_log]
+
+    @property
+    def takes_large(self) -> bool:
+        """Whether large messages may be stored by the part: every member knows how."""
+        logs = (CLUSTER, LOCAL) if CLUSTER in self.ledgers else (LOCAL,)
+        return all(self.nodes.version_of(log) >= LARGE_SINCE for log in logs)
 
     def must_serve(self) -> None:
         """Condition, when this broker does not serve."""
@@ -104,6 +110,7 @@ class Logs:
         for node in self.nodes.queues.values():
             if node.messages_log == ledger.name and node.messages is not None:
                 node.go_on()
+        ledger.begin_parts()
         if ledger is self.ledgers[LOCAL]:
             for node in self.nodes.queues.values():
                 definition = node.definition

@@ -15,7 +15,8 @@ from collections.abc import Callable
 from broker.amqp.links import Sender
 from broker.core import limits
 from broker.sessions.attach import Attach, LinkEnd, Output
-from broker.sessions.producer import Producer
+from broker.sessions.producer import Producer, Upload
+from broker.sessions.uploads import Gathering
 
 
 class Mailbox(LinkEnd):
@@ -23,6 +24,7 @@ class Mailbox(LinkEnd):
 
     __slots__ = ("_mailboxes", "_nbytes", "_waiting", "address", "link")
     window = limits.CREDIT_WINDOW
+    takes_large = False
 
     def __init__(self, mailboxes: Mailboxes, session: Output, link: Sender, address: str) -> None:
         super().__init__(session)
@@ -83,6 +85,10 @@ class Mailbox(LinkEnd):
     def _put(self, producer: Producer, delivery_id: int, data: bytes) -> None:
         self.put(data)
         producer.done(delivery_id)
+
+    def begin(self, producer: Producer, head: bytes) -> Upload:
+        """A large message from a link that is not to it alone: it is put together."""
+        return Gathering(producer, self.receive, f"mailbox {self.address}")
 
     def may_flow(self, producer: Producer) -> bool:
         """Old messages make room for new ones."""

@@ -9,7 +9,8 @@ from typing import Protocol
 from broker.amqp import management_node
 from broker.core import limits
 from broker.sessions.attach import Attach
-from broker.sessions.producer import Producer
+from broker.sessions.producer import Producer, Upload
+from broker.sessions.uploads import Gathering
 
 
 class TakeRequest(Protocol):
@@ -25,6 +26,7 @@ class ManagementTerminus:
     __slots__ = ("_requests",)
     window = limits.MANAGEMENT_WINDOW
     serves_queues = False
+    takes_large = False
 
     def __init__(self, requests: TakeRequest) -> None:
         self._requests = requests
@@ -46,6 +48,10 @@ class ManagementTerminus:
         """Requests, in order."""
         for delivery_id, data in enumerate(messages, first):
             self._requests.take(producer, data, partial(producer.done, delivery_id))
+
+    def begin(self, producer: Producer, head: bytes) -> Upload:
+        """A large request from a link that is not to management alone: it is put together, and judged then."""
+        return Gathering(producer, self.receive, management_node.ADDRESS)
 
     def may_flow(self, producer: Producer) -> bool:
         """The window bounds what waits."""

@@ -1,5 +1,7 @@
 """A client's sending link: its credit, and the outcomes of its messages. Where they go is its terminus's business.
 
+A large message comes by its parts, to an `Upload` that its target makes (broker.sessions.uploads).
+
 Life of a producer: its link attaches to a `Target`; it gets credit for the target's window; each batch of messages that comes is
 handed to the target with their delivery ids, and each message gets its outcome when that is known, for most of them when a batch
 of the log is committed; with the outcome its credit comes back, unless the target has no room.
@@ -25,6 +27,19 @@ class Full(Exception):
     """A queue takes no more; the text says which and why."""
 
 
+class Upload(Protocol):
+    """A large message of which parts have come."""
+
+    def put(self, data: bytes) -> Upload:
+        """The next part. Returns what takes those that follow: itself, or what swallows them if it cannot be taken."""
+
+    def finish(self, delivery_id: int) -> None:
+        """All parts have come: the message gets its outcome through its producer, now or later."""
+
+    def abandon(self) -> None:
+        """No more comes."""
+
+
 class Target(Protocol):
     """A terminus that messages are sent to."""
 
@@ -36,6 +51,10 @@ class Target(Protocol):
     def serves_queues(self) -> bool:
         """Whether its links end when this broker serves no more."""
 
+    @property
+    def takes_large(self) -> bool:
+        """Whether large messages come to it by their parts; if not, it gets whole ones, up to `limits.GATHERED_BYTES`."""
+
     def admit(self, attach: Attach) -> None:
         """A link is about to attach here: Condition when it may not."""
 
@@ -44,6 +63,9 @@ class Target(Protocol):
 
     def receive(self, producer: Producer, first: int, messages: list[bytes]) -> None:
         """Messages of this producer, with the ids from `first` on. Each gets its outcome through the producer, now or later."""
+
+    def begin(self, producer: Producer, head: bytes) -> Upload:
+        """A large message begins with this part, which is put afterwards. Raises what `Producer.one_by_one` takes."""
 
     def may_flow(self, producer: Producer) -> bool:
         """Whether more messages are welcome now; if not, the producer is told to `resume` when they are."""
@@ -55,12 +77,13 @@ class Target(Protocol):
 class Producer(LinkEnd):
     """See the module."""
 
-    __slots__ = ("link", "target")
+    __slots__ = ("_upload", "link", "target")
 
     def __init__(self, session: Output, link: Receiver, target: Target) -> None:
         super().__init__(session)
         self.link = link
         self.target = target
+        self._upload: Upload | None = None
 
     @property
     def serves_queues(self) -> bool:
@@ -86,6 +109,8 @@ class Producer(LinkEnd):
 
     def detached(self) -> None:
         """The link has ended."""
+        self.link.parts = None
+        self.aborted()
         self.target.left(self)
 
     # ---- messages
@@ -98,6 +123,31 @@ class Producer(LinkEnd):
             self._end_heedless(-link.account.credit)
         else:
             self.target.receive(self, first, messages)
+
+    def part(self, data: bytes, whole: bool) -> None:
+        """A part of a large message has come; with the last one it is `whole`."""
+        if self._upload is None:
+            if self.link.account.credit <= 0:
+                self._end_heedless(1)
+                return
+            self._upload = self._begin(data)
+        self._upload = self._upload.put(data)
+        if whole:
+            upload, self._upload = self._upload, None
+            upload.finish(self.link.account.came(1))
+        self.session.brought_parts()
+
+    def _begin(self, head: bytes) -> Upload:
+        try:
+            return self.target.begin(self, head)
+        except (Unplaced, Full, message.BadMessage, LookupError) as error:
+            return Refused(self, *outcome_of(error))
+
+    def aborted(self) -> None:
+        """The large message that was coming will not be whole."""
+        if self._upload is not None:
+            self._upload.abandon()
+            self._upload = None
 
     def _end_heedless(self, beyond: int) -> None:
         """More came than was asked for (part 2.6.7): nothing bounds what such a client would have us keep."""
@@ -114,14 +164,8 @@ class Producer(LinkEnd):
         for delivery_id, data in enumerate(messages, first):
             try:
                 put(self, delivery_id, data)
-            except Unplaced:
-                self._refuse(delivery_id, RELEASED, None)
-            except Full as error:
-                self._refuse(delivery_id, REJECTED, Condition("amqp:resource-limit-exceeded", str(error)))
-            except message.BadMessage as error:
-                self._refuse(delivery_id, REJECTED, Condition("amqp:decode-error", str(error)))
-            except LookupError as error:
-                self._refuse(delivery_id, REJECTED, Condition("amqp:not-found", str(error.args[0])))
+            except (Unplaced, Full, message.BadMessage, LookupError) as error:
+                self.refuse(delivery_id, *outcome_of(error))
 
     def done(self, delivery_id: int) -> None:
         """This message is where it should be."""
@@ -129,6 +173,41 @@ class Producer(LinkEnd):
             self.link.settle(delivery_id, 1, ACCEPTED)
             self.accepted(1)
 
-    def _refuse(self, delivery_id: int, outcome: int, condition: Condition | None) -> None:
-        self.link.settle(delivery_id, 1, outcome, condition)
-        self.accepted(1)
+    def refuse(self, delivery_id: int, outcome: int, condition: Condition | None) -> None:
+        """This message was not taken."""
+        if self.link.open:
+            self.link.settle(delivery_id, 1, outcome, condition)
+            self.accepted(1)
+
+
+class Refused:
+    """A large message that cannot be taken: its bytes are dropped as they come, and at its end it gets its outcome."""
+
+    def __init__(self, producer: Producer, outcome: int, condition: Condition | None) -> None:
+        self._producer = producer
+        self._outcome = outcome
+        self._condition = condition
+
+    def put(self, data: bytes) -> Upload:
+        """Drop it."""
+        return self
+
+    def finish(self, delivery_id: int) -> None:
+        """Say its outcome."""
+        self._producer.refuse(delivery_id, self._outcome, self._condition)
+
+    def abandon(self) -> None:
+        """Nothing is left of it."""
+
+
+def outcome_of(error: Exception) -> tuple[int, Condition | None]:
+    """Outcome and condition of a message that a target does not take: Unplaced, Full, BadMessage or LookupError."""
+    match error:
+        case Unplaced():
+            return RELEASED, None
+        case Full():
+            return REJECTED, Condition("amqp:resource-limit-exceeded", str(error))
+        case message.BadMessage():
+            return REJECTED, Condition("amqp:decode-error", str(error))
+        case _:
+            return REJECTED, Condition("amqp:not-found", str(error.args[0]))

@@ -20,30 +20,38 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any
 
+from twisted.logger import Logger
+
 from broker.amqp.links import Condition, Sender
 from broker.core import limits, message
 from broker.core.links import ACCEPTED, FAILED, REJECTED, UNDELIVERABLE
 from broker.core.nodes import QueueNode, Unplaced
+from broker.core.parts import Manifest
 from broker.core.queues.blocks import Lot
 from broker.core.queues.discipline import Discipline
 from broker.core.queues.lane import Lane
 from broker.core.queues.reading import Body, ReadAhead
+from broker.core.state import Messages
 from broker.sessions import routing
 from broker.sessions.attach import Attach, LinkEnd, Output
 from broker.sessions.bodies import BodyReader
+from broker.sessions.deliveries import LargeDelivery, Parts
 from broker.sessions.ledger import Ledger
 from broker.sessions.logs import Logs
-from broker.sessions.producer import Producer
+from broker.sessions.producer import Producer, Upload
 from broker.sessions.room import check_places, has_room, is_crowded
 from broker.sessions.schedule import Schedule
 from broker.sessions.turn import Turn
 from broker.sessions.unused import Unused
+from broker.sessions.uploads import Uploading
+
+_log = Logger()
 
 
 class Subscription(LinkEnd):
     """A client's receiving link on a queue."""
 
-    __slots__ = ("browse", "cursors", "delivered", "link", "presettled", "queue")
+    __slots__ = ("_large", "browse", "cursors", "delivered", "link", "presettled", "queue")
 
     def __init__(self, session: Output, link: Sender, queue: QueueTerminus, *, browse: bool) -> None:
         super().__init__(session)
@@ -53,6 +61,8 @@ class Subscription(LinkEnd):
         self.presettled = link.presettled
         self.cursors = [0]
         self.delivered = 0
+        self._large: LargeDelivery | None = None
+        """The large message that is going out: nothing else does until it has gone."""
 
     @property
     def node(self) -> QueueNode:
@@ -69,6 +79,8 @@ class Subscription(LinkEnd):
 
     def room(self) -> int:
         """How many messages may go out on it now."""
+        if self._large is not None:
+            return 0
         link = self.link
         room = link.account.room()
         if room and link.buffered_bytes > limits.MAX_OUTPUT_BYTES:
@@ -85,6 +97,9 @@ class Subscription(LinkEnd):
         link = self.link
         messages = self.queue.node.messages
         assert messages is not None
+        if messages.large and lots[0].first_seq in messages.large:
+            self._deliver_large(messages, lots[0].first_seq)
+            return
         counts = messages.order.has_counts
         for lot in lots:
             first, start, stop = lot.first_seq, lot.start, lot.stop
@@ -98,6 +113,33 @@ class Subscription(LinkEnd):
             for lot in lots:
                 ledger.dequeue(messages.number, range(lot.first_seq, lot.first_seq + lot.n_messages))
         self.session.touch()
+
+    def _deliver_large(self, messages: Messages, sequence: int) -> None:
+        """Begin to send a large message. One that cannot be read stays where it is, and counts as acquired, by nobody."""
+        if sequence in self.queue.unreadable:
+            return
+        count = messages.order.lane_of(sequence).delivery_count(sequence)
+        parts = self.queue.parts_of(messages.large[sequence])
+        self._large = LargeDelivery(parts, self.session, count, lambda why: self._large_is_over(sequence, why))
+        self.link.send_pieces(self._large, sequence, self.presettled)
+        self.delivered += 1
+        self.session.touch()
+
+    def _large_is_over(self, sequence: int, why: str | None) -> None:
+        """A large message has gone out (`why` None), or will not (with what cannot be read, or "")."""
+        large, self._large = self._large, None
+        assert large is not None
+        messages = self.queue.node.messages
+        if why is not None:
+            mine = self.link.abort_pieces(large) or self.presettled  # else it is in the account still, or has its outcome
+            if why:
+                self.queue.unreadable.add(sequence)
+            elif mine and not self.browse and messages is not None:
+                messages.order.release((sequence,))
+        elif self.presettled and not self.browse and messages is not None:
+            self.queue.ledger.dequeue(messages.number, (sequence,))
+        self.session.touch()
+        self.queue.dispatch_soon()
 
     def _redeliver(self, lot: Lot) -> None:
         """Messages whose header must say that delivery has failed before."""
@@ -177,6 +219,7 @@ class Subscription(LinkEnd):
         """What it had acquired goes back to its place."""
         account, node = self.link.account, self.node
         self.queue.forget(self)
+        self.cut_short()
         # Outcomes that came but were not looked at, and the unsettled rest: volatile acquisitions end with the link.
         accepted = [
             each
@@ -192,13 +235,19 @@ class Subscription(LinkEnd):
                 node.messages.order.release(sequences)
                 self.queue.dispatch_soon()
 
+    def cut_short(self) -> None:
+        """Send no more of a large message that is going out."""
+        if self._large is not None:
+            self._large.end()
+
 
 class QueueTerminus:
     """A queue on a serving broker: its subscriptions in turn, and producers that send to it."""
 
-    __slots__ = ("_ahead", "_queues", "ledger", "node", "producers", "rejected", "subscriptions")
+    __slots__ = ("_ahead", "_heads", "_queues", "ledger", "node", "producers", "rejected", "subscriptions", "unreadable")
     window = limits.CREDIT_WINDOW
     serves_queues = True
+    takes_large = True
 
     def __init__(self, queues: Queues, node: QueueNode) -> None:
         self._queues = queues
@@ -206,6 +255,10 @@ class QueueTerminus:
         self.producers: dict[Producer, None] = {}
         self.rejected: deque[int] = deque()
         """Messages that were rejected and have not left yet: they are acquired."""
+        self.unreadable: set[int] = set()
+        """Large messages that have a part that cannot be read: they are acquired, by nobody."""
+        self._heads: dict[int, bytes | None] = {}
+        """The first parts of rejected large messages; None: it is being read."""
         self._ahead: ReadAhead | None = None
         self.rebuilt(node)
 
@@ -243,6 +296,10 @@ class QueueTerminus:
 
     def _put(self, producer: Producer, delivery_id: int, data: bytes) -> None:
         routing.put(self._queues.logs, [self.node], producer, delivery_id, data)
+
+    def begin(self, producer: Producer, head: bytes) -> Upload:
+        """A large message for this queue."""
+        return Uploading(self._queues.logs, producer, [self.node], head)
 
     def may_flow(self, producer: Producer) -> bool:
         """Not while the disk is full, nor while the queue nearly is."""
@@ -314,13 +371,15 @@ class QueueTerminus:
         """Give out what is in memory. Returns the messages that are not, at which subscriptions stopped."""
         subscriptions = self.subscriptions
         assert self.node.messages is not None
-        order = self.node.messages.order
+        order, large = self.node.messages.order, self.node.messages.large
         stops: set[int] = set()
         idle = 0
         while idle < len(subscriptions):
             subscription = subscriptions[0]
             subscriptions.rotate(-1)
             room = subscription.room()
+            if large and room:
+                room = 1  # a large one takes its link for itself, so that others may have what comes next
             lots: list[Lot] = []
             if room > 0:
                 if subscription.browse:
@@ -353,6 +412,10 @@ class QueueTerminus:
             if wanted:
                 ahead.reading = True
                 self._queues.bodies.read(self.ledger, wanted, lambda found: self._came(ahead, wanted, found))
+
+    def parts_of(self, manifest: Manifest) -> Parts:
+        """The parts of a large message, to be read."""
+        return Parts(self.ledger, self._queues.bodies, manifest)
 
     def _came(self, ahead: ReadAhead, wanted: list[Body], found: list[bytes | str]) -> None:
         """Bodies are here: give them out, and ask for the next."""
@@ -387,7 +450,18 @@ class QueueTerminus:
         while rejected:
             sequence = rejected[0]
             lane = messages.order.lane_of(sequence)
-            if lane.is_live(sequence):
+            manifest = messages.large.get(sequence)
+            if manifest is not None:
+                head = self._head_of(sequence, manifest)
+                if head is None and sequence not in self.unreadable:
+                    break
+                try:
+                    if head is not None:
+                        self._send_on(sequence, manifest, head)
+                except Unplaced:
+                    back.append(sequence)
+                self._heads.pop(sequence, None)
+            elif lane.is_live(sequence):
                 lot = lane.lot_of(sequence)
                 if lot is None and not lane.unreadable(sequence)[0]:
                     break
@@ -401,20 +475,58 @@ class QueueTerminus:
         if back:
             self.give_back(back)
 
-    def dead_letter(self, data: bytes, done: Callable[[], None]) -> bool:
-        """Send a rejected message by the queue's alternate exchange, with its subject as the key; False: there is none for it.
+    def _head_of(self, sequence: int, manifest: Manifest) -> bytes | None:
+        """The first part of a rejected large message, which says where it goes; None while it is being read."""
+        if sequence not in self._heads and sequence not in self.unreadable:
+            self._heads[sequence] = None
+            self.parts_of(manifest).read(lambda parts, why: self._head_came(sequence, parts, why), 1)
+        return self._heads.get(sequence)
 
-        It is in the same batch as its dequeue where both are in one log; `done` is called when it is safe. Limits of the queues
-        there do not hold it back: it is on this broker already. What is no AMQP message cannot be routed. Unplaced, when one of
-        them has no place for it yet.
+    def _head_came(self, sequence: int, parts: list[bytes] | None, why_not: str) -> None:
+        self._heads.pop(sequence, None)
+        if parts is not None and sequence in self.rejected:
+            self._heads[sequence] = parts[0]
+        elif why_not:
+            self.unreadable.add(sequence)
+        self.dispatch_soon()
+
+    def _send_on(self, sequence: int, manifest: Manifest, head: bytes) -> None:
+        """Send a rejected large message on, as `dead_letter` does: the queues there refer to the same parts.
+
+        Unplaced, when one of them is in another log, which does not have the parts, or has no place for it yet.
         """
+        messages, ledger = self.node.messages, self.ledger
+        assert messages is not None
+        queues = self._alternates(head)
+        check_places(queues)
+        if any(self._queues.logs.ledger_of(queue) is not ledger for queue in queues):
+            _log.warn(
+                "a rejected large message stays on queue {name!r}: its alternate exchange leads to a queue of another log",
+                name=self.node.name,
+            )
+            raise Unplaced
+        lanes = [queue.messages.order.lane_for(head) for queue in queues if queue.messages is not None]
+        if queues:
+            ledger.put_large(zip(queues, lanes, strict=True), manifest)
+        ledger.dequeue(messages.number, (sequence,))
+
+    def _alternates(self, data: bytes) -> list[QueueNode]:
+        """The queues that this queue's alternate exchange has for a message. What is no AMQP message cannot be routed."""
         logs, node = self._queues.logs, self.node
         exchange = logs.nodes.exchanges.get(node.definition.alternate) if node.definition.alternate else None
         try:
             found = [] if exchange is None else routing.route(logs.nodes, exchange, message.subject(data) or "", data)
         except message.BadMessage:
             found = []
-        queues = [queue for queue in found if queue is not node]
+        return [queue for queue in found if queue is not node]
+
+    def dead_letter(self, data: bytes, done: Callable[[], None]) -> bool:
+        """Send a rejected message by the queue's alternate exchange, with its subject as the key; False: there is none for it.
+
+        It is in the same batch as its dequeue where both are in one log; `done` is called when it is safe. Limits of the queues
+        there do not hold it back: it is on this broker already. Unplaced, when one of them has no place for it yet.
+        """
+        logs, queues = self._queues.logs, self._alternates(data)
         if not queues:
             return False
         check_places(queues)
@@ -447,7 +559,10 @@ class QueueTerminus:
             end.link.close(condition)
             end.session.touch()
         for subscription in self.subscriptions:
+            subscription.cut_short()
             subscription.link.account.take_rest()
+        for producer in self.producers:
+            producer.aborted()
         self.subscriptions.clear()
         self.producers.clear()
         self.rejected.clear()
@@ -520,6 +635,7 @@ class Queues:
                 node.messages.order.release_all()
         for terminus in self._termini.values():
             terminus.rejected.clear()
+            terminus.unreadable.clear()
 
     def users(self, node: QueueNode) -> int:
         """How many links are attached to this queue."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from broker.core import limits, message
 from broker.sessions.attach import Attach
-from broker.sessions.producer import Producer, Target
+from broker.sessions.producer import Producer, Target, Upload
 
 Named = Callable[[str], Target | None]
 """Finds a terminus by its address."""
@@ -21,6 +21,7 @@ class Relay:
     __slots__ = ("_named",)
     window = limits.CREDIT_WINDOW
     serves_queues = False
+    takes_large = True
 
     def __init__(self, named: Sequence[Named]) -> None:
         self._named = tuple(named)
@@ -42,15 +43,21 @@ class Relay:
         """Each to its own node."""
         producer.one_by_one(first, messages, self._put)
 
+    def begin(self, producer: Producer, head: bytes) -> Upload:
+        """A large message: its first part names its node."""
+        return self._target(head).begin(producer, head)
+
     def _put(self, producer: Producer, delivery_id: int, data: bytes) -> None:
+        self._target(data).receive(producer, delivery_id, [data])
+
+    def _target(self, data: bytes) -> Target:
         address = message.to(data)
         if not address:
             raise LookupError("a message sent on a link without a target address needs an address in its 'to'")
         for named in self._named:
             target = named(address)
             if target is not None:
-                target.receive(producer, delivery_id, [data])
-                return
+                return target
         raise LookupError(f"there is no queue and no exchange named {address!r}")
 
     def may_flow(self, producer: Producer) -> bool:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from broker.amqp.links import Condition, Receiver, Sender
+from broker.core import limits
 from broker.sessions.attach import Attach
 from broker.sessions.logs import Logs
 from broker.sessions.producer import Producer, Target
@@ -33,7 +34,8 @@ FindSource = Callable[[Attach], Source | None]
 
 
 class Termini:
-    """See the module. `targets` and `sources` are asked in order. `max_message_bytes` is told to everybody who sends."""
+    """See the module. `targets` and `sources` are asked in order. `max_message_bytes` is told to everybody who sends
+    where large messages are taken by the part; elsewhere no more than `limits.GATHERED_BYTES`."""
 
     def __init__(self, logs: Logs, *, targets: list[FindTarget], sources: list[FindSource], max_message_bytes: int) -> None:
         self.targets = targets
@@ -64,7 +66,11 @@ class Termini:
         target.admit(attach)
         producer = Producer(attach.session, link, target)
         link.context = producer
-        link.accept(max_message_size=self._max_message_bytes)
+        if target.takes_large and self._logs.takes_large:
+            link.take_parts(producer, self._max_message_bytes)
+        else:
+            link.take_whole(min(self._max_message_bytes, limits.GATHERED_BYTES))
+        link.accept(max_message_size=link.max_bytes)
         target.attached(producer)
         producer.start()
 

@@ -324,6 +324,8 @@ class Client:
             self.outcomes.append((str(link.name), delivery))
             if delivery.settled:
                 delivery.settle()
+        elif delivery.aborted:
+            delivery.settle()
         elif delivery.readable and not delivery.partial:
             message = proton.Message()
             data = link.recv(delivery.pending)

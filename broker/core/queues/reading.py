@@ -28,6 +28,16 @@ class Body(NamedTuple):
     crc: int
 
 
+def body_of(lane: Lane, sequence: int) -> Body | None:
+    """The run that is this message alone, as each part of a large message is; None when it is not on the queue."""
+    block = lane.block_of(sequence)
+    if block is None or not block.is_live(sequence - block.first_seq):
+        return None
+    run = block.run_of(sequence - block.first_seq)
+    assert block.bounds(run) == (sequence - block.first_seq, sequence - block.first_seq + 1), "it is a run of its own"
+    return Body(sequence, block.places[run], block.run_bytes(run), block.crcs[run])
+
+
 class ReadAhead:
     """How far a queue has been read ahead. `reading` says whether a plan is being carried out."""
 

@@ -42,6 +42,28 @@ def test_whoever_brings_more_than_the_bound_waits_until_half_of_it_is_left() -> 
     assert large.told == ["stop", "again", "stop"], "it waits as often as it brings too much"
 
 
+def test_whoever_brings_parts_waits_at_a_lower_bound() -> None:
+    inflow, parts, small = Inflow(100, 20), Heard(), Heard()
+    inflow.came(21)
+    inflow.brought(small)
+    inflow.brought(parts, parts=True)
+    inflow.brought(parts, parts=True)
+    assert (small.told, parts.told) == ([], ["stop"])
+    inflow.came(80)
+    inflow.brought(small)
+    inflow.brought(parts)
+    assert (small.told, parts.told) == (["stop"], ["stop"]), "it is told once, by whichever bound"
+    inflow.gone(51)
+    assert (small.told, parts.told) == (["stop", "again"], ["stop"])
+    inflow.gone(40)
+    assert parts.told == ["stop", "again"]
+    inflow.came(20)
+    inflow.brought(parts, parts=True)
+    inflow.forget(parts)
+    inflow.gone(30)
+    assert parts.told == ["stop", "again", "stop"]
+
+
 def test_a_connection_that_is_gone_is_not_told() -> None:
     inflow, one = Inflow(10), Heard()
     inflow.came(11)

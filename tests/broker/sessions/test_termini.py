@@ -11,8 +11,9 @@ from broker.amqp.links import Condition, Sender
 from broker.core import limits
 from broker.sessions.attach import Attach, LinkEnd
 from broker.sessions.principal import ANONYMOUS, Principal
-from broker.sessions.producer import Producer
+from broker.sessions.producer import Producer, Upload
 from broker.sessions.termini import by_address, source_by_address
+from broker.sessions.uploads import Gathering
 from tests.broker.clients import ACCEPTED, bench, condition, statuses
 
 ANN = Principal("ann", "PLAIN", authenticated=True)
@@ -23,6 +24,7 @@ class Echo:
 
     window = 2
     serves_queues = False
+    takes_large = False
 
     def __init__(self, *, only: Principal | None = None) -> None:
         self.only = only
@@ -53,6 +55,9 @@ class Echo:
                 self.listener.send_one(data, 0, True)
                 self.listener.context.session.touch()
             producer.done(delivery_id)
+
+    def begin(self, producer: Producer, head: bytes) -> Upload:
+        return Gathering(producer, self.receive, "echo")
 
     def may_flow(self, producer: Producer) -> bool:
         return self.wants_more

@@ -1,0 +1,162 @@
+"""A large message on its way out: its parts are read from disk ahead of proton, and given to it by the piece.
+
+Life of a delivery: the subscription was given a large message; its parts are read, `AHEAD` at a time, and wait here until proton
+asks for the next piece; when proton has the last one, the delivery is `over` and the subscription may have more messages. It ends
+early when the link ends, when the peer settles it before it has all of it, when the message goes (a browser's: somebody else has
+taken it), or when a part cannot be read.
+
+Invariants: no more than twice `AHEAD` parts are in memory; bytes go out only if their checksum is right; a message that is not
+whole is never ended in order: its delivery is aborted (part 2.6.14), so that no peer takes it for whole.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+
+from broker.core import message
+from broker.core.parts import Manifest
+from broker.core.queues.reading import Body, body_of
+from broker.sessions.attach import Output
+from broker.sessions.bodies import BodyReader
+from broker.sessions.ledger import Ledger
+
+AHEAD = 2
+"""Parts that are read at once."""
+
+
+class Parts:
+    """Reads the parts of one message, in order, `AHEAD` at a time."""
+
+    def __init__(self, ledger: Ledger, bodies: BodyReader, manifest: Manifest) -> None:
+        self._ledger = ledger
+        self._bodies = bodies
+        self._left = deque(manifest.sequences)
+        self._state = ledger.state
+
+    @property
+    def more(self) -> bool:
+        """Whether parts have not been read yet."""
+        return bool(self._left)
+
+    def read(self, came: Callable[[list[bytes] | None, str], None], count: int = AHEAD) -> None:
+        """Read the next ones. `came` gets them, or None and why they cannot be had: "" if they are gone. Never at once."""
+        found: list[bytes | None] = []
+        wanted: list[Body] = []
+        sequences = [self._left.popleft() for _ in range(min(count, len(self._left)))]
+        lane = self._state.parts.order.lanes[0]
+        for sequence in sequences:
+            lot = lane.lot_of(sequence)
+            if lot is not None:  # it lies in no file
+                found.append(lot.messages()[0])
+                continue
+            body = body_of(lane, sequence)
+            if body is None:
+                wanted.clear()
+                self._bodies.read(self._ledger, [], lambda _: came(None, ""))
+                return
+            found.append(None)
+            wanted.append(body)
+        self._bodies.read(self._ledger, wanted, lambda read: self._came(sequences, found, wanted, read, came))
+
+    def _came(
+        self,
+        sequences: list[int],
+        found: list[bytes | None],
+        wanted: list[Body],
+        read: list[bytes | str],
+        came: Callable[[list[bytes] | None, str], None],
+    ) -> None:
+        lane = self._state.parts.order.lanes[0]
+        for body, data in zip(wanted, read, strict=True):
+            if isinstance(data, bytes):
+                continue
+            if self._ledger.state is self._state and lane.lies_at(body.sequence, body.place):
+                if self._ledger.log is not None:
+                    self._ledger.log.rotten(body.place, f"a part of a large message cannot be delivered: {data}")
+                came(None, data)
+            elif self._ledger.state is self._state and all(map(lane.is_live, sequences)):
+                self._left.extendleft(reversed(sequences))  # a compaction has moved it meanwhile
+                self.read(came, len(sequences))
+            else:
+                came(None, "")
+            return
+        rest = iter(read)
+        whole = [each if each is not None else next(rest) for each in found]
+        came([each for each in whole if isinstance(each, bytes)], "")
+
+
+class LargeDelivery:
+    """See the module. `over` is called once, when nothing more of it goes out: with None when all of it has, else with why not
+    ("" when there is nothing to say). Fulfils `links.PieceSource`.
+    """
+
+    def __init__(self, parts: Parts, session: Output, count: int, over: Callable[[str | None], None]) -> None:
+        self._parts = parts
+        self._session = session
+        self._count = count
+        """How often its delivery has failed before: its header is to say so."""
+        self._over = over
+        self._ready: deque[bytes] = deque()
+        self._first = True
+        self._reading = False
+        self._ended = False
+        self._read_on()
+
+    def _read_on(self) -> None:
+        if not self._reading and not self._ended and len(self._ready) < AHEAD and self._parts.more:
+            self._reading = True
+            self._parts.read(self._came)
+
+    def _came(self, parts: list[bytes] | None, why_not: str) -> None:
+        self._reading = False
+        if self._ended:
+            return
+        if parts is None:
+            self.end(why_not)
+            return
+        if self._first:
+            self._first = False
+            parts[0] = self._with_count(parts[0])
+        self._ready.extend(parts)
+        self._session.touch()
+
+    def _with_count(self, head: bytes) -> bytes:
+        if self._count:
+            with suppress(message.BadMessage):  # what is no AMQP message goes out as it came in
+                return message.with_delivery_state(head, message.header(head).delivery_count + self._count, False)
+        return head
+
+    # ---- links.PieceSource
+
+    def next_piece(self) -> bytes | None:
+        """What proton is to have next; None when it is not here yet."""
+        piece = self._ready.popleft() if self._ready else None
+        self._read_on()
+        return piece
+
+    @property
+    def has_more(self) -> bool:
+        """Whether pieces are to come still."""
+        return bool(self._ready) or self._reading or self._parts.more
+
+    def sent(self) -> None:
+        """Proton has all of it."""
+        self._end(None)
+
+    def dropped(self) -> None:
+        """The peer has settled it before it had all of it."""
+        self._end("")
+
+    # ---- its subscription
+
+    def end(self, why: str = "") -> None:
+        """Send no more of it."""
+        self._end(why)
+
+    def _end(self, why: str | None) -> None:
+        if not self._ended:
+            self._ended = True
+            self._ready.clear()
+            self._over(why)

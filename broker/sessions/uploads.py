@@ -1,0 +1,144 @@
+"""Large messages on their way in: each part is proposed as it comes, and a manifest when the message is whole.
+
+Life of an upload: the first part of a message says where the message goes, and begins the upload; every part is put into the
+store of parts of each log that has one of these queues; after the last one the queues get the manifest, and the message is
+accepted when that is committed. A message that ends early, because its sender aborts it or its link ends, leaves nothing: its
+parts are removed. What cannot be taken is swallowed to its end and then gets its outcome; what had come of it is removed at once.
+
+Invariants: no more than a part of a message is in memory beside what the logs have not committed; a message is put into every
+queue that it is routed to, or into none; parts that were proposed are named by a manifest or removed; if the reign ends first,
+the next primary removes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from broker.amqp.links import Condition
+from broker.core import limits, message
+from broker.core.links import REJECTED, RELEASED
+from broker.core.nodes import QueueNode, Unplaced
+from broker.core.parts import Manifest
+from broker.core.records import runs_of
+from broker.sessions.ledger import Ledger
+from broker.sessions.logs import Logs
+from broker.sessions.producer import Full, Producer, Refused, Upload, outcome_of
+from broker.sessions.room import check_places, full_text, has_room
+
+
+class Gathering:
+    """A message for a terminus that takes whole ones only: it is put together, up to `limits.GATHERED_BYTES`."""
+
+    def __init__(self, producer: Producer, receive: Callable[[Producer, int, list[bytes]], None], what: str) -> None:
+        self._producer = producer
+        self._receive = receive
+        self._what = what
+        self._parts: list[bytes] = []
+        self._nbytes = 0
+
+    def put(self, data: bytes) -> Upload:
+        """Keep it, unless it becomes too much."""
+        self._nbytes += len(data)
+        if self._nbytes > limits.GATHERED_BYTES:
+            text = f"{self._what} takes messages of up to {limits.GATHERED_BYTES} bytes: send larger ones to a queue"
+            return Refused(self._producer, REJECTED, Condition("amqp:link:message-size-exceeded", text))
+        self._parts.append(data)
+        return self
+
+    def finish(self, delivery_id: int) -> None:
+        """Hand it on."""
+        self._receive(self._producer, delivery_id, [b"".join(self._parts)])
+
+    def abandon(self) -> None:
+        """Forget it."""
+        self._parts.clear()
+
+
+class Uploading:
+    """A message for queues, of which parts have come."""
+
+    def __init__(self, logs: Logs, producer: Producer, queues: list[QueueNode], head: bytes) -> None:
+        """`head` is its first part, which is not put yet. BadMessage, when that does not have all before the body; Unplaced."""
+        check_places(queues)
+        if not message.body_begins_in(head):
+            raise message.BadMessage(
+                f"the sections before the body of a message as large as this must lie within its first {len(head)} bytes"
+            )
+        self._logs = logs
+        self._producer = producer
+        self._queues = queues
+        self._lanes = [queue.messages.order.lane_for(head) for queue in queues if queue.messages is not None]
+        self._parts: dict[Ledger, list[int]] = {logs.ledger_of(queue): [] for queue in queues}
+        self._nbytes = 0
+
+    def put(self, data: bytes) -> Upload:
+        """Propose one more part, unless a queue or the disk has no more room."""
+        self._nbytes += len(data)
+        full = self._fault()
+        if full is not None:
+            self.abandon()
+            return Refused(self._producer, *full)
+        for ledger, sequences in self._parts.items():
+            sequences.append(ledger.put_part(data))
+        return self
+
+    def _fault(self) -> tuple[int, Condition | None] | None:
+        """Why it cannot be taken now, with what has come of it: outcome and condition."""
+        for ledger in self._parts:
+            if ledger.storage_text or not ledger.serving:
+                return RELEASED, None  # nothing is wrong with it: it may come again when there is room
+        try:
+            self._queues = self._still_there()
+            for queue in self._queues:
+                if not has_room(queue, 1, self._nbytes):
+                    raise Full(full_text(queue, self._nbytes))
+        except (Unplaced, Full) as error:
+            return outcome_of(error)
+        return None
+
+    def _still_there(self) -> list[QueueNode]:
+        """The queues of it that were not deleted meanwhile."""
+        by_uuid = self._logs.nodes.queue_by_uuid
+        there = [by_uuid(queue.uuid) is not None for queue in self._queues]
+        if not all(there):
+            self._lanes = [lane for lane, stays in zip(self._lanes, there, strict=True) if stays]
+        found = [by_uuid(queue.uuid) for queue in self._queues]
+        queues = [queue for queue in found if queue is not None]
+        check_places(queues)
+        return queues
+
+    def finish(self, delivery_id: int) -> None:
+        """It is whole: put it on its queues."""
+        full = self._fault()
+        if full is not None:
+            self.abandon()
+            self._producer.refuse(delivery_id, *full)
+            return
+        if not self._queues:
+            self.abandon()
+            self._producer.done(delivery_id)
+            return
+        by_ledger: dict[Ledger, list[tuple[QueueNode, int]]] = {}
+        for queue, lane in zip(self._queues, self._lanes, strict=True):
+            by_ledger.setdefault(self._logs.ledger_of(queue), []).append((queue, lane))
+        outstanding = set(by_ledger)
+
+        def committed(ledger: Ledger) -> None:
+            outstanding.discard(ledger)
+            if not outstanding:
+                self._producer.done(delivery_id)
+
+        for ledger, sequences in self._parts.items():
+            found = by_ledger.get(ledger)
+            if found is None:
+                ledger.drop_parts(runs_of(sequences))
+                continue
+            ledger.put_large(found, Manifest(self._nbytes, tuple(runs_of(sequences))))
+            ledger.when_committed(lambda ledger=ledger: committed(ledger))  # type: ignore[misc]
+
+    def abandon(self) -> None:
+        """It will never be whole: remove its parts."""
+        for ledger, sequences in self._parts.items():
+            if sequences and ledger.serving:
+                ledger.drop_parts(runs_of(sequences))
+            sequences.clear()
