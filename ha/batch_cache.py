@@ -1,8 +1,8 @@
 """The newest batches of a log, in memory: for applying them, and for the backups that are nearly level.
 
 Life of a batch here: `put` when it is proposed or received, looked up by index, dropped from the front once it is no longer
-needed (applied and durable, as `trim` is told) and the cache holds more than its bound; or from the back, when the log is
-truncated.
+needed (applied and durable, as `trim` is told) and the cache holds more than its bound; or already above the least that it keeps,
+once every backup that is connected has it too; or from the back, when the log is truncated.
 
 Invariant: what it holds is consecutive; a batch that is still needed is never dropped, so the bound may be exceeded by what is
 under way.
@@ -11,19 +11,22 @@ under way.
 from __future__ import annotations
 
 CACHE_BYTES = 16 * 1024 * 1024
+LEAST_BYTES = 4 * 1024 * 1024
+"""What nobody needs stays up to here: a link between brokers that was cut for a moment goes on from memory."""
 
 
 class BatchCache:
     """Batches `first` .. `last` by index; `first > last` when it is empty."""
 
-    __slots__ = ("_batches", "first", "last", "max_bytes", "nbytes")
+    __slots__ = ("_batches", "first", "last", "least_bytes", "max_bytes", "nbytes")
 
-    def __init__(self, next_index: int, max_bytes: int = CACHE_BYTES) -> None:
+    def __init__(self, next_index: int, max_bytes: int = CACHE_BYTES, least_bytes: int = LEAST_BYTES) -> None:
         self._batches: dict[int, bytes] = {}
         self.first = next_index
         self.last = next_index - 1
         self.nbytes = 0
         self.max_bytes = max_bytes
+        self.least_bytes = least_bytes
 
     def __contains__(self, index: int) -> bool:
         return self.first <= index <= self.last
@@ -53,9 +56,12 @@ class BatchCache:
         self.last = min(self.last, from_index - 1)
         self.first = min(self.first, self.last + 1)
 
-    def trim(self, needed_from: int) -> None:
-        """Drop batches before `needed_from`, as many as the bound demands."""
-        while self.nbytes > self.max_bytes and self.first < needed_from and self.first <= self.last:
+    def trim(self, needed_from: int, wanted_from: int) -> None:
+        """Drop batches before `needed_from`, as many as the bound demands, and before `wanted_from` all but the least."""
+        while self.first <= self.last and (
+            (self.nbytes > self.max_bytes and self.first < needed_from)
+            or (self.nbytes > self.least_bytes and self.first < wanted_from)
+        ):
             self.nbytes -= len(self._batches.pop(self.first))
             self.first += 1
 

@@ -530,6 +530,10 @@ class ReplicatedLog:
         """The listener is about to hear that this broker is primary, or alone: what its log has is not under way."""
         self._proposing.begin_after(self.replica.log.last_index)
 
+    def held_by_all(self) -> int:
+        """The index up to which every backup that is connected has the log on disk, this broker's own end without any."""
+        return min([self.replica.log.last_index, *(peer.match_index for peer in self.status().peers if peer.connected)])
+
     def applied_more(self) -> None:
         """Batches were applied: something may be due on the disk."""
         self.retention.applied()

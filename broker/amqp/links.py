@@ -196,7 +196,7 @@ class Receiver(Link):
         """Let `parts` have the large messages, of up to `max_bytes`, as they come."""
         self.parts = parts
         self.max_bytes = max_bytes
-        self.gather_from = self.engine.part_bytes
+        self.gather_from = self.engine.part_bytes // 4
 
     def take(self) -> tuple[int, list[bytes]]:
         """The messages that have come, and the id of the first; the others' follow it."""

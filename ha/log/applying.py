@@ -36,6 +36,9 @@ SLICE_BYTES = 8 * MIB
 class Owner(Protocol):
     """Whose log it is: `ReplicatedLog` fulfils it."""
 
+    def held_by_all(self) -> int:
+        """The index up to which every backup that is connected has the log on disk."""
+
     def cannot_apply(self, why: str) -> None:
         """This release must not apply what comes next."""
 
@@ -196,8 +199,9 @@ class Applying:
                 return
             self.applied = batches[-1].header.index
             self._listener.on_committed(batches)
-            if self._cache.nbytes > self._cache.max_bytes:
-                self._cache.trim(min(self.applied, self._durable_index()) + 1)
+            if self._cache.nbytes > self._cache.least_bytes:
+                done = min(self.applied, self._durable_index())
+                self._cache.trim(done + 1, min(done, self._owner.held_by_all()) + 1)
             self._owner.applied_more()
 
     def _next_batches(self) -> list[Batch]:

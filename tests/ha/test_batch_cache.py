@@ -19,7 +19,7 @@ ACTIONS = st.one_of(
 @given(st.lists(ACTIONS, max_size=40), st.integers(0, 30), st.integers(0, 30))
 def test_a_cache_holds_what_a_dictionary_would(actions: list[tuple[str, int]], first: int, last: int) -> None:
     """A batch under a wrong index would be sent, and stored, as another one."""
-    cache, plain, following = BatchCache(1, max_bytes=60), dict[int, bytes](), 1
+    cache, plain, following = BatchCache(1, max_bytes=60, least_bytes=20), dict[int, bytes](), 1
     for name, number in actions:
         match name:
             case "put":
@@ -31,9 +31,11 @@ def test_a_cache_holds_what_a_dictionary_would(actions: list[tuple[str, int]], f
                 plain = {index: batch for index, batch in plain.items() if index < number}
                 following = number
             case "trim":
-                cache.trim(number)
+                wanted = number // 2
+                cache.trim(number, wanted)
                 for index in sorted(plain):
-                    if index < number and sum(map(len, plain.values())) > 60:
+                    nbytes = sum(map(len, plain.values()))
+                    if (index < number and nbytes > 60) or (index < wanted and nbytes > 20):
                         del plain[index]
             case "clear":
                 cache.clear(number)
@@ -41,10 +43,10 @@ def test_a_cache_holds_what_a_dictionary_would(actions: list[tuple[str, int]], f
     assert cache.nbytes == sum(map(len, plain.values()))
     assert [index for index in range(60) if index in cache] == sorted(plain)
     assert all(cache[index] == batch for index, batch in plain.items())
-    wanted = range(first, last + 1)
+    asked = range(first, last + 1)
     if first <= last:
-        held = all(index in plain for index in wanted)
-        assert cache.span(first, last) == ([plain[index] for index in wanted] if held else None)
+        held = all(index in plain for index in asked)
+        assert cache.span(first, last) == ([plain[index] for index in asked] if held else None)
 
 
 def test_a_gap_is_our_own_bug() -> None:
