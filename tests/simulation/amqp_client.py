@@ -177,8 +177,9 @@ class ClientConnection(TwistedProtocol):
         """The container id of the broker's Open: its store's identity."""
         return text_of(lib.pn_connection_remote_container(self._connection))
 
-    def send(self, body: bytes, priority: int | None = None) -> Any:
-        """Send a message with this body, and a header with its priority if it has one; returns its delivery."""
+    def send(self, body: bytes, priority: int | None = None, held_back: int = 0) -> Any:
+        """Send a message with this body, and a header with its priority if it has one; returns its delivery. So many bytes of it
+        are held back, for `go_on`."""
         size = len(body)
         head = b"\x00\x53\x75\xa0" + bytes((size,)) if size < 256 else b"\x00\x53\x75\xb0" + size.to_bytes(4, "big")
         header = b"" if priority is None else b"\x00\x53\x70\xc0\x04\x02\x40\x50" + bytes((priority,))
@@ -186,13 +187,25 @@ class ClientConnection(TwistedProtocol):
         self._tag += 1
         _tag_number[0] = self._tag
         delivery = lib.pn_delivery(self.link, _tag)
-        lib.pn_link_send(self.link, ffi.from_buffer(data), len(data))
+        lib.pn_link_send(self.link, ffi.from_buffer(data), len(data) - held_back)
+        if not self._settled:
+            self.unsettled[delivery] = None
+        if not held_back:
+            self.go_on(delivery, b"")
+        return delivery
+
+    def go_on(self, delivery: Any, rest: bytes) -> None:
+        """Send what was held back of the message that is being sent."""
+        if rest:
+            lib.pn_link_send(self.link, ffi.from_buffer(rest), len(rest))
         lib.pn_link_advance(self.link)
         if self._settled:
             lib.pn_delivery_settle(delivery)
-        else:
-            self.unsettled[delivery] = None
-        return delivery
+
+    def give_up(self, delivery: Any) -> None:
+        """Abort the message that is being sent."""
+        self.unsettled.pop(delivery, None)
+        lib.pn_delivery_abort(delivery)
 
     def dispose(self, delivery: Any, outcome: int, *, settle: bool, failed: bool = False) -> None:
         """Give a received message its outcome."""
@@ -291,6 +304,11 @@ class ClientConnection(TwistedProtocol):
             return
         link = self.link
         if lib.pn_link_current(link) == delivery:
+            if lib.pn_delivery_aborted(delivery):
+                lib.pn_delivery_settle(delivery)
+                self._came += 1  # it has used credit as any other
+                self.grant(1)
+                return
             if lib.pn_delivery_partial(delivery):
                 return
             size = lib.pn_delivery_pending(delivery)

@@ -26,6 +26,8 @@ from tests.simulation.reactor import HostReactor
 _PORT = 5672
 _CONNECT_S = 1.0
 _WAIT_S = 0.25
+_PAUSE_FROM = 600
+_GIVEN_UP = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,8 @@ class ClientPlan:
     `queue` is the address; `arrives`: the queues that what a producer sends there comes to (None: that one); not `sure`: it may
     come there or not, accepted or not; not `needed`: nobody waits for the end of it; `settled`: what goes over the link is
     settled when it is sent; `priorities`: what a producer chooses from for each message (None: the message says nothing of it);
-    `stay_s`, `away_s`: it leaves after about so long, and comes back about so long after that.
+    `stay_s`, `away_s`: it leaves after about so long, and comes back about so long after that; `pause_s`: how long it may pause
+    in the middle of a larger message, some of which it gives up then.
     """
 
     kind: str
@@ -64,6 +67,7 @@ class ClientPlan:
     priorities: tuple[int | None, ...] = (None,)
     stay_s: float = 0.0
     away_s: float = 0.0
+    pause_s: float = 0.0
 
 
 class Client:
@@ -238,6 +242,7 @@ class Producer(Client):
         self.again: deque[int] = deque()
         self.next_number = 0
         self.due = 0
+        self._pausing: Any = None
         self.accepted = self.refused = self.unknown = 0
 
     def begin(self) -> None:
@@ -268,7 +273,7 @@ class Producer(Client):
         if not self.ready or connection is None or not connection.alive:
             return
         sent = False
-        while len(self.waiting) < self.plan.window and connection.credit_left > 0:
+        while self._pausing is None and len(self.waiting) < self.plan.window and connection.credit_left > 0:
             if self.again:
                 number = self.again.popleft()
             elif self.due and self.sends:
@@ -279,7 +284,13 @@ class Producer(Client):
             priority = self.rng.choice(self.plan.priorities) if len(self.plan.priorities) > 1 else self.plan.priorities[0]
             for place in self.places:
                 self.history.sent(self.name, place, number, self.now, link=self.link_number, priority=priority)
-            delivery = connection.send(body(self.name, self.link_number, number, size), priority)
+            data = body(self.name, self.link_number, number, size)
+            held_back = len(data) // 2 if self.plan.pause_s and len(data) >= _PAUSE_FROM else 0
+            delivery = connection.send(data, priority, held_back)
+            if held_back:
+                self._pausing = delivery
+                pause_s = self.plan.pause_s * self.rng.random()
+                self.reactor.callLater(pause_s, self._go_on_with, connection, delivery, data[-held_back:])
             if self.plan.settled:
                 self.unknown += 1
                 self._tell(self.history.unknown, number)
@@ -288,6 +299,21 @@ class Producer(Client):
             sent = True
         if sent:
             connection.flush()
+
+    def _go_on_with(self, connection: ClientConnection, delivery: Any, rest: bytes) -> None:
+        """Send the rest of a message, or give it up: then it must never come to a queue."""
+        if connection is not self.connection or not connection.alive or self._pausing is not delivery:
+            return
+        self._pausing = None
+        if delivery in self.waiting and self.rng.random() < _GIVEN_UP:
+            connection.give_up(delivery)
+            number = self.waiting.pop(delivery)
+            self.refused += 1
+            self._tell(self.history.refused, number)
+        else:
+            connection.go_on(delivery, rest)
+        connection.flush()
+        self.credit()
 
     def outcome(self, delivery: Any, outcome: int) -> None:
         """Accepted, or not."""
@@ -306,6 +332,7 @@ class Producer(Client):
 
     def unlinked(self) -> None:
         """Nobody knows what became of what waits."""
+        self._pausing = None
         numbers = sorted(self.waiting.values())
         self.waiting.clear()
         self.unknown += len(numbers)
@@ -407,6 +434,7 @@ class Browser(Client):
         connection = self.connection
         assert connection is not None
         self.seen += 1
+        self.history.looked(self.name, self.places[0], data, self.now)
         connection.dispose(delivery, ACCEPTED, settle=True)
         connection.grant(1)
 

@@ -27,6 +27,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
+_SIZED = 600
+_SIZED_TOKEN = re.compile(rb"<([^/<>]{1,64})/(\d{1,9})/(\d{1,9})>#(\d{1,9})#")
 _TOKEN = re.compile(rb"<([^/<>]{1,64})/(\d{1,9})/(\d{1,9})>")
 
 
@@ -87,9 +89,18 @@ class Observer(Protocol):
 
 
 def body(client: str, link: int, number: int, size: int = 0) -> bytes:
-    """The body of a message: who sent it, padded to `size` bytes."""
+    """The body of a message: who sent it, padded to `size` bytes; a longer one says its size, and at each place which that is."""
     token = b"<%s/%d/%d>" % (client.encode(), link, number)
-    return token.ljust(size, b".")
+    if size < _SIZED:
+        return token.ljust(size, b".")
+    token += b"#%d#" % size
+    return (token + b"".join(b"%07d " % at for at in range(0, size, 8)))[:size]
+
+
+def is_whole(message: bytes) -> bool:
+    """Whether a message, be it a bare body or an encoded one, ends with the very bytes that its body says it has."""
+    found = _SIZED_TOKEN.search(message)
+    return found is None or message.endswith(body(found[1].decode(), int(found[2]), int(found[3]), int(found[4])))
 
 
 def kept_at(queue: str, store_id: str) -> str:
@@ -186,6 +197,7 @@ class History:
 
     def received(self, client: str, queue: str, message: bytes, t: float, *, link: int = 0) -> Key | None:
         """A consumer has got a message (its body, or the encoded whole). `link` counts the links of this consumer."""
+        self.looked(client, queue, message, t)
         key = read(message, queue)
         note = None if key is None else self.notes.get(key)
         if key is None or note is None:
@@ -195,6 +207,11 @@ class History:
         if self.observer is not None:
             self.observer.on_received(client, link, key)
         return key
+
+    def looked(self, client: str, queue: str, message: bytes, t: float) -> None:
+        """A consumer or a browser has seen this message: it must be whole."""
+        if not is_whole(message):
+            self.unexpected.append(f"{client} got {message[:80]!r} from {queue} at {t:.6f}, cut short or altered")
 
     def overdrawn(self, client: str, link: int, count: int) -> None:
         """So many more messages have come on this consumer's link than it has given credit for (AMQP part 2.6.7)."""

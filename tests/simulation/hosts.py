@@ -146,6 +146,7 @@ class BrokerHost:
             host,
             segment_bytes=world.plan.segment_bytes,
             checkpoint_bytes=world.plan.checkpoint_bytes,
+            part_bytes=world.plan.part_bytes,
             **named,
         )
         reactor.addSystemEventTrigger("before", "shutdown", self.process.stop)

@@ -280,6 +280,41 @@ for _, waits in self._proposed:
                 link.context.session.touch()
         self._proposed.clear()""",
     ),
+    "leaves-parts": Bug(
+        "leaves, as a new primary, the parts of messages that never became whole",
+        "broker.sessions.ledger",
+        "Ledger.begin_parts",
+        "self.drop_parts(self.state.parts.orphans())",
+        "pass",
+    ),
+    "sweeps-what-is-held": Bug(
+        "removes, as a new primary, the parts of messages that are on queues, too",
+        "broker.core.parts",
+        "Parts.orphans",
+        "for first, count in manifests[0].ranges)",
+        "for first, count in manifests[0].ranges[:-1])",
+    ),
+    "lets-go-for-all": Bug(
+        "removes the parts of a large message when the first of several queues lets go of it",
+        "broker.core.parts",
+        "Parts.let_go",
+        "held.pop()",
+        "held.clear()",
+    ),
+    "manifest-lacks-a-part": Bug(
+        "puts a large message on its queues without its last part",
+        "broker.sessions.uploads",
+        "Uploading.finish",
+        "tuple(runs_of(sequences))",
+        "tuple(runs_of(sequences[:-1]))",
+    ),
+    "delivers-what-is-read": Bug(
+        "ends a delivery in order when the parts that were read have gone out, though more are to be read",
+        "broker.sessions.deliveries",
+        "LargeDelivery.has_more",
+        "return bool(self._ready) or self._reading or self._parts.more",
+        "return bool(self._ready)",
+    ),
     "confirms-early": Bug(
         "confirms a consumer's accept when it comes, not when the dequeue is committed",
         "broker.sessions.queues",

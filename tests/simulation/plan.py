@@ -18,6 +18,8 @@ from itertools import pairwise
 from random import Random
 from typing import Any
 
+from broker.core import limits
+from broker.core.commands import MACHINE_VERSION
 from tests.simulation.clients import ClientPlan
 from tests.simulation.layouts import Step, laid_out
 
@@ -110,6 +112,8 @@ class Plan:
     repeats: bool = False
     releases: tuple[tuple[int, ...], ...] = ()
     """For each host the machine versions of its processes, in order; the last one stays, and once all is healed the newest."""
+    part_bytes: int = limits.PART_BYTES
+    """The size of a part of a large message: one of more than `limits.LARGE_PARTS` parts is large."""
 
     @property
     def clients(self) -> list[ClientPlan]:
@@ -193,7 +197,8 @@ def make(seed: int) -> Plan:
     plan = replace(plan, releases=_releases(Random(f"releases {seed}"), hosts))
     plan = laid_out(plan, Random(f"layout {seed}"))
     late = Random(f"late {seed}")
-    return replace(plan, stray=late.choice((0.0, 0.1, 0.2, 0.3)) if message_links else 0.0, repeats=late.random() < 0.5)
+    plan = replace(plan, stray=late.choice((0.0, 0.1, 0.2, 0.3)) if message_links else 0.0, repeats=late.random() < 0.5)
+    return _with_large(plan, Random(f"large messages of {seed}"))
 
 
 def _releases(rng: Random, hosts: int) -> tuple[tuple[int, ...], ...]:
@@ -201,8 +206,23 @@ def _releases(rng: Random, hosts: int) -> tuple[tuple[int, ...], ...]:
     kind = rng.choices(("one", "upgraded", "put back"), (7, 2, 1))[0]
     if kind == "one":
         return ()
-    other = ((1, 2),) if kind == "upgraded" else ((2, 1, 2), (2, 1))
-    return tuple(rng.choice((*other, (2,))) for _ in range(hosts))
+    new, old = MACHINE_VERSION, rng.choice(range(1, MACHINE_VERSION))
+    other = ((old, new),) if kind == "upgraded" else ((new, old, new), (new, old))
+    return tuple(rng.choice((*other, (new,))) for _ in range(hosts))
+
+
+def _with_large(plan: Plan, rng: Random) -> Plan:
+    """In a third of the runs messages are stored by the part that others have whole, and some producers send larger ones."""
+    if rng.random() < 0.65:
+        return plan
+    items: dict[int, ClientPlan | Action] = {}
+    for number, item in plan.items.items():
+        items[number] = item
+        if isinstance(item, ClientPlan) and item.kind == "producer" and rng.random() < 0.6:
+            size = (24, rng.choice((3_000, 12_000, 30_000)))
+            pause_s = rng.choice((0.0, 0.0, 0.05, 0.3))
+            items[number] = replace(item, size=size, count=min(item.count, 40), burst=min(item.burst, 4), pause_s=pause_s)
+    return replace(plan, items=items, part_bytes=rng.choice((128, 512, 2048)))
 
 
 def _kinds(rng: Random) -> tuple[str, ...]:

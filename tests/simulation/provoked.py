@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from broker.core.commands import MACHINE_VERSION as NEW
 from tests.simulation.clients import ClientPlan
 from tests.simulation.history import Violation
 from tests.simulation.layouts import KEPT, settling, with_brief, with_hub, with_kept, with_letters, with_levels
@@ -115,6 +116,13 @@ _LATE = _plan(
 _LATE_RIVALS = replace(_RIVALS, message_links=True, stray=1.0, drop=0.5)
 
 
+_IN_PARTS = ClientPlan("producer", "p", "q0", count=60, burst=4, gap_s=0.03, window=20, size=(600, 12_000), max_frame=512)
+_PARTS = [replace(_IN_PARTS, pause_s=0.2), _CONSUMER]
+"""Messages of some parts each, with a pause in the middle of each, so that many are cut short."""
+_KEPT_PARTS = [_IN_PARTS, replace(_CONSUMER, start_s=4.5)]
+"""The same, and they stay on the queue for long."""
+
+
 def _scattered(producer: ClientPlan) -> Plan:
     """Two consumers accept each message when it pleases them, and the broker repeats itself."""
     consumers = [ClientPlan("consumer", name, "q0", window=20, modify=0.2, settle_delay_s=0.3) for name in ("c", "d")]
@@ -197,6 +205,22 @@ PROVOKED: dict[str, Plan] = {
         made_at_s=(0.5,),
     ),
     "producers-use-nothing": with_brief(_plan(BUSY, duration_s=5.0), "all", away_s=5.0, made_at_s=(0.5,), sends_s=3.0),
+    "leaves-parts": _plan(_PARTS, *_KILLS, part_bytes=512),
+    "sweeps-what-is-held": _plan(_KEPT_PARTS, *_KILLS, part_bytes=512),
+    "lets-go-for-all": with_hub(
+        _plan(
+            [*_KEPT_PARTS, replace(_CONSUMER, name="d", queue="q1")],
+            part_bytes=512,
+            queues=("q0", "q1"),
+            max_counts=(0, 0),
+        ),
+        "fanout",
+        "all",
+        "",
+        kept=False,
+    ),
+    "manifest-lacks-a-part": _plan(_PARTS, part_bytes=512),
+    "delivers-what-is-read": _plan(_PARTS, part_bytes=512),
     "keeps-what-went-settled": settling(_plan(BUSY), "consumer"),
     "routes-to-one": _routed("fanout", ""),
     "forgets-the-star": _routed("topic", "/a.b"),
@@ -210,10 +234,10 @@ PROVOKED: dict[str, Plan] = {
     "passes-over-the-unknown": _plan(
         BUSY,
         *(Action(1.2 + 0.5 * number, "kill", number, seconds=0.2) for number in (1, 2)),
-        releases=((2,), (2, 1, 2), (2, 1, 2)),
+        releases=((NEW,), (NEW, 1, NEW), (NEW, 1, NEW)),
     ),
     "raises-the-version-early": _plan(
-        BUSY, Action(1.0, "kill", 2, seconds=1.5), Action(1.6, "promote", "backup"), releases=((2,), (2,), (1, 2))
+        BUSY, Action(1.0, "kill", 2, seconds=1.5), Action(1.6, "promote", "backup"), releases=((NEW,), (NEW,), (1, NEW))
     ),
 }
 

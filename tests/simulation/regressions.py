@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from broker.core import limits
 from tests.simulation import plan as plans
 from tests.simulation.clients import ClientPlan
 from tests.simulation.layouts import KEPT, with_hub, with_kept
@@ -55,6 +56,7 @@ def quiet(*actions: Action, **fields: Any) -> Plan:
         stray=0.0,
         repeats=False,
         releases=(),
+        part_bytes=limits.PART_BYTES,
         items=dict(enumerate([*clients, *actions])),
     )
     return replace(base, **fields)

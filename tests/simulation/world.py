@@ -324,6 +324,11 @@ class World:
                 found.append(f"queue {queue} holds {node.messages.depth} messages")
         if BRIEF in primary.process.broker.nodes.queues:
             found.append(f"queue {BRIEF} is there still, and nobody uses it")
+        for host in self.hosts:
+            for ledger in host.process.broker.ledgers.values() if host.running else ():
+                orphans = sum(count for _, count in ledger.state.parts.orphans())
+                if orphans:
+                    found.append(f"{orphans} parts in the {ledger.name} log of {host.name} belong to no message")
         found += [
             f"producer {client.name} waits"
             for client in self.clients

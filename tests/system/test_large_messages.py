@@ -1,44 +1,211 @@
-"""Messages of 15 MiB, one after the other, beside a client with small ones."""
+"""Messages of 100 MiB through a cluster of processes: whole at the other end, through a failover, and at what cost in memory."""
 
 from __future__ import annotations
 
-import threading
+import hashlib
+import random
+import select
+import socket
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from proton import Message
 from proton.utils import BlockingConnection
 
-from tests.system.harness import cluster
-from tests.system.reigns import healthy, reigns, resource_manager
-from tests.system.traffic import send, take
+from broker.amqp.engine import Engine
+from broker.amqp.links import Link, Receiver, Sender
+from broker.core.links import ACCEPTED
+from tests.system.harness import BrokerProcess, cluster, eventually
 
-LARGE_BYTES = 15 << 20
-LARGE = 12
-SMALL = 200
+MIB = 1 << 20
+LARGE_BYTES = 100 * MIB - 64
+"""The body of the largest message: with what is around it, it is below the limit."""
+SENDERS = 20
+EACH_BYTES = 16 * MIB
+"""So much each of many senders has sent of its message when all of them have been measured."""
+MOST_ABOVE_IDLE = 64 * MIB
+LEFT_BYTES = 64 * MIB
+"""A log in which nothing is alive takes no more of the disk: four files of 16 MiB."""
+_PIECE = random.Random(1).randbytes(256 * 1024)
 
 
-def test_large_messages_cost_no_election_and_let_small_ones_through(tmp_path: Path) -> None:
-    """Breaks when heartbeats, replies or other clients wait behind bodies: then backups, or the resource manager, give the
-    primary up. On a machine that is too busy for half a second of silence it would say nothing, so the times are generous."""
-    times = ("--ha-election-timeout", "3", "--ha-replicate", "all")
-    with cluster(tmp_path, 3, *times) as brokers, resource_manager(tmp_path, brokers, detection_s=3.0):
-        primary = healthy(brokers)
-        primary.create("queue", "large")
-        primary.create("queue", "small")
-        large = [bytes([number]) * LARGE_BYTES for number in range(LARGE)]
-        producer = threading.Thread(target=send, args=(primary.address, "large", large))
-        producer.start()
-        connection = BlockingConnection(primary.address, timeout=60)
-        sender = connection.create_sender("small")
-        sent = 0
-        while producer.is_alive() or sent < SMALL:
-            sender.send(Message(body=b"small"))
-            sent += 1
+def piece(at: int) -> bytes:
+    """The piece of every test's body that begins at this place: no two are alike."""
+    return at.to_bytes(8, "big") + _PIECE[8:]
+
+
+def digest(nbytes: int) -> str:
+    """The digest of a body of this size."""
+    found = hashlib.sha256()
+    for at in range(0, nbytes, len(_PIECE)):
+        found.update(piece(at)[: nbytes - at])
+    return found.hexdigest()
+
+
+class Upload:
+    """A connection that sends one large message, made piece by piece, to queue "q". Fulfils EngineListener and PieceSource.
+
+    `sent` counts the bytes of its body that the engine has taken, and no more than `until` of them go out.
+    """
+
+    def __init__(self, port: int, nbytes: int = LARGE_BYTES, until: int = LARGE_BYTES) -> None:
+        self.nbytes, self.until = nbytes, until
+        self.sent_bytes = 0
+        self.outcomes: list[int] = []
+        self.ended = ""
+        self._begun = False
+        self.socket = socket.create_connection(("127.0.0.1", port))
+        self.socket.setblocking(False)
+        self.engine = Engine(self, server=False, container=f"sender-{id(self)}")
+        self.engine.open(hostname="broker")
+        self.link = self.engine.attach_sender(self.engine.new_session(), "large", "q", presettled=False)
+
+    def move(self) -> None:
+        """Carry bytes both ways, as far as they go at once."""
+        try:
+            self.engine.send_output(self.socket.send)
+            data = self.socket.recv(65_536)
+            if not data:
+                self.ended = self.ended or "the broker has closed the socket"
+            self.engine.push(data)
+            self.engine.drain()
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self.ended = str(error)
+
+    def close(self) -> None:
+        """End it without a word."""
+        self.socket.close()
+        self.engine.free()
+
+    # ---- PieceSource
+
+    @property
+    def has_more(self) -> bool:
+        return self.sent_bytes < self.nbytes
+
+    def next_piece(self) -> bytes | None:
+        if self.sent_bytes >= self.until:
+            return None
+        data = piece(self.sent_bytes)[: self.nbytes - self.sent_bytes]
+        head = b"\x00\x53\x75\xb0" + self.nbytes.to_bytes(4, "big") if not self.sent_bytes else b""
+        self.sent_bytes += len(data)
+        return head + data
+
+    def sent(self) -> None:
+        """All of it is with the engine."""
+
+    def dropped(self) -> None:
+        self.ended = "the broker has settled the message before it had all of it"
+
+    # ---- EngineListener
+
+    def on_open(self, engine: Engine) -> None:
+        """The broker's Open has come."""
+
+    def on_link(self, engine: Engine, link: Link) -> None:
+        """Brokers attach nothing."""
+
+    def on_link_open(self, engine: Engine, link: Link) -> None:
+        """The link is attached."""
+
+    def on_messages(self, engine: Engine, link: Receiver) -> None:
+        """Nothing comes."""
+
+    def on_outcomes(self, engine: Engine, link: Sender) -> None:
+        self.outcomes += [outcome for _, count, outcome, _ in link.take_outcomes() for _ in range(count)]
+
+    def on_credit(self, engine: Engine, link: Sender) -> None:
+        if not self._begun:
+            self._begun = True
+            link.send_pieces(self, 0, False)
+
+    def on_link_closed(self, engine: Engine, link: Link) -> None:
+        self.ended = f"the broker has closed the link: {link.reason}"
+
+    def on_close(self, engine: Engine, reason: str) -> None:
+        self.ended = f"the broker has closed the connection: {reason}"
+
+
+def carry(uploads: Sequence[Upload], done: Callable[[], bool], timeout_s: float = 60.0) -> None:
+    """Carry the bytes of all of them until it is done, or one of them has ended. AssertionError when that takes too long."""
+    deadline = time.monotonic() + timeout_s
+    while not done():
+        assert time.monotonic() < deadline, f"not done in {timeout_s} s: {[upload.sent_bytes for upload in uploads]}"
+        ready = [upload.socket for upload in uploads if not upload.ended]
+        select.select(ready, [], [], 0.002)
+        for upload in uploads:
+            if not upload.ended:
+                upload.move()
+
+
+def resident_bytes(broker: BrokerProcess, what: str = "VmRSS") -> int:
+    """The memory of a broker's process, now or (`VmHWM`) at the most so far."""
+    assert broker.process is not None
+    lines = Path(f"/proc/{broker.process.pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(what)) * 1024
+
+
+def stored_bytes(broker: BrokerProcess) -> int:
+    """What the cluster's log takes of this broker's disk."""
+    return int(broker.status()["store"]["bytes"])
+
+
+def take_large(address: str) -> tuple[int, str]:
+    """Take one message from queue "q" with a client of proton's: the size and the digest of its body."""
+    connection = BlockingConnection(address, timeout=60)
+    try:
+        receiver: Any = connection.create_receiver("q", credit=1)
+        message: Message = receiver.receive(timeout=60)
+        receiver.accept()
+        body = bytes(message.body)  # type: ignore[arg-type]
+        return len(body), hashlib.sha256(body).hexdigest()
+    finally:
         connection.close()
-        producer.join()
-        assert len(reigns(primary)) == 1
-        assert primary.state() == "active"
-        assert primary.queue("small")["messages"] == sent
-        assert take(primary.address, "large", LARGE) == large
+
+
+def test_a_message_of_100_mib_survives_the_primary_that_took_it_and_one_that_was_cut_short_leaves_nothing(tmp_path: Path) -> None:
+    """The whole one is accepted, so it is on a majority. The other one never becomes whole: the new primary removes its parts."""
+    with cluster(tmp_path, 3, "--ha-replicate", "all") as brokers:
+        first = brokers.primary()
+        first.create("queue", "q")
+        idle = {broker.port: resident_bytes(broker) for broker in brokers.brokers}
+        whole = Upload(first.port)
+        carry([whole], lambda: bool(whole.outcomes or whole.ended))
+        assert (whole.outcomes, whole.ended) == ([ACCEPTED], "")
+        assert 100 * MIB > first.queue("q")["bytes"] > LARGE_BYTES
         for broker in brokers.brokers:
-            assert "started anew" not in broker.log()
+            assert resident_bytes(broker, "VmHWM") - idle[broker.port] < MOST_ABOVE_IDLE
+        cut = Upload(first.port, until=60 * MIB)
+        carry([cut], lambda: cut.sent_bytes >= 50 * MIB)
+        before = min(stored_bytes(broker) for broker in brokers.brokers)
+        first.kill()
+        cut.close()
+        whole.close()
+        second = brokers.succeed()
+        assert second.queue("q")["messages"] == 1
+        assert take_large(second.address) == (LARGE_BYTES, digest(LARGE_BYTES))
+        eventually(lambda: second.queue("q")["messages"], lambda found: found == 0, "the end of the message")
+        assert before > 100 * MIB
+        eventually(lambda: stored_bytes(second), lambda found: found <= LEFT_BYTES, "the end of the parts on the disk")
+
+
+def test_twenty_large_messages_at_once_cost_little_memory_on_any_broker(tmp_path: Path) -> None:
+    """Breaks when parts wait in memory for their message to be whole, or for a slow disk."""
+    with cluster(tmp_path, 3, "--ha-replicate", "all") as brokers:
+        primary = brokers.primary()
+        primary.create("queue", "q")
+        idle = {broker.port: resident_bytes(broker) for broker in brokers.brokers}
+        uploads = [Upload(primary.port, until=EACH_BYTES) for _ in range(SENDERS)]
+        carry(uploads, lambda: all(upload.ended or upload.sent_bytes >= EACH_BYTES for upload in uploads))
+        assert [upload.ended for upload in uploads] == [""] * SENDERS
+        above = {broker.port: resident_bytes(broker, "VmHWM") - idle[broker.port] for broker in brokers.brokers}
+        print(f"\nabove idle, in MiB: {[round(each / MIB) for each in above.values()]}")
+        assert max(above.values()) < MOST_ABOVE_IDLE
+        for upload in uploads:
+            upload.close()
+        assert primary.queue("q")["messages"] == 0
+        eventually(lambda: stored_bytes(primary), lambda found: found <= LEFT_BYTES, "the end of the parts on the disk")

@@ -21,13 +21,14 @@ from typing import Any
 
 import google_crc32c
 
+from broker.core.parts import PARTS_QUEUE, Manifest
 from broker.core.queues.lane import LANE_SHIFT
 from broker.core.records import Batch, Kind
 from broker.core.state import State
 from broker.disk.bodies import Unreadable
 from tests.broker.core.queues.files import all_messages
 from tests.simulation.checks.book import Book
-from tests.simulation.history import History, Key, Outcome, kept_at, read
+from tests.simulation.history import History, Key, Outcome, is_whole, kept_at, read
 
 _MASK = (1 << 64) - 1
 
@@ -35,7 +36,10 @@ _MASK = (1 << 64) - 1
 class Queue:
     """The messages of one queue number: by sequence, each as bytes and delivery count. `name` is the history's for it."""
 
-    __slots__ = ("by_level", "for_letters", "gone", "keys", "live", "lossy", "name", "next_seqs", "number", "watched")
+    __slots__ = (
+        *("by_level", "for_letters", "gone", "keys", "large", "live"),
+        *("lossy", "name", "next_seqs", "number", "watched"),
+    )
 
     def __init__(self, history: History, name: str, store_id: str, number: int) -> None:
         self.name = kept_at(name, store_id) if store_id else name
@@ -49,6 +53,8 @@ class Queue:
         """Level -> the sequences alive, in order."""
         self.live: dict[int, tuple[bytes, int]] = {}
         self.keys: dict[int, Key] = {}
+        self.large: dict[int, tuple[int, ...]] = {}
+        """Sequence -> the sequences of its parts."""
         self.gone: dict[int, int] = {}
         """Sequence -> the index that took it off for good."""
 
@@ -101,6 +107,8 @@ class Reference:
         self.sizes: dict[int, tuple[int, int]] = {0: (0, 0)}
         self._numbers: dict[str, Queue] = {}
         self._deleted: dict[int, Queue] = {}
+        self._parts: dict[tuple[int, ...], int] = {}
+        """Large messages by the sequences of their parts: how many queues hold each."""
         self._rejected: list[Key] = []
         """Left their queues by the batch that is being entered, because they were rejected."""
         self._definitions: dict[str, tuple[Any, ...]] = {}
@@ -142,12 +150,14 @@ class Reference:
                 case Kind.DEFINE:
                     self._define(batch.json(run))
                 case Kind.ENQUEUE:
-                    queue = self.queues.get(run.queue)
+                    queue = self.queues.get(run.queue) or self._store_of_parts(run.queue)
                     if queue is not None:
                         for sequence, one in enumerate(batch.messages(run), run.first_seq):
                             self._enqueue(queue, sequence, one)
                     elif run.queue in self._deleted:
                         self._too_late(self._deleted[run.queue], batch.messages(run))
+                case Kind.LARGE:
+                    self._large(run.queue, run.first_seq, batch.payload(run))
                 case Kind.DEQUEUE:
                     queue = self.queues.get(run.queue)
                     if queue is not None:
@@ -160,18 +170,55 @@ class Reference:
                             self._count(queue, sequence, run.flags)
                 case _:
                     pass
+        self._drop_parts()
         if self._rejected:
             self._judge_letters()
         self.digests[header.index] = self._digest
         self.sizes[header.index] = (self._depth, self._sequences)
 
-    def _enqueue(self, queue: Queue, sequence: int, data: bytes) -> None:
+    # ---- large messages
+
+    def _store_of_parts(self, number: int) -> Queue | None:
+        """The store of parts, from its first part on."""
+        if number != PARTS_QUEUE:
+            return None
+        self.queues[number] = Queue(self.history, "", self.store_id, number)
+        self._add(hash(("number", "", number)))
+        return self.queues[number]
+
+    def _large(self, number: int, sequence: int, manifest: bytes) -> None:
+        """A large message comes on a queue: the bytes of its parts are what a client sent."""
+        parts = tuple(Manifest.from_bytes(manifest).sequences)
+        store = self.queues[PARTS_QUEUE].live
+        if any(part not in store for part in parts):
+            self.faults.append(f"parts: batch {self.index} puts a large message on a queue that lacks some of its parts")
+        message = b"".join(store[part][0] for part in parts if part in store)
+        self._parts.setdefault(parts, 0)
+        queue = self.queues.get(number)
+        if queue is None:
+            if number in self._deleted:
+                self._too_late(self._deleted[number], [message])
+            return
+        if not is_whole(message):
+            self.faults.append(f"parts: batch {self.index} puts {message[:80]!r} on {queue.name}, cut short or altered")
+        self._enqueue(queue, sequence, manifest, message)
+        queue.large[sequence] = parts
+        self._parts[parts] += 1
+
+    def _drop_parts(self) -> None:
+        """The parts of large messages that are on no queue any more go."""
+        for parts in [parts for parts, holders in self._parts.items() if not holders]:
+            del self._parts[parts]
+            for part in parts:
+                self._dequeue(self.queues[PARTS_QUEUE], part, self.index)
+
+    def _enqueue(self, queue: Queue, sequence: int, data: bytes, message: bytes = b"") -> None:
         level = sequence >> LANE_SHIFT
         next_seq = queue.next_seqs.get(level, first_of(level))
         if sequence < next_seq:
             self.faults.append(f"order: batch {self.index} gives sequence {sequence} of {queue.name} again")
         if queue.watched:
-            self._judge_arrival(queue, sequence, data)
+            self._judge_arrival(queue, sequence, message or data)
         self._sequences += sequence + 1 - next_seq
         queue.next_seqs[level] = sequence + 1
         queue.live[sequence] = (data, 0)
@@ -215,6 +262,8 @@ class Reference:
             return
         data, count = found
         del queue.by_level[sequence >> LANE_SHIFT][sequence]
+        if sequence in queue.large:
+            self._parts[queue.large.pop(sequence)] -= 1
         self._depth -= 1
         self._add(-hash((queue.number, sequence, count, data)))
         queue.gone[sequence] = index
@@ -326,6 +375,8 @@ class Reference:
         self._add(-hash(("number", uuid, queue.number)))
         for sequence, (data, count) in queue.live.items():
             self._add(-hash((queue.number, sequence, count, data)))
+        for parts in queue.large.values():
+            self._parts[parts] -= 1
         self._depth -= len(queue.live)
         self._sequences -= queue.sequences
 
