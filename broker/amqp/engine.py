@@ -412,12 +412,14 @@ class Engine:
         if lib.pn_link_current(handle) != delivery:
             return
         size = lib.pn_delivery_pending(delivery)
-        if link.partial is not None or size > link.gather_from:
+        if link.partial is not None or size > link.whole_bytes:
             data = self._gather(link, delivery, size)
             if data is None:
                 return
         elif lib.pn_delivery_partial(delivery):
-            return  # proton keeps the part; the session's window is far larger
+            if size > link.gather_from:
+                self._gather(link, delivery, size)
+            return  # up to there proton keeps the part; the session's window is far larger
         else:
             scratch = self.scratch.area
             if lib.pn_link_recv(handle, scratch, size) != size and (size or lib.pn_delivery_aborted(delivery)):

@@ -171,7 +171,18 @@ class Receiver(Link):
     come of a message, but for the `parted` bytes of it that were taken as parts.
     """
 
-    __slots__ = ("_base", "account", "deliveries", "gather_from", "inbox", "max_bytes", "parted", "partial", "parts")
+    __slots__ = (
+        "_base",
+        "account",
+        "deliveries",
+        "gather_from",
+        "inbox",
+        "max_bytes",
+        "parted",
+        "partial",
+        "parts",
+        "whole_bytes",
+    )
 
     def __init__(self, engine: Owner, handle: Any) -> None:
         super().__init__(engine, handle, False)
@@ -183,7 +194,9 @@ class Receiver(Link):
         self.max_bytes = engine.max_message_bytes
         """The largest message that may come."""
         self.gather_from = SCRATCH_BYTES
-        """So many bytes of a delivery are left in proton, which takes twice as much memory for them."""
+        """So many bytes of a delivery that is not whole are left in proton, which takes twice as much memory for them."""
+        self.whole_bytes = SCRATCH_BYTES
+        """A delivery of so many bytes may be taken out of proton at once."""
         self._base = 0
         self.deliveries: list[Any] = []
         """The pointer of delivery `_base + i`; None where there is nothing to settle any more, or never was. The engine's own."""
@@ -197,6 +210,7 @@ class Receiver(Link):
         self.parts = parts
         self.max_bytes = max_bytes
         self.gather_from = self.engine.part_bytes // 4
+        self.whole_bytes = min(SCRATCH_BYTES, limits.LARGE_PARTS * self.engine.part_bytes)
 
     def take(self) -> tuple[int, list[bytes]]:
         """The messages that have come, and the id of the first; the others' follow it."""
@@ -410,6 +424,7 @@ class Sender(Link):
         if delivery_id is not None:
             self.account.take(delivery_id, 1)
         lib.pn_delivery_abort(one.delivery)
+        self.account.credit = lib.pn_link_credit(self.handle) - len(self._pieces)
         return True
 
     def _drop_pieces(self, delivery: Any) -> None:

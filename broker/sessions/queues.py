@@ -132,7 +132,7 @@ class Subscription(LinkEnd):
         messages = self.queue.node.messages
         if why is not None:
             mine = self.link.abort_pieces(large) or self.presettled  # else it is in the account still, or has its outcome
-            if why:
+            if why or self.queue.lacks_parts(sequence):
                 self.queue.unreadable.add(sequence)
             elif mine and not self.browse and messages is not None:
                 messages.order.release((sequence,))
@@ -416,6 +416,15 @@ class QueueTerminus:
     def parts_of(self, manifest: Manifest) -> Parts:
         """The parts of a large message, to be read."""
         return Parts(self.ledger, self._queues.bodies, manifest)
+
+    def lacks_parts(self, sequence: int) -> bool:
+        """Whether this large message is on the queue and not all of its parts are there, which is our own bug."""
+        messages, state = self.node.messages, self.ledger.state
+        manifest = None if messages is None else messages.large.get(sequence)
+        if manifest is None or not state.parts.missing(manifest):
+            return False
+        _log.error("message {sequence} of queue {name!r} lacks parts", sequence=sequence, name=self.node.name)
+        return True
 
     def _came(self, ahead: ReadAhead, wanted: list[Body], found: list[bytes | str]) -> None:
         """Bodies are here: give them out, and ask for the next."""

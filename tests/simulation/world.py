@@ -325,7 +325,7 @@ class World:
         if BRIEF in primary.process.broker.nodes.queues:
             found.append(f"queue {BRIEF} is there still, and nobody uses it")
         for host in self.hosts:
-            for ledger in host.process.broker.ledgers.values() if host.running else ():
+            for ledger in host.process.broker.ledgers.values() if host.running and host.address in members.addresses else ():
                 orphans = sum(count for _, count in ledger.state.parts.orphans())
                 if orphans:
                     found.append(f"{orphans} parts in the {ledger.name} log of {host.name} belong to no message")
