@@ -190,8 +190,8 @@ class Journal:
         a log that does not fit it: the start does the same then.
         """
         self._resets += 1
-        self._readers.forget()
         self._holdings.replace(received)
+        self._readers.forget()  # after it: what is opened in between lies where it says now
         self._writer.reset(Position(epoch, index), listed=received is not None, done=done)
 
     def save_hard_state(self, epoch: int, voted_for: str | None) -> None:

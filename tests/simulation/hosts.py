@@ -56,6 +56,8 @@ class BrokerHost:
         self.wall_offset_s = 0.0
         self.excused = ""
         """The disk's fault, since the process was started, that may stop it or keep it from starting."""
+        self.decayed = False
+        """Whether bytes on its disk have gone bad, and it has not stopped over them."""
         self.rest_s = 0.0
         self._settings = BrokerSettings.from_values({"port": PORT, "interface": (self.ip,), "data_dir": STORE})
         self._ha = self._ha_settings(url)

@@ -155,7 +155,10 @@ class World:
         if not status:
             self.events.after(host.rest_s, None, host.start)
             return
-        if not host.excused:
+        if host.decayed:  # it has met the bytes that went bad, perhaps long after; it fetches all from another one now
+            host.decayed = False
+            self.checks.decayed(host.address)
+        elif not host.excused:
             self._broken.append(f"crash: the process of {host.name} ended with status {status}, and nothing was wrong there")
         self._restart_after(host)
 
@@ -176,6 +179,7 @@ class World:
     def decayed(self, host: BrokerHost, how: str) -> None:
         """This host's disk has lost something at rest."""
         self.say(f"{host.name}: {how}")
+        host.decayed = True
         self.checks.decayed(host.address)
 
     # ---- views
