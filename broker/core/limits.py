@@ -25,7 +25,7 @@ GATHERED_BYTES = 16 * MIB
 PART_BYTES = 256 * KIB
 """A large message is stored, read and sent by parts of this size."""
 
-LARGE_PARTS = 4
+LARGE_PARTS = 5
 """A message of more than so many parts' bytes is a large one. Smaller ones are records of their own."""
 
 MAX_CONNECTIONS = 10_000

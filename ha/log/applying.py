@@ -199,7 +199,7 @@ class Applying:
                 return
             self.applied = batches[-1].header.index
             self._listener.on_committed(batches)
-            if self._cache.nbytes > self._cache.least_bytes:
+            if self._cache.nbytes > 2 * self._cache.least_bytes:  # not each time: it takes a look at every backup
                 done = min(self.applied, self._durable_index())
                 self._cache.trim(done + 1, min(done, self._owner.held_by_all()) + 1)
             self._owner.applied_more()

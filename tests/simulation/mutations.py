@@ -507,9 +507,9 @@ position = run_end
     "drops-the-rejected": Bug(
         "forgets the alternate exchange of a queue",
         "broker.sessions.queues",
-        "QueueTerminus.dead_letter",
-        "queues = [queue for queue in found if queue is not node]",
-        "queues = []",
+        "QueueTerminus._alternates",
+        "return [queue for queue in found if queue is not node]",
+        "return []",
     ),
     "keeps-the-rejected": Bug(
         "leaves a rejected message on its queue too",

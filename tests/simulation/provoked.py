@@ -213,6 +213,7 @@ PROVOKED: dict[str, Plan] = {
             part_bytes=512,
             queues=("q0", "q1"),
             max_counts=(0, 0),
+            levels=(0, 0),
         ),
         "fanout",
         "all",
