@@ -434,6 +434,27 @@ position = run_end
         "len(terminus.subscriptions) + len(terminus.producers)",
         "len(terminus.subscriptions)",
     ),
+    "compacts-nothing": Bug(
+        "compacts no file, however little of it is alive",
+        "ha.log.retention",
+        "Retention._victims",
+        "if live >= worth * body.nbytes or live > room:",
+        "if True:",
+    ),
+    "keeps-dead-files": Bug(
+        "forgets the files that no checkpoint lists any more, and leaves them on the disk",
+        "broker.disk.journal",
+        "Journal.release",
+        "self._preparation.remove(paths)",
+        "pass",
+    ),
+    "stretch-ends-at-a-file": Bug(
+        "takes of a stretch of messages only those in the first file that has any",
+        "broker.core.queues.lane",
+        "Lane._kill",
+        "if lo >= stop:",
+        "if lo >= stop or n:",
+    ),
     "takes-a-neighbour": Bug(
         "takes the message after the one that was accepted off the queue",
         "broker.sessions.queues",
