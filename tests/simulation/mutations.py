@@ -448,6 +448,20 @@ position = run_end
         "self._preparation.remove(paths)",
         "pass",
     ),
+    "keeps-files-for-nobody": Bug(
+        "keeps the files of a snapshot that was asked for late, and that the backup does not need any more",
+        "ha.replicated_log",
+        "ReplicatedLog._tick",
+        "self._end_needless_snapshots()",
+        "pass",
+    ),
+    "looks-no-more": Bug(
+        "does not look what it may delete when a snapshot has been sent",
+        "ha.log.retention",
+        "Retention.freed",
+        "if self._look_call is None and not self._stopped:",
+        "if False:",
+    ),
     "stretch-ends-at-a-file": Bug(
         "takes of a stretch of messages only those in the first file that has any",
         "broker.core.queues.lane",
