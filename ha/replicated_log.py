@@ -44,6 +44,7 @@ from ha.core.effects import Effect, MembershipEnded, PromotionEnded, State, Tran
 from ha.core.log import Log
 from ha.core.membership import Membership
 from ha.core.messages import Append, Message, Position, SnapshotChunk
+from ha.core.progress import Pace
 from ha.core.replica import Replica, ReplicaStatus
 from ha.core.settings import ReplicaSettings
 from ha.log.applying import Applying
@@ -136,7 +137,14 @@ class ReplicatedLog:
         folder, transfers = store.data_dir / name, Transfers(clock.seconds, on_event)
         self.retention = Retention(name, self.journal, self, listener, clock, wall, checkpoint_bytes)
         self._snapshots = self.retention.snapshots = Snapshots(
-            self.journal, folder, in_thread, self._outbox, self.retention.checkpoint, self.rotten, transfers
+            self.journal,
+            folder,
+            in_thread,
+            self._outbox,
+            self.retention.checkpoint,
+            self.rotten,
+            transfers,
+            self.retention.freed,
         )
         self.progress, self.syncs = ProgressClock(), SyncTimes()
         self._requests = Requests(new_id)
@@ -257,6 +265,15 @@ class ReplicatedLog:
 
     def _tick(self) -> None:
         self._take(self.replica.tick(self._awake.seconds()))
+        self._end_needless_snapshots()
+
+    def _end_needless_snapshots(self) -> None:
+        """A late request begins a transfer to a backup that has all of it by now, and will ask for nothing more."""
+        sending = self._snapshots.sending
+        if sending:
+            wanted = {peer.address for peer in self.status().peers if peer.progress == Pace.SNAPSHOT}
+            for peer in sorted(sending - wanted):
+                self._snapshots.cut_short("it is not needed any more", peer)
 
     # ---- requests
 

@@ -6,7 +6,8 @@ the last one the whole is verified and put in place, ready for the core to insta
 checkpoint waits for the one that is being written.
 
 Invariants: one is written and one is received at a time; nothing of a received one counts before all of it was verified; the
-files of one that is being sent stay until its last byte has left, or the transfer is cut short.
+files of one that is being sent stay until its last byte has left, or the transfer is cut short: as soon as the backup needs it no
+more, or cannot be reached.
 """
 
 from __future__ import annotations
@@ -73,12 +74,16 @@ class Transfers:
 
 
 class _Sending:
-    """A source, and how many chunks of it are being read, so that its files are not closed under a thread that reads them."""
+    """A source, and how many chunks of it are being read, so that its files are not closed under a thread that reads them.
 
-    __slots__ = ("_ended", "_reading", "source")
+    `freed` hears when it has been closed, and keeps no files any more.
+    """
 
-    def __init__(self, source: Source) -> None:
+    __slots__ = ("_ended", "_freed", "_reading", "source")
+
+    def __init__(self, source: Source, freed: Callable[[], None]) -> None:
         self.source = source
+        self._freed = freed
         self._reading = 0
         self._ended = False
 
@@ -100,6 +105,7 @@ class _Sending:
     def _close_if_over(self) -> None:
         if self._ended and not self._reading:
             self.source.close()
+            self._freed()
 
 
 class Snapshots:
@@ -114,9 +120,10 @@ class Snapshots:
         renew: Callable[[], None],
         rotten: Callable[[int, str], None],
         transfers: Transfers,
+        freed: Callable[[], None],
     ) -> None:
         """`renew` has a checkpoint written, unless one is being written already; `rotten(place, text)` hears of bodies that have
-        rotted here.
+        rotted here; `freed` when files need not stay for a transfer any more.
         """
         self.transfers = transfers
         self.writing = False
@@ -128,6 +135,7 @@ class Snapshots:
         self._outbox = outbox
         self._renew = renew
         self._rotten = rotten
+        self._freed = freed
         self._waiting: dict[str, int] = {}
         self._sending: dict[str, _Sending] = {}
         self._receiver: Receiver | None = None
@@ -179,7 +187,7 @@ class Snapshots:
         if sending is None or sending.source.checkpoint.index != index:
             self._stop_sending(peer)
             try:
-                sending = self._sending[peer] = _Sending(self._journal.source())
+                sending = self._sending[peer] = _Sending(self._journal.source(), self._freed)
             except OSError as error:  # it is lost, or is just being replaced
                 self._renew_for(peer, epoch, str(error))
                 return
@@ -216,6 +224,11 @@ class Snapshots:
         _log.error("{why}; {peer}, which needs a checkpoint, gets a new one", peer=peer, why=why)
         self.wait(peer, epoch)
         self._renew()
+
+    @property
+    def sending(self) -> set[str]:
+        """The backups that snapshots are being sent to."""
+        return set(self._sending)
 
     def cut_short(self, why: str, peer: str | None = None) -> None:
         """The transfers to and from this member, without one all, end before their time."""

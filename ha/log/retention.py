@@ -1,9 +1,9 @@
 """What a log keeps on its disk: when a checkpoint is due, what is compacted, and when producers wait because room runs out.
 
-Life: after batches were applied, and when something that was under way has ended, `look` compares what the log takes with what
-is alive. It begins at most one thing: a checkpoint (the log has grown, or files hold nothing alive any more), or the compaction
-of the files that hold least. When that is done it looks again, until there is nothing to gain. So disk is freed without anybody's
-asking, a little at a time, and no commit waits.
+Life: after batches were applied, and when something that was under way has ended (a snapshot that was sent too), `look` compares
+what the log takes with what is alive. It begins at most one thing: a checkpoint (the log has grown, or files hold nothing alive
+any more), or the compaction of the files that hold least. When that is done it looks again, until there is nothing to gain. So
+disk is freed without anybody's asking, a little at a time, and no commit waits.
 
 The bound: a log takes at most twice what is alive, and two segments (`journal.SEGMENT_BYTES`). Two files are always there: the
 one being written, and the one prepared. The rest of the two segments is for the log that no checkpoint covers yet, and for what
@@ -142,6 +142,11 @@ class Retention:
             self.look()
         elif self._changed_bytes() > min(self._file, self.checkpoint_bytes) // 4:
             self._look_call = self._clock.callLater(wait_s, self.look)
+
+    def freed(self) -> None:
+        """Files were kept for a transfer, and are not any more: look soon, whether batches come or not."""
+        if self._look_call is None and not self._stopped:
+            self._look_call = self._clock.callLater(0, self.look)
 
     def _changed_bytes(self) -> int:
         """What came and went since the last look."""

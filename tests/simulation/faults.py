@@ -309,6 +309,16 @@ class Faults:
                 self._later(wait_s + 0.2 * action.choice, self._promote, Action(action.at_s, "promote", before.number))
         return self._promote(Action(action.at_s, "promote", "backup"))
 
+    def _bootstrap(self, action: Action) -> str | None:
+        """An operator begins the cluster by force, while nothing is committed anywhere that this could give up."""
+        host = self._host(action.who)
+        if host is None or not host.running:
+            return "nobody there"
+        if self._world.checks.consensus.commit:
+            return "members that are silent may hold what is committed"
+        self._world.operators.ask(host, "BOOTSTRAP", "ha", body={"force": True})
+        return None
+
     def _storm(self, action: Action) -> str | None:
         """Cut the primary off from the other brokers, not from its clients, then each next one as soon as it has asked for votes:
         several logs get tails of several epochs that others never see (Raft's Figure 8)."""

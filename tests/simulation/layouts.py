@@ -5,7 +5,7 @@ Producers that send through an exchange come late, when it is bound; from then o
 said in `ClientPlan.arrives`, so that it can be counted on every queue.
 
 Invariant: what is drawn here changes nothing that a plan had before, but who sends by the hub, who rejects, who settles, and who
-gives what he sends a priority.
+gives what he sends a priority; and with a hoard, how large files and messages are.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 LETTERS, LETTER_EXCHANGE = "dead", "dlx"
 HUB, SPILL = "hub", "spill"
 LEVELS = (2, 3, 10)
+HOARD = "hoard"
 BRIEF = "brief"
 BRIEF_S = 1
 PRIORITIES = (None, 0, 3, 4, 5, 6, 9)
@@ -80,6 +81,8 @@ def laid_out(plan: Plan, rng: Random) -> Plan:
         plan = with_hub(plan, kind, level, rng.choice(list(ROUTES[kind][1])), kept=kept)
     if rng.random() < 0.15:
         plan = settling(plan, rng.choice(("producer", "consumer")))
+    if Random(f"hoard of {plan.seed}").random() < 0.15:
+        plan = with_hoard(plan)
     brief = Random(f"brief of {plan.seed}")
     if brief.random() < 0.25:
         made_at_s = sorted(brief.uniform(0.3, plan.duration_s) for _ in range(3))
@@ -104,6 +107,15 @@ def with_brief(plan: Plan, level: str, *, away_s: float, made_at_s: Sequence[flo
         ClientPlan("consumer", f"c-{BRIEF}", BRIEF, stay_s=0.3, window=5, **fields),
     ]
     return _with(replace(plan, brief=level, brief_at_s=tuple(made_at_s)), [], clients)
+
+
+def with_hoard(plan: Plan) -> Plan:
+    """A queue that nobody empties gets a message now and then, among many large ones elsewhere that come and go; files are small.
+    So what is alive lies scattered in files that are mostly dead."""
+    plan = replace(plan, segment_bytes=8192)
+    plan = _changed(plan, lambda item: item.kind == "producer" and item.queue == plan.queues[0], size=(600, 3000), count=200)
+    producer = ClientPlan("producer", f"p-{HOARD}", HOARD, needed=False, count=80, burst=2, gap_s=0.05, size=(40, 300))
+    return _with(plan, [Step("queue", HOARD, {"replicate": "all"})], [producer])
 
 
 def settling(plan: Plan, kind: str) -> Plan:

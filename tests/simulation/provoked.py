@@ -13,7 +13,7 @@ from typing import Any
 from broker.core.commands import MACHINE_VERSION as NEW
 from tests.simulation.clients import ClientPlan
 from tests.simulation.history import Violation
-from tests.simulation.layouts import KEPT, settling, with_brief, with_hub, with_kept, with_letters, with_levels
+from tests.simulation.layouts import KEPT, settling, with_brief, with_hoard, with_hub, with_kept, with_letters, with_levels
 from tests.simulation.plan import Action, Plan
 from tests.simulation.regressions import quiet
 from tests.simulation.world import World
@@ -137,6 +137,11 @@ def _ranked(*actions: Action, **fields: Any) -> Plan:
 _SWITCHES = with_brief(
     _plan(BUSY, *_repeated((1.5, 2.6, 3.7), _back_and_forth), duration_s=5.0), "all", away_s=0.6, made_at_s=(0.5, 3.0)
 )
+_HOARD = with_hoard(_plan(LARGE, checkpoint_bytes=4096, duration_s=4.0))
+FORCED = _plan(
+    BUSY, Action(0.06, "kill", 2, seconds=2.0), Action(0.5, "bootstrap", 0), Action(1.5, "promote", "backup"), duration_s=4.0
+)
+"""A member is away when the cluster begins, and an operator begins it without that one, by force."""
 _COUNTED = _plan([_PRODUCERS[0], ClientPlan("consumer", "c", "q0", window=20, modify=0.6)], repeats=True, duration_s=3.0)
 _BEHIND = _plan(BUSY, *(Action(at_s, "kill", "backup", seconds=1.2) for at_s in (1.0, 2.6)), checkpoint_bytes=2048)
 _KILLS = [Action(1.2 + 0.4 * number, "kill", "primary", seconds=0.1) for number in range(6)]
@@ -222,6 +227,9 @@ PROVOKED: dict[str, Plan] = {
     ),
     "manifest-lacks-a-part": _plan(_PARTS, part_bytes=512),
     "delivers-what-is-read": _plan(_PARTS, part_bytes=512),
+    "compacts-nothing": _HOARD,
+    "keeps-dead-files": _HOARD,
+    "stretch-ends-at-a-file": _HOARD,
     "keeps-what-went-settled": settling(_plan(BUSY), "consumer"),
     "routes-to-one": _routed("fanout", ""),
     "forgets-the-star": _routed("topic", "/a.b"),

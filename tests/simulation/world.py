@@ -34,12 +34,13 @@ import ha.snapshots
 from broker.core.nodes import AUTO_DELETE_TIMEOUT
 from tests.simulation import plan as plans
 from tests.simulation.checks import Checks
+from tests.simulation.checks.room import overfull
 from tests.simulation.clients import KINDS, Client, ClientPlan, Consumer, Producer
 from tests.simulation.events import Events
 from tests.simulation.faults import Faults
 from tests.simulation.history import History, Violation, kept_at
 from tests.simulation.hosts import PORT, BrokerHost, ManagerHost
-from tests.simulation.layouts import BRIEF, BRIEF_S, LETTERS, arguments, levels_of
+from tests.simulation.layouts import BRIEF, BRIEF_S, HOARD, LETTERS, arguments, levels_of
 from tests.simulation.messenger import Mail, Weather
 from tests.simulation.network import Network
 from tests.simulation.operators import Operators
@@ -226,7 +227,7 @@ class World:
         risky = {client.queue for client in self.plan.clients if client.kind == "consumer" and client.settled}
         for step in steps:
             if step.kind == "queue":
-                drained, lossy = step.body["replicate"] == "all", step.name in risky
+                drained, lossy = step.body["replicate"] == "all" and step.name != HOARD, step.name in risky
                 self.history.queue_created(step.name, drained=drained, lossy=lossy, levels=levels_of(step.body))
                 if "alternateExchange" in step.body:
                     self.history.letters[step.name] = LETTERS
@@ -296,7 +297,18 @@ class World:
         # An operator may go on all the while: what is committed last is applied elsewhere with the next heartbeat.
         if not self._until(self.events.now + LIVENESS_S, lambda: not self._ails()):
             raise Violation(f"liveness: it was well, and is not any more: {'; '.join(self._ails())}")
+        self._until(self.events.now + LIVENESS_S, self._has_room)  # compaction is not in a hurry; if it fails, the checks say so
         return took
+
+    def _members(self, primary: BrokerHost) -> list[Any]:
+        """The processes of the cluster's members."""
+        members = primary.log.replica.members.addresses
+        return [host.process for host in self.hosts if host.address in members]
+
+    def _has_room(self) -> bool:
+        """Whether each member's logs keep their bound on its disk."""
+        primary = self.primary()
+        return primary is not None and not any(overfull(self._members(primary)))
 
     def _ails(self) -> list[str]:
         """What is not well yet."""
@@ -344,8 +356,7 @@ class World:
         """The last word is the checks'."""
         primary = self.primary()
         assert primary is not None
-        members = primary.log.replica.members.addresses
-        self.checks.finish([host.process for host in self.hosts if host.address in members], self.events.now)
+        self.checks.finish(self._members(primary), self.events.now)
 
     # ---- the outcome
 

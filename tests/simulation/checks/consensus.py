@@ -10,6 +10,9 @@ only when a batch of its own epoch is committed; the same index and epoch is the
 commits what a majority of its voters has on disk, of its own epoch; nobody else commits more; what is committed is not truncated;
 what was acknowledged is there after a restart; one change of the members at a time, and by one member.
 
+A campaign by force (`qpid-ha bootstrap --force`) counts the votes of blank stores as any others: an operator has given up what
+the silent members may hold.
+
 And what a store must know of itself (docs/adr/0004): after damage, what it has lost; after a crash alone, that nothing is lost. A
 store that is short of something gives no vote that counts for a log which may lack that, does not stand for election, and
 counts as whole again only when it holds what it lacked. A primary is elected by votes that were given, and by those that count.
@@ -70,6 +73,7 @@ class Shadow:
     votes: dict[int, str] = field(default_factory=dict)
     asked_for: dict[str, Position] = field(default_factory=dict)
     asked: int = 0
+    forced: bool = False
     let_go: bool = False
     reign: int = 0
     decayed: bool = False
@@ -108,6 +112,8 @@ class Consensus:
         self._memberships: dict[tuple[int, int], Membership] = {}
         self._given: dict[tuple[int, str], dict[str, bool]] = {}
         """By epoch and candidate, who has given it a vote, and whether that counts only if all grant."""
+        self._forced: set[tuple[int, str]] = set()
+        """Epochs and candidates of campaigns in which an operator has given up the members that are silent."""
         self._first_of: dict[int, int] = {}
         """By epoch, its first committed batch."""
 
@@ -200,6 +206,8 @@ class Consensus:
             self._vote(me, shadow, epoch, voted_for)
         if voted_for == me:
             shadow.let_go = False
+            if shadow.forced:
+                self._forced.add((epoch, me))
 
     def vote_wanted(self, me: str, candidate: str, end: Position) -> None:
         """A candidate whose log ends there asks for this member's vote, or whether it would get it."""
@@ -246,7 +254,13 @@ class Consensus:
 
     def answered(self, me: str) -> None:
         """A promotion has come to its end."""
-        self.of(me).asked -= 1
+        shadow = self.of(me)
+        shadow.asked -= 1
+        shadow.forced = False
+
+    def forced(self, me: str) -> None:
+        """An operator has the member begin a new cluster, without those who are silent (`qpid-ha bootstrap --force`)."""
+        self.of(me).forced = True
 
     def let_go(self, me: str) -> None:
         """The primary has named this member as its successor."""
@@ -278,11 +292,11 @@ class Consensus:
             self.faults.append(f"one primary: epoch {epoch} has two, {first} and {me}")
 
     def _count_votes(self, me: str, epoch: int, voters: Collection[str]) -> None:
-        """Who has become primary was given a majority of votes that count, or everybody's."""
+        """Who has become primary was given a majority of votes that count, or everybody's. By force, any votes count."""
         shadow = self.of(me)
         given = {**self._given.get((epoch, me), {}), me: shadow.blank}
         granted = [voter for voter in voters if voter in given]
-        full = sum(not given[voter] for voter in granted)
+        full = len(granted) if (epoch, me) in self._forced else sum(not given[voter] for voter in granted)
         if 2 * full <= len(voters) and len(granted) < len(voters):
             self.faults.append(
                 f"votes: {me} is primary of epoch {epoch} by {full} votes that count and {len(granted) - full} that count only "

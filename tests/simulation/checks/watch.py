@@ -62,6 +62,7 @@ from tests.simulation.checks.consensus import Consensus, StoredEntry
 from tests.simulation.checks.lifetimes import Lifetimes
 from tests.simulation.checks.limits import broken_limits
 from tests.simulation.checks.reference import Queue, Reference, digest_of, has_rot, rank, size_of
+from tests.simulation.checks.room import overfull
 from tests.simulation.checks.versions import Releases
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.history import History, Key, Violation
@@ -104,6 +105,7 @@ class Checks:
         self._wrap(ReplicatedLog, "_execute", self._execute)
         self._wrap(ReplicatedLog, "_durable", self._synced)
         self._wrap(ReplicatedLog, "promote", self._asked)
+        self._wrap(ReplicatedLog, "bootstrap", self._forced)
         self._wrap(ReplicatedLog, "receive", self._received)
         self._wrap(ReplicatedLog, "broken", self._broken)
         self._wrap(Journal, "truncate", self._truncates)
@@ -183,6 +185,7 @@ class Checks:
             if key.queue not in self.history.undrained:
                 self.faults.append(f"liveness: {key} is still on its queue")
         self.limits(processes)
+        self.faults += [f"room: {fault}" for fault in overfull(processes)]
         totals = self.totals()
         self.faults += totals.faults()
         self.step(now)
@@ -302,6 +305,11 @@ class Checks:
     def _asked(self, method: Any, log: ReplicatedLog, reason: str) -> Any:
         self.consensus.asked(log.me)
         return method(log, reason)
+
+    def _forced(self, method: Any, log: ReplicatedLog) -> Any:
+        self.consensus.asked(log.me)
+        self.consensus.forced(log.me)
+        return method(log)
 
     def _received(self, method: Any, log: ReplicatedLog, peer: str, message: Message, payload: bytes) -> None:
         if _is_late(log, message):

@@ -1,0 +1,32 @@
+"""Whether logs keep their bound on the disk: at most twice what is alive, and two segments (docs/adr/0013).
+
+What counts is what lies on the simulated disk, file by file, and not the broker's own figures. Files that a damaged store was put
+aside with are for people, and no part of a log.
+
+The bound holds when a disk has had time to copy. While it is slow, full, or under a broker that is away, a log may take more: how
+much is bounded by the disk alone. So this is asked when everything has come to rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ha.log.retention import FILES_IN_TWO_SEGMENTS
+from ha.service import Process
+from tests.simulation.disk import SimulatedDisk
+
+
+def overfull(processes: Iterable[Process]) -> Iterator[str]:
+    """The logs of these brokers that take more than they may, in sentences."""
+    for process in processes:
+        for name, log in process.logs.items():
+            disk = process.host.disk
+            assert isinstance(disk, SimulatedDisk)
+            folder = f"{process.settings.data_dir}/{name}/"
+            found = [path for path in disk.paths() if path.startswith(folder) and "/damaged-" not in path]
+            nbytes = sum(len(disk.content(path)) for path in found)
+            live = process.broker.ledgers[name].live_bytes()
+            allowed = 2 * live + FILES_IN_TWO_SEGMENTS * log.journal.file_bytes
+            if nbytes > allowed:
+                takes = f"takes {nbytes} bytes in {len(found)} files"
+                yield f"the {name} log of {log.me} {takes}, where {allowed} are allowed for {live} that are alive"
