@@ -590,14 +590,13 @@ class ReplicatedLog:
     # ---- telling the listener, in order
 
     def _state_changed(self, state: State, epoch: int, primary: str) -> None:
-        if state in (State.ACTIVE, State.STANDALONE, State.RECOVERING):
+        if state in (State.ACTIVE, State.STANDALONE):
             self._told.append((self._committed, state, epoch, primary))
-            self._due = True
         else:
-            # A reign that ended is told at once: what it had proposed is void.
-            self._told.clear()
+            if state is not State.RECOVERING:  # a reign that ended is told at once: what it had proposed is void
+                self._told.clear()
             self._told.append((self._applied, state, epoch, primary))
-            self._due = True
+        self._due = True
 
     def _reign_ended(self, reason: str, planned: bool) -> None:
         _log.info("no primary any more: {reason}", reason=reason)
