@@ -254,7 +254,7 @@ def _on_client(lan: Lan) -> Iterator[None]:
 @contextlib.contextmanager
 def _fork_server_of_its_own() -> Iterator[None]:
     """What multiprocessing forks is where its server was started: here, and, once this is left, where it is started next."""
-    server: Any = forkserver._forkserver  # type: ignore[attr-defined]
+    server: Any = forkserver._forkserver
     server._stop()
     try:
         yield
