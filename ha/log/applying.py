@@ -2,8 +2,7 @@
 
 Life of a batch here: `commit` says how far is committed; when the batch is durable on this broker, too, it is parsed with its
 place on disk and handed over. A long log is handed over in slices, so that a broker which replays stays responsive. A state
-waits until everything committed before it was handed over; that a reign has ended is told at once, because what it had proposed
-is void.
+in which this broker serves waits until everything committed before it was handed over; the others are told at once.
 
 A batch that this release must not apply ends that life: nothing more is handed over (docs/adr/0015).
 
@@ -128,10 +127,11 @@ class Applying:
 
     def state_changed(self, state: State, epoch: int, primary: str) -> None:
         """This broker is in another state now."""
-        if state in (State.ACTIVE, State.STANDALONE, State.RECOVERING):
+        if state in (State.ACTIVE, State.STANDALONE):
             self._states.append((self.committed, state, epoch, primary))
         else:
-            self._states.clear()
+            if state is not State.RECOVERING:  # a reign that ended is told at once: what it had proposed is void
+                self._states.clear()
             self._states.append((self.applied, state, epoch, primary))
         self.due = True
 

@@ -459,6 +459,21 @@ class TestDisk:
         machine.run_until(lambda: a.log.may_propose and machine.level(a))
         assert bodies(a) == [b"waits"]
 
+    def test_a_broker_with_a_full_disk_that_is_elected_says_so_and_serves_when_there_is_room(self, machine: Machine) -> None:
+        """Breaks when it says that it looks for a primary until it has on its disk what others hold, which may be never."""
+        disk = machine.disks["b"] = FillingDisk()
+        a, b, _ = machine.cluster("a", "b", "c")
+        disk.full = True
+        machine.write(a, b"beyond")
+        machine.run_until(lambda: b.log.status().commit_index == a.log.status().commit_index)
+        machine.kill("a")
+        asked = b.log.promote("a test asks")
+        machine.run_for(1.0)
+        assert (b.log.state, asked.called, bodies(b)) == ("recovering", False, [])
+        disk.full = False
+        assert machine.result(asked).won
+        assert (b.log.state, bodies(b)) == ("active", [b"beyond"])
+
     def test_a_failed_sync_is_fatal(self, machine: Machine) -> None:
         """What the disk holds is unknown: the broker must stop, and nothing more counts."""
         disk = machine.disks["a"] = FillingDisk()

@@ -255,14 +255,21 @@ class BrokerProcess:
 class Cluster:
     """Brokers that know one another."""
 
-    def __init__(self, folder: Path, size: int, options: list[str], places: Sequence[Place] = ()) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        size: int,
+        options: list[str],
+        places: Sequence[Place] = (),
+        make: type[BrokerProcess] = BrokerProcess,
+    ) -> None:
         places = places or [LOOPBACK] * size
         ports = free_ports(size)
         url = "amqp:" + ",".join(f"{place.host}:{port}" for place, port in zip(places, ports, strict=True))
         own = ["--ha-cluster", "yes", "--ha-brokers-url", url, *options]
         self.url = url
         self.brokers = [
-            BrokerProcess(folder / f"broker{position}", port, own, place)
+            make(folder / f"broker{position}", port, own, place)
             for position, (place, port) in enumerate(zip(places, ports, strict=True))
         ]
 
@@ -329,9 +336,16 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def cluster(folder: Path, size: int = 3, *options: str, promote: bool = True, places: Sequence[Place] = ()) -> Iterator[Cluster]:
+def cluster(
+    folder: Path,
+    size: int = 3,
+    *options: str,
+    promote: bool = True,
+    places: Sequence[Place] = (),
+    make: type[BrokerProcess] = BrokerProcess,
+) -> Iterator[Cluster]:
     """A running cluster whose first broker has been promoted and whose others are ready; on loopback unless told otherwise."""
-    brokers = Cluster(folder, size, list(options), places)
+    brokers = Cluster(folder, size, list(options), places, make)
     try:
         brokers.start()
         if promote:

@@ -21,8 +21,9 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
-from multiprocessing import resource_tracker
+from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
+from typing import Any
 
 from tests.cli.running import zygote
 from tests.system.harness import ROOT, Place, environment
@@ -244,10 +245,21 @@ def _on_client(lan: Lan) -> Iterator[None]:
     resource_tracker.ensure_running()
     zygote()
     try:
-        with lan.inside(CLIENT):
+        with lan.inside(CLIENT), _fork_server_of_its_own():
             yield
     finally:
         lan.close()
+
+
+@contextlib.contextmanager
+def _fork_server_of_its_own() -> Iterator[None]:
+    """What multiprocessing forks is where its server was started: here, and, once this is left, where it is started next."""
+    server: Any = forkserver._forkserver
+    server._stop()
+    try:
+        yield
+    finally:
+        server._stop()
 
 
 @contextlib.contextmanager

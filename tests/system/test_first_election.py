@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.system.harness import ROOT, BrokerProcess, Cluster, Refused, ask, cluster, environment, eventually
+from tests.cli.running import Ran, ended
+from tests.system.harness import BrokerProcess, Cluster, Refused, ask, cluster, eventually
 from tests.system.reigns import active, healthy, resource_manager
 from tests.system.traffic import send, take
 
@@ -16,10 +15,9 @@ ACCEPTED = 5000
 ALL = ("--ha-replicate", "all")
 
 
-def qpid_ha(*words: str) -> subprocess.CompletedProcess[str]:
+def qpid_ha(*words: str) -> Ran:
     """The command, to its end."""
-    command = [sys.executable, "-m", "cli.commands.qpid_ha", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT, env=environment())
+    return ended("qpid-ha", *words)
 
 
 def lose_two_stores(brokers: Cluster) -> tuple[list[BrokerProcess], BrokerProcess, list[bytes]]:
@@ -53,9 +51,9 @@ def test_two_lost_stores_wait_for_the_third_broker_which_has_every_message(tmp_p
                     ask(broker.address, "PROMOTE", "ha", body={"reason": "an operator's error"})
             assert active(brokers) is None
             told = qpid_ha("status", "-b", first.address)
-            assert told.stdout == "joining\n"
-            assert "this broker's store is new" in told.stderr
-            assert f"{third.address} cannot be reached" in told.stderr
+            assert told.out == "joining\n"
+            assert "this broker's store is new" in told.err
+            assert f"{third.address} cannot be reached" in told.err
             third.start()
             assert healthy(brokers) is third
             assert take(third.address, "jobs", ACCEPTED) == messages
@@ -66,15 +64,14 @@ def test_bootstrap_says_what_it_gives_up_and_records_it(tmp_path: Path) -> None:
     with cluster(tmp_path, 3, *ALL) as brokers:
         (first, second), third, messages = lose_two_stores(brokers)
         asked = qpid_ha("bootstrap", "-b", first.address)
-        assert asked.returncode == 1
-        assert f"Whatever messages {third.address} may hold are given up" in asked.stderr
+        assert asked.status == 1
+        assert f"Whatever messages {third.address} may hold are given up" in asked.err
         assert active(brokers) is None
         forced = qpid_ha("bootstrap", "--force", "-b", first.address)
-        assert (forced.returncode, forced.stderr) == (0, "")
-        assert f"{first.address} is active in epoch 1" in forced.stdout
+        assert (forced.status, forced.err) == (0, "")
+        assert f"{first.address} is active in epoch 1" in forced.out
         assert (
-            f"begun anew without {third.address}, whose data, if any, is given up"
-            in qpid_ha("history", "-b", first.address).stdout
+            f"begun anew without {third.address}, whose data, if any, is given up" in qpid_ha("history", "-b", first.address).out
         )
         second.wait_for("ready")
         first.create("queue", "jobs")
@@ -84,7 +81,7 @@ def test_bootstrap_says_what_it_gives_up_and_records_it(tmp_path: Path) -> None:
         third.wait_for("joining")
         reason = eventually(lambda: str(third.status()["reason"]), lambda text: "belongs to cluster" in text, "a reason")
         assert str(first.status()["clusterId"]) in reason
-        assert "belongs to cluster" in qpid_ha("status", "-b", third.address).stderr
+        assert "belongs to cluster" in qpid_ha("status", "-b", third.address).err
         with pytest.raises(Refused):
             ask(third.address, "PROMOTE", "ha", body={"reason": "an operator's error"})
         assert first.state() == "active"
@@ -101,7 +98,7 @@ def test_a_broker_with_messages_is_not_bootstrapped(tmp_path: Path) -> None:
         third.start()
         third.wait_for("joining")
         refused = qpid_ha("bootstrap", "--force", "-b", third.address)
-        assert refused.returncode == 1
-        assert "is not new: it holds data of cluster" in refused.stderr
+        assert refused.status == 1
+        assert "is not new: it holds data of cluster" in refused.err
         eventually(lambda: str(first.status()["reason"]), lambda text: third.address not in text, "the link to the third")
-        assert "its log is newer" in qpid_ha("bootstrap", "--force", "-b", first.address).stderr
+        assert "its log is newer" in qpid_ha("bootstrap", "--force", "-b", first.address).err

@@ -8,17 +8,16 @@ with the variable UNDERSTUDY_OLD_RELEASE naming a checkout of release 0.1: the o
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from cli.verify.run import Run, Workload
-from tests.system.harness import BrokerProcess, Cluster, Refused, ask, cluster, environment, eventually
+from tests.cli.running import run
+from tests.system.harness import BrokerProcess, Refused, ask, cluster, environment, eventually
 from tests.system.reigns import go_on
 from tests.system.traffic import accounted
 from tests.system.wire import Peer
@@ -53,27 +52,6 @@ def upgraded(broker: BrokerProcess) -> BrokerProcess:
     return BrokerProcess(broker.log_file.parent, broker.port, options)
 
 
-@contextlib.contextmanager
-def old_cluster(folder: Path) -> Iterator[Cluster]:
-    """A running cluster of three brokers of the release before, the first of which is primary."""
-    brokers = Cluster(folder, 3, ["--ha-replicate", "all"])
-    brokers.brokers = [OldBroker(each.log_file.parent, each.port, each.options) for each in brokers.brokers]
-    try:
-        brokers.start()
-        brokers.promote(brokers.brokers[0])
-        for backup in brokers.brokers[1:]:
-            backup.wait_for("ready")
-        yield brokers
-        for broker in brokers.brokers:
-            broker.check_log()
-    except BaseException:
-        for broker in brokers.brokers:
-            print(f"--- {broker.address}\n{broker.log()[-3000:]}", file=sys.stderr)
-        raise
-    finally:
-        brokers.close()
-
-
 def version(broker: BrokerProcess) -> int:
     """The cluster's version, as this broker has applied it."""
     return int(broker.status().get("version", 1))
@@ -81,26 +59,26 @@ def version(broker: BrokerProcess) -> int:
 
 def test_brokers_upgraded_one_by_one_under_load_lose_nothing_and_the_version_rises_after_the_last(tmp_path: Path) -> None:
     """A message lost, altered, doubled without reason or out of order fails in `accounted`."""
-    with old_cluster(tmp_path) as brokers:
+    with cluster(tmp_path, 3, "--ha-replicate", "all", make=OldBroker) as brokers:
         brokers.brokers[0].create("queue", "orders", replicate="all", durable=True)
         brokers.brokers[0].create("queue", "side", replicate="configuration")
         brokers.brokers[0].create("binding", "", exchange="amq.topic", queue="orders", key="eu.#")
-        with Run(Workload(brokers.addresses, ["orders"], rate=400)) as run:
-            run.wait_for(received=300)
+        with Run(Workload(brokers.addresses, ["orders"], rate=400)) as traffic:
+            traffic.wait_for(received=300)
             for position in (2, 0, 1):  # so that a primary of this release has a backup of the old one
                 old = brokers.brokers[position]
                 if old is brokers.primary():
                     brokers.promote(brokers.brokers[2])  # which hands over
-                    go_on(run)
+                    go_on(traffic)
                 assert old.stop() == 0
                 new = brokers.brokers[position] = upgraded(old)
                 new.start()
                 new.wait_for("ready")
                 if position != 1:
                     assert version(new) == 1, "a member of the old release is there yet, or away"
-                go_on(run)
+                go_on(traffic)
             eventually(lambda: [version(each) for each in brokers.brokers], lambda found: found == [2] * 3, "version 2")
-            accounted(run, brokers.primary)
+            accounted(traffic, brokers.primary)
         assert all("stopped" not in each.log() for each in brokers.brokers)
         primary = brokers.primary()
         for broker in brokers.brokers:
@@ -134,16 +112,10 @@ def test_a_member_that_is_put_back_to_an_older_release_says_so_and_leads_nobody(
         assert not older.status()["inSync"]
         with pytest.raises(Refused, match="cannot apply its log"):
             ask(older.address, "PROMOTE", "ha")
-        shown = subprocess.run(
-            [sys.executable, "-m", "cli.commands.qpid_ha", "query", "-b", older.address],
-            check=True,
-            capture_output=True,
-            text=True,
-            env=environment(),
-            timeout=30,
-        )
-        assert "Stopped:" in shown.stdout
-        assert "upgrade this broker" in shown.stdout
+        shown = run("qpid-ha", "query", "-b", older.address)
+        assert shown.status == 0
+        assert "Stopped:" in shown.out
+        assert "upgrade this broker" in shown.out
         brokers.brokers[1].kill()
         primary.create("queue", "more", replicate="all")
         assert queues(older) == [], "it has applied nothing since"

@@ -37,22 +37,46 @@ def accounted(run: Run, serving: Callable[[], BrokerProcess]) -> Report:
     return report
 
 
-class _Sender(Handler):
-    """Sends encoded messages, as they are, and waits until each has its outcome."""
+class _Mover(Handler):
+    """Moves encoded messages over one connection, and ends when all have moved, a link is closed, or the time is over."""
 
-    def __init__(self, address: str, node: str, messages: Sequence[bytes], timeout_s: float) -> None:
+    def __init__(self, address: str, node: str, timeout_s: float) -> None:
         super().__init__()
         self.address, self.node, self.timeout_s = address, node, timeout_s
-        self.left = deque(messages)
-        self.outcomes: Counter[Any] = Counter()
-        self.wanted = len(messages)
-        self.link: Any = None
         self.connection: Any = None
 
     def on_reactor_init(self, event: Any) -> None:
         self.connection = event.container.connect(url=self.address, reconnect=False)
-        self.link = event.container.create_sender(self.connection, self.node)
+        self.attach(event.container)
         event.container.schedule(self.timeout_s, self)
+
+    def attach(self, container: Any) -> None:
+        """Open the links."""
+        raise NotImplementedError
+
+    def on_link_remote_close(self, event: Any) -> None:
+        self.end(event)
+
+    def on_timer_task(self, event: Any) -> None:
+        self.end(event)
+
+    def end(self, event: Any) -> None:
+        self.connection.close()
+        event.container.stop()
+
+
+class _Sender(_Mover):
+    """Sends encoded messages, as they are, and waits until each has its outcome."""
+
+    def __init__(self, address: str, node: str, messages: Sequence[bytes], timeout_s: float) -> None:
+        super().__init__(address, node, timeout_s)
+        self.left = deque(messages)
+        self.outcomes: Counter[Any] = Counter()
+        self.wanted = len(messages)
+        self.link: Any = None
+
+    def attach(self, container: Any) -> None:
+        self.link = container.create_sender(self.connection, self.node)
 
     def on_link_flow(self, event: Any) -> None:
         while self.left and self.link.credit > 0:
@@ -67,35 +91,22 @@ class _Sender(Handler):
         if sum(self.outcomes.values()) == self.wanted:
             self.end(event)
 
-    def on_link_remote_close(self, event: Any) -> None:
-        self.end(event)
 
-    def on_timer_task(self, event: Any) -> None:
-        self.end(event)
-
-    def end(self, event: Any) -> None:
-        self.connection.close()
-        event.container.stop()
-
-
-class _Taker(Handler):
+class _Taker(_Mover):
     """Takes encoded messages, as they come, over one link after the other in turn."""
 
     def __init__(self, address: str, node: str, count: int, links: int, options: Any, timeout_s: float) -> None:
-        super().__init__()
-        self.address, self.node, self.wanted, self.options, self.timeout_s = address, node, count, options, timeout_s
+        super().__init__(address, node, timeout_s)
+        self.wanted, self.options = count, options
         self.taken: list[list[bytes]] = [[] for _ in range(links)]
         self.links: dict[str, int] = {}
-        self.connection: Any = None
         self.confirmed = 0
 
-    def on_reactor_init(self, event: Any) -> None:
-        self.connection = event.container.connect(url=self.address, reconnect=False)
+    def attach(self, container: Any) -> None:
         for position in range(len(self.taken)):
-            link = event.container.create_receiver(self.connection, self.node, name=f"taker-{position}", options=self.options)
+            link = container.create_receiver(self.connection, self.node, name=f"taker-{position}", options=self.options)
             self.links[link.name] = position
             link.flow(-(-self.wanted // len(self.taken)))
-        event.container.schedule(self.timeout_s, self)
 
     def on_delivery(self, event: Any) -> None:
         delivery = event.delivery
@@ -108,16 +119,6 @@ class _Taker(Handler):
             self.confirmed += 1
             if self.confirmed == self.wanted:
                 self.end(event)
-
-    def on_link_remote_close(self, event: Any) -> None:
-        self.end(event)
-
-    def on_timer_task(self, event: Any) -> None:
-        self.end(event)
-
-    def end(self, event: Any) -> None:
-        self.connection.close()
-        event.container.stop()
 
 
 def send(address: str, node: str, messages: Sequence[bytes], timeout_s: float = 60.0) -> int:
