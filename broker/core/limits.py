@@ -65,7 +65,8 @@ MAX_OUTPUT_BYTES = 1 * MIB
 """Encoded bytes that may wait for a slow client's socket before its links are given no more messages."""
 
 BATCH_TARGET_BYTES = 1 * MIB
-"""A batch with this much payload is sealed, and the rest of the turn goes into the next one."""
+"""A batch with this much payload is sealed, and the rest of the turn goes into the next one; with less while the log is slow (see
+broker.core.pace)."""
 
 MAX_BATCH_BYTES = 64 * MIB
 """No batch is larger, and one that says it is, is taken to be damaged: the largest message and its company must fit."""

@@ -25,6 +25,7 @@ from broker.core.commands import MACHINE_VERSION, Command
 from broker.core.definitions import Change
 from broker.core.links import ACCEPTED, add_ids
 from broker.core.nodes import QueueNode
+from broker.core.pace import Pace
 from broker.core.parts import PARTS_QUEUE, Manifest
 from broker.core.queues.blocks import LiveRun, Move
 from broker.core.queues.residency import Residency
@@ -66,7 +67,7 @@ class LedgerOwner(Protocol):
 class _Waits:
     """What ends when one batch is committed. Deliveries stand by runs: link -> (first id, count) of each."""
 
-    __slots__ = ("accepts", "answers", "calls", "nbytes", "settles")
+    __slots__ = ("accepts", "answers", "calls", "nbytes", "proposed_s", "settles")
 
     def __init__(self) -> None:
         self.accepts: dict[Receiver, list[tuple[int, int]]] = {}
@@ -75,6 +76,7 @@ class _Waits:
         self.calls: list[Callable[[], None]] = []
         self.nbytes = 0
         """Bytes of messages in the batch."""
+        self.proposed_s = 0.0
 
 
 class Ledger:
@@ -100,6 +102,7 @@ class Ledger:
         self._clock = clock
         self._owner = owner
         self._inflow = inflow if inflow is not None else Inflow(limits.INFLOW_BYTES)
+        self._pace = Pace()
         self._builder = BatchBuilder()
         self._waits = _Waits()
         self._full: deque[tuple[BatchBuilder, _Waits]] = deque()
@@ -202,7 +205,7 @@ class Ledger:
     def _arm(self) -> None:
         if self._closed:
             return
-        if self._builder.nbytes >= limits.BATCH_TARGET_BYTES:
+        if self._builder.nbytes >= self._pace.batch_bytes:
             self._cut()
         late = not self._full and self._may_wait()
         if self._turn_call is None:
@@ -238,6 +241,7 @@ class Ledger:
             else:
                 return
             if builder:
+                waits.proposed_s = self._clock.seconds()
                 index = log.propose(builder)
                 self._proposed.append((index, waits))
             else:
@@ -284,6 +288,8 @@ class Ledger:
         while self._proposed and self._proposed[0][0] <= self.state.index:
             index, waits = self._proposed.popleft()
             self._inflow.gone(waits.nbytes)
+            if waits.nbytes:
+                self._pace.took(waits.nbytes, self._clock.seconds() - waits.proposed_s)
             for link, runs in waits.accepts.items():
                 for first, count in runs:
                     link.settle(first, count, ACCEPTED)

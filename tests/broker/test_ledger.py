@@ -11,6 +11,7 @@ from broker.core import limits
 from broker.core.commands import Command, Reign, decode
 from broker.core.definitions import Change
 from broker.core.nodes import LOCAL, Nodes, QueueNode
+from broker.core.pace import QUICK_S, SLOW_S
 from broker.core.records import Batch, BatchBuilder, Kind
 from broker.core.state import CannotApply
 from broker.sessions.ledger import DEQUEUE_DELAY_S, Ledger
@@ -126,6 +127,18 @@ def test_a_turn_with_much_becomes_several_batches_of_a_bounded_size(rig: Rig) ->
     assert [Batch.parse(data).header.n_records for data in rig.log.waiting] == [4, 4, 2]
     rig.log.commit()
     assert rig.queue.depth == 10
+
+
+def test_after_a_batch_that_took_long_the_next_ones_are_smaller(rig: Rig) -> None:
+    """A batch is cut by time as well as by size: whoever comes behind a full one on a slow disk waits for all of it."""
+    message = b"x" * (limits.BATCH_TARGET_BYTES // 4)
+    for took_s, sizes in ((0.0, [4]), (2 * SLOW_S, [4]), (QUICK_S / 2, [2, 2]), (QUICK_S / 2, [4])):
+        for _ in range(4):
+            rig.put(message)
+        rig.clock.advance(0)
+        assert [Batch.parse(data).header.n_records for data in rig.log.waiting] == sizes
+        rig.clock.advance(took_s)
+        rig.log.commit()
 
 
 def test_a_log_that_takes_no_more_gets_the_rest_when_it_does(rig: Rig) -> None:

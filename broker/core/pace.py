@@ -1,0 +1,37 @@
+"""How large a batch may become: as much as the log commits in a moment.
+
+A batch that takes long keeps everybody waiting whose message comes after it, however small. So a batch is cut by time as well as
+by size: the time that the last ones took, from proposal to commit, says how many bytes the next may have.
+
+Life of a pace: it begins at the most; each batch of a size that tells something halves it when it took longer than `SLOW_S`, and
+doubles it when it took less than `QUICK_S`. Batches that are small for another reason change nothing.
+
+Invariant: `LEAST_BYTES` <= `batch_bytes` <= `limits.BATCH_TARGET_BYTES`.
+"""
+
+from __future__ import annotations
+
+from broker.core import limits
+
+SLOW_S = 0.1
+QUICK_S = SLOW_S / 2
+"""Twice the bytes take twice the time at most, so that what is doubled is not slow."""
+LEAST_BYTES = 64 * limits.KIB
+"""Below this a batch costs what a sync costs, whatever is in it."""
+
+
+class Pace:
+    """See the module."""
+
+    __slots__ = ("batch_bytes",)
+
+    def __init__(self) -> None:
+        self.batch_bytes = limits.BATCH_TARGET_BYTES
+        """With so much payload a batch is sealed, and what comes then goes into the next one."""
+
+    def took(self, nbytes: int, seconds: float) -> None:
+        """A batch of so many bytes was committed so long after it was proposed."""
+        if seconds > SLOW_S and 2 * nbytes >= self.batch_bytes:
+            self.batch_bytes = max(self.batch_bytes // 2, LEAST_BYTES)
+        elif seconds < QUICK_S and nbytes >= self.batch_bytes:
+            self.batch_bytes = min(2 * self.batch_bytes, limits.BATCH_TARGET_BYTES)
