@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.core.commands import MACHINE_VERSION as NEWEST
 from cli.verify.run import Run, Workload
 from tests.cli.running import run
 from tests.system.harness import BrokerProcess, Refused, ask, cluster, environment, eventually
@@ -23,7 +24,8 @@ from tests.system.traffic import accounted
 from tests.system.wire import Peer
 
 OLD_RELEASE = os.environ.get("UNDERSTUDY_OLD_RELEASE", "")
-FIRST = "--ha-machine-version-limit", "1"
+LIMIT = "--ha-machine-version-limit"
+FIRST = LIMIT, "1"
 
 
 class OldBroker(BrokerProcess):
@@ -48,7 +50,10 @@ class OldBroker(BrokerProcess):
 
 def upgraded(broker: BrokerProcess) -> BrokerProcess:
     """The same broker and store, of this release."""
-    options = [word for word in broker.options if word not in FIRST]
+    options = broker.options.copy()
+    if LIMIT in options:
+        at = options.index(LIMIT)
+        del options[at : at + 2]
     return BrokerProcess(broker.log_file.parent, broker.port, options)
 
 
@@ -77,7 +82,7 @@ def test_brokers_upgraded_one_by_one_under_load_lose_nothing_and_the_version_ris
                 if position != 1:
                     assert version(new) == 1, "a member of the old release is there yet, or away"
                 go_on(traffic)
-            eventually(lambda: [version(each) for each in brokers.brokers], lambda found: found == [2] * 3, "version 2")
+            eventually(lambda: [version(each) for each in brokers.brokers], lambda found: found == [NEWEST] * 3, "the rise")
             accounted(traffic, brokers.primary)
         assert all("stopped" not in each.log() for each in brokers.brokers)
         primary = brokers.primary()
@@ -95,17 +100,18 @@ def queues(broker: BrokerProcess) -> list[str]:
     return [item["name"] for item in ask(broker.address, "QUERY", "queue")["items"]]
 
 
-def test_a_member_that_is_put_back_to_an_older_release_says_so_and_leads_nobody(tmp_path: Path) -> None:
-    """It would have called itself level, and been elected, without the queue that it could not make."""
+@pytest.mark.parametrize("older_version", range(1, NEWEST))
+def test_a_member_that_is_put_back_to_an_older_release_says_so_and_leads_nobody(tmp_path: Path, older_version: int) -> None:
+    """It would have called itself level, and been elected, without the queue that it could not make, or the large message."""
     with cluster(tmp_path, 3, "--ha-replicate", "all") as brokers:
         primary, _, back = brokers.brokers
-        eventually(lambda: version(primary), lambda found: found == 2, "version 2")
+        eventually(lambda: version(primary), lambda found: found == NEWEST, "the rise")
         primary.create("queue", "jobs", replicate="all")
         back.stop()
-        older = brokers.brokers[2] = BrokerProcess(back.log_file.parent, back.port, [*back.options, *FIRST])
+        older = brokers.brokers[2] = BrokerProcess(back.log_file.parent, back.port, [*back.options, LIMIT, str(older_version)])
         older.start()
         stopped = eventually(older.status, lambda status: bool(status.get("stopped")), "stopping to apply")
-        assert "'machine-version' needs machine version 2" in stopped["stopped"]
+        assert f"'machine-version' needs machine version {NEWEST}" in stopped["stopped"]
         assert "upgrade this broker" in stopped["stopped"]
         assert "upgrade this broker" in older.log()
         brokers.level(older)
@@ -150,9 +156,9 @@ def test_release_0_1_is_refused_in_words_once_the_cluster_has_risen_beyond_it(tm
     """It says nothing of versions, and would apply the log past what it does not know."""
     with cluster(tmp_path, 3, "--ha-replicate", "all") as brokers:
         primary, backup, _ = brokers.brokers
-        eventually(lambda: version(primary), lambda found: found == 2, "version 2")
+        eventually(lambda: version(primary), lambda found: found == NEWEST, "the rise")
         backup.stop()
         who = {"qpid.ha-peer": backup.address, "qpid.ha-cluster": primary.status()["clusterId"], "qpid.ha-broker": "older"}
         with Peer(primary.port, who) as peer:
             peer.run(lambda: bool(peer.reason), "the refusal")
-            assert f"{backup.address} runs release 0.1, and this cluster has risen to version 2" in peer.reason
+            assert f"{backup.address} runs release 0.1, and this cluster has risen to version {NEWEST}" in peer.reason

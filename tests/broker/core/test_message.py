@@ -444,3 +444,15 @@ def test_a_message_of_ours_says_the_same_to_proton_and_to_us(
 def test_a_body_of_data_is_no_value() -> None:
     assert message.body_value(bytes(proton.Message(body=b"bytes", inferred=True).encode())) is None
     assert message.body_value(b"") is None
+
+
+def test_a_message_that_comes_by_parts_says_whether_its_first_part_has_all_before_the_body() -> None:
+    """Where a message goes, and its priority, are read from there; a route that ends within a part would be a wrong one."""
+    data = bytes(proton.Message(body=b"x" * 300, subject="s", durable=True, properties={"a": "b" * 100}).encode())
+    body = data.index(b"\x00\x53\x77")
+    for stop in range(len(data)):
+        assert message.body_begins_in(data[:stop]) == (stop >= body + 3), stop
+    assert message.body_begins_in(b"\x00\x53\x75")
+    assert message.body_begins_in(b"\x00\x53\x76")
+    assert not message.body_begins_in(data[:body]), "sections alone are no message"
+    assert not message.body_begins_in(b"nonsense")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import google_crc32c
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from broker.core.parts import PARTS_QUEUE, BadManifest, Manifest, Parts
 from broker.core.queues.blocks import Columns
 from broker.core.queues.discipline import discipline_of
+from broker.core.queues.reading import body_of
 from broker.core.queues.residency import Residency
 from broker.core.records import BadBatch, Batch, BatchBuilder
 from broker.core.state import CannotApply, State
@@ -211,6 +213,21 @@ def test_orphans_are_found_between_and_around_the_parts_of_messages() -> None:
     builder.dequeues_for(PARTS_QUEUE).append(6)
     apply(state, builder)
     assert orphans_of(state) == [1, 4, 7, 9]
+
+
+def test_a_part_is_read_from_its_own_place_with_its_own_checksum() -> None:
+    """However many parts a batch brings: what is read for one is not what lies beside it."""
+    state, _ = with_large(1)
+    lane = state.parts.order.lanes[0]
+    found = [body_of(lane, sequence) for sequence in (1, 2, 3)]
+    places = [body.place for body in found if body is not None]
+    assert [body.sequence for body in found if body is not None] == [1, 2, 3]
+    assert [body.nbytes for body in found if body is not None] == [3, 3, 5]
+    assert [body.crc for body in found if body is not None] == [google_crc32c.value(each) for each in (b"one", b"two", b"three")]
+    assert places == [places[0], places[0] + 3, places[0] + 6]
+    assert body_of(lane, 4) is None
+    dequeue(state, 1, 5)
+    assert body_of(lane, 2) is None
 
 
 # ---- snapshots
