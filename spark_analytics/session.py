@@ -135,6 +135,8 @@ def _quick(work: Work) -> dict[str, str]:
         "spark.sql.execution.arrow.maxBytesPerBatch": "2m",
         # Java holds on to what it has read back from a disk until it is told to forget: by default a hundred batches of rows.
         "spark.serializer.objectStreamReset": "1",
+        # Where in our files a column was made would be told to Java with each of some thousand columns.
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.warehouse.dir": Path(tempfile.gettempdir(), "qpid-lag-warehouse").as_uri(),
     }

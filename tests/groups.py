@@ -33,8 +33,8 @@ WHOLE_MACHINE = {
     "system/test_faults_power.py",
     "system/test_faults_processes.py",
 }
-WITHOUT_SESSION = {"spark_analytics/test_submit.py", "spark_analytics/test_watch.py"}
-"""Tests that start Spark as a process of its own, and take long."""
+WITHOUT_SESSION = {"spark_analytics/test_submit.py"}
+"""Tests that start Spark as processes of their own alone, and take long."""
 ONE_BY_ONE = ("simulation",)
 """Folders of many seeds: each test makes all that it needs."""
 

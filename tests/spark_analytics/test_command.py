@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -196,16 +195,6 @@ def test_the_story_is_the_same_for_the_same_seed_and_never_written_over_somethin
     assert bytes_of[0] == bytes_of[1]
     again = run(*asked, str(tmp_path / "a"))
     assert (again.exit_code, "is not empty" in again.stderr) == (1, True)
-
-
-def test_a_summary_is_printed_and_the_page_appears_whole(story: tuple[Path, dict[str, object]], tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "cli.lag.qpid_lag", "summarise", "--input", str(story[0]), "--format", "json"]
-    done = subprocess.run(
-        [*command, "--output", str(tmp_path / "p.html")], capture_output=True, text=True, check=False, timeout=240
-    )
-    assert (done.returncode, done.stderr) == (0, ""), "not a word of Spark's on the terminal"
-    assert len(json.loads(done.stdout)["failovers"]) == 3
-    assert [path.name for path in tmp_path.iterdir()] == ["p.html"]
 
 
 @pytest.mark.parametrize("text, ms", [("10s", 10_000), ("1m", 60_000), ("2h", 7_200_000), ("1d", 86_400_000)])

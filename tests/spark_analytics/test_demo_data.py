@@ -217,11 +217,13 @@ def test_a_story_ten_times_as_long_is_written_in_the_same_memory(tmp_path: Path)
 
 def test_the_real_summary_finds_every_answer(report: Report, story: tuple[Path, dict[str, Any]]) -> None:
     assert_found(report, story[1])
+    assert report["quality"]["holes"] > 0
+    assert "time in the future" in report["quality"]["problems"], "and it does not stretch the span"
 
 
 def test_it_finds_them_in_a_day_of_a_sample_a_minute(summary: Summarise, tmp_path: Path) -> None:
     """A row of the sums holds ten minutes of samples then, and senders start again within it."""
-    shape = Shape(BEGIN_MS, seconds=86_400, queues=2, interval_ms=60_000)
+    shape = Shape(BEGIN_MS, seconds=86_400, queues=1, interval_ms=60_000)
     answers = demo_data.write(tmp_path, shape)
     found = summary(tmp_path, now_ms=BEGIN_MS + 2 * 86_400_000)
     assert found["window_ms"] == 600_000

@@ -13,7 +13,7 @@ from spark_analytics.errors import Refused
 from spark_analytics.jobs import stream
 from spark_analytics.jobs.summarise import Report, Request, summarise
 from spark_analytics.store import Store
-from tests.spark_analytics.conftest import START_MS, Summarise
+from tests.spark_analytics.conftest import START_MS
 
 NOW_MS = START_MS + 400_000
 
@@ -24,16 +24,15 @@ def test_a_url_is_summarised_as_its_path_is(spark: SparkSession, report: Report,
 
 
 def test_a_url_is_streamed_as_its_path_is_into_a_folder_that_has_a_url_too(
-    spark: SparkSession, summary: Summarise, story: tuple[Path, dict[str, Any]], tmp_path: Path
+    spark: SparkSession, report: Report, story: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     asked = stream.Streaming(places.located(story[0]), str(tmp_path / "kept"), available_now=True)
     stream.start(spark, asked).await_end()
     counters = Store(tmp_path / "kept").load().counters
     kept = summarise(spark, Request(places.located(tmp_path / "kept"), NOW_MS))
-    from_lines = summary(story[0])
-    for part in from_lines.keys() - {"source", "input", "quality"}:
-        assert kept[part] == from_lines[part], part
-    assert (counters["lines"], counters["bad"]) == (from_lines["quality"]["lines"], from_lines["quality"]["bad"])
+    for part in report.keys() - {"source", "input", "quality"}:
+        assert kept[part] == report[part], part
+    assert (counters["lines"], counters["bad"]) == (report["quality"]["lines"], report["quality"]["bad"])
 
 
 def test_a_file_at_a_url_appears_whole_over_an_older_one_and_alone(spark: SparkSession, tmp_path: Path) -> None:

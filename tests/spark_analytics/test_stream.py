@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,9 @@ NOW_MS = START_MS + 2 * spans.HOUR
 BEGIN_MS = START_MS + 50 * spans.MINUTE
 SECONDS = 900
 """The end of an hour, and enough of the next that the first is over."""
+SINCE_MS = START_MS + 20_000
+SHORT_LIVED = os.environ | {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
+"""For a stream that ends after a batch: Java's optimising compiler, which a long one has, would take longer than all of it."""
 DIFFERENT = {"source", "input", "quality"}
 
 
@@ -77,7 +80,7 @@ def streamed(spark: SparkSession, telemetry: Path, tmp_path_factory: pytest.Temp
     arrives("c", third)
     arrives("m", manager)
     arrives("z", list(reversed(first)))
-    assert len(run(spark, folder, output, batch_bytes=1 << 20)) > 1
+    assert len(run(spark, folder, output, batch_bytes=8 << 20)) > 1
     assert Store(output).load().hours, "an hour was compacted"
     arrives("d", second[piece])
     run(spark, folder, output)
@@ -242,25 +245,40 @@ def kept(output: Path) -> list[tuple[Any, ...]]:
     return sorted(tuple(map(str, row.values())) for row in rows if row["problem"] is None)
 
 
+@dataclass(frozen=True)
+class Broken:
+    """A stream that was broken off twice: its folder, and what its first process said when its Java was gone, and its status."""
+
+    output: Path
+    said: list[str]
+    status: int
+
+
 @pytest.fixture(scope="module")
-def killed(telemetry: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a process keeps that is killed between two batches, or within one, and started again."""
-    output = tmp_path_factory.mktemp("killed") / "out"
+def broken(spark: SparkSession, telemetry: Path, tmp_path_factory: pytest.TempPathFactory) -> Broken:
+    """The Java of a first process ends, all of a second one, each between two batches or within one; a third one goes on."""
+    output = tmp_path_factory.mktemp("broken") / "out"
     command = [sys.executable, "-m", "cli.lag.qpid_lag", "stream", "--input", str(telemetry), "--output", str(output)]
     command += ["--available-now", "--batch-mib", "0.7"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-    deadline = time.monotonic() + 240
-    while time.monotonic() < deadline and not ((output / "lag.json").is_file() and Store(output).load().batch >= 0):
-        assert process.poll() is None, "it ended before it could be killed"
-        time.sleep(0.02)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True, env=SHORT_LIVED) as process:
+        assert process.stderr is not None
+        assert "following" in process.stderr.readline()
+        assert "batch 0: " in process.stderr.readline()
+        children = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+        (java,) = [pid for pid in children if "java" in Path(f"/proc/{pid}/exe").readlink().name]
+        os.kill(java, signal.SIGKILL)
+        said = process.stderr.read().splitlines()
+    begun = Store(output).load().batch
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True, env=SHORT_LIVED) as again:
+        assert again.stderr is not None
+        while "batch " not in (line := again.stderr.readline()):
+            assert line, "it ended before it could be killed"
+        os.killpg(again.pid, signal.SIGKILL)
     batches = Store(output).load().batch
-    assert batches >= 0
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280)
-    assert done.returncode == 0, done.stderr
-    assert Store(output).load().batch > batches, "there was something left to do"
-    return output
+    assert batches > begun >= 0
+    assert run(spark, telemetry, output), "there was something left to do"
+    assert Store(output).load().batch > batches
+    return Broken(output, said, process.returncode)
 
 
 def its_lines() -> list[dict[str, Any]]:
@@ -273,11 +291,22 @@ def its_lines() -> list[dict[str, Any]]:
     return [line | {"seq": number} for number, line in enumerate(lines)]
 
 
+@pytest.fixture(scope="module")
+def streamed_once(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Any, ...]]:
+    """What is kept of `its_lines` when each comes once."""
+    folder = tmp_path_factory.mktemp("once")
+    (folder / "all.jsonl").write_text("".join(json.dumps(line) + "\n" for line in its_lines()))
+    output = tmp_path_factory.mktemp("single") / "out"
+    run(spark, folder, output, since_ms=SINCE_MS)
+    return kept(output)
+
+
 @pytest.mark.parametrize("as_text", [pytest.param(False, id="files"), pytest.param(True, id="text")])
-def test_what_comes_again_counts_once_wherever_it_stands(spark: SparkSession, tmp_path: Path, as_text: bool) -> None:
+def test_what_comes_again_counts_once_wherever_it_stands(
+    spark: SparkSession, tmp_path: Path, streamed_once: list[tuple[Any, ...]], as_text: bool
+) -> None:
     """In the same file, in another one, in an earlier batch, written another way, as an event, and before the span; some
     lines stand only in a file of which others came again."""
-    since_ms = START_MS + 20_000
     once = its_lines()
     half, end = 520, len(once)
     other_way = [line | {"ts": str(line["ts"]).replace("Z", "+00:00")} for line in once[700:720]]
@@ -288,29 +317,34 @@ def test_what_comes_again_counts_once_wherever_it_stands(spark: SparkSession, tm
         {"a.000000000000001": once[:half] + once[:30] + once[200:210] * 2},
         {"a.000000000000002": most + once[600:603], **again},
     ]
-    (tmp_path / "once").mkdir()
-    (tmp_path / "once" / "all.jsonl").write_text("".join(json.dumps(line) + "\n" for line in once))
-    run(spark, tmp_path / "once", tmp_path / "single", since_ms=since_ms)
     folder, output = tmp_path / "again", tmp_path / "out"
     folder.mkdir()
     for number, files in enumerate(batches):
         if as_text:
-            settings = asked(folder, output, since_ms=since_ms)
+            settings = asked(folder, output, since_ms=SINCE_MS)
             rows = [(json.dumps(line), f"file:///{name}") for name, its in files.items() for line in its]
             stream.add_batch(stream.prepare(settings), settings, spark.createDataFrame(rows, LINES), number, now_ms=NOW_MS)
         else:
             for name, its in files.items():
                 (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in its))
-            run(spark, folder, output, since_ms=since_ms)
+            run(spark, folder, output, since_ms=SINCE_MS)
     manifest = Store(output).load()
     every = sum(len(its) for files in batches for its in files.values())
     assert (manifest.batch, manifest.counters["lines"], manifest.counters["repeated"]) == (1, every, every - end)
     assert list(manifest.seen.values()) == [[[0, end - 1]]]
-    assert [line[:6] for line in kept(output)] == [line[:6] for line in kept(tmp_path / "single")]
+    assert [line[:6] for line in kept(output)] == [line[:6] for line in streamed_once]
 
 
-def test_a_stream_that_is_killed_and_started_again_has_the_same_lines(killed: Path, streamed: Path) -> None:
-    assert kept(killed) == kept(streamed)
+def test_a_stream_that_is_killed_and_started_again_has_the_same_lines(broken: Broken, streamed: Path) -> None:
+    assert kept(broken.output) == kept(streamed)
+
+
+def test_a_stream_whose_java_ends_under_it_says_so_in_one_line(broken: Broken) -> None:
+    """As when the kernel takes its memory back. Every thread that talks to Java notices, and one of them is heard."""
+    told = [line for line in broken.said if not line.startswith("batch ")]
+    assert broken.status == 1
+    assert len(told) == 1, broken.said
+    assert told[0].startswith("qpid-lag: Spark's Java process has ended, killed or out of memory: ")
 
 
 def test_days_that_are_too_old_are_dropped_and_a_summary_of_them_says_so(spark: SparkSession, tmp_path: Path) -> None:
@@ -349,40 +383,16 @@ def _later(line: str, ms: int) -> str:
 
 
 def test_a_stream_ends_cleanly_when_it_is_told_to(tmp_path: Path) -> None:
+    """Breaks when Ctrl-C, which Spark's Java hears too, ends with an error."""
     (tmp_path / "in").mkdir()
-    command = [
-        sys.executable,
-        "-m",
-        "cli.lag.qpid_lag",
-        "stream",
-        "--input",
-        str(tmp_path / "in"),
-        "--output",
-        str(tmp_path / "out"),
-    ]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+    source, kept_in = str(tmp_path / "in"), str(tmp_path / "out")
+    command = [sys.executable, "-m", "cli.lag.qpid_lag", "stream", "--input", source, "--output", kept_in]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True, env=SHORT_LIVED) as process:
         assert process.stderr is not None
         assert "following" in process.stderr.readline()
         os.killpg(process.pid, signal.SIGINT)
         rest = process.stderr.read()
     assert (process.returncode, rest) == (0, "stopped after no batch; start it again to go on\n")
-
-
-def test_a_stream_whose_java_ends_under_it_says_so_in_one_line(telemetry: Path, tmp_path: Path) -> None:
-    """As when the kernel takes its memory back. Every thread that talks to Java notices, and one of them is heard."""
-    command = [sys.executable, "-m", "cli.lag.qpid_lag", "stream", "--input", str(telemetry), "--output", str(tmp_path / "out")]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
-        assert process.stderr is not None
-        assert "following" in process.stderr.readline()
-        assert "batch 0: " in process.stderr.readline()
-        children = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
-        (java,) = [pid for pid in children if "java" in Path(f"/proc/{pid}/exe").readlink().name]
-        os.kill(java, signal.SIGKILL)
-        said = process.stderr.read().splitlines()
-    told = [line for line in said if not line.startswith("batch ")]
-    assert process.returncode == 1
-    assert len(told) == 1, said
-    assert told[0].startswith("qpid-lag: Spark's Java process has ended, killed or out of memory: ")
 
 
 @pytest.fixture

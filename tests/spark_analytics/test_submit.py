@@ -114,3 +114,4 @@ def test_one_wheel_is_enough_for_spark_submit_whose_settings_win(tmp_path: Path,
     )
     assert [row["gap_ms"] for row in json.loads(done.stdout)["failovers"]] == [row["gap_ms"] for row in answers["failovers"]]
     assert "</html>" in (here / "page.html").read_text()
+    assert [path.name for path in here.iterdir() if "page" in path.name] == ["page.html"], "it appears whole"

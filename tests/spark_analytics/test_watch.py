@@ -1,4 +1,4 @@
-"""All together, in processes of their own: brokers write, a stream follows, a dashboard serves its folder, somebody looks."""
+"""All together: brokers write, a stream follows, a dashboard in a process of its own serves its folder, somebody looks."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pyspark.sql import SparkSession
+
 from spark_analytics import demo_data
 from spark_analytics.dashboard.browser import Browser
+from spark_analytics.jobs import stream
 from tests.spark_analytics.browsing import complaints, text
 from tests.spark_analytics.conftest import START_MS
 
@@ -19,9 +23,9 @@ PATIENCE_S = 240.0
 
 
 @contextmanager
-def running(*words: str) -> Iterator[str]:
-    """A command of qpid-lag, from its first line on, which is given; told to stop at the end, which is no failure."""
-    command = [sys.executable, "-m", "cli.lag.qpid_lag", *words]
+def dashboard(kept: str) -> Iterator[str]:
+    """The command in a process of its own, and the URL that it says; told to stop at the end, which is no failure."""
+    command = [sys.executable, "-m", "cli.lag.qpid_lag", "dashboard", "--input", kept, "--refresh", "4"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout is not None
         try:
@@ -30,6 +34,19 @@ def running(*words: str) -> Iterator[str]:
             process.send_signal(signal.SIGTERM)
             said, _ = process.communicate(timeout=120)
         assert process.returncode == 0, said
+
+
+@contextmanager
+def following(spark: SparkSession, telemetry: Path, kept: str) -> Iterator[list[stream.Progress]]:
+    """A stream that follows what is written; its batches."""
+    batches: list[stream.Progress] = []
+    stopping = threading.Event()
+    follows = stream.start(spark, stream.Streaming(str(telemetry), kept, trigger_ms=2000), batches.append, stopping)
+    try:
+        yield batches
+    finally:
+        stopping.set()
+        follows.stop()
 
 
 class Brokers:
@@ -62,21 +79,18 @@ def _moment(line: str) -> str:
     return found[1] if found else "9999"
 
 
-def test_an_open_page_shows_what_a_running_stream_has_just_read(tmp_path: Path) -> None:
+def test_an_open_page_shows_what_a_running_stream_has_just_read(spark: SparkSession, tmp_path: Path) -> None:
     folder, kept = tmp_path / "telemetry", str(tmp_path / "kept")
     folder.mkdir()
     answers = demo_data.write(tmp_path / "story", demo_data.Shape(START_MS, seconds=120, queues=1))
     brokers = Brokers(folder, tmp_path / "story")
     brokers.write(START_MS + 40_000)
-    follows = running("stream", "--input", str(folder), "--output", kept, "--trigger", "2s")
-    serves = running("dashboard", "--input", kept, "--refresh", "1")
-    with follows as following, serves as url, Browser() as browser:
-        assert following.startswith("following ")
+    with following(spark, folder, kept) as batches, dashboard(kept) as url, Browser() as browser:
         tab = browser.open(url)
         tab.wait("document.querySelector('.verdict')", PATIENCE_S)
         assert "The primary did not change" in text(tab, "#card-failovers")
-        brokers.write(START_MS + 100_000)
-        tab.wait("document.querySelector('#card-failovers').innerText.includes('without a primary')", PATIENCE_S)
         brokers.roll()
+        tab.wait("document.querySelector('#card-failovers').innerText.includes('without a primary')", PATIENCE_S)
         tab.wait(f"document.querySelector('#card-quality').innerText.includes('{answers['lines']:,}')", PATIENCE_S)
         assert complaints(browser) == []
+    assert len(batches) > 1

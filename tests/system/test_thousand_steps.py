@@ -28,7 +28,7 @@ from tests.system.traffic import accounted, take
 
 SEED = 20_240_117
 STEPS = 1000
-MESSAGES_A_STEP = 20
+MESSAGES_A_STEP = 10
 LONGEST_STEP_S = 0.12
 LONGEST_CALM_S = 4.0
 MOST_ASKED_AT_ONCE = 6
@@ -115,7 +115,7 @@ def test_a_thousand_kills_restarts_and_promotions_lose_no_accepted_message(tmp_p
         ProcessPoolExecutor(MOST_ASKED_AT_ONCE, mp_context=spawn) as askers,
     ):
         brokers.primary().create("queue", "steps")
-        with Run(Workload(brokers.addresses, ["steps"], rate=700)) as run:
+        with Run(Workload(brokers.addresses, ["steps"], rate=250)) as run:
             run.wait_for(accepted=100)
             for what, number in plan(SEED, STEPS):
                 broker, before = brokers.brokers[number], run.accepted
