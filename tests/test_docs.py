@@ -1,5 +1,6 @@
 """The reference pages say what the code does."""
 
+import re
 from pathlib import Path
 
 from broker import options
@@ -23,7 +24,6 @@ def test_the_index_of_decisions_names_each_of_them() -> None:
 
 
 def test_links_between_pages_lead_somewhere() -> None:
-    import re
 
     broken = []
     for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
@@ -34,7 +34,6 @@ def test_links_between_pages_lead_somewhere() -> None:
 
 
 def test_the_architecture_names_every_folder_and_nothing_that_is_not_there() -> None:
-    import re
 
     page = (ROOT / "docs/ARCHITECTURE.md").read_text()
     rows = [row for row in re.findall(r"^\| (`[^|]*`) \|[^|]*\| ([^|]*) \|$", page, re.M) if "/" in row[0] or ".py" in row[1]]
@@ -60,3 +59,18 @@ def _write() -> None:
 
 if __name__ == "__main__":
     _write()
+
+
+def test_prose_is_wrapped_at_100_columns() -> None:
+    """Code, tables, headings and what cannot be broken (a link, a line that a broker writes) may be longer."""
+    pages = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "changelog.d").glob("*.md")]
+    long = []
+    for page in pages:
+        in_code = False
+        for number, line in enumerate(page.read_text().splitlines(), 1):
+            if line.lstrip().startswith("```"):
+                in_code = not in_code
+            whole = re.fullmatch(r"\s*(?:[-*] )?(?:`[^`]+`|!?\[[^\]]+\]\([^)]+\))\S*", line)
+            if len(line) > 100 and not (in_code or whole or line.startswith(("|", "#"))):
+                long.append(f"{page.relative_to(ROOT)}:{number}")
+    assert long == []
