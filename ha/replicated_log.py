@@ -137,14 +137,7 @@ class ReplicatedLog:
         folder, transfers = store.data_dir / name, Transfers(clock.seconds, on_event)
         self.retention = Retention(name, self.journal, self, listener, clock, wall, checkpoint_bytes)
         self._snapshots = self.retention.snapshots = Snapshots(
-            self.journal,
-            folder,
-            in_thread,
-            self._outbox,
-            self.retention.checkpoint,
-            self.rotten,
-            transfers,
-            self.retention.freed,
+            self.journal, folder, in_thread, self._outbox, self.retention.checkpoint, self.rotten, transfers
         )
         self.progress, self.syncs = ProgressClock(), SyncTimes()
         self._requests = Requests(new_id)

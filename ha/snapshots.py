@@ -74,16 +74,12 @@ class Transfers:
 
 
 class _Sending:
-    """A source, and how many chunks of it are being read, so that its files are not closed under a thread that reads them.
+    """A source, and how many chunks of it are being read, so that its files are not closed under a thread that reads them."""
 
-    `freed` hears when it has been closed, and keeps no files any more.
-    """
+    __slots__ = ("_ended", "_reading", "source")
 
-    __slots__ = ("_ended", "_freed", "_reading", "source")
-
-    def __init__(self, source: Source, freed: Callable[[], None]) -> None:
+    def __init__(self, source: Source) -> None:
         self.source = source
-        self._freed = freed
         self._reading = 0
         self._ended = False
 
@@ -105,7 +101,6 @@ class _Sending:
     def _close_if_over(self) -> None:
         if self._ended and not self._reading:
             self.source.close()
-            self._freed()
 
 
 class Snapshots:
@@ -120,10 +115,9 @@ class Snapshots:
         renew: Callable[[], None],
         rotten: Callable[[int, str], None],
         transfers: Transfers,
-        freed: Callable[[], None],
     ) -> None:
         """`renew` has a checkpoint written, unless one is being written already; `rotten(place, text)` hears of bodies that have
-        rotted here; `freed` when files need not stay for a transfer any more.
+        rotted here.
         """
         self.transfers = transfers
         self.writing = False
@@ -135,7 +129,6 @@ class Snapshots:
         self._outbox = outbox
         self._renew = renew
         self._rotten = rotten
-        self._freed = freed
         self._waiting: dict[str, int] = {}
         self._sending: dict[str, _Sending] = {}
         self._receiver: Receiver | None = None
@@ -187,7 +180,7 @@ class Snapshots:
         if sending is None or sending.source.checkpoint.index != index:
             self._stop_sending(peer)
             try:
-                sending = self._sending[peer] = _Sending(self._journal.source(), self._freed)
+                sending = self._sending[peer] = _Sending(self._journal.source())
             except OSError as error:  # it is lost, or is just being replaced
                 self._renew_for(peer, epoch, str(error))
                 return

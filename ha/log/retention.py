@@ -1,9 +1,10 @@
 """What a log keeps on its disk: when a checkpoint is due, what is compacted, and when producers wait because room runs out.
 
-Life: after batches were applied, and when something that was under way has ended (a snapshot that was sent too), `look` compares
-what the log takes with what is alive. It begins at most one thing: a checkpoint (the log has grown, or files hold nothing alive
-any more), or the compaction of the files that hold least. When that is done it looks again, until there is nothing to gain. So
-disk is freed without anybody's asking, a little at a time, and no commit waits.
+Life: after batches were applied, and when something that was under way has ended, `look` compares what the log takes with what
+is alive. It begins at most one thing: a checkpoint (the log has grown, or files hold nothing alive any more), or the compaction
+of the files that hold least. When that is done it looks again, until there is nothing to gain; and now and then, while the log is
+beyond its bound and what keeps files is somebody else: a snapshot that is being sent, a backup that is behind. So disk is freed
+without anybody's asking, a little at a time, and no commit waits.
 
 The bound: a log takes at most twice what is alive, and two segments (`journal.SEGMENT_BYTES`). Two files are always there: the
 one being written, and the one prepared. The rest of the two segments is for the log that no checkpoint covers yet, and for what
@@ -143,18 +144,13 @@ class Retention:
         elif self._changed_bytes() > min(self._file, self.checkpoint_bytes) // 4:
             self._look_call = self._clock.callLater(wait_s, self.look)
 
-    def freed(self) -> None:
-        """Files were kept for a transfer, and are not any more: look soon, whether batches come or not."""
-        if self._look_call is None and not self._stopped:
-            self._look_call = self._clock.callLater(0, self.look)
-
     def _changed_bytes(self) -> int:
         """What came and went since the last look."""
         came = self._facts.log.bytes_between(self._looked_index, self._facts.applied)
         return max(came, abs(self._listener.live_bytes() - self._looked_live))
 
     def _retry(self) -> None:
-        """What was begun has failed: look again in a while, whether batches come or not."""
+        """What was begun has failed, or cannot begin yet: look again in a while, whether batches come or not."""
         if self._look_call is None:
             self._look_call = self._clock.callLater(RETRY_S, self.look)
 
@@ -183,6 +179,8 @@ class Retention:
                 self._compact(victims, 0 if pressed else RATE)
             elif pressed and full:
                 self.checkpoint(spared=self._spared(pressed))
+            elif self._journal.disk_bytes > self._bound:
+                self._retry()
         elif small := self._many_small():
             self._compact(small, RATE)
 
@@ -199,8 +197,11 @@ class Retention:
         """How far the log is beyond the point from which the bound is near: room is left for three files and two checkpoints."""
         covered = self._journal.checkpoint
         margin = 3 * self._file + 2 * (0 if covered is None else covered.nbytes)
-        bound = 2 * self._listener.live_bytes() + FILES_IN_TWO_SEGMENTS * self._file
-        return self._journal.disk_bytes - bound + margin
+        return self._journal.disk_bytes - self._bound + margin
+
+    @property
+    def _bound(self) -> int:
+        return 2 * self._listener.live_bytes() + FILES_IN_TWO_SEGMENTS * self._file
 
     def _spared(self, pressed: bool) -> int:
         """Of the log that a checkpoint covers, so many bytes may stay for a backup that is a little behind."""

@@ -12,6 +12,7 @@ import pytest
 
 from broker.disk.files import RealDisk, Space
 from ha.log.retention import MANY_SMALL, ROOM_S
+from ha.snapshots import _Sending
 from tests.ha.log_on_disk import FILE, LogOnDisk
 
 TWO_SEGMENTS = 8 * FILE
@@ -88,6 +89,24 @@ def test_a_queue_that_is_consumed_gives_its_files_back(log: LogOnDisk) -> None:
     log.rest()
     assert log.real_bytes <= TWO_SEGMENTS
     assert log.log.journal.figures.body_files == 0
+
+
+def test_a_log_beyond_its_bound_looks_again_though_nothing_happens_until_what_keeps_its_files_has_ended(log: LogOnDisk) -> None:
+    for batch in range(200):
+        log.put(*(body(batch * 10 + at) for at in range(10)))
+    log.log.retention.checkpoint(spared=0)
+    log.rest()
+    snapshots, retention = log.log._snapshots, log.log.retention
+    snapshots._sending["backup"] = _Sending(log.log.journal.source())
+    for first in range(1, 2001, 100):
+        log.take(*((1, sequence) for sequence in range(first, first + 100)))
+    log.until(lambda: not log.busy)
+    assert log.real_bytes > TWO_SEGMENTS
+    for _ in range(3):
+        looked_s = retention._looked_s
+        log.until(lambda looked_s=looked_s: retention._looked_s > looked_s)  # type: ignore[misc]
+    snapshots.cut_short("the link was lost", "backup")
+    log.until(lambda: log.real_bytes <= TWO_SEGMENTS)
 
 
 class SmallDisk(RealDisk):

@@ -53,3 +53,19 @@ def test_one_that_is_cut_short_is_told_with_the_reason_and_its_repetition_anew(t
         assert kinds == ["snapshot_begin", "snapshot_end"] * 2
         assert broker.told("snapshot_end")[-1][1]["detail"] is None
     machine.close()
+
+
+def test_a_transfer_to_a_backup_that_has_everything_ends_and_keeps_no_files(tmp_path: Path) -> None:
+    """A chunk may be asked for once more when all has arrived; whoever asked will ask for nothing after that."""
+    machine, a, b = behind_a_checkpoint(tmp_path)
+    back = machine.start("c")
+    machine.run_until(lambda: machine.level(a, b, back))
+    machine.run_until(lambda: not a.log._snapshots.sending)
+    a.log._snapshots.send("c", a.log.epoch, 0, 0)
+    assert a.log._snapshots.sending == {"c"}
+    machine.run_until(lambda: not a.log._snapshots.sending)
+    assert a.told("snapshot_end")[-1][1]["detail"] == "cut short: it is not needed any more"
+    checkpoint = a.log.journal.checkpoint
+    assert checkpoint is not None
+    machine.run_until(lambda: not any(a.log.journal.is_pinned(file.number) for file in checkpoint.files.in_use))
+    machine.close()

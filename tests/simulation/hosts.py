@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import ha.service
 from broker.core import urls
 from broker.core.commands import MACHINE_VERSION
+from broker.disk.recovery import DAMAGED
 from broker.host import Host
 from broker.settings import BrokerSettings
 from ha.settings import HaSettings
@@ -56,8 +57,6 @@ class BrokerHost:
         self.wall_offset_s = 0.0
         self.excused = ""
         """The disk's fault, since the process was started, that may stop it or keep it from starting."""
-        self.decayed = False
-        """Whether bytes on its disk have gone bad, and it has not stopped over them."""
         self.rest_s = 0.0
         self._settings = BrokerSettings.from_values({"port": PORT, "interface": (self.ip,), "data_dir": STORE})
         self._ha = self._ha_settings(url)
@@ -106,6 +105,11 @@ class BrokerHost:
     def has_joined(self) -> bool:
         """Whether its store belongs to a cluster."""
         return _IDENTITY in self.disk.paths() and b'"cluster_id": ""' not in self.disk.content(_IDENTITY)
+
+    @property
+    def has_noted_damage(self) -> bool:
+        """Whether its process has ended because it had read a body that had rotted."""
+        return f"{STORE}/cluster/{DAMAGED}" in self.disk.paths()
 
     @property
     def release(self) -> int:

@@ -455,13 +455,6 @@ position = run_end
         "self._end_needless_snapshots()",
         "pass",
     ),
-    "looks-no-more": Bug(
-        "does not look what it may delete when a snapshot has been sent",
-        "ha.log.retention",
-        "Retention.freed",
-        "if self._look_call is None and not self._stopped:",
-        "if False:",
-    ),
     "stretch-ends-at-a-file": Bug(
         "takes of a stretch of messages only those in the first file that has any",
         "broker.core.queues.lane",

@@ -57,11 +57,13 @@ class Promises:
         return host.name in self._damaged
 
     def is_hurt(self, host: BrokerHost) -> bool:
-        """Whether this host's store is short of something, or has never had everything."""
+        """Whether this host's store is short of something, be it a body that nobody has read yet, or has never had everything."""
         if host.running:
             member = host.log.replica._member
             assert host.threads is not None
             if member.blank or member.floor is not None or host.threads.reactor_waits:
+                return True
+            if host.world.checks.rots(host.address, host.process.broker.lead):
                 return True
             self._damaged.discard(host.name)
         paths = host.disk.paths()

@@ -230,6 +230,18 @@ PROVOKED: dict[str, Plan] = {
     "compacts-nothing": _HOARD,
     "keeps-dead-files": _HOARD,
     "stretch-ends-at-a-file": _HOARD,
+    "keeps-files-for-nobody": with_hoard(
+        _plan(
+            LARGE,
+            *(Action(0.9 + 0.6 * number, "kill", "backup", seconds=0.4) for number in range(5)),
+            message_links=True,
+            double=0.4,
+            stray=0.5,
+            reorder_s=0.05,
+            checkpoint_bytes=2048,
+            chunk_bytes=1024,
+        )
+    ),
     "keeps-what-went-settled": settling(_plan(BUSY), "consumer"),
     "routes-to-one": _routed("fanout", ""),
     "forgets-the-star": _routed("topic", "/a.b"),

@@ -156,9 +156,9 @@ class World:
         if not status:
             self.events.after(host.rest_s, None, host.start)
             return
-        if host.decayed:  # it has met the bytes that went bad, perhaps long after; it fetches all from another one now
-            host.decayed = False
-            self.checks.decayed(host.address)
+        if self.checks.has_decayed(host.address) and host.has_noted_damage:
+            self.hurt(host)
+            self.decayed(host, "it has read bytes that went bad, perhaps long ago, and fetches all from another one now")
         elif not host.excused:
             self._broken.append(f"crash: the process of {host.name} ended with status {status}, and nothing was wrong there")
         self._restart_after(host)
@@ -180,7 +180,6 @@ class World:
     def decayed(self, host: BrokerHost, how: str) -> None:
         """This host's disk has lost something at rest."""
         self.say(f"{host.name}: {how}")
-        host.decayed = True
         self.checks.decayed(host.address)
 
     # ---- views

@@ -170,6 +170,14 @@ class Checks:
         self.consensus.decayed(address)
         self._decayed.add(address)
 
+    def has_decayed(self, address: str) -> bool:
+        """Whether anything was altered or lost on this member's disk since it had it."""
+        return address in self._decayed
+
+    def rots(self, address: str, ledger: Ledger) -> bool:
+        """Whether a body on this member's disk has rotted, which it finds out when it reads it."""
+        return address in self._decayed and has_rot(ledger.state, _reader(ledger))
+
     def finish(self, processes: Sequence[Process], now: float) -> Totals:
         """Judge the end, with all members of the cluster: all is healed, and there was time enough to recover and to drain."""
         states = sorted(process.broker.state for process in processes)
@@ -450,11 +458,7 @@ class Checks:
             self.faults.append(
                 f"state: {me} has {depth} messages of {sequences} ever after batch {state.index}; the log says {right} of {given}"
             )
-        elif (
-            whole
-            and not (me in self._decayed and has_rot(state, _reader(ledger)))
-            and digest_of(state, _reader(ledger)) != reference.digests[state.index]
-        ):
+        elif whole and not self.rots(me, ledger) and digest_of(state, _reader(ledger)) != reference.digests[state.index]:
             self.faults.append(f"state: {me} has another state after batch {state.index} than its log says")
 
     def _state(self, method: Any, ledger: Ledger, state: str, epoch: int, primary: str) -> None:
