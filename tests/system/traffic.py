@@ -6,6 +6,7 @@ messages, to the last bit, in the process of the test.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -37,7 +38,7 @@ def accounted(run: Run, serving: Callable[[], BrokerProcess]) -> Report:
     return report
 
 
-class _Mover(Handler):
+class _Mover(Handler, ABC):
     """Moves encoded messages over one connection, and ends when all have moved, a link is closed, or the time is over."""
 
     def __init__(self, address: str, node: str, timeout_s: float) -> None:
@@ -50,9 +51,9 @@ class _Mover(Handler):
         self.attach(event.container)
         event.container.schedule(self.timeout_s, self)
 
+    @abstractmethod
     def attach(self, container: Any) -> None:
         """Open the links."""
-        raise NotImplementedError
 
     def on_link_remote_close(self, event: Any) -> None:
         self.end(event)
