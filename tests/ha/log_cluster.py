@@ -8,8 +8,6 @@ to do.
 
 from __future__ import annotations
 
-import errno
-import os
 import queue
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,8 +20,7 @@ from twisted.internet.task import Clock
 
 from broker.commit_log import LogListener
 from broker.core.records import Batch, BatchBuilder, Kind
-from broker.disk import hard_state
-from broker.disk.files import REAL_DISK, Disk, RealDisk
+from broker.disk.files import REAL_DISK, Disk
 from broker.disk.store import Store
 from broker.host import Host
 from ha.core.membership import Membership
@@ -145,24 +142,6 @@ class Broker:
 def bodies(broker: Broker) -> list[bytes]:
     """What is on its queue."""
     return list(broker.ledger.messages.values())
-
-
-class FillingDisk(RealDisk):
-    """A disk that can be made full, which lets epoch and vote be written in place, and be made to fail."""
-
-    def __init__(self) -> None:
-        self.full = False
-        self.broken = False
-
-    def write(self, fd: int, buffers: Sequence[bytes], offset: int) -> int:
-        if self.full and not os.readlink(f"/proc/self/fd/{fd}").endswith(hard_state.NAME):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return super().write(fd, buffers, offset)
-
-    def sync(self, fd: int) -> None:
-        if self.broken:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        super().sync(fd)
 
 
 class Link:

@@ -16,8 +16,8 @@ from broker.disk.files import REAL_DISK, RealDisk
 from ha.core.effects import PromotionEnded
 from ha.core.messages import Append, Position, SnapshotChunk
 from ha.core.settings import ReplicaSettings
-from tests.broker.disk.logs import GatedDisk
-from tests.ha.log_cluster import QUEUE, FillingDisk, Machine, bodies
+from tests.broker.disk.logs import FailingSync, FullDisk, GatedDisk
+from tests.ha.log_cluster import QUEUE, Machine, bodies
 
 LARGE = bytes(70 * 1024)
 
@@ -446,39 +446,39 @@ class TestDisk:
 
     def test_a_full_disk_stops_proposals_until_there_is_room(self, machine: Machine) -> None:
         """Nothing is lost, and the broker goes on by itself."""
-        disk = machine.disks["a"] = FillingDisk()
+        disk = machine.disks["a"] = FullDisk()
         (a,) = machine.cluster("a")
-        disk.full = True
+        disk.full.set()
         a.propose(b"waits")
         machine.run_until(lambda: bool(a.ledger.errors))
         assert not a.log.may_propose
         ((text, fatal),) = a.ledger.errors
         assert not fatal
         assert "make room" in text
-        disk.full = False
+        disk.full.clear()
         machine.run_until(lambda: a.log.may_propose and machine.level(a))
         assert bodies(a) == [b"waits"]
 
     def test_a_broker_with_a_full_disk_that_is_elected_says_so_and_serves_when_there_is_room(self, machine: Machine) -> None:
         """Breaks when it says that it looks for a primary until it has on its disk what others hold, which may be never."""
-        disk = machine.disks["b"] = FillingDisk()
+        disk = machine.disks["b"] = FullDisk()
         a, b, _ = machine.cluster("a", "b", "c")
-        disk.full = True
+        disk.full.set()
         machine.write(a, b"beyond")
         machine.run_until(lambda: b.log.status().commit_index == a.log.status().commit_index)
         machine.kill("a")
         asked = b.log.promote("a test asks")
         machine.run_for(1.0)
         assert (b.log.state, asked.called, bodies(b)) == ("recovering", False, [])
-        disk.full = False
+        disk.full.clear()
         assert machine.result(asked).won
         assert (b.log.state, bodies(b)) == ("active", [b"beyond"])
 
     def test_a_failed_sync_is_fatal(self, machine: Machine) -> None:
         """What the disk holds is unknown: the broker must stop, and nothing more counts."""
-        disk = machine.disks["a"] = FillingDisk()
+        disk = machine.disks["a"] = FailingSync()
         (a,) = machine.cluster("a")
-        disk.broken = True
+        disk.broken.set()
         a.propose(b"unknown")
         machine.run_until(lambda: bool(a.ledger.errors))
         assert a.ledger.errors[0][1]
@@ -488,10 +488,10 @@ class TestDisk:
 
     def test_a_vote_that_could_not_be_saved_is_not_given_either_when_it_is_asked_for_again(self, machine: Machine) -> None:
         """The process lives on for a moment, in which the candidate may ask again; its next life would know of no vote."""
-        disk = machine.disks["b"] = FillingDisk()
+        disk = machine.disks["b"] = FailingSync()
         _, b, c = machine.cluster("a", "b", "c")
         machine.kill("a")
-        disk.broken = True
+        disk.broken.set()
         assert not machine.promote("c").won
         assert b.ledger.errors[0][1]
         assert c.log.state != "active"

@@ -9,7 +9,8 @@ import pytest
 
 from broker.core.records import BatchBuilder
 from ha.core.settings import ReplicaSettings
-from tests.ha.log_cluster import FillingDisk, Machine, bodies
+from tests.broker.disk.logs import FullDisk
+from tests.ha.log_cluster import Machine, bodies
 
 
 @pytest.fixture
@@ -54,14 +55,14 @@ def test_a_standalone_log_that_has_nothing_to_do_sets_no_timer(alone: Machine) -
 
 def test_a_standalone_log_says_that_the_disk_takes_writes_again_though_nothing_else_happens(alone: Machine) -> None:
     """Its producers wait for that word; there is no heartbeat after which it would be looked at."""
-    disk = alone.disks["a"] = FillingDisk()
+    disk = alone.disks["a"] = FullDisk()
     broker = alone.start("a", "a")
     alone.run_until(lambda: broker.log.state == "standalone")
-    disk.full = True
+    disk.full.set()
     broker.propose(b"waits")
     alone.run_until(lambda: bool(broker.ledger.errors))
     told = broker.ledger.told.count("writable")
-    disk.full = False
+    disk.full.clear()
     alone.run_until(lambda: alone.level(broker))
     assert broker.ledger.told.count("writable") == told + 1
 
