@@ -5,6 +5,7 @@ Whatever of these a broker needs, it takes from the `Host` that its process was 
 
 from __future__ import annotations
 
+import ctypes
 import os
 import time
 import uuid
@@ -31,6 +32,21 @@ def memory_bytes() -> int:
     with suppress(OSError, ValueError):  # there is no such file, or it says "max"
         found = min(found, int(_CONTROL_GROUP.read_text()))
     return found
+
+
+_M_MMAP_THRESHOLD = -3
+MAPPED_BYTES = 256 * 1024
+"""What a part of a large message takes, at least."""
+
+
+def return_large_memory() -> None:
+    """Let the C library, where it is glibc, give memory for as much as a part of a message back as soon as it is free.
+
+    By itself it soon takes such memory from its heap, which grows to the sum of all peaks and keeps what lies below something
+    small that is still needed: with many large messages that was measured to cost some 20 MiB.
+    """
+    with suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, MAPPED_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
