@@ -37,7 +37,7 @@ from broker.core.nodes import CLUSTER, LOCAL
 from broker.core.records import BadBatch
 from broker.disk.journal import FILE_BYTES
 from broker.disk.store import DamagedStore, StorageError, Store, StoreInUse, StoreOfAnotherCluster
-from broker.host import REAL_HOST, Host, return_large_memory
+from broker.host import REAL_HOST, Host
 from broker.net.listener import CannotListen, listen
 from broker.options import SettingsError
 from broker.service import Broker
@@ -256,7 +256,6 @@ class Process:
 
 def run(reactor: Any, settings: BrokerSettings, ha: HaSettings) -> int:
     """Run a broker until it is told to stop. Returns the exit status; CannotStart when it cannot begin."""
-    return_large_memory()
     log_to_stderr(settings.log_enable)
     process = Process(reactor, settings, ha)
     process.start()
