@@ -5,12 +5,14 @@ Whatever of these a broker needs, it takes from the `Host` that its process was 
 
 from __future__ import annotations
 
+import ctypes
 import os
 import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from broker.disk.files import REAL_DISK, Disk
@@ -31,6 +33,23 @@ def memory_bytes() -> int:
     with suppress(OSError, ValueError):  # there is no such file, or it says "max"
         found = min(found, int(_CONTROL_GROUP.read_text()))
     return found
+
+
+_M_MMAP_THRESHOLD = -3
+MAPPED_BYTES = 256 * 1024
+"""What a part of a large message takes, at least."""
+
+
+@cache
+def return_large_memory() -> None:
+    """Let the C library, where it is glibc, give memory for as much as a part of a message back as soon as it is free.
+
+    By itself it soon takes such memory from its heap, which grows to the sum of all peaks and keeps what lies below something
+    small that is still needed: with many large messages that was measured to cost some 20 MiB. Whoever has none does better with
+    the heap, so this is for the first large message of a process.
+    """
+    with suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, MAPPED_BYTES)
 
 
 @dataclass(frozen=True, slots=True)

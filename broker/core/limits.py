@@ -16,8 +16,10 @@ MAX_FRAME_BYTES = 64 * KIB
 SESSION_WINDOW_BYTES = 16 * MIB
 """Incoming capacity of a session: proton counts its window in frames, and smaller ones were measured to halve the throughput."""
 
-MAX_MESSAGE_BYTES = 100 * MIB
-"""Largest encoded message by default: announced on attach, and a larger one is refused with amqp:link:message-size-exceeded."""
+MAX_MESSAGE_BYTES = 101 * MIB
+"""Largest encoded message by default: a body of 100 MiB, and what stands before it. It is announced on attach, and a larger one
+is refused with amqp:link:message-size-exceeded.
+"""
 
 GATHERED_BYTES = 16 * MIB
 """Largest encoded message that is put together in memory: for termini that are no queues, and below machine version 3."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -59,3 +61,29 @@ def test_the_store_calls_the_file_system_only_through_its_disk(name: str) -> Non
     methods = [call for call in calls if isinstance(call, ast.Attribute) and call.attr in OF_PATHS]
     assert [ast.unparse(call) for call in methods if ast.unparse(call.value) not in NO_PATHS] == []
     assert [call for call in calls if isinstance(call, ast.Name) and call.id == "open"] == []
+
+
+_MAPPED = """
+import ctypes
+from broker.host import MAPPED_BYTES, return_large_memory
+if {asked}:
+    return_large_memory()
+libc = ctypes.CDLL(None)
+class Figures(ctypes.Structure):
+    _fields_ = [(f"figure{{number}}", ctypes.c_int) for number in range(10)]
+libc.mallinfo.restype = Figures
+bytes(8 << 20)  # given back: from now on glibc would take as much from its heap
+before = libc.mallinfo().figure3
+part = bytes(MAPPED_BYTES)
+print(libc.mallinfo().figure3 - before)
+"""
+
+
+def test_the_memory_of_a_part_of_a_message_is_not_taken_from_the_heap() -> None:
+    """It goes back to the machine when the part is stored; a heap would keep it."""
+
+    def mapped(*, asked: bool) -> int:
+        words = [sys.executable, "-c", _MAPPED.format(asked=asked)]
+        return int(subprocess.run(words, check=True, capture_output=True, text=True, cwd=ROOT).stdout)
+
+    assert (mapped(asked=False), mapped(asked=True)) == (0, 1)
