@@ -204,7 +204,7 @@ class Holdings:
             dropped = [number for number in self._bodies if number not in kept and not self._pins[number]]
             return Dropped(gone, dropped, [self._bodies.pop(number).path for number in dropped])
 
-    def replace(self, received: Checkpoint | None) -> None:
+    def install(self, received: Checkpoint | None) -> None:
         """The log is about to be dropped for a snapshot: from here on, places are those of its checkpoint."""
         with self._lock:
             self._bodies.clear()

@@ -190,7 +190,7 @@ class Journal:
         a log that does not fit it: the start does the same then.
         """
         self._resets += 1
-        self._holdings.replace(received)
+        self._holdings.install(received)
         self._readers.forget()  # after it: what is opened in between lies where it says now
         self._writer.reset(Position(epoch, index), listed=received is not None, done=done)
 

@@ -2,9 +2,8 @@
 
 A `Backup` lives for one epoch. Its life: it knows no primary (joining) until an Append of its epoch comes; it finds out with the
 primary where their logs agree, takes what it lacks (catchup), and has it all (ready). When the link breaks, or nothing was heard
-for
-`election_s`, the primary is forgotten, and so is the lease that made this member refuse other candidates (dissertation §4.2.3,
-§6.2).
+for `election_s`, the primary is forgotten, and so is the lease that made this member refuse other candidates (dissertation
+§4.2.3, §6.2).
 
 Invariants: `verified_index` is how far this log is known to be the primary's; only what is verified is committed (§5.3), and only
 what is verified and on disk is acknowledged.
@@ -29,6 +28,7 @@ class Backup:
         "_ready",
         "_target",
         "_target_at",
+        "_told",
         "primary",
         "told_commit",
         "verified_index",
@@ -40,6 +40,8 @@ class Backup:
         self._ready = False
         self._target = 0
         self._target_at = 0.0
+        self._told = False
+        """Whether an Append has said how far is committed: a snapshot speaks of its own index, which may be an old one."""
         self._incoming: Incoming | None = None
         self.primary = ""
         self.told_commit = 0
@@ -69,6 +71,7 @@ class Backup:
 
     def append(self, now: float, sender: str, message: Append) -> None:
         """Batches, or a heartbeat (§5.3)."""
+        self._told = True
         self._hear(now, sender, message.commit_index)
         member = self._member
         entries = message.entries
@@ -217,7 +220,9 @@ class Backup:
         """
         member = self._member
         match = self.match_index
-        if match >= self.told_commit:
+        if not self._told:
+            pass
+        elif match >= self.told_commit:
             self._ready = True
         elif self._ready:
             if self.told_commit - match > member.settings.ready_lag_batches:
@@ -227,8 +232,9 @@ class Backup:
             self._ready = now - self._target_at <= member.settings.election_s
             self._target, self._target_at = self.told_commit, now
         if member.blank:
-            # An entry of the primary's own epoch is committed, so all that was ever committed before lies below it (§5.4.2).
-            if match >= self.told_commit and member.log.epoch_at(self.told_commit) == member.epoch:
+            # An entry of the primary's own epoch is committed, so all that was ever committed before lies below it (§5.4.2). What
+            # this store acknowledged in that epoch before it was lost counts at the primary, whose Appends say how far that goes.
+            if self._told and match >= self.told_commit and member.log.epoch_at(self.told_commit) == member.epoch:
                 member.make_whole()
         elif member.floor is not None and Position(member.log.epoch_at(match) or 0, match) >= member.floor:
             member.make_whole()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from ha.core.effects import Commit, InstallSnapshot, MembershipChanged, Send, SendSnapshot, StoreChunk
+import msgspec
+
+from ha.core.effects import Commit, InstallSnapshot, MembershipChanged, Send, SendSnapshot, StoreChunk, StoreWhole
+from ha.core.log import Log
 from ha.core.membership import Membership
 from ha.core.messages import AppendReply, SnapshotChunk, SnapshotReply
 from ha.core.progress import Pace
 from ha.core.replica import Replica
-from tests.ha.core.cluster import Cluster
+from tests.ha.core.cluster import SMALL, Cluster
 from tests.ha.core.test_replication import append, backup
 
 ABC = Membership.of("abc")
@@ -51,6 +54,24 @@ class TestReceiving:
         assert effects[:2] == [InstallSnapshot(9, 1, ABCD), MembershipChanged(ABCD)]
         assert Send("a", AppendReply(2, 0, True, 9, 9)) in effects
         assert (replica.commit_index, replica.next_index, replica.members) == (9, 10, ABCD)
+
+    def test_a_lost_store_is_whole_by_the_word_of_an_append_and_not_by_that_of_a_snapshot(self) -> None:
+        """Breaks when a snapshot's own index counts as all that is committed: what this store acknowledged after it, before it
+        was lost, made others believe that a majority holds it, and a vote without it would give that away."""
+        replica = Replica("c", SMALL, epoch=0, voted_for=None, log=Log(ABC), blank=True)
+        replica.start(0.0)
+        for offset in range(3):
+            replica.step(1.0, "a", msgspec.structs.replace(chunk(offset), index_epoch=2))
+            replica.chunk_stored(1.0, 9)
+        effects = replica.snapshot_stored(1.0, 9, 2, ABCD)
+        assert StoreWhole() not in effects
+        assert replica.status(1.0).state == "catchup", "how far the primary has got is not known"
+        effects = replica.step(1.1, "a", append(2, (9, 2), 2, commit=11))
+        effects += replica.stored(1.1, 10, 2)
+        assert StoreWhole() not in effects
+        effects = replica.step(1.2, "a", append(2, (10, 2), 2, commit=11)) + replica.stored(1.2, 11, 2)
+        assert StoreWhole() in effects
+        assert replica.status(1.2).state == "ready"
 
     def test_a_repeated_or_late_chunk_is_answered_with_the_one_wanted(self) -> None:
         """And never written twice, nor in the wrong place; nor answered while one is being written."""
