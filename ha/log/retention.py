@@ -3,7 +3,7 @@
 Life: after batches were applied, and when something that was under way has ended, `look` compares what the log takes with what
 is alive. It begins at most one thing: a checkpoint (the log has grown, or files hold nothing alive any more), or the compaction
 of the files that hold least. When that is done it looks again, until there is nothing to gain; and now and then, while the log is
-beyond its bound and what keeps files is somebody else: a snapshot that is being sent, a backup that is behind. So disk is freed
+near its bound and what keeps files is somebody else: a snapshot that is being sent, a backup that is behind. So disk is freed
 without anybody's asking, a little at a time, and no commit waits.
 
 The bound: a log takes at most twice what is alive, and two segments (`journal.SEGMENT_BYTES`). Two files are always there: the
@@ -118,6 +118,7 @@ class Retention:
         self._looked_index = self._looked_live = 0
         self._look_call: IDelayedCall | None = None
         self._list_call: IDelayedCall | None = None
+        self._later_call: IDelayedCall | None = None
         self._room_call: IDelayedCall | None = None
         self._compacting = False
         self._moved = False
@@ -128,7 +129,7 @@ class Retention:
     def stop(self) -> None:
         """Begin nothing any more."""
         self._stopped = True
-        for call in (self._look_call, self._list_call, self._room_call):
+        for call in (self._look_call, self._later_call, self._list_call, self._room_call):
             if call is not None and call.active():
                 call.cancel()
 
@@ -150,15 +151,16 @@ class Retention:
         return max(came, abs(self._listener.live_bytes() - self._looked_live))
 
     def _retry(self) -> None:
-        """What was begun has failed, or cannot begin yet: look again in a while, whether batches come or not."""
+        """What was begun has failed: look again in a while, whether batches come or not, and not before."""
         if self._look_call is None:
             self._look_call = self._clock.callLater(RETRY_S, self.look)
 
     def look(self) -> None:
         """Begin what is due, if anything is."""
-        if self._look_call is not None and self._look_call.active():
-            self._look_call.cancel()
-        self._look_call = None
+        for call in (self._look_call, self._later_call):
+            if call is not None and call.active():
+                call.cancel()
+        self._look_call = self._later_call = None
         if self._stopped:
             return
         self._looked_s = self._clock.seconds()
@@ -179,8 +181,8 @@ class Retention:
                 self._compact(victims, 0 if pressed else RATE)
             elif pressed and full:
                 self.checkpoint(spared=self._spared(pressed))
-            elif self._journal.disk_bytes > self._bound:
-                self._retry()
+            elif pressed:
+                self._later_call = self._clock.callLater(RETRY_S, self.look)
         elif small := self._many_small():
             self._compact(small, RATE)
 
