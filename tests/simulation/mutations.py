@@ -744,14 +744,14 @@ position = run_end
         "takes a blank store for whole though its primary has not committed anything of its own",
         "ha.core.backup",
         "Backup._judge",
-        "if match >= self.told_commit and member.log.epoch_at(self.told_commit) == member.epoch:",
+        "if self._told and match >= self.told_commit and member.log.epoch_at(self.told_commit) == member.epoch:",
         "if match >= self.told_commit:",
     ),
     "whole-before-it-is-on-disk": Bug(
         "takes a blank store for whole when what it needs is on its way to the disk",
         "ha.core.backup",
         "Backup._judge",
-        "if match >= self.told_commit and member.log.epoch_at(self.told_commit) == member.epoch:",
+        "if self._told and match >= self.told_commit and member.log.epoch_at(self.told_commit) == member.epoch:",
         "if member.log.epoch_at(self.told_commit) == member.epoch:",
     ),
 }
