@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import time
 import uuid
 from collections.abc import Callable
@@ -35,6 +36,7 @@ def memory_bytes() -> int:
     return found
 
 
+_MAX_OPEN_FILES = 1 << 20
 _M_MMAP_THRESHOLD = -3
 MAPPED_BYTES = 256 * 1024
 """What a part of a large message takes, at least."""
@@ -52,6 +54,19 @@ def return_large_memory() -> None:
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, MAPPED_BYTES)
 
 
+def open_files() -> int:
+    """How many files and sockets this process may have open at a time."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MAX_OPEN_FILES if soft == resource.RLIM_INFINITY else soft
+
+
+def raise_open_files() -> None:
+    """Let this process open as many files as its hard limit allows: the soft one is for programs that use select()."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):  # no limit at all, and the kernel has one; what there was, stays
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 @dataclass(frozen=True, slots=True)
 class Host:
     """See the module; by default, the real machine."""
@@ -63,6 +78,7 @@ class Host:
     new_id: Callable[[], str] = new_uuid
     """A text that nothing else will ever have for its id."""
     memory_bytes: Callable[[], int] = memory_bytes
+    open_files: Callable[[], int] = open_files
 
 
 REAL_HOST = Host()

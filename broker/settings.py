@@ -57,7 +57,13 @@ OPTIONS = (
     Option("interface", _interfaces, ("127.0.0.1",), "IP,...", "IP addresses to listen on. 0.0.0.0 or :: means all."),
     Option("data-dir", folder, Path("~/.qpidd"), "DIR", "Folder of the store. It is created if it does not exist."),
     Option("auth", _auth, False, "yes|no", "Demand authentication. This version takes only `no`."),
-    Option("max-connections", number(1, 100_000), limits.MAX_CONNECTIONS, "N", "Connections served at the same time, at most."),
+    Option(
+        "max-connections",
+        number(1, 100_000),
+        limits.MAX_CONNECTIONS,
+        "N",
+        "Connections served at the same time, at most. Fewer if few files may be open.",
+    ),
     Option(
         "max-negotiate-time",
         number(1000, 3_600_000),

@@ -32,13 +32,14 @@ from twisted.logger import (
 )
 from zope.interface import provider
 
-from broker.core.limits import PART_BYTES
+from broker.core.limits import PART_BYTES, RESERVED_DESCRIPTORS, SPARE_CONNECTIONS
 from broker.core.nodes import CLUSTER, LOCAL
 from broker.core.records import BadBatch
 from broker.disk.journal import FILE_BYTES
 from broker.disk.store import DamagedStore, StorageError, Store, StoreInUse, StoreOfAnotherCluster
-from broker.host import REAL_HOST, Host
+from broker.host import REAL_HOST, Host, raise_open_files
 from broker.net.listener import CannotListen, listen
+from broker.net.reactor import on_hangup
 from broker.options import SettingsError
 from broker.service import Broker
 from broker.settings import BrokerSettings
@@ -108,6 +109,7 @@ class Process:
 
     def start(self) -> None:
         """Take port and store, replay, begin to join or to serve. CannotStart says why not."""
+        max_connections = self._max_connections()
         try:
             self.store = Store.open(self.settings.data_dir, host=self.host, segment_bytes=self.segment_bytes)
         except (StoreInUse, DamagedStore, StorageError, OSError) as error:
@@ -120,7 +122,7 @@ class Process:
             default_level=self.ha.ha_replicate,
             max_message_bytes=self.settings.max_message_size,
             part_bytes=self.part_bytes,
-            max_connections=self.settings.max_connections,
+            max_connections=max_connections,
             max_frame_bytes=self.settings.max_frame_size,
             open_timeout_s=self.settings.max_negotiate_time / 1000,
             default_queue_bytes=self.settings.default_queue_limit,
@@ -144,6 +146,25 @@ class Process:
             raise CannotStart(str(error)) from None
         if self.lag is not None:
             self.lag.start()
+
+    def _max_connections(self) -> int:
+        """As many as asked for, or fewer where the limit of open files is low: the disk and the other members come first."""
+        files, wanted = self.host.open_files(), self.settings.max_connections
+        kept = RESERVED_DESCRIPTORS + SPARE_CONNECTIONS
+        if files <= kept:
+            raise CannotStart(
+                f"only {files} files may be open, and a broker needs {kept} for its disk, the other members and administrators, "
+                "and one for each client: raise the hard limit (`ulimit -Hn`, LimitNOFILE= of systemd)"
+            )
+        if files - kept < wanted:
+            _log.warn(
+                "{n} connections are served, not {wanted} (--max-connections): {files} files may be open; for more, raise the "
+                "hard limit (`ulimit -Hn`, LimitNOFILE= of systemd)",
+                n=files - kept,
+                wanted=wanted,
+                files=files,
+            )
+        return min(wanted, files - kept)
 
     def _listen(self) -> None:
         for interface in self.settings.interface:
@@ -231,6 +252,10 @@ class Process:
         if self.reactor.running and not self.reactor._stopped:
             self.reactor.stop()
 
+    def hang_up(self) -> None:
+        """SIGHUP, which for many daemons means that they are to read their configuration again."""
+        _log.warn("SIGHUP changes nothing: options are read at the start only; restart this broker to change them")
+
     def stop(self) -> Deferred[None]:
         """Stop in order: clients, links, logs, store. Fires when what clients were told has left, or soon in any case."""
         _log.info("stopping")
@@ -257,9 +282,11 @@ class Process:
 def run(reactor: Any, settings: BrokerSettings, ha: HaSettings) -> int:
     """Run a broker until it is told to stop. Returns the exit status; CannotStart when it cannot begin."""
     log_to_stderr(settings.log_enable)
+    raise_open_files()
     process = Process(reactor, settings, ha)
     process.start()
     reactor.addSystemEventTrigger("before", "shutdown", process.stop)
+    on_hangup(reactor, process.hang_up)
     if settings.exposed:
         _log.warn("this broker listens beyond loopback and asks nobody for credentials: keep its network closed to others")
     print(f"Listening on TCP/TCP6 port {process.port}", file=sys.stderr, flush=True)

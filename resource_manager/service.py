@@ -96,6 +96,10 @@ class ResourceManager(Service):
             self._timer.cancel()
         self._end.close()
 
+    def hang_up(self) -> None:
+        """SIGHUP, which for many daemons means that they are to read their configuration again."""
+        self.log.warn("SIGHUP changes nothing: options are read at the start only; restart this daemon to change them")
+
     # What comes in.
 
     def on_connected(self, name: str) -> None:

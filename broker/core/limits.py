@@ -38,6 +38,10 @@ bound.)
 SPARE_CONNECTIONS = 64
 """Sockets beyond that, for administrators, other members, and telling clients that they are too many. More are closed at once."""
 
+RESERVED_DESCRIPTORS = 256
+"""Open files that no connection gets: those of the disk, of the links to other members, and of the process itself. A log has some
+4 to 70 open, by how far its last checkpoint is back."""
+
 MAX_SESSIONS_PER_CONNECTION = 256
 """Sessions of one connection: announced as channel-max of this minus one."""
 

@@ -12,7 +12,8 @@ numbers. So that these never meet a file of its own with the same number, a file
 Layout of `<number>-<origin>-<used>.bodies`: that of a segment, up to `used` bytes: a page of header, then whole batches, end to
 end. Nobody reads the page; what is in a file and how long it is says the checkpoint that lists it.
 
-Invariants: a descriptor is closed only when nobody reads by it; of descriptors that nobody uses, at most `MAX_OPEN` stay open.
+Invariants: a descriptor is closed only when nobody reads by it; of descriptors that nobody uses, at most `MAX_OPEN` stay open;
+a file that cannot be opened because too many are open is no damage: it is read when there is a descriptor for it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from broker.core.records import BadBatch
-from broker.disk.durable import ASIDE, refused, write_all
+from broker.disk.durable import ASIDE, NO_DESCRIPTORS, refused, write_all
 from broker.disk.files import Disk
 from broker.disk.segments import FIRST_BATCH, Window
 from broker.disk.threads import Threads
@@ -37,6 +38,7 @@ _OFFSET_BITS = 32
 _NAME = re.compile(r"(\d{10})-([0-9a-f]{16})-(\d{10,})\.bodies")
 _GAP = 4096
 _MAX_READ = 4 * 1024 * 1024
+_DESCRIPTOR_WAIT_S = 0.05
 
 
 class FileInUse(NamedTuple):
@@ -231,13 +233,18 @@ class Readers:
         path = self._path_of(file_of(place))
         if path is None:
             raise Unreadable(place, f"there is no file {file_of(place)} in this log (any more)")
-        try:
-            return self._disk.open(path, os.O_RDONLY)
-        except OSError as error:
-            raise Unreadable(place, f"{path} cannot be opened: {error.strerror}") from error
+        while True:
+            try:
+                return self._disk.open(path, os.O_RDONLY)
+            except OSError as error:
+                if error.errno not in NO_DESCRIPTORS:
+                    raise Unreadable(place, f"{path} cannot be opened: {error.strerror}") from error
+            self._trim(0)
+            self._lock.wait(_DESCRIPTOR_WAIT_S)
 
-    def _trim(self) -> None:
-        for number in [number for number, held in self._open.items() if not held.readers][: max(0, len(self._open) - MAX_OPEN)]:
+    def _trim(self, most: int | None = None) -> None:
+        spare = len(self._open) - (MAX_OPEN if most is None else most)
+        for number in [number for number, held in self._open.items() if not held.readers][: max(0, spare)]:
             self._disk.close(self._open.pop(number).fd)
 
     def forget(self, numbers: Sequence[int] | None = None) -> None:

@@ -23,11 +23,13 @@ from broker.disk.files import Disk
 
 ASIDE = ".tmp"
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
 _PAGE = 4096
 
 
 class StorageError(Exception):
-    """The disk refused. `fatal` is false when it is merely full: nothing was lost, and the write may be tried again."""
+    """The disk refused. `fatal` is false when it is merely full, or when no more files can be open: nothing was lost, and the
+    write may be tried again."""
 
     def __init__(self, text: str, *, fatal: bool) -> None:
         super().__init__(text)
@@ -120,6 +122,9 @@ def refused(error: OSError, doing: str, path: Path | str) -> StorageError:
     """The StorageError for what the operating system answered."""
     if error.errno in NO_ROOM:
         return StorageError(f"cannot {doing} {path}: {error.strerror}; make room on that disk", fatal=False)
+    if error.errno in NO_DESCRIPTORS:
+        text = f"cannot {doing} {path}: {error.strerror}; close connections, or raise the limit of open files (LimitNOFILE=)"
+        return StorageError(text, fatal=False)
     return StorageError(
         f"cannot {doing} {path}: {error.strerror}; what the disk holds is unknown, so the broker must stop", fatal=True
     )

@@ -6,8 +6,10 @@ never. Detection times and leases must not depend on it.
 
 from __future__ import annotations
 
+import signal
 import time
-from typing import cast
+from collections.abc import Callable
+from typing import Any, cast
 
 from twisted.internet import epollreactor, main
 from twisted.internet.interfaces import IReactorCore
@@ -24,3 +26,8 @@ def install() -> IReactorCore:
     reactor = MonotonicEPollReactor()
     main.installReactor(reactor)
     return cast("IReactorCore", reactor)
+
+
+def on_hangup(reactor: Any, hung_up: Callable[[], None]) -> None:
+    """Have SIGHUP call this in the reactor's thread; by itself the signal ends a process. Call in the main thread."""
+    signal.signal(signal.SIGHUP, lambda number, frame: reactor.callFromThread(hung_up))

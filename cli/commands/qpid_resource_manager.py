@@ -64,6 +64,7 @@ def command(**options: Any) -> None:
     service = ResourceManager(reactor, settings)
     reactor.callWhenRunning(service.startService)
     reactor.addSystemEventTrigger("before", "shutdown", service.stopService)
+    monotonic.on_hangup(reactor, service.hang_up)
     reactor.run()
 
 

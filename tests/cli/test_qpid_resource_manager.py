@@ -49,6 +49,9 @@ def test_it_watches_logs_and_ends_when_told_to(peers: Any) -> None:
         while not any("is the primary of epoch 3" in line for line in lines):
             lines.append(daemon.stderr.readline())
             assert lines[-1], "".join(lines)
+        daemon.send_signal(signal.SIGHUP)
+        lines.append(daemon.stderr.readline())
+        assert "SIGHUP changes nothing" in lines[-1]
         daemon.send_signal(signal.SIGTERM)
         rest = daemon.stderr.read()
     assert daemon.returncode == 0, rest

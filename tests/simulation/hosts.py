@@ -139,7 +139,7 @@ class BrokerHost:
         reactor.pool = SimulatedPool(threads)
         self.disk.start(threads.sleep)
         memory_bytes = 4 * world.plan.message_memory
-        host = Host(self.disk, threads, self._wall, self._new_id, memory_bytes=lambda: memory_bytes)
+        host = Host(self.disk, threads, self._wall, self._new_id, memory_bytes=lambda: memory_bytes, open_files=lambda: 1 << 20)
         named: dict[str, Any] = {}
         if world.plan.message_links:
             named["links"] = partial(self._messenger, world)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -19,7 +20,7 @@ import pytest
 from broker.disk.durable import read_json, seal_json
 from broker.disk.files import REAL_DISK
 from tests.cli.running import Ran, ended
-from tests.system.harness import ROOT, BrokerProcess, environment, standalone
+from tests.system.harness import ROOT, BrokerProcess, environment, eventually, standalone
 
 USAGE, CANNOT = 2, 1
 
@@ -83,6 +84,20 @@ def test_an_unknown_key_in_the_configuration_file_is_told_with_file_and_line(tmp
     said = refusal("--config", config, "--data-dir", tmp_path / "store", status=USAGE)
     assert said == f"{config}:3: there is no option 'max-conections'; did you mean 'max-connections'?"
     assert not (tmp_path / "store").exists()
+
+
+def test_a_limit_of_open_files_that_leaves_clients_none_is_told(tmp_path: Path) -> None:
+    said = refusal("--port", 0, "--data-dir", tmp_path / "store", wrapper=("prlimit", "--nofile=320:320"))
+    assert said.startswith(
+        "only 320 files may be open, and a broker needs 320 for its disk, the other members and administrators"
+    )
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_hangup_is_no_end(running: BrokerProcess) -> None:
+    running.signal(signal.SIGHUP)
+    eventually(running.log, lambda log: "SIGHUP changes nothing" in log, "the broker saying what it makes of a hangup")
+    assert running.state() == "standalone"
 
 
 # ---- where it listens

@@ -38,6 +38,17 @@ def on_disk(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.suffix in (segments.SUFFIX, bodies.SUFFIX))
 
 
+def read_only(folder: Path) -> int:
+    """How many descriptors below a folder are for reading only: meanwhile a thread may open the next segment, to write."""
+    count = 0
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):
+            mine = os.readlink(f"/proc/self/fd/{number}").startswith(str(folder))
+            flags = int(Path(f"/proc/self/fdinfo/{number}").read_text().split()[3], 8)
+            count += mine and not flags & (os.O_WRONLY | os.O_RDWR | os.O_DIRECTORY)
+    return count
+
+
 class TestPlaces:
     def test_every_durable_batch_is_found_at_its_place(self, tmp_path: Path) -> None:
         log, sealed = opened(tmp_path), batches(1, 200)
@@ -102,23 +113,13 @@ class TestPlaces:
         places = log.journal.places(1, 60)
         assert len({file_of(place) for place in places}) > 20
 
-        def readers() -> int:
-            """Descriptors of this log that are for reading only: a thread opens its next segment, to write, meanwhile."""
-            count = 0
-            for number in os.listdir("/proc/self/fd"):
-                with suppress(FileNotFoundError):
-                    mine = os.readlink(f"/proc/self/fd/{number}").startswith(str(tmp_path))
-                    flags = int(Path(f"/proc/self/fdinfo/{number}").read_text().split()[3], 8)
-                    count += mine and not flags & (os.O_WRONLY | os.O_RDWR | os.O_DIRECTORY)
-            return count
-
-        assert readers() == 0
+        assert read_only(tmp_path) == 0
         bodies_open, bodies.MAX_OPEN = bodies.MAX_OPEN, 5
         try:
             for _ in range(2):
                 for span in spans(places, sealed):
                     log.journal.read_spans([span])
-                assert readers() == 5
+                assert read_only(tmp_path) == 5
         finally:
             bodies.MAX_OPEN = bodies_open
         log.close()
@@ -163,6 +164,28 @@ class TestReading:
             readers.read([(place_of(3, 480), 10), (place_of(3, 499), 2), (place_of(3, 510), 10)])
         assert error.value.place == place_of(3, 499)
         assert readers.read([(place_of(3, 480), 10), (place_of(3, 510), 10)]) == [bytes(10)] * 2
+        readers.forget()
+
+    def test_a_file_that_cannot_be_opened_because_too_many_are_is_no_damage_and_read_when_that_is_over(
+        self, tmp_path: Path
+    ) -> None:
+        class Crowded(RealDisk):
+            refusals = 0
+
+            def open(self, path: Path, flags: int) -> int:
+                if self.refusals:
+                    self.refusals -= 1
+                    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+                return super().open(path, flags)
+
+        for name in "ab":
+            (tmp_path / name).write_bytes(name.encode() * 1000)
+        disk = Crowded()
+        readers = Readers(disk, REAL_THREADS, lambda number: tmp_path / "ab"[number])
+        assert readers.read([(place_of(0, 5), 2)]) == [b"aa"]
+        disk.refusals = 3
+        assert readers.read([(place_of(1, 5), 2)]) == [b"bb"]
+        assert (disk.refusals, read_only(tmp_path)) == (0, 1), "it gives back what it does not need first"
         readers.forget()
 
 

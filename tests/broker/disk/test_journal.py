@@ -246,7 +246,14 @@ def test_a_truncated_log_has_no_remains(tmp_path: Path, from_index: int) -> None
 
 
 def test_a_full_disk_acknowledges_nothing_but_votes_says_so_once_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
-    for error in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    room, files = "make room on that disk", "close connections, or raise the limit of open files (LimitNOFILE=)"
+    for error, way_out in (
+        (errno.ENOSPC, room),
+        (errno.EDQUOT, room),
+        (errno.EFBIG, room),
+        (errno.EMFILE, files),
+        (errno.ENFILE, files),
+    ):
         folder = tmp_path / str(error)
         disk = FullDisk(error)
         log = opened(folder, disk=disk)
@@ -257,7 +264,7 @@ def test_a_full_disk_acknowledges_nothing_but_votes_says_so_once_and_goes_on_whe
             assert disk.refused.acquire(timeout=PATIENCE_S)
         log.reactor.turn()
         assert log.reactor.durable == [(3, 1)]
-        assert log.reactor.errors == [(f"cannot write the log in {folder}: {os.strerror(error)}; make room on that disk", False)]
+        assert log.reactor.errors == [(f"cannot write the log in {folder}: {os.strerror(error)}; {way_out}", False)]
         log.journal.save_hard_state(2, "b")
         log.journal.floor_passed()
         disk.full.clear()
