@@ -8,12 +8,17 @@ object the answer comes once the change is on a majority of the cluster.
 from __future__ import annotations
 
 import fnmatch
+import sys
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import click
 
+from broker.core.acl import grammar
+from broker.core.acl.lookups import LIMITED, LOOKUPS
+from broker.core.acl.rules import Acl, Decision
 from cli import endings, options
 from cli.output import Column, show_json, show_table, text, warn
 
@@ -117,7 +122,11 @@ def command(words: tuple[str, ...], ha_admin: bool, form: str, **given: Any) -> 
     qpid-config [OPTIONS] bind EXCHANGE QUEUE KEY all|any [N=V]...    headers
     qpid-config [OPTIONS] unbind EXCHANGE QUEUE [KEY]
     qpid-config [OPTIONS] list TYPE                          everything of a type
+    qpid-config acl-check FILE [USER ACTION OBJECT [N=V]...] what an ACL file says; asks no broker
     """
+    if words[:1] == ("acl-check",):
+        check_acl(words[1:], form)
+        return
     target = options.target(given, admin=ha_admin)
     given["arguments"] = dict(map(_argument, given["arguments"]))
     work, rest = _meant(words)
@@ -165,6 +174,55 @@ def _meant(words: tuple[str, ...]) -> tuple[Callable[[Task], Coroutine[Any, Any,
             return listing, (type,)
         case _:
             raise click.UsageError(f"{' '.join(words)!r} is not a command, or has too many or too few words")
+
+
+# ---- an ACL file
+
+
+def check_acl(words: Sequence[str], form: str) -> None:
+    """Say whether the file can be used; with more words, whether it lets a user do something. Exit status 1: it does not."""
+    if not words or len(words) in (2, 3):
+        raise click.UsageError("acl-check takes a file, and may be: FILE USER ACTION OBJECT [PROPERTY=VALUE ...]")
+    file, *question = words
+    try:
+        acl = grammar.read(Path(file).read_text(encoding="utf-8", errors="replace"), file)
+    except OSError as error:
+        raise endings.Refused(f"cannot read {file}: {error.strerror}") from None
+    except grammar.BadAcl as error:
+        raise endings.Refused(str(error)) from None
+    if not question:
+        for line in acl.warnings:
+            warn(line)
+        found = {"rules": len(acl.rules) + len(acl.hosts), "warnings": len(acl.warnings)}
+        mode = "allowed" if acl.mode.allowed else "denied"
+        show_json(found) if form == "json" else click.echo(f"{found['rules']} rules; what no rule decides is {mode}")
+        return
+    decision = _decided(acl, *question)
+    why = f"{file}:{decision.line}" if decision.line else "no rule decides, and this is the default"
+    if form == "json":
+        show_json({"allowed": decision.allowed, "logged": decision.logged, "line": decision.line or None})
+    else:
+        click.echo(f"{'allowed' if decision.allowed else 'denied'}: {why}")
+    if not decision.allowed:
+        sys.exit(endings.REFUSED)
+
+
+def _decided(acl: Acl, user: str, action: str, kind: str, *properties: str) -> Decision:
+    if (action, kind) not in LOOKUPS:
+        asked = ", ".join(sorted(" ".join(lookup) for lookup in LOOKUPS))
+        raise click.UsageError(f"a broker never checks `{action} {kind}`; it checks: {asked}")
+    told = sorted({LIMITED.get(name, name) for name in LOOKUPS[action, kind]})
+    facts: dict[str, str | int] = {}
+    for word in properties:
+        name, equals, value = word.partition("=")
+        if not equals or name not in told:
+            raise click.UsageError(f"{word!r}: `{action} {kind}` is checked with {', '.join(told) or 'no properties'}")
+        if name in LIMITED.values() and not value.isdecimal():
+            raise click.UsageError(f"{word!r}: {name} is a whole number")
+        facts[name] = value
+    if (action, kind) == ("create", "connection"):
+        return acl.decide_connection(user, str(facts.get("host", "")))
+    return acl.decide(user, action, kind, facts)
 
 
 # ---- the work: questions to the broker, and what they come to

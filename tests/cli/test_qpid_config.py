@@ -198,3 +198,74 @@ def test_json_is_what_the_broker_said(broker: Any) -> None:
 def test_wrong_usage_ends_with_2_before_any_broker_is_asked(words: list[str]) -> None:
     ran = run("qpid-config", *words, "-b", "127.0.0.1:1")
     assert (ran.status, ran.out) == (2, "")
+
+
+# ---- an ACL file
+
+
+@pytest.fixture
+def acl(tmp_path: Path) -> str:
+    file = tmp_path / "broker.acl"
+    file.write_text(
+        "group staff ann bob\n"
+        "acl allow bob delete broker\n"
+        "acl deny bob create queue name=secret*\n"
+        "acl allow staff create queue queuemaxsizeupperlimit=1000\n"
+        "acl allow-log ann access method\n"
+        "acl deny all create connection host=10.0.0.0,10.0.0.255\n"
+    )
+    return str(file)
+
+
+def test_acl_check_says_what_a_file_comes_to(acl: str) -> None:
+    ran = run("qpid-config", "acl-check", acl)
+    assert (ran.status, ran.out) == (0, "5 rules; what no rule decides is denied\n")
+    assert ran.err == f"warning: {acl}:2: this broker never checks `delete broker`: the rule is never used\n"
+    assert json.loads(run("qpid-config", "--format", "json", "acl-check", acl).out) == {"rules": 5, "warnings": 1}
+
+
+@pytest.mark.parametrize(
+    "question, status, said",
+    [
+        ("bob create queue name=work queuemaxsize=1000", 0, "allowed: {file}:4"),
+        ("bob create queue name=work queuemaxsize=1001", 1, "denied: {file}:4"),
+        ("bob create queue name=secrets", 1, "denied: {file}:3"),
+        ("eve create queue name=work", 1, "denied: no rule decides, and this is the default"),
+        ("eve create connection host=10.0.0.7", 1, "denied: {file}:6"),
+        ("eve create connection host=10.0.1.7", 0, "allowed: no rule decides, and this is the default"),
+        ("eve access method name=promote schemaclass=ha", 1, "denied: no rule decides, and this is the default"),
+    ],
+)
+def test_acl_check_answers_as_a_broker_would_with_the_line_of_the_rule(acl: str, question: str, status: int, said: str) -> None:
+    ran = run("qpid-config", "acl-check", acl, *question.split())
+    assert (ran.status, ran.out) == (status, said.format(file=acl) + "\n")
+
+
+def test_acl_check_for_a_program(acl: str) -> None:
+    ran = run("qpid-config", "--format", "json", "acl-check", acl, "ann", "access", "method", "name=promote")
+    assert (ran.status, json.loads(ran.out)) == (0, {"allowed": True, "logged": True, "line": 5})
+
+
+@pytest.mark.parametrize(
+    "words, status, said",
+    [
+        ([], 2, "acl-check takes a file"),
+        (["{file}", "bob", "create"], 2, "acl-check takes a file"),
+        (["{file}", "bob", "purge", "queue"], 2, "a broker never checks `purge queue`; it checks: access exchange,"),
+        (["{file}", "bob", "create", "queue", "size=3"], 2, "'size=3': `create queue` is checked with alternate, autodelete,"),
+        (["{file}", "bob", "create", "link", "name=x"], 2, "'name=x': `create link` is checked with no properties"),
+        (["{file}", "bob", "create", "queue", "queuemaxsize=1k"], 2, "'queuemaxsize=1k': queuemaxsize is a whole number"),
+        (["/nowhere/broker.acl"], 1, "cannot read /nowhere/broker.acl: No such file or directory"),
+    ],
+)
+def test_acl_check_refuses_what_makes_no_sense(acl: str, words: list[str], status: int, said: str) -> None:
+    ran = run("qpid-config", "acl-check", *(word.format(file=acl) for word in words))
+    assert (ran.status, ran.out) == (status, "")
+    assert ran.err.startswith(f"qpid-config: {said}")
+
+
+def test_acl_check_names_the_line_of_a_file_that_cannot_be_used(tmp_path: Path) -> None:
+    file = tmp_path / "broken.acl"
+    file.write_bytes(b"acl allow bob all\nacl allow b\xff all\n")
+    ran = run("qpid-config", "acl-check", str(file))
+    assert (ran.status, ran.err) == (1, f"qpid-config: {file}:2: only ASCII characters may stand in an ACL file\n")

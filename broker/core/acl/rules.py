@@ -1,0 +1,199 @@
+"""Rules, and how they decide.
+
+Life of a decision: the rules of a user are those that name the user, a group of the user's, or `all`, in the order of the file.
+The first of them whose action, object and properties fit the lookup decides; if none does, the file's mode does. A user's rules
+for an action and object are picked out once and kept.
+
+Invariants: an `Acl` never changes; equal lookups get equal answers; what is kept is bounded.
+
+Source: Qpid C++ broker book, "ACL Rule Matching". Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv6Address, ip_address
+
+from broker.core.acl.lookups import ALL, DEFAULT_EXCHANGE, GUARDED, LIMITED, LOOKUPS, UPPER
+from broker.core.exchange import Exchange
+
+Address = IPv4Address | IPv6Address
+Facts = Mapping[str, str | int]
+"""What a lookup tells, by property: texts ("true" and "false" for booleans), and whole numbers for the facts of limits."""
+MAX_KEPT = 10_000
+"""Users' rules that are kept picked out, and decisions about publishing."""
+_SUBSTITUTED = re.compile(r"\$\{(userdomain|user|domain)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Whether it may be, whether to log it, and the line of the rule that said so (0: the file's mode, or no rule at all)."""
+
+    allowed: bool
+    logged: bool = False
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One `acl` line. `users` None is everybody; `action` and `kind` (of object) None are all of them."""
+
+    line: int
+    allows: bool
+    logs: bool
+    users: frozenset[str] | None
+    action: str | None
+    kind: str | None
+    properties: tuple[tuple[str, str], ...] = ()
+
+    def is_for(self, user: str) -> bool:
+        """Whether it is one of this user's."""
+        return self.users is None or user in self.users
+
+    def is_about(self, action: str, kind: str) -> bool:
+        """Whether it can match lookups of this action and object."""
+        return (
+            self.action in (None, action)
+            and self.kind in (None, kind)
+            and all(name in LOOKUPS[action, kind] for name, _ in self.properties)
+            and not (self.users is None and self.allows and (action, kind) in GUARDED)
+        )
+
+    def decide(self, user: str, facts: Facts) -> Decision | None:
+        """Its decision about this lookup; None when it does not match. A limit that is passed makes a denial of an allowance."""
+        within = True
+        for name, wanted in self.properties:
+            limit = LIMITED.get(name)
+            if limit is not None:
+                fact = facts.get(limit)
+                if fact is None:
+                    return None
+                within &= int(fact) <= int(wanted) if name in UPPER else int(fact) >= int(wanted)
+            elif name not in facts or not _matches(name, wanted, str(facts[name]), user):
+                return None
+        return Decision(self.allows and within, self.logs, self.line)
+
+
+@dataclass(frozen=True, slots=True)
+class HostRule:
+    """One `acl ... create connection` line: addresses from `first` to `last`, or (None) every address."""
+
+    line: int
+    allows: bool
+    logs: bool
+    users: frozenset[str] | None
+    first: Address | None
+    last: Address | None
+
+    def fits(self, host: str) -> bool:
+        """Whether this address is one of them. A name is no address."""
+        if self.first is None or self.last is None:
+            return True
+        try:
+            address = ip_address(host)
+        except ValueError:
+            return False
+        if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+            address = address.ipv4_mapped
+        return address.version == self.first.version and int(self.first) <= int(address) <= int(self.last)
+
+
+@dataclass(frozen=True, slots=True)
+class Acl:
+    """A whole file. `mode` decides what no rule decides; `warnings` are lines about rules that can never match."""
+
+    rules: tuple[Rule, ...] = ()
+    hosts: tuple[HostRule, ...] = ()
+    mode: Decision = Decision(allowed=False)
+    max_connections: Mapping[str, int] = field(default_factory=dict)
+    """User, or `all`, -> connections at a time."""
+    max_queues: Mapping[str, int] = field(default_factory=dict)
+    """User, or `all`, -> queues made by that user."""
+    warnings: tuple[str, ...] = ()
+    _picked: dict[tuple[str, str, str], tuple[Rule, ...]] = field(default_factory=dict, compare=False, repr=False)
+    _published: dict[tuple[str, str, str], Decision] = field(default_factory=dict, compare=False, repr=False)
+
+    def decide(self, user: str, action: str, kind: str, facts: Facts) -> Decision:
+        """May `user` do it? The lookup is one of `lookups.LOOKUPS`, but for `create connection`: see `decide_connection`."""
+        for rule in self._rules_for(user, action, kind):
+            decision = rule.decide(user, facts)
+            if decision is not None:
+                return decision
+        return Decision(allowed=False) if (action, kind) in GUARDED else self.mode
+
+    def decide_connection(self, user: str, host: str) -> Decision:
+        """May `user` connect from this address? Rules for everybody and some addresses come first, then those of the user, then
+        one for everybody and every address; what none decides is allowed."""
+        everybody = [rule for rule in self.hosts if rule.users is None]
+        by_address = (rule for rule in everybody if rule.first is not None)
+        own = (rule for rule in self.hosts if rule.users is not None and user in rule.users)
+        for rule in (*by_address, *own, *(rule for rule in everybody if rule.first is None)):
+            if rule.fits(host):
+                return Decision(rule.allows, rule.logs, rule.line)
+        return Decision(allowed=True)
+
+    def decide_publish(self, user: str, exchange: str, key: str) -> Decision:
+        """`decide` for a message, by a routing key that is known only now: answers are kept, so that few messages cost more."""
+        asked = user, exchange, key
+        found = self._published.get(asked)
+        if found is None:
+            if len(self._published) >= MAX_KEPT:
+                self._published.clear()
+            found = self._published[asked] = self.decide(user, "publish", "exchange", {"name": exchange, "routingkey": key})
+        return found
+
+    def decides_by_key(self, user: str, exchange: str) -> bool:
+        """Whether it hangs on the routing key of a message if `user` may send it to this exchange."""
+        for rule in self._rules_for(user, "publish", "exchange"):
+            named = dict(rule.properties)
+            if "name" in named and not _matches("name", named["name"], exchange, user):
+                continue
+            return named.get("routingkey", "#") != "#"
+        return False
+
+    def connections_of(self, user: str) -> int | None:
+        """How many connections this user may have; None for any number."""
+        return _quota(self.max_connections, user)
+
+    def queues_of(self, user: str) -> int | None:
+        """How many queues this user may have made; None for any number."""
+        return _quota(self.max_queues, user)
+
+    def _rules_for(self, user: str, action: str, kind: str) -> tuple[Rule, ...]:
+        asked = user, action, kind
+        found = self._picked.get(asked)
+        if found is None:
+            if len(self._picked) >= MAX_KEPT:
+                self._picked.clear()
+            found = tuple(rule for rule in self.rules if rule.is_for(user) and rule.is_about(action, kind))
+            self._picked[asked] = found
+        return found
+
+
+def _quota(quotas: Mapping[str, int], user: str) -> int | None:
+    """A user's own quota, else that of all; a user whom no quota names may have none, as soon as there is one."""
+    return quotas.get(user, quotas.get(ALL, 0)) if quotas else None
+
+
+def substitute(text: str, user: str) -> str:
+    """A rule's text with the names of the user in the place of ${user}, ${domain} and ${userdomain}; dots and @ become _."""
+    name, _, domain = user.partition("@")
+    values = {"user": name, "domain": domain, "userdomain": user}
+    return _SUBSTITUTED.sub(lambda found: values[found[1]].replace(".", "_").replace("@", "_"), text)
+
+
+def _matches(name: str, wanted: str, fact: str, user: str) -> bool:
+    wanted = substitute(wanted, user)
+    if name == "routingkey":
+        return _fits_topic(wanted, fact)
+    if name == "name" and wanted == DEFAULT_EXCHANGE and not fact:
+        return True
+    return fact.startswith(wanted[:-1]) if wanted.endswith("*") else fact == wanted
+
+
+def _fits_topic(pattern: str, key: str) -> bool:
+    topic: Exchange[str] = Exchange("", "topic")
+    topic.bind("", pattern, {})
+    return bool(topic.route(key, dict))
