@@ -25,6 +25,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from typing import NamedTuple, Protocol
 
 _SIZED = 600
@@ -93,8 +94,12 @@ def body(client: str, link: int, number: int, size: int = 0) -> bytes:
     token = b"<%s/%d/%d>" % (client.encode(), link, number)
     if size < _SIZED:
         return token.ljust(size, b".")
-    token += b"#%d#" % size
-    return (token + b"".join(b"%07d " % at for at in range(0, size, 8)))[:size]
+    return (token + b"#%d#" % size + _marks(8 << size.bit_length()))[:size]
+
+
+@cache
+def _marks(size: int) -> bytes:
+    return b"".join(b"%07d " % at for at in range(0, size, 8))
 
 
 def is_whole(message: bytes) -> bool:

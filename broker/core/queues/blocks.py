@@ -310,6 +310,14 @@ class Block:
                 self.file_starts.append(start)
                 self.file_numbers.append(file)
 
+    def next_in(self, file: int, position: int) -> int:
+        """The first message at `position` or later whose run lies in this file; the count of messages when there is none."""
+        starts, numbers = self.file_starts, self.file_numbers
+        for at in range(max(bisect_right(starts, position) - 1, 0), len(starts)):
+            if numbers[at] == file:
+                return max(position, starts[at])
+        return self.count
+
     def bytes_by_file(self) -> list[tuple[int, int]]:
         """Its live bytes by file; a file may come more than once."""
         offsets = self.offsets

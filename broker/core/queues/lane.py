@@ -458,15 +458,10 @@ class Lane:
         have to be copied again.
         """
         seq = 0
-        while (block := next(self.blocks_from(seq), None)) is not None:
-            if file not in block.file_numbers:
-                seq = block.end_seq
-                continue
-            run = block.run_of(max(seq - block.first_seq, 0))
+        while (found := self._run_in(file, seq)) is not None:
+            block, run = found
             lo, hi = block.bounds(run)
             seq = block.first_seq + hi
-            if block.places[run] >> FILE_SHIFT != file:
-                continue
             stretches = list(block.stretches(lo, hi))
             if stretches:
                 offsets = block.offsets
@@ -476,6 +471,16 @@ class Lane:
                 lengths = array("I", [end - start for start, end in pairwise(offsets[lo : hi + 1])])
                 here = [(start - lo, end - lo) for start, end in stretches]
                 yield LiveRun(block.first_seq + lo, block.places[run], nbytes, block.crcs[run], lengths, here)
+
+    def _run_in(self, file: int, seq: int) -> tuple[Block, int] | None:
+        """The first run in this file of which a message from `seq` on may be alive, and its block."""
+        for index in range(max(bisect_right(self.firsts, seq) - 1, 0), len(self.blocks)):
+            block = self.blocks[index]
+            if file in block.file_numbers:
+                position = block.next_in(file, max(seq - block.first_seq, block.start))
+                if position < block.stop:
+                    return block, block.run_of(position)
+        return None
 
     def moved(self, moves: Iterable[Move]) -> None:
         """Messages lie at other places now. Moves of what is gone, or lies elsewhere by now, change nothing.
