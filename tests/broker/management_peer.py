@@ -1,9 +1,9 @@
 """A small AMQP management responder, independent of our broker: proton's own reactor in a process of its own.
 
-`python -m tests.broker.management_peer '{"ha": {...}, "items": {"queue": [...]}, ...}'` listens on a free loopback port,
-prints it, and answers the requests of docs/reference/management.md from what it was given. A test can freeze it (SIGSTOP),
-kill it (SIGKILL), and talk to it through the protocol: `SET peer` changes what it was given, `QUERY requests` returns every
-request that it has had.
+`running_peer(ha={...}, items={"queue": [...]}, ...)` forks one from the zygote (`tests.cli.zygote`). It listens on a free port of
+loopback, prints it, and answers the requests of docs/reference/management.md from what it was given. A test can freeze it
+(SIGSTOP), kill it (SIGKILL), and talk to it through the protocol: `SET peer` changes what it was given, `QUERY requests` returns
+every request that it has had.
 
 Keys of what it is given:
     ha           the item that QUERY ha answers with; PROMOTE makes its status "active" and its epoch one higher
@@ -23,7 +23,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,7 +34,9 @@ from proton import Condition, Delivery, Message
 from proton.handlers import MessagingHandler
 from proton.reactor import Container
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.cli.running import Forked
+
+STDERR = 2
 
 
 class Responder(MessagingHandler):
@@ -130,7 +131,7 @@ class Responder(MessagingHandler):
 class Peer:
     """A responder that runs: where, and its process."""
 
-    process: subprocess.Popen[str]
+    process: Forked
     host: str
     port: int
     transport: str = "tcp"
@@ -140,28 +141,28 @@ class Peer:
         return f"{self.host}:{self.port}"
 
     def freeze(self) -> None:
-        os.kill(self.process.pid, signal.SIGSTOP)
+        self.process.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        os.kill(self.process.pid, signal.SIGCONT)
+        self.process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait()
 
 
 @contextmanager
 def running_peer(**given: Any) -> Iterator[Peer]:
     """A responder in a process of its own, gone when the block is left."""
-    command = [sys.executable, "-m", "tests.broker.management_peer", json.dumps(given)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment) as process:
+    ours, theirs = os.pipe()
+    with os.fdopen(ours, "rb") as said:
+        process = Forked(__name__, "peer", [json.dumps(given)], theirs, STDERR)
+        os.close(theirs)
         try:
-            assert process.stdout is not None
-            yield Peer(process, "127.0.0.1", int(process.stdout.readline()))
+            yield Peer(process, "127.0.0.1", int(said.readline()))
         finally:
             process.kill()
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Print a port, and answer on it as the first word says, until killed."""
     Container(Responder(json.loads(sys.argv[1]))).run()

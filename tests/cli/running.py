@@ -17,12 +17,13 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from cli.programs import MODULES
-from tests.broker.management_peer import ROOT
 from tests.cli.zygote import PID, STATUS, Call
 
+ROOT = Path(__file__).parents[2]
 LONGEST_S = 60.0
 """What a command may take."""
 

@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 
 from cli.programs import MODULES
-from tests.broker.management_peer import ROOT
-from tests.cli.running import Forked, environment, run, run_afresh
+from tests.cli.running import ROOT, Forked, environment, run, run_afresh
 
 COMMANDS = ("qpid-config", "qpid-ha", "qpid-resource-manager", "qpid-stat", "qpid-verify")
 WAITING = {

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.broker.management_peer import ROOT
-from tests.cli.running import run
+from tests.cli.running import ROOT, run
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from cli.options import CONNECTION
 from cli.verify import qpid_verify
 from ha import settings as ha_settings
 from resource_manager.settings import OPTIONS
-from tests.broker.management_peer import ROOT
+from tests.cli.running import ROOT
 
 PAGE = (ROOT / "docs" / "reference" / "cli.md").read_text()
 COMMON = {"--help", "--version", "--format", "--ha-admin"}

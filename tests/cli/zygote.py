@@ -36,7 +36,7 @@ LOADED = (
         "cli.commands.qpidd",
     ),
     # What these import only when they have something to do, and the responders that tests let them talk to.
-    *("broker.client", "ha.service", "resource_manager.service", "tests.cli.peer"),
+    *("broker.client", "ha.service", "resource_manager.service", "tests.broker.management_peer"),
 )
 MOST_BYTES = 1 << 20
 """The length of a call."""

@@ -1,4 +1,8 @@
-"""The daemon on real connections: brokers are responders in processes of their own, killed and frozen for real."""
+"""The daemon on real connections: brokers are responders in processes of their own, killed and frozen for real.
+
+No test says how quickly something comes: when the daemon acts is told to the moment by the tests of `core/`, on a clock that they
+move. What must not come is watched for a few detection times; on a busy machine that proves less, and fails never.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +15,13 @@ from typing import Any
 import pytest
 import pytest_twisted
 from twisted.internet import reactor as installed_reactor
-from twisted.internet.defer import Deferred
 
 from broker.client import ManagementClient
 from broker.core import urls
 from resource_manager.service import ResourceManager
 from resource_manager.settings import read
 from tests.broker.management_peer import Peer, running_peer
+from tests.broker.real_time import PATIENCE_S, time_passes, until
 
 reactor: Any = installed_reactor
 
@@ -49,10 +53,15 @@ def manage() -> Iterator[Any]:
             service.stopService()
 
 
-def soon(delay_s: float) -> Deferred[None]:
-    waited: Deferred[None] = Deferred()
-    reactor.callLater(delay_s, waited.callback, None)
-    return waited
+async def sees(service: ResourceManager, count: int) -> None:
+    """Wait until so many brokers have answered the daemon, and none is silent."""
+    await until(lambda: len(service._detector.sight(reactor.seconds()).reachable) == count)
+
+
+def lines_in(folder: Path, kind: str) -> list[dict[str, Any]]:
+    """The lines of telemetry of that kind."""
+    lines = [line for path in folder.glob("*.jsonl") for line in map(json.loads, path.read_text().splitlines())]
+    return [line for line in lines if line["kind"] == kind]
 
 
 class Watcher:
@@ -69,13 +78,13 @@ class Watcher:
         items = (await self._client.request("QUERY", "requests"))["items"]
         return [item["body"] for item in items if item["what"] == "PROMOTE ha"]
 
-    async def promoted(self, within_s: float) -> float:
-        """Seconds until the responder was asked to promote itself."""
-        began = reactor.seconds()
-        while not await self.promotions():
-            assert reactor.seconds() - began < within_s, f"no PROMOTE in {within_s} s"
-            await soon(0.002)
-        return float(reactor.seconds() - began)
+    async def promoted(self) -> str:
+        """Wait until the responder is asked to promote itself; the reason that it is told."""
+        until_s = reactor.seconds() + PATIENCE_S
+        while not (asked := await self.promotions()):
+            assert reactor.seconds() < until_s, f"no PROMOTE in {PATIENCE_S} s"
+            await time_passes(0.002)
+        return str(asked[0]["reason"])
 
     async def becomes(self, **ha: Any) -> None:
         await self._client.request("SET", "peer", body={"ha": JOINING | ha})
@@ -89,23 +98,24 @@ async def test_at_the_start_the_newest_log_is_promoted(peers: Any, manage: Any) 
     older, newest, third = peers(ha=JOINING), peers(ha=JOINING | {"lastIndex": 71}), peers(ha=JOINING)
     watcher, other = await Watcher.of(newest), await Watcher.of(older)
     manage([older, newest, third])
-    await watcher.promoted(within_s=5.0)
-    assert (await watcher.promotions())[0]["reason"] == "there is no primary yet"
-    await soon(0.3)
+    assert await watcher.promoted() == "there is no primary yet"
+    await time_passes(0.3)
     assert (len(await watcher.promotions()), await other.promotions()) == (1, [])
     await watcher.close()
     await other.close()
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_killed_primary_is_replaced_in_the_blink_of_an_eye(peers: Any, manage: Any) -> None:
+async def test_a_killed_primary_is_replaced_before_any_probe_is_due(peers: Any, manage: Any) -> None:
     """Breaks when the daemon waits for its next probe, or for a new connection to the candidate."""
     primary, backup, third = peers(ha=ACTIVE), peers(ha=JOINING), peers(ha=JOINING | {"lastIndex": 1})
     watcher = await Watcher.of(backup)
-    manage([primary, backup, third], detection_time="30", probe_interval="10")
-    await soon(0.3)
+    service = manage([primary, backup, third], detection_time="60", probe_interval="30")
+    await sees(service, 3)
+    due = [probe._timer.getTime() for probe in service._probes.values()]
     primary.kill()
-    assert await watcher.promoted(within_s=5.0) < 0.25  # some 10 ms on a machine at rest
+    await watcher.promoted()
+    assert reactor.seconds() < min(due)
     await watcher.close()
 
 
@@ -113,11 +123,11 @@ async def test_a_killed_primary_is_replaced_in_the_blink_of_an_eye(peers: Any, m
 async def test_a_frozen_primary_is_replaced_after_the_detection_time(peers: Any, manage: Any) -> None:
     primary, backup, third = peers(ha=ACTIVE), peers(ha=JOINING), peers(ha=JOINING)
     watcher, other = await Watcher.of(backup), await Watcher.of(third)
-    manage([primary, backup, third], priority=f"{backup.name}=1")
-    await soon(0.3)
+    service = manage([primary, backup, third], priority=f"{backup.name}=1", detection_time="2")
+    await sees(service, 3)
     assert await watcher.promotions() == []
     primary.freeze()
-    assert 0.25 < await watcher.promoted(within_s=5.0) < 2.0
+    assert await watcher.promoted() == f"the primary {primary.name} failed: no answer for 2 s"
     await watcher.close()
     await other.close()
 
@@ -129,14 +139,15 @@ async def test_while_the_backups_hear_the_primary_the_daemon_keeps_still(peers: 
     hearing = JOINING | {"status": "ready", "primary": primary.name}
     backups = [peers(ha=hearing), peers(ha=hearing)]
     watchers = [await Watcher.of(backup) for backup in backups]
-    manage([primary, *backups], priority=f"{backups[0].name}=1")
-    await soon(0.3)
+    service = manage([primary, *backups], priority=f"{backups[0].name}=1")
+    await sees(service, 3)
     primary.kill()
-    await soon(0.4)
+    await sees(service, 2)
+    await time_passes(0.4)
     assert [await watcher.promotions() for watcher in watchers] == [[], []]
     for watcher in watchers:
         await watcher.becomes(status="joining")
-    await watchers[0].promoted(within_s=5.0)
+    await watchers[0].promoted()
     for watcher in watchers:
         await watcher.close()
 
@@ -147,11 +158,10 @@ async def test_the_next_candidate_is_asked_when_the_first_refuses(peers: Any, ma
     willing = peers(ha=JOINING)
     watcher = await Watcher.of(willing)
     service = manage([refusing, willing], telemetry_dir=str(tmp_path), name="rm-1")
-    await watcher.promoted(within_s=5.0)
-    await soon(0.2)
+    await watcher.promoted()
+    await until(lambda: service._promotion._served is not None)
     service.stopService()
-    events = [line for path in tmp_path.glob("*.jsonl") for line in map(json.loads, path.read_text().splitlines())]
-    told = [(event["type"], event["broker"]) for event in events if event["kind"] == "event"]
+    told = [(event["type"], event["broker"]) for event in lines_in(tmp_path, "event")]
     assert told == [
         ("promote_asked", refusing.name),
         ("promote_refused", refusing.name),
@@ -169,12 +179,12 @@ async def test_every_probe_is_told_once_an_interval_that_of_a_broker_that_does_n
     """And by the name that the brokers give their cluster. Breaks when a broker that is down is not spoken of."""
     primary, frozen = peers(ha=ACTIVE | {"clusterId": "an-id"}), peers(ha=JOINING)
     service = manage([primary, frozen], telemetry_dir=str(tmp_path), telemetry_interval_ms="100", name="rm-1")
-    await soon(0.3)
+    await sees(service, 2)
     frozen.freeze()
-    await soon(1.0)
+    await sees(service, 1)
+    await time_passes(0.5)
     service.stopService()
-    lines = [line for path in tmp_path.glob("*.jsonl") for line in map(json.loads, path.read_text().splitlines())]
-    probes = [line for line in lines if line["kind"] == "probe"]
+    probes = lines_in(tmp_path, "probe")
     assert [probe["broker"] for probe in probes] == [primary.name, frozen.name] * (len(probes) // 2)
     first, last = probes[-2:]
     assert (first["cluster"], first["reach"], first["state"], first["detail"]) == ("an-id", "reachable", "active", None)
@@ -190,18 +200,16 @@ async def test_every_probe_is_told_once_an_interval_that_of_a_broker_that_does_n
 @pytest_twisted.ensureDeferred
 async def test_brokers_may_come_after_the_daemon(peers: Any, manage: Any) -> None:
     """Breaks when a broker that is missing at the start is given up."""
-    first, second = peers(ha=JOINING), peers(ha=JOINING)
-    first.freeze()
-    watcher = await Watcher.of(second)
-    manage([first, second], start_grace="0")
-    await soon(0.4)
+    late, early = peers(ha=JOINING), peers(ha=JOINING)
+    late.freeze()
+    watcher = await Watcher.of(early)
+    service = manage([late, early], start_grace="0", priority=f"{late.name}=1")
+    await sees(service, 1)
+    await time_passes(0.4)
     assert await watcher.promotions() == []
-    first.thaw()
-    began = reactor.seconds()
-    other = await Watcher.of(first)
-    while not (await watcher.promotions() or await other.promotions()):
-        assert reactor.seconds() - began < 5.0
-        await soon(0.01)
+    late.thaw()
+    other = await Watcher.of(late)
+    await other.promoted()
     await watcher.close()
     await other.close()
 
@@ -213,13 +221,14 @@ async def test_a_second_daemon_lets_the_first_act(peers: Any, manage: Any) -> No
     primary, backup, third = peers(ha=ACTIVE), peers(ha=JOINING, items=listed), peers(ha=JOINING, items=listed)
     watcher = await Watcher.of(backup)
     daemons = [manage([primary, backup, third], name=f"rm-{n}", priority=f"{backup.name}=1") for n in (2, 1)]
-    await soon(0.3)
     for daemon in daemons:
+        daemon._arbiter._step_s = 5.0  # longer than a busy machine holds up the first one's answers
+        await sees(daemon, 3)
         daemon._look_for_daemons()
-    await soon(0.2)
+    await until(lambda: all(len(daemon._arbiter._daemons) == 2 for daemon in daemons))
     primary.kill()
-    await watcher.promoted(within_s=5.0)
-    await soon(0.5)
+    await watcher.promoted()
+    await time_passes(0.5)
     assert len(await watcher.promotions()) == 1
     await watcher.close()
 
@@ -229,7 +238,6 @@ async def test_after_its_end_the_daemon_has_no_timer_and_no_connection(peers: An
     peer = peers(ha=ACTIVE)
     before = len(reactor.getDelayedCalls())
     service = manage([peer])
-    await soon(0.2)
+    await sees(service, 1)
     service.stopService()
-    await soon(0.1)
-    assert len(reactor.getDelayedCalls()) <= before
+    await until(lambda: len(reactor.getDelayedCalls()) <= before)

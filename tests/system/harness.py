@@ -30,7 +30,6 @@ from tests.cli.running import Forked
 T = TypeVar("T")
 Request = tuple[str, str, str, dict[str, Any]]
 """Operation, type, name and body of a management request."""
-ROOT = Path(__file__).parents[2]
 START_S = 60.0
 """How long to wait for what takes a moment on a machine that has nothing else to do; it matters only when a test fails."""
 _SIGNS_OF_A_FAULT = ("Traceback", "Unhandled", "AssertionError", "critical")
@@ -77,12 +76,6 @@ def free_ports(count: int) -> list[int]:
         if len(found) == count:
             return found
     raise AssertionError(f"there are not {count} free ports on 127.0.0.1")
-
-
-def environment() -> dict[str, str]:
-    """Ours, without what would change a broker's options."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith("QPID_")}
-    return own | {"PYTHONPATH": str(ROOT)}
 
 
 def spawn(log_file: Path, command: str, *words: str) -> Forked:

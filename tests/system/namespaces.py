@@ -25,8 +25,8 @@ from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from typing import Any
 
-from tests.cli.running import zygote
-from tests.system.harness import ROOT, Place, environment
+from tests.cli.running import ROOT, environment, zygote
+from tests.system.harness import Place
 from tests.system.means import NotHere, must_be_root, program, run
 
 CLIENT = 0

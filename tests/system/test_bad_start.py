@@ -19,8 +19,8 @@ import pytest
 
 from broker.disk.durable import read_json, seal_json
 from broker.disk.files import REAL_DISK
-from tests.cli.running import Ran, ended
-from tests.system.harness import ROOT, BrokerProcess, environment, eventually, standalone
+from tests.cli.running import ROOT, Ran, ended, environment
+from tests.system.harness import BrokerProcess, eventually, standalone
 
 USAGE, CANNOT = 2, 1
 

@@ -24,8 +24,8 @@ from proton import Message
 from proton.utils import BlockingConnection
 
 from cli.programs import MODULES
-from tests.cli.running import Ran, run
-from tests.system.harness import ROOT, BrokerProcess, Cluster, cluster, environment, eventually, free_ports, spawn, standalone
+from tests.cli.running import ROOT, Ran, environment, run
+from tests.system.harness import BrokerProcess, Cluster, cluster, eventually, free_ports, spawn, standalone
 
 DONE, REFUSED, USAGE, UNREACHABLE = 0, 1, 2, 3
 

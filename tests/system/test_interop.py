@@ -19,7 +19,8 @@ from typing import Any
 
 import pytest
 
-from tests.system.harness import ROOT, Cluster, ask, cluster, environment, eventually
+from tests.cli.running import ROOT, environment
+from tests.system.harness import Cluster, ask, cluster, eventually
 
 HERE = Path(__file__).parent / "interop"
 COUNT = 1200

@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 
 from broker.core.limits import RESERVED_DESCRIPTORS, SPARE_CONNECTIONS
-from tests.system.harness import ROOT, BrokerProcess, cluster, environment, eventually
+from tests.cli.running import ROOT, environment
+from tests.system.harness import BrokerProcess, cluster, eventually
 from tests.system.reigns import go_on, traffic
 
 CLIENTS = 60

@@ -21,8 +21,9 @@ from typing import Any
 import pytest
 
 from cli.verify.run import Run, Workload
+from tests.cli.running import ROOT, environment
 from tests.system.filesystems import MIB, memory
-from tests.system.harness import ROOT, cluster, environment, eventually
+from tests.system.harness import cluster, eventually
 from tests.system.means import where_possible
 from tests.system.reigns import healthy, new_primary, resource_manager
 from tests.system.traffic import send

@@ -16,7 +16,8 @@ import pytest
 from proton import Message
 
 from cli.verify.run import Run, Workload
-from tests.system.harness import BrokerProcess, Refused, ask, cluster, environment, eventually, standalone
+from tests.cli.running import environment
+from tests.system.harness import BrokerProcess, Refused, ask, cluster, eventually, standalone
 from tests.system.traffic import accounted, send, take
 
 QUEUE = "qpid-verify-1"

@@ -17,8 +17,8 @@ import pytest
 
 from broker.core.commands import MACHINE_VERSION as NEWEST
 from cli.verify.run import Run, Workload
-from tests.cli.running import run
-from tests.system.harness import BrokerProcess, Refused, ask, cluster, environment, eventually
+from tests.cli.running import environment, run
+from tests.system.harness import BrokerProcess, Refused, ask, cluster, eventually
 from tests.system.reigns import go_on
 from tests.system.traffic import accounted
 from tests.system.wire import Peer
