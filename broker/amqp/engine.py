@@ -1,8 +1,9 @@
 """Proton's C engine, driven by the batch.
 
-Life of an engine: `push` gives it the bytes that a socket brought; `drain` empties its whole event queue and calls its listener
-once a link with everything that came for it, not once a message; `take_output` gives the bytes to write. `free` ends it, and with
-it every C object that it owns: nothing of it may be used afterwards, so whoever keeps a `Link` asks `link.open` first.
+Life of an engine: `push` gives it the bytes that a socket brought, past the door if it is a server's (`broker.core.door`, which
+speaks SASL itself and lets nothing through that proton should not see); `drain` empties its whole event queue and calls its
+listener once a link with everything that came for it, not once a message; `take_output` gives the bytes to write. `free` ends it,
+and with it every C object that it owns: nothing of it may be used afterwards, so whoever keeps a `Link` asks `link.open` first.
 
 The C functions are called straight through proton's cffi module. Wrapper objects per event cost 47 us a message, this way 5.
 
@@ -34,6 +35,7 @@ from broker.amqp.links import (
 )
 from broker.amqp.scratch import SCRATCH_BYTES, Scratch
 from broker.core import limits, values
+from broker.core.door import Door
 
 NULL = ffi.NULL
 _DELIVERY = lib.PN_DELIVERY
@@ -94,7 +96,7 @@ class Login:
 
 
 class Engine:
-    """One AMQP connection's protocol state. A server lets anybody in, a client logs in as its `login` says.
+    """One AMQP connection's protocol state. A server's door says who comes in, a client logs in as its `login` says.
 
     `scratch` is shared by the engines of a thread; without one this engine has its own.
     """
@@ -130,15 +132,20 @@ class Engine:
         lib.pn_connection_collect(self.connection, self._collector)
         lib.pn_transport_set_max_frame(self.transport, max_frame)
         lib.pn_transport_set_channel_max(self.transport, limits.MAX_SESSIONS_PER_CONNECTION - 1)
+        self._door = Door(max_frame) if server else None
         if server:
             lib.pn_transport_set_server(self.transport)
+        else:
+            self._log_in(login)
+        lib.pn_transport_bind(self.transport, self.connection)
+
+    def _log_in(self, login: Login) -> None:
         sasl = lib.pn_sasl(self.transport)
         if login.user is not None:
             lib.pn_connection_set_user(self.connection, login.user.encode())
             lib.pn_connection_set_password(self.connection, login.password.encode())
             lib.pn_sasl_set_allow_insecure_mechs(sasl, True)
         lib.pn_sasl_allowed_mechs(sasl, (login.mechanism or ("ANONYMOUS" if login.user is None else "PLAIN")).encode())
-        lib.pn_transport_bind(self.transport, self.connection)
 
     # ---- opening and closing
 
@@ -161,6 +168,8 @@ class Engine:
         if idle_timeout_s:
             lib.pn_transport_set_idle_timeout(self.transport, int(idle_timeout_s * 1000))
         lib.pn_connection_open(self.connection)
+        if self._door is not None:
+            self._door.admit()
         for session in self._early_sessions:
             lib.pn_session_open(session)
         self._early_sessions.clear()
@@ -168,6 +177,8 @@ class Engine:
     def take_frames(self, max_bytes: int) -> None:
         """Announce in this side's Open, which has not gone yet, that frames may be as large."""
         lib.pn_transport_set_max_frame(self.transport, max_bytes)
+        if self._door is not None:
+            self._door.max_frame_bytes = max_bytes
 
     def close(self, condition: Condition | None = None) -> None:
         """Send this side's Close."""
@@ -175,6 +186,8 @@ class Engine:
             if condition is not None:
                 set_condition(lib.pn_connection_condition(self.connection), condition)
             lib.pn_connection_close(self.connection)
+            if self._door is not None:
+                self._door.leave()
 
     def new_session(self) -> Any:
         """Begin a session from this side."""
@@ -254,6 +267,21 @@ class Engine:
 
     def push(self, data: bytes) -> None:
         """Feed what the socket brought. A peer that breaks the protocol shows as `on_close` in the next `drain`."""
+        door = self._door
+        if door is None:
+            self._to_proton(data)
+            return
+        passed = door.take(data)
+        if passed:
+            self._to_proton(passed)
+        while door.more and self.alive:
+            self.drain()  # the answer to an Open decides what may come behind it
+            if self.alive:
+                self._to_proton(door.take(b""))
+        if door.refusal is not None:
+            self._deaf = True
+
+    def _to_proton(self, data: bytes) -> None:
         position, size = 0, len(data)
         base = ffi.from_buffer(data)
         transport = self.transport
@@ -282,13 +310,19 @@ class Engine:
     @property
     def pending(self) -> bool:
         """Whether there is output to take, or (False with `finished`) there never will be."""
-        return bool(lib.pn_transport_pending(self.transport) > 0)
+        return bool(lib.pn_transport_pending(self.transport) > 0 or (self._door is not None and self._door.output))
 
     @property
     def finished(self) -> bool:
         """Whether this side has said everything: the TCP stream may be ended."""
         pending = lib.pn_transport_pending(self.transport)
-        return bool(pending < 0 or (pending == 0 and self._deaf and not self.remote_open))
+        if self._door is not None and self._door.output:
+            return False
+        return bool(pending < 0 or (pending == 0 and self._deaf and (not self.remote_open or self._refused_by_door)))
+
+    @property
+    def _refused_by_door(self) -> bool:
+        return self._door is not None and self._door.refusal is not None
 
     def send_output(self, send: Callable[[Any], int]) -> tuple[int, bool]:
         """Give the bytes that wait to `send`, which returns how many it took, for as long as it takes all that it is given.
@@ -297,6 +331,15 @@ class Engine:
         """
         transport, scratch = self.transport, self.scratch.area
         sent = 0
+        if self._door is not None and self._door.output:
+            output = self._door.output
+            try:
+                sent = send(bytes(output))
+            except OSError:
+                return 0, False
+            del output[:sent]
+            if output:
+                return sent, False
         while (waiting := lib.pn_transport_pending(transport)) > 0 or self._feed(waiting):
             if waiting <= 0:
                 continue
@@ -318,6 +361,9 @@ class Engine:
         pieces: list[bytes] = []
         transport, scratch = self.transport, self.scratch.area
         taken = 0
+        if self._door is not None and self._door.output:
+            pieces.append(bytes(self._door.output))
+            self._door.output.clear()
         while taken < max_bytes:
             waiting = lib.pn_transport_pending(transport)
             if waiting <= 0:
@@ -550,14 +596,16 @@ class Engine:
             self._told_close("")
 
     def _undecodable(self) -> None:
-        """Proton stops listening without a word at a frame that makes no sense to it, and at TLS: say it in its place."""
-        text = (
-            "a frame cannot be decoded"
-            if self.remote_open
-            else "this is no AMQP 1.0; if it is TLS: this broker does not speak it"
-        )
-        self._told_close(f"amqp:decode-error: {text}")
-        self.close(Condition("amqp:decode-error", text))
+        """The door, or proton without a word, listens no more, because of a frame that makes no sense to it: say so."""
+        refusal = None if self._door is None else self._door.refusal
+        if refusal is None:
+            condition = Condition("amqp:decode-error", "a frame cannot be decoded")
+        else:
+            condition = Condition(refusal.name, refusal.text)
+        self._told_close(str(condition))
+        if self._door is not None and self._door.speaks_amqp:
+            lib.pn_connection_open(self.connection)  # a Close comes behind an Open
+        self.close(condition)
 
     def _told_close(self, reason: str) -> None:
         if not self._close_told:
