@@ -34,8 +34,9 @@ from broker.amqp.links import (
     text_of,
 )
 from broker.amqp.scratch import SCRATCH_BYTES, Scratch
-from broker.core import limits, values
+from broker.core import limits, message, values
 from broker.core.door import Door
+from broker.core.performatives import LIMIT_EXCEEDED, Refusal
 
 NULL = ffi.NULL
 _DELIVERY = lib.PN_DELIVERY
@@ -126,6 +127,8 @@ class Engine:
         self._refused = 0
         self._early_sessions: list[Any] = []
         self.messages_in = self.messages_out = 0
+        self.unfinished_bytes = 0
+        """What messages that are not whole take of memory, over all links."""
         self.max_message_bytes = limits.MAX_MESSAGE_BYTES
         self.part_bytes = limits.PART_BYTES
         lib.pn_connection_set_container(self.connection, container.encode())
@@ -429,6 +432,8 @@ class Engine:
                 elif isinstance(link, Sender):
                     link.came(delivery)
                     touched[link] = None
+                elif lib.pn_link_is_receiver(link_of(delivery)):
+                    lib.pn_delivery_settle(delivery)  # this side has closed the link: else proton would keep what comes
             else:
                 if touched:
                     self._tell(touched)
@@ -465,6 +470,8 @@ class Engine:
         elif lib.pn_delivery_partial(delivery):
             if size > link.gather_from:
                 self._gather(link, delivery, size)
+            else:
+                self._unfinished(link, size)
             return  # up to there proton keeps the part; the session's window is far larger
         else:
             scratch = self.scratch.area
@@ -475,6 +482,8 @@ class Engine:
             if size > link.max_bytes:
                 self._too_large(link, size)
                 return
+        if link.unfinished:
+            self._finished(link)
         lib.pn_link_advance(handle)
         link.inbox.append(data)
         if lib.pn_delivery_settled(delivery):
@@ -508,6 +517,7 @@ class Engine:
                 if not (self.alive and link.open):
                     return None
         if lib.pn_delivery_partial(delivery):
+            self._unfinished(link, 0)
             return None
         assert link.partial is not None
         data, link.partial = bytes(link.partial), None
@@ -520,8 +530,53 @@ class Engine:
             link.parts.part(data, True)
         return None
 
-    def _hand_on(self, link: Receiver, parts: PartsTaker) -> None:
-        """Give the parts that have come to who takes them, behind the messages before; the last bytes of them stay here."""
+    def _unfinished(self, link: Receiver, in_proton: int) -> None:
+        """More has come of a message that is not whole; so much of it is with proton."""
+        kept = in_proton + (len(link.partial) if link.partial is not None else 0)
+        if link.parted and link.parts is not None:
+            kept += link.parts.kept_bytes
+        self.unfinished_bytes += kept - link.unfinished
+        link.unfinished = kept
+        if self.unfinished_bytes > limits.UNFINISHED_BYTES and self._door is not None:
+            self._relieve(self._door)
+
+    def _finished(self, link: Receiver) -> None:
+        self.unfinished_bytes -= link.unfinished
+        link.unfinished = 0
+
+    def _relieve(self, door: Door) -> None:
+        """Hand on what can be of unfinished messages; if too much stays, this connection has to end."""
+        unfinished = [link for link in self._links.values() if isinstance(link, Receiver) and link.unfinished]
+        for link in unfinished:
+            if self.alive and link.open and link.parts is not None and link.unfinished >= limits.SMALL_PART_BYTES:
+                self._hand_on_early(link, link.parts)
+        if not self.alive:
+            return
+        if self.unfinished_bytes - max(link.unfinished for link in unfinished) > limits.UNFINISHED_BYTES:
+            text = f"the unfinished messages of a connection may take {limits.UNFINISHED_BYTES} bytes beside the largest"
+            door.refuse(Refusal(LIMIT_EXCEEDED, text))
+            self._deaf = True
+
+    def _hand_on_early(self, link: Receiver, parts: PartsTaker) -> None:
+        """Take a message of which less than a part has come by the part all the same, if its body has begun."""
+        if link.partial is None:
+            link.partial = bytearray()
+        pending = lib.pn_delivery_pending(lib.pn_link_current(link.handle))
+        count = lib.pn_link_recv(link.handle, self.scratch.area, min(pending, SCRATCH_BYTES))
+        if count > 0:
+            link.partial += ffi.buffer(self.scratch.area, count)
+        if link.parted or message.body_begins_in(link.partial):
+            self._hand_on(link, parts, early=True)
+        if self.alive and link.open and link.partial is not None:
+            self.unfinished_bytes -= link.unfinished
+            link.unfinished = len(link.partial) + (parts.kept_bytes if link.parted else 0)
+            self.unfinished_bytes += link.unfinished
+
+    def _hand_on(self, link: Receiver, parts: PartsTaker, *, early: bool = False) -> None:
+        """Give the parts that have come to who takes them, behind the messages before; the last bytes of them stay here.
+
+        `early`: all but one byte of what is less than a part, too.
+        """
         if not link.parted:
             self._tell({link: None})
         assert link.partial is not None
@@ -531,9 +586,15 @@ class Engine:
             del link.partial[:size]
             link.parted += size
             parts.part(data, False)
+        if early and self.alive and link.open and len(link.partial) > 1:
+            data = bytes(memoryview(link.partial)[:-1])
+            del link.partial[:-1]
+            link.parted += len(data)
+            parts.part(data, False)
 
     def _arrived(self, link: Receiver, delivery: Any) -> None:
         """All of this delivery has been taken."""
+        self._finished(link)
         lib.pn_link_advance(link.handle)
         if lib.pn_delivery_settled(delivery):
             lib.pn_delivery_settle(delivery)
@@ -543,6 +604,7 @@ class Engine:
 
     def _given_up(self, link: Receiver, delivery: Any) -> None:
         """The sender aborted this delivery (part 2.6.14): forget it, and give back the credit that it took."""
+        self._finished(link)
         link.partial = None
         if link.parted and link.parts is not None:
             link.parts.aborted()
@@ -551,6 +613,7 @@ class Engine:
         lib.pn_link_flow(link.handle, 1)  # it never came, so that the account has counted nothing
 
     def _too_large(self, link: Receiver, size: int) -> None:
+        self._finished(link)
         link.partial = None
         link.parted = 0
         link.inbox.clear()
@@ -633,8 +696,7 @@ class Engine:
         link = self._links.pop(handle, None)
         if link is not None:
             link.reason = condition_text(lib.pn_link_remote_condition(handle))
-            self.listener.on_link_closed(self, link)
-            link.open = False
+            self._ended(link)
             if self.alive:
                 if closed:
                     lib.pn_link_close(handle)
@@ -643,13 +705,18 @@ class Engine:
         if self.alive:
             lib.pn_link_free(handle)
 
+    def _ended(self, link: Link) -> None:
+        if isinstance(link, Receiver):
+            self._finished(link)
+        self.listener.on_link_closed(self, link)
+        link.open = False
+
     def _session_gone(self, session: Any) -> None:
         for handle, link in list(self._links.items()):
             if lib.pn_link_session(handle) == session:
                 del self._links[handle]
                 link.reason = condition_text(lib.pn_session_remote_condition(session))
-                self.listener.on_link_closed(self, link)
-                link.open = False
+                self._ended(link)
         if session in self._early_sessions:
             self._early_sessions.remove(session)
         if self.alive:
@@ -660,6 +727,8 @@ class Engine:
         """A link that this side closed: nothing more of it is told to the listener."""
         if self._links.pop(link.handle, None) is not None:
             link.open = False
+            if isinstance(link, Receiver):
+                self._finished(link)
 
     @property
     def links(self) -> Iterable[Link]:

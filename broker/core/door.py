@@ -116,7 +116,8 @@ class Door:
             self._held = b""
         return self._admitted(data) if self._at is _At.ADMITTED else self._one_by_one(data)
 
-    def _refuse(self, refusal: Refusal) -> None:
+    def refuse(self, refusal: Refusal) -> None:
+        """Let nothing more through."""
         self.refusal = refusal
         self._at = _At.ENDED
 
@@ -132,7 +133,7 @@ class Door:
             try:
                 stop, passes = self._header(data, position) if at in _HEADERS else self._small_frame(data, position)
             except Refusal as refusal:
-                self._refuse(refusal)
+                self.refuse(refusal)
                 break
             if stop < 0:
                 self._held = data[position:]
@@ -236,7 +237,7 @@ class Door:
             try:
                 stop = self._frame(data, position, max_bytes)
             except Refusal as refusal:
-                self._refuse(refusal)
+                self.refuse(refusal)
                 return data[:position]
             if stop < 0:
                 self._held, self._through = data[position:], 0

@@ -24,6 +24,12 @@ is refused with amqp:link:message-size-exceeded.
 GATHERED_BYTES = 16 * MIB
 """Largest encoded message that is put together in memory: for termini that are no queues, and below machine version 3."""
 
+UNFINISHED_BYTES = 4 * MIB
+"""What a connection's unfinished messages may take of memory, the largest of them not counted, which has its own bound."""
+
+SMALL_PART_BYTES = 16 * KIB
+"""Above that, so much of a message that parts are taken of is taken at once, and not only a whole part."""
+
 PART_BYTES = 256 * KIB
 """A large message is stored, read and sent by parts of this size."""
 
