@@ -30,6 +30,7 @@ from broker.core.performatives import (
     END,
     FLOW,
     FRAMING_ERROR,
+    HARMLESS_BYTES,
     LIMIT_EXCEEDED,
     NAMES,
     NOT_ALLOWED,
@@ -50,6 +51,8 @@ _FRAME_HEAD_BYTES = 8
 _PLAIN = 0x0200
 """A frame of AMQP without an extended header."""
 _TRANSFER8, _TRANSFER32 = 0x005314C0, 0x005314D0
+_FLOW8, _DISPOSITION8 = 0x005313C0, 0x005315C0
+"""A consumer that settles message by message sends both for every message: `weigh` would pass short ones as they are."""
 _ANY_SIZE = 0xFFFFFFFF
 _MAY_COME_EARLY = frozenset((BEGIN, ATTACH, FLOW, DETACH, END, CLOSE))
 
@@ -223,7 +226,7 @@ class Door:
         size, position = len(data), self._through
         last = size - _HEAD_BYTES
         max_bytes = self.max_frame_bytes or _ANY_SIZE
-        read, longest = _HEAD.unpack_from, limits.TRANSFER_HEAD_BYTES
+        read, longest, find = _HEAD.unpack_from, limits.TRANSFER_HEAD_BYTES, data.find
         while position < size:
             if position <= last:
                 nbytes, head, _, code, extent = read(data, position)
@@ -233,6 +236,16 @@ class Door:
                     and _HEAD_BYTES <= nbytes <= max_bytes
                 ):
                     position += nbytes
+                    continue
+                if (
+                    code in (_DISPOSITION8, _FLOW8)
+                    and head == _PLAIN
+                    and _HEAD_BYTES <= nbytes <= HARMLESS_BYTES
+                    and (stop := position + nbytes) <= size
+                    and find(b"\xe0", position + 11, stop) < 0
+                    and find(b"\xf0", position + 11, stop) < 0
+                ):
+                    position = stop
                     continue
             try:
                 stop = self._frame(data, position, max_bytes)

@@ -24,7 +24,7 @@ NOT_ALLOWED = "amqp:not-allowed"
 
 _UNSETTLED = 7
 """The field of an attach that names the deliveries which its sender has not settled (part 2.7.3)."""
-_HARMLESS_BYTES = 256
+HARMLESS_BYTES = 256
 """So short a performative holds few values, unless one of them is an array, whose elements may take no bytes."""
 
 
@@ -66,7 +66,7 @@ def fields_of(data: bytes, position: int, stop: int) -> tuple[int, int, int]:
 def weigh(code: int, data: bytes, position: int, stop: int) -> int:
     """How many bytes whoever decodes this performative has to do with. Its fields are the list at `position`. Refusal."""
     nbytes = stop - position
-    if nbytes <= _HARMLESS_BYTES and data.find(b"\xe0", position, stop) < 0 and data.find(b"\xf0", position, stop) < 0:
+    if nbytes <= HARMLESS_BYTES and data.find(b"\xe0", position, stop) < 0 and data.find(b"\xf0", position, stop) < 0:
         return nbytes
     count, position, end = fields_of(data, position, stop)
     counter = Counter(limits.PERFORMATIVE_VALUES, limits.PERFORMATIVE_MAP_BYTES)
