@@ -1,8 +1,9 @@
 """Proton's C engine, driven by the batch.
 
-Life of an engine: `push` gives it the bytes that a socket brought; `drain` empties its whole event queue and calls its listener
-once a link with everything that came for it, not once a message; `take_output` gives the bytes to write. `free` ends it, and with
-it every C object that it owns: nothing of it may be used afterwards, so whoever keeps a `Link` asks `link.open` first.
+Life of an engine: `push` gives it the bytes that a socket brought, past the door if it is a server's (`broker.core.door`, which
+speaks SASL itself and lets nothing through that proton should not see); `drain` empties its whole event queue and calls its
+listener once a link with everything that came for it, not once a message; `take_output` gives the bytes to write. `free` ends it,
+and with it every C object that it owns: nothing of it may be used afterwards, so whoever keeps a `Link` asks `link.open` first.
 
 The C functions are called straight through proton's cffi module. Wrapper objects per event cost 47 us a message, this way 5.
 
@@ -33,7 +34,9 @@ from broker.amqp.links import (
     text_of,
 )
 from broker.amqp.scratch import SCRATCH_BYTES, Scratch
-from broker.core import limits, values
+from broker.core import limits, message, values
+from broker.core.door import Door
+from broker.core.performatives import LIMIT_EXCEEDED, Refusal
 
 NULL = ffi.NULL
 _DELIVERY = lib.PN_DELIVERY
@@ -94,7 +97,7 @@ class Login:
 
 
 class Engine:
-    """One AMQP connection's protocol state. A server lets anybody in, a client logs in as its `login` says.
+    """One AMQP connection's protocol state. A server's door says who comes in, a client logs in as its `login` says.
 
     `scratch` is shared by the engines of a thread; without one this engine has its own.
     """
@@ -124,21 +127,28 @@ class Engine:
         self._refused = 0
         self._early_sessions: list[Any] = []
         self.messages_in = self.messages_out = 0
+        self.unfinished_bytes = 0
+        """What messages that are not whole take of memory, over all links."""
         self.max_message_bytes = limits.MAX_MESSAGE_BYTES
         self.part_bytes = limits.PART_BYTES
         lib.pn_connection_set_container(self.connection, container.encode())
         lib.pn_connection_collect(self.connection, self._collector)
         lib.pn_transport_set_max_frame(self.transport, max_frame)
         lib.pn_transport_set_channel_max(self.transport, limits.MAX_SESSIONS_PER_CONNECTION - 1)
+        self._door = Door(max_frame) if server else None
         if server:
             lib.pn_transport_set_server(self.transport)
+        else:
+            self._log_in(login)
+        lib.pn_transport_bind(self.transport, self.connection)
+
+    def _log_in(self, login: Login) -> None:
         sasl = lib.pn_sasl(self.transport)
         if login.user is not None:
             lib.pn_connection_set_user(self.connection, login.user.encode())
             lib.pn_connection_set_password(self.connection, login.password.encode())
             lib.pn_sasl_set_allow_insecure_mechs(sasl, True)
         lib.pn_sasl_allowed_mechs(sasl, (login.mechanism or ("ANONYMOUS" if login.user is None else "PLAIN")).encode())
-        lib.pn_transport_bind(self.transport, self.connection)
 
     # ---- opening and closing
 
@@ -161,6 +171,8 @@ class Engine:
         if idle_timeout_s:
             lib.pn_transport_set_idle_timeout(self.transport, int(idle_timeout_s * 1000))
         lib.pn_connection_open(self.connection)
+        if self._door is not None:
+            self._door.admit()
         for session in self._early_sessions:
             lib.pn_session_open(session)
         self._early_sessions.clear()
@@ -168,6 +180,8 @@ class Engine:
     def take_frames(self, max_bytes: int) -> None:
         """Announce in this side's Open, which has not gone yet, that frames may be as large."""
         lib.pn_transport_set_max_frame(self.transport, max_bytes)
+        if self._door is not None:
+            self._door.max_frame_bytes = max_bytes
 
     def close(self, condition: Condition | None = None) -> None:
         """Send this side's Close."""
@@ -175,6 +189,8 @@ class Engine:
             if condition is not None:
                 set_condition(lib.pn_connection_condition(self.connection), condition)
             lib.pn_connection_close(self.connection)
+            if self._door is not None:
+                self._door.leave()
 
     def new_session(self) -> Any:
         """Begin a session from this side."""
@@ -254,6 +270,21 @@ class Engine:
 
     def push(self, data: bytes) -> None:
         """Feed what the socket brought. A peer that breaks the protocol shows as `on_close` in the next `drain`."""
+        door = self._door
+        if door is None:
+            self._to_proton(data)
+            return
+        passed = door.take(data)
+        if passed:
+            self._to_proton(passed)
+        while door.more and self.alive:
+            self.drain()  # the answer to an Open decides what may come behind it
+            if self.alive:
+                self._to_proton(door.take(b""))
+        if door.refusal is not None:
+            self._deaf = True
+
+    def _to_proton(self, data: bytes) -> None:
         position, size = 0, len(data)
         base = ffi.from_buffer(data)
         transport = self.transport
@@ -282,13 +313,19 @@ class Engine:
     @property
     def pending(self) -> bool:
         """Whether there is output to take, or (False with `finished`) there never will be."""
-        return bool(lib.pn_transport_pending(self.transport) > 0)
+        return bool(lib.pn_transport_pending(self.transport) > 0 or (self._door is not None and self._door.output))
 
     @property
     def finished(self) -> bool:
         """Whether this side has said everything: the TCP stream may be ended."""
         pending = lib.pn_transport_pending(self.transport)
-        return bool(pending < 0 or (pending == 0 and self._deaf and not self.remote_open))
+        if self._door is not None and self._door.output:
+            return False
+        return bool(pending < 0 or (pending == 0 and self._deaf and (not self.remote_open or self._refused_by_door)))
+
+    @property
+    def _refused_by_door(self) -> bool:
+        return self._door is not None and self._door.refusal is not None
 
     def send_output(self, send: Callable[[Any], int]) -> tuple[int, bool]:
         """Give the bytes that wait to `send`, which returns how many it took, for as long as it takes all that it is given.
@@ -297,6 +334,15 @@ class Engine:
         """
         transport, scratch = self.transport, self.scratch.area
         sent = 0
+        if self._door is not None and self._door.output:
+            output = self._door.output
+            try:
+                sent = send(bytes(output))
+            except OSError:
+                return 0, False
+            del output[:sent]
+            if output:
+                return sent, False
         while (waiting := lib.pn_transport_pending(transport)) > 0 or self._feed(waiting):
             if waiting <= 0:
                 continue
@@ -318,6 +364,9 @@ class Engine:
         pieces: list[bytes] = []
         transport, scratch = self.transport, self.scratch.area
         taken = 0
+        if self._door is not None and self._door.output:
+            pieces.append(bytes(self._door.output))
+            self._door.output.clear()
         while taken < max_bytes:
             waiting = lib.pn_transport_pending(transport)
             if waiting <= 0:
@@ -383,6 +432,8 @@ class Engine:
                 elif isinstance(link, Sender):
                     link.came(delivery)
                     touched[link] = None
+                elif lib.pn_link_is_receiver(link_of(delivery)):
+                    lib.pn_delivery_settle(delivery)  # this side has closed the link: else proton would keep what comes
             else:
                 if touched:
                     self._tell(touched)
@@ -419,6 +470,8 @@ class Engine:
         elif lib.pn_delivery_partial(delivery):
             if size > link.gather_from:
                 self._gather(link, delivery, size)
+            else:
+                self._unfinished(link, size)
             return  # up to there proton keeps the part; the session's window is far larger
         else:
             scratch = self.scratch.area
@@ -429,6 +482,8 @@ class Engine:
             if size > link.max_bytes:
                 self._too_large(link, size)
                 return
+        if link.unfinished:
+            self._finished(link)
         lib.pn_link_advance(handle)
         link.inbox.append(data)
         if lib.pn_delivery_settled(delivery):
@@ -462,6 +517,7 @@ class Engine:
                 if not (self.alive and link.open):
                     return None
         if lib.pn_delivery_partial(delivery):
+            self._unfinished(link, 0)
             return None
         assert link.partial is not None
         data, link.partial = bytes(link.partial), None
@@ -474,8 +530,53 @@ class Engine:
             link.parts.part(data, True)
         return None
 
-    def _hand_on(self, link: Receiver, parts: PartsTaker) -> None:
-        """Give the parts that have come to who takes them, behind the messages before; the last bytes of them stay here."""
+    def _unfinished(self, link: Receiver, in_proton: int) -> None:
+        """More has come of a message that is not whole; so much of it is with proton."""
+        kept = in_proton + (len(link.partial) if link.partial is not None else 0)
+        if link.parted and link.parts is not None:
+            kept += link.parts.kept_bytes
+        self.unfinished_bytes += kept - link.unfinished
+        link.unfinished = kept
+        if self.unfinished_bytes > limits.UNFINISHED_BYTES and self._door is not None:
+            self._relieve(self._door)
+
+    def _finished(self, link: Receiver) -> None:
+        self.unfinished_bytes -= link.unfinished
+        link.unfinished = 0
+
+    def _relieve(self, door: Door) -> None:
+        """Hand on what can be of unfinished messages; if too much stays, this connection has to end."""
+        unfinished = [link for link in self._links.values() if isinstance(link, Receiver) and link.unfinished]
+        for link in unfinished:
+            if self.alive and link.open and link.parts is not None and link.unfinished >= limits.SMALL_PART_BYTES:
+                self._hand_on_early(link, link.parts)
+        if not self.alive:
+            return
+        if self.unfinished_bytes - max(link.unfinished for link in unfinished) > limits.UNFINISHED_BYTES:
+            text = f"the unfinished messages of a connection may take {limits.UNFINISHED_BYTES} bytes beside the largest"
+            door.refuse(Refusal(LIMIT_EXCEEDED, text))
+            self._deaf = True
+
+    def _hand_on_early(self, link: Receiver, parts: PartsTaker) -> None:
+        """Take a message of which less than a part has come by the part all the same, if its body has begun."""
+        if link.partial is None:
+            link.partial = bytearray()
+        pending = lib.pn_delivery_pending(lib.pn_link_current(link.handle))
+        count = lib.pn_link_recv(link.handle, self.scratch.area, min(pending, SCRATCH_BYTES))
+        if count > 0:
+            link.partial += ffi.buffer(self.scratch.area, count)
+        if link.parted or message.body_begins_in(link.partial):
+            self._hand_on(link, parts, early=True)
+        if self.alive and link.open and link.partial is not None:
+            self.unfinished_bytes -= link.unfinished
+            link.unfinished = len(link.partial) + (parts.kept_bytes if link.parted else 0)
+            self.unfinished_bytes += link.unfinished
+
+    def _hand_on(self, link: Receiver, parts: PartsTaker, *, early: bool = False) -> None:
+        """Give the parts that have come to who takes them, behind the messages before; the last bytes of them stay here.
+
+        `early`: all but one byte of what is less than a part, too.
+        """
         if not link.parted:
             self._tell({link: None})
         assert link.partial is not None
@@ -485,9 +586,15 @@ class Engine:
             del link.partial[:size]
             link.parted += size
             parts.part(data, False)
+        if early and self.alive and link.open and len(link.partial) > 1:
+            data = bytes(memoryview(link.partial)[:-1])
+            del link.partial[:-1]
+            link.parted += len(data)
+            parts.part(data, False)
 
     def _arrived(self, link: Receiver, delivery: Any) -> None:
         """All of this delivery has been taken."""
+        self._finished(link)
         lib.pn_link_advance(link.handle)
         if lib.pn_delivery_settled(delivery):
             lib.pn_delivery_settle(delivery)
@@ -497,6 +604,7 @@ class Engine:
 
     def _given_up(self, link: Receiver, delivery: Any) -> None:
         """The sender aborted this delivery (part 2.6.14): forget it, and give back the credit that it took."""
+        self._finished(link)
         link.partial = None
         if link.parted and link.parts is not None:
             link.parts.aborted()
@@ -505,6 +613,7 @@ class Engine:
         lib.pn_link_flow(link.handle, 1)  # it never came, so that the account has counted nothing
 
     def _too_large(self, link: Receiver, size: int) -> None:
+        self._finished(link)
         link.partial = None
         link.parted = 0
         link.inbox.clear()
@@ -550,14 +659,16 @@ class Engine:
             self._told_close("")
 
     def _undecodable(self) -> None:
-        """Proton stops listening without a word at a frame that makes no sense to it, and at TLS: say it in its place."""
-        text = (
-            "a frame cannot be decoded"
-            if self.remote_open
-            else "this is no AMQP 1.0; if it is TLS: this broker does not speak it"
-        )
-        self._told_close(f"amqp:decode-error: {text}")
-        self.close(Condition("amqp:decode-error", text))
+        """The door, or proton without a word, listens no more, because of a frame that makes no sense to it: say so."""
+        refusal = None if self._door is None else self._door.refusal
+        if refusal is None:
+            condition = Condition("amqp:decode-error", "a frame cannot be decoded")
+        else:
+            condition = Condition(refusal.name, refusal.text)
+        self._told_close(str(condition))
+        if self._door is not None and self._door.speaks_amqp:
+            lib.pn_connection_open(self.connection)  # a Close comes behind an Open
+        self.close(condition)
 
     def _told_close(self, reason: str) -> None:
         if not self._close_told:
@@ -585,8 +696,7 @@ class Engine:
         link = self._links.pop(handle, None)
         if link is not None:
             link.reason = condition_text(lib.pn_link_remote_condition(handle))
-            self.listener.on_link_closed(self, link)
-            link.open = False
+            self._ended(link)
             if self.alive:
                 if closed:
                     lib.pn_link_close(handle)
@@ -595,13 +705,18 @@ class Engine:
         if self.alive:
             lib.pn_link_free(handle)
 
+    def _ended(self, link: Link) -> None:
+        if isinstance(link, Receiver):
+            self._finished(link)
+        self.listener.on_link_closed(self, link)
+        link.open = False
+
     def _session_gone(self, session: Any) -> None:
         for handle, link in list(self._links.items()):
             if lib.pn_link_session(handle) == session:
                 del self._links[handle]
                 link.reason = condition_text(lib.pn_session_remote_condition(session))
-                self.listener.on_link_closed(self, link)
-                link.open = False
+                self._ended(link)
         if session in self._early_sessions:
             self._early_sessions.remove(session)
         if self.alive:
@@ -612,6 +727,8 @@ class Engine:
         """A link that this side closed: nothing more of it is told to the listener."""
         if self._links.pop(link.handle, None) is not None:
             link.open = False
+            if isinstance(link, Receiver):
+                self._finished(link)
 
     @property
     def links(self) -> Iterable[Link]:

@@ -61,6 +61,10 @@ class PartsTaker(Protocol):
     def aborted(self) -> None:
         """The sender has given the message up that was coming."""
 
+    @property
+    def kept_bytes(self) -> int:
+        """How much of that message is kept in memory behind this."""
+
 
 class PieceSource(Protocol):
     """Where the pieces of a large message come from that goes out."""
@@ -181,6 +185,7 @@ class Receiver(Link):
         "parted",
         "partial",
         "parts",
+        "unfinished",
         "whole_bytes",
     )
 
@@ -191,6 +196,8 @@ class Receiver(Link):
         self.partial: bytearray | None = None
         self.parts: PartsTaker | None = None
         self.parted = 0
+        self.unfinished = 0
+        """What a message that is not whole takes of memory: the engine's own."""
         self.max_bytes = engine.max_message_bytes
         """The largest message that may come."""
         self.gather_from = SCRATCH_BYTES

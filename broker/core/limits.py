@@ -24,6 +24,12 @@ is refused with amqp:link:message-size-exceeded.
 GATHERED_BYTES = 16 * MIB
 """Largest encoded message that is put together in memory: for termini that are no queues, and below machine version 3."""
 
+UNFINISHED_BYTES = 4 * MIB
+"""What a connection's unfinished messages may take of memory, the largest of them not counted, which has its own bound."""
+
+SMALL_PART_BYTES = 16 * KIB
+"""Above that, so much of a message that parts are taken of is taken at once, and not only a whole part."""
+
 PART_BYTES = 256 * KIB
 """A large message is stored, read and sent by parts of this size."""
 
@@ -57,6 +63,33 @@ MAX_UNSETTLED_PER_LINK = 5000
 
 MAX_AUTO_DELETE_S = 10 * 366 * 24 * 3600
 """The longest `qpid.auto_delete_timeout`: ten years. More is refused."""
+
+SASL_FRAME_BYTES = 512
+"""Largest frame of the SASL layer: AMQP's own MIN-MAX-FRAME-SIZE (part 5.3.1)."""
+
+EARLY_FRAME_BYTES = 4 * KIB
+"""Largest frame before a connection's Open is admitted."""
+
+EARLY_BYTES = 64 * KIB
+"""All frames of a connection before its Open is admitted, which may take as long as a new primary needs: Begins and Attaches."""
+
+PERFORMATIVE_BYTES = 16 * KIB
+"""Largest performative but a transfer's, without the map of unsettled deliveries that an attach may have and nobody reads."""
+
+TRANSFER_HEAD_BYTES = 512
+"""Largest performative of a transfer: what stands before its piece of a message."""
+
+PERFORMATIVE_VALUES = 1024
+"""Values in a performative: each becomes an object of some hundred bytes for whoever decodes it."""
+
+PERFORMATIVE_MAP_BYTES = 8 * KIB
+"""Largest map in a performative: properties, filters, the info of an error, annotations."""
+
+MAX_WALK_DEPTH = 64
+"""Lists, maps, arrays and descriptors within one another in a performative: proton decodes them by recursion."""
+
+ATTACHED_BYTES = 8 * MIB
+"""The attaches of one connection whose links have not ended: their names, addresses, properties and filters are kept."""
 
 OPEN_TIMEOUT_S = 10.0
 """How long a new connection may take by default from the TCP handshake to the AMQP Open before it is dropped."""

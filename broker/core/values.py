@@ -181,6 +181,88 @@ def skip(data: Encoded, position: int, end: int, depth: int) -> int:
     raise BadValue(f"there is no type with the code {code:#04x} (byte {position - 1})")
 
 
+class TooMuch(ValueError):
+    """These bytes hold more, or larger, values than they may. The text says which bound they pass."""
+
+
+class Counter:
+    """Walks values and counts them, without making anything of them. One for each thing that has a bound.
+
+    `left`: how many values may come still. One with a descriptor is three (itself, that, and what it says), and an array has
+    as many elements as it says, for some of them take no bytes. `max_map_bytes`: the largest map, with its keys and values.
+    """
+
+    __slots__ = ("_max_map_bytes", "_max_values", "left")
+
+    def __init__(self, max_values: int, max_map_bytes: int) -> None:
+        self.left = self._max_values = max_values
+        self._max_map_bytes = max_map_bytes
+
+    def walk(self, data: Encoded, position: int, end: int, depth: int = 0) -> int:
+        """Where the value that begins at `position` ends. BadValue, TooMuch."""
+        if position >= end:
+            raise _cut(position, 1, end)
+        self._count(1)
+        code = data[position]
+        if code == 0:
+            depth = _deeper_walk(depth, position)
+            return self.walk(data, self.walk(data, position + 1, end, depth), end, depth)
+        return self._contents(data, code, position + 1, end, depth)
+
+    def _count(self, values: int) -> None:
+        if values > self.left:
+            raise TooMuch(f"there may be {self._max_values} values")
+        self.left -= values
+
+    def _contents(self, data: Encoded, code: int, position: int, end: int, depth: int) -> int:
+        """The same for a value whose type code has been read."""
+        width = _WIDTHS.get(code >> 4)
+        if width is not None:
+            if position + width > end:
+                raise _cut(position, width, end)
+            return position + width
+        if code < 0xA0:
+            raise BadValue(f"there is no type with the code {code:#04x} (byte {position - 1})")
+        start, stop = _sized(data, code, position, end)
+        if code < 0xC0:
+            return stop
+        if code in (0xC1, 0xD1) and stop - start > self._max_map_bytes:
+            raise TooMuch(f"a map may have {self._max_map_bytes} bytes")
+        depth = _deeper_walk(depth, position)
+        position = start + _SIZE_WIDTHS[code >> 4]
+        count = int.from_bytes(data[start:position], "big")
+        if code >= 0xE0:
+            position = self._elements(data, count, position, stop, depth)
+        else:
+            for _ in range(count):
+                position = self.walk(data, position, stop, depth)
+        if position != stop:
+            raise BadValue(f"the {count} values at byte {start} end at byte {position}, and not at {stop} as their size says")
+        return position
+
+    def _elements(self, data: Encoded, count: int, position: int, stop: int, depth: int) -> int:
+        """The constructor of an array, which all elements share, and the elements."""
+        while position < stop and data[position] == 0:
+            position = self.walk(data, position + 1, stop, depth)
+        if position >= stop:
+            raise _cut(position, 1, stop)
+        code = data[position]
+        position += 1
+        self._count(count)
+        width = _WIDTHS.get(code >> 4)
+        if width is not None:
+            return position + count * width
+        for _ in range(count):
+            position = self._contents(data, code, position, stop, depth)
+        return position
+
+
+def _deeper_walk(depth: int, position: int) -> int:
+    if depth >= limits.MAX_WALK_DEPTH:
+        raise TooMuch(f"values may be nested {limits.MAX_WALK_DEPTH} deep (byte {position})")
+    return depth + 1
+
+
 def _number(layout: str) -> Callable[[Encoded, int], Any]:
     unpack = struct.Struct(layout).unpack_from
     return lambda data, position: unpack(data, position)[0]

@@ -23,6 +23,7 @@ from broker.core import limits
 from broker.sessions.client import ClientSession
 from broker.sessions.connection import Connection, Role
 from broker.sessions.logs import Logs
+from broker.sessions.refusals import Refusals
 from broker.sessions.termini import Termini
 from broker.sessions.turn import Turn
 
@@ -66,6 +67,7 @@ class Admission:
             "open_timeout_s": open_timeout_s,
             "scratch": Scratch(),
         }
+        self._refusals = Refusals(clock.seconds, lambda line: _log.warn("{line}", line=line))
         self._next_number = 1
         self._held_opens: list[Connection] = []
         self._ticker = LoopingCall(self._tick)
@@ -96,6 +98,10 @@ class Admission:
         if connection in self._held_opens:
             self._held_opens.remove(connection)
         self._turn.flush()
+
+    def ended_with(self, connection: Connection, reason: str) -> None:
+        """Its peer broke the protocol, or closed it with an error."""
+        self._refusals.told(connection.address, reason)
 
     def admit(self, connection: Connection) -> None:
         """Answer an Open, keep it waiting, or turn the peer away; Condition says why."""

@@ -91,6 +91,9 @@ class Owner(Protocol):
     def connection_lost(self, connection: Connection) -> None:
         """A socket is gone."""
 
+    def ended_with(self, connection: Connection, reason: str) -> None:
+        """Its peer broke the protocol, or closed it with an error."""
+
     def admit(self, connection: Connection) -> None:
         """An Open has come: answer it, keep it waiting, or turn the peer away."""
 
@@ -336,7 +339,7 @@ class Connection(TwistedProtocol):
     def on_close(self, engine: Engine, reason: str) -> None:
         """The peer closed, or broke the protocol."""
         if reason:
-            _log.warn("connection from {address} ended: {reason}", address=self.address, reason=reason)
+            self._owner.ended_with(self, reason)
         self.session.end()
 
     def describe(self) -> dict[str, Any]:

@@ -39,6 +39,10 @@ class Upload(Protocol):
     def abandon(self) -> None:
         """No more comes."""
 
+    @property
+    def kept_bytes(self) -> int:
+        """How much of it is kept in memory until it is whole."""
+
 
 class Target(Protocol):
     """A terminus that messages are sent to."""
@@ -149,6 +153,11 @@ class Producer(LinkEnd):
             self._upload.abandon()
             self._upload = None
 
+    @property
+    def kept_bytes(self) -> int:
+        """How much of the large message that is coming is kept in memory."""
+        return 0 if self._upload is None else self._upload.kept_bytes
+
     def _end_heedless(self, beyond: int) -> None:
         """More came than was asked for (part 2.6.7): nothing bounds what such a client would have us keep."""
         link = self.link
@@ -182,6 +191,8 @@ class Producer(LinkEnd):
 
 class Refused:
     """A large message that cannot be taken: its bytes are dropped as they come, and at its end it gets its outcome."""
+
+    kept_bytes = 0
 
     def __init__(self, producer: Producer, outcome: int, condition: Condition | None) -> None:
         self._producer = producer

@@ -54,9 +54,17 @@ class Gathering:
         """Forget it."""
         self._parts.clear()
 
+    @property
+    def kept_bytes(self) -> int:
+        """All of it."""
+        return self._nbytes
+
 
 class Uploading:
     """A message for queues, of which parts have come."""
+
+    kept_bytes = 0
+    """The log has them."""
 
     def __init__(self, logs: Logs, producer: Producer, queues: list[QueueNode], head: bytes) -> None:
         """`head` is its first part, which is not put yet. BadMessage, when that does not have all before the body; Unplaced."""

@@ -406,3 +406,97 @@ def test_output_that_a_socket_does_not_take_follows_in_order() -> None:
 
 def refuse(data: Any) -> int:
     raise BlockingIOError("full")
+
+
+# ---- messages that never end
+
+
+class Spool:
+    """Takes the parts of large messages and keeps none."""
+
+    kept_bytes = 0
+
+    def __init__(self) -> None:
+        self.taken = bytearray()
+        self.whole = 0
+
+    def part(self, data: bytes, whole: bool) -> None:
+        self.taken += data
+        self.whole += whole
+
+    def aborted(self) -> None:
+        self.taken.clear()
+
+
+def unfinished(peer: Proton, count: int, nbytes: int) -> list[Any]:
+    """So many links, each on a session of its own, with so much of a message that goes on."""
+    links = []
+    for number in range(count):
+        session = peer.connection.session()
+        session.open()
+        links.append(peer.sender(f"u{number}", session=session))
+    for link in links:
+        link.delivery("t")
+    for _ in range(nbytes // 50_000):
+        for link in links:
+            link.stream(b"\x00\x53\x75\xb0\x7f\xff\xff\xff" + bytes(49_992))
+        peer.settle()
+    return links
+
+
+def test_messages_that_never_end_take_so_much_of_a_connection_and_then_end_it() -> None:
+    """PROTON-2952: twenty sessions with 14 MB of a message each took 290 MB, and nothing was refused."""
+    peer = Proton(credit=1).open()
+    unfinished(peer, 20, 400_000)
+    (reason,) = peer.server.closed
+    assert reason.startswith("amqp:resource-limit-exceeded: the unfinished messages of a connection")
+    assert peer.server.engine.unfinished_bytes < limits.UNFINISHED_BYTES + 3_000_000
+
+
+def test_one_message_may_be_larger_than_what_all_others_may_have() -> None:
+    peer = Proton(credit=1).open()
+    (link,) = unfinished(peer, 1, 6_000_000)
+    assert peer.server.closed == []
+    assert peer.server.engine.unfinished_bytes == 6_000_000
+    link.advance()
+    peer.settle()
+    assert (peer.server.engine.unfinished_bytes, len(peer.server.messages[0])) == (0, 6_000_000)
+
+
+def test_unfinished_messages_that_can_go_to_the_log_go_there_before_anything_is_refused() -> None:
+    peer = Proton(credit=1).open()
+    links = unfinished(peer, 20, 0)
+    spools = {link.name: Spool() for link in peer.server.links}
+    for link in peer.server.links:
+        peer.into(link.name).take_parts(spools[link.name], 100_000_000)
+    for _ in range(10):
+        for each in links:
+            each.stream(b"\x00\x53\x75\xb0\x7f\xff\xff\xff" + bytes(49_992))
+        peer.settle()
+    assert peer.server.closed == []
+    assert peer.server.engine.unfinished_bytes <= limits.UNFINISHED_BYTES
+    for each in links:
+        each.advance()
+    peer.settle()
+    whole = {name: bytes(spool.taken) for name, spool in spools.items()}
+    whole |= {name: batch[0] for name, batch, _ in peer.server.batches}
+    assert {len(data) for data in whole.values()} == {500_000}, "each arrives whole, by the part or in one piece"
+    assert any(spool.whole for spool in spools.values())
+    assert peer.server.engine.unfinished_bytes == 0
+
+
+def test_what_comes_on_a_link_that_this_side_has_closed_is_dropped() -> None:
+    """Its client may not have heard yet, or not care: proton would keep a session's whole window of it."""
+    peer = Proton(credit=10)
+    peer.open()
+    link = peer.sender("refused")
+    server_link = peer.into("refused")
+    server_link.close(Condition("amqp:not-found", "nobody"))
+    link.delivery("t")
+    link.stream(bytes(500_000))
+    peer.to_server(peer.output())
+    from cproton_ffi import ffi, lib
+
+    current = lib.pn_link_current(server_link.handle)
+    assert current == ffi.NULL or lib.pn_delivery_pending(current) == 0
+    assert peer.server.closed == []

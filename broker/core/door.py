@@ -1,0 +1,329 @@
+"""The door: everything that a client's connection brings is looked at here before proton sees a byte of it.
+
+Life of a connection at the door: it brings the header of the SASL layer, or AMQP's at once; the layer is spoken here, to its
+outcome, and nothing of it goes any further; then the AMQP header goes through, then an Open, and whoever is behind the door may
+answer that. Until this side's Open has gone out (`admit`), frames are small, and only those may come that can: what a client says
+ahead of the answer. From then on every frame is looked at for its size, its type, which performative it holds, and how much there
+is in it to decode. A transfer, of which there are many, is looked at for its first sixteen bytes alone. After this side's Close
+(`leave`) only the client's Close goes through.
+
+A frame that is not a transfer goes through when it is there whole. A transfer's bytes go through as they come.
+
+Invariants: bytes of any kind give a decision and no error; how the stream is cut into reads changes no decision, and what goes
+through is the stream itself from the AMQP header on, without what is dropped after a Close; after a refusal nothing goes through;
+what is kept here is less than one frame. So that the answer to an Open counts for the very next frame, `take` gives back the
+bytes to the end of an Open, and has to be called again for the rest (`more`).
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import Enum, auto
+
+from broker.core import limits, sasl
+from broker.core.performatives import (
+    ATTACH,
+    BEGIN,
+    CLOSE,
+    DECODE_ERROR,
+    DETACH,
+    END,
+    FLOW,
+    FRAMING_ERROR,
+    HARMLESS_BYTES,
+    LIMIT_EXCEEDED,
+    NAMES,
+    NOT_ALLOWED,
+    OPEN,
+    TRANSFER,
+    Refusal,
+    code_of,
+    fields_of,
+    handle_of,
+    weigh,
+)
+
+HEADER = b"AMQP\x00\x01\x00\x00"
+_HEAD = struct.Struct(">IHHII")
+"""Size; data offset and type; channel; descriptor and type of the list of fields; its size, which takes one byte or four."""
+_HEAD_BYTES = _HEAD.size
+_FRAME_HEAD_BYTES = 8
+_PLAIN = 0x0200
+"""A frame of AMQP without an extended header."""
+_TRANSFER8, _TRANSFER32 = 0x005314C0, 0x005314D0
+_FLOW8, _DISPOSITION8 = 0x005313C0, 0x005315C0
+"""A consumer that settles message by message sends both for every message: `weigh` would pass short ones as they are."""
+_ANY_SIZE = 0xFFFFFFFF
+_MAY_COME_EARLY = frozenset((BEGIN, ATTACH, FLOW, DETACH, END, CLOSE))
+
+
+class _At(Enum):
+    """How far a connection has come."""
+
+    START = auto()
+    SASL = auto()
+    HEADER = auto()
+    OPEN = auto()
+    EARLY = auto()
+    ADMITTED = auto()
+    LEAVING = auto()
+    ENDED = auto()
+
+
+_HEADERS = frozenset((_At.START, _At.HEADER))
+
+
+class Door:
+    """See the module. `max_frame_bytes`: what this side's Open announces, 0 for any size."""
+
+    def __init__(self, max_frame_bytes: int, offer: sasl.Offer = sasl.OFFERED) -> None:
+        self.max_frame_bytes = max_frame_bytes
+        self.output = bytearray()
+        """What is to be written before anything of proton's; who writes it takes it away."""
+        self.refusal: Refusal | None = None
+        self.granted: sasl.Grant | None = None
+        """Who the client is, once the SASL layer has said so."""
+        self.more = False
+        """Whether `take` has stopped at an Open, with bytes behind it."""
+        self._exchange = sasl.Exchange(offer)
+        self._at = _At.START
+        self._held = b""
+        self._through = 0
+        """Bytes of a transfer that are to come and go through."""
+        self._early_bytes = 0
+        self._spoke = False
+        self._attached: dict[int, dict[int, int]] = {}
+        """Channel -> handle of each link -> bytes of its attach."""
+        self._attached_bytes = 0
+
+    @property
+    def speaks_amqp(self) -> bool:
+        """Whether the client's AMQP header has gone through, so that it can be told something."""
+        return self._spoke
+
+    def admit(self) -> None:
+        """This side's Open goes out."""
+        if self._at is _At.EARLY:
+            self._at = _At.ADMITTED
+
+    def leave(self) -> None:
+        """This side's Close goes out."""
+        if self._at in (_At.OPEN, _At.EARLY, _At.ADMITTED):
+            self._at = _At.LEAVING
+
+    def take(self, data: bytes) -> bytes:
+        """What may go through of what has come; of b"", what was left when there was `more`. Then look at `refusal`."""
+        self.more = False
+        if self._held:
+            data = self._held + data
+            self._held = b""
+        return self._admitted(data) if self._at is _At.ADMITTED else self._one_by_one(data)
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Let nothing more through."""
+        self.refusal = refusal
+        self._at = _At.ENDED
+
+    # ---- until the Open is admitted, and after a Close: one header or frame after the other
+
+    def _one_by_one(self, data: bytes) -> bytes:
+        size = len(data)
+        position = min(self._through, size)
+        self._through -= position
+        passed = [data[:position]]
+        while position < size and self._at is not _At.ENDED:
+            at = self._at
+            try:
+                stop, passes = self._header(data, position) if at in _HEADERS else self._small_frame(data, position)
+            except Refusal as refusal:
+                self.refuse(refusal)
+                break
+            if stop < 0:
+                self._held = data[position:]
+                break
+            if passes:
+                passed.append(data[position:stop])
+            position = stop
+            if at is _At.OPEN:
+                self._held = data[position:]
+                self.more = position < size
+                break
+        return b"".join(passed)
+
+    def _header(self, data: bytes, position: int) -> tuple[int, bool]:
+        """Where the protocol header (part 2.2) at `position` ends, -1 while it is not whole, and whether it goes through."""
+        found = data[position : position + len(HEADER)]
+        stop = position + len(found) if len(found) == len(HEADER) else -1
+        if HEADER.startswith(found):
+            if stop > 0:
+                self._at, self._spoke = _At.OPEN, True
+            return stop, stop > 0
+        if self._at is _At.START and sasl.HEADER.startswith(found):
+            if stop > 0:
+                self._at = _At.SASL
+                self._say(self._exchange.output)
+            return stop, False
+        if found.startswith(b"AMQP"):
+            self.output += HEADER  # the version that this side has (part 2.2)
+        raise Refusal(FRAMING_ERROR, "this is no AMQP 1.0; if it is TLS: this broker does not speak it")
+
+    def _say(self, output: bytearray) -> None:
+        self.output += output
+        output.clear()
+
+    def _small_frame(self, data: bytes, position: int) -> tuple[int, bool]:
+        """Where the frame at `position` ends, -1 while it is not whole, and whether it goes through."""
+        at = self._at
+        max_bytes = limits.SASL_FRAME_BYTES if at is _At.SASL else limits.EARLY_FRAME_BYTES
+        if at is _At.LEAVING:
+            max_bytes = max(limits.MAX_FRAME_BYTES, self.max_frame_bytes)
+        elif self.max_frame_bytes:
+            max_bytes = min(max_bytes, self.max_frame_bytes)
+        body, stop = _bounds(data, position, 1 if at is _At.SASL else 0, max_bytes)
+        if stop < 0 or stop > len(data):
+            return -1, False
+        if at is _At.SASL:
+            self._sasl(data[body:stop])
+            return stop, False
+        if body == stop:
+            return stop, at is not _At.LEAVING
+        code, fields = code_of(data, body, stop)
+        if at is _At.LEAVING:
+            if code == CLOSE:
+                self._at = _At.ENDED
+            return stop, code == CLOSE
+        self._early(code, data, position, fields, stop)
+        return stop, True
+
+    def _sasl(self, body: bytes) -> None:
+        exchange = self._exchange
+        try:
+            exchange.take(body)
+        finally:
+            self._say(exchange.output)
+        if exchange.granted is not None:
+            self.granted = exchange.granted
+            self._at = _At.HEADER
+
+    def _early(self, code: int, data: bytes, position: int, fields: int, stop: int) -> None:
+        """A frame ahead of this side's Open."""
+        if self._at is _At.OPEN:
+            if code != OPEN:
+                raise Refusal(NOT_ALLOWED, f"the first frame is {_named(code)}, and must be an open")
+            weigh(code, data, fields, stop)
+            self._at = _At.EARLY
+            return
+        if code not in _MAY_COME_EARLY:
+            raise Refusal(NOT_ALLOWED, f"{_named(code)} may not come before the answer to an open")
+        self._early_bytes += stop - position
+        if self._early_bytes > limits.EARLY_BYTES:
+            raise Refusal(LIMIT_EXCEEDED, f"more than {limits.EARLY_BYTES} bytes came before the answer to an open")
+        self._weigh(code, data, position, fields, stop)
+
+    # ---- afterwards: transfers at a glance
+
+    def _admitted(self, data: bytes) -> bytes:
+        size, position = len(data), self._through
+        last = size - _HEAD_BYTES
+        max_bytes = self.max_frame_bytes or _ANY_SIZE
+        read, longest, find = _HEAD.unpack_from, limits.TRANSFER_HEAD_BYTES, data.find
+        while position < size:
+            if position <= last:
+                nbytes, head, _, code, extent = read(data, position)
+                if (
+                    (code == _TRANSFER8 or (code == _TRANSFER32 and extent <= longest))
+                    and head == _PLAIN
+                    and _HEAD_BYTES <= nbytes <= max_bytes
+                ):
+                    position += nbytes
+                    continue
+                if (
+                    code in (_DISPOSITION8, _FLOW8)
+                    and head == _PLAIN
+                    and _HEAD_BYTES <= nbytes <= HARMLESS_BYTES
+                    and (stop := position + nbytes) <= size
+                    and find(b"\xe0", position + 11, stop) < 0
+                    and find(b"\xf0", position + 11, stop) < 0
+                ):
+                    position = stop
+                    continue
+            try:
+                stop = self._frame(data, position, max_bytes)
+            except Refusal as refusal:
+                self.refuse(refusal)
+                return data[:position]
+            if stop < 0:
+                self._held, self._through = data[position:], 0
+                return data[:position]
+            position = stop
+            if self._at is _At.ENDED:
+                return data[:position]
+        self._through = position - size
+        return data
+
+    def _frame(self, data: bytes, position: int, max_bytes: int) -> int:
+        """Where a frame that is no plain transfer ends, -1 while it is not whole. Refusal."""
+        body, stop = _bounds(data, position, 0, max_bytes)
+        if stop < 0 or len(data) - position < min(_HEAD_BYTES, stop - position):
+            return -1
+        if stop - position > limits.MAX_FRAME_BYTES:
+            raise Refusal(FRAMING_ERROR, f"a frame of {stop - position} bytes is none that carries a message")
+        if stop > len(data):
+            return -1
+        if body == stop:
+            return stop
+        code, fields = code_of(data, body, stop)
+        if code == TRANSFER:
+            nbytes = fields_of(data, fields, stop)[2] - body
+            if nbytes > limits.TRANSFER_HEAD_BYTES:
+                text = f"a transfer may have {limits.TRANSFER_HEAD_BYTES} bytes before its piece of a message, not {nbytes}"
+                raise Refusal(LIMIT_EXCEEDED, text)
+        elif code == OPEN:
+            raise Refusal(NOT_ALLOWED, "a second open came")
+        else:
+            self._weigh(code, data, position, fields, stop)
+        return stop
+
+    def _weigh(self, code: int, data: bytes, position: int, fields: int, stop: int) -> None:
+        """Any performative but an open and a transfer."""
+        if code not in NAMES:
+            raise Refusal(DECODE_ERROR, f"a frame cannot be decoded: there is no performative {code:#04x}")
+        nbytes = weigh(code, data, fields, stop)
+        channel = int.from_bytes(data[position + 6 : position + 8], "big")
+        if code in (ATTACH, DETACH):
+            handle = handle_of(code, data, fields, stop)
+            links = self._attached.setdefault(channel, {})
+            if handle is None:
+                return  # proton will find no link either
+            if code == DETACH:
+                self._attached_bytes -= links.pop(handle, 0)
+                return
+            links[handle] = links.get(handle, 0) + nbytes
+            self._attached_bytes += nbytes
+            if self._attached_bytes > limits.ATTACHED_BYTES:
+                raise Refusal(
+                    LIMIT_EXCEEDED, f"the attaches of this connection's links have more than {limits.ATTACHED_BYTES} bytes"
+                )
+        elif code == END:
+            self._attached_bytes -= sum(self._attached.pop(channel, {}).values())
+        elif code == CLOSE:
+            self._at = _At.ENDED
+
+
+def _bounds(data: bytes, position: int, kind: int, max_bytes: int) -> tuple[int, int]:
+    """Where the body of the frame at `position` begins and ends (part 2.3); (-1, -1) while its head is not whole. Refusal."""
+    if len(data) - position < _FRAME_HEAD_BYTES:
+        return -1, -1
+    nbytes, offset = int.from_bytes(data[position : position + 4], "big"), 4 * data[position + 4]
+    if not _FRAME_HEAD_BYTES <= offset <= nbytes:
+        raise Refusal(FRAMING_ERROR, f"a frame of {nbytes} bytes says that its body begins at byte {offset}")
+    if nbytes > max_bytes:
+        raise Refusal(FRAMING_ERROR, f"a frame of {nbytes} bytes came where {max_bytes} are the most")
+    if data[position + 5] != kind:
+        raise Refusal(FRAMING_ERROR, f"a frame of the type {data[position + 5]} came where only the type {kind} may")
+    return position + offset, position + nbytes
+
+
+def _named(code: int) -> str:
+    name = NAMES.get(code)
+    return f"a performative {code:#x}" if name is None else f"a frame with the performative {name}"

@@ -1,0 +1,112 @@
+"""AMQP's performatives as bytes, weighed before anything decodes them (AMQP 1.0 parts 2.3 and 2.7).
+
+Life of a performative here: it lies in the body of a frame; its code is read, and, unless it is so short that it can do no harm,
+its values are walked over and counted. Nothing is made of them: who decodes them afterwards knows that there are few.
+
+Invariants: bytes of any kind give a number or Refusal; of what passes, no map is larger than `limits.PERFORMATIVE_MAP_BYTES` and
+no more than `limits.PERFORMATIVE_VALUES` values come out. What passes may still be wrong: it is well formed, no more.
+"""
+
+from __future__ import annotations
+
+from broker.core import limits
+from broker.core.values import BadValue, Counter, TooMuch, skip
+
+OPEN, BEGIN, ATTACH, FLOW, TRANSFER, DISPOSITION, DETACH, END, CLOSE = range(0x10, 0x19)
+NAMES = dict(
+    zip(range(0x10, 0x19), ("open", "begin", "attach", "flow", "transfer", "disposition", "detach", "end", "close"), strict=True)
+)
+
+DECODE_ERROR = "amqp:decode-error"
+FRAMING_ERROR = "amqp:connection:framing-error"
+LIMIT_EXCEEDED = "amqp:resource-limit-exceeded"
+NOT_ALLOWED = "amqp:not-allowed"
+
+_UNSETTLED = 7
+"""The field of an attach that names the deliveries which its sender has not settled (part 2.7.3)."""
+HARMLESS_BYTES = 256
+"""So short a performative holds few values, unless one of them is an array, whose elements may take no bytes."""
+
+
+class Refusal(Exception):
+    """Why a peer is turned away: the `name` of an error condition (part 2.8.15 and following) and a `text` for people."""
+
+    def __init__(self, name: str, text: str) -> None:
+        super().__init__(f"{name}: {text}")
+        self.name = name
+        self.text = text
+
+
+def code_of(data: bytes, start: int, stop: int) -> tuple[int, int]:
+    """The code of the performative at `start`, and the position of its list of fields. Refusal when there is none."""
+    if stop - start > 3 and data[start] == 0:
+        if data[start + 1] == 0x53:
+            return data[start + 2], start + 3
+        if data[start + 1] == 0x80 and stop - start > 10:
+            return int.from_bytes(data[start + 2 : start + 10], "big"), start + 10
+    raise Refusal(DECODE_ERROR, "a frame cannot be decoded: it begins with no performative")
+
+
+def fields_of(data: bytes, position: int, stop: int) -> tuple[int, int, int]:
+    """How many fields a list has that begins at `position`, where the first one lies, and where the list ends. Refusal."""
+    code = data[position]
+    if code == 0x45:
+        return 0, position + 1, position + 1
+    width = {0xC0: 1, 0xD0: 4}.get(code)
+    if width is None:
+        raise Refusal(DECODE_ERROR, f"a performative has fields of the type {code:#04x}, which is no list")
+    start = position + 1 + width
+    end = start + int.from_bytes(data[position + 1 : start], "big")
+    first = start + width
+    if not first <= end <= stop:
+        raise Refusal(DECODE_ERROR, f"a performative says that it ends at byte {end} of {stop}")
+    return int.from_bytes(data[start:first], "big"), first, end
+
+
+def weigh(code: int, data: bytes, position: int, stop: int) -> int:
+    """How many bytes whoever decodes this performative has to do with. Its fields are the list at `position`. Refusal."""
+    nbytes = stop - position
+    if nbytes <= HARMLESS_BYTES and data.find(b"\xe0", position, stop) < 0 and data.find(b"\xf0", position, stop) < 0:
+        return nbytes
+    count, position, end = fields_of(data, position, stop)
+    counter = Counter(limits.PERFORMATIVE_VALUES, limits.PERFORMATIVE_MAP_BYTES)
+    name = NAMES[code]
+    try:
+        for field in range(count):
+            if field == _UNSETTLED and code == ATTACH:
+                after = skip(data, position, end, 0)
+                nbytes -= after - position
+                position = after
+            else:
+                position = counter.walk(data, position, end)
+    except BadValue as error:
+        raise Refusal(DECODE_ERROR, f"the {name} cannot be decoded: {error}") from None
+    except TooMuch as error:
+        raise Refusal(LIMIT_EXCEEDED, f"the {name} has more than this broker takes: {error}") from None
+    if nbytes > limits.PERFORMATIVE_BYTES:
+        raise Refusal(LIMIT_EXCEEDED, f"the {name} has {nbytes} bytes, and may have {limits.PERFORMATIVE_BYTES}")
+    return nbytes
+
+
+def uint(data: bytes, position: int, end: int) -> int | None:
+    """The number that the uint at `position` is; None when there is none."""
+    code = data[position] if position < end else 0
+    if code == 0x43:
+        return 0
+    width = {0x52: 1, 0x70: 4}.get(code)
+    if width is None or position + 1 + width > end:
+        return None
+    return int.from_bytes(data[position + 1 : position + 1 + width], "big")
+
+
+def handle_of(code: int, data: bytes, position: int, stop: int) -> int | None:
+    """The handle that an attach or a detach names; None when it cannot be told, and then nobody can take it for one."""
+    count, position, end = fields_of(data, position, stop)
+    if code == ATTACH:
+        if count < 2:
+            return None
+        try:
+            position = skip(data, position, end, 0)
+        except BadValue:
+            return None
+    return uint(data, position, end)

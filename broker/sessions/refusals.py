@@ -1,0 +1,35 @@
+"""What the log says of connections that end with a fault: a line each, up to so many at a time, and then their number.
+
+Life: each fault is `told`; within `_PERIOD_S` seconds `_LINES` of them are written, and the first one afterwards writes how many
+were not. Invariant: whoever connects and connects again cannot fill the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+_LINES = 20
+_PERIOD_S = 10.0
+
+
+class Refusals:
+    """See the module. `write` gets each line."""
+
+    def __init__(self, seconds: Callable[[], float], write: Callable[[str], None]) -> None:
+        self._seconds = seconds
+        self._write = write
+        self._since = -_PERIOD_S
+        self._lines = self._unwritten = 0
+
+    def told(self, address: str, reason: str) -> None:
+        """The connection from `address` has ended because of this."""
+        now = self._seconds()
+        if now - self._since >= _PERIOD_S:
+            if self._unwritten:
+                self._write(f"{self._unwritten} more connections ended with a fault in the {now - self._since:.0f} s before")
+            self._since, self._lines, self._unwritten = now, 0, 0
+        if self._lines < _LINES:
+            self._lines += 1
+            self._write(f"connection from {address} ended: {reason}")
+        else:
+            self._unwritten += 1

@@ -1,0 +1,291 @@
+"""The door: what may come when, how large it may be, and that neither cuts nor any bytes move its decisions."""
+
+from __future__ import annotations
+
+import struct
+
+import proton
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from broker.core import limits, sasl
+from broker.core.door import HEADER
+from tests.broker.core.stream import (
+    BEGIN,
+    CLOSE,
+    END,
+    FALSE,
+    HEARTBEAT,
+    NULL,
+    OPEN,
+    SIXTY_KB_OF_EMPTY_LISTS,
+    TRUE,
+    ZERO,
+    Knock,
+    admitted,
+    attach,
+    cut,
+    frame,
+    init,
+    listed,
+    mapped,
+    performative,
+    properties,
+    transfer,
+)
+
+FLOW = performative(0x13, ZERO, ZERO, ZERO, ZERO)
+DISPOSITION = performative(0x15, TRUE, ZERO, ZERO, TRUE, b"\x00\x53\x24\x45")
+DETACH = performative(0x16, ZERO, TRUE)
+SECOND_OPEN = OPEN
+UNKNOWN = performative(0x19)
+FULL = performative(0x12, b"\xa1\x01l", ZERO, FALSE, NULL, NULL, NULL, NULL, NULL, NULL, ZERO, NULL, NULL, NULL, b"\xc1\x01\x00")
+
+
+def text(nbytes: int) -> bytes:
+    return b"\xb1" + struct.pack(">I", nbytes) + b"x" * nbytes
+
+
+# ---- headers
+
+
+@pytest.mark.parametrize(
+    "said, answer",
+    [
+        (b"GET / HTTP/1.1\r\n", b""),
+        (b"\x16\x03\x01", b""),
+        (b"AMQP\x00\x00\x09\x01", HEADER),
+        (b"AMQP\x02\x01\x00\x00", HEADER),
+        (b"AMQP\x01\x01\x00\x0a", HEADER),
+        (b"AMQP\x03\x01\x00\x01", HEADER),
+        (b"AMX", b""),
+    ],
+)
+def test_another_protocol_is_answered_with_the_version_that_is_spoken_if_it_is_amqp(said: bytes, answer: bytes) -> None:
+    for reads in ([said], cut(said, range(20))):
+        knock = Knock().say(*reads)
+        assert knock.refusal == "amqp:connection:framing-error"
+        assert "if it is TLS: this broker does not speak it" in knock.reason
+        assert (bytes(knock.door.output), knock.passed, knock.door.speaks_amqp) == (answer, b"", False)
+
+
+def test_a_client_without_a_sasl_layer_is_let_in_as_nobody() -> None:
+    knock = Knock().say(HEADER, OPEN)
+    assert (knock.passed, knock.refusal, knock.door.granted, bytes(knock.door.output)) == (HEADER + OPEN, "", None, b"")
+
+
+# ---- until the Open is admitted
+
+
+@pytest.mark.parametrize("first", [BEGIN, FULL, FLOW, transfer(b"x"), DISPOSITION, DETACH, END, CLOSE, UNKNOWN])
+def test_nothing_but_an_open_comes_first(first: bytes) -> None:
+    knock = Knock().say(HEADER + first + OPEN)
+    assert (knock.refusal, knock.passed) == ("amqp:not-allowed", HEADER)
+
+
+@pytest.mark.parametrize("ahead, goes", [(BEGIN, 1), (FULL, 1), (FLOW, 1), (DETACH, 1), (END, 1), (HEARTBEAT, 1), (CLOSE, 1)])
+def test_what_pipelining_clients_say_ahead_of_the_answer_goes_through(ahead: bytes, goes: int) -> None:
+    knock = Knock(admits=False).say(HEADER + OPEN + ahead)
+    assert (knock.passed, knock.refusal) == (HEADER + OPEN + ahead, "")
+
+
+@pytest.mark.parametrize("ahead", [transfer(b"x"), DISPOSITION, SECOND_OPEN, UNKNOWN])
+def test_what_nobody_can_say_yet_does_not(ahead: bytes) -> None:
+    knock = Knock(admits=False).say(HEADER + OPEN + BEGIN + ahead)
+    assert (knock.passed, knock.refusal) == (HEADER + OPEN + BEGIN, "amqp:not-allowed")
+
+
+def test_early_frames_are_small_and_all_of_them_together_too() -> None:
+    most = limits.EARLY_FRAME_BYTES - len(performative(0x10, text(0), wide=True))
+    assert Knock().say(HEADER + performative(0x10, text(most), wide=True)).refusal == ""
+    assert Knock().say(HEADER + performative(0x10, text(most + 1), wide=True)).refusal == "amqp:connection:framing-error"
+    assert Knock(admits=False).say(HEADER + OPEN + performative(0x12, text(5000))).refusal == "amqp:connection:framing-error"
+    assert Knock(max_frame_bytes=512).say(HEADER + performative(0x10, text(600))).refusal == "amqp:connection:framing-error"
+    large = performative(0x12, text(4000))
+    knock = Knock(admits=False).say(HEADER + OPEN + large * 16)
+    assert knock.refusal == ""
+    assert knock.say(large).refusal == "amqp:resource-limit-exceeded"
+
+
+def test_the_answer_to_an_open_counts_for_the_very_next_frame_in_the_same_read() -> None:
+    large = performative(0x12, b"\xa1\x01l", ZERO, FALSE, text(5000))
+    knock = Knock().say(HEADER + OPEN + large)
+    assert (knock.passed, knock.refusal) == (HEADER + OPEN + large, "")
+
+
+def test_sixty_thousand_empty_lists_are_stopped_by_their_size_before_and_by_their_number_after_the_open() -> None:
+    """PROTON-2954: this Open cost 20 ms of the reactor and 6 MB, without a login. What proton gets of it is nothing."""
+    knock = Knock().say(HEADER + SIXTY_KB_OF_EMPTY_LISTS)
+    assert (knock.passed, knock.refusal) == (HEADER, "amqp:connection:framing-error")
+    lists = mapped(b"\xa3\x01k", listed(*[b"\x45"] * 3000))
+    knock = Knock().say(HEADER + properties(lists))
+    assert (knock.passed, knock.refusal) == (HEADER, "amqp:resource-limit-exceeded")
+    knock = admitted().say(BEGIN, performative(0x12, b"\xa1\x01l", ZERO, FALSE, *[NULL] * 10, lists))
+    assert (knock.passed, knock.refusal) == (BEGIN, "amqp:resource-limit-exceeded")
+
+
+# ---- afterwards
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        BEGIN + FULL + FLOW + DISPOSITION + DETACH + END,
+        HEARTBEAT * 3,
+        transfer(b"a") + transfer(b"b" * 5000) + transfer(b""),
+        transfer(b"a", wide=True) + DISPOSITION + transfer(b"b", extended=bytes(8)),
+        frame(b"\x00\x80\x00\x00\x00\x00\x00\x00\x00\x14" + listed(ZERO, ZERO, b"\xa0\x01t", ZERO) + b"payload"),
+        frame(b"\x00\x53\x14" + listed(ZERO)),
+    ],
+)
+def test_ordinary_frames_go_through_as_they_are_however_they_are_cut(frames: bytes) -> None:
+    assert admitted().say(frames).passed == frames
+    assert admitted().say(*cut(frames, range(len(frames)))).passed == frames
+
+
+def test_a_transfer_goes_through_as_its_bytes_come_and_nothing_else_does() -> None:
+    piece = transfer(b"x" * 1000)
+    assert admitted().say(piece[:100]).passed == piece[:100]
+    assert admitted().say(piece[:15]).passed == b""
+    assert admitted().say(FULL[:-1]).passed == b""
+
+
+@pytest.mark.parametrize(
+    "bad, condition",
+    [
+        (b"\x00\x00\x00\x04\x02\x00\x00\x00", "amqp:connection:framing-error"),
+        (b"\x00\x00\x00\x10\x01\x00\x00\x00" + bytes(8), "amqp:connection:framing-error"),
+        (b"\x00\x00\x00\x10\x05\x00\x00\x00" + bytes(8), "amqp:connection:framing-error"),
+        (transfer(bytes(1 << 16)), "amqp:connection:framing-error"),
+        (b"\x7f\xff\xff\xff\x02\x00\x00\x00", "amqp:connection:framing-error"),
+        (frame(FULL[8:], kind=1), "amqp:connection:framing-error"),
+        (frame(b"", kind=2), "amqp:connection:framing-error"),
+        (UNKNOWN, "amqp:decode-error"),
+        (frame(b"\xff" * 9), "amqp:decode-error"),
+        (frame(b"\x00\x53\x14\x40" + bytes(20)), "amqp:decode-error"),
+        (frame(b"\x00\x53\x12\xc0\xff\x01" + b"x"), "amqp:decode-error"),
+        (SECOND_OPEN, "amqp:not-allowed"),
+        (transfer(b"", tag=bytes(600)), "amqp:resource-limit-exceeded"),
+        (transfer(b"", tag=bytes(600), extended=bytes(4)), "amqp:resource-limit-exceeded"),
+        (performative(0x15, TRUE, ZERO, ZERO, TRUE, text(20_000)), "amqp:resource-limit-exceeded"),
+        (performative(0x15, TRUE, ZERO, ZERO, TRUE, b"\xf0\x00\x00\x00\x05\xff\xff\xff\xff\x45"), "amqp:resource-limit-exceeded"),
+        (performative(0x16, ZERO, b"\xe0\x01"), "amqp:decode-error"),
+    ],
+)
+def test_a_frame_that_is_wrong_ends_it_behind_those_that_are_right(bad: bytes, condition: str) -> None:
+    whole = FLOW + transfer(b"x") + bad + FLOW
+    for reads in ([whole], cut(whole, range(len(FLOW) + 100))):
+        knock = admitted().say(*reads)
+        assert (knock.passed, knock.refusal) == (FLOW + transfer(b"x"), condition)
+        assert knock.say(FLOW).passed == FLOW + transfer(b"x"), "nothing goes through afterwards"
+
+
+def test_frames_may_be_larger_where_larger_ones_are_announced_if_they_carry_messages() -> None:
+    large = transfer(bytes(200_000))
+    knock = admitted(max_frame_bytes=1 << 20).say(large)
+    assert knock.passed == large
+    assert knock.say(performative(0x12, text(100_000))).refusal == "amqp:connection:framing-error"
+    assert admitted(max_frame_bytes=0).say(large).passed == large
+
+
+def test_what_links_leave_behind_has_a_bound_and_their_end_gives_it_back() -> None:
+    """Names, addresses and properties of a link live as long as it: 8,000 links of 16 KiB would be 128 MiB a connection."""
+    link = attach(0, text(12_000))
+    per_session = limits.ATTACHED_BYTES // len(link)
+    knock = admitted()
+    for _ in range(per_session + 10):
+        knock.say(link, DETACH)
+    assert knock.refusal == ""
+    for handle in range(3):
+        knock.say(attach(handle, text(12_000), channel=1))
+    knock.say(performative(0x17, channel=1), END)
+    for number in range(per_session):
+        knock.say(attach(number % 256, text(12_000)))
+    assert knock.refusal == ""
+    assert knock.say(link).refusal == "amqp:resource-limit-exceeded"
+
+
+def test_a_handle_that_cannot_be_read_is_left_to_proton() -> None:
+    odd = performative(0x12, b"\xa1\x01l", TRUE)
+    assert admitted().say(odd).passed == odd
+
+
+# ---- the end
+
+
+def test_nothing_comes_behind_a_close() -> None:
+    assert admitted().say(FLOW + CLOSE + FLOW, FLOW).passed == FLOW + CLOSE
+    knock = Knock(admits=False).say(HEADER + OPEN + CLOSE + BEGIN, BEGIN)
+    assert (knock.passed, knock.refusal) == (HEADER + OPEN + CLOSE, "")
+
+
+@pytest.mark.parametrize("admits", [True, False])
+def test_behind_this_side_s_close_only_the_client_s_close_goes_through(admits: bool) -> None:
+    knock = Knock(admits=admits).say(HEADER + OPEN)
+    knock.door.leave()
+    knock.passed = b""
+    knock.say(BEGIN + FULL + HEARTBEAT + transfer(b"x" * 10_000), CLOSE, CLOSE)
+    assert (knock.passed, knock.refusal) == (CLOSE, "")
+
+
+def test_a_transfer_that_is_half_through_comes_to_its_end_when_this_side_closes() -> None:
+    """Else the client's Close would be taken for a piece of a message."""
+    piece = transfer(b"x" * 1000)
+    knock = admitted().say(piece[:300])
+    knock.door.leave()
+    assert knock.say(piece[300:500], piece[500:] + FLOW + CLOSE).passed == piece + CLOSE
+
+
+def test_leaving_before_the_client_has_said_anything_changes_nothing() -> None:
+    knock = Knock()
+    knock.door.leave()
+    knock.door.admit()
+    assert knock.say(HEADER + OPEN).passed == HEADER + OPEN
+
+
+# ---- any bytes, any cuts
+
+_FRAMES = some.sampled_from(
+    [
+        *(OPEN, BEGIN, FULL, FLOW, DISPOSITION, DETACH, END, CLOSE, HEARTBEAT, UNKNOWN, SIXTY_KB_OF_EMPTY_LISTS),
+        *(transfer(b"x"), transfer(b"y" * 300, wide=True), attach(3, text(300)), init(), sasl.HEADER, HEADER),
+        *(
+            frame(OPEN[8:], kind=1),
+            b"\x00\x00\x00\x03\x02\x00\x00\x00",
+            frame(b"\x00\x53\x12\xf0\x00\x00\x00\x05\xff\xff\xff\xff\x45"),
+        ),
+    ]
+)
+_STARTS = some.sampled_from([b"", HEADER, HEADER + OPEN, sasl.HEADER + init() + HEADER + OPEN, sasl.HEADER])
+
+
+@some.composite
+def streams(draw: some.DrawFn) -> bytes:
+    """Mostly right: a beginning, frames, and some bytes of it changed."""
+    data = bytearray(draw(_STARTS) + b"".join(draw(some.lists(_FRAMES, max_size=8))) + draw(some.binary(max_size=20)))
+    for place, value in draw(some.lists(some.tuples(some.integers(0, 1 << 17), some.integers(0, 255)), max_size=3)):
+        if data:
+            data[place % len(data)] = value
+    return bytes(data)
+
+
+@given(streams() | some.binary(max_size=100), some.lists(some.integers(0, 1 << 17), max_size=30), some.booleans())
+def test_any_bytes_in_any_cuts_give_the_same_decision(data: bytes, places: list[int], admits: bool) -> None:
+    whole, pieces = Knock(admits=admits).say(data), Knock(admits=admits).say(*cut(data, places))
+    assert (pieces.refusal, pieces.reason, bytes(pieces.door.output)) == (whole.refusal, whole.reason, bytes(whole.door.output))
+    assert pieces.passed == whole.passed
+    assert whole.passed == b"" or whole.passed in data, "what goes through is a part of the stream"
+
+
+@given(streams(), some.lists(some.integers(0, 1 << 17), max_size=5))
+def test_what_goes_through_is_for_proton_to_judge_and_no_more(data: bytes, places: list[int]) -> None:
+    """Proton takes it or ends the connection; it decodes no property of it that has more values than the bound."""
+    knock = Knock().say(*cut(data, places))
+    transport, connection = proton.Transport(proton.Transport.SERVER), proton.Connection()
+    transport.bind(connection)
+    position = 0
+    while position < len(knock.passed) and (room := transport.capacity()) > 0:
+        transport.push(knock.passed[position : position + room])
+        position += room
+    assert str(connection.remote_properties).count("[]") <= limits.PERFORMATIVE_VALUES
