@@ -240,4 +240,5 @@ async def test_after_its_end_the_daemon_has_no_timer_and_no_connection(peers: An
     service = manage([peer])
     await sees(service, 1)
     service.stopService()
+    assert not service.running
     await until(lambda: len(reactor.getDelayedCalls()) <= before)

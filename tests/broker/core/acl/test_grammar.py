@@ -139,5 +139,6 @@ def test_every_lookup_names_actions_objects_and_properties_that_the_grammar_has(
 def test_whatever_stands_in_a_file_it_is_rules_or_refused(text: str) -> None:
     with suppress(BadAcl):
         found = read(text, "a.acl")
-        found.decide("bob", "create", "queue", {"name": "x", "queuemaxsize": 3})
-        found.decide_connection("bob", "1.2.3.4")
+        lines = range(len(text.splitlines()) + 1)
+        assert found.decide("bob", "create", "queue", {"name": "x", "queuemaxsize": 3}).line in lines
+        assert found.decide_connection("bob", "1.2.3.4").line in lines
