@@ -34,7 +34,10 @@ from proton import Condition, Delivery, Message
 from proton.handlers import MessagingHandler
 from proton.reactor import Container
 
+from tests import shared_tls
 from tests.cli.running import Forked
+
+shared_tls.share()
 
 STDERR = 2
 

@@ -25,7 +25,10 @@ from proton import Message, ProtonException, symbol
 from proton.utils import BlockingConnection, SyncRequestResponse
 
 from cli.programs import MODULES
+from tests import shared_tls
 from tests.cli.running import Forked
+
+shared_tls.share()
 
 T = TypeVar("T")
 Request = tuple[str, str, str, dict[str, Any]]
