@@ -191,14 +191,20 @@ def test_a_broker_that_falls_silent_is_given_up_and_taken_back(broker: BrokerPro
 
 
 def test_a_second_interrupt_ends_the_draining_and_the_account_still_comes(broker: BrokerProcess) -> None:
+    def producers() -> int:
+        """Connections by which more has come than a request."""
+        return sum(item["messagesIn"] > 10 for item in ask(broker.address, "QUERY", "connection")["items"])
+
     with Verify(
         broker.address, "--seconds", "1000", "--rate", "500", "--keep-queues", "yes", "--queue-prefix", "twice"
     ) as running:
         eventually(lambda: int(broker.queue("twice-1")["messagesOut"]), lambda found: found >= 100, "messages through the queue")
         assert len(take(broker.address, "twice-1", 1)) == 1, "without it, there would be no end"
+        assert producers() == 1
         running.process.send_signal(signal.SIGINT)
         assert running.process.stderr is not None
         assert "interrupted" in running.process.stderr.readline()
+        eventually(producers, lambda count: count == 0, "the end of the producer, which has every outcome")
         running.process.send_signal(signal.SIGINT)
         ran = running.end(timeout_s=30)
     assert ran.status == 1
