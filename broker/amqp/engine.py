@@ -129,6 +129,8 @@ class Engine:
         self.messages_in = self.messages_out = 0
         self.unfinished_bytes = 0
         """What messages that are not whole take of memory, over all links."""
+        self._after_close: dict[Any, int] = {}
+        """Handle of a link that this side has closed, and the peer not yet -> how much of a session's window has come on it."""
         self.max_message_bytes = limits.MAX_MESSAGE_BYTES
         self.part_bytes = limits.PART_BYTES
         lib.pn_connection_set_container(self.connection, container.encode())
@@ -433,7 +435,7 @@ class Engine:
                     link.came(delivery)
                     touched[link] = None
                 elif lib.pn_link_is_receiver(link_of(delivery)):
-                    lib.pn_delivery_settle(delivery)  # this side has closed the link: else proton would keep what comes
+                    self._came_late(link_of(delivery), delivery)
             else:
                 if touched:
                     self._tell(touched)
@@ -529,6 +531,22 @@ class Engine:
         if link.parts is not None:
             link.parts.part(data, True)
         return None
+
+    def _came_late(self, handle: Any, delivery: Any) -> None:
+        """Drop what comes on a link that this side has closed: proton would keep it. What was on its way then is at most the
+        session's window, in frames; a peer from which more comes does not heed its link's end, and nothing but its
+        connection's would stop it."""
+        nbytes = lib.pn_delivery_pending(delivery)
+        if lib.pn_delivery_partial(delivery):  # settled now, the rest of it would come unseen
+            while lib.pn_link_recv(handle, self.scratch.area, SCRATCH_BYTES) > 0:
+                continue
+        else:
+            nbytes = max(nbytes, 0 if self._door is None else self._door.max_frame_bytes)  # it took a frame at least
+            lib.pn_delivery_settle(delivery)
+        self._after_close[handle] = came = self._after_close.get(handle, 0) + nbytes
+        if came > limits.SESSION_WINDOW_BYTES and self._door is not None and self._door.refusal is None:
+            self._door.refuse(Refusal(LIMIT_EXCEEDED, "more than a session's window came on a link after its end"))
+            self._deaf = True
 
     def _unfinished(self, link: Receiver, in_proton: int) -> None:
         """More has come of a message that is not whole; so much of it is with proton."""
@@ -693,6 +711,7 @@ class Engine:
         self.listener.on_link(self, link)
 
     def _link_gone(self, handle: Any, closed: bool) -> None:
+        self._after_close.pop(handle, None)
         link = self._links.pop(handle, None)
         if link is not None:
             link.reason = condition_text(lib.pn_link_remote_condition(handle))
@@ -717,6 +736,8 @@ class Engine:
                 del self._links[handle]
                 link.reason = condition_text(lib.pn_session_remote_condition(session))
                 self._ended(link)
+        for handle in [each for each in self._after_close if lib.pn_link_session(each) == session]:
+            del self._after_close[handle]
         if session in self._early_sessions:
             self._early_sessions.remove(session)
         if self.alive:

@@ -41,6 +41,33 @@ def test_a_link_that_this_side_closes_is_told_to_nobody_again() -> None:
     assert tuple(pair.client.engine.links) == tuple(pair.server.engine.links) == ()
 
 
+def transfer(number: int, data: bytes, *, more: bool) -> bytes:
+    """A frame with (a piece of) an unsettled message on the first link of the first session."""
+    fields = b"\x43\x70" + number.to_bytes(4, "big") + b"\xa0\x01x\x43\x42" + (b"\x41" if more else b"\x42")
+    return frame(0, b"\x00\x53\x14\xc0" + bytes((len(fields) + 1, 6)) + fields + data)
+
+
+@pytest.mark.parametrize(
+    "nbytes, endless", [(1, False), (60_000, False), (60_000, True)], ids=["small messages", "large ones", "one without end"]
+)
+def test_a_peer_that_sends_on_and_on_after_the_end_of_its_link_is_cut_off(nbytes: int, endless: bool) -> None:
+    """Breaks when what was on its way counts against it, when what comes is dropped for ever, or when it is kept."""
+    peer = Proton().open()
+    peer.sender()
+    peer.into("s").close(Condition("amqp:link:transfer-limit-exceeded", "too much"))
+    peer.server.engine.take_output()
+    window = limits.SESSION_WINDOW_BYTES // limits.MAX_FRAME_BYTES
+    most = limits.SESSION_WINDOW_BYTES // nbytes if endless else window
+    came = 0
+    while not peer.server.closed and came <= most:
+        peer.to_server(transfer(0 if endless else came, b"x" * nbytes, more=endless))
+        peer.server.engine.take_output()
+        came += 1
+    assert peer.server.closed == ["amqp:resource-limit-exceeded: more than a session's window came on a link after its end"]
+    assert came > window
+    assert peer.server.messages == []
+
+
 def test_closing_in_order_is_told_once_to_both_and_ends_both() -> None:
     pair = Pair()
     pair.client.engine.close(Condition("amqp:connection:forced", "good bye"))
