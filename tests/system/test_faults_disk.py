@@ -16,6 +16,7 @@ from proton import Message, Timeout
 from proton.utils import BlockingConnection
 
 from broker.core.records import HEADER_BYTES, parse_header
+from tests.broker.disk.logs import flip
 from tests.system.filesystems import MIB, disk, memory
 from tests.system.harness import BrokerProcess, cluster, eventually, standalone
 from tests.system.means import where_possible
@@ -215,15 +216,6 @@ def rot(path: Path, index: int) -> None:
     data = path.read_bytes()
     (at,) = [at for at in batches_in(data) if parse_header(data[at : at + HEADER_BYTES]).index == index]
     flip(path, at + parse_header(data[at : at + HEADER_BYTES]).length - 1)
-
-
-def flip(path: Path, at: int) -> None:
-    """Flip a bit of this byte."""
-    with path.open("r+b") as file:
-        file.seek(at)
-        byte = file.read(1)[0]
-        file.seek(at)
-        file.write(bytes((byte ^ 0x10,)))
 
 
 @pytest.mark.parametrize("server", ["the primary", "a backup that takes over"])

@@ -412,6 +412,14 @@ class Cluster:
                         assert one.entries[index] == other.entries[index], f"{one.address} and {other.address} differ at {index}"
 
 
+def led(*addresses: str) -> Cluster:
+    """A cluster whose first broker is its primary, and all stores have caught up."""
+    cluster = Cluster(*addresses)
+    cluster.promote(addresses[0])
+    cluster.pass_time(0.3)
+    return cluster
+
+
 def members_changes(node: Node) -> Sequence[Membership]:
     """The memberships that a node was told of, oldest first."""
     return [effect.members for effect in node.ends(MembershipChanged)]

@@ -7,19 +7,11 @@ import pytest
 from ha.core.effects import PromotionEnded, SaveHardState, Send, StateChanged
 from ha.core.messages import Append, Position, PreVote, Vote, VoteReply
 from ha.core.settings import ReplicaSettings
-from tests.ha.core.cluster import SMALL, Cluster
+from tests.ha.core.cluster import SMALL, Cluster, led
 
 
 def last_promotion(cluster: Cluster, address: str) -> PromotionEnded:
     return cluster[address].ends(PromotionEnded)[-1]
-
-
-def led(*addresses: str) -> Cluster:
-    """A cluster whose first broker is its primary, and all stores have caught up."""
-    cluster = Cluster(*addresses)
-    cluster.promote(addresses[0])
-    cluster.pass_time(0.3)
-    return cluster
 
 
 def test_nobody_becomes_the_primary_unasked() -> None:

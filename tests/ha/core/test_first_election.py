@@ -6,8 +6,8 @@ import pytest
 
 from ha.core.effects import PromotionEnded, Strange
 from ha.core.messages import Append, PreVote, SnapshotChunk, Vote, VoteReply
-from tests.ha.core.cluster import SMALL, Cluster
-from tests.ha.core.test_election import last_promotion, led
+from tests.ha.core.cluster import SMALL, Cluster, led
+from tests.ha.core.test_election import last_promotion
 
 HALF_S = SMALL.campaign_timeout_s / 2
 

@@ -6,14 +6,7 @@ import pytest
 
 from ha.core.effects import PromotionEnded, ReignEnded, TransferEnded, WritableChanged
 from ha.core.messages import TimeoutNow, TransferReply, TransferRequest
-from tests.ha.core.cluster import Cluster
-
-
-def led(*addresses: str) -> Cluster:
-    cluster = Cluster(*addresses)
-    cluster.promote(addresses[0])
-    cluster.pass_time(0.3)
-    return cluster
+from tests.ha.core.cluster import Cluster, led
 
 
 def until(cluster: Cluster, kind: type) -> None:

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from ha.core.effects import MembershipEnded, PromotionEnded, ReignEnded, StateChanged, TransferEnded
 from ha.core.membership import Membership
-from tests.ha.core.cluster import Cluster, members_changes
-
-
-def led(*addresses: str) -> Cluster:
-    cluster = Cluster(*addresses)
-    cluster.promote(addresses[0])
-    cluster.pass_time(0.3)
-    return cluster
+from tests.ha.core.cluster import Cluster, led, members_changes
 
 
 def add(cluster: Cluster, at: str, address: str, *, settle: bool = True) -> None:

@@ -23,16 +23,9 @@ from ha.core.membership import Membership
 from ha.core.messages import Append, AppendReply, Entry, PreVoteReply, SnapshotReply, TransferReply, VoteReply
 from ha.core.replica import Replica
 from ha.core.settings import ReplicaSettings
-from tests.ha.core.cluster import BATCH_BYTES, SMALL, Cluster
+from tests.ha.core.cluster import BATCH_BYTES, SMALL, Cluster, led
 
 ABC = Membership.of("abc")
-
-
-def led(*addresses: str) -> Cluster:
-    cluster = Cluster(*addresses)
-    cluster.promote(addresses[0])
-    cluster.pass_time(0.3)
-    return cluster
 
 
 def backup(*epochs: int, epoch: int = 0) -> Replica:
