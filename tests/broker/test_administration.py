@@ -8,7 +8,7 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from broker.core import limits
-from broker.core.commands import Reign
+from broker.core.commands import Term
 from broker.core.nodes import CLUSTER, LOCAL
 from broker.sessions.principal import Principal
 from tests.broker.clients import (
@@ -49,8 +49,8 @@ def test_management_answers_what_it_is_asked() -> None:
             409,
             "this broker is standalone: it was started without --ha-cluster yes",
         )
-        reign = Reign(epoch=3, primary="a:1", reason="asked", ts="2026-01-01", gap_ms=7)
-        b.lead.ledger.change(reign, lambda reason: None)
+        term = Term(epoch=3, primary="a:1", reason="asked", ts="2026-01-01", gap_ms=7)
+        b.lead.ledger.change(term, lambda reason: None)
         b.settle()
         (row,) = client.request("QUERY", "history")[2]["items"]
         assert row == {"ts": "2026-01-01", "epoch": 3, "primary": "a:1", "reason": "asked", "gap_ms": 7}
