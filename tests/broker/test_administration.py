@@ -87,7 +87,7 @@ def test_an_answer_may_go_to_a_queue_but_not_beyond_its_limit() -> None:
         client = b.client()
         sender = client.sender("$management")
         asked, lost = request("QUERY", "broker", "", "answers"), request("QUERY", "broker", "", "nobody")
-        client.send_encoded(sender, asked, asked, lost, b"no request")
+        client.send_encoded(sender, asked, asked, lost, b"\x00\x53\x77\xa1\x0ano request")
         b.pass_time(1)
         assert statuses(client, sender) == [ACCEPTED] * 4
         assert b.depth("answers") == 1
