@@ -305,6 +305,7 @@ class ClusterMember:
             "version": state.definitions.machine_version,
             "versionHere": state.version,
             "stopped": self.log.halted,
+            "disk": "; ".join(ledger.storage_text for ledger in self._broker.ledgers.values() if ledger.storage_text),
             "primary": status.primary,
             "blank": self.log.replica.blank,
             "reason": self._why_no_primary(),

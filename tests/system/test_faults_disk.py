@@ -83,9 +83,11 @@ def test_a_primary_whose_disk_is_full_lets_producers_wait_and_goes_on_when_there
             eventually(first.log, lambda log: refuses.search(log) is not None, "the broker saying that its disk is full")
             eventually(lambda: run.reaches(accepted=run.accepted + 1, timeout_s=1), lambda more: not more, "producers waiting")
             assert first.state() == "active", "it answers, and nobody could do better"
+            assert "make room on that disk" in first.status()["disk"]
             small.grow(256 * MIB)
             go_on(run)
             assert "the disk takes writes again" in first.log()
+            assert first.status()["disk"] == ""
         assert first.status()["epoch"] == epoch
 
 
