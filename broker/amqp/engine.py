@@ -400,8 +400,8 @@ class Engine:
         return fed
 
     def tick(self, now_ms: int) -> bool:
-        """Let time pass (monotonic ms): heartbeats to the peer, and the end of a silent one. Returns whether it is given up now: a
-        Close waits for it, which may never leave if its socket is full."""
+        """Let time pass (monotonic ms): heartbeats to the peer, and the end of a silent one. Returns whether it is given up now:
+        a Close waits for it, which may never leave if its socket is full."""
         if not self.alive:
             return False
         condition = lib.pn_transport_condition(self.transport)

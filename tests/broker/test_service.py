@@ -349,8 +349,8 @@ def test_output_waits_while_the_socket_is_full() -> None:
 
 
 def test_the_connection_of_a_silent_client_ends_though_its_socket_is_full() -> None:
-    """Its host has gone, say. Breaks when the Close is waited for, which never leaves: the connection would be there for a quarter
-    of an hour, until the operating system gives it up."""
+    """Its host has gone, say. Breaks when the Close is waited for, which never leaves: the connection would be there for a
+    quarter of an hour, until the operating system gives it up."""
     with bench() as b:
         b.queue("q")
         client, other = b.client(), b.client()
