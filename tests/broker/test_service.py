@@ -90,7 +90,7 @@ def test_opens_that_waited_for_a_promotion_that_failed_are_dropped() -> None:
         assert not client.connection.state & proton.Endpoint.REMOTE_ACTIVE
 
 
-def test_a_broker_that_steps_down_sends_its_clients_away_and_answers_nothing_of_that_reign() -> None:
+def test_a_broker_that_steps_down_sends_its_clients_away_and_answers_nothing_of_that_term() -> None:
     with bench(clustered=True) as b:
         admin, client = b.client(ADMIN), b.client()
         admin.request("CREATE", "queue", "q", {"replicate": "all"})
@@ -119,7 +119,7 @@ def test_a_broker_that_steps_down_sends_its_clients_away_and_answers_nothing_of_
         assert again.bodies(reader) == ["one", "two", "three"]
 
 
-def test_a_socket_that_outlives_its_reign_gives_back_nothing_of_anothers() -> None:
+def test_a_socket_that_outlives_its_term_gives_back_nothing_of_anothers() -> None:
     with bench(clustered=True) as b:
         stuck = b.client()
         stuck.request("CREATE", "queue", "q", {"replicate": "all"})
@@ -348,6 +348,24 @@ def test_output_waits_while_the_socket_is_full() -> None:
         assert len(client.received[consumer.name]) == 40
 
 
+def test_the_connection_of_a_silent_client_ends_though_its_socket_is_full() -> None:
+    """Its host has gone, say. Breaks when the Close is waited for, which never leaves: the connection would be there for a
+    quarter of an hour, until the operating system gives it up."""
+    with bench() as b:
+        b.queue("q")
+        client, other = b.client(), b.client()
+        client.send(client.sender("q"), "one", "two")
+        client.auto_accept = False
+        client.receiver("q", credit=2)
+        client.pump = lambda: False  # type: ignore[method-assign]
+        client.server.pauseProducing()
+        for _ in range(int(limits.IDLE_TIMEOUT_S) + 5):
+            other.transport.tick(b.clock.seconds() + 1)
+            b.pass_time(1)
+        assert client.socket.disconnecting
+        assert other.bodies(other.receiver("q")) == ["one", "two"]
+
+
 def test_a_link_between_brokers_is_refused_where_there_is_no_cluster() -> None:
     with bench() as b:
         peer = b.client({"qpid.ha-peer": "other:5672"})
@@ -416,7 +434,7 @@ def test_a_link_between_brokers_goes_to_who_takes_it() -> None:
         assert peer.got == [b"one", b"two"]
         b.lead.become("ready")
         b.settle()
-        assert not client.lost, "links between brokers outlive a reign"
+        assert not client.lost, "links between brokers outlive a term"
         client.lose()
         assert peer.is_lost
 

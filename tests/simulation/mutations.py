@@ -388,7 +388,7 @@ position = run_end
         "seqs += [(number, lane.next_seq)] if lane is messages.order.lanes[0] else []",
     ),
     "releases-the-lowest-level": Bug(
-        "makes, when its reign ends, only the lowest level of a priority queue available again",
+        "makes, when its term ends, only the lowest level of a priority queue available again",
         "broker.core.queues.priority",
         "Priority.release_all",
         "for fifo in self._by_level:",
@@ -413,8 +413,8 @@ position = run_end
             self._schedule.after(_key(node), node.auto_delete_s, due)
 """,
     ),
-    "counts-the-time-of-old-reigns": Bug(
-        "goes on with the time of an unused queue from where a former reign, or its last user, had left it",
+    "counts-the-time-of-old-terms": Bug(
+        "goes on with the time of an unused queue from where a former term, or its last user, had left it",
         "broker.sessions.schedule",
         "Schedule.after",
         "self._agenda.put(key, self._clock.seconds() + delay_s)",
@@ -438,7 +438,7 @@ position = run_end
         "compacts no file, however little of it is alive",
         "ha.log.retention",
         "Retention._victims",
-        "if live >= worth * body.nbytes or live > room:",
+        "if live >= worth * body.nbytes or (found and live > room):",
         "if True:",
     ),
     "keeps-dead-files": Bug(
@@ -746,6 +746,13 @@ position = run_end
         "Backup._judge",
         "if self._told and match >= self.told_commit and member.log.epoch_at(self.told_commit) == member.epoch:",
         "if match >= self.told_commit:",
+    ),
+    "waits-for-a-silent-reader": Bug(
+        "keeps a link to a silent member for as long as its socket is full",
+        "ha.net.peers",
+        "_Outgoing.tick",
+        "if silent or self.engine.finished:",
+        "if self.engine.finished:",
     ),
     "whole-before-it-is-on-disk": Bug(
         "takes a blank store for whole when what it needs is on its way to the disk",
