@@ -396,6 +396,8 @@ class ReplicatedLog:
                 self._peers.set_members(members)
                 self._tell_members(-1)
             case do.StateChanged(state, epoch, primary):
+                if state in (State.READY, State.RECOVERING):
+                    self._snapshots.give_up_receiving()
                 self._applying.state_changed(state, epoch, primary)
             case do.WritableChanged():
                 pass  # asked for by `may_propose` after each list of effects
