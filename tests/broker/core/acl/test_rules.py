@@ -103,7 +103,8 @@ def test_the_exchange_without_a_name_is_named_amq_default() -> None:
 def test_whether_a_message_must_be_looked_at_hangs_on_the_first_rule_that_fits_the_exchange(
     text: str, user: str, exchange: str, by_key: bool
 ) -> None:
-    assert acl(text).decides_by_key(user, exchange) is by_key
+    found = acl(text)
+    assert [found.decides_by_key(user, exchange) for _ in range(2)] == [by_key, by_key], "it is kept"
 
 
 def test_names_of_the_user_stand_in_for_variables_with_dots_and_at_signs_as_underscores() -> None:
@@ -176,5 +177,7 @@ def test_what_is_kept_of_decisions_is_bounded_and_changes_none(monkeypatch: pyte
             assert found.decide_publish("bob", "x", key).allowed == (key == "a")
         for user in ("bob", "eve", "ann", "tom", "kim"):
             assert not allowed(found, user, "consume", "queue", name="q")
+            assert found.decides_by_key(user, "x") is (user == "bob")
     assert len(found._picked) <= 3
+    assert len(found._by_key) <= 3
     assert len(found._published) <= 3
