@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from broker.core import limits
+from broker.core.acl.grammar import MAX_QUOTA
 from broker.core.limits import MIB
-from broker.options import Option, SettingsError, folder, number, one_of, size
+from broker.options import Option, SettingsError, file, folder, number, one_of, size
 
 LOG_LEVELS = ("trace", "debug", "info", "notice", "warning", "error", "critical")
 MAX_FRAME_SIZE = limits.SESSION_WINDOW_BYTES // 16
@@ -104,6 +105,34 @@ OPTIONS = (
         "BYTES",
         "Size of all telemetry files of this broker. Above it the oldest are deleted.",
     ),
+    Option(
+        "acl-file",
+        file,
+        None,
+        "FILE",
+        "Rules about who may do what (docs/reference/acl.md). A relative name is looked for in the data folder.",
+    ),
+    Option(
+        "connection-limit-per-user",
+        number(0, MAX_QUOTA),
+        0,
+        "N",
+        "Connections at a time of a user whom no quota of the ACL file names. 0: any number. Needs --acl-file.",
+    ),
+    Option(
+        "connection-limit-per-ip",
+        number(0, MAX_QUOTA),
+        0,
+        "N",
+        "Connections at a time of clients at one IP address. 0: any number.",
+    ),
+    Option(
+        "max-queues-per-user",
+        number(0, MAX_QUOTA),
+        0,
+        "N",
+        "Queues made by a user whom no quota of the ACL file names. 0: any number. Needs --acl-file.",
+    ),
     Option("log-enable", _log_level, "notice", "LEVEL+", f"Lowest level of log messages to write: {', '.join(LOG_LEVELS)}."),
 )
 """Everything that a broker by itself can be told. `ha.settings.OPTIONS` has what concerns the cluster."""
@@ -127,6 +156,10 @@ class BrokerSettings:
     telemetry_dir: Path | None
     telemetry_interval_ms: int
     telemetry_max_size: int
+    acl_file: Path | None
+    connection_limit_per_user: int
+    connection_limit_per_ip: int
+    max_queues_per_user: int
     log_enable: str
     """The lowest level that is written, one of LOG_LEVELS."""
 
@@ -137,8 +170,13 @@ class BrokerSettings:
         SettingsError when the folders cannot be (no home for `~`, one folder for two purposes).
         """
         own = {option.field: values.get(option.field, option.default) for option in OPTIONS}
-        for name in ("data_dir", "telemetry_dir"):
+        for name in ("data_dir", "telemetry_dir", "acl_file"):
             own[name] = _at_home(name, own[name])
+        if own["acl_file"] is not None:
+            own["acl_file"] = own["data_dir"] / own["acl_file"]
+        for name in ("connection_limit_per_user", "max_queues_per_user"):
+            if own[name] and own["acl_file"] is None:
+                raise SettingsError(f"--{name.replace('_', '-')} needs --acl-file: without one, users have no quotas")
         if own["data_dir"] == own["telemetry_dir"]:
             raise SettingsError(f"--telemetry-dir and --data-dir are the same folder, {own['data_dir']}: give each its own")
         return cls(**own)

@@ -32,6 +32,8 @@ from twisted.logger import (
 )
 from zope.interface import provider
 
+from broker.acl_file import AclFile
+from broker.core.acl.grammar import BadAcl
 from broker.core.limits import PART_BYTES, RESERVED_DESCRIPTORS, SPARE_CONNECTIONS
 from broker.core.nodes import CLUSTER, LOCAL
 from broker.core.records import BadBatch
@@ -101,6 +103,11 @@ class Process:
         self.reactor = reactor
         self.settings = settings
         self.ha = ha
+        self.acl_file = AclFile(
+            settings.acl_file,
+            host.wall,
+            quotas=(settings.connection_limit_per_user, settings.max_queues_per_user),
+        )
         self.status = 0
         self.logs: dict[str, ReplicatedLog] = {}
         self.member: ClusterMember | None = None
@@ -110,6 +117,10 @@ class Process:
     def start(self) -> None:
         """Take port and store, replay, begin to join or to serve. CannotStart says why not."""
         max_connections = self._max_connections()
+        try:
+            self.acl_file.load()
+        except BadAcl as error:
+            raise CannotStart(str(error)) from None
         try:
             self.store = Store.open(self.settings.data_dir, host=self.host, segment_bytes=self.segment_bytes)
         except (StoreInUse, DamagedStore, StorageError, OSError) as error:
@@ -123,6 +134,7 @@ class Process:
             max_message_bytes=self.settings.max_message_size,
             part_bytes=self.part_bytes,
             max_connections=max_connections,
+            max_connections_per_host=self.settings.connection_limit_per_ip,
             max_frame_bytes=self.settings.max_frame_size,
             open_timeout_s=self.settings.max_negotiate_time / 1000,
             default_queue_bytes=self.settings.default_queue_limit,
@@ -131,6 +143,7 @@ class Process:
             new_id=self.host.new_id,
             machine_version=self.ha.ha_machine_version_limit,
         )
+        self.acl_file.attach_to(self.broker)
         try:
             self._listen()
             if self.ha.ha_cluster:
@@ -253,8 +266,11 @@ class Process:
             self.reactor.stop()
 
     def hang_up(self) -> None:
-        """SIGHUP, which for many daemons means that they are to read their configuration again."""
-        _log.warn("SIGHUP changes nothing: options are read at the start only; restart this broker to change them")
+        """SIGHUP, which for many daemons means that they are to read their configuration again: the ACL file, here."""
+        if self.settings.acl_file is not None:
+            self.acl_file.reload()
+        else:
+            _log.warn("SIGHUP changes nothing: options are read at the start only; restart this broker to change them")
 
     def stop(self) -> Deferred[None]:
         """Stop in order: clients, links, logs, store. Fires when what clients were told has left, or soon in any case."""
@@ -289,6 +305,8 @@ def run(reactor: Any, settings: BrokerSettings, ha: HaSettings) -> int:
     on_hangup(reactor, process.hang_up)
     if settings.exposed:
         _log.warn("this broker listens beyond loopback and asks nobody for credentials: keep its network closed to others")
+    if settings.acl_file is not None and not settings.auth:
+        _log.warn("nobody is asked for credentials (--auth no): the rules of the ACL file know every client as `anonymous`")
     print(f"Listening on TCP/TCP6 port {process.port}", file=sys.stderr, flush=True)
     # What is there now stays; what comes is mostly messages, which are in no cycles.
     gc.freeze()
