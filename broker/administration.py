@@ -27,7 +27,7 @@ from broker.amqp import management_node
 from broker.core import limits, management
 from broker.core.acl import questions
 from broker.core.acl.questions import Lookup, shown
-from broker.core.commands import QueueAdd, Reign
+from broker.core.commands import QueueAdd, Term
 from broker.core.nodes import LOCAL, QueueNode, Refused
 from broker.sessions.audit import Audit
 from broker.sessions.connection import Connection
@@ -209,7 +209,7 @@ class Administration:
             case "subscription":
                 return list(self._subscription_items())
             case "history":
-                return [_reign_item(reign) for reign in self._logs.lead.state.definitions.reigns]
+                return [_term_item(term) for term in self._logs.lead.state.definitions.terms]
             case _:
                 if kind in self.extensions:
                     return self.extensions[kind].items()
@@ -311,11 +311,11 @@ def _what(lookup: Lookup, request: management_node.Request) -> str:
     return str(lookup) if address is None else f"{lookup} address={shown(str(address))}"
 
 
-def _reign_item(reign: Reign) -> dict[str, Any]:
+def _term_item(term: Term) -> dict[str, Any]:
     return {
-        "ts": reign.ts,
-        "epoch": reign.epoch,
-        "primary": reign.primary,
-        "reason": reign.reason,
-        "gap_ms": reign.gap_ms,
+        "ts": term.ts,
+        "epoch": term.epoch,
+        "primary": term.primary,
+        "reason": term.reason,
+        "gap_ms": term.gap_ms,
     }
