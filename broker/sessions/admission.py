@@ -88,6 +88,10 @@ class Admission:
         connection.session = ClientSession(connection, self._termini, self._turn, self._logs.inflow)
         return connection
 
+    def handshake_failed(self, address: str, reason: str) -> None:
+        """A socket has ended before it became a connection."""
+        self._refusals.told(address, reason)
+
     # ---- connection.Owner
 
     def connection_made(self, connection: Connection) -> None:
