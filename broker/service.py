@@ -27,6 +27,7 @@ from broker.core import limits
 from broker.core.acl.rules import Acl
 from broker.core.commands import MACHINE_VERSION
 from broker.core.definitions import Change
+from broker.core.identity import Socket
 from broker.host import new_uuid
 from broker.sessions.admission import Admission
 from broker.sessions.audit import Audit
@@ -161,9 +162,9 @@ class Broker:
         self.guard.enforce(acl)
         self.admission.look_again()
 
-    def new_connection(self, address: str) -> Connection | None:
-        """A connection object for a socket from `address`; None when there are too many."""
-        return self.admission.new_connection(address)
+    def new_connection(self, socket: Socket) -> Connection | None:
+        """A connection object for an accepted socket; None when there are too many."""
+        return self.admission.new_connection(socket)
 
     # ---- sessions.ledger.LedgerOwner
 

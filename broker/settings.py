@@ -19,6 +19,7 @@ from broker.core import limits
 from broker.core.acl.grammar import MAX_QUOTA
 from broker.core.limits import MIB
 from broker.options import Option, SettingsError, file, folder, number, one_of, size
+from broker.tls_files import FILES, SERVER, TlsFiles
 
 LOG_LEVELS = ("trace", "debug", "info", "notice", "warning", "error", "critical")
 MAX_FRAME_SIZE = limits.SESSION_WINDOW_BYTES // 16
@@ -56,6 +57,8 @@ def _log_level(value: str) -> str:
 OPTIONS = (
     Option("port", number(0, 65_535), 5672, "PORT", "TCP port to listen on. 0: any free port.", short="p"),
     Option("interface", _interfaces, ("127.0.0.1",), "IP,...", "IP addresses to listen on. 0.0.0.0 or :: means all."),
+    *SERVER,
+    *FILES,
     Option("data-dir", folder, Path("~/.qpidd"), "DIR", "Folder of the store. It is created if it does not exist."),
     Option("auth", _auth, False, "yes|no", "Demand authentication. This version takes only `no`."),
     Option(
@@ -144,6 +147,14 @@ class BrokerSettings:
 
     port: int
     interface: tuple[str, ...]
+    ssl_port: int
+    ssl_require_client_authentication: bool
+    require_encryption: bool
+    ssl_certificate: Path | None
+    ssl_key: Path | None
+    ssl_cert_password_file: Path | None
+    ssl_ca_file: Path | None
+    ssl_crl_file: Path | None
     data_dir: Path
     auth: bool
     max_connections: int
@@ -167,7 +178,7 @@ class BrokerSettings:
     def from_values(cls, values: Mapping[str, Any]) -> BrokerSettings:
         """The settings for these values by field name (as `gather` gives them, other tables' among them); the rest by default.
 
-        SettingsError when the folders cannot be (no home for `~`, one folder for two purposes).
+        SettingsError when the folders cannot be (no home for `~`, one folder for two purposes), or TLS lacks something.
         """
         own = {option.field: values.get(option.field, option.default) for option in OPTIONS}
         for name in ("data_dir", "telemetry_dir", "acl_file"):
@@ -179,7 +190,25 @@ class BrokerSettings:
                 raise SettingsError(f"--{name.replace('_', '-')} needs --acl-file: without one, users have no quotas")
         if own["data_dir"] == own["telemetry_dir"]:
             raise SettingsError(f"--telemetry-dir and --data-dir are the same folder, {own['data_dir']}: give each its own")
-        return cls(**own)
+        settings = cls(**own)
+        settings._check_tls()
+        return settings
+
+    def _check_tls(self) -> None:
+        files = self.tls
+        if files.certificate is None and self.require_encryption:
+            raise SettingsError("--require-encryption yes leaves no port to listen on: give --ssl-certificate")
+        if self.ssl_require_client_authentication and (files.certificate is None or files.authorities is None):
+            raise SettingsError("--ssl-require-client-authentication yes needs --ssl-certificate and --ssl-ca-file")
+        if files.certificate is not None and self.port == self.ssl_port != 0 and not self.require_encryption:
+            raise SettingsError(
+                f"--port and --ssl-port are both {self.port}: give each its own, or --require-encryption yes for TLS alone"
+            )
+
+    @property
+    def tls(self) -> TlsFiles:
+        """The files of TLS."""
+        return TlsFiles.from_values({option.field: getattr(self, option.field) for option in FILES})
 
     @property
     def exposed(self) -> bool:

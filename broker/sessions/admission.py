@@ -24,6 +24,7 @@ from broker.amqp.scratch import Scratch
 from broker.core import limits
 from broker.core.acl import questions
 from broker.core.acl.questions import Lookups, shown
+from broker.core.identity import Socket
 from broker.sessions.client import ClientSession
 from broker.sessions.connection import Connection, Role
 from broker.sessions.guard import UNAUTHORIZED, Guard, Rights
@@ -87,16 +88,22 @@ class Admission:
         self._ticker.clock = clock
         self._ticker.start(1.0, now=False)
 
-    def new_connection(self, address: str) -> Connection | None:
-        """A connection object for a socket from `address`; None when there are too many."""
+    def new_connection(self, socket: Socket) -> Connection | None:
+        """A connection object for an accepted socket; None when there are too many."""
         limit = self._max_connections + limits.SPARE_CONNECTIONS
         if len(self.connections) >= limit:
-            _log.warn("{address} refused: there are {limit} connections, with the spare ones", address=address, limit=limit)
+            _log.warn(
+                "{address} refused: there are {limit} connections, with the spare ones", address=socket.address, limit=limit
+            )
             return None
         number, self._next_number = self._next_number, self._next_number + 1
-        connection = Connection(self, self._turn, self._clock, number, address, **self._engine_options)
+        connection = Connection(self, self._turn, self._clock, number, socket, **self._engine_options)
         connection.session = ClientSession(connection, self._termini, self._turn, self._logs.inflow, self._guard)
         return connection
+
+    def handshake_failed(self, address: str, reason: str) -> None:
+        """A socket has ended before it became a connection."""
+        self._refusals.told(address, reason)
 
     # ---- connection.Owner
 

@@ -22,6 +22,7 @@ from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 
 from broker.core.commands import MACHINE_VERSION, MachineVersion
+from broker.core.identity import Socket
 from broker.core.nodes import CLUSTER, LOCAL
 from broker.core.queues.reading import Body
 from broker.core.records import Batch, BatchBuilder
@@ -153,7 +154,7 @@ class Client:
         self.events: list[str] = []
         self.auto_accept = True
         self._tag = 0
-        found = bench.broker.new_connection("127.0.0.1:1")
+        found = bench.broker.new_connection(options.get("socket", Socket("127.0.0.1:1")))
         assert found is not None
         self.server: Connection = found
         self.socket = StringTransport()
