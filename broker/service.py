@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 
+from twisted.internet.defer import maybeDeferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
@@ -28,6 +29,7 @@ from broker.core.commands import MACHINE_VERSION
 from broker.core.definitions import Change
 from broker.host import new_uuid
 from broker.sessions.admission import Admission
+from broker.sessions.authentication import Authentication
 from broker.sessions.connection import Connection
 from broker.sessions.exchanges import Exchanges
 from broker.sessions.ledger import SERVING, Ledger
@@ -70,6 +72,7 @@ class Broker:
         message_memory: int = limits.MESSAGE_MEMORY_BYTES,
         on_fatal: Callable[[str], None],
         new_id: Callable[[], str] = new_uuid,
+        authentication: Authentication | None = None,
         machine_version: int = MACHINE_VERSION,
     ) -> None:
         self.broker_id = broker_id
@@ -116,6 +119,7 @@ class Broker:
             self.logs,
             self.turn,
             self.termini,
+            authentication=authentication or Authentication(clock, maybeDeferred, new_id),
             container=broker_id,
             version=version,
             max_connections=max_connections,

@@ -4,6 +4,9 @@ Life of a connection here: a socket is accepted, unless there are too many; its 
 broker serves, or turned away. An Open with a property that is registered in `roles` is that role's: it is not a client's, is
 served whatever this broker's state is, and is not cut off when this broker stops serving.
 
+A connection logs in first, by what it is offered (`broker.sessions.authentication`). Where a login is demanded, it is a stranger
+until then: strangers are few, and half of them at most come from one host.
+
 Invariants: clients are admitted only while this broker serves, administrators always; there are never more than `max_connections`
 and `limits.SPARE_CONNECTIONS` sockets.
 """
@@ -19,7 +22,8 @@ from twisted.logger import Logger
 
 from broker.amqp.links import Condition
 from broker.amqp.scratch import Scratch
-from broker.core import limits
+from broker.core import limits, sasl
+from broker.sessions.authentication import Authentication
 from broker.sessions.client import ClientSession
 from broker.sessions.connection import Connection, Role
 from broker.sessions.logs import Logs
@@ -40,6 +44,7 @@ class Admission:
         turn: Turn,
         termini: Termini,
         *,
+        authentication: Authentication,
         container: str,
         version: str,
         max_connections: int,
@@ -57,6 +62,9 @@ class Admission:
         self._logs = logs
         self._turn = turn
         self._termini = termini
+        self._authentication = authentication
+        self._strangers: dict[int, str] = {}
+        """Number of each connection that has to log in and has not -> its host."""
         self._version = version
         self._max_connections = max_connections
         self._engine_options: dict[str, Any] = {
@@ -80,20 +88,35 @@ class Admission:
         if len(self.connections) >= limit:
             _log.warn("{address} refused: there are {limit} connections, with the spare ones", address=address, limit=limit)
             return None
+        host = address.rpartition(":")[0]
+        if self._authentication.demanded and self._too_many_strangers(host):
+            self._refusals.told(address, "too many connections have not logged in; it was closed at once")
+            return None
         number, self._next_number = self._next_number, self._next_number + 1
-        connection = Connection(self, self._turn, self._clock, number, address, **self._engine_options)
+        offer = self._authentication.offer(host, encrypted=False)
+        connection = Connection(self, self._turn, self._clock, number, address, offer=offer, **self._engine_options)
         connection.session = ClientSession(connection, self._termini, self._turn, self._logs.inflow)
         return connection
+
+    def _too_many_strangers(self, host: str) -> bool:
+        most = max(limits.FEW_STRANGERS, self._max_connections // limits.STRANGERS_SHARE)
+        strangers = self._strangers
+        return len(strangers) >= most or (
+            len(strangers) >= most // 2 and sum(each == host for each in strangers.values()) >= most // 2
+        )
 
     # ---- connection.Owner
 
     def connection_made(self, connection: Connection) -> None:
         """A socket was accepted."""
         self.connections[connection.number] = connection
+        if self._authentication.demanded:
+            self._strangers[connection.number] = connection.address.rpartition(":")[0]
 
     def connection_lost(self, connection: Connection) -> None:
         """A socket is gone."""
         self.connections.pop(connection.number, None)
+        self._strangers.pop(connection.number, None)
         self._turn.forget(connection)
         if connection in self._held_opens:
             self._held_opens.remove(connection)
@@ -103,8 +126,21 @@ class Admission:
         """Its peer broke the protocol, or closed it with an error."""
         self._refusals.told(connection.address, reason)
 
+    def login_waits(self, connection: Connection, waits: sasl.Wait) -> None:
+        """Its login is paused."""
+        attended = self._authentication.attend(waits)
+        if attended is None:
+            connection.refuse_login(f"{limits.LOGINS_WAITING} logins wait already")
+        else:
+            attended.addCallback(connection.resume_login)
+
+    def login_failed(self, connection: Connection, denied: sasl.Deny) -> None:
+        """A mechanism has turned it away."""
+        self._authentication.failed(connection.address.rpartition(":")[0], denied.user)
+
     def admit(self, connection: Connection) -> None:
         """Answer an Open, keep it waiting, or turn the peer away; Condition says why."""
+        self._strangers.pop(connection.number, None)
         for name, role in self.roles.items():
             value = str(connection.properties.get(name) or "")
             if value:
