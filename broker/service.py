@@ -27,6 +27,7 @@ from broker.commit_log import CommitLog
 from broker.core import limits
 from broker.core.commands import MACHINE_VERSION
 from broker.core.definitions import Change
+from broker.core.identity import Socket
 from broker.host import new_uuid
 from broker.sessions.admission import Admission
 from broker.sessions.authentication import Authentication
@@ -142,9 +143,9 @@ class Broker:
         ledger.log = log
         return ledger
 
-    def new_connection(self, address: str) -> Connection | None:
-        """A connection object for a socket from `address`; None when there are too many."""
-        return self.admission.new_connection(address)
+    def new_connection(self, socket: Socket) -> Connection | None:
+        """A connection object for an accepted socket; None when there are too many."""
+        return self.admission.new_connection(socket)
 
     # ---- sessions.ledger.LedgerOwner
 

@@ -9,8 +9,10 @@ from twisted.internet.error import CannotListenError
 from twisted.internet.interfaces import IAddress, IListeningPort, IReactorTCP
 from twisted.internet.protocol import Protocol, ServerFactory
 
-NewConnection = Callable[[str], Protocol | None]
-"""Makes the connection for a socket from this address; None when there are too many."""
+from broker.core.identity import Socket
+
+NewConnection = Callable[[Socket], Protocol | None]
+"""Makes the connection for an accepted socket; None when there are too many."""
 
 _BACKLOG = 512
 
@@ -29,8 +31,13 @@ class ConnectionFactory(ServerFactory):
 
     def buildProtocol(self, addr: IAddress | None) -> Protocol | None:
         """A connection for an accepted socket; None ends it."""
-        where: Any = addr
-        return self._new_connection(f"{where.host}:{where.port}" if where is not None and hasattr(where, "port") else "unknown")
+        return self._new_connection(Socket(text_of(addr)))
+
+
+def text_of(addr: IAddress | None) -> str:
+    """Where a socket comes from, `host:port`."""
+    where: Any = addr
+    return f"{where.host}:{where.port}" if where is not None and hasattr(where, "port") else "unknown"
 
 
 def listen(reactor: IReactorTCP, new_connection: NewConnection, port: int, interface: str) -> IListeningPort:

@@ -23,6 +23,7 @@ from twisted.logger import Logger
 from broker.amqp.links import Condition
 from broker.amqp.scratch import Scratch
 from broker.core import limits, sasl
+from broker.core.identity import Socket
 from broker.sessions.authentication import Authentication
 from broker.sessions.client import ClientSession
 from broker.sessions.connection import Connection, Role
@@ -82,19 +83,20 @@ class Admission:
         self._ticker.clock = clock
         self._ticker.start(1.0, now=False)
 
-    def new_connection(self, address: str) -> Connection | None:
-        """A connection object for a socket from `address`; None when there are too many."""
+    def new_connection(self, socket: Socket) -> Connection | None:
+        """A connection object for an accepted socket; None when there are too many."""
         limit = self._max_connections + limits.SPARE_CONNECTIONS
         if len(self.connections) >= limit:
-            _log.warn("{address} refused: there are {limit} connections, with the spare ones", address=address, limit=limit)
+            _log.warn(
+                "{address} refused: there are {limit} connections, with the spare ones", address=socket.address, limit=limit
+            )
             return None
-        host = address.rpartition(":")[0]
-        if self._authentication.demanded and self._too_many_strangers(host):
-            self._refusals.told(address, "too many connections have not logged in; it was closed at once")
+        if self._authentication.demanded and self._too_many_strangers(socket.host):
+            self._refusals.told(socket.address, "too many connections have not logged in; it was closed at once")
             return None
         number, self._next_number = self._next_number, self._next_number + 1
-        offer = self._authentication.offer(host, encrypted=False)
-        connection = Connection(self, self._turn, self._clock, number, address, offer=offer, **self._engine_options)
+        offer = self._authentication.offer(socket)
+        connection = Connection(self, self._turn, self._clock, number, socket, offer=offer, **self._engine_options)
         connection.session = ClientSession(connection, self._termini, self._turn, self._logs.inflow)
         return connection
 
@@ -111,7 +113,7 @@ class Admission:
         """A socket was accepted."""
         self.connections[connection.number] = connection
         if self._authentication.demanded:
-            self._strangers[connection.number] = connection.address.rpartition(":")[0]
+            self._strangers[connection.number] = connection.socket.host
 
     def connection_lost(self, connection: Connection) -> None:
         """A socket is gone."""
@@ -136,7 +138,7 @@ class Admission:
 
     def login_failed(self, connection: Connection, denied: sasl.Deny) -> None:
         """A mechanism has turned it away."""
-        self._authentication.failed(connection.address.rpartition(":")[0], denied.user)
+        self._authentication.failed(connection.socket, denied.user)
 
     def admit(self, connection: Connection) -> None:
         """Answer an Open, keep it waiting, or turn the peer away; Condition says why."""

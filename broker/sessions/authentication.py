@@ -22,6 +22,7 @@ from twisted.internet.task import deferLater
 
 from broker.core import limits, sasl
 from broker.core.backoff import Backoff
+from broker.core.identity import Socket
 from broker.core.mechanisms import LOOKED_AT, Plain, Register, Scram, TakenAtItsWord
 from broker.core.users import HASHES, Users
 
@@ -66,15 +67,15 @@ class Authentication:
         """Whether a client has to show who it is."""
         return self.users is not None
 
-    def offer(self, host: str, *, encrypted: bool) -> sasl.Offer:
-        """The mechanisms for a connection from `host`."""
+    def offer(self, socket: Socket) -> sasl.Offer:
+        """The mechanisms for a connection over this socket."""
         if self.users is None:
             return {sasl.ANONYMOUS: sasl.Anonymous, sasl.PLAIN: partial(TakenAtItsWord, self._realm)}
-        register = Register(self.users, self._realm, partial(self._delay_s, host))
+        register = Register(self.users, self._realm, partial(self._delay_s, socket.host))
         return {
             name: self._maker(name, register)
             for name in self._mechanisms
-            if name != sasl.PLAIN or encrypted or self._plain_in_clear
+            if name != sasl.PLAIN or socket.encrypted or self._plain_in_clear
         }
 
     def _maker(self, name: str, register: Register) -> Callable[[], sasl.Mechanism]:
@@ -85,9 +86,9 @@ class Authentication:
     def _delay_s(self, host: str, user: str) -> float:
         return self._backoff.delay_s(host, user, self._clock.seconds())
 
-    def failed(self, host: str, user: str) -> None:
-        """A login from `host` as `user` ("": it did not come so far) has failed."""
-        self._backoff.failed(host, user, self._clock.seconds())
+    def failed(self, socket: Socket, user: str) -> None:
+        """A login over this socket as `user` ("": it did not come so far) has failed."""
+        self._backoff.failed(socket.host, user, self._clock.seconds())
 
     def attend(self, waits: sasl.Wait) -> Deferred[bytes] | None:
         """Fires with what the exchange is to be resumed with. None: too many logins wait already."""

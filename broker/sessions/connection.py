@@ -24,6 +24,7 @@ from broker.amqp.engine import Engine
 from broker.amqp.links import Condition, Link, Receiver, Sender
 from broker.amqp.scratch import Scratch
 from broker.core import limits, sasl
+from broker.core.identity import Socket
 from broker.net.output import READ_BYTES, write_output
 from broker.sessions.principal import ANONYMOUS, Principal, principal_of
 from broker.sessions.turn import Turn
@@ -109,10 +110,10 @@ class Owner(Protocol):
 
 @implementer(IPushProducer)
 class Connection(TwistedProtocol):
-    """One accepted connection, from `address`. Its `session` is set by its owner before a byte has come.
+    """One accepted connection. Its `session` is set by its owner before a byte has come.
 
-    `offer`: how its peer may log in. `container`: this broker's name on the wire. `open_timeout_s`: how long the peer may take
-    until its Open.
+    `socket`: what is known of its other end. `offer`: how its peer may log in. `container`: this broker's name on the wire.
+    `open_timeout_s`: how long the peer may take until its Open.
     """
 
     session: Session
@@ -123,7 +124,7 @@ class Connection(TwistedProtocol):
         turn: Turn,
         clock: IReactorTime,
         number: int,
-        address: str,
+        socket: Socket,
         *,
         offer: sasl.Offer,
         container: str,
@@ -138,7 +139,8 @@ class Connection(TwistedProtocol):
         self._clock = clock
         self._open_timeout_s = open_timeout_s
         self.number = number
-        self.address = address
+        self.socket = socket
+        self.address = socket.address
         self.engine = Engine(self, server=True, container=container, max_frame=max_frame_bytes, offer=offer, scratch=scratch)
         self.engine.max_message_bytes = max_message_bytes
         self.engine.part_bytes = part_bytes
