@@ -278,6 +278,15 @@ def seconds(at_least: float, at_most: float) -> Callable[[str], float]:
 
 def folder(value: str) -> Path:
     """A folder, `~` allowed; "" is refused."""
+    return _path(value, "folder")
+
+
+def file(value: str) -> Path:
+    """A file, `~` allowed; "" is refused."""
+    return _path(value, "file")
+
+
+def _path(value: str, what: str) -> Path:
     if not value.strip() or "\0" in value:
-        raise ValueError("a folder is needed")
+        raise ValueError(f"a {what} is needed")
     return Path(value)

@@ -115,12 +115,13 @@ class Broker:
             sources=[self.mailboxes.dynamic, no_anonymous_source, source_by_address(queue), source_by_address(exchange)],
             max_message_bytes=max_message_bytes,
         )
+        self.authentication = authentication or Authentication(clock, maybeDeferred, new_id)
         self.admission = Admission(
             clock,
             self.logs,
             self.turn,
             self.termini,
-            authentication=authentication or Authentication(clock, maybeDeferred, new_id),
+            authentication=self.authentication,
             container=broker_id,
             version=version,
             max_connections=max_connections,

@@ -144,5 +144,7 @@ class Scram:
         return self._register.granted(self._name, self._mechanism)
 
 
+REALM = "QPID"
+"""That of users where nobody has named another one, as in qpidd."""
 LOOKED_AT = (*HASHES, sasl.PLAIN)
 """The mechanisms that there are for users with passwords, the best first."""

@@ -23,12 +23,11 @@ from twisted.internet.task import deferLater
 from broker.core import limits, sasl
 from broker.core.backoff import Backoff
 from broker.core.identity import Socket
-from broker.core.mechanisms import LOOKED_AT, Plain, Register, Scram, TakenAtItsWord
+from broker.core.mechanisms import LOOKED_AT, REALM, Plain, Register, Scram, TakenAtItsWord
 from broker.core.users import HASHES, Users
 
 InThread = Callable[[Callable[[], bytes]], Deferred[bytes]]
 """Does the work in a thread; fires with its result in the reactor's."""
-REALM = "QPID"
 
 
 class Authentication:
