@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 
+from twisted.internet.defer import maybeDeferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
@@ -31,6 +32,7 @@ from broker.core.identity import Socket
 from broker.host import new_uuid
 from broker.sessions.admission import Admission
 from broker.sessions.audit import Audit
+from broker.sessions.authentication import Authentication
 from broker.sessions.connection import Connection
 from broker.sessions.exchanges import Exchanges
 from broker.sessions.guard import Guard
@@ -76,6 +78,7 @@ class Broker:
         message_memory: int = limits.MESSAGE_MEMORY_BYTES,
         on_fatal: Callable[[str], None],
         new_id: Callable[[], str] = new_uuid,
+        authentication: Authentication | None = None,
         machine_version: int = MACHINE_VERSION,
     ) -> None:
         self.broker_id = broker_id
@@ -128,12 +131,14 @@ class Broker:
             sources=[self.mailboxes.dynamic, no_anonymous_source, source_by_address(queue), source_by_address(exchange)],
             max_message_bytes=max_message_bytes,
         )
+        self.authentication = authentication or Authentication(clock, maybeDeferred, new_id)
         self.admission = Admission(
             clock,
             self.logs,
             self.turn,
             self.termini,
             self.guard,
+            authentication=self.authentication,
             container=broker_id,
             version=version,
             max_connections=max_connections,

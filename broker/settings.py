@@ -3,8 +3,8 @@
 Life: `broker.options.gather` reads the texts of all sources, `BrokerSettings.from_values` checks what concerns several options at
 once and freezes the result; nothing changes it afterwards. The command's options and the reference page are made from the table.
 
-Invariants: a broker listens on loopback unless it is told otherwise, because it cannot tell friend from foe yet (`--auth`); every
-bound has a default in `broker.core.limits`.
+Invariants: a broker listens on loopback unless it is told otherwise, because it lets everybody in unless it is told otherwise
+(`--auth`); where a login is demanded, there is a way to log in; every bound has a default in `broker.core.limits`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,16 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from broker.core import limits
+from broker.core import limits, sasl
 from broker.core.acl.grammar import MAX_QUOTA
 from broker.core.limits import MIB
-from broker.options import Option, SettingsError, file, folder, number, one_of, size
+from broker.core.mechanisms import LOOKED_AT, REALM
+from broker.options import Option, SettingsError, file, folder, number, one_of, size, yes_no
 from broker.tls_files import FILES, SERVER, TlsFiles
 
+MECHANISMS = (*LOOKED_AT, sasl.ANONYMOUS)
+ALONE = frozenset({sasl.ANONYMOUS})
+"""Mechanisms that need no users' file."""
 LOG_LEVELS = ("trace", "debug", "info", "notice", "warning", "error", "critical")
 MAX_FRAME_SIZE = limits.SESSION_WINDOW_BYTES // 16
 """proton counts a session's window in frames: larger ones would leave it too few."""
@@ -40,13 +44,20 @@ def _interfaces(value: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _auth(value: str) -> bool:
-    if one_of("yes", "no")(value) == "yes":
-        raise ValueError(
-            "authentication is not available in this version: say --auth no, and let the broker listen on loopback or on a "
-            "protected network only"
-        )
-    return False
+def _mechanisms(value: str) -> tuple[str, ...]:
+    """Names of SASL mechanisms, with commas or spaces between them, in the order in which they are offered."""
+    found = value.replace(",", " ").upper().split()
+    for name in found:
+        one_of(*MECHANISMS)(name)
+    if not found:
+        raise ValueError(f"name at least one of {', '.join(MECHANISMS)}")
+    return tuple(dict.fromkeys(found))
+
+
+def _realm(value: str) -> str:
+    if not value.isprintable() or " " in value or "@" in value or len(value.encode()) > limits.MAX_NAME_BYTES:
+        raise ValueError(f"{value!r} cannot be a realm: letters, digits, dots and hyphens make one, as in QPID")
+    return value
 
 
 def _log_level(value: str) -> str:
@@ -60,7 +71,19 @@ OPTIONS = (
     *SERVER,
     *FILES,
     Option("data-dir", folder, Path("~/.qpidd"), "DIR", "Folder of the store. It is created if it does not exist."),
-    Option("auth", _auth, False, "yes|no", "Demand authentication. This version takes only `no`."),
+    Option("auth", yes_no, None, "yes|no", "Demand a login of every client. Default: `yes` with --users, else `no`."),
+    Option(
+        "users", file, None, "FILE", "Names and keys of those who may log in, as qpid-passwd writes them. Read again at SIGHUP."
+    ),
+    Option("realm", _realm, REALM, "NAME", "What stands behind the @ in the names of users, as in ann@QPID."),
+    Option(
+        "sasl-mechanisms",
+        _mechanisms,
+        LOOKED_AT,
+        "NAME,...",
+        f"SASL mechanisms offered where a login is demanded: {', '.join(MECHANISMS)}.",
+    ),
+    Option("plain-without-tls", yes_no, False, "yes|no", "Offer PLAIN on connections that are not encrypted, too."),
     Option(
         "max-connections",
         number(1, 100_000),
@@ -157,6 +180,10 @@ class BrokerSettings:
     ssl_crl_file: Path | None
     data_dir: Path
     auth: bool
+    users: Path | None
+    realm: str
+    sasl_mechanisms: tuple[str, ...]
+    plain_without_tls: bool
     max_connections: int
     max_negotiate_time: int
     max_frame_size: int
@@ -181,7 +208,7 @@ class BrokerSettings:
         SettingsError when the folders cannot be (no home for `~`, one folder for two purposes), or TLS lacks something.
         """
         own = {option.field: values.get(option.field, option.default) for option in OPTIONS}
-        for name in ("data_dir", "telemetry_dir", "acl_file"):
+        for name in ("data_dir", "telemetry_dir", "users", "acl_file"):
             own[name] = _at_home(name, own[name])
         if own["acl_file"] is not None:
             own["acl_file"] = own["data_dir"] / own["acl_file"]
@@ -190,6 +217,10 @@ class BrokerSettings:
                 raise SettingsError(f"--{name.replace('_', '-')} needs --acl-file: without one, users have no quotas")
         if own["data_dir"] == own["telemetry_dir"]:
             raise SettingsError(f"--telemetry-dir and --data-dir are the same folder, {own['data_dir']}: give each its own")
+        if own["auth"] is None:
+            own["auth"] = own["users"] is not None
+        if own["auth"] and own["users"] is None and not ALONE.issuperset(own["sasl_mechanisms"]):
+            raise SettingsError("--auth yes needs --users FILE: qpid-passwd add FILE NAME makes one")
         settings = cls(**own)
         settings._check_tls()
         return settings

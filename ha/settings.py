@@ -199,7 +199,12 @@ class HaSettings:
 def read(command_line: Mapping[str, str | None], environ: Mapping[str, str] | None = None) -> tuple[BrokerSettings, HaSettings]:
     """All settings of a broker: `command_line` as `broker.options.gather` takes it, `environ` is the process's by default."""
     values = gather((*broker_settings.OPTIONS, *OPTIONS), command_line, os.environ if environ is None else environ)
-    return BrokerSettings.from_values(values), HaSettings.from_values(values)
+    broker, ha = BrokerSettings.from_values(values), HaSettings.from_values(values)
+    if broker.auth and ha.ha_cluster:
+        raise SettingsError(
+            "--auth yes is not available with --ha-cluster yes in this version: brokers cannot log in to each other"
+        )
+    return broker, ha
 
 
 def own_address(settings: HaSettings, interfaces: tuple[str, ...], port: int) -> Address:

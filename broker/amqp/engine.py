@@ -34,7 +34,7 @@ from broker.amqp.links import (
     text_of,
 )
 from broker.amqp.scratch import SCRATCH_BYTES, Scratch
-from broker.core import limits, message, values
+from broker.core import limits, message, sasl, values
 from broker.core.door import Door
 from broker.core.performatives import LIMIT_EXCEEDED, Refusal
 
@@ -99,7 +99,8 @@ class Login:
 class Engine:
     """One AMQP connection's protocol state. A server's door says who comes in, a client logs in as its `login` says.
 
-    `scratch` is shared by the engines of a thread; without one this engine has its own.
+    `offer`: the mechanisms by which clients may log in to a server. `scratch` is shared by the engines of a thread; without one
+    this engine has its own.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class Engine:
         container: str,
         max_frame: int = limits.MAX_FRAME_BYTES,
         login: Login = Login(),
+        offer: sasl.Offer = sasl.OFFERED,
         scratch: Scratch | None = None,
     ) -> None:
         self.listener = listener
@@ -137,7 +139,7 @@ class Engine:
         lib.pn_connection_collect(self.connection, self._collector)
         lib.pn_transport_set_max_frame(self.transport, max_frame)
         lib.pn_transport_set_channel_max(self.transport, limits.MAX_SESSIONS_PER_CONNECTION - 1)
-        self._door = Door(max_frame) if server else None
+        self._door = Door(max_frame, offer) if server else None
         if server:
             lib.pn_transport_set_server(self.transport)
         else:
@@ -276,7 +278,26 @@ class Engine:
         if door is None:
             self._to_proton(data)
             return
-        passed = door.take(data)
+        self._let_through(door, door.take(data))
+
+    @property
+    def login(self) -> sasl.Exchange | None:
+        """How the client logs in; None on a client's side."""
+        return None if self._door is None else self._door.login
+
+    def resume_login(self, result: bytes) -> None:
+        """What the login has waited for is done; what has come meanwhile is taken now."""
+        if self.alive and self._door is not None:
+            self._door.resume(result)
+            self._let_through(self._door, b"")
+
+    def refuse_login(self, reason: str) -> None:
+        """The login cannot go on, for a reason of this side's."""
+        if self.alive and self._door is not None:
+            self._door.give_up_login(reason)
+            self._let_through(self._door, b"")
+
+    def _let_through(self, door: Door, passed: bytes) -> None:
         if passed:
             self._to_proton(passed)
         while door.more and self.alive:

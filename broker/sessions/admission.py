@@ -5,6 +5,9 @@ broker serves, or turned away, by the rules in force among other reasons. When t
 at again (`look_again`). An Open with a property that is registered in `roles` is that role's: it is not a client's, is
 served whatever this broker's state is, and is not cut off when this broker stops serving.
 
+A connection logs in first, by what it is offered (`broker.sessions.authentication`). Where a login is demanded, it is a stranger
+until then: strangers are few, and half of them at most come from one host.
+
 Invariants: clients are admitted only while this broker serves, administrators always; there are never more than `max_connections`
 and `limits.SPARE_CONNECTIONS` sockets; a user's connections count from their admission to their end, but for those of roles.
 """
@@ -21,10 +24,11 @@ from twisted.logger import Logger
 
 from broker.amqp.links import Condition
 from broker.amqp.scratch import Scratch
-from broker.core import limits
+from broker.core import limits, sasl
 from broker.core.acl import questions
 from broker.core.acl.questions import Lookups, shown
 from broker.core.identity import Socket
+from broker.sessions.authentication import Authentication
 from broker.sessions.client import ClientSession
 from broker.sessions.connection import Connection, Role
 from broker.sessions.guard import UNAUTHORIZED, Guard, Rights
@@ -47,6 +51,7 @@ class Admission:
         termini: Termini,
         guard: Guard,
         *,
+        authentication: Authentication,
         container: str,
         version: str,
         max_connections: int,
@@ -71,6 +76,9 @@ class Admission:
         """Number of a connection that was admitted -> its user and its host."""
         self._by_user: Counter[str] = Counter()
         self._by_host: Counter[str] = Counter()
+        self._authentication = authentication
+        self._strangers: dict[int, str] = {}
+        """Number of each connection that has to log in and has not -> its host."""
         self._version = version
         self._max_connections = max_connections
         self._engine_options: dict[str, Any] = {
@@ -96,8 +104,12 @@ class Admission:
                 "{address} refused: there are {limit} connections, with the spare ones", address=socket.address, limit=limit
             )
             return None
+        if self._authentication.demanded and self._too_many_strangers(socket.host):
+            self._refusals.told(socket.address, "too many connections have not logged in; it was closed at once")
+            return None
         number, self._next_number = self._next_number, self._next_number + 1
-        connection = Connection(self, self._turn, self._clock, number, socket, **self._engine_options)
+        offer = self._authentication.offer(socket)
+        connection = Connection(self, self._turn, self._clock, number, socket, offer=offer, **self._engine_options)
         connection.session = ClientSession(connection, self._termini, self._turn, self._logs.inflow, self._guard)
         return connection
 
@@ -105,15 +117,25 @@ class Admission:
         """A socket has ended before it became a connection."""
         self._refusals.told(address, reason)
 
+    def _too_many_strangers(self, host: str) -> bool:
+        most = max(limits.FEW_STRANGERS, self._max_connections // limits.STRANGERS_SHARE)
+        strangers = self._strangers
+        return len(strangers) >= most or (
+            len(strangers) >= most // 2 and sum(each == host for each in strangers.values()) >= most // 2
+        )
+
     # ---- connection.Owner
 
     def connection_made(self, connection: Connection) -> None:
         """A socket was accepted."""
         self.connections[connection.number] = connection
+        if self._authentication.demanded:
+            self._strangers[connection.number] = connection.socket.host
 
     def connection_lost(self, connection: Connection) -> None:
         """A socket is gone."""
         self.connections.pop(connection.number, None)
+        self._strangers.pop(connection.number, None)
         for counter, key in zip((self._by_user, self._by_host), self._counted.pop(connection.number, ()), strict=False):
             counter[key] -= 1
             if not counter[key]:
@@ -127,8 +149,21 @@ class Admission:
         """Its peer broke the protocol, or closed it with an error."""
         self._refusals.told(connection.address, reason)
 
+    def login_waits(self, connection: Connection, waits: sasl.Wait) -> None:
+        """Its login is paused."""
+        attended = self._authentication.attend(waits)
+        if attended is None:
+            connection.refuse_login(f"{limits.LOGINS_WAITING} logins wait already")
+        else:
+            attended.addCallback(connection.resume_login)
+
+    def login_failed(self, connection: Connection, denied: sasl.Deny) -> None:
+        """A mechanism has turned it away."""
+        self._authentication.failed(connection.socket, denied.user)
+
     def admit(self, connection: Connection) -> None:
         """Answer an Open, keep it waiting, or turn the peer away; Condition says why."""
+        self._strangers.pop(connection.number, None)
         denial = self._denial(connection)
         if denial:
             raise Condition(UNAUTHORIZED, denial)
@@ -164,7 +199,7 @@ class Admission:
 
     def _count(self, connection: Connection) -> None:
         """One more of its user's and its host's; Condition when that is one too many."""
-        user, host = connection.principal.user, connection.address.rpartition(":")[0]
+        user, host = Rights(self._guard, connection).user, connection.socket.host
         if 0 < self._max_per_host <= self._by_host[host]:
             text = f"{host} has {self._by_host[host]} connections, and may have no more (--connection-limit-per-ip)"
             raise Condition("amqp:resource-limit-exceeded", text)

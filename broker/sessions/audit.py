@@ -17,6 +17,7 @@ from twisted.logger import Logger
 
 from broker.core.acl.questions import Lookup, shown
 from broker.core.acl.rules import Decision
+from broker.core.sasl import NOBODY
 from broker.sessions.principal import Principal
 from broker.sessions.refusals import Bounded
 
@@ -58,7 +59,9 @@ class Audit:
 
 
 def _who(who: Who) -> str:
-    return f"audit: {shown(who.principal.user)} from {who.address}"
+    principal = who.principal
+    unproven = "" if principal.authenticated or principal.user == NOBODY else " (so it says)"
+    return f"audit: {shown(principal.user)}{unproven} from {who.address}"
 
 
 def _write(line: str) -> None:

@@ -143,7 +143,7 @@ class Exchanges:
             if not isinstance(value, str | int | float | None):
                 text = f"the filter compares {argument!r} with what is no text, number or boolean"
                 raise Condition("amqp:invalid-field", text)
-        nodes, user = self.logs.nodes, attach.principal.user
+        nodes, user = self.logs.nodes, attach.session.rights.user
         name = f"{exchange.name[:50]}_{self._new_id()}"  # a name that was as long as may be would have no room for more
         needs = questions.subscribe(exchange, name, key, nodes.default_queue_bytes)
         attach.demand(needs)

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 
 from broker.core.acl.questions import Lookup, Lookups, publish, shown
 from broker.core.acl.rules import MAX_KEPT, Acl, Decision
+from broker.core.sasl import NOBODY
 from broker.sessions.audit import Audit, Who
 
 UNAUTHORIZED = "amqp:unauthorized-access"
@@ -46,8 +47,9 @@ class Rights:
 
     @property
     def user(self) -> str:
-        """By this name the rules know it."""
-        return self.who.principal.user
+        """By this name the rules know it. A name that nothing has shown to be its own counts for nothing."""
+        principal = self.who.principal
+        return principal.user if principal.authenticated else NOBODY
 
     def denial(self, lookups: Iterable[Lookup]) -> str:
         """Why not all of this may be; "" if it may."""

@@ -18,7 +18,9 @@ from broker.core.nodes import LOCAL
 from broker.sessions.connection import Connection
 from broker.sessions.principal import Principal
 from broker.sessions.relay import Relay
-from tests.broker.clients import ACCEPTED, ADMIN, REJECTED, Bench, Client, bench, condition, request, statuses
+from tests.broker import clients
+from tests.broker.clients import ACCEPTED, ADMIN, REJECTED, Bench, condition, request, statuses
+from tests.broker.users import as_user, bench
 
 DENIED = "amqp:unauthorized-access"
 EVERYTHING = "acl allow boss all all\n"
@@ -32,15 +34,6 @@ def rules(text: str) -> Acl:
 def enforce(b: Bench, text: str) -> None:
     b.broker.enforce(rules(text))
     b.settle()
-
-
-def as_user(b: Bench, user: str, properties: dict[str, Any] | None = None, address: str = "") -> Client:
-    """A client that is this user when its Open comes."""
-    client = Client(b, properties)
-    client.server.principal = Principal(user, "PLAIN", authenticated=True)
-    client.server.address = address or client.server.address
-    b.clients.append(client)
-    return client.open()
 
 
 def said(endpoint: Any) -> str:
@@ -126,6 +119,17 @@ def test_without_rules_everything_is_allowed() -> None:
         assert condition(eve.sender("nothing")) == "amqp:not-found"
         created = next(iter(b.broker.ledgers[LOCAL].state.definitions.queues.values()))
         assert b"owner" not in created.text
+
+
+def test_a_name_that_nothing_has_shown_to_be_its_own_counts_for_nothing(log: list[str]) -> None:
+    """Breaks when with `--auth no` everybody is whom the rules name as soon as it says so."""
+    with clients.bench() as b:
+        enforce(b, "acl allow anonymous create queue")
+        liar = b.client(mechanism="PLAIN", user="boss", password="x")
+        assert liar.request("DELETE", "queue", "q")[1] == "anonymous may not: delete queue name=q"
+        assert liar.request("CREATE", "queue", "q")[0] == 201
+        assert log[-1] == "audit: boss@QPID (so it says) from 127.0.0.1:1: create queue name=q: 201 created"
+        assert b.broker.nodes.queues["q"].definition.owner == "anonymous"
 
 
 def test_a_subscription_to_an_exchange_needs_access_a_queue_of_its_own_and_the_binding() -> None:

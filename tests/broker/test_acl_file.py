@@ -13,8 +13,8 @@ from zope.interface import provider
 from broker import acl_file
 from broker.acl_file import AclFile
 from broker.core.acl.grammar import MAX_FILE, BadAcl
-from broker.sessions.principal import Principal
-from tests.broker.clients import Bench, Client, bench, condition
+from tests.broker.clients import Bench, condition
+from tests.broker.users import as_user, bench
 
 RULES = "acl allow ops all\nacl allow ann all queue\n"
 
@@ -45,13 +45,6 @@ def attached(b: Bench, path: Path | None, **options: Any) -> AclFile:
     found.load()
     found.attach_to(b.broker)
     return found
-
-
-def as_user(b: Bench, user: str) -> Client:
-    client = Client(b)
-    client.server.principal = Principal(user, "PLAIN", authenticated=True)
-    b.clients.append(client)
-    return client.open()
 
 
 def test_a_broker_with_a_file_is_under_its_rules_from_the_start_and_says_which(path: Path, log: list[str]) -> None:

@@ -1,0 +1,107 @@
+"""How clients log in to this broker: which mechanisms each is offered, what their logins wait for, and what failed ones cost.
+
+Life of a login here: a socket is accepted and its connection gets an offer, of mechanisms made for it alone; a mechanism that has
+to look at a password says so, and the work is done in a thread after the others that wait (`attend`), and after the time that
+earlier failures cost; a failed login is `failed`.
+
+Where no login is demanded, everybody is let in: as `anonymous`, or by PLAIN under any name, which is not looked at (qpidd's
+`--auth no`).
+
+Invariants: at most `limits.LOGINS_AT_ONCE` passwords are looked at at the same time, none of them in the reactor's thread; at
+most `limits.LOGINS_WAITING` logins wait, and one more is refused; PLAIN is offered in the clear only if that was asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from twisted.internet.defer import Deferred, DeferredSemaphore
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import deferLater
+
+from broker.core import limits, sasl
+from broker.core.backoff import Backoff
+from broker.core.identity import Socket
+from broker.core.mechanisms import LOOKED_AT, REALM, Plain, Register, Scram, TakenAtItsWord
+from broker.core.users import HASHES, Users
+
+InThread = Callable[[Callable[[], bytes]], Deferred[bytes]]
+"""Does the work in a thread; fires with its result in the reactor's."""
+
+
+class Authentication:
+    """See the module. `clock` is the reactor's time.
+
+    `users` None: no login is demanded. `mechanisms`: those that may be offered, the best first. `plain_in_clear`: PLAIN without
+    TLS too. `new_nonce` gives texts that cannot be guessed, and never the same one.
+    """
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        in_thread: InThread,
+        new_nonce: Callable[[], str],
+        *,
+        users: Users | None = None,
+        mechanisms: Sequence[str] = LOOKED_AT,
+        realm: str = REALM,
+        plain_in_clear: bool = False,
+    ) -> None:
+        self.users = users
+        """May be replaced; logins that have begun go on with the one that they began with."""
+        self.waiting = 0
+        """Logins that wait for their turn or their time."""
+        self._clock = clock
+        self._in_thread = in_thread
+        self._new_nonce = new_nonce
+        self._mechanisms = tuple(mechanisms)
+        self._realm = realm
+        self._plain_in_clear = plain_in_clear
+        self._backoff = Backoff()
+        self._turns = DeferredSemaphore(limits.LOGINS_AT_ONCE)
+
+    @property
+    def demanded(self) -> bool:
+        """Whether a client has to show who it is."""
+        return self.users is not None
+
+    def offer(self, socket: Socket) -> sasl.Offer:
+        """The mechanisms for a connection over this socket."""
+        if self.users is None:
+            return {sasl.ANONYMOUS: sasl.Anonymous, sasl.PLAIN: partial(TakenAtItsWord, self._realm)}
+        register = Register(self.users, self._realm, partial(self._delay_s, socket.host))
+        return {
+            name: self._maker(name, register)
+            for name in self._mechanisms
+            if name != sasl.PLAIN or socket.encrypted or self._plain_in_clear
+        }
+
+    def _maker(self, name: str, register: Register) -> Callable[[], sasl.Mechanism]:
+        if name in HASHES:
+            return lambda: Scram(name, register, self._new_nonce())
+        return partial(Plain, register) if name == sasl.PLAIN else sasl.Anonymous
+
+    def _delay_s(self, host: str, user: str) -> float:
+        return self._backoff.delay_s(host, user, self._clock.seconds())
+
+    def failed(self, socket: Socket, user: str) -> None:
+        """A login over this socket as `user` ("": it did not come so far) has failed."""
+        self._backoff.failed(socket.host, user, self._clock.seconds())
+
+    def attend(self, waits: sasl.Wait) -> Deferred[bytes] | None:
+        """Fires with what the exchange is to be resumed with. None: too many logins wait already."""
+        if self.waiting >= limits.LOGINS_WAITING:
+            return None
+        self.waiting += 1
+        attended: Deferred[bytes] = deferLater(self._clock, waits.delay_s, lambda: b"") if waits.delay_s else Deferred()
+        if waits.work is not None:
+            work = waits.work
+            attended.addCallback(lambda _: self._turns.run(self._in_thread, work))
+        if not waits.delay_s:
+            attended.callback(b"")
+        return attended.addBoth(self._attended)
+
+    def _attended(self, result: bytes) -> bytes:
+        self.waiting -= 1
+        return result
