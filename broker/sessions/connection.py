@@ -303,8 +303,8 @@ class Connection(TwistedProtocol):
             self._end()
 
     def turn_out(self, condition: Condition) -> None:
-        """End it with a Close that says why. Whatever still comes is not looked at; a peer that does not take it as the end is
-        dropped after the time for an Open."""
+        """End it with a Close that says why. Whatever still comes is not looked at; a peer that does not read it is dropped after
+        the time for an Open."""
         if self._gone or self._turned_out_at is not None:
             return
         self._turned_out_at = self._clock.seconds()

@@ -99,7 +99,6 @@ class ExchangeTerminus:
 
     def subscribe(self, attach: Attach, link: Sender) -> None:
         """A receiving link gets a queue of its own while it lasts."""
-        attach.demand((questions.access_exchange(self.node),))
         self._exchanges.logs.must_serve()
         key, arguments = self._binding(attach.asked.filters)
         self._exchanges.subscribe(attach, link, self.node, key, arguments)
@@ -136,6 +135,10 @@ class Exchanges:
 
     def subscribe(self, attach: Attach, link: Sender, exchange: ExchangeNode, key: str, arguments: dict[str, Any]) -> None:
         """Make a queue with this binding, and attach the link to it; Condition when that cannot be."""
+        nodes, user = self.logs.nodes, attach.session.rights.user
+        name = f"{exchange.name[:50]}_{self._new_id()}"  # a name that was as long as may be would have no room for more
+        needs = questions.subscribe(exchange, name, key, nodes.default_queue_bytes)
+        attach.demand(needs)
         fault = fault_of(exchange.definition.kind, key, arguments)
         if fault:
             raise Condition("amqp:invalid-field", f"the filter of this subscription cannot be: {fault}")
@@ -143,10 +146,6 @@ class Exchanges:
             if not isinstance(value, str | int | float | None):
                 text = f"the filter compares {argument!r} with what is no text, number or boolean"
                 raise Condition("amqp:invalid-field", text)
-        nodes, user = self.logs.nodes, attach.session.rights.user
-        name = f"{exchange.name[:50]}_{self._new_id()}"  # a name that was as long as may be would have no room for more
-        needs = questions.subscribe(exchange, name, key, nodes.default_queue_bytes)
-        attach.demand(needs)
         if len(nodes.queues) >= limits.MAX_QUEUES:
             raise Condition("amqp:resource-limit-exceeded", f"this broker has {limits.MAX_QUEUES} queues, its limit")
         full = self._quota.denial(user, nodes)

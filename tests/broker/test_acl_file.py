@@ -13,7 +13,7 @@ from zope.interface import provider
 from broker import acl_file
 from broker.acl_file import AclFile
 from broker.core.acl.grammar import MAX_FILE, BadAcl
-from tests.broker.clients import Bench, condition
+from tests.broker.clients import Bench, Client, condition, request
 from tests.broker.users import as_user, bench
 
 RULES = "acl allow ops all\nacl allow ann all queue\n"
@@ -158,3 +158,35 @@ def test_quotas_of_the_command_line_are_those_of_whom_the_file_names_none(path: 
         assert condition(as_user(b, "ann").connection) == "amqp:resource-limit-exceeded"
         eve = as_user(b, "eve")
         assert [eve.request("CREATE", "queue", name)[0] for name in "de"] == [201, 403]
+
+
+def output(client: Client) -> bytes:
+    """What the client would write now."""
+    found: bytes = client.transport.peek(client.transport.pending())
+    client.transport.pop(len(found))
+    return found
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_nothing_is_done_for_what_comes_with_the_request_that_ends_its_own_connection(full: bool, path: Path) -> None:
+    """`full`: the socket takes nothing, so that the connection cannot end at once."""
+    with bench() as b:
+        b.queue("q")
+        attached(b, path)
+        ops = as_user(b, "ops")
+        management, messages = ops.sender("$management"), ops.sender("q")
+        path.write_text("acl deny ops create connection host=all\nacl allow ops all\n")
+        ops.send_encoded(management, request("RELOAD", "acl", "", "$nowhere"), settle=False)
+        ops.send(messages, "late", settle=False)
+        flight = output(ops)
+        late = ops.session.receiver("late")
+        late.source.address = "q"
+        late.open()
+        if full:
+            ops.server.pauseProducing()
+        ops.server.dataReceived(flight + output(ops))
+        node = b.broker.nodes.queues["q"]
+        assert b.broker.queues.users(node) == 0
+        ops.server.resumeProducing()
+        b.settle()
+        assert (condition(ops.connection), b.depth("q")) == ("amqp:unauthorized-access", 0)
