@@ -562,6 +562,8 @@ class Peers:
                 "amqp:not-allowed",
                 f"{value} belongs to cluster {theirs}, this broker to cluster {ours}; check --ha-brokers-url and the data folder",
             )
+        if not _is_name(value):
+            raise Condition("amqp:not-allowed", f"{value:.80} is no address of a broker, host:port")
         known = value in self._members().addresses
         if not known and not (theirs and ours):
             members = ", ".join(self._members().addresses)
@@ -601,3 +603,11 @@ class Peers:
             link.tick(now)
         for peer in list(self.incoming.values()):
             peer.beat(now)
+
+
+def _is_name(value: str) -> bool:
+    """Whether a member can be called so."""
+    try:
+        return urls.parse(value).names == (value,)
+    except urls.BadUrl:
+        return False

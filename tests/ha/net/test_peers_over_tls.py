@@ -130,6 +130,15 @@ def test_a_member_that_is_taken_in_the_end_is_refused_no_more(broker: Bench, pee
     assert peers.refusals() == {}
 
 
+@pytest.mark.parametrize("says", ["x:1:2", "amqp:broker4:5671", "broker4", "a:1,b:2"])
+def test_who_has_no_address_is_no_member_though_it_knows_the_cluster(broker: Bench, peers: Peers, says: str) -> None:
+    """Breaks when a link is begun to what cannot be reached, and the attempt breaks off in the midst of the answer."""
+    peers.credentials = None
+    client = knocks(broker, Socket("192.0.2.2:40000"), says=says)
+    assert condition(client.connection) == "amqp:not-allowed"
+    assert "is no address of a broker" in str(client.connection.remote_condition.description)
+
+
 # ---- the other direction
 
 
