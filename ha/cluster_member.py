@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IReactorTime
@@ -34,6 +34,9 @@ from ha.net.peers import PEER_PROPERTY, TICK_S, Peers
 from ha.outbox import Peers as LogPeers
 from ha.replicated_log import ReplicatedLog
 from ha.settings import HaSettings
+
+if TYPE_CHECKING:
+    from broker.net.credentials import Credentials
 
 _log = Logger(namespace="ha")
 Answer = tuple[int, str, dict[str, Any]]
@@ -85,6 +88,7 @@ class ClusterMember:
         wall: Callable[[], float],
         telemetry: TelemetryWriter | None,
         links: Callable[..., Links] = Peers,
+        credentials: Credentials | None = None,
     ) -> None:
         self.me = me
         self._clock = clock
@@ -111,6 +115,7 @@ class ClusterMember:
             members=lambda: self.log.replica.members,
             versions=Versions(broker.lead.state.version),
             cluster_version=lambda: self._broker.lead.state.definitions.machine_version,
+            credentials=credentials,
         )
         self._ticker = LoopingCall(self._tick)
         self._ticker.clock = clock
@@ -252,7 +257,11 @@ class ClusterMember:
 
     def _failover_urls(self) -> list[dict[Any, Any]]:
         return [
-            {Symbol("network-host"): address.host, Symbol("port"): address.port, Symbol("scheme"): Symbol("amqp")}
+            {
+                Symbol("network-host"): address.host,
+                Symbol("port"): address.port,
+                Symbol("scheme"): Symbol("amqps" if address.transport == urls.SSL else "amqp"),
+            }
             for address in self._settings.client_addresses
         ]
 

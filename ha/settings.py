@@ -4,7 +4,7 @@ Life: `read` takes the command line and the environment and gives the broker's a
 the broker listens, `own_address` finds out which address of `--ha-brokers-url` is its own. Nothing changes them afterwards.
 
 Invariants: a broker that is told to be in a cluster knows all members' addresses or does not start; what this version
-cannot do (credentials, encryption) is refused and not ignored; the times and bounds of the consensus core have their defaults in
+cannot do (credentials) is refused and not ignored; the times and bounds of the consensus core have their defaults in
 `ha.core.settings`.
 """
 
@@ -37,9 +37,10 @@ def _brokers_url(value: str) -> Url:
         raise ValueError(
             "authentication between brokers is not available in this version: give the addresses alone, without a user"
         )
-    for address in url.addresses:
-        if address.transport != urls.TCP:
-            raise ValueError(f"{address}: encryption between brokers is not available in this version: write tcp:{address.name}")
+    if len({address.transport for address in url.addresses}) > 1:
+        raise ValueError(
+            "links between brokers are all over TLS or all in the clear: write amqps:host:port,host:port,... or amqp:..."
+        )
     return url
 
 
@@ -58,7 +59,7 @@ OPTIONS = (
         _brokers_url,
         None,
         "URL",
-        "Addresses of all brokers of the cluster, `amqp:host:port,host:port,...`: the same list on each broker.",
+        "Addresses of all brokers of the cluster, `amqp:host:port,...`, over TLS `amqps:host:port,...`: the same list on each.",
         aliases=("ha-brokers",),
     ),
     Option(
@@ -179,6 +180,11 @@ class HaSettings:
         return self.ha_brokers_url.names if self.ha_cluster and self.ha_brokers_url is not None else ()
 
     @property
+    def encrypted(self) -> bool:
+        """Whether the members' links are over TLS, so that a member is who has its certificate."""
+        return self.ha_cluster and self.ha_brokers_url is not None and self.ha_brokers_url.addresses[0].transport == urls.SSL
+
+    @property
     def client_addresses(self) -> tuple[Address, ...]:
         """Where clients are told to go: the public addresses, or else the members' own."""
         url = self.ha_public_url or self.ha_brokers_url
@@ -203,6 +209,14 @@ def read(command_line: Mapping[str, str | None], environ: Mapping[str, str] | No
     if broker.auth and ha.ha_cluster:
         raise SettingsError(
             "--auth yes is not available with --ha-cluster yes in this version: brokers cannot log in to each other"
+        )
+    if ha.encrypted and (broker.ssl_certificate is None or broker.ssl_ca_file is None):
+        raise SettingsError(
+            "--ha-brokers-url with amqps: needs --ssl-certificate and --ssl-ca-file: brokers know each other by them"
+        )
+    if ha.ha_cluster and broker.require_encryption and not ha.encrypted:
+        raise SettingsError(
+            "--require-encryption yes needs --ha-brokers-url amqps:...: nobody listens in the clear for the others"
         )
     return broker, ha
 

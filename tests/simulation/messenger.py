@@ -65,8 +65,9 @@ class Messenger:
         members: Callable[[], Membership],
         versions: Versions,
         cluster_version: Callable[[], int],
+        credentials: Any = None,
     ) -> None:
-        del cluster_version
+        del cluster_version, credentials
         self.versions = versions
         self.mail = mail
         self.reactor = reactor
