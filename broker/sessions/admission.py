@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from twisted.internet.interfaces import IReactorTime
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
@@ -76,6 +76,9 @@ class Admission:
         """Number of a connection that was admitted -> its user and its host."""
         self._by_user: Counter[str] = Counter()
         self._by_host: Counter[str] = Counter()
+        self._unlooked: dict[int, None] = {}
+        """Numbers of the connections that are still to be looked at under the rules in force."""
+        self._look_call: IDelayedCall | None = None
         self._authentication = authentication
         self._strangers: dict[int, str] = {}
         """Number of each connection that has to log in and has not -> its host."""
@@ -212,16 +215,31 @@ class Admission:
         self._by_host[host] += 1
 
     def look_again(self) -> None:
-        """Other rules are in force: end the connections and links that they do not allow."""
-        for connection in list(self.connections.values()):
-            if not (connection.opened or connection.waiting):
-                continue
-            denial = self._denial(connection)
-            if denial:
-                connection.turn_out(Condition(UNAUTHORIZED, denial))
-            elif connection.session.serves_clients:
-                connection.session.look_again()
+        """Other rules are in force: end the connections and links that they do not allow, in this turn or, where there are many,
+        in the next ones."""
+        self._unlooked = dict.fromkeys(self.connections)
+        if self._look_call is None:
+            self._look_on()
+
+    def _look_on(self) -> None:
+        self._look_call = None
+        began_s = self._clock.seconds()
+        while self._unlooked and self._look_call is None:
+            connection = self.connections.get(self._unlooked.popitem()[0])
+            if connection is not None:
+                self._look_at(connection)
+            if self._unlooked and self._clock.seconds() - began_s >= limits.MANAGEMENT_TURN_S:
+                self._look_call = self._clock.callLater(0, self._look_on)
         self._turn.flush()
+
+    def _look_at(self, connection: Connection) -> None:
+        if not (connection.opened or connection.waiting):
+            return
+        denial = self._denial(connection)
+        if denial:
+            connection.turn_out(Condition(UNAUTHORIZED, denial))
+        elif connection.session.serves_clients:
+            connection.session.look_again()
 
     def open_properties(self, max_frame: int) -> dict[str, Any]:
         """The properties of this broker's Open: one frame, which the peer takes up to `max_frame` bytes (0: any size)."""
@@ -266,5 +284,7 @@ class Admission:
         """Cut everybody off."""
         if self._ticker.running:
             self._ticker.stop()
+        if self._look_call is not None:
+            self._look_call.cancel()
         for connection in list(self.connections.values()):
             connection.cut_off()

@@ -11,6 +11,7 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.logger import ILogObserver, eventAsText, globalLogPublisher
 from zope.interface import provider
 
+from broker.core import limits
 from broker.core.acl.grammar import read
 from broker.core.acl.rules import Acl
 from broker.core.commands import QueueAdd
@@ -542,6 +543,25 @@ def test_connections_that_other_rules_do_not_allow_are_closed() -> None:
         assert (condition(ann.connection), said(ann.connection)) == (DENIED, "ann may not: create connection host=127.0.0.1")
         assert ann.lost
         assert condition(bob.connection) == condition(receiver) == ""
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_many_connections_are_looked_at_in_several_turns_and_all_of_them_by_the_newest_rules(
+    ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MANAGEMENT_TURN_S", 0.0)
+    with bench() as b:
+        users = [as_user(b, user) for user in ("ann", "bob", "ann", "bob")]
+        b.broker.enforce(rules("acl deny ann create connection host=all\nacl allow all all"))
+        closed = [client for client in users if client.socket.disconnecting]
+        assert len(closed) <= 1, "one is looked at in a turn"
+        if ends:
+            return
+        b.broker.enforce(rules("acl deny bob create connection host=all\nacl allow all all"))
+        b.settle()
+        assert [condition(client.connection) for client in users if client not in closed] == [
+            DENIED if client in (users[1], users[3]) else "" for client in users if client not in closed
+        ]
 
 
 def test_a_connection_that_is_closed_and_does_not_read_gives_back_what_it_had_at_once_and_is_dropped() -> None:

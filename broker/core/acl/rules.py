@@ -190,6 +190,8 @@ def _quota(quotas: Mapping[str, int], user: str) -> int | None:
 
 def substitute(text: str, user: str) -> str:
     """A rule's text with the names of the user in the place of ${user}, ${domain} and ${userdomain}; dots and @ become _."""
+    if "${" not in text:
+        return text
     name, _, domain = user.partition("@")
     values = {"user": name, "domain": domain, "userdomain": user}
     return _SUBSTITUTED.sub(lambda found: values[found[1]].replace(".", "_").replace("@", "_"), text)
