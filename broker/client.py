@@ -31,8 +31,9 @@ from twisted.internet.error import TimeoutError as TwistedTimeout
 from twisted.internet.protocol import Factory
 from twisted.python.failure import Failure
 
-from broker.amqp.engine import Login
 from broker.amqp.management_node import Answer, encode_request
+from broker.core.sasl_client import Login
+from broker.core.urls import SSL
 from broker.net.management_wire import ClientError, ConnectError, Wire
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ class ManagementClient:
         """
         if address.transport != "tcp":
             return _failed(ConnectError(f"{address.name}: transport {address.transport!r} is not supported, only tcp"))
-        login = Login(user, password or "", mechanism or "")
+        login = Login(user, password or "", mechanism or "", encrypted=address.transport == SSL)
         wire = Wire(reactor, address.name, login, admin, heartbeat_s, seconds, container)
         return _open(cls, reactor, address, wire, timeout_s)
 

@@ -16,6 +16,7 @@ import click
 
 from broker.client import ManagementClient, find_primary
 from broker.core import urls
+from broker.core.sasl_client import MECHANISMS
 from broker.core.urls import Url
 from broker.options import Option, gather, one_of, seconds
 
@@ -37,7 +38,7 @@ CONNECTION = (
         short="b",
     ),
     Option("timeout", seconds(0.1, 3600), 10.0, "SECONDS", "Time to wait for an answer.", short="t"),
-    Option("sasl-mechanism", one_of("ANONYMOUS", "PLAIN"), "", "MECH", "SASL mechanism. Default: PLAIN if the URL names a user."),
+    Option("sasl-mechanism", one_of(*MECHANISMS), "", "MECH", f"{', '.join(MECHANISMS)}. Default: the best that the broker has."),
 )
 """Read from the command line, the environment (QPID_BROKER, ...) and the file that --config names, in this order."""
 

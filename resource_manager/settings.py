@@ -15,6 +15,7 @@ from pathlib import Path
 
 from broker.core import urls
 from broker.core.limits import MIB
+from broker.core.sasl_client import MECHANISMS
 from broker.core.urls import Url
 from broker.options import Option, SettingsError, folder, gather, number, one_of, seconds, size, text
 from resource_manager.arbiters import ARBITERS
@@ -87,10 +88,10 @@ OPTIONS = (
     ),
     Option(
         "sasl-mechanism",
-        one_of("ANONYMOUS", "PLAIN"),
+        one_of(*MECHANISMS),
         "",
         "MECH",
-        "SASL mechanism. Default: PLAIN if the URL names a user, else ANONYMOUS.",
+        f"{', '.join(MECHANISMS)}. Default: the best that the broker has.",
     ),
     Option("cluster-name", text, "", "NAME", "Name of the cluster in telemetry. Default: the cluster's id."),
 )
