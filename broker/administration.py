@@ -24,7 +24,7 @@ from twisted.logger import Logger
 
 from broker.amqp import management_node
 from broker.core import limits, management
-from broker.core.commands import Reign
+from broker.core.commands import Term
 from broker.core.nodes import LOCAL, QueueNode, Refused
 from broker.sessions.connection import Connection
 from broker.sessions.logs import Logs
@@ -173,7 +173,7 @@ class Administration:
             case "subscription":
                 return list(self._subscription_items())
             case "history":
-                return [_reign_item(reign) for reign in self._logs.lead.state.definitions.reigns]
+                return [_term_item(term) for term in self._logs.lead.state.definitions.terms]
             case _:
                 if kind in self.extensions:
                     return self.extensions[kind].items()
@@ -239,11 +239,11 @@ class Administration:
             answer(201, "created", management.queue_item(self._logs.nodes, node, 0, 1))
 
 
-def _reign_item(reign: Reign) -> dict[str, Any]:
+def _term_item(term: Term) -> dict[str, Any]:
     return {
-        "ts": reign.ts,
-        "epoch": reign.epoch,
-        "primary": reign.primary,
-        "reason": reign.reason,
-        "gap_ms": reign.gap_ms,
+        "ts": term.ts,
+        "epoch": term.epoch,
+        "primary": term.primary,
+        "reason": term.reason,
+        "gap_ms": term.gap_ms,
     }

@@ -189,7 +189,7 @@ class Broker:
         self.turn.flush()
 
     def ledger_begins(self, ledger: Ledger) -> None:
-        """A reign begins: what comes next goes behind what is there."""
+        """A term begins: what comes next goes behind what is there."""
         self.logs.begins(ledger)
 
     def ledger_storage_error(self, ledger: Ledger, text: str, fatal: bool) -> None:

@@ -1,7 +1,7 @@
 """This broker as a member of its cluster: the cluster's log, the links to the others, and what management may ask of them.
 
 Life: the store says which members the cluster has, or else `--ha-brokers-url` does; links are tried; the log goes from
-joining to catchup to ready; `PROMOTE` makes it ask for votes, and once it is active it writes its reign into the log, where
+joining to catchup to ready; `PROMOTE` makes it ask for votes, and once it is active it writes its term into the log, where
 every member keeps the history.
 
 Invariants: management never decides who is primary, it only asks the log to ask; the cluster's id that the store holds is the
@@ -20,7 +20,7 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
 from broker.core import urls
-from broker.core.commands import MachineVersion, Reign
+from broker.core.commands import MachineVersion, Term
 from broker.core.values import Symbol
 from broker.service import Broker
 from broker.sessions.connection import Role
@@ -202,7 +202,7 @@ class ClusterMember:
         self._tell_catch_up(epoch, (was, was_primary), (state, primary))
         if state == "active":
             self._raising_to = 0
-            self._write_reign(epoch)
+            self._write_term(epoch)
             self._raise_version()  # so that a new cluster begins with it
         elif state in ("ready", "catchup"):
             self._primary_lost_at = None
@@ -231,13 +231,13 @@ class ClusterMember:
     def _ms_since(self, moment_s: float) -> float:
         return (self._clock.seconds() - moment_s) * 1000
 
-    def _write_reign(self, epoch: int) -> None:
+    def _write_term(self, epoch: int) -> None:
         gap = -1 if self._primary_lost_at is None else round((self._clock.seconds() - self._primary_lost_at) * 1000)
         self._primary_lost_at = None
         self._asked_because += _given_up(self.log.replica.begun_without)
         moment = datetime.fromtimestamp(self._wall(), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        reign = Reign(epoch=epoch, primary=self.me, reason=self._asked_because, ts=moment, gap_ms=gap)
-        self._broker.lead.change(reign, lambda reason: None)
+        term = Term(epoch=epoch, primary=self.me, reason=self._asked_because, ts=moment, gap_ms=gap)
+        self._broker.lead.change(term, lambda reason: None)
         index = self.log.replica.commit_index
         known = None if gap < 0 else gap
         self.note("failover_done", epoch=epoch, to=self.me, index=index, duration_ms=known, detail=self._asked_because)
@@ -305,6 +305,7 @@ class ClusterMember:
             "version": state.definitions.machine_version,
             "versionHere": state.version,
             "stopped": self.log.halted,
+            "disk": "; ".join(ledger.storage_text for ledger in self._broker.ledgers.values() if ledger.storage_text),
             "primary": status.primary,
             "blank": self.log.replica.blank,
             "reason": self._why_no_primary(),
@@ -403,5 +404,5 @@ def _membership_ended(ended: MembershipEnded) -> Answer:
 
 
 def _given_up(without: tuple[str, ...]) -> str:
-    """What the record of a reign says of the members without which it was begun by force."""
+    """What the record of a term says of the members without which it was begun by force."""
     return f"; begun anew without {', '.join(without)}, whose data, if any, is given up" if without else ""

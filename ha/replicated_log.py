@@ -399,7 +399,7 @@ class ReplicatedLog:
                 self._applying.state_changed(state, epoch, primary)
             case do.WritableChanged():
                 pass  # asked for by `may_propose` after each list of effects
-            case PromotionEnded() | TransferEnded() | MembershipEnded() | do.ReignEnded():
+            case PromotionEnded() | TransferEnded() | MembershipEnded() | do.TermEnded():
                 self._ended_with(effect)
             case _:
                 assert_never(effect)
@@ -409,10 +409,10 @@ class ReplicatedLog:
         if after < self.replica.log.members_index <= self._applying.committed:
             self._on_members(self.replica.log.members)
 
-    def _ended_with(self, effect: Ended | do.ReignEnded) -> None:
-        """A request has come to its end, or a reign."""
-        if isinstance(effect, do.ReignEnded):
-            self._reign_ended(effect.reason, effect.planned)
+    def _ended_with(self, effect: Ended | do.TermEnded) -> None:
+        """A request has come to its end, or a term."""
+        if isinstance(effect, do.TermEnded):
+            self._term_ended(effect.reason, effect.planned)
             return
         for waiting in self._requests.take(effect):
             self._applying.answer(waiting, effect)
@@ -530,7 +530,7 @@ class ReplicatedLog:
 
     # ---- what the listener is told
 
-    def _reign_ended(self, reason: str, planned: bool) -> None:
+    def _term_ended(self, reason: str, planned: bool) -> None:
         _log.info("no primary any more: {reason}", reason=reason)
         self._snapshots.cut_short("the primary is none any more")
         if not planned:

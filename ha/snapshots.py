@@ -160,8 +160,8 @@ class Snapshots:
             _log.info("checkpoint of batch {index} written, {nbytes} bytes", index=index, nbytes=checkpoint.nbytes)
             done(keep_from)
             waiting, self._waiting = self._waiting, {}
-            for peer, reign in waiting.items():
-                self.send(peer, reign, 0, 0)
+            for peer, term in waiting.items():
+                self.send(peer, term, 0, 0)
 
         self._journal.write_checkpoint(index, epoch, members, batches, written, keep_from, alive)
 

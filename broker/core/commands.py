@@ -174,10 +174,11 @@ class Unbind(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
         return self.exchange, self.queue, self.key
 
 
-class Reign(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
+class Term(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
     """A broker became primary: `ts` in ISO 8601, `gap_ms` without a primary before (-1: not known)."""
 
     OP: ClassVar[str] = "reign"
+    """The name in the log: stores of every release have it."""
 
     epoch: int = 0
     primary: str = ""
@@ -231,7 +232,7 @@ class _Head(msgspec.Struct):
 _KINDS: dict[str, type[Command]] = {
     kind.OP: kind
     for kind in (
-        *(QueueAdd, QueueDel, StoreAdd, StoreDel, ExchangeAdd, ExchangeDel, Bind, Unbind, Reign, Numbers),
+        *(QueueAdd, QueueDel, StoreAdd, StoreDel, ExchangeAdd, ExchangeDel, Bind, Unbind, Term, Numbers),
         *(MachineVersion, QueueDelIfEmpty),
     )
 }

@@ -29,9 +29,9 @@ from broker.core.commands import (
     QueueAdd,
     QueueDel,
     QueueDelIfEmpty,
-    Reign,
     StoreAdd,
     StoreDel,
+    Term,
     Unbind,
     numbered,
 )
@@ -96,10 +96,10 @@ class Unbound:
 
 
 @dataclass(frozen=True, slots=True)
-class ReignBegan:
+class TermBegan:
     """A broker has become primary."""
 
-    reign: Reign
+    term: Term
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ Change: TypeAlias = (
     | ExchangeGone
     | Bound
     | Unbound
-    | ReignBegan
+    | TermBegan
     | CountersSet
     | VersionRose
     | Nothing
@@ -143,7 +143,7 @@ class Definitions:
     """The definitions of one log up to one index. For reading by everybody, changed by `apply` alone."""
 
     __slots__ = (
-        *("_at_exchange", "_at_queue", "_names", "_version", "bindings", "exchanges", "next_number", "queues", "reigns"),
+        *("_at_exchange", "_at_queue", "_names", "_version", "bindings", "exchanges", "next_number", "queues", "terms"),
         "stores",
     )
 
@@ -153,7 +153,7 @@ class Definitions:
         self.stores: dict[str, StoreAdd] = {}
         self.exchanges: dict[str, ExchangeAdd] = {}
         self.bindings: dict[Key, Bind] = {}
-        self.reigns: list[Reign] = []
+        self.terms: list[Term] = []
         self.next_number = 1
         self._names: set[tuple[str, str]] = set()
         self._at_queue: dict[str, dict[Key, None]] = {}
@@ -187,10 +187,10 @@ class Definitions:
                 return self._bind(command)
             case Unbind():
                 return self._unbind(command)
-            case Reign():
-                self.reigns.append(command)
-                del self.reigns[: -limits.MAX_HISTORY]
-                return ReignBegan(command), ""
+            case Term():
+                self.terms.append(command)
+                del self.terms[: -limits.MAX_HISTORY]
+                return TermBegan(command), ""
             case MachineVersion():
                 return self._raise_version(command)
             case Numbers():
@@ -203,7 +203,7 @@ class Definitions:
         """What rebuilds these definitions, but for the counters."""
         version = () if self._version is None else (self._version,)
         defined = (*self.queues.values(), *self.stores.values(), *self.exchanges.values(), *self.bindings.values())
-        return [*version, *defined, *self.reigns]
+        return [*version, *defined, *self.terms]
 
     def bindings_of_queue(self, uuid: str) -> Iterator[Bind]:
         """The bindings that name this queue."""

@@ -231,4 +231,4 @@ MAILBOX_BYTES = 16 * MIB
 """The same in bytes."""
 
 MAX_HISTORY = 100
-"""Reigns of primaries that a cluster remembers."""
+"""Terms of primaries that a cluster remembers."""

@@ -7,7 +7,8 @@ other byte goes out as it came in.
 
 Invariants: bytes that are no message give BadMessage with a text, and no other error; nesting and the number of decoded values
 are bounded (broker.core.limits), so that a few bytes cannot cost much memory or stack; a function reads no section behind the
-one that it is about, so a fault there does not matter to it.
+one that it is about, so a fault there does not matter to it. `check`, which every message of a client goes through, looks at
+all sections from the outside: their order, their types and their sizes, and not at the values in them.
 
 How values become Python's: `broker.core.values`.
 """
@@ -15,12 +16,13 @@ How values become Python's: `broker.core.values`.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 from uuid import UUID
 
 from broker.core import limits
-from broker.core.values import NULL, BadValue, Encoded, Reader, Span, Ulong, encode, items, skip
+from broker.core.values import NULL, SIZE_WIDTHS, WIDTHS, BadValue, Encoded, Reader, Span, Ulong, encode, items, skip
 
 MessageId: TypeAlias = int | UUID | bytes | str
 
@@ -49,6 +51,28 @@ _SYMBOLS = {
     b"amqp:amqp-value:*": VALUE,
     b"amqp:footer:map": FOOTER,
 }
+
+_MAYBE = frozenset(range(HEADER, APPLICATION_PROPERTIES + 1))
+_AFTER = {code: frozenset(after for after in _NAMES if after > code) for code in _MAYBE} | {
+    0: frozenset(_NAMES),
+    DATA: frozenset((DATA, FOOTER)),
+    SEQUENCE: frozenset((SEQUENCE, FOOTER)),
+    VALUE: frozenset((FOOTER,)),
+    FOOTER: frozenset(),
+}
+"""Section, 0 before the first -> those that may come next (3.2). A body may be missing: there are clients that send none."""
+_LISTS, _MAPS, _BINARIES = (0x45, 0xC0, 0xD0), (0xC1, 0xD1), (0xA0, 0xB0)
+_TYPES = {
+    HEADER: _LISTS,
+    DELIVERY_ANNOTATIONS: _MAPS,
+    MESSAGE_ANNOTATIONS: _MAPS,
+    PROPERTIES: _LISTS,
+    APPLICATION_PROPERTIES: _MAPS,
+    DATA: _BINARIES,
+    SEQUENCE: _LISTS,
+    FOOTER: _MAPS,
+}
+"""Section -> constructors of its value (1.6, 3.2). That of an amqp-value may be any."""
 
 _MESSAGE_ID, _TO, _SUBJECT, _REPLY_TO, _CORRELATION_ID = 0, 2, 3, 4, 5
 _TTL_FIELDS = 3
@@ -151,6 +175,74 @@ def _head(section: int) -> bytes:
 
 def _encoded_id(value: MessageId | None) -> bytes:
     return encode(Ulong(value) if isinstance(value, int) else value)
+
+
+def check(data: Encoded) -> None:
+    """BadMessage, unless these bytes are sections of the right types, in the right order, to the last byte."""
+    position, last, end = 0, 0, len(data)
+    try:
+        while position < end:
+            code, value = _descriptor(data, position)
+            if code not in _AFTER[last]:
+                raise BadMessage(f"the {_NAMES[code]} section at byte {position} may not stand behind the {_NAMES[last]} section")
+            types = _TYPES.get(code)
+            if types is not None and data[value] not in types:
+                raise BadMessage(f"the {_NAMES[code]} section at byte {position} has a value of the type {data[value]:#04x}")
+            position, last = skip(data, value, end, 0), code
+    except IndexError:
+        raise BadMessage(f"the message ends within the section at byte {position}") from None
+    if not last:
+        raise BadMessage("a message has at least one section, and there is none")
+
+
+def malformed(messages: Sequence[bytes]) -> list[int]:
+    """The positions of those that `check` refuses, in order; [] nearly always, and that costs little."""
+    return [at for at, data in enumerate(messages) if not _is_plain(data) and _fault(data)]
+
+
+def _fault(data: Encoded) -> bool:
+    try:
+        check(data)
+    except BadMessage:
+        return True
+    return False
+
+
+def _is_plain(data: bytes) -> bool:
+    """Whether `check` takes it, if that can be seen without a call for each section: most encoders write what this knows."""
+    position, rules, end = 0, _PLAIN[0], len(data)
+    try:
+        while position < end:
+            if data[position] or data[position + 1] != 0x53:
+                return False
+            code = data[position + 2]
+            kind = data[position + 3]
+            width = rules[code << 8 | kind]
+            position += 4
+            if width <= 0:
+                position -= width
+            else:
+                size = data[position] if width == 1 else int.from_bytes(data[position : position + 4], "big")
+                if kind >= 0xC0 and size < width:  # it has no room for the count of its items
+                    return False
+                position += width + size
+            rules = _PLAIN[code]
+    except (IndexError, KeyError):
+        return False
+    return position == end > 0
+
+
+def _width(kind: int) -> int:
+    fixed = WIDTHS.get(kind >> 4)
+    return SIZE_WIDTHS[kind >> 4] if fixed is None else -fixed
+
+
+_PLAIN = {
+    code: {each << 8 | kind: _width(kind) for each in after for kind in _TYPES.get(each, range(0x40, 0x100))}
+    for code, after in _AFTER.items()
+}
+"""Section, 0 before the first -> code and constructor of the next one -> bytes of the size before its value, or minus those of a
+value that has always as many."""
 
 
 def body_begins_in(data: Encoded) -> bool:

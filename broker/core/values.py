@@ -143,13 +143,15 @@ def _cut(position: int, nbytes: int, end: int) -> BadValue:
     return BadValue(f"the value at byte {position} needs {nbytes} more bytes, but only {max(0, end - position)} are left for it")
 
 
-_WIDTHS = {0x4: 0, 0x5: 1, 0x6: 2, 0x7: 4, 0x8: 8, 0x9: 16}
-_SIZE_WIDTHS = {0xA: 1, 0xB: 4, 0xC: 1, 0xD: 4, 0xE: 1, 0xF: 4}
+WIDTHS = {0x4: 0, 0x5: 1, 0x6: 2, 0x7: 4, 0x8: 8, 0x9: 16}
+"""Upper half of a constructor of fixed width -> bytes of the value (1.6)."""
+SIZE_WIDTHS = {0xA: 1, 0xB: 4, 0xC: 1, 0xD: 4, 0xE: 1, 0xF: 4}
+"""Upper half of any other constructor -> bytes of the size that stands before the value."""
 
 
 def _sized(data: Encoded, code: int, position: int, end: int) -> Span:
     """Where the contents of a value with a size before it lie; `position` is behind the type code."""
-    width = _SIZE_WIDTHS[code >> 4]
+    width = SIZE_WIDTHS[code >> 4]
     start = position + width
     if start > end:
         raise _cut(position, width, end)
@@ -171,7 +173,7 @@ def skip(data: Encoded, position: int, end: int, depth: int) -> int:
         if depth >= limits.MAX_AMQP_DEPTH:
             raise BadValue(f"values are nested more than {limits.MAX_AMQP_DEPTH} deep at byte {position}")
         return skip(data, skip(data, position, end, depth + 1), end, depth + 1)
-    width = _WIDTHS.get(code >> 4)
+    width = WIDTHS.get(code >> 4)
     if width is not None:
         if position + width > end:
             raise _cut(position, width, end)
@@ -216,7 +218,7 @@ class Counter:
 
     def _contents(self, data: Encoded, code: int, position: int, end: int, depth: int) -> int:
         """The same for a value whose type code has been read."""
-        width = _WIDTHS.get(code >> 4)
+        width = WIDTHS.get(code >> 4)
         if width is not None:
             if position + width > end:
                 raise _cut(position, width, end)
@@ -229,7 +231,7 @@ class Counter:
         if code in (0xC1, 0xD1) and stop - start > self._max_map_bytes:
             raise TooMuch(f"a map may have {self._max_map_bytes} bytes")
         depth = _deeper_walk(depth, position)
-        position = start + _SIZE_WIDTHS[code >> 4]
+        position = start + SIZE_WIDTHS[code >> 4]
         count = int.from_bytes(data[start:position], "big")
         if code >= 0xE0:
             position = self._elements(data, count, position, stop, depth)
@@ -249,7 +251,7 @@ class Counter:
         code = data[position]
         position += 1
         self._count(count)
-        width = _WIDTHS.get(code >> 4)
+        width = WIDTHS.get(code >> 4)
         if width is not None:
             return position + count * width
         for _ in range(count):
@@ -352,7 +354,7 @@ class Reader:
             return _CONSTANTS[code], position
         read = _FIXED.get(code)
         if read is not None:
-            width = _WIDTHS[code >> 4]
+            width = WIDTHS[code >> 4]
             if position + width > end:
                 raise _cut(position, width, end)
             return read(self._data, position), position + width
@@ -364,7 +366,7 @@ class Reader:
             return _text(self._data, start, stop, _TEXT[code]), stop
         if code in (0xC0, 0xD0, 0xC1, 0xD1, 0xE0, 0xF0):
             start, stop = _sized(self._data, code, position, end)
-            width = _SIZE_WIDTHS[code >> 4]
+            width = SIZE_WIDTHS[code >> 4]
             count = int.from_bytes(self._data[start : start + width], "big")
             return self._compound(code, count, start + width, stop, self._deeper(depth, position)), stop
         raise BadValue(f"there is no type with the code {code:#04x} (byte {position - 1})")
@@ -392,7 +394,7 @@ class Reader:
 
     def _items(self, items: list[Any], count: int, position: int, stop: int, depth: int) -> int:
         """Read the items of a list or map; the most usual ones right here, without a call for each. Returns where they end."""
-        data, constants, fixed, widths = self._data, _CONSTANTS, _FIXED, _WIDTHS
+        data, constants, fixed, widths = self._data, _CONSTANTS, _FIXED, WIDTHS
         for _ in range(count):
             code = data[position] if position < stop else 0
             if code in constants:

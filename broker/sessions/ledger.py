@@ -5,7 +5,7 @@ the log takes another batch, they are proposed; when the log says that the batch
 and only then, producers get their outcome, consumers their settlement and askers their answer. All of it goes by the batch.
 
 Invariants: nothing is applied that is not committed; nothing is proposed before the log has said that it serves, which it says
-when everything before is applied; waits end in the order of the log's indexes; a reign that ends takes every wait with it
+when everything before is applied; waits end in the order of the log's indexes; a term that ends takes every wait with it
 unanswered (its clients are cut off, so they know that they do not know).
 """
 
@@ -46,7 +46,7 @@ class LedgerOwner(Protocol):
         """Batches were applied and their waits ended: `fed` queue numbers got messages, `changes` were made (or not: reason)."""
 
     def ledger_begins(self, ledger: Ledger) -> None:
-        """A reign begins: everything committed is applied, and nothing is proposed yet."""
+        """A term begins: everything committed is applied, and nothing is proposed yet."""
 
     def ledger_state(self, ledger: Ledger, state: str, epoch: int, primary: str) -> None:
         """The log's state changed."""
@@ -110,7 +110,7 @@ class Ledger:
         self._turn_call: Any = None
         self._turn_is_late = False
         self._next_part = 1
-        self._reigns = False
+        self._leads = False
         self._closed = False
 
     # ---- what the broker puts in
@@ -118,7 +118,7 @@ class Ledger:
     @property
     def serving(self) -> bool:
         """Whether this broker may write to the log now."""
-        return self._reigns and self.log is not None and self.log.state in SERVING
+        return self._leads and self.log is not None and self.log.state in SERVING
 
     def enqueue(self, node: QueueNode, messages: list[bytes], nbytes: int, link: Receiver | None = None, first: int = 0) -> None:
         """Put messages (of `nbytes` in all) on a queue; the deliveries of `link` with the ids from `first` on, one a message, are
@@ -171,7 +171,7 @@ class Ledger:
             self.dequeue(PARTS_QUEUE, range(first, first + count))
 
     def begin_parts(self) -> None:
-        """A reign begins: remove the parts of messages that never became whole; the next part goes behind all others."""
+        """A term begins: remove the parts of messages that never became whole; the next part goes behind all others."""
         self._next_part = self.state.parts.next_seq
         self.drop_parts(self.state.parts.orphans())
 
@@ -314,10 +314,10 @@ class Ledger:
         self._owner.flush()
 
     def on_state(self, state: str, epoch: int, primary: str) -> None:
-        """A reign begins or ends."""
-        began, self._reigns = self._reigns, state in SERVING
-        self.state.keeps_bodies = self._reigns
-        if not self._reigns:
+        """A term begins or ends."""
+        began, self._leads = self._leads, state in SERVING
+        self.state.keeps_bodies = self._leads
+        if not self._leads:
             self.state.drop_bodies()
             self._void()
         elif not began:
@@ -335,7 +335,7 @@ class Ledger:
     def on_reset(self, batches: Iterable[Batch], index: int) -> None:
         """Start again from a snapshot."""
         self._void()
-        state = State(self.state.version, residency=self.residency, keeps_bodies=self._reigns)
+        state = State(self.state.version, residency=self.residency, keeps_bodies=self._leads)
         for batch in batches:
             state.apply(batch, snapshot=True)
         state.index = index

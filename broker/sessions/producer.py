@@ -6,9 +6,10 @@ Life of a producer: its link attaches to a `Target`; it gets credit for the targ
 handed to the target with their delivery ids, and each message gets its outcome when that is known, for most of them when a batch
 of the log is committed; with the outcome its credit comes back, unless the target has no room.
 
-Invariants: a message gets `accepted` only when every queue that it was routed to holds it durably (or no queue wanted it), and
-`released` while one of them has no place for messages on this broker yet, which takes a moment on a new primary; credit out plus
-messages that wait for their outcome never exceed the window: the link of a client that sends more than it has credit for ends.
+Invariants: what is no AMQP message is rejected, and no target sees it; a message gets `accepted` only when every queue that it
+was routed to holds it durably (or no queue wanted it), and `released` while one of them has no place for messages on this broker
+yet, which takes a moment on a new primary; credit out plus messages that wait for their outcome never exceed the window: the link
+of a client that sends more than it has credit for ends.
 """
 
 from __future__ import annotations
@@ -125,8 +126,24 @@ class Producer(LinkEnd):
         first, messages = link.take()
         if link.account.credit < 0:
             self._end_heedless(-link.account.credit)
+        elif bad := message.malformed(messages):
+            self._sort_out(first, messages, bad)
         else:
             self.target.receive(self, first, messages)
+
+    def _sort_out(self, first: int, messages: list[bytes], bad: list[int]) -> None:
+        """Hand on what is between the messages at these positions, and refuse those: no consumer could read them."""
+        done = 0
+        for at in bad:
+            if done < at:
+                self.target.receive(self, first + done, messages[done:at])
+            try:
+                message.check(messages[at])
+            except message.BadMessage as error:
+                self.refuse(first + at, *outcome_of(error))
+            done = at + 1
+        if done < len(messages):
+            self.target.receive(self, first + done, messages[done:])
 
     def part(self, data: bytes, whole: bool) -> None:
         """A part of a large message has come; with the last one it is `whole`."""

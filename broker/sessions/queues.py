@@ -3,7 +3,7 @@ back or goes to the alternate exchange.
 
 Life of a subscription: a client attaches a receiving link to a queue; while it has credit, `dispatch` gives it messages in
 order, sharing a queue among its subscriptions in turn; an acquired message is gone for good when its dequeue is committed, and
-back in its old place when it is released, or the link or the reign ends. A browsing subscription only looks.
+back in its old place when it is released, or the link or the term ends. A browsing subscription only looks.
 
 Invariants: a message is acquired by one subscription at a time; a settled `accepted` of a consumer is confirmed only when its
 dequeue is committed; what waits unsettled on a link is bounded by the client's credit and by `limits.MAX_UNSETTLED_PER_LINK`; a

@@ -1,6 +1,6 @@
 """Queues that go when nobody has used them for a time: `qpid.auto_delete_timeout`, in seconds.
 
-Life of such a queue: from when it is made, or its last link has gone, or a reign begins in which it has none, its time runs; a
+Life of such a queue: from when it is made, or its last link has gone, or a term begins in which it has none, its time runs; a
 link that attaches to it ends that; when the time is over, the primary proposes its end, as if a client had asked for it. So it is
 kept for the whole of its time on each new primary, because nobody knows what happened to it on the last.
 

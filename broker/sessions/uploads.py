@@ -6,7 +6,7 @@ accepted when that is committed. A message that ends early, because its sender a
 parts are removed. What cannot be taken is swallowed to its end and then gets its outcome; what had come of it is removed at once.
 
 Invariants: no more than a part of a message is in memory beside what the logs have not committed; a message is put into every
-queue that it is routed to, or into none; parts that were proposed are named by a manifest or removed; if the reign ends first,
+queue that it is routed to, or into none; parts that were proposed are named by a manifest or removed; if the term ends first,
 the next primary removes them.
 """
 

@@ -162,8 +162,9 @@ def _show_view(view: dict[str, Any], named: bool) -> None:
     for label, field in fields:
         if field in view and (field != "reason" or view[field]):
             click.echo(f"{'  ' if named else ''}{label + ':':<20} {view[field]}".rstrip())
-    if view.get("stopped"):
-        click.echo(f"{'  ' if named else ''}{'Stopped:':<20} {view['stopped']}")
+    for label, field in (("Stopped", "stopped"), ("Disk", "disk")):
+        if view.get(field):
+            click.echo(f"{'  ' if named else ''}{label + ':':<20} {view[field]}")
     for member in view.get("members") or []:
         if member.get("refused"):
             click.echo(f"{'  ' if named else ''}{'No link:':<20} {member['refused']}")

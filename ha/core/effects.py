@@ -139,7 +139,7 @@ class StateChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class ReignEnded:
+class TermEnded:
     """This member is no primary any more, for that reason; `planned` when it has handed over or was removed."""
 
     reason: str
@@ -210,7 +210,7 @@ Effect: TypeAlias = (
     | StoreChunk
     | InstallSnapshot
     | StateChanged
-    | ReignEnded
+    | TermEnded
     | WritableChanged
     | ProposeMembers
     | MembershipChanged

@@ -1,6 +1,6 @@
 """What the primary does: it replicates, counts what a majority holds, and notices when it is a primary no more.
 
-A `Primary` lives for one reign. Its life: elected, it asks for a first batch of its own epoch that repeats the membership; until
+A `Primary` lives for one term. Its life: elected, it asks for a first batch of its own epoch that repeats the membership; until
 that is committed it is recovering and proposes nothing else (§5.4.2, §8: only then does it know what is committed). Then it is
 active: proposals are stored here and sent to every member at once, and commit when a majority has them on disk. It ends when
 another epoch is seen, when no majority has answered for `election_s` (check-quorum, dissertation §6.2), when it has handed over,
@@ -13,7 +13,7 @@ committed (dissertation §4.1 and the correction of 2015).
 
 from __future__ import annotations
 
-from ha.core.effects import MembershipEnded, ProposeMembers, ReignEnded, SendEntries, SendSnapshot, StoreEntries, TransferEnded
+from ha.core.effects import MembershipEnded, ProposeMembers, SendEntries, SendSnapshot, StoreEntries, TermEnded, TransferEnded
 from ha.core.member import Member
 from ha.core.membership import BadMembership, Membership
 from ha.core.messages import Append, AppendReply, Entry, SnapshotReply, TimeoutNow, TransferReply
@@ -84,7 +84,7 @@ class Primary:
         if self._handover is not None:
             self._member.emit(TransferEnded(self._handover.candidate, handed_over, reason))
         removed = self._member.me not in self._member.log.members.voters
-        self._member.emit(ReignEnded(reason, planned=handed_over or removed))
+        self._member.emit(TermEnded(reason, planned=handed_over or removed))
 
     def propose(self, now: float, nbytes: int, n_records: int, members: Membership | None) -> None:
         """A sealed batch enters the log."""

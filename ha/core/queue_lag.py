@@ -47,7 +47,7 @@ def totals(index: int, at_s: float, numbers: tuple[int, ...], records: Iterable[
 
 
 class Marks:
-    """The marks of one reign."""
+    """The marks of one term."""
 
     __slots__ = ("_marks",)
 

@@ -259,7 +259,7 @@ class Replica:
                 f"{member.me} cannot be standalone among {member.log.members.voters}"
             )
             member.save(member.epoch + 1, member.me)
-            self._reign(now)
+            self._lead(now)
         return self._done(now)
 
     def step(self, now: float, sender: str, message: Message) -> list[Effect]:
@@ -613,14 +613,14 @@ class Replica:
                 self._begin_vote(now, campaign)
             else:
                 self.begun_without = campaign.without
-                self._reign(now)
+                self._lead(now)
         elif campaign.lost:
             self._give_up(self._verdict(campaign))
 
     def _verdict(self, campaign: Campaign) -> str:
         return campaign.verdict(self._member.me, self._member.connected)
 
-    def _reign(self, now: float) -> None:
+    def _lead(self, now: float) -> None:
         """Elected."""
         self._campaign = None
         role = self._role = Primary(self._member, now)

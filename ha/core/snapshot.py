@@ -43,7 +43,7 @@ class Incoming:
         self.writing = 0
 
     def same_file(self, sender: str, chunk: SnapshotChunk) -> bool:
-        """Whether this chunk is of the same file, byte for byte: the same checkpoint of the same primary's reign."""
+        """Whether this chunk is of the same file, byte for byte: the same checkpoint of the same primary's term."""
         return (self.sender, self.epoch, self.index, self.total_bytes) == (sender, chunk.epoch, chunk.index, chunk.total_bytes)
 
     @property

@@ -130,7 +130,7 @@ class Applying:
         if state in (State.ACTIVE, State.STANDALONE):
             self._states.append((self.committed, state, epoch, primary))
         else:
-            if state is not State.RECOVERING:  # a reign that ended is told at once: what it had proposed is void
+            if state is not State.RECOVERING:  # a term that ended is told at once: what it had proposed is void
                 self._states.clear()
             self._states.append((self.applied, state, epoch, primary))
         self.due = True

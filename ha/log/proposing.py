@@ -30,7 +30,7 @@ class Proposing:
         self._was_welcome = False
 
     def begin_after(self, index: int) -> None:
-        """A reign begins: nothing up to this index is under way."""
+        """A term begins: nothing up to this index is under way."""
         self._through = max(self._through, index)
 
     def proposed(self, index: int, nbytes: int) -> None:

@@ -1,7 +1,7 @@
 """What goes to the other members beside plain messages: batches from memory or from disk.
 
 Life of an Append here: its batches are in memory, and it leaves at once; or the first of them are read from disk in another
-thread, and it leaves with them if the reign is still the same. Batches that cannot be read any more are covered by a new
+thread, and it leaves with them if the term is still the same. Batches that cannot be read any more are covered by a new
 checkpoint, and the member gets that.
 """
 
@@ -49,7 +49,7 @@ class BatchSender:
         if batches is not None:
             self._outbox.send(peer, append, batches)
             return
-        reign = self._epoch()
+        term = self._epoch()
         # What is in memory goes from there: on disk it may be truncated and written anew just now.
         on_disk = min(self._cache.first - 1, append.last)
         in_memory = self._cache.span(on_disk + 1, append.last) or []
@@ -63,7 +63,7 @@ class BatchSender:
                 found += more
             return found + in_memory
 
-        self._outbox.send_later(peer, append, self._in_thread(read), lambda: self._epoch() == reign, self._failed)
+        self._outbox.send_later(peer, append, self._in_thread(read), lambda: self._epoch() == term, self._failed)
 
     def _failed(self, peer: str, error: Exception) -> None:
         """A backup needs batches that cannot be read: damaged, or released meanwhile."""

@@ -8,7 +8,7 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from broker.core import limits
-from broker.core.commands import Reign
+from broker.core.commands import Term
 from broker.core.nodes import CLUSTER, LOCAL
 from broker.sessions.principal import Principal
 from tests.broker.clients import (
@@ -49,8 +49,8 @@ def test_management_answers_what_it_is_asked() -> None:
             409,
             "this broker is standalone: it was started without --ha-cluster yes",
         )
-        reign = Reign(epoch=3, primary="a:1", reason="asked", ts="2026-01-01", gap_ms=7)
-        b.lead.ledger.change(reign, lambda reason: None)
+        term = Term(epoch=3, primary="a:1", reason="asked", ts="2026-01-01", gap_ms=7)
+        b.lead.ledger.change(term, lambda reason: None)
         b.settle()
         (row,) = client.request("QUERY", "history")[2]["items"]
         assert row == {"ts": "2026-01-01", "epoch": 3, "primary": "a:1", "reason": "asked", "gap_ms": 7}
@@ -87,7 +87,7 @@ def test_an_answer_may_go_to_a_queue_but_not_beyond_its_limit() -> None:
         client = b.client()
         sender = client.sender("$management")
         asked, lost = request("QUERY", "broker", "", "answers"), request("QUERY", "broker", "", "nobody")
-        client.send_encoded(sender, asked, asked, lost, b"no request")
+        client.send_encoded(sender, asked, asked, lost, b"\x00\x53\x77\xa1\x0ano request")
         b.pass_time(1)
         assert statuses(client, sender) == [ACCEPTED] * 4
         assert b.depth("answers") == 1

@@ -441,7 +441,7 @@ def test_a_queue_that_is_deleted_while_a_large_message_is_sent_ends_the_link() -
         assert parts_of(b) == 0
 
 
-def test_a_reign_that_ends_in_the_middle_of_large_messages_leaves_the_broker_well() -> None:
+def test_a_term_that_ends_in_the_middle_of_large_messages_leaves_the_broker_well() -> None:
     with bench(part_bytes=PART, clustered=True, default_level="all") as b:
         b.upgraded()
         b.queue("q")

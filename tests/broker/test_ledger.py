@@ -1,4 +1,4 @@
-"""A ledger alone with a log in memory: turns, batches, waits, and reigns that end."""
+"""A ledger alone with a log in memory: turns, batches, waits, and terms that end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from twisted.internet.task import Clock
 
 from broker.core import limits
-from broker.core.commands import Command, Reign, decode
+from broker.core.commands import Command, Term, decode
 from broker.core.definitions import Change
 from broker.core.nodes import LOCAL, Nodes, QueueNode
 from broker.core.pace import QUICK_S, SLOW_S
@@ -91,7 +91,7 @@ def test_everything_of_one_turn_is_one_batch(rig: Rig) -> None:
     rig.put(b"two", b"three")
     rig.ledger.dequeue(1, [9])
     rig.ledger.count(1, 1)
-    rig.ledger.change(Reign(), rig.answers.append)
+    rig.ledger.change(Term(), rig.answers.append)
     assert rig.log.waiting == []
     rig.clock.advance(0)
     assert rig.kinds == [[Kind.DEFINE.name, Kind.ENQUEUE.name, Kind.DEQUEUE.name, Kind.COUNT.name]]
@@ -190,10 +190,10 @@ def test_a_call_waits_for_what_was_put_in_before_it(rig: Rig) -> None:
     assert rig.answers[-1] == "at once"
 
 
-def test_a_reign_that_ends_takes_every_wait_with_it_unanswered(rig: Rig) -> None:
+def test_a_term_that_ends_takes_every_wait_with_it_unanswered(rig: Rig) -> None:
     rig.log.window = 1
     for _ in range(2):
-        rig.ledger.change(Reign(), rig.answers.append)
+        rig.ledger.change(Term(), rig.answers.append)
         rig.ledger.when_committed(lambda: rig.answers.append("called"))
         rig.clock.advance(0)
     rig.put(b"x" * limits.BATCH_TARGET_BYTES)
@@ -206,7 +206,7 @@ def test_a_reign_that_ends_takes_every_wait_with_it_unanswered(rig: Rig) -> None
     assert rig.answers == []
     assert rig.owner.told == ["ready", "recovering", "begins", "active"]
     rig.log.become("active")
-    assert rig.owner.told[-2:] == ["active", "active"], "a reign begins once, whatever else is told of it"
+    assert rig.owner.told[-2:] == ["active", "active"], "a term begins once, whatever else is told of it"
 
 
 def test_nothing_is_proposed_before_the_log_has_said_that_it_serves() -> None:
@@ -216,7 +216,7 @@ def test_nothing_is_proposed_before_the_log_has_said_that_it_serves() -> None:
     fresh.log = rig.log
     assert rig.log.state == "standalone"
     assert not fresh.serving
-    fresh.change(Reign(), rig.answers.append)
+    fresh.change(Term(), rig.answers.append)
     rig.clock.advance(1)
     assert rig.log.waiting == []
     fresh.on_state("standalone", 1, "")

@@ -203,6 +203,20 @@ def test_an_exchange_rejects_what_it_cannot_read() -> None:
         assert producer.credit == limits.CREDIT_WINDOW
 
 
+def test_a_queue_takes_no_bytes_that_are_no_message_and_the_others_stay_in_order() -> None:
+    """Breaks when they are stored, which no consumer could read, or when what came beside them is lost or refused with them."""
+    with bench() as b:
+        b.queue("q")
+        client = b.client()
+        producer = client.sender("q")
+        good = [bytes(proton.Message(body=n).encode()) for n in range(3)]
+        deliveries = client.send_encoded(producer, b"rubbish", good[0], b"", good[1] + b"x", good[1], good[2])
+        assert [str(each.remote_state) for each in deliveries] == [REJECTED, ACCEPTED, REJECTED, REJECTED, ACCEPTED, ACCEPTED]
+        assert deliveries[0].remote.condition.name == "amqp:decode-error"
+        assert producer.credit == limits.CREDIT_WINDOW
+        assert client.bodies(client.receiver("q")) == [0, 1, 2]
+
+
 def test_a_fanout_to_both_logs_is_accepted_when_both_have_it() -> None:
     with bench(clustered=True) as b:
         client = b.client()

@@ -90,7 +90,7 @@ def test_opens_that_waited_for_a_promotion_that_failed_are_dropped() -> None:
         assert not client.connection.state & proton.Endpoint.REMOTE_ACTIVE
 
 
-def test_a_broker_that_steps_down_sends_its_clients_away_and_answers_nothing_of_that_reign() -> None:
+def test_a_broker_that_steps_down_sends_its_clients_away_and_answers_nothing_of_that_term() -> None:
     with bench(clustered=True) as b:
         admin, client = b.client(ADMIN), b.client()
         admin.request("CREATE", "queue", "q", {"replicate": "all"})
@@ -119,7 +119,7 @@ def test_a_broker_that_steps_down_sends_its_clients_away_and_answers_nothing_of_
         assert again.bodies(reader) == ["one", "two", "three"]
 
 
-def test_a_socket_that_outlives_its_reign_gives_back_nothing_of_anothers() -> None:
+def test_a_socket_that_outlives_its_term_gives_back_nothing_of_anothers() -> None:
     with bench(clustered=True) as b:
         stuck = b.client()
         stuck.request("CREATE", "queue", "q", {"replicate": "all"})
@@ -416,7 +416,7 @@ def test_a_link_between_brokers_goes_to_who_takes_it() -> None:
         assert peer.got == [b"one", b"two"]
         b.lead.become("ready")
         b.settle()
-        assert not client.lost, "links between brokers outlive a reign"
+        assert not client.lost, "links between brokers outlive a term"
         client.lose()
         assert peer.is_lost
 

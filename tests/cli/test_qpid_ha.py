@@ -99,6 +99,14 @@ def test_query_prints_what_the_original_prints_and_the_lag(primary: Any) -> None
     assert lines[-1].split() == ["a:1", "voter", "ready", "yes", "118", "2", "900", "3"]
 
 
+def test_query_says_why_a_broker_applies_or_writes_nothing(peers: Any) -> None:
+    """Breaks when an operator has to find the reason in a log."""
+    full = peers(ha=READY | {"stopped": "", "disk": "no room; producers wait"})
+    halted = peers(ha=READY | {"stopped": "version 9 is not known here", "disk": ""})
+    assert run("qpid-ha", "query", "-b", full.name).out.splitlines()[-1] == "Disk:                no room; producers wait"
+    assert run("qpid-ha", "query", "-b", halted.name).out.splitlines()[-1] == "Stopped:             version 9 is not known here"
+
+
 def test_query_as_json_is_the_whole_view(primary: Any) -> None:
     assert json.loads(run("qpid-ha", "query", "-b", primary.name, "--format", "json").out) == PRIMARY
 

@@ -44,7 +44,7 @@ def test_what_comes_after_a_slow_message_waits_behind_it() -> None:
 
 
 def test_what_is_no_longer_wanted_is_left_out() -> None:
-    """The reign in which it was to be sent is over; what waits behind it leaves."""
+    """The term in which it was to be sent is over; what waits behind it leaves."""
     wire = Wire()
     outbox = Outbox(wire)
     reading: Deferred[Any] = Deferred()

@@ -106,7 +106,7 @@ class TestCluster:
         machine.run_until(lambda: machine.level(again, b))
         assert bodies(again) == bodies(b) == [b"one", b"two", b"three", b"four"]
 
-    def test_a_reign_that_ends_is_told_before_another_primarys_batches_are(self, machine: Machine) -> None:
+    def test_a_term_that_ends_is_told_before_another_primarys_batches_are(self, machine: Machine) -> None:
         """Otherwise a producer would be answered for a batch of the same index that is not its own."""
         a, b, _ = machine.cluster("a", "b", "c")
         machine.isolate("a")

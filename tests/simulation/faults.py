@@ -302,7 +302,7 @@ class Faults:
         return None
 
     def _switchover(self, action: Action) -> str | None:
-        """To a backup, and mostly back again at once: what is under way from the first reign comes in the third."""
+        """To a backup, and mostly back again at once: what is under way from the first term comes in the third."""
         before = self._world.primary()
         if before is not None and action.choice > 0.2:
             for wait_s in _BACK_AFTER_S:
@@ -325,19 +325,19 @@ class Faults:
         host = self._world.primary()
         if host is None:
             return "no primary"
-        self._end_reign(host, 2 + round(2 * action.choice))
+        self._end_term(host, 2 + round(2 * action.choice))
         return None
 
-    def _end_reign(self, host: BrokerHost, more: int) -> None:
+    def _end_term(self, host: BrokerHost, more: int) -> None:
         world = self._world
-        world.say(f"{host.name} is cut off from the other brokers; {more} more reigns are to end so")
+        world.say(f"{host.name} is cut off from the other brokers; {more} more terms are to end so")
         pairs = [(host.ip, each.ip) for each in world.hosts if each is not host]
         for source, target in pairs:
             world.network.block(source, target)
         epoch = max((int(each.log.epoch) for each in world.hosts if each.running), default=0)
-        self._next_reign(host, pairs, epoch, more, world.events.now + world.plan.election_s * 1.1, _ASKED)
+        self._next_term(host, pairs, epoch, more, world.events.now + world.plan.election_s * 1.1, _ASKED)
 
-    def _next_reign(
+    def _next_term(
         self, host: BrokerHost, pairs: list[tuple[str, str]], epoch: int, more: int, ask_at: float, patience: int
     ) -> None:
         """Have another one stand for election; when it has been heard, let the one before it back among the others."""
@@ -353,11 +353,11 @@ class Faults:
                     world.operators.ask(self.rng.choice(others), "PROMOTE", "ha", body={"reason": "a storm"})
             elif not begun and patience == _ASKED:
                 glance_s = ask_at - world.events.now
-            self._later(glance_s, self._next_reign, host, pairs, epoch, more, ask_at, patience)
+            self._later(glance_s, self._next_term, host, pairs, epoch, more, ask_at, patience)
             return
         self._unblock(pairs)
         if found and more and not world.healed:
-            self._end_reign(found[0], more - 1)
+            self._end_term(found[0], more - 1)
 
     def _add(self, action: Action) -> str | None:
         return self._change(1, 0, action)

@@ -388,7 +388,7 @@ position = run_end
         "seqs += [(number, lane.next_seq)] if lane is messages.order.lanes[0] else []",
     ),
     "releases-the-lowest-level": Bug(
-        "makes, when its reign ends, only the lowest level of a priority queue available again",
+        "makes, when its term ends, only the lowest level of a priority queue available again",
         "broker.core.queues.priority",
         "Priority.release_all",
         "for fifo in self._by_level:",
@@ -413,8 +413,8 @@ position = run_end
             self._schedule.after(_key(node), node.auto_delete_s, due)
 """,
     ),
-    "counts-the-time-of-old-reigns": Bug(
-        "goes on with the time of an unused queue from where a former reign, or its last user, had left it",
+    "counts-the-time-of-old-terms": Bug(
+        "goes on with the time of an unused queue from where a former term, or its last user, had left it",
         "broker.sessions.schedule",
         "Schedule.after",
         "self._agenda.put(key, self._clock.seconds() + delay_s)",

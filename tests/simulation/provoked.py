@@ -202,7 +202,7 @@ PROVOKED: dict[str, Plan] = {
     ),
     "releases-the-lowest-level": _ranked(*_repeated((1.0, 1.8, 2.6), _back_and_forth)),
     "backups-delete-by-their-own-clocks": _SWITCHES,
-    "counts-the-time-of-old-reigns": _SWITCHES,
+    "counts-the-time-of-old-terms": _SWITCHES,
     "forgets-what-was-due": with_brief(
         _plan(BUSY, *(Action(1.1 + number / 10, "promote", "backup") for number in range(3)), duration_s=3.0),
         "all",

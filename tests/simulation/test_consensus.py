@@ -153,7 +153,7 @@ def test_a_primary_that_lacked_what_an_earlier_one_turns_out_to_have_committed(m
 def test_serving_before_a_batch_of_the_own_epoch_is_committed(members: Members) -> None:
     members.elect("b", 2)
     members.checks.announces("b", 2, primary=True, active=True)
-    assert members.faults == ["reign: b is active in epoch 2 before a batch of that epoch is committed"]
+    assert members.faults == ["term: b is active in epoch 2 before a batch of that epoch is committed"]
 
 
 def test_another_batch_at_the_same_index_and_epoch(members: Members) -> None:

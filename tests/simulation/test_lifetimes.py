@@ -49,14 +49,14 @@ def test_a_queue_that_goes_in_time_was_asked_to_go(brief: Brief) -> None:
     assert brief.history.deleted == {"q"}
 
 
-@pytest.mark.parametrize("what", ["made", "a link attaches and leaves", "a reign begins"])
+@pytest.mark.parametrize("what", ["made", "a link attaches and leaves", "a term begins"])
 def test_one_that_goes_too_early_after_something_happened_to_it(brief: Brief, what: str) -> None:
     if what != "made":
         brief.bench.pass_time(9)
     if what == "a link attaches and leaves":
         brief.bench.client().sender("q").close()
         brief.bench.settle()
-    if what == "a reign begins":
+    if what == "a term begins":
         brief.bench.lead.become("ready")
         brief.bench.lead.become("active")
     brief.bench.pass_time(2)

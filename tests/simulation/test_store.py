@@ -39,12 +39,12 @@ class Model:
         """Every batch up to here must be there."""
         self.end = 0
         """The last batch that was asked for."""
-        self.reign = 0
+        self.generation = 0
         """How often the log was truncated."""
         self.cuts: list[int] = []
         """The ends that this left, in order."""
         self.may: dict[int, list[tuple[int, bytes]]] = {}
-        """By index: batches that were appended and are not known to be truncated, each with the reign of that time."""
+        """By index: batches that were appended and are not known to be truncated, each with the generation of that time."""
         self.base = 0
         """The checkpoint there is at least."""
         self.committed = 0
@@ -56,22 +56,22 @@ class Model:
 
     def append(self, first: int, batches: list[bytes]) -> None:
         for index, data in enumerate(batches, first):
-            self.may.setdefault(index, []).append((self.reign, data))
+            self.may.setdefault(index, []).append((self.generation, data))
         self.end = first + len(batches) - 1
 
-    def durable(self, index: int, reign: int) -> None:
-        self.acknowledged = max(self.acknowledged, min([index, *self.cuts[reign:]]))
+    def durable(self, index: int, generation: int) -> None:
+        self.acknowledged = max(self.acknowledged, min([index, *self.cuts[generation:]]))
 
     def truncate(self, index: int) -> int:
-        self.reign += 1
+        self.generation += 1
         self.cuts.append(index - 1)
         self.end = index - 1
         self.acknowledged = min(self.acknowledged, self.end)
-        return self.reign
+        return self.generation
 
-    def truncated(self, from_index: int, reign: int) -> None:
+    def truncated(self, from_index: int, generation: int) -> None:
         for index in [index for index in self.may if index >= from_index]:
-            self.may[index] = [(since, data) for since, data in self.may[index] if since >= reign]
+            self.may[index] = [(since, data) for since, data in self.may[index] if since >= generation]
 
     def covered(self, index: int) -> None:
         self.base = max(self.base, index)
@@ -96,13 +96,13 @@ class Model:
         last = held[-1] if held else base
         assert last >= self.acknowledged, f"acknowledged {self.acknowledged}, found {last}: {found.notes}"
         stored = [journal.read(index, index, 1)[0] for index in held]
-        reigns = []
+        generations = []
         for index, data in zip(held, stored, strict=True):
-            known = [reign for reign, each in self.may.get(index, []) if each == data]
+            known = [generation for generation, each in self.may.get(index, []) if each == data]
             assert known, f"batch {index} was never appended, or was truncated"
-            reigns += known
-        assert reigns == sorted(reigns), "batches that were truncated stand behind those that replaced them"
-        self.may = {index: [(self.reign, data)] for index, data in zip(held, stored, strict=True)}
+            generations += known
+        assert generations == sorted(generations), "batches that were truncated stand behind those that replaced them"
+        self.may = {index: [(self.generation, data)] for index, data in zip(held, stored, strict=True)}
         self.acknowledged, self.end, self.base, self.epochs = last, last, base, {found.epoch}
         self.whole = not found.blank
 
@@ -209,10 +209,10 @@ class Machine:
 
     def append(self, n: int, nbytes: int) -> None:
         model = self.model
-        first, reign = model.end + 1, model.reign
+        first, generation = model.end + 1, model.generation
         batches = [self.sealed(first + at, nbytes) for at in range(n)]
         model.append(first, batches)
-        self.journal.append(batches, lambda index, epoch, seconds: model.durable(index, reign))
+        self.journal.append(batches, lambda index, epoch, seconds: model.durable(index, generation))
 
     def new_epoch(self) -> None:
         self.model.epochs.add(self.epoch + 1)
@@ -223,8 +223,8 @@ class Machine:
     def truncate(self, index: int) -> None:
         """What follows is of a higher epoch: one index of one epoch is only ever one batch."""
         self.new_epoch()
-        reign = self.model.truncate(index)
-        self.journal.truncate(index, lambda: self.model.truncated(index, reign))
+        generation = self.model.truncate(index)
+        self.journal.truncate(index, lambda: self.model.truncated(index, generation))
 
     def checkpoint(self, index: int) -> None:
         def done(checkpoint: Checkpoint | None, why_not: str) -> None:

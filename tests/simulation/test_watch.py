@@ -180,7 +180,7 @@ def test_serving_before_a_batch_of_the_own_epoch_is_applied(watched: Watched) ->
     watched.bench.lead.epoch += 1
     watched.bench.lead.become("active")
     (fault,) = watched.checks.faults
-    assert fault.startswith("reign: ")
+    assert fault.startswith("term: ")
 
 
 def test_a_bound_that_is_not_kept(watched: Watched) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.broker.disk.logs import flip
 from tests.system.harness import BrokerProcess, Refused, ask, cluster, eventually, free_ports
-from tests.system.test_faults_disk import flip
 from tests.system.test_telemetry import written
 from tests.system.traffic import send, take
 

@@ -116,9 +116,9 @@ def test_promote_and_switchover_hand_over_and_are_in_the_history(three: Cluster)
     assert (answer["broker"], answer["status"]) == (candidate.address, "active")
     ran = run("qpid-ha", "switchover", "--candidate", candidate.address, "-b", candidate.address)
     assert (ran.status, ran.err) == (REFUSED, f"qpid-ha: {candidate.address} is the primary already\n")
-    reigns = json_of("qpid-ha", "history", "-b", candidate.address)
-    assert [reign["primary"] for reign in reigns[-2:]] == [backup.address, candidate.address]
-    assert reigns[-1]["reason"] == "planned switchover"
+    terms = json_of("qpid-ha", "history", "-b", candidate.address)
+    assert [term["primary"] for term in terms[-2:]] == [backup.address, candidate.address]
+    assert terms[-1]["reason"] == "planned switchover"
     assert f" {backup.address} " in ok("qpid-ha", "history", "-b", candidate.address)
     for broker in three.brokers:
         broker.wait_for("ready", "active")
@@ -403,9 +403,9 @@ def test_the_resource_manager_promotes_at_the_start_and_after_a_kill_and_ends_in
             first = the_primary(three)
             first.kill()
             second = the_primary(three)
-            reigns = json_of("qpid-ha", "history", "-b", second.address)
-            assert [reign["primary"] for reign in reigns] == [first.address, second.address]
-            assert all(reign["reason"] for reign in reigns)
+            terms = json_of("qpid-ha", "history", "-b", second.address)
+            assert [term["primary"] for term in terms] == [first.address, second.address]
+            assert all(term["reason"] for term in terms)
         finally:
             manager.terminate()
             assert manager.wait(30) == DONE

@@ -13,7 +13,7 @@ from proton import Message
 from proton.utils import BlockingConnection
 
 from tests.system.harness import Refused, ask, cluster, eventually, spawn
-from tests.system.reigns import check_one_primary_an_epoch, new_primary, reigns, resource_manager, traffic
+from tests.system.terms import check_one_primary_an_epoch, new_primary, resource_manager, terms, traffic
 
 AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
 OPEN, CLOSE = b"\x00\x53\x10", b"\x00\x53\x18"
@@ -76,7 +76,7 @@ def test_a_frozen_primary_is_replaced_and_steps_down_when_it_thaws(tmp_path: Pat
             assert second.state() == "active"
             run.wait_for(accepted=run.accepted + 500)
         check_one_primary_an_epoch(brokers)
-        epochs = [epoch for epoch, _ in reigns(brokers.primary())]
+        epochs = [epoch for epoch, _ in terms(brokers.primary())]
         assert epochs == sorted(set(epochs))
 
 
@@ -96,12 +96,12 @@ def test_a_backup_takes_over_from_a_healthy_primary_when_asked(tmp_path: Path) -
                 assert states == ["active", "ready", "ready"]
                 run.wait_for(accepted=run.accepted + 300)
         check_one_primary_an_epoch(brokers)
-        history = reigns(brokers.primary())
+        history = terms(brokers.primary())
         assert [primary for _, primary in history] == [brokers.brokers[turn % 3].address for turn in range(7)]
 
 
 def test_to_promote_the_primary_changes_nothing(tmp_path: Path) -> None:
-    """Breaks when a repeated promotion begins a new reign, and so cuts every client off."""
+    """Breaks when a repeated promotion begins a new term, and so cuts every client off."""
     with cluster(tmp_path, 3, "--ha-replicate", "all") as brokers:
         primary = brokers.brokers[0]
         epoch = primary.status()["epoch"]
@@ -142,7 +142,7 @@ def test_two_resource_managers_do_not_get_into_each_others_way(tmp_path: Path) -
             second = new_primary(brokers, first)
             first.start()
             first.wait_for("ready")
-        history = reigns(second)
+        history = terms(second)
         assert [primary for _, primary in history] == [first.address, second.address], "one failure, one promotion"
         check_one_primary_an_epoch(brokers)
 

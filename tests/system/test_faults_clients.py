@@ -22,7 +22,7 @@ from proton.utils import BlockingConnection
 from broker.core import limits
 from cli.verify.run import Run, Workload
 from tests.system.harness import BrokerProcess, Cluster, ask, cluster, eventually
-from tests.system.reigns import go_on, traffic
+from tests.system.terms import go_on, traffic
 from tests.system.test_bad_input import rss_bytes
 from tests.system.traffic import take
 from tests.system.wire import BEGIN, HEADER, OPEN, Peer, attach, frame, transfer

@@ -20,7 +20,7 @@ from tests.broker.disk.logs import flip
 from tests.system.filesystems import MIB, disk, memory
 from tests.system.harness import BrokerProcess, cluster, eventually, standalone
 from tests.system.means import where_possible
-from tests.system.reigns import check_one_primary_an_epoch, go_on, new_primary, resource_manager, traffic
+from tests.system.terms import check_one_primary_an_epoch, go_on, new_primary, resource_manager, traffic
 from tests.system.test_bad_stores import batches_in, received, segment_of, send
 
 SIZE = 1000
@@ -70,7 +70,7 @@ def test_a_primary_whose_disk_fails_to_sync_stops_with_one_line_and_another_take
 
 @where_possible
 def test_a_primary_whose_disk_is_full_lets_producers_wait_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
-    """Breaks when a full disk ends a broker or a reign, when what was refused counts as written, or when nobody tries again."""
+    """Breaks when a full disk ends a broker or a term, when what was refused counts as written, or when nobody tries again."""
     with (
         memory(tmp_path / "broker0" / "store", 5 * MIB) as small,
         cluster(tmp_path, 3, "--ha-replicate", "all") as brokers,
@@ -83,9 +83,11 @@ def test_a_primary_whose_disk_is_full_lets_producers_wait_and_goes_on_when_there
             eventually(first.log, lambda log: refuses.search(log) is not None, "the broker saying that its disk is full")
             eventually(lambda: run.reaches(accepted=run.accepted + 1, timeout_s=1), lambda more: not more, "producers waiting")
             assert first.state() == "active", "it answers, and nobody could do better"
+            assert "make room on that disk" in first.status()["disk"]
             small.grow(256 * MIB)
             go_on(run)
             assert "the disk takes writes again" in first.log()
+            assert first.status()["disk"] == ""
         assert first.status()["epoch"] == epoch
 
 
@@ -157,7 +159,7 @@ def test_a_backup_whose_disk_is_full_holds_nobody_up_and_catches_up_when_there_i
         assert second.queue("jobs")["messages"] == 0
 
 
-def reigning(brokers: list[BrokerProcess], after: int) -> list[BrokerProcess]:
+def leading(brokers: list[BrokerProcess], after: int) -> list[BrokerProcess]:
     """The broker that was elected in an epoch after that one, if all of these are in it."""
     said = [broker.status() for broker in brokers]
     if len({each["epoch"] for each in said}) > 1 or said[0]["epoch"] <= after:
@@ -190,7 +192,7 @@ def test_backups_with_full_disks_give_their_votes_when_the_primary_dies_and_go_o
 
             def elected(after: int) -> BrokerProcess:
                 """The one that both have voted for in an epoch after that one: active, if its segment has room for a batch."""
-                (found,) = eventually(lambda: reigning(backups, after), bool, "an election")
+                (found,) = eventually(lambda: leading(backups, after), bool, "an election")
                 return found
 
             chosen = elected(epoch)

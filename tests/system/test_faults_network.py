@@ -18,14 +18,14 @@ from cli.verify.run import Run
 from tests.system.harness import Cluster, cluster, eventually
 from tests.system.means import where_possible
 from tests.system.namespaces import CLIENT, Lan, bridged_lan, slow_lan
-from tests.system.reigns import (
+from tests.system.terms import (
     Manager,
     check_one_primary_an_epoch,
     go_on,
     healthy,
     new_primary,
-    reigns,
     resource_manager,
+    terms,
     traffic,
 )
 
@@ -60,13 +60,13 @@ def test_a_primary_whose_host_is_unplugged_is_replaced_and_follows_when_it_is_pl
         go_on(run)
         lan.plug(1)
         first.wait_for("ready", "active")
-        assert [name for _, name in reigns(healthy(brokers))][:2] == [first.address, second.address]
+        assert [name for _, name in terms(healthy(brokers))][:2] == [first.address, second.address]
 
 
 @where_possible
 @pytest.mark.parametrize("direction", ["hears nobody", "is heard by nobody"])
 def test_a_primary_that_is_cut_off_one_way_is_replaced(tmp_path: Path, direction: str) -> None:
-    """Breaks when a primary that still hears its backups, or is still heard by them, is taken for one that serves: it reigns on
+    """Breaks when a primary that still hears its backups, or is still heard by them, is taken for one that serves: it goes on
     and nothing is accepted, for ever."""
     with bridged_lan() as lan, three(tmp_path, lan) as (brokers, _, run):
         first, others = brokers.brokers[0], [CLIENT, 2, 3]
@@ -96,7 +96,7 @@ def test_a_primary_without_its_backups_gives_up_though_clients_and_daemon_reach_
 
 @where_possible
 def test_a_backup_that_only_some_can_reach_changes_nothing(tmp_path: Path) -> None:
-    """Primary and third broker do not reach one another, the second reaches both: a majority is there, and its reign goes on.
+    """Primary and third broker do not reach one another, the second reaches both: a majority is there, and its term goes on.
 
     Breaks when a broker that hears no primary, or a daemon that asks it, unseats one that serves.
     """
@@ -110,7 +110,7 @@ def test_a_backup_that_only_some_can_reach_changes_nothing(tmp_path: Path) -> No
         lan.cut([2], [3])
         go_on(run)
         assert (first.state(), second.state(), third.state()) == ("active", "ready", "ready")
-        assert len(reigns(first)) == 1
+        assert len(terms(first)) == 1
 
 
 @where_possible
@@ -127,7 +127,7 @@ def test_a_daemon_that_cannot_reach_a_primary_whom_all_brokers_hear_promotes_nob
         lan.heal()
         go_on(run)
         assert healthy(brokers) is first
-        assert len(reigns(first)) == 1
+        assert len(terms(first)) == 1
 
 
 def links(chance: random.Random) -> tuple[list[int], list[int], bool]:
@@ -163,7 +163,7 @@ def test_a_tenth_of_all_frames_lost_costs_time_and_no_message(tmp_path: Path) ->
         eventually(lan.dropped, lambda count: count > 200, "200 frames being lost")
         go_on(run)
         lan.lose(0)
-        assert len(reigns(brokers.brokers[0])) == 1
+        assert len(terms(brokers.brokers[0])) == 1
 
 
 @where_possible
@@ -174,7 +174,7 @@ def test_on_slow_links_messages_flow_and_a_killed_primary_is_replaced(tmp_path: 
         first = brokers.brokers[0]
         one_by_one_s = count * 4 * delay_s  # to the primary, to a backup and back, and back to the producer
         run.wait_for(accepted=run.accepted + count, timeout_s=one_by_one_s)
-        assert len(reigns(first)) == 1, "slow is not dead"
+        assert len(terms(first)) == 1, "slow is not dead"
         first.kill()
         new_primary(brokers, first)
         go_on(run)

@@ -1,4 +1,4 @@
-"""All brokers go down one after the other and come up in every order: who has the newest store reigns, whenever it comes.
+"""All brokers go down one after the other and come up in every order: who has the newest store leads, whenever it comes.
 
 The one that went down first has the oldest store. Two of three may elect a primary, so the daemon need not wait for the third;
 but what was accepted last is on the two that went down last, and one of these is among any two.
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cli.verify.run import Run
 from tests.system.harness import BrokerProcess, Cluster, Refused, ask, cluster, eventually
-from tests.system.reigns import Manager, active, check_one_primary_an_epoch, go_on, healthy, reigns, resource_manager, traffic
+from tests.system.terms import Manager, active, check_one_primary_an_epoch, go_on, healthy, resource_manager, terms, traffic
 
 ORDERS = list(itertools.permutations(("newest", "middle", "oldest")))
 ALONE_S = 0.2
@@ -78,18 +78,18 @@ def test_after_an_outage_of_all_the_newest_store_wins_in_whatever_order_they_com
                 primary = come_up(brokers, [ages[age] for age in order])
                 assert primary is not ages["oldest"], f"the oldest store won, of {order[:2]}"
                 go_on(run, 100)
-        assert len(reigns(healthy(brokers))) > len(ORDERS)
+        assert len(terms(healthy(brokers))) > len(ORDERS)
         check_one_primary_an_epoch(brokers)
 
 
-def test_the_oldest_store_alone_with_a_blank_one_does_not_reign(tmp_path: Path) -> None:
+def test_the_oldest_store_alone_with_a_blank_one_does_not_lead(tmp_path: Path) -> None:
     """The two that had accepted everything are gone, one of them for good: its disk was replaced by an empty one.
 
     Breaks when a new store's vote counts: then two brokers who know nothing of what was accepted make one of them the primary.
     """
     with cluster(tmp_path, 3, "--ha-replicate", "all") as brokers, resource_manager(tmp_path, brokers) as manager:
         with traffic(brokers, rate=400, before=100, after=100) as run:
-            known = len(reigns(healthy(brokers)))
+            known = len(terms(healthy(brokers)))
             ages = go_down(brokers, run)
             ages["middle"].wipe()
             ages["oldest"].start()
@@ -98,5 +98,5 @@ def test_the_oldest_store_alone_with_a_blank_one_does_not_reign(tmp_path: Path) 
             eventually(manager.log, lambda log: refusal in log, "the oldest store asking in vain")
             assert active(brokers) is None
             ages["newest"].start()
-            assert reigns(healthy(brokers))[known][1] == ages["newest"].address
+            assert terms(healthy(brokers))[known][1] == ages["newest"].address
         check_one_primary_an_epoch(brokers)

@@ -15,7 +15,7 @@ from cli.verify.run import Run
 from tests.system.filesystems import Disk, disk
 from tests.system.harness import BrokerProcess, Cluster, cluster
 from tests.system.means import where_possible
-from tests.system.reigns import check_one_primary_an_epoch, claims, go_on, healthy, new_primary, resource_manager, traffic
+from tests.system.terms import check_one_primary_an_epoch, claims, go_on, healthy, new_primary, resource_manager, traffic
 
 CANARY = "never-synced"
 

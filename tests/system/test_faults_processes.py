@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from tests.system.harness import BrokerProcess, Cluster, cluster, eventually
-from tests.system.reigns import (
+from tests.system.terms import (
     Manager,
     active,
     check_one_primary_an_epoch,
     go_on,
     healthy,
     new_primary,
-    reigns,
     resource_manager,
+    terms,
     traffic,
 )
 
@@ -114,7 +114,7 @@ def test_a_resource_manager_that_slept_changes_nothing_and_one_that_sleeps_is_mi
                 go_on(run, 2000)  # two seconds at this rate: for the daemon, everybody was silent for longer than it takes
             go_on(run, 500)
             assert healthy(brokers) is primary
-            assert len(reigns(primary)) == 1, "it has slept, and everything is well"
+            assert len(terms(primary)) == 1, "it has slept, and everything is well"
 
             with stopped(manager):
                 primary.kill()
@@ -125,14 +125,14 @@ def test_a_resource_manager_that_slept_changes_nothing_and_one_that_sleeps_is_mi
             go_on(run, 500)
             primary.start()
             primary.wait_for("ready")
-        assert [name for _, name in reigns(second)] == [primary.address, second.address]
+        assert [name for _, name in terms(second)] == [primary.address, second.address]
         check_one_primary_an_epoch(brokers)
 
 
 def test_primaries_that_are_stopped_one_after_the_other_lose_nothing(tmp_path: Path) -> None:
-    """Each thaws while the next one reigns, with its old reign's messages and connections in its buffers.
+    """Each thaws while the next one leads, with its old term's messages and connections in its buffers.
 
-    Breaks when anything of an old reign is accepted, applied or acknowledged in a new one.
+    Breaks when anything of an old term is accepted, applied or acknowledged in a new one.
     """
     with cluster(tmp_path, 3, "--ha-replicate", "all") as brokers, resource_manager(tmp_path, brokers):
         with traffic(brokers, rate=1000, before=300, after=300, heartbeat_s=HEARTBEAT_S) as run:
@@ -142,5 +142,5 @@ def test_primaries_that_are_stopped_one_after_the_other_lose_nothing(tmp_path: P
                     new_primary(brokers, primary)
                     go_on(run, 500)
                 primary.wait_for("ready")
-        assert len(reigns(brokers.primary())) >= 3
+        assert len(terms(brokers.primary())) >= 3
         check_one_primary_an_epoch(brokers)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.running import Ran, ended
 from tests.system.harness import BrokerProcess, Cluster, Refused, ask, cluster, eventually
-from tests.system.reigns import active, healthy, resource_manager
+from tests.system.terms import active, healthy, resource_manager
 from tests.system.traffic import send, take
 
 ACCEPTED = 5000

@@ -13,7 +13,7 @@ from pathlib import Path
 from broker.core.limits import RESERVED_DESCRIPTORS, SPARE_CONNECTIONS
 from tests.cli.running import ROOT, environment
 from tests.system.harness import BrokerProcess, cluster, eventually
-from tests.system.reigns import go_on, traffic
+from tests.system.terms import go_on, traffic
 
 CLIENTS = 60
 FILES = RESERVED_DESCRIPTORS + SPARE_CONNECTIONS + CLIENTS
@@ -63,7 +63,7 @@ def test_connections_without_end_leave_the_disk_and_the_other_brokers_their_file
                 taken = eventually(count_of(broker), lambda files: files > CLIENTS + SPARE_CONNECTIONS, "connections being taken")
                 assert taken < FILES
                 go_on(run, segment_messages)
-        eventually(lambda: [one.status()["epoch"] for one in brokers.brokers], lambda epochs: epochs == [epoch] * 3, "one reign")
+        eventually(lambda: [one.status()["epoch"] for one in brokers.brokers], lambda epochs: epochs == [epoch] * 3, "one term")
         assert first.state() == "active"
         for broker in brokers.brokers:
             assert "refused: there are" in broker.log()

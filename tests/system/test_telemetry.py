@@ -25,7 +25,7 @@ from tests.cli.running import ROOT, environment
 from tests.system.filesystems import MIB, memory
 from tests.system.harness import cluster, eventually
 from tests.system.means import where_possible
-from tests.system.reigns import healthy, new_primary, resource_manager
+from tests.system.terms import healthy, new_primary, resource_manager
 from tests.system.traffic import send
 
 INTERVAL_MS = 200

@@ -19,7 +19,7 @@ from broker.core.commands import MACHINE_VERSION as NEWEST
 from cli.verify.run import Run, Workload
 from tests.cli.running import environment, run
 from tests.system.harness import BrokerProcess, Refused, ask, cluster, eventually
-from tests.system.reigns import go_on
+from tests.system.terms import go_on
 from tests.system.traffic import accounted
 from tests.system.wire import Peer
 

@@ -72,7 +72,7 @@ class Discipline(Protocol):
         """Make acquired messages available again, in their old places. Those that are not acquired are passed over."""
 
     def release_all(self) -> None:
-        """Make every acquired message available again: the reign in which they were acquired has ended."""
+        """Make every acquired message available again: the term in which they were acquired has ended."""
 
     def is_acquired(self, sequence: int) -> bool:
         """Whether this message is on the queue and acquired."""

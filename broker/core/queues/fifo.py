@@ -162,7 +162,7 @@ class Fifo:
         return n, nbytes
 
     def release_all(self) -> None:
-        """Make every acquired message available again: the reign in which they were acquired has ended."""
+        """Make every acquired message available again: the term in which they were acquired has ended."""
         self._cursor = self.lane.head_seq
         self._released.clear()
         self._heap.clear()

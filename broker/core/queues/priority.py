@@ -120,7 +120,7 @@ class Priority:
             self._fifo(sequence).release((sequence,))
 
     def release_all(self) -> None:
-        """Make every acquired message available again: the reign in which they were acquired has ended."""
+        """Make every acquired message available again: the term in which they were acquired has ended."""
         for fifo in self._by_level:
             fifo.release_all()
 

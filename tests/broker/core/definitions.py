@@ -74,7 +74,7 @@ def contents(state: State) -> dict[str, Any]:
         "stores": dict(state.definitions.stores),
         "exchanges": dict(state.definitions.exchanges),
         "bindings": dict(state.definitions.bindings),
-        "reigns": list(state.definitions.reigns),
+        "terms": list(state.definitions.terms),
         "texts": [command.text for command in state.definitions.commands()],
         "messages": alive(state),
         "uuids": {uuid: messages.number for uuid, messages in state.by_uuid.items()},

@@ -230,6 +230,74 @@ def test_every_truncation_that_matters_is_noticed(made: proton.Message) -> None:
                 section_ends(data[:stop])
 
 
+def refused(data: bytes) -> str:
+    """Why this is no message; "" when it is one."""
+    try:
+        message.check(data)
+    except BadMessage as error:
+        return str(error)
+    return ""
+
+
+@settings(max_examples=100)
+@given(made=messages(), seed=st.data())
+def test_what_proton_sends_is_a_message_and_what_is_cut_or_damaged_is_one_for_both_ways_to_look_or_for_none(
+    made: proton.Message, seed: st.DataObject
+) -> None:
+    """There is a quick look for most messages and a slow one for the rest. Breaks when the quick one takes what the slow one
+    refuses: that would be stored, and no consumer could read it."""
+    data = bytearray(made.encode())
+    assert not refused(bytes(data))
+    assert message.malformed([bytes(data)] * 2) == []
+    for _ in range(seed.draw(st.integers(0, 3))):
+        data[seed.draw(st.integers(0, min(len(data) - 1, 40)))] = seed.draw(st.integers(0, 255))
+    cut = bytes(data[: seed.draw(st.integers(0, len(data)))])
+    for victim in (bytes(data), cut):
+        assert message.malformed([victim]) == [0] * bool(refused(victim))
+
+
+HEAD, DATA, VALUE, FOOT = (
+    section(0x70, b"\x45"),
+    section(0x75, b"\xa0\x01x"),
+    section(0x77, b"\x40"),
+    section(0x78, b"\xc1\x01\x00"),
+)
+LONG = section(0x77, b"\x00\x80" + bytes(8) + b"\xd0\x00\x00\x00\x04\x00\x00\x00\x00")
+
+
+@pytest.mark.parametrize(
+    "good", [HEAD, DATA, VALUE, LONG, HEAD + DATA + DATA + FOOT, section(0x76, b"\x45") * 2, HEAD + LONG + FOOT]
+)
+def test_sections_in_their_order_are_a_message(good: bytes) -> None:
+    """A body of many data sections, a described value, and no body at all: there are clients that send each of them."""
+    assert refused(good) == ""
+    assert message.malformed([good]) == []
+
+
+@pytest.mark.parametrize(
+    "bad, text",
+    [
+        (b"", "a message has at least one section, and there is none"),
+        (b"plain text", "a section should begin at byte 0, with 0x00, but there is 0x70"),
+        (HEAD + HEAD, "the header section at byte 4 may not stand behind the header section"),
+        (DATA + HEAD, "the header section at byte 6 may not stand behind the data section"),
+        (VALUE + VALUE, "the amqp-value section at byte 4 may not stand behind the amqp-value section"),
+        (DATA + VALUE, "the amqp-value section at byte 6 may not stand behind the data section"),
+        (FOOT + DATA, "the data section at byte 6 may not stand behind the footer section"),
+        (section(0x70, b"\x40"), "the header section at byte 0 has a value of the type 0x40"),
+        (section(0x75, b"\xa1\x01x"), "the data section at byte 0 has a value of the type 0xa1"),
+        (section(0x73, b"\xc0\x00"), "the compound value at byte 4 has a size of 0, too small for its own count"),
+        (DATA[:-1], "the value at byte 5 needs 1 more bytes, but only 0 are left for it"),
+        (DATA + b"x", "a section should begin at byte 6, with 0x00, but there is 0x78"),
+        (DATA + b"\x00\x53\x75", "the message ends within the section at byte 6"),
+    ],
+)
+def test_what_is_no_message_is_refused_with_its_place(bad: bytes, text: str) -> None:
+    """The text reaches the producer's author."""
+    assert refused(bad) == text
+    assert message.malformed([DATA, bad, VALUE, bad]) == [1, 3]
+
+
 def test_sections_may_be_named_by_symbols() -> None:
     """The standard gives each section a name and a number, and both are right."""
     for width, name in ((1, b"\xa3"), (4, b"\xb3")):

@@ -285,9 +285,9 @@ def test_fields_that_this_version_does_not_know_are_kept_for_those_that_do() -> 
     ]
 
 
-def test_only_the_latest_reigns_are_remembered() -> None:
+def test_only_the_latest_terms_are_remembered() -> None:
     state = state_of(*({"op": "reign", "epoch": n} for n in range(limits.MAX_HISTORY + 5)))
-    assert [reign.epoch for reign in state.definitions.reigns] == list(range(5, limits.MAX_HISTORY + 5))
+    assert [term.epoch for term in state.definitions.terms] == list(range(5, limits.MAX_HISTORY + 5))
 
 
 # ---- snapshots of much

@@ -123,7 +123,7 @@ def test_a_producer_that_is_not_read_is_not_taken_to_be_silent() -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_what_a_reign_leaves_behind_holds_nobody_back() -> None:
+def test_what_a_term_leaves_behind_holds_nobody_back() -> None:
     with bench(clustered=True) as b:
         b.queue("q", replicate="all")
         b.logs["cluster"].automatic = False

@@ -129,7 +129,7 @@ def test_after_a_failover_the_time_runs_anew_on_the_new_primary_alone() -> None:
         assert b"queue-del" in ended
 
 
-def test_a_broker_that_becomes_primary_again_forgets_what_was_due_in_its_former_reign() -> None:
+def test_a_broker_that_becomes_primary_again_forgets_what_was_due_in_its_former_term() -> None:
     with bench(clustered=True) as b:
         b.upgraded()
         b.queue("q", replicate="all", **TIMED)

@@ -162,7 +162,7 @@ class Node:
                 case ProposeMembers(members):
                     asked = members
                 case StateChanged(state, epoch, _) if state in (State.RECOVERING, State.ACTIVE, State.STANDALONE):
-                    self.cluster.reigns(self, epoch)
+                    self.cluster.leads(self, epoch)
                     self.ended.append(effect)
                 case _:
                     self.ended.append(effect)
@@ -388,12 +388,12 @@ class Cluster:
 
     # Promises
 
-    def reigns(self, node: Node, epoch: int) -> None:
+    def leads(self, node: Node, epoch: int) -> None:
         """Election safety and leader completeness."""
         assert self.primaries.setdefault(epoch, node.address) == node.address, f"epoch {epoch} has two primaries"
         for index, entry in self.committed.items():
             if index > node.disk.base[0]:
-                assert node.entries.get(index) == entry, f"{node.address} reigns in epoch {epoch} without committed {entry}"
+                assert node.entries.get(index) == entry, f"{node.address} leads in epoch {epoch} without committed {entry}"
 
     def committed_here(self, node: Node, entry: Entry) -> None:
         """State machine safety."""

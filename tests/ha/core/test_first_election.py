@@ -214,7 +214,7 @@ class TestABeginningByForce:
         assert not ended.won
         assert ended.reason.endswith("b is not connected; c is not connected")
 
-    def test_of_two_at_once_one_reigns_at_the_most(self) -> None:
+    def test_of_two_at_once_one_leads_at_the_most(self) -> None:
         """Votes and epochs hold: two operators, or one who is hasty, cannot make two primaries."""
         cluster = robbed("a", "b", "c")
         for address in "ab":
@@ -226,7 +226,7 @@ class TestABeginningByForce:
             force(cluster, "b")
         assert list(cluster.states().values()).count("active") == 1
 
-    def test_a_second_one_while_the_first_reigns_is_refused(self) -> None:
+    def test_a_second_one_while_the_first_leads_is_refused(self) -> None:
         """By the backup that hears the primary, and by the primary itself."""
         cluster = begun_anew()
         force(cluster, "b")

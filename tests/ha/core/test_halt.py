@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ha.core.effects import PromotionEnded, ReignEnded, State
+from ha.core.effects import PromotionEnded, State, TermEnded
 from tests.ha.core.cluster import Cluster
 
 WHY = "c cannot apply its log: batch 7 is unknown"
@@ -37,7 +37,7 @@ def test_a_primary_that_is_halted_steps_down_so_that_another_can_be_promoted() -
     cluster = Cluster("a", "b", "c")
     cluster.promote("a")
     cluster.call("a", lambda replica: replica.halt(cluster.now, WHY))
-    (ended,) = cluster["a"].ends(ReignEnded)
+    (ended,) = cluster["a"].ends(TermEnded)
     assert ended.reason == WHY
     assert cluster.states()["a"] != "active"
     cluster.pass_time(2.0)

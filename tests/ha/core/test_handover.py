@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ha.core.effects import PromotionEnded, ReignEnded, TransferEnded, WritableChanged
+from ha.core.effects import PromotionEnded, TermEnded, TransferEnded, WritableChanged
 from ha.core.messages import TimeoutNow, TransferReply, TransferRequest
 from tests.ha.core.cluster import Cluster, led
 
@@ -32,7 +32,7 @@ def test_promoting_a_backup_while_the_primary_is_healthy_hands_over() -> None:
     assert cluster["b"].applied == 6
     ended = cluster["a"].ends(TransferEnded)[-1]
     assert (ended.candidate, ended.done) == ("b", True)
-    assert [end.planned for end in cluster["a"].ends(ReignEnded)] == [True]
+    assert [end.planned for end in cluster["a"].ends(TermEnded)] == [True]
 
 
 def test_the_primary_takes_no_proposals_while_it_hands_over() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ha.core.effects import MembershipEnded, PromotionEnded, ReignEnded, StateChanged, TransferEnded
+from ha.core.effects import MembershipEnded, PromotionEnded, StateChanged, TermEnded, TransferEnded
 from ha.core.membership import Membership
 from tests.ha.core.cluster import Cluster, led, members_changes
 
@@ -123,7 +123,7 @@ def test_a_removed_primary_steps_down_once_its_removal_is_committed() -> None:
     remove(cluster, "a", "a")
     assert ended(cluster, "a") == MembershipEnded("remove a", True, "committed")
     assert cluster["a"].ends(StateChanged)[-1].state == "joining"
-    assert cluster["a"].ends(ReignEnded) == [ReignEnded("a has been removed from the cluster", planned=True)]
+    assert cluster["a"].ends(TermEnded) == [TermEnded("a has been removed from the cluster", planned=True)]
     cluster.promote("a")
     assert cluster["a"].ends(PromotionEnded)[-1].reason == "a is not a voting member of the cluster (b, c)"
     cluster.pass_time(1.5)

@@ -9,12 +9,12 @@ import pytest
 from ha.core.effects import (
     Commit,
     Effect,
-    ReignEnded,
     Send,
     SendEntries,
     State,
     StateChanged,
     StoreEntries,
+    TermEnded,
     TruncateLog,
     WritableChanged,
 )
@@ -302,7 +302,7 @@ class TestPrimary:
         stale = AppendReply(1, 0, False, 0, 0, prev_index=2, hint_index=1, hint_epoch=1)
         assert replica.step(cluster.now, "b", stale) == []
 
-    def test_a_hung_majority_ends_the_reign(self) -> None:
+    def test_a_hung_majority_ends_the_term(self) -> None:
         """Check-quorum (dissertation §6.2): nobody is served by a primary that can commit nothing."""
         cluster = led("a", "b", "c")
         cluster.isolate("a")
@@ -313,7 +313,7 @@ class TestPrimary:
         assert not cluster["a"].live.writable
         assert cluster["a"].ends(StateChanged)[-1] == StateChanged(State.JOINING, 1, "")
         assert cluster["a"].ends(WritableChanged)[-1] == WritableChanged(False)
-        assert cluster["a"].ends(ReignEnded) == [ReignEnded("a heard from 1 of 3 members only within 1 s", planned=False)]
+        assert cluster["a"].ends(TermEnded) == [TermEnded("a heard from 1 of 3 members only within 1 s", planned=False)]
 
     def test_one_backup_is_majority_enough(self) -> None:
         """Of three."""
@@ -328,8 +328,8 @@ class TestPrimary:
         effects = cluster["a"].live.step(cluster.now, "b", append(2, (1, 1), 2, commit=2))
         kinds = [type(effect).__name__ for effect in effects]
         assert kinds.index("StateChanged") < kinds.index("StoreEntries") < kinds.index("Commit")
-        (ended,) = [effect for effect in effects if isinstance(effect, ReignEnded)]
-        assert ended == ReignEnded("epoch 2 has begun, says b", planned=False)
+        (ended,) = [effect for effect in effects if isinstance(effect, TermEnded)]
+        assert ended == TermEnded("epoch 2 has begun, says b", planned=False)
 
     def test_a_second_primary_of_the_same_epoch_is_refused(self) -> None:
         """It cannot be; a broker of some other cluster at this address could say so all the same."""
@@ -351,7 +351,7 @@ class TestPrimary:
             cluster["a"].live.propose(cluster.now, 1, 1)
 
     def test_replies_of_strangers_and_to_former_primaries_are_ignored(self) -> None:
-        """They may be under way when members change or a reign ends."""
+        """They may be under way when members change or a term ends."""
         cluster = led("a", "b", "c")
         for message in (AppendReply(1, 1, True, 9, 9), SnapshotReply(1, 1, 1), TransferReply(1, "no")):
             for address, sender in (("a", "x"), ("b", "a"), ("a", "b")):

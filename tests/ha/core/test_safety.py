@@ -176,16 +176,16 @@ class Schedule:
         cluster.settle()
         cluster.pass_time(3.0)
         for _ in range(3):
-            if self.reigning():
+            if self.leading():
                 break
             for node in sorted(cluster.alive, key=lambda node: node.disk.end, reverse=True):
                 cluster.promote(node.address)
                 cluster.pass_time(3.0)
-                if self.reigning():
+                if self.leading():
                     break
         else:
             raise AssertionError(f"nobody can be promoted: {[each.ends(PromotionEnded)[-1] for each in cluster.alive]}")
-        (primary,) = self.reigning()
+        (primary,) = self.leading()
         cluster.propose(primary.address, 3)
         cluster.pass_time(2.0)
         self.converged(primary)
@@ -194,7 +194,7 @@ class Schedule:
         """Whoever believes to be one."""
         return [node for node in self.cluster.alive if node.live.primary == node.address]
 
-    def reigning(self) -> list[Node]:
+    def leading(self) -> list[Node]:
         return [node for node in self.cluster.alive if node.live.state is State.ACTIVE]
 
     def converged(self, primary: Node) -> None:
@@ -223,12 +223,12 @@ def run(size: int, steps: list[Step]) -> Schedule:
 )
 def test_no_schedule_breaks_a_promise(size: int, steps: list[Step]) -> None:
     """Any break of safety, and any state without a way back, shows here and shrinks to a short schedule."""
-    assert run(size, steps).reigning()
+    assert run(size, steps).leading()
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_long_troubles_end_well(seed: int) -> None:
-    """Long runs reach what short schedules do not: snapshots, several reigns, grown and shrunk memberships."""
+    """Long runs reach what short schedules do not: snapshots, several terms, grown and shrunk memberships."""
     generator = random.Random(seed)
     steps = [(generator.choice(STEPS), generator.randrange(40), generator.randrange(40)) for _ in range(1500)]
     steps.insert(0, ("promote", generator.randrange(3), 0))

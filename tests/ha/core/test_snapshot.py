@@ -103,7 +103,7 @@ class TestReceiving:
         assert replica.step(1.0, "a", chunk(0, index=11)) == [Commit(11), Send("a", AppendReply(2, 0, True, 12, 12))]
 
     def test_news_of_a_snapshot_that_nobody_waits_for_is_ignored(self) -> None:
-        """The reign in which it was sent is over, or another one is on its way."""
+        """The term in which it was sent is over, or another one is on its way."""
         replica = backup()
         assert replica.snapshot_stored(1.0, 9, 1, ABCD) == []
         assert replica.snapshot_failed(1.0, 9) == []

@@ -75,7 +75,7 @@ class Shadow:
     asked: int = 0
     forced: bool = False
     let_go: bool = False
-    reign: int = 0
+    term: int = 0
     decayed: bool = False
     members: tuple[int, Membership | None] = (0, None)
     blank: bool = True
@@ -167,7 +167,7 @@ class Consensus:
         shadow = self.of(me)
         epoch = shadow.saved[0]
         first = self._first_of.get(epoch)
-        if shadow.blank and (first is None or not shadow.holds(first, epoch) or not (shadow.reign or first <= shadow.durable)):
+        if shadow.blank and (first is None or not shadow.holds(first, epoch) or not (shadow.term or first <= shadow.durable)):
             self.faults.append(
                 f"whole: {me}, whose store was blank, counts as whole, and no committed batch of epoch {epoch} is on its disk"
             )
@@ -176,7 +176,7 @@ class Consensus:
             index = min(self.commit, lost.durable)
             while not lost.holds(index, self.committed[index]):
                 index -= 1
-            if not shadow.holds(index, self.committed[index]) or not (shadow.reign or index <= shadow.durable):
+            if not shadow.holds(index, self.committed[index]) or not (shadow.term or index <= shadow.durable):
                 self.faults.append(
                     f"whole: {me} counts as whole without batch {index}, which is committed, and which its store has lost"
                 )
@@ -268,15 +268,15 @@ class Consensus:
 
     def announces(self, me: str, epoch: int, *, primary: bool, active: bool, voters: Collection[str] = ()) -> None:
         """The member's role changes. `voters` are those in force at it, if they are to be counted."""
-        self.of(me).reign = epoch if primary else 0
+        self.of(me).term = epoch if primary else 0
         if primary and voters and epoch not in self.primaries:
             self._count_votes(me, epoch, voters)
         if primary:
-            self._reigns(me, epoch)
+            self._leads(me, epoch)
         if active:
             self._serves(me, epoch)
 
-    def _reigns(self, me: str, epoch: int) -> None:
+    def _leads(self, me: str, epoch: int) -> None:
         first = self.primaries.get(epoch)
         if first is None:
             shadow = self.of(me)
@@ -306,7 +306,7 @@ class Consensus:
     def _serves(self, me: str, epoch: int) -> None:
         shadow = self.of(me)
         if shadow.epochs.get(shadow.commit) != epoch:
-            self.faults.append(f"reign: {me} is active in epoch {epoch} before a batch of that epoch is committed")
+            self.faults.append(f"term: {me} is active in epoch {epoch} before a batch of that epoch is committed")
 
     # ---- the log
 
@@ -328,7 +328,7 @@ class Consensus:
             shadow.epochs[index] = epoch
             shadow.last = index
             if entry.members is not None:
-                if shadow.reign:
+                if shadow.term:
                     self._judge_change(me, shadow, index, entry.members)
                 shadow.members = (index, entry.members)
                 self._memberships[index, epoch] = entry.members
@@ -413,15 +413,15 @@ class Consensus:
         """The member says that all up to there is committed; `members` are those in force at it."""
         shadow = self.of(me)
         shadow.commit = max(shadow.commit, index)
-        if not shadow.reign:
+        if not shadow.term:
             if index > self.commit:
                 self.faults.append(
                     f"commit: {me} takes batch {index} as committed, and no primary has committed more than {self.commit}"
                 )
             return
         epoch = shadow.epochs.get(index, 0)
-        if epoch != shadow.reign:
-            self.faults.append(f"commit: {me} commits batch {index} of epoch {epoch} by counting, in epoch {shadow.reign}")
+        if epoch != shadow.term:
+            self.faults.append(f"commit: {me} commits batch {index} of epoch {epoch} by counting, in epoch {shadow.term}")
         holders = self._holders.get((index, epoch), set())
         held = sorted(voter for voter in members.voters if voter in holders or index <= self.of(voter).base)
         voters = len(members.voters)
@@ -432,7 +432,7 @@ class Consensus:
         if me in held:
             shadow.promised = max(shadow.promised, Position(epoch, index))
         later = max(self.primaries)
-        if later > shadow.reign and not self._elected[later].holds(index, epoch):
+        if later > shadow.term and not self._elected[later].holds(index, epoch):
             # What a majority had on disk before it voted for a later primary was in that one's log then.
             self.faults.append(
                 f"completeness: {self.primaries[later]} became primary of epoch {later} without batch {index} of epoch "

@@ -1,7 +1,7 @@
 """Whether queues that go after a time without a user go when they may, and because the broker that serves has said so.
 
 Life of a judgement: each time that a link attaches to such a queue or leaves it, that a broker first has the queue, and that its
-reign begins, the moment is noted, on that broker's own clock. When the broker proposes the queue's end, all of its time must have
+term begins, the moment is noted, on that broker's own clock. When the broker proposes the queue's end, all of its time must have
 passed since the last of these, with nobody attached at that moment. Then the end has been asked for, and what the queue holds may
 go. That such a queue goes at all is for the end of a run to see.
 
@@ -28,13 +28,13 @@ class Lifetimes:
     def __init__(self, history: History, faults: list[str]) -> None:
         self._history = history
         self._faults = faults
-        self._reigns: dict[Logs, float] = {}
+        self._terms: dict[Logs, float] = {}
         self._stirred: dict[tuple[Logs, str], float] = {}
         """When something last happened to a queue that makes its time run anew."""
 
     def begins(self, logs: Logs) -> None:
         """A broker serves from now on."""
-        self._reigns[logs] = _now(logs)
+        self._terms[logs] = _now(logs)
 
     def defined(self, ledger: Ledger, logs: Logs) -> None:
         """Definitions have come to a broker."""
@@ -53,7 +53,7 @@ class Lifetimes:
         node = logs.nodes.queue_by_uuid(command.uuid) if isinstance(command, QueueDel) else None
         if node is None or not node.auto_delete_s:
             return
-        since = max(self._reigns.get(logs, 0.0), self._stirred.get((logs, node.uuid), 0.0))
+        since = max(self._terms.get(logs, 0.0), self._stirred.get((logs, node.uuid), 0.0))
         passed_s = _now(logs) - since
         if not logs.serving:
             self._faults.append(f"lifetime: a broker that is {logs.state} has {node.name} deleted")

@@ -70,7 +70,7 @@ from tests.simulation.promises import newest_mark
 
 _WHOLE_EVERY = 16
 _LOOK_BACK = 8
-_OF_A_REIGN = (Append, AppendReply, SnapshotChunk, SnapshotReply, TimeoutNow)
+_OF_A_TERM = (Append, AppendReply, SnapshotChunk, SnapshotReply, TimeoutNow)
 """Messages that count in the epoch in which they were sent alone."""
 
 
@@ -464,7 +464,7 @@ class Checks:
     def _state(self, method: Any, ledger: Ledger, state: str, epoch: int, primary: str) -> None:
         if ledger.name == CLUSTER and state == Role.ACTIVE and self.reference.epochs.get(ledger.state.index) != epoch:
             self.faults.append(
-                f"reign: {_name_of(ledger, self.reference)} serves in epoch {epoch} with batch {ledger.state.index} applied, "
+                f"term: {_name_of(ledger, self.reference)} serves in epoch {epoch} with batch {ledger.state.index} applied, "
                 "which is older"
             )
         logs = _broker_of(ledger).logs
@@ -562,7 +562,7 @@ def _name_of(ledger: Ledger, reference: Reference) -> str:
 
 
 def _is_late(log: ReplicatedLog, message: Message) -> bool:
-    """Whether a message is of an older reign, or answers an older campaign than the one that is under way."""
+    """Whether a message is of an older term, or answers an older campaign than the one that is under way."""
     replica, campaign = log.replica, log.replica._campaign
     match message:
         case VoteReply():
@@ -570,7 +570,7 @@ def _is_late(log: ReplicatedLog, message: Message) -> bool:
         case PreVoteReply():
             return campaign is not None and message.campaign != campaign.number
         case _:
-            return isinstance(message, _OF_A_REIGN) and message.epoch < replica.epoch
+            return isinstance(message, _OF_A_TERM) and message.epoch < replica.epoch
 
 
 def _standing(log: ReplicatedLog) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""Who reigns when: a resource manager beside a cluster, traffic that is accounted for whatever happens, and what to look at then.
+"""Who is primary when: a resource manager beside a cluster, traffic that is accounted for whatever happens, what to look at then.
 
 Life of a test of faults: `cluster`, `resource_manager`, `traffic`; the fault, `new_primary` or not, the fault's end, `healthy`;
 leaving `traffic` requires that messages flow again and compares the accounts message by message.
@@ -114,7 +114,7 @@ def healthy(brokers: Cluster, timeout_s: float = START_S) -> BrokerProcess:
     return brokers.brokers[states.index("active")]
 
 
-def reigns(broker: BrokerProcess) -> list[tuple[int, str]]:
+def terms(broker: BrokerProcess) -> list[tuple[int, str]]:
     """Who was the primary in which epoch, as the cluster remembers it."""
     return [(item["epoch"], item["primary"]) for item in ask(broker.address, "QUERY", "history")["items"]]
 
