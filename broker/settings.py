@@ -19,6 +19,7 @@ from broker.core import limits, sasl
 from broker.core.limits import MIB
 from broker.core.mechanisms import LOOKED_AT, REALM
 from broker.options import Option, SettingsError, file, folder, number, one_of, size, yes_no
+from broker.tls_files import FILES, SERVER, TlsFiles
 
 MECHANISMS = (*LOOKED_AT, sasl.ANONYMOUS)
 ALONE = frozenset({sasl.ANONYMOUS})
@@ -66,6 +67,8 @@ def _log_level(value: str) -> str:
 OPTIONS = (
     Option("port", number(0, 65_535), 5672, "PORT", "TCP port to listen on. 0: any free port.", short="p"),
     Option("interface", _interfaces, ("127.0.0.1",), "IP,...", "IP addresses to listen on. 0.0.0.0 or :: means all."),
+    *SERVER,
+    *FILES,
     Option("data-dir", folder, Path("~/.qpidd"), "DIR", "Folder of the store. It is created if it does not exist."),
     Option("auth", yes_no, None, "yes|no", "Demand a login of every client. Default: `yes` with --users, else `no`."),
     Option(
@@ -138,6 +141,14 @@ class BrokerSettings:
 
     port: int
     interface: tuple[str, ...]
+    ssl_port: int
+    ssl_require_client_authentication: bool
+    require_encryption: bool
+    ssl_certificate: Path | None
+    ssl_key: Path | None
+    ssl_cert_password_file: Path | None
+    ssl_ca_file: Path | None
+    ssl_crl_file: Path | None
     data_dir: Path
     auth: bool
     users: Path | None
@@ -161,7 +172,7 @@ class BrokerSettings:
     def from_values(cls, values: Mapping[str, Any]) -> BrokerSettings:
         """The settings for these values by field name (as `gather` gives them, other tables' among them); the rest by default.
 
-        SettingsError when the folders cannot be (no home for `~`, one folder for two purposes).
+        SettingsError when the folders cannot be (no home for `~`, one folder for two purposes), or TLS lacks something.
         """
         own = {option.field: values.get(option.field, option.default) for option in OPTIONS}
         for name in ("data_dir", "telemetry_dir", "users"):
@@ -172,7 +183,25 @@ class BrokerSettings:
             own["auth"] = own["users"] is not None
         if own["auth"] and own["users"] is None and not ALONE.issuperset(own["sasl_mechanisms"]):
             raise SettingsError("--auth yes needs --users FILE: qpid-passwd add FILE NAME makes one")
-        return cls(**own)
+        settings = cls(**own)
+        settings._check_tls()
+        return settings
+
+    def _check_tls(self) -> None:
+        files = self.tls
+        if files.certificate is None and self.require_encryption:
+            raise SettingsError("--require-encryption yes leaves no port to listen on: give --ssl-certificate")
+        if self.ssl_require_client_authentication and (files.certificate is None or files.authorities is None):
+            raise SettingsError("--ssl-require-client-authentication yes needs --ssl-certificate and --ssl-ca-file")
+        if files.certificate is not None and self.port == self.ssl_port != 0 and not self.require_encryption:
+            raise SettingsError(
+                f"--port and --ssl-port are both {self.port}: give each its own, or --require-encryption yes for TLS alone"
+            )
+
+    @property
+    def tls(self) -> TlsFiles:
+        """The files of TLS."""
+        return TlsFiles.from_values({option.field: getattr(self, option.field) for option in FILES})
 
     @property
     def exposed(self) -> bool:

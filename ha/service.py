@@ -17,9 +17,10 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred
+from twisted.internet.protocol import ServerFactory
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import (
     FilteringLogObserver,
@@ -32,14 +33,14 @@ from twisted.logger import (
 )
 from zope.interface import provider
 
-from broker.core.limits import PART_BYTES, RESERVED_DESCRIPTORS, SPARE_CONNECTIONS
+from broker.core.limits import MAX_HANDSHAKES, PART_BYTES, RESERVED_DESCRIPTORS, SPARE_CONNECTIONS
 from broker.core.nodes import CLUSTER, LOCAL
 from broker.core.records import BadBatch
 from broker.core.users import Users
 from broker.disk.journal import FILE_BYTES
 from broker.disk.store import DamagedStore, StorageError, Store, StoreInUse, StoreOfAnotherCluster
 from broker.host import REAL_HOST, Host, raise_open_files
-from broker.net.listener import CannotListen, listen
+from broker.net.listener import CannotListen, ConnectionFactory, Handshakes, listen
 from broker.net.reactor import on_hangup
 from broker.options import SettingsError
 from broker.service import Broker
@@ -57,6 +58,9 @@ from ha.outbox import Peers
 from ha.replicated_log import ReplicatedLog
 from ha.settings import HaSettings, own_address
 from ha.standalone import Standalone
+
+if TYPE_CHECKING:
+    from broker.net.credentials import Credentials
 
 _log = Logger(namespace="qpidd")
 _STOP_S = 5.0
@@ -109,10 +113,16 @@ class Process:
         self.member: ClusterMember | None = None
         self.lag: LagReporter | None = None
         self.accounts: Accounts | None = None
+        self.tls: Credentials | None = None
+        self.tls_port: int | None = None
+        """Where it listens for TLS, if it does."""
+        self._handshakes: Handshakes | None = None
         self._ports: list[Any] = []
 
     def start(self) -> None:
-        """Take port and store, replay, begin to join or to serve. CannotStart says why not."""
+        """Take port and store, replay, begin to join or to serve. CannotStart says why not; SettingsError what is wrong with the
+        files that TLS needs."""
+        self.tls = self._credentials()
         max_connections = self._max_connections()
         authentication = self._authentication()
         try:
@@ -153,6 +163,14 @@ class Process:
         if self.lag is not None:
             self.lag.start()
 
+    def _credentials(self) -> Credentials | None:
+        files = self.settings.tls
+        if files.certificate is None:
+            return None
+        from broker.net.credentials import Credentials  # what it brings takes time to load
+
+        return Credentials(files, demands=self.settings.ssl_require_client_authentication, wall=self.host.wall)
+
     def _authentication(self) -> Authentication:
         """How clients log in. CannotStart when the users' file cannot be read."""
         settings, host = self.settings, self.host
@@ -188,7 +206,7 @@ class Process:
     def _max_connections(self) -> int:
         """As many as asked for, or fewer where the limit of open files is low: the disk and the other members come first."""
         files, wanted = self.host.open_files(), self.settings.max_connections
-        kept = RESERVED_DESCRIPTORS + SPARE_CONNECTIONS
+        kept = RESERVED_DESCRIPTORS + SPARE_CONNECTIONS + (MAX_HANDSHAKES if self.tls is not None else 0)
         if files <= kept:
             raise CannotStart(
                 f"only {files} files may be open, and a broker needs {kept} for its disk, the other members and administrators, "
@@ -205,13 +223,26 @@ class Process:
         return min(wanted, files - kept)
 
     def _listen(self) -> None:
+        settings, broker = self.settings, self.broker
+        if not settings.require_encryption:
+            self.port: int = self._listen_on(settings.port, "--port", ConnectionFactory(broker.new_connection))
+        if self.tls is not None:
+            timeout_s = settings.max_negotiate_time / 1000
+            failed = broker.admission.handshake_failed
+            self._handshakes = Handshakes(self.reactor, self.tls, broker.new_connection, failed, timeout_s)
+            self.tls_port = self._listen_on(settings.ssl_port, "--ssl-port", self._handshakes)
+            if settings.require_encryption:
+                self.port = self.tls_port
+            self.tls.watch(self.reactor)
+
+    def _listen_on(self, number: int, option: str, factory: ServerFactory) -> int:
+        """Listen on this port of every interface; which one it is."""
         for interface in self.settings.interface:
-            port = listen(
-                self.reactor, self.broker.new_connection, self.settings.port if not self._ports else self.port, interface
-            )
+            port = listen(self.reactor, factory, number, interface, option)
             self._ports.append(port)
             where: Any = port.getHost()
-            self.port: int = where.port
+            number = where.port
+        return number
 
     def _join(self) -> None:
         """Open the cluster's log; nothing is sent before `start`."""
@@ -292,9 +323,11 @@ class Process:
 
     def hang_up(self) -> None:
         """SIGHUP: read again what may change while this broker runs. What has become wrong stays as it was."""
+        if self.tls is not None:
+            self.tls.reload()
         if self.accounts is not None:
             self._read_users_again(self.accounts)
-        else:
+        if self.tls is None and self.accounts is None:
             _log.warn("SIGHUP changes nothing: options are read at the start only; restart this broker to change them")
 
     def _read_users_again(self, accounts: Accounts) -> None:
@@ -311,6 +344,10 @@ class Process:
         _log.info("stopping")
         for port in self._ports:
             port.stopListening()
+        if self._handshakes is not None:
+            self._handshakes.stop()
+        if self.tls is not None:
+            self.tls.stop()
         if self.member is not None:
             self.member.stop()
         self.broker.close()
@@ -341,7 +378,10 @@ def run(reactor: Any, settings: BrokerSettings, ha: HaSettings) -> int:
         _log.warn("--auth no: everybody is let in, and {path} is not looked at", path=settings.users)
     if settings.exposed and not settings.auth:
         _log.warn("this broker listens beyond loopback and asks nobody for credentials: keep its network closed to others")
-    print(f"Listening on TCP/TCP6 port {process.port}", file=sys.stderr, flush=True)
+    if not settings.require_encryption:
+        print(f"Listening on TCP/TCP6 port {process.port}", file=sys.stderr, flush=True)
+    if process.tls_port is not None:
+        print(f"Listening for SSL connections on TCP/TCP6 port {process.tls_port}", file=sys.stderr, flush=True)
     # What is there now stays; what comes is mostly messages, which are in no cycles.
     gc.freeze()
     gc.set_threshold(_COLLECT_AFTER)

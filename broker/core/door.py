@@ -196,7 +196,7 @@ class Door:
             return stop, False
         if found.startswith(b"AMQP"):
             self.output += HEADER  # the version that this side has (part 2.2)
-        raise Refusal(FRAMING_ERROR, "this is no AMQP 1.0; if it is TLS: this broker does not speak it")
+        raise Refusal(FRAMING_ERROR, "this is no AMQP 1.0; if it is TLS: this port does not speak it")
 
     def _say(self, output: bytearray) -> None:
         self.output += output

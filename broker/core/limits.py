@@ -48,6 +48,9 @@ RESERVED_DESCRIPTORS = 256
 """Open files that no connection gets: those of the disk, of the links to other members, and of the process itself. A log has some
 4 to 70 open, by how far its last checkpoint is back."""
 
+MAX_HANDSHAKES = 128
+"""Sockets that are in the midst of a TLS handshake: one more takes the place of the oldest."""
+
 MAX_SESSIONS_PER_CONNECTION = 256
 """Sessions of one connection: announced as channel-max of this minus one."""
 

@@ -107,6 +107,10 @@ class Admission:
             len(strangers) >= most // 2 and sum(each == host for each in strangers.values()) >= most // 2
         )
 
+    def handshake_failed(self, address: str, reason: str) -> None:
+        """A socket has ended before it became a connection."""
+        self._refusals.told(address, reason)
+
     # ---- connection.Owner
 
     def connection_made(self, connection: Connection) -> None:

@@ -10,6 +10,7 @@ import pytest
 from broker.core import limits
 from broker.options import Option, SettingsError, gather, show
 from broker.settings import OPTIONS, BrokerSettings
+from broker.tls_files import TlsFiles
 
 
 def settings(**given: str) -> BrokerSettings:
@@ -113,3 +114,30 @@ def test_messages_may_be_of_up_to_a_gibibyte() -> None:
     assert settings(max_message_size="1G").max_message_size == 1 << 30
     with pytest.raises(SettingsError, match=r"--max-message-size: '2G' is not a size from 1 to 1G"):
         settings(max_message_size="2G")
+
+
+def test_a_broker_has_no_tls_unless_it_has_a_certificate() -> None:
+    assert settings().tls == TlsFiles()
+    assert settings(ssl_certificate="/b.pem", ssl_ca_file="/ca.pem").tls == TlsFiles(Path("/b.pem"), authorities=Path("/ca.pem"))
+
+
+@pytest.mark.parametrize(
+    "given, why",
+    [
+        ({"ssl_key": "/b.key"}, "--ssl-key is of no use without --ssl-certificate"),
+        ({"ssl_cert_password_file": "/b"}, "--ssl-cert-password-file is of no use without --ssl-certificate"),
+        ({"ssl_crl_file": "/crl.pem"}, "--ssl-crl-file needs the authorities .*: give --ssl-ca-file"),
+        ({"require_encryption": "yes"}, "leaves no port to listen on: give --ssl-certificate"),
+        ({"ssl_certificate": "/b.pem", "ssl_require_client_authentication": "yes"}, "needs --ssl-certificate and --ssl-ca-file"),
+        ({"ssl_certificate": "/b.pem", "port": "5671"}, "--port and --ssl-port are both 5671"),
+        ({"ssl_certificate": ""}, "--ssl-certificate: a file is needed"),
+    ],
+)
+def test_tls_that_lacks_something_is_refused(given: dict[str, str], why: str) -> None:
+    """Breaks when a broker that was told to encrypt, or to demand certificates, starts and does not."""
+    with pytest.raises(SettingsError, match=why):
+        settings(**given)
+
+
+def test_one_port_is_enough_where_all_is_encrypted() -> None:
+    assert settings(ssl_certificate="/b.pem", port="5671", require_encryption="yes").ssl_port == 5671
