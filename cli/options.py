@@ -18,7 +18,7 @@ from broker.client import ManagementClient, find_primary
 from broker.core import urls
 from broker.core.sasl_client import MECHANISMS
 from broker.core.urls import Url
-from broker.options import Option, gather, one_of, seconds
+from broker.options import PASSWORD_FILE, Option, gather, one_of, seconds, with_password
 
 try:
     VERSION = version("understudy")
@@ -34,11 +34,12 @@ CONNECTION = (
         urls.parse,
         DEFAULT_BROKER,
         "URL",
-        "Address of a broker, or of all brokers of a cluster: [user/password@]host[:port],...",
+        "Address of a broker, or of all brokers of a cluster: [user@]host[:port],...",
         short="b",
     ),
     Option("timeout", seconds(0.1, 3600), 10.0, "SECONDS", "Time to wait for an answer.", short="t"),
     Option("sasl-mechanism", one_of(*MECHANISMS), "", "MECH", f"{', '.join(MECHANISMS)}. Default: the best that the broker has."),
+    PASSWORD_FILE,
 )
 """Read from the command line, the environment (QPID_BROKER, ...) and the file that --config names, in this order."""
 
@@ -81,13 +82,14 @@ def target(command_line: dict[str, Any], *, admin: bool) -> Target:
     """Take the connection options out of a command's arguments. SettingsError when one cannot be."""
     import os
 
-    given = {name: command_line.pop(name, None) for name in ("broker", "timeout", "sasl_mechanism", "config")}
+    given = {name: command_line.pop(name, None) for name in (*(option.field for option in CONNECTION), "config")}
     values = gather(CONNECTION, given, os.environ)
-    return Target(values["broker"], values["timeout"], values["sasl_mechanism"], admin)
+    url = with_password(values["broker"], values["password_file"], "broker")
+    return Target(url, values["timeout"], values["sasl_mechanism"], admin)
 
 
 def connection_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """-b, -t, --sasl-mechanism, --config and --format."""
+    """The options of CONNECTION, --config and --format."""
     function = click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", help="Output format.")(
         function
     )

@@ -11,6 +11,7 @@ one said to every other member.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -21,6 +22,7 @@ from twisted.logger import Logger
 
 from broker.core import urls
 from broker.core.commands import MachineVersion, Term
+from broker.core.mechanisms import qualified
 from broker.core.values import Symbol
 from broker.service import Broker
 from broker.sessions.connection import Role
@@ -111,6 +113,8 @@ class ClusterMember:
             members=lambda: self.log.replica.members,
             versions=Versions(broker.lead.state.version),
             cluster_version=lambda: self._broker.lead.state.definitions.machine_version,
+            login=replace(settings.login, or_nobody=not broker.authentication.demanded),
+            user=qualified(settings.ha_username, broker.authentication.realm) if broker.authentication.demanded else "",
         )
         self._ticker = LoopingCall(self._tick)
         self._ticker.clock = clock

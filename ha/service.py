@@ -175,7 +175,7 @@ class Process:
         """How clients log in. CannotStart when the users' file cannot be read."""
         settings, host = self.settings, self.host
         users = None
-        if settings.auth:
+        if settings.auth or settings.users is not None:
             secret = (host.new_id() + host.new_id()).encode()
             users = Users({}, secret)
             if settings.users is not None:
@@ -185,6 +185,7 @@ class Process:
             self.reactor,
             self._in_thread,
             host.new_id,
+            demanded=settings.auth,
             users=users,
             mechanisms=settings.sasl_mechanisms,
             realm=settings.realm,
@@ -375,7 +376,7 @@ def run(reactor: Any, settings: BrokerSettings, ha: HaSettings) -> int:
     reactor.addSystemEventTrigger("before", "shutdown", process.stop)
     on_hangup(reactor, process.hang_up)
     if settings.users is not None and not settings.auth:
-        _log.warn("--auth no: everybody is let in, and {path} is not looked at", path=settings.users)
+        _log.warn("--auth no: everybody is let in, users of {path} or not", path=settings.users)
     if settings.exposed and not settings.auth:
         _log.warn("this broker listens beyond loopback and asks nobody for credentials: keep its network closed to others")
     if not settings.require_encryption:

@@ -17,7 +17,19 @@ from broker.core import urls
 from broker.core.limits import MIB
 from broker.core.sasl_client import MECHANISMS
 from broker.core.urls import Url
-from broker.options import Option, SettingsError, folder, gather, number, one_of, seconds, size, text
+from broker.options import (
+    PASSWORD_FILE,
+    Option,
+    SettingsError,
+    folder,
+    gather,
+    number,
+    one_of,
+    seconds,
+    size,
+    text,
+    with_password,
+)
 from resource_manager.arbiters import ARBITERS
 from resource_manager.core.promotion import PromotionSettings
 
@@ -93,6 +105,7 @@ OPTIONS = (
         "MECH",
         f"{', '.join(MECHANISMS)}. Default: the best that the broker has.",
     ),
+    PASSWORD_FILE,
     Option("cluster-name", text, "", "NAME", "Name of the cluster in telemetry. Default: the cluster's id."),
 )
 """Everything that the resource manager can be told."""
@@ -132,7 +145,7 @@ def read(command_line: Mapping[str, str | None], environ: Mapping[str, str] | No
             "a broker would count as failed between two questions"
         )
     return ManagerSettings(
-        brokers=url,
+        brokers=with_password(url, values["password_file"], "brokers"),
         arbiter=values["arbiter"],
         name=values["name"] or f"{socket.gethostname()}-{os.getpid()}",
         detection_s=values["detection_time"],

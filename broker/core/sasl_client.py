@@ -34,12 +34,13 @@ _HEAD_BYTES = 8
 @dataclass(frozen=True, slots=True)
 class Login:
     """Who to be towards a server: `user` None is nobody; `mechanism` "" is the best that the server has. `encrypted`: whether the
-    connection hides what goes over it."""
+    connection hides what goes over it. `or_nobody`: whether to be nobody where the server has no better mechanism."""
 
     user: str | None = None
     password: str = field(default="", repr=False)
     mechanism: str = ""
     encrypted: bool = False
+    or_nobody: bool = False
 
 
 ANONYMOUS = Login()
@@ -207,7 +208,7 @@ class ClientLayer:
             wanted = (sasl.ANONYMOUS,)
         else:
             wanted = (*HASHES, sasl.PLAIN) if login.encrypted or not login.password else tuple(HASHES)
-        for name in wanted:
+        for name in (*wanted, sasl.ANONYMOUS) if login.or_nobody else wanted:
             if name in offered:
                 return name
         hint = ""

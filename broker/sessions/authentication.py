@@ -4,8 +4,8 @@ Life of a login here: a socket is accepted and its connection gets an offer, of 
 to look at a password says so, and the work is done in a thread after the others that wait (`attend`), and after the time that
 earlier failures cost; a failed login is `failed`.
 
-Where no login is demanded, everybody is let in: as `anonymous`, or by PLAIN under any name, which is not looked at (qpidd's
-`--auth no`).
+Where no login is demanded, everybody is let in: as `anonymous`, or by PLAIN under any name, and the password is not looked at
+(qpidd's `--auth no`). If there are users all the same, SCRAM is offered too, so that a cluster can change over broker by broker.
 
 Invariants: at most `limits.LOGINS_AT_ONCE` passwords are looked at at the same time, none of them in the reactor's thread; at
 most `limits.LOGINS_WAITING` logins wait, and one more is refused; PLAIN is offered in the clear only if that was asked for.
@@ -33,8 +33,8 @@ InThread = Callable[[Callable[[], bytes]], Deferred[bytes]]
 class Authentication:
     """See the module. `clock` is the reactor's time.
 
-    `users` None: no login is demanded. `mechanisms`: those that may be offered, the best first. `plain_in_clear`: PLAIN without
-    TLS too. `new_nonce` gives texts that cannot be guessed, and never the same one.
+    `demanded`: whether a client has to show who it is. `mechanisms`: those that may be offered, the best first.
+    `plain_in_clear`: PLAIN without TLS too. `new_nonce` gives texts that cannot be guessed, and never the same one.
     """
 
     def __init__(
@@ -43,11 +43,14 @@ class Authentication:
         in_thread: InThread,
         new_nonce: Callable[[], str],
         *,
+        demanded: bool = False,
         users: Users | None = None,
         mechanisms: Sequence[str] = LOOKED_AT,
         realm: str = REALM,
         plain_in_clear: bool = False,
     ) -> None:
+        self.demanded = demanded
+        self.realm = realm
         self.users = users
         """May be replaced; logins that have begun go on with the one that they began with."""
         self.waiting = 0
@@ -56,26 +59,23 @@ class Authentication:
         self._in_thread = in_thread
         self._new_nonce = new_nonce
         self._mechanisms = tuple(mechanisms)
-        self._realm = realm
         self._plain_in_clear = plain_in_clear
         self._backoff = Backoff()
         self._turns = DeferredSemaphore(limits.LOGINS_AT_ONCE)
 
-    @property
-    def demanded(self) -> bool:
-        """Whether a client has to show who it is."""
-        return self.users is not None
-
     def offer(self, socket: Socket) -> sasl.Offer:
         """The mechanisms for a connection over this socket."""
-        if self.users is None:
-            return {sasl.ANONYMOUS: sasl.Anonymous, sasl.PLAIN: partial(TakenAtItsWord, self._realm)}
-        register = Register(self.users, self._realm, partial(self._delay_s, socket.host))
-        return {
-            name: self._maker(name, register)
-            for name in self._mechanisms
-            if name != sasl.PLAIN or socket.encrypted or self._plain_in_clear
-        }
+        found: dict[str, Callable[[], sasl.Mechanism]] = {}
+        if self.users is not None:
+            register = Register(self.users, self.realm, partial(self._delay_s, socket.host))
+            found = {
+                name: self._maker(name, register)
+                for name in self._mechanisms
+                if name != sasl.PLAIN or socket.encrypted or self._plain_in_clear
+            }
+        if not self.demanded:
+            found |= {sasl.ANONYMOUS: sasl.Anonymous, sasl.PLAIN: partial(TakenAtItsWord, self.realm)}
+        return found
 
     def _maker(self, name: str, register: Register) -> Callable[[], sasl.Mechanism]:
         if name in HASHES:

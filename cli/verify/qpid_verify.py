@@ -22,7 +22,19 @@ import click
 
 from broker.core import urls
 from broker.core.urls import Url
-from broker.options import CONFIG, Option, SettingsError, gather, number, one_of, seconds, size, yes_no
+from broker.options import (
+    CONFIG,
+    PASSWORD_FILE,
+    Option,
+    SettingsError,
+    gather,
+    number,
+    one_of,
+    seconds,
+    size,
+    with_password,
+    yes_no,
+)
 from cli import endings, options
 from cli.output import figures, show_json, warn, window
 from cli.verify.core.checker import Report
@@ -72,6 +84,7 @@ OPTIONS = (
     Option("heartbeat", seconds(2, 3600), 5.0, "SECONDS", "A client gives up a broker that is silent for this time."),
     Option("timeout", seconds(0.1, 3600), 10.0, "SECONDS", "Time to wait for a primary at the start.", short="t"),
     Option("sasl-mechanism", one_of("ANONYMOUS", "PLAIN"), "", "MECH", "SASL mechanism. Default: PLAIN if the URL names a user."),
+    PASSWORD_FILE,
 )
 """Everything that the command can be told, besides how to print."""
 
@@ -95,6 +108,7 @@ def read(command_line: Mapping[str, str | None], environ: Mapping[str, str]) -> 
     url: Url | None = values["brokers"]
     if url is None:
         raise SettingsError("--brokers URL is needed: the addresses of all brokers, as in amqp:host1:5672,host2:5672,host3:5672")
+    url = with_password(url, values["password_file"], "brokers")
     encrypted = next((address for address in url.addresses if address.transport != urls.TCP), None)
     if encrypted is not None:
         raise SettingsError(f"--brokers: {encrypted}: connections are not encrypted in this version: write amqp:{encrypted.name}")

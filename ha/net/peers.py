@@ -10,7 +10,8 @@ this one knows, is answered over a link of its own for as long as it keeps its.
 Invariants: messages to a member leave in order over one connection, or not at all; nothing is kept for a member that is not
 connected; a link that does not read holds back at most `limits.PEER_BUFFER_BYTES` before it is dropped and started anew; a
 link on which nothing is heard for `silence_s`, though heartbeats are due, is dropped and started anew too (AMQP part 2.4.5);
-nothing is sent to, or taken from, a member of versions that do not go with this broker's, and both sides say why (`refusals`).
+nothing is sent to, or taken from, a member of versions that do not go with this broker's, and both sides say why (`refusals`);
+where logins are demanded, nothing is taken from who has not shown that it is the user of the brokers.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ from broker.amqp.links import Condition, Link, Receiver, Sender
 from broker.amqp.scratch import Scratch
 from broker.core import urls
 from broker.core.limits import SESSION_WINDOW_BYTES
+from broker.core.sasl_client import ANONYMOUS, Login
+from broker.host import new_uuid
+from broker.net.logins import Logins
 from broker.net.output import READ_BYTES, write_output
 from broker.sessions.connection import Connection
 from ha import limits
@@ -74,7 +78,11 @@ class _Outgoing(TwistedProtocol):
 
     def __init__(self, link: OutgoingLink) -> None:
         self.link = link
-        self.engine = Engine(self, server=False, container=link.peers.broker_id, scratch=link.peers.scratch)
+        peers = link.peers
+        self.engine = Engine(
+            self, server=False, container=peers.broker_id, login=peers.login, nonce=new_uuid(), scratch=peers.scratch
+        )
+        self._logins = Logins(peers.reactor)
         self.sender: Sender | None = None
         self.up = False
         self._paused = False
@@ -101,7 +109,14 @@ class _Outgoing(TwistedProtocol):
         """Bytes from the member: protocol only, it says what it has to say over its own connection."""
         self.engine.push(data)
         self.engine.drain()
+        self._logins.follow(self.engine, self._logged_in)
         self.flush()
+
+    def _logged_in(self, result: bytes) -> None:
+        if self.engine.alive:
+            self.engine.resume_login(result)
+            self.engine.drain()
+            self.flush()
 
     def connectionLost(self, reason: Failure = TwistedProtocol.connectionLost.__defaults__[0]) -> None:  # type: ignore[index]
         """The connection ended."""
@@ -421,6 +436,8 @@ class Peers:
         members: Callable[[], Membership],
         versions: Versions,
         cluster_version: Callable[[], int],
+        login: Login = ANONYMOUS,
+        user: str = "",
     ) -> None:
         self.reactor = reactor
         self.clock = clock
@@ -429,6 +446,10 @@ class Peers:
         self.broker_id = broker_id
         self.events = events
         self.silence_s = silence_s
+        self.login = login
+        """Who this broker is towards the others."""
+        self._user = user
+        """Who they have to be towards this one; "" for anybody."""
         self.scratch = Scratch()
         self.incoming: dict[str, IncomingPeer] = {}
         self._cluster_id = cluster_id
@@ -528,6 +549,11 @@ class Peers:
 
     def accept(self, connection: Connection, value: str) -> IncomingPeer:
         """A member, whose address is `value`, opened a connection to us: take it, or say in a Condition why not."""
+        principal = connection.principal
+        if self._user and not (principal.authenticated and principal.user == self._user):
+            raise Condition(
+                "amqp:unauthorized-access", f"{principal.user} is not the user as which brokers log in (--ha-username)"
+            )
         theirs, ours = str(connection.properties.get("qpid.ha-cluster") or ""), self._cluster_id()
         if theirs and ours and theirs != ours:
             raise Condition(

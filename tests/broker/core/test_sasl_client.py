@@ -65,6 +65,8 @@ def reason(client: ClientLayer) -> str:
         (BY, only(SHA_256, "PLAIN"), ("ann@QPID", SHA_256)),
         (IN_THE_DARK, only("PLAIN"), ("ann@QPID", "PLAIN")),
         (Login("ann", "secret", "PLAIN"), ALL, ("ann@QPID", "PLAIN")),
+        (Login("ann", "secret", or_nobody=True), only("ANONYMOUS", SHA_256), ("ann@QPID", SHA_256)),
+        (Login("ann", "secret", or_nobody=True), only("PLAIN", "ANONYMOUS"), ("anonymous", "ANONYMOUS")),
         (Login("ann", "secret", SHA_256), ALL, ("ann@QPID", SHA_256)),
         (Login("ann", "secret", "ANONYMOUS"), ALL, ("anonymous", "ANONYMOUS")),
     ],

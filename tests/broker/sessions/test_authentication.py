@@ -26,7 +26,7 @@ USERS = Users({"ann": {SHA_256: KEYS}}, b"nobody knows")
 
 
 def demanding(in_thread: InThread = maybeDeferred, **options: Any) -> Callable[[Clock], Authentication]:
-    return lambda clock: Authentication(clock, in_thread, lambda: "nonce", users=USERS, **options)
+    return lambda clock: Authentication(clock, in_thread, lambda: "nonce", demanded=True, users=USERS, **options)
 
 
 def ann(b: Bench, password: str = "secret", socket: Socket = ENCRYPTED) -> Client:
@@ -97,6 +97,14 @@ def test_mechanisms_are_offered_in_the_order_in_which_they_were_named() -> None:
     authentication = demanding()(Clock())
     assert list(authentication.offer(ENCRYPTED)) == ["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN"]
     assert list(authentication.offer(Socket("h:1"))) == ["SCRAM-SHA-512", "SCRAM-SHA-256"]
+
+
+def test_users_are_looked_at_by_scram_where_everybody_else_is_let_in() -> None:
+    """So that a cluster can change over: its brokers log in to each other before they demand it."""
+    authentication = Authentication(Clock(), maybeDeferred, lambda: "nonce", users=USERS)
+    offer = authentication.offer(ENCRYPTED)
+    assert list(offer) == ["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN", "ANONYMOUS"]
+    assert offer["PLAIN"]().step(b"\0ann\0wrong") == sasl.Grant("ann@QPID", "PLAIN"), "nobody has to show anything"
 
 
 class Threads:
