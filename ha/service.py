@@ -190,6 +190,7 @@ class Process:
             mechanisms=settings.sasl_mechanisms,
             realm=settings.realm,
             plain_in_clear=settings.plain_without_tls,
+            name_in_certificate=settings.ssl_user_name,
         )
 
     def _users(self, accounts: Accounts) -> Users:

@@ -24,8 +24,7 @@ from broker.core import limits, sasl, values
 from broker.core.performatives import DECODE_ERROR, FRAMING_ERROR, NOT_ALLOWED, Refusal, code_of
 from broker.core.users import HASHES
 
-EXTERNAL = "EXTERNAL"
-MECHANISMS = (*HASHES, sasl.PLAIN, EXTERNAL, sasl.ANONYMOUS)
+MECHANISMS = (*HASHES, sasl.PLAIN, sasl.EXTERNAL, sasl.ANONYMOUS)
 """What a client can be told to use."""
 _SIZE_BYTES = 4
 _HEAD_BYTES = 8
@@ -220,7 +219,7 @@ class ClientLayer:
 
     def _made(self, name: str) -> _Saying | _Scram:
         login = self._login
-        if name == EXTERNAL:
+        if name == sasl.EXTERNAL:
             return _Saying(b"")
         if name == sasl.ANONYMOUS:
             return _Saying(sasl.NOBODY.encode())

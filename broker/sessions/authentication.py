@@ -23,8 +23,8 @@ from twisted.internet.task import deferLater
 from broker.core import limits, sasl
 from broker.core.backoff import Backoff
 from broker.core.identity import Socket
-from broker.core.mechanisms import LOOKED_AT, REALM, Plain, Register, Scram, TakenAtItsWord
-from broker.core.users import HASHES, Users
+from broker.core.mechanisms import LOOKED_AT, REALM, External, Plain, Register, Scram, TakenAtItsWord
+from broker.core.users import Users
 
 InThread = Callable[[Callable[[], bytes]], Deferred[bytes]]
 """Does the work in a thread; fires with its result in the reactor's."""
@@ -34,7 +34,8 @@ class Authentication:
     """See the module. `clock` is the reactor's time.
 
     `demanded`: whether a client has to show who it is. `mechanisms`: those that may be offered, the best first.
-    `plain_in_clear`: PLAIN without TLS too. `new_nonce` gives texts that cannot be guessed, and never the same one.
+    `plain_in_clear`: PLAIN without TLS too. `name_in_certificate`: where EXTERNAL finds a user (`NAMES_IN_CERTIFICATES`).
+    `new_nonce` gives texts that cannot be guessed, and never the same one.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Authentication:
         mechanisms: Sequence[str] = LOOKED_AT,
         realm: str = REALM,
         plain_in_clear: bool = False,
+        name_in_certificate: str = "cn",
     ) -> None:
         self.demanded = demanded
         self.realm = realm
@@ -60,27 +62,37 @@ class Authentication:
         self._new_nonce = new_nonce
         self._mechanisms = tuple(mechanisms)
         self._plain_in_clear = plain_in_clear
+        self._name_in_certificate = name_in_certificate
         self._backoff = Backoff()
         self._turns = DeferredSemaphore(limits.LOGINS_AT_ONCE)
 
     def offer(self, socket: Socket) -> sasl.Offer:
         """The mechanisms for a connection over this socket."""
         found: dict[str, Callable[[], sasl.Mechanism]] = {}
+        register = None
         if self.users is not None:
             register = Register(self.users, self.realm, partial(self._delay_s, socket.host))
-            found = {
-                name: self._maker(name, register)
-                for name in self._mechanisms
-                if name != sasl.PLAIN or socket.encrypted or self._plain_in_clear
-            }
+        for name in self._mechanisms:
+            maker = self._maker(name, socket, register)
+            if maker is not None:
+                found[name] = maker
         if not self.demanded:
             found |= {sasl.ANONYMOUS: sasl.Anonymous, sasl.PLAIN: partial(TakenAtItsWord, self.realm)}
         return found
 
-    def _maker(self, name: str, register: Register) -> Callable[[], sasl.Mechanism]:
-        if name in HASHES:
-            return lambda: Scram(name, register, self._new_nonce())
-        return partial(Plain, register) if name == sasl.PLAIN else sasl.Anonymous
+    def _maker(self, name: str, socket: Socket, register: Register | None) -> Callable[[], sasl.Mechanism] | None:
+        """What makes a mechanism for this socket; None where there cannot be one."""
+        if name == sasl.ANONYMOUS:
+            return sasl.Anonymous
+        if name == sasl.EXTERNAL:
+            certificate = socket.certificate
+            where = self._name_in_certificate
+            return None if certificate is None else partial(External, certificate, where, self.realm)
+        if register is None:
+            return None
+        if name == sasl.PLAIN:
+            return partial(Plain, register) if socket.encrypted or self._plain_in_clear else None
+        return lambda: Scram(name, register, self._new_nonce())
 
     def _delay_s(self, host: str, user: str) -> float:
         return self._backoff.delay_s(host, user, self._clock.seconds())

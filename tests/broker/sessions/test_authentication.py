@@ -12,7 +12,7 @@ from twisted.internet.testing import StringTransport
 
 from broker.core import limits, sasl, users, values
 from broker.core.door import HEADER
-from broker.core.identity import Socket
+from broker.core.identity import Certificate, Socket
 from broker.core.users import SHA_256, Users
 from broker.sessions.authentication import Authentication, InThread
 from broker.sessions.connection import Connection
@@ -97,6 +97,14 @@ def test_mechanisms_are_offered_in_the_order_in_which_they_were_named() -> None:
     authentication = demanding()(Clock())
     assert list(authentication.offer(ENCRYPTED)) == ["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN"]
     assert list(authentication.offer(Socket("h:1"))) == ["SCRAM-SHA-512", "SCRAM-SHA-256"]
+
+
+def test_a_certificate_that_was_verified_is_a_login() -> None:
+    socket = Socket("h:1", encrypted=True, certificate=Certificate("CN=ann", "ann"))
+    for authentication in (demanding()(Clock()), Authentication(Clock(), maybeDeferred, lambda: "nonce")):
+        assert next(iter(authentication.offer(socket))) == "EXTERNAL"
+        assert authentication.offer(socket)["EXTERNAL"]().step(b"") == sasl.Grant("ann@QPID", "EXTERNAL", authenticated=True)
+        assert "EXTERNAL" not in authentication.offer(ENCRYPTED), "there is none"
 
 
 def test_users_are_looked_at_by_scram_where_everybody_else_is_let_in() -> None:
