@@ -13,12 +13,13 @@ most `limits.LOGINS_WAITING` logins wait, and one more is refused; PLAIN is offe
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from twisted.internet.defer import Deferred, DeferredSemaphore
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
-from twisted.internet.task import deferLater
+from twisted.python.failure import Failure
 
 from broker.core import limits, sasl
 from broker.core.backoff import Backoff
@@ -64,7 +65,8 @@ class Authentication:
         self._plain_in_clear = plain_in_clear
         self._name_in_certificate = name_in_certificate
         self._backoff = Backoff()
-        self._turns = DeferredSemaphore(limits.LOGINS_AT_ONCE)
+        self._queued: deque[tuple[Callable[[], bytes], Callable[[], bool], Deferred[bytes]]] = deque()
+        self._working = 0
 
     def offer(self, socket: Socket) -> sasl.Offer:
         """The mechanisms for a connection over this socket."""
@@ -101,19 +103,42 @@ class Authentication:
         """A login over this socket as `user` ("": it did not come so far) has failed."""
         self._backoff.failed(socket.host, user, self._clock.seconds())
 
-    def attend(self, waits: sasl.Wait) -> Deferred[bytes] | None:
-        """Fires with what the exchange is to be resumed with. None: too many logins wait already."""
+    def attend(self, waits: sasl.Wait, wanted: Callable[[], bool]) -> Deferred[bytes] | None:
+        """Fires with what the exchange is to be resumed with. None: too many logins wait already.
+
+        When its turn comes, work that is not `wanted` any more is left out.
+        """
         if self.waiting >= limits.LOGINS_WAITING:
             return None
         self.waiting += 1
-        attended: Deferred[bytes] = deferLater(self._clock, waits.delay_s, lambda: b"") if waits.delay_s else Deferred()
-        if waits.work is not None:
-            work = waits.work
-            attended.addCallback(lambda _: self._turns.run(self._in_thread, work))
-        if not waits.delay_s:
-            attended.callback(b"")
-        return attended.addBoth(self._attended)
+        attended: Deferred[bytes] = Deferred()
+        if waits.delay_s:
+            self._clock.callLater(waits.delay_s, self._queue, waits, wanted, attended)
+        else:
+            self._queue(waits, wanted, attended)
+        return attended
 
-    def _attended(self, result: bytes) -> bytes:
+    def _queue(self, waits: sasl.Wait, wanted: Callable[[], bool], attended: Deferred[bytes]) -> None:
+        if waits.work is None:
+            self._attended(b"", attended)
+            return
+        self._queued.append((waits.work, wanted, attended))
+        self._work()
+
+    def _work(self) -> None:
+        while self._queued and self._working < limits.LOGINS_AT_ONCE:
+            work, wanted, attended = self._queued.popleft()
+            if not wanted():
+                self._attended(b"", attended)
+                continue
+            self._working += 1
+            self._in_thread(work).addBoth(self._worked, attended)
+
+    def _worked(self, result: bytes | Failure, attended: Deferred[bytes]) -> None:
+        self._working -= 1
+        self._attended(result, attended)
+        self._work()
+
+    def _attended(self, result: bytes | Failure, attended: Deferred[bytes]) -> None:
         self.waiting -= 1
-        return result
+        attended.callback(result)

@@ -167,6 +167,43 @@ def test_a_client_that_leaves_while_it_is_looked_at_leaves_nothing_behind() -> N
         assert is_open_after(b, threads), "its turn is given back"
 
 
+def test_a_password_that_nobody_waits_for_any_more_is_not_looked_at() -> None:
+    """Breaks when clients that come and go by the thousand keep the threads busy for those who stay."""
+    threads = Threads()
+    authentication = demanding(threads.run)(Clock())
+    waits = sasl.Wait(lambda result: sasl.Deny("never"), lambda: b"key")
+    for _ in range(limits.LOGINS_AT_ONCE):
+        authentication.attend(waits, lambda: True)
+    for _ in range(limits.LOGINS_WAITING - limits.LOGINS_AT_ONCE - 1):
+        assert authentication.attend(waits, lambda: False) is not None
+    done: list[bytes] = []
+    stays = authentication.attend(waits, lambda: True)
+    assert stays is not None
+    stays.addCallback(done.append)
+    assert (len(threads.jobs), done, authentication.waiting) == (limits.LOGINS_AT_ONCE, [], limits.LOGINS_WAITING)
+    threads.finish()
+    assert len(threads.jobs) == limits.LOGINS_AT_ONCE, "the one that stays is looked at next"
+    while threads.jobs:
+        threads.finish()
+    assert (done, authentication.waiting) == ([b"key"], 0)
+
+
+def test_a_thread_that_fails_turns_its_client_away_and_is_free_again() -> None:
+    failing: list[Deferred[bytes]] = []
+
+    def fail(work: Callable[[], bytes]) -> Deferred[bytes]:
+        failing.append(Deferred())
+        return failing[-1]
+
+    with bench(authentication=demanding(fail)) as b:
+        clients = [ann(b) for _ in range(limits.LOGINS_AT_ONCE + 1)]
+        assert len(failing) == limits.LOGINS_AT_ONCE
+        failing[0].errback(MemoryError("no memory"))
+        b.settle()
+        assert [client.lost for client in clients] == [True, False, False]
+        assert len(failing) == limits.LOGINS_AT_ONCE + 1
+
+
 def is_open_after(b: Bench, threads: Threads) -> bool:
     client = ann(b)
     threads.finish()
