@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from broker.core.urls import DEFAULT_TLS_PORT
 from broker.options import Option, SettingsError, number, yes_no
-
-TLS_PORT = 5671
 
 
 def _file(value: str) -> Path:
@@ -55,7 +54,7 @@ SERVER = (
     Option(
         "ssl-port",
         number(0, 65_535),
-        TLS_PORT,
+        DEFAULT_TLS_PORT,
         "PORT",
         "TCP port to listen on for TLS, with --ssl-certificate. 0: any free port.",
     ),
@@ -98,3 +97,7 @@ class TlsFiles:
         """Those that there are."""
         named = (self.certificate, self.key, self.password, self.authorities, self.revoked)
         return tuple(path for path in named if path is not None)
+
+
+NO_TLS = TlsFiles()
+"""No file at all: over TLS, a server is known by the system's authorities."""

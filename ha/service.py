@@ -248,7 +248,8 @@ class Process:
 
     def _join(self) -> None:
         """Open the cluster's log; nothing is sent before `start`."""
-        me = own_address(self.ha, self.settings.interface, self.port).name
+        port = self.tls_port if self.ha.encrypted and self.tls_port is not None else self.port
+        me = own_address(self.ha, self.settings.interface, port).name
         telemetry = None
         if self.settings.telemetry_dir is not None:
             telemetry = TelemetryWriter(
@@ -269,6 +270,7 @@ class Process:
             wall=self.host.wall,
             telemetry=telemetry,
             links=self.links,
+            credentials=self.tls if self.ha.encrypted else None,
         )
         log = self._open_log(CLUSTER, me, self.ha.replica(), Membership.of(self.ha.members), member.peers, member)
         if self.store.cluster_id and not set(self.ha.members) & set(log.replica.members.addresses):

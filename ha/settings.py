@@ -3,9 +3,8 @@
 Life: `read` takes the command line and the environment and gives the broker's and the cluster's settings, checked together; when
 the broker listens, `own_address` finds out which address of `--ha-brokers-url` is its own. Nothing changes them afterwards.
 
-Invariants: a broker that is told to be in a cluster knows all members' addresses or does not start; what this version
-cannot do (encryption) is refused and not ignored; the times and bounds of the consensus core have their defaults in
-`ha.core.settings`.
+Invariants: a broker that is told to be in a cluster knows all members' addresses, and how to log in where that is demanded, or
+does not start; the times and bounds of the consensus core have their defaults in `ha.core.settings`.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from typing import Any
 from broker import settings as broker_settings
 from broker.core import urls
 from broker.core.commands import MACHINE_VERSION
+from broker.core.sasl import EXTERNAL
 from broker.core.sasl_client import MECHANISMS, Login
 from broker.core.urls import Address, Url
 from broker.options import Option, SettingsError, gather, number, one_of, password_file, seconds, size, text, yes_no
@@ -38,9 +38,10 @@ def _brokers_url(value: str) -> Url:
         raise ValueError(
             "give the addresses alone, without a user: brokers log in to each other with --ha-username and --ha-password-file"
         )
-    for address in url.addresses:
-        if address.transport != urls.TCP:
-            raise ValueError(f"{address}: encryption between brokers is not available in this version: write tcp:{address.name}")
+    if len({address.transport for address in url.addresses}) > 1:
+        raise ValueError(
+            "links between brokers are all over TLS or all in the clear: write amqps:host:port,host:port,... or amqp:..."
+        )
     return url
 
 
@@ -59,7 +60,7 @@ OPTIONS = (
         _brokers_url,
         None,
         "URL",
-        "Addresses of all brokers of the cluster, `amqp:host:port,host:port,...`: the same list on each broker.",
+        "Addresses of all brokers of the cluster, `amqp:host:port,...`, over TLS `amqps:host:port,...`: the same list on each.",
         aliases=("ha-brokers",),
     ),
     Option(
@@ -209,7 +210,17 @@ class HaSettings:
     @property
     def login(self) -> Login:
         """Who this broker is towards the other members."""
-        return Login(self.ha_username or None, self.ha_password or self.ha_password_file or "", self.ha_mechanism)
+        return Login(self.ha_username or None, self.ha_password or self.ha_password_file or "", self.ha_mechanism, self.encrypted)
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether the members' links are over TLS, so that a member is who has its certificate."""
+        return self.ha_cluster and self.ha_brokers_url is not None and self.ha_brokers_url.addresses[0].transport == urls.SSL
+
+    @property
+    def by_certificate(self) -> bool:
+        """Whether members log in by their certificates alone."""
+        return self.encrypted and self.ha_mechanism == EXTERNAL
 
     @property
     def client_addresses(self) -> tuple[Address, ...]:
@@ -233,9 +244,17 @@ def read(command_line: Mapping[str, str | None], environ: Mapping[str, str] | No
     """All settings of a broker: `command_line` as `broker.options.gather` takes it, `environ` is the process's by default."""
     values = gather((*broker_settings.OPTIONS, *OPTIONS), command_line, os.environ if environ is None else environ)
     broker, ha = BrokerSettings.from_values(values), HaSettings.from_values(values)
-    if broker.auth and ha.ha_cluster and not ha.ha_username:
+    if broker.auth and ha.ha_cluster and not ha.ha_username and not ha.by_certificate:
         raise SettingsError(
             "--auth yes in a cluster needs --ha-username and --ha-password-file: the brokers log in to each other, too"
+        )
+    if ha.encrypted and (broker.ssl_certificate is None or broker.ssl_ca_file is None):
+        raise SettingsError(
+            "--ha-brokers-url with amqps: needs --ssl-certificate and --ssl-ca-file: brokers know each other by them"
+        )
+    if ha.ha_cluster and broker.require_encryption and not ha.encrypted:
+        raise SettingsError(
+            "--require-encryption yes needs --ha-brokers-url amqps:...: nobody listens in the clear for the others"
         )
     return broker, ha
 

@@ -30,6 +30,7 @@ from broker.options import (
     text,
     with_password,
 )
+from broker.tls_files import FILES, NO_TLS, TlsFiles
 from resource_manager.arbiters import ARBITERS
 from resource_manager.core.promotion import PromotionSettings
 
@@ -61,7 +62,9 @@ def _priorities(value: str) -> dict[str, int]:
 
 
 OPTIONS = (
-    Option("brokers", urls.parse, None, "URL", "Addresses of all brokers: amqp:host1:5672,host2:5672,host3:5672."),
+    Option(
+        "brokers", urls.parse, None, "URL", "Addresses of all brokers: amqp:host1:5672,host2:5672,host3:5672; over TLS amqps:..."
+    ),
     Option("arbiter", _arbiter, "builtin", "NAME", f"What decides which of several daemons acts: {', '.join(sorted(ARBITERS))}."),
     Option("name", _name, "", "NAME", "Unique name of this daemon. Default: host name and process id."),
     Option("detection-time", seconds(0.1, 60), 1.0, "SECONDS", "A broker that does not answer for this time counts as failed."),
@@ -106,6 +109,7 @@ OPTIONS = (
         f"{', '.join(MECHANISMS)}. Default: the best that the broker has.",
     ),
     PASSWORD_FILE,
+    *FILES,
     Option("cluster-name", text, "", "NAME", "Name of the cluster in telemetry. Default: the cluster's id."),
 )
 """Everything that the resource manager can be told."""
@@ -127,6 +131,7 @@ class ManagerSettings:
     mechanism: str
     cluster_name: str
     """"" for the cluster's id."""
+    tls: TlsFiles = NO_TLS
 
 
 def read(command_line: Mapping[str, str | None], environ: Mapping[str, str] | None = None) -> ManagerSettings:
@@ -158,6 +163,7 @@ def read(command_line: Mapping[str, str | None], environ: Mapping[str, str] | No
         telemetry_max_size=values["telemetry_max_size"],
         mechanism=values["sasl_mechanism"],
         cluster_name=values["cluster_name"],
+        tls=TlsFiles.from_values(values),
     )
 
 

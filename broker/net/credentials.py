@@ -28,7 +28,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from OpenSSL import SSL
 from OpenSSL.crypto import X509, X509StoreFlags
 from service_identity import CertificateError, VerificationError
-from service_identity.cryptography import verify_certificate_hostname, verify_certificate_ip_address
+from service_identity.hazmat import DNS_ID, DNSPattern, verify_service_identity
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
@@ -258,16 +258,21 @@ def objection_to_server(connection: SSL.Connection, host: str) -> str:
     found = connection.get_peer_certificate(as_cryptography=True)
     if found is None:
         return "the server has shown no certificate"
+    certificate = told(found)
+    if _is_address(host) and str(ip_address(host)) in certificate.addresses:
+        return ""
+    if not _is_address(host) and any(_covers(name, host) for name in certificate.dns_names):
+        return ""
+    names = ", ".join((*certificate.dns_names, *certificate.addresses)) or f"nothing but its subject {certificate.subject}"
+    return f"the server's certificate is not for {host}: it names {names}"
+
+
+def _covers(name: str, host: str) -> bool:
+    """Whether a DNS name of a certificate, which may begin with a wildcard, is that of the host."""
     try:
-        if _is_address(host):
-            verify_certificate_ip_address(found, host)
-        else:
-            verify_certificate_hostname(found, host)
-    except (VerificationError, CertificateError):
-        certificate = told(found)
-        names = ", ".join((*certificate.dns_names, *certificate.addresses)) or f"nothing but its subject {certificate.subject}"
-        return f"the server's certificate is not for {host}: it names {names}"
-    return ""
+        return bool(verify_service_identity([DNSPattern.from_bytes(name.encode())], [DNS_ID(host)], []))
+    except (VerificationError, CertificateError, ValueError):
+        return False
 
 
 def _verified(connection: SSL.Connection, certificate: Any, number: int, depth: int, good: int) -> bool:

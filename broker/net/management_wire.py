@@ -31,7 +31,7 @@ from broker.core.message import BadMessage
 from broker.core.sasl_client import Login
 from broker.host import new_uuid
 from broker.net.logins import Logins
-from broker.net.output import write_output
+from broker.net.output import TlsFailed, write_output
 
 MAX_ANSWER_BYTES = 64 << 20
 REPLY_CREDIT = 64
@@ -79,14 +79,15 @@ class Wire(Protocol):
         self.reply_to = ""
         self._logins = Logins(reactor)
         self._pumping = False
-        self._ended = False
+        self._begun = self._ended = False
         self._ticker = LoopingCall(self._tick)
         self._ticker.clock = reactor
 
     # The Twisted side.
 
     def connectionMade(self) -> None:
-        """TCP is up: open everything down to both links in one flight."""
+        """TCP is up, and TLS where it is to be: open everything down to both links in one flight."""
+        self._begun = True
         program = os.path.basename(sys.argv[0])
         container = self._container or f"{program or 'client'}-{os.getpid()}-{id(self):x}"
         engine = self.engine = Engine(
@@ -115,21 +116,23 @@ class Wire(Protocol):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """TCP has ended, for whatever reason."""
         if not self.reason:
-            how = (
-                "closed the connection"
-                if isinstance(reason.value, ConnectionDone)
-                else f"connection lost ({reason.getErrorMessage()})"
-            )
-            if not self.opened.called and not self._admin:
-                how += "; a backup does this to clients: name all the brokers, or use --ha-admin"
-            self.reason = how
+            self.reason = self._how(reason)
         self._ended = True
         if self._ticker.running:
             self._ticker.stop()
-        if not self._pumping:
+        if self._begun and not self._pumping:
             self.engine.free()
         self._fail_opening()
         self.on_lost(self.reason)
+
+    def _how(self, reason: Failure) -> str:
+        if isinstance(reason.value, TlsFailed):
+            return str(reason.value)
+        done = isinstance(reason.value, ConnectionDone)
+        how = "closed the connection" if done else f"connection lost ({reason.getErrorMessage()})"
+        if not self.opened.called and not self._admin:
+            how += "; a backup does this to clients: name all the brokers, or use --ha-admin"
+        return how
 
     def _fail_opening(self) -> None:
         if not self.opened.called:
@@ -144,7 +147,7 @@ class Wire(Protocol):
     def close(self) -> None:
         """End the AMQP connection in order."""
         self.reason = self.reason or "closed by this program"
-        if not self._ended:
+        if self._begun and not self._ended:
             self.engine.close()
             self.pump()
 

@@ -24,6 +24,10 @@ REST_BYTES = 64 * 1024
 """What Twisted is given to wait with for a full socket. It copies what it is given, and hands on little of it at a time."""
 
 
+class TlsFailed(Exception):
+    """A connection ended because of TLS (`broker.net.tls`). The text, one line, says what was wrong."""
+
+
 class Writing(ABC):
     """A transport that has a way of its own with an engine's output."""
 

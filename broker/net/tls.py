@@ -17,7 +17,7 @@ Sources: RFC 8446 (TLS 1.3), RFC 5246 (TLS 1.2).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -30,17 +30,14 @@ from twisted.internet.tcp import Connection
 from twisted.python.failure import Failure
 
 from broker.amqp.engine import Engine
-from broker.net.output import READ_BYTES, REST_BYTES, Writing, is_idle, wait_with_more
+from broker.net.credentials import Credentials, objection_to_server, why_untrusted
+from broker.net.output import READ_BYTES, REST_BYTES, TlsFailed, Writing, is_idle, wait_with_more
 
 RECORD_BYTES = 16 * 1024
 """The most that a record holds (RFC 8446, 5.1)."""
 _OVERHEAD_BYTES = 64
 """More than a record has beside what it holds: head, nonce, tag."""
 _ANY_BYTES = 1 << 24
-
-
-class TlsFailed(Exception):
-    """The connection ended because of TLS. The text, one line, says what was wrong."""
 
 
 class TlsOwner(Protocol):
@@ -155,8 +152,6 @@ class TlsSocket(Writing, TwistedProtocol):
 
     def _told(self, error: SSL.Error) -> str:
         """What a person is told of an error."""
-        from broker.net.credentials import why_untrusted
-
         if self.untrusted:
             return f"the other side's certificate is not trusted: {why_untrusted(self.untrusted)}"
         parts = error.args[0] if error.args and isinstance(error.args[0], list) else []
@@ -315,6 +310,44 @@ class TlsSocket(Writing, TwistedProtocol):
     def getHost(self) -> Any:
         """This end of the socket."""
         return self.transport.getHost()
+
+
+def over_tls(
+    clock: IReactorTime,
+    credentials: Credentials,
+    host: str,
+    above: TwistedProtocol,
+    timeout_s: float,
+    objection: Callable[[SSL.Connection], str] | None = None,
+) -> TlsSocket:
+    """A connection to the server of that name or address, for this protocol: it is connected when the server has shown that it is
+    the one, and else told with TlsFailed that the connection is lost. It may abort its transport all the while.
+
+    `objection` says why a server, whose certificate is verified, is not the one; by default its names decide.
+    """
+    server = _Server(above, objection or (lambda tls: objection_to_server(tls, host)))
+    socket = TlsSocket(clock, credentials.client(host), server, timeout_s)
+    above.transport = socket  # type: ignore[assignment]
+    return socket
+
+
+class _Server:
+    """The owner of a client's connection."""
+
+    def __init__(self, above: TwistedProtocol, objection: Callable[[SSL.Connection], str]) -> None:
+        self._above = above
+        self._objection = objection
+
+    def ready(self, socket: TlsSocket) -> TwistedProtocol:
+        """See TlsOwner."""
+        why = self._objection(socket.tls)
+        if why:
+            raise TlsFailed(why)
+        return self._above
+
+    def failed(self, socket: TlsSocket, reason: str) -> None:
+        """See TlsOwner."""
+        self._above.connectionLost(Failure(TlsFailed(reason)))
 
 
 def _waiting(tls: SSL.Connection, at_most: int) -> bytes:

@@ -35,6 +35,7 @@ from broker.options import (
     with_password,
     yes_no,
 )
+from broker.tls_files import FILES, TlsFiles
 from cli import endings, options
 from cli.output import figures, show_json, warn, window
 from cli.verify.core.checker import Report
@@ -85,6 +86,7 @@ OPTIONS = (
     Option("timeout", seconds(0.1, 3600), 10.0, "SECONDS", "Time to wait for a primary at the start.", short="t"),
     Option("sasl-mechanism", one_of("ANONYMOUS", "PLAIN"), "", "MECH", "SASL mechanism. Default: PLAIN if the URL names a user."),
     PASSWORD_FILE,
+    *FILES,
 )
 """Everything that the command can be told, besides how to print."""
 
@@ -109,14 +111,16 @@ def read(command_line: Mapping[str, str | None], environ: Mapping[str, str]) -> 
     if url is None:
         raise SettingsError("--brokers URL is needed: the addresses of all brokers, as in amqp:host1:5672,host2:5672,host3:5672")
     url = with_password(url, values["password_file"], "brokers")
-    encrypted = next((address for address in url.addresses if address.transport != urls.TCP), None)
-    if encrypted is not None:
-        raise SettingsError(f"--brokers: {encrypted}: connections are not encrypted in this version: write amqp:{encrypted.name}")
+    files = TlsFiles.from_values(values)
+    if any(address.transport == urls.SSL for address in url.addresses):
+        from broker.net.credentials import Credentials  # what it brings takes time to load
+
+        Credentials(files)  # says in one line what is wrong with a file
     login = {"allowed_mechs": values["sasl_mechanism"] or ("PLAIN" if url.user else "ANONYMOUS")}
     if url.user:
         login |= {"user": url.user, "password": url.password}
     workload = Workload(
-        addresses=url.names,
+        addresses=[f"amqps://{one.name}" if one.transport == urls.SSL else one.name for one in url.addresses],
         queues=[f"{values['queue_prefix']}-{position}" for position in range(1, values["queues"] + 1)],
         producers=values["producers"],
         consumers=values["consumers"],
@@ -125,6 +129,7 @@ def read(command_line: Mapping[str, str | None], environ: Mapping[str, str]) -> 
         window=values["window"],
         heartbeat_s=values["heartbeat"],
         login=login,
+        tls=files,
     )
     return Settings(
         url, values["seconds"], values["replicate"], values["keep_queues"], values["drain_timeout"], values["timeout"], workload
@@ -175,7 +180,7 @@ def command(form: str, **options: Any) -> None:
 def _queues(settings: Settings) -> Iterator[Queues]:
     """The queues of the run, from before it until after it."""
     work = settings.workload
-    queues = Queues(work.addresses, work.queues, settings.level, login=work.login, timeout_s=settings.timeout_s)
+    queues = Queues(work.addresses, work.queues, settings.level, login=work.login, timeout_s=settings.timeout_s, tls=work.tls)
     try:
         queues.prepare()
         yield queues

@@ -76,7 +76,7 @@ def test_clients_go_to_the_members_when_no_public_addresses_are_given() -> None:
         ({"ha_brokers_url": "amqp:a:b"}, '--ha-brokers-url: .*"b"'),
         (
             {"ha_brokers_url": "ssl:a:1,b:1"},
-            "--ha-brokers-url: ssl:a:1: encryption between brokers is not available .*: write tcp:a:1",
+            "--ha-brokers-url: links between brokers are all over TLS or all in the clear: write amqps:host:port",
         ),
         ({"ha_address": "a:1,b:1"}, "--ha-address: 'a:1,b:1' has 2 addresses"),
         (
@@ -141,6 +141,36 @@ def test_where_logins_are_demanded_the_brokers_have_one() -> None:
     with pytest.raises(SettingsError, match=r"^--auth yes in a cluster needs --ha-username and --ha-password-file"):
         read(given, {})
     assert read(given | {"ha_username": "brokers"}, {})[0].auth
+    with pytest.raises(SettingsError, match=r"^--auth yes in a cluster needs"):
+        read(given | {"ha_mechanism": "EXTERNAL"}, {})
+    over_tls = given | TLS | {"ha_brokers_url": OVER_TLS}
+    assert read(over_tls | {"ha_mechanism": "EXTERNAL"}, {})[1].by_certificate, "their certificates are enough"
+    assert not read(over_tls | {"ha_username": "brokers"}, {})[1].by_certificate
+
+
+# ---- links over TLS
+
+TLS = {"ssl_certificate": "/broker.pem", "ssl_ca_file": "/ca.pem"}
+OVER_TLS = THREE.replace("amqp:", "amqps:")
+
+
+def test_links_are_over_tls_when_the_addresses_are() -> None:
+    assert member(ha_brokers_url=OVER_TLS, **TLS).encrypted
+    assert not member(**TLS).encrypted
+    assert not settings(ha_brokers_url=OVER_TLS).encrypted
+
+
+@pytest.mark.parametrize("missing", ["ssl_certificate", "ssl_ca_file"])
+def test_brokers_that_could_not_know_each_other_do_not_start(missing: str) -> None:
+    """Breaks when links are encrypted to whoever answers."""
+    given = {name: path for name, path in TLS.items() if name != missing}
+    with pytest.raises(SettingsError, match="amqps: needs --ssl-certificate and --ssl-ca-file"):
+        member(ha_brokers_url=OVER_TLS, **given)
+
+
+def test_links_in_the_clear_to_a_port_that_nobody_listens_on_are_refused() -> None:
+    with pytest.raises(SettingsError, match=r"--require-encryption yes needs --ha-brokers-url amqps"):
+        member(require_encryption="yes", **TLS)
 
 
 # ---- who this broker is

@@ -68,8 +68,9 @@ class Messenger:
         cluster_version: Callable[[], int],
         login: Login,
         user: str,
+        credentials: Any = None,
     ) -> None:
-        del cluster_version, login, user
+        del cluster_version, login, user, credentials
         self.versions = versions
         self.mail = mail
         self.reactor = reactor

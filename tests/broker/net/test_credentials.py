@@ -13,7 +13,8 @@ from twisted.logger import ILogObserver, globalLogPublisher
 from zope.interface import provider
 
 from broker.net.credentials import WATCH_S, Credentials, objection_to_server, told
-from broker.net.tls import TlsFailed, TlsSocket
+from broker.net.output import TlsFailed
+from broker.net.tls import TlsSocket
 from broker.options import SettingsError
 from broker.tls_files import TlsFiles
 from tests.broker.net.visitor import Visitor
@@ -226,6 +227,10 @@ def test_a_broken_file_is_told_of_once_and_not_at_every_look(tmp_path: Path, log
         ("192.0.2.1", ("192.0.2.1",), True),
         ("192.0.2.1", ("192.0.2.2", "broker1.example"), False),
         ("::1", ("::1",), True),
+        ("0:0::1", ("::1",), True),
+        ("192.0.2.1", ("amqps://192.0.2.1:5671", "192.0.2.1", "*"), True),
+        ("broker1.example", ("*", "*.*.example", "bröker".encode("idna").decode(), "BROKER1.example"), True),
+        ("broker1.example", ("*", "amqps://broker1.example:5671"), False),
         ("broker", (), False),  # its common name alone
     ],
 )

@@ -18,8 +18,8 @@ from broker.core import limits
 from broker.core.identity import Socket
 from broker.net.credentials import Credentials
 from broker.net.listener import Handshakes
-from broker.net.output import write_output
-from broker.net.tls import RECORD_BYTES, TlsFailed
+from broker.net.output import TlsFailed, write_output
+from broker.net.tls import RECORD_BYTES
 from broker.tls_files import TlsFiles
 from tests.broker.amqp.pairs import Pair
 from tests.broker.net.visitor import Visitor, records
