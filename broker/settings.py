@@ -18,12 +18,12 @@ from typing import Any
 from broker.core import limits, sasl
 from broker.core.acl.grammar import MAX_QUOTA
 from broker.core.limits import MIB
-from broker.core.mechanisms import LOOKED_AT, REALM
+from broker.core.mechanisms import LOOKED_AT, NAMES_IN_CERTIFICATES, REALM
 from broker.options import Option, SettingsError, file, folder, number, one_of, size, yes_no
 from broker.tls_files import FILES, SERVER, TlsFiles
 
 MECHANISMS = (*LOOKED_AT, sasl.ANONYMOUS)
-ALONE = frozenset({sasl.ANONYMOUS})
+ALONE = frozenset({sasl.ANONYMOUS, sasl.EXTERNAL})
 """Mechanisms that need no users' file."""
 LOG_LEVELS = ("trace", "debug", "info", "notice", "warning", "error", "critical")
 MAX_FRAME_SIZE = limits.SESSION_WINDOW_BYTES // 16
@@ -82,6 +82,13 @@ OPTIONS = (
         LOOKED_AT,
         "NAME,...",
         f"SASL mechanisms offered where a login is demanded: {', '.join(MECHANISMS)}.",
+    ),
+    Option(
+        "ssl-user-name",
+        one_of(*NAMES_IN_CERTIFICATES),
+        "cn",
+        "FIELD",
+        f"What names the user in a client's certificate, for EXTERNAL: {', '.join(NAMES_IN_CERTIFICATES)}.",
     ),
     Option("plain-without-tls", yes_no, False, "yes|no", "Offer PLAIN on connections that are not encrypted, too."),
     Option(
@@ -183,6 +190,7 @@ class BrokerSettings:
     users: Path | None
     realm: str
     sasl_mechanisms: tuple[str, ...]
+    ssl_user_name: str
     plain_without_tls: bool
     max_connections: int
     max_negotiate_time: int

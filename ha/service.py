@@ -119,11 +119,11 @@ class Process:
         self.logs: dict[str, ReplicatedLog] = {}
         self.member: ClusterMember | None = None
         self.lag: LagReporter | None = None
+        self.accounts: Accounts | None = None
         self.tls: Credentials | None = None
         self.tls_port: int | None = None
         """Where it listens for TLS, if it does."""
         self._handshakes: Handshakes | None = None
-        self.accounts: Accounts | None = None
         self._ports: list[Any] = []
 
     def start(self) -> None:
@@ -188,7 +188,7 @@ class Process:
         """How clients log in. CannotStart when the users' file cannot be read."""
         settings, host = self.settings, self.host
         users = None
-        if settings.auth:
+        if settings.auth or settings.users is not None:
             secret = (host.new_id() + host.new_id()).encode()
             users = Users({}, secret)
             if settings.users is not None:
@@ -198,10 +198,12 @@ class Process:
             self.reactor,
             self._in_thread,
             host.new_id,
+            demanded=settings.auth,
             users=users,
             mechanisms=settings.sasl_mechanisms,
             realm=settings.realm,
             plain_in_clear=settings.plain_without_tls,
+            name_in_certificate=settings.ssl_user_name,
         )
 
     def _users(self, accounts: Accounts) -> Users:
@@ -392,7 +394,7 @@ def run(reactor: Any, settings: BrokerSettings, ha: HaSettings) -> int:
     reactor.addSystemEventTrigger("before", "shutdown", process.stop)
     on_hangup(reactor, process.hang_up)
     if settings.users is not None and not settings.auth:
-        _log.warn("--auth no: everybody is let in, and {path} is not looked at", path=settings.users)
+        _log.warn("--auth no: everybody is let in, users of {path} or not", path=settings.users)
     if settings.exposed and not settings.auth:
         _log.warn("this broker listens beyond loopback and asks nobody for credentials: keep its network closed to others")
     if settings.acl_file is not None and not settings.auth:

@@ -1,9 +1,11 @@
-"""The SASL mechanisms that look at who a client is: PLAIN and SCRAM, and PLAIN taken at its word.
+"""The SASL mechanisms that look at who a client is: PLAIN, SCRAM and EXTERNAL, and PLAIN taken at its word.
 
 Life of a PLAIN exchange (RFC 4616): the client sends name and password; the password's key is derived, which takes milliseconds
 and is done elsewhere (`sasl.Wait`); the key is compared with the user's. Life of a SCRAM exchange (RFC 5802): the client sends
 its name and a nonce; the server answers with salt, iterations and a nonce of its own; the client proves that it has the key,
 which costs the server microseconds; the server proves that it knows the user's, and the client says that it has seen that.
+
+EXTERNAL (RFC 4422, appendix A) asks nothing: TLS has verified the client's certificate, and a name in it is the user.
 
 The server's last message goes as a challenge, which the client answers with nothing, and not with the outcome: clients on
 Cyrus SASL (Proton C among them) read nothing beside an outcome, and would not see whether the server is the right one.
@@ -21,7 +23,8 @@ from functools import partial
 
 from scramp import ScramException, ScramMechanism
 
-from broker.core import sasl
+from broker.core import limits, sasl
+from broker.core.identity import Certificate
 from broker.core.users import HASHES, BadPassword, Keys, Users, derive, name_of, prepared
 
 _NOT_READ = "cannot be read"
@@ -146,5 +149,50 @@ class Scram:
 
 REALM = "QPID"
 """That of users where nobody has named another one, as in qpidd."""
-LOOKED_AT = (*HASHES, sasl.PLAIN)
-"""The mechanisms that there are for users with passwords, the best first."""
+NAMES_IN_CERTIFICATES = ("cn", "dns", "email", "uri", "subject")
+"""Where a user's name may stand in a certificate."""
+
+
+def user_of(certificate: Certificate, where: str, realm: str) -> str:
+    """The user whose certificate this is. BadPassword when it names none, or several.
+
+    Common names and names of hosts are users of the realm. The others name somebody everywhere, and stand as they are.
+    """
+    found = {
+        "cn": (certificate.common_name,),
+        "dns": certificate.dns_names,
+        "email": certificate.emails,
+        "uri": certificate.uris,
+        "subject": (certificate.subject,),
+    }[where]
+    names = [name for name in found if name]
+    if len(names) != 1:
+        raise BadPassword(f"the certificate has {len(names)} names of the kind {where}, and must have one")
+    if where in ("cn", "dns"):
+        return qualified(name_of(names[0].removesuffix(f"@{realm}")), realm)
+    if not names[0].isprintable() or len(names[0].encode()) > limits.MAX_NAME_BYTES:
+        raise BadPassword(f"the certificate's {where} has more than {limits.MAX_NAME_BYTES} bytes, or what cannot be printed")
+    return names[0]
+
+
+class External:
+    """EXTERNAL, by the certificate that the client has shown. `where`: one of `NAMES_IN_CERTIFICATES`."""
+
+    def __init__(self, certificate: Certificate, where: str, realm: str) -> None:
+        self._certificate = certificate
+        self._where = where
+        self._realm = realm
+
+    def step(self, response: bytes) -> sasl.Step:
+        """Let it in as whom the certificate names; whom it asks to act for can be nobody else."""
+        try:
+            user = user_of(self._certificate, self._where, self._realm)
+        except BadPassword as error:
+            return sasl.Deny(f"SASL EXTERNAL: {error}")
+        if response not in (b"", user.encode(), user.removesuffix(f"@{self._realm}").encode()):
+            return sasl.Deny("SASL EXTERNAL: asks to act for somebody else, which nobody may", user)
+        return sasl.Grant(user, sasl.EXTERNAL, authenticated=True)
+
+
+LOOKED_AT = (sasl.EXTERNAL, *HASHES, sasl.PLAIN)
+"""The mechanisms by which a client can show who it is, the best first."""

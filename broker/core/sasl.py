@@ -29,7 +29,7 @@ OK, AUTH, SYS_TEMP = 0, 1, 4
 """Codes of an outcome (part 5.3.3.6): the client is let in, is not, or may try again later."""
 
 UNAUTHORIZED = "amqp:unauthorized-access"
-ANONYMOUS, PLAIN = "ANONYMOUS", "PLAIN"
+ANONYMOUS, PLAIN, EXTERNAL = "ANONYMOUS", "PLAIN", "EXTERNAL"
 NOBODY = "anonymous"
 """The user of a client that has not said who it is."""
 _NAME = re.compile(r"[A-Z0-9_-]{1,20}")

@@ -82,6 +82,8 @@ class Admission:
         self._authentication = authentication
         self._strangers: dict[int, str] = {}
         """Number of each connection that has to log in and has not -> its host."""
+        self._strangers_of: Counter[str] = Counter()
+        """Host -> how many of them come from it."""
         self._version = version
         self._max_connections = max_connections
         self._engine_options: dict[str, Any] = {
@@ -116,16 +118,24 @@ class Admission:
         connection.session = ClientSession(connection, self._termini, self._turn, self._logs.inflow, self._guard)
         return connection
 
+    def _too_many_strangers(self, host: str) -> bool:
+        most = max(limits.FEW_STRANGERS, self._max_connections // limits.STRANGERS_SHARE)
+        return len(self._strangers) >= most or self._strangers_of[host] >= most // 2
+
+    def _is_stranger(self, connection: Connection) -> None:
+        host = self._strangers[connection.number] = connection.socket.host
+        self._strangers_of[host] += 1
+
+    def _is_none(self, connection: Connection) -> None:
+        host = self._strangers.pop(connection.number, None)
+        if host is not None:
+            self._strangers_of[host] -= 1
+            if not self._strangers_of[host]:
+                del self._strangers_of[host]
+
     def handshake_failed(self, address: str, reason: str) -> None:
         """A socket has ended before it became a connection."""
         self._refusals.told(address, reason)
-
-    def _too_many_strangers(self, host: str) -> bool:
-        most = max(limits.FEW_STRANGERS, self._max_connections // limits.STRANGERS_SHARE)
-        strangers = self._strangers
-        return len(strangers) >= most or (
-            len(strangers) >= most // 2 and sum(each == host for each in strangers.values()) >= most // 2
-        )
 
     # ---- connection.Owner
 
@@ -133,12 +143,12 @@ class Admission:
         """A socket was accepted."""
         self.connections[connection.number] = connection
         if self._authentication.demanded:
-            self._strangers[connection.number] = connection.socket.host
+            self._is_stranger(connection)
 
     def connection_lost(self, connection: Connection) -> None:
         """A socket is gone."""
         self.connections.pop(connection.number, None)
-        self._strangers.pop(connection.number, None)
+        self._is_none(connection)
         for counter, key in zip((self._by_user, self._by_host), self._counted.pop(connection.number, ()), strict=False):
             counter[key] -= 1
             if not counter[key]:
@@ -154,11 +164,11 @@ class Admission:
 
     def login_waits(self, connection: Connection, waits: sasl.Wait) -> None:
         """Its login is paused."""
-        attended = self._authentication.attend(waits)
+        attended = self._authentication.attend(waits, lambda: connection.number in self.connections)
         if attended is None:
             connection.refuse_login(f"{limits.LOGINS_WAITING} logins wait already")
         else:
-            attended.addCallback(connection.resume_login)
+            attended.addCallbacks(connection.resume_login, lambda failure: connection.refuse_login(failure.getErrorMessage()))
 
     def login_failed(self, connection: Connection, denied: sasl.Deny) -> None:
         """A mechanism has turned it away."""
@@ -166,7 +176,7 @@ class Admission:
 
     def admit(self, connection: Connection) -> None:
         """Answer an Open, keep it waiting, or turn the peer away; Condition says why."""
-        self._strangers.pop(connection.number, None)
+        self._is_none(connection)
         denial = self._denial(connection)
         if denial:
             raise Condition(UNAUTHORIZED, denial)

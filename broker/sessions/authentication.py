@@ -4,8 +4,8 @@ Life of a login here: a socket is accepted and its connection gets an offer, of 
 to look at a password says so, and the work is done in a thread after the others that wait (`attend`), and after the time that
 earlier failures cost; a failed login is `failed`.
 
-Where no login is demanded, everybody is let in: as `anonymous`, or by PLAIN under any name, which is not looked at (qpidd's
-`--auth no`).
+Where no login is demanded, everybody is let in: as `anonymous`, or by PLAIN under any name, and the password is not looked at
+(qpidd's `--auth no`). If there are users all the same, SCRAM is offered too, so that a cluster can change over broker by broker.
 
 Invariants: at most `limits.LOGINS_AT_ONCE` passwords are looked at at the same time, none of them in the reactor's thread; at
 most `limits.LOGINS_WAITING` logins wait, and one more is refused; PLAIN is offered in the clear only if that was asked for.
@@ -13,18 +13,19 @@ most `limits.LOGINS_WAITING` logins wait, and one more is refused; PLAIN is offe
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from twisted.internet.defer import Deferred, DeferredSemaphore
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
-from twisted.internet.task import deferLater
+from twisted.python.failure import Failure
 
 from broker.core import limits, sasl
 from broker.core.backoff import Backoff
 from broker.core.identity import Socket
-from broker.core.mechanisms import LOOKED_AT, REALM, Plain, Register, Scram, TakenAtItsWord
-from broker.core.users import HASHES, Users
+from broker.core.mechanisms import LOOKED_AT, REALM, External, Plain, Register, Scram, TakenAtItsWord
+from broker.core.users import Users
 
 InThread = Callable[[Callable[[], bytes]], Deferred[bytes]]
 """Does the work in a thread; fires with its result in the reactor's."""
@@ -33,8 +34,9 @@ InThread = Callable[[Callable[[], bytes]], Deferred[bytes]]
 class Authentication:
     """See the module. `clock` is the reactor's time.
 
-    `users` None: no login is demanded. `mechanisms`: those that may be offered, the best first. `plain_in_clear`: PLAIN without
-    TLS too. `new_nonce` gives texts that cannot be guessed, and never the same one.
+    `demanded`: whether a client has to show who it is. `mechanisms`: those that may be offered, the best first.
+    `plain_in_clear`: PLAIN without TLS too. `name_in_certificate`: where EXTERNAL finds a user (`NAMES_IN_CERTIFICATES`).
+    `new_nonce` gives texts that cannot be guessed, and never the same one.
     """
 
     def __init__(
@@ -43,11 +45,15 @@ class Authentication:
         in_thread: InThread,
         new_nonce: Callable[[], str],
         *,
+        demanded: bool = False,
         users: Users | None = None,
         mechanisms: Sequence[str] = LOOKED_AT,
         realm: str = REALM,
         plain_in_clear: bool = False,
+        name_in_certificate: str = "cn",
     ) -> None:
+        self.demanded = demanded
+        self.realm = realm
         self.users = users
         """May be replaced; logins that have begun go on with the one that they began with."""
         self.waiting = 0
@@ -56,31 +62,39 @@ class Authentication:
         self._in_thread = in_thread
         self._new_nonce = new_nonce
         self._mechanisms = tuple(mechanisms)
-        self._realm = realm
         self._plain_in_clear = plain_in_clear
+        self._name_in_certificate = name_in_certificate
         self._backoff = Backoff()
-        self._turns = DeferredSemaphore(limits.LOGINS_AT_ONCE)
-
-    @property
-    def demanded(self) -> bool:
-        """Whether a client has to show who it is."""
-        return self.users is not None
+        self._queued: deque[tuple[Callable[[], bytes], Callable[[], bool], Deferred[bytes]]] = deque()
+        self._working = 0
 
     def offer(self, socket: Socket) -> sasl.Offer:
         """The mechanisms for a connection over this socket."""
-        if self.users is None:
-            return {sasl.ANONYMOUS: sasl.Anonymous, sasl.PLAIN: partial(TakenAtItsWord, self._realm)}
-        register = Register(self.users, self._realm, partial(self._delay_s, socket.host))
-        return {
-            name: self._maker(name, register)
-            for name in self._mechanisms
-            if name != sasl.PLAIN or socket.encrypted or self._plain_in_clear
-        }
+        found: dict[str, Callable[[], sasl.Mechanism]] = {}
+        register = None
+        if self.users is not None:
+            register = Register(self.users, self.realm, partial(self._delay_s, socket.host))
+        for name in self._mechanisms:
+            maker = self._maker(name, socket, register)
+            if maker is not None:
+                found[name] = maker
+        if not self.demanded:
+            found |= {sasl.ANONYMOUS: sasl.Anonymous, sasl.PLAIN: partial(TakenAtItsWord, self.realm)}
+        return found
 
-    def _maker(self, name: str, register: Register) -> Callable[[], sasl.Mechanism]:
-        if name in HASHES:
-            return lambda: Scram(name, register, self._new_nonce())
-        return partial(Plain, register) if name == sasl.PLAIN else sasl.Anonymous
+    def _maker(self, name: str, socket: Socket, register: Register | None) -> Callable[[], sasl.Mechanism] | None:
+        """What makes a mechanism for this socket; None where there cannot be one."""
+        if name == sasl.ANONYMOUS:
+            return sasl.Anonymous
+        if name == sasl.EXTERNAL:
+            certificate = socket.certificate
+            where = self._name_in_certificate
+            return None if certificate is None else partial(External, certificate, where, self.realm)
+        if register is None:
+            return None
+        if name == sasl.PLAIN:
+            return partial(Plain, register) if socket.encrypted or self._plain_in_clear else None
+        return lambda: Scram(name, register, self._new_nonce())
 
     def _delay_s(self, host: str, user: str) -> float:
         return self._backoff.delay_s(host, user, self._clock.seconds())
@@ -89,19 +103,42 @@ class Authentication:
         """A login over this socket as `user` ("": it did not come so far) has failed."""
         self._backoff.failed(socket.host, user, self._clock.seconds())
 
-    def attend(self, waits: sasl.Wait) -> Deferred[bytes] | None:
-        """Fires with what the exchange is to be resumed with. None: too many logins wait already."""
+    def attend(self, waits: sasl.Wait, wanted: Callable[[], bool]) -> Deferred[bytes] | None:
+        """Fires with what the exchange is to be resumed with. None: too many logins wait already.
+
+        When its turn comes, work that is not `wanted` any more is left out.
+        """
         if self.waiting >= limits.LOGINS_WAITING:
             return None
         self.waiting += 1
-        attended: Deferred[bytes] = deferLater(self._clock, waits.delay_s, lambda: b"") if waits.delay_s else Deferred()
-        if waits.work is not None:
-            work = waits.work
-            attended.addCallback(lambda _: self._turns.run(self._in_thread, work))
-        if not waits.delay_s:
-            attended.callback(b"")
-        return attended.addBoth(self._attended)
+        attended: Deferred[bytes] = Deferred()
+        if waits.delay_s:
+            self._clock.callLater(waits.delay_s, self._queue, waits, wanted, attended)
+        else:
+            self._queue(waits, wanted, attended)
+        return attended
 
-    def _attended(self, result: bytes) -> bytes:
+    def _queue(self, waits: sasl.Wait, wanted: Callable[[], bool], attended: Deferred[bytes]) -> None:
+        if waits.work is None:
+            self._attended(b"", attended)
+            return
+        self._queued.append((waits.work, wanted, attended))
+        self._work()
+
+    def _work(self) -> None:
+        while self._queued and self._working < limits.LOGINS_AT_ONCE:
+            work, wanted, attended = self._queued.popleft()
+            if not wanted():
+                self._attended(b"", attended)
+                continue
+            self._working += 1
+            self._in_thread(work).addBoth(self._worked, attended)
+
+    def _worked(self, result: bytes | Failure, attended: Deferred[bytes]) -> None:
+        self._working -= 1
+        self._attended(result, attended)
+        self._work()
+
+    def _attended(self, result: bytes | Failure, attended: Deferred[bytes]) -> None:
         self.waiting -= 1
-        return result
+        attended.callback(result)

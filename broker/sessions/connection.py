@@ -224,6 +224,7 @@ class Connection(TwistedProtocol):
             self.engine.refuse_login(reason)
             self.engine.drain()
             self._turn.touch(self)
+            self._turn.flush()
 
     def connectionLost(self, reason: Failure = TwistedProtocol.connectionLost.__defaults__[0]) -> None:  # type: ignore[index]
         """The socket is gone: the session gives back what was acquired, then the C objects go."""

@@ -45,11 +45,11 @@ def test_a_login_is_demanded_if_that_is_said_or_if_there_are_users() -> None:
 def test_where_a_login_is_demanded_there_is_a_way_to_log_in() -> None:
     with pytest.raises(SettingsError, match=r"^--auth yes needs --users FILE: qpid-passwd add FILE NAME makes one$"):
         settings(auth="yes")
-    assert settings(auth="yes", sasl_mechanisms="anonymous").sasl_mechanisms == ("ANONYMOUS",)
+    assert settings(auth="yes", sasl_mechanisms="anonymous external").sasl_mechanisms == ("ANONYMOUS", "EXTERNAL")
 
 
 def test_mechanisms_are_offered_in_the_order_in_which_they_stand_and_must_be_known() -> None:
-    assert settings().sasl_mechanisms == ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
+    assert settings().sasl_mechanisms == ("EXTERNAL", "SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
     assert settings(sasl_mechanisms="plain, ANONYMOUS plain").sasl_mechanisms == ("PLAIN", "ANONYMOUS")
     for wrong in ("CRAM-MD5", ",", "PLAIN,GSSAPI"):
         with pytest.raises(SettingsError, match=r"^--sasl-mechanisms: "):

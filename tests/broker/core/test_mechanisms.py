@@ -16,7 +16,8 @@ from hypothesis import strategies as some
 from scramp import ScramClient
 
 from broker.core import sasl, users
-from broker.core.mechanisms import Plain, Register, Scram, TakenAtItsWord, qualified
+from broker.core.identity import Certificate
+from broker.core.mechanisms import External, Plain, Register, Scram, TakenAtItsWord, qualified
 from broker.core.users import HASHES, SHA_256, SHA_512, Users
 
 PASSWORD = "pen\u00adcil é"
@@ -190,6 +191,56 @@ def test_a_last_message_that_proves_nothing_is_turned_away(message: bytes) -> No
     assert server.step(message) == sasl.Deny("SASL SCRAM-SHA-256 as ann: name or password is wrong", "ann")
 
 
+# ---- EXTERNAL
+
+
+CERTIFICATE = Certificate(
+    "CN=ann,O=Example", "ann", ("a.example", "b.example"), uris=("urn:ann",), emails=("ann@example.org", "")
+)
+
+
+@pytest.mark.parametrize(
+    "where, user",
+    [("cn", "ann@QPID"), ("email", "ann@example.org"), ("uri", "urn:ann"), ("subject", "CN=ann,O=Example")],
+)
+@pytest.mark.parametrize("says_so", [False, True])
+def test_external_lets_in_whom_the_certificate_names(where: str, user: str, says_so: bool) -> None:
+    step = External(CERTIFICATE, where, "QPID").step(user.encode() if says_so else b"")
+    assert step == sasl.Grant(user, "EXTERNAL", authenticated=True)
+
+
+@pytest.mark.parametrize(
+    "certificate, where, why",
+    [
+        (CERTIFICATE, "dns", "the certificate has 2 names of the kind dns, and must have one"),
+        (Certificate("O=Example"), "cn", "the certificate has 0 names of the kind cn, and must have one"),
+        (
+            Certificate("CN=a b", "a b"),
+            "cn",
+            "a name has no spaces, no @ , = in it, does not begin with #, and has at most 255 bytes",
+        ),
+        (
+            Certificate("x" * 256),
+            "subject",
+            "the certificate's subject has more than 255 bytes, or what cannot be printed",
+        ),
+        (
+            Certificate("", uris=("a\nb",)),
+            "uri",
+            "the certificate's uri has more than 255 bytes, or what cannot be printed",
+        ),
+    ],
+)
+def test_a_certificate_that_names_nobody_lets_nobody_in(certificate: Certificate, where: str, why: str) -> None:
+    assert External(certificate, where, "QPID").step(b"") == sasl.Deny(f"SASL EXTERNAL: {why}")
+
+
+def test_who_has_a_certificate_acts_for_itself() -> None:
+    assert External(CERTIFICATE, "cn", "QPID").step(b"ann") == sasl.Grant("ann@QPID", "EXTERNAL", authenticated=True)
+    denied = sasl.Deny("SASL EXTERNAL: asks to act for somebody else, which nobody may", "ann@QPID")
+    assert External(CERTIFICATE, "cn", "QPID").step(b"bob") == denied
+
+
 # ---- for all of them
 
 MESSAGES = some.one_of(
@@ -202,6 +253,7 @@ MESSAGES = some.one_of(
 MAKERS: list[Callable[[], Any]] = [
     lambda: Plain(register()),
     lambda: TakenAtItsWord("QPID"),
+    lambda: External(Certificate("O=Example"), "cn", "QPID"),
     lambda: Scram(SHA_256, register(), NONCE),
     lambda: Scram(SHA_512, register(), NONCE),
 ]

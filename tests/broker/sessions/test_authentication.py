@@ -12,7 +12,7 @@ from twisted.internet.testing import StringTransport
 
 from broker.core import limits, sasl, users, values
 from broker.core.door import HEADER
-from broker.core.identity import Socket
+from broker.core.identity import Certificate, Socket
 from broker.core.users import SHA_256, Users
 from broker.sessions.authentication import Authentication, InThread
 from broker.sessions.connection import Connection
@@ -26,7 +26,7 @@ USERS = Users({"ann": {SHA_256: KEYS}}, b"nobody knows")
 
 
 def demanding(in_thread: InThread = maybeDeferred, **options: Any) -> Callable[[Clock], Authentication]:
-    return lambda clock: Authentication(clock, in_thread, lambda: "nonce", users=USERS, **options)
+    return lambda clock: Authentication(clock, in_thread, lambda: "nonce", demanded=True, users=USERS, **options)
 
 
 def ann(b: Bench, password: str = "secret", socket: Socket = ENCRYPTED) -> Client:
@@ -99,6 +99,22 @@ def test_mechanisms_are_offered_in_the_order_in_which_they_were_named() -> None:
     assert list(authentication.offer(Socket("h:1"))) == ["SCRAM-SHA-512", "SCRAM-SHA-256"]
 
 
+def test_a_certificate_that_was_verified_is_a_login() -> None:
+    socket = Socket("h:1", encrypted=True, certificate=Certificate("CN=ann", "ann"))
+    for authentication in (demanding()(Clock()), Authentication(Clock(), maybeDeferred, lambda: "nonce")):
+        assert next(iter(authentication.offer(socket))) == "EXTERNAL"
+        assert authentication.offer(socket)["EXTERNAL"]().step(b"") == sasl.Grant("ann@QPID", "EXTERNAL", authenticated=True)
+        assert "EXTERNAL" not in authentication.offer(ENCRYPTED), "there is none"
+
+
+def test_users_are_looked_at_by_scram_where_everybody_else_is_let_in() -> None:
+    """So that a cluster can change over: its brokers log in to each other before they demand it."""
+    authentication = Authentication(Clock(), maybeDeferred, lambda: "nonce", users=USERS)
+    offer = authentication.offer(ENCRYPTED)
+    assert list(offer) == ["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN", "ANONYMOUS"]
+    assert offer["PLAIN"]().step(b"\0ann\0wrong") == sasl.Grant("ann@QPID", "PLAIN"), "nobody has to show anything"
+
+
 class Threads:
     """Work that is done when a test says so."""
 
@@ -149,6 +165,43 @@ def test_a_client_that_leaves_while_it_is_looked_at_leaves_nothing_behind() -> N
         b.settle()
         assert b.broker.admission.connections == {}
         assert is_open_after(b, threads), "its turn is given back"
+
+
+def test_a_password_that_nobody_waits_for_any_more_is_not_looked_at() -> None:
+    """Breaks when clients that come and go by the thousand keep the threads busy for those who stay."""
+    threads = Threads()
+    authentication = demanding(threads.run)(Clock())
+    waits = sasl.Wait(lambda result: sasl.Deny("never"), lambda: b"key")
+    for _ in range(limits.LOGINS_AT_ONCE):
+        authentication.attend(waits, lambda: True)
+    for _ in range(limits.LOGINS_WAITING - limits.LOGINS_AT_ONCE - 1):
+        assert authentication.attend(waits, lambda: False) is not None
+    done: list[bytes] = []
+    stays = authentication.attend(waits, lambda: True)
+    assert stays is not None
+    stays.addCallback(done.append)
+    assert (len(threads.jobs), done, authentication.waiting) == (limits.LOGINS_AT_ONCE, [], limits.LOGINS_WAITING)
+    threads.finish()
+    assert len(threads.jobs) == limits.LOGINS_AT_ONCE, "the one that stays is looked at next"
+    while threads.jobs:
+        threads.finish()
+    assert (done, authentication.waiting) == ([b"key"], 0)
+
+
+def test_a_thread_that_fails_turns_its_client_away_and_is_free_again() -> None:
+    failing: list[Deferred[bytes]] = []
+
+    def fail(work: Callable[[], bytes]) -> Deferred[bytes]:
+        failing.append(Deferred())
+        return failing[-1]
+
+    with bench(authentication=demanding(fail)) as b:
+        clients = [ann(b) for _ in range(limits.LOGINS_AT_ONCE + 1)]
+        assert len(failing) == limits.LOGINS_AT_ONCE
+        failing[0].errback(MemoryError("no memory"))
+        b.settle()
+        assert [client.lost for client in clients] == [True, False, False]
+        assert len(failing) == limits.LOGINS_AT_ONCE + 1
 
 
 def is_open_after(b: Bench, threads: Threads) -> bool:
