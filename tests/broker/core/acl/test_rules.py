@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from broker.core.acl import rules
 from broker.core.acl.grammar import read
@@ -181,3 +183,26 @@ def test_what_is_kept_of_decisions_is_bounded_and_changes_none(monkeypatch: pyte
     assert len(found._picked) <= 3
     assert len(found._by_key) <= 3
     assert len(found._published) <= 3
+
+
+RULES = st.lists(
+    st.builds(
+        lambda permission, user, what, name, key: f"acl {permission} {user} {what}{name}{key}",
+        st.sampled_from(["allow", "deny", "allow-log", "deny-log"]),
+        st.sampled_from(["bob", "eve", "all"]),
+        st.sampled_from(["publish exchange", "all exchange", "publish all"]),
+        st.sampled_from(["", " name=x", " name=y", " name=x*", " name=${user}", " name=amq.default"]),
+        st.sampled_from(["", " routingkey=#", " routingkey=a", " routingkey=a.#", " routingkey=*", " routingkey=${user}"]),
+    ).filter(lambda line: " all all " not in line),
+    max_size=6,
+)
+
+
+@settings(max_examples=300)
+@given(RULES, st.booleans(), st.sampled_from(["x", "xx", "bob", ""]))
+def test_where_the_key_does_not_decide_every_key_gets_the_same_answer(lines: list[str], mode: bool, exchange: str) -> None:
+    """Breaks when a link is decided once and for all though a message on it would have been denied, or allowed."""
+    found = acl("\n".join([*lines, "acl allow all all" if mode else "acl deny all all"]))
+    answers = {found.decide_publish("bob", exchange, key) for key in ("", "a", "a.b", "b.a", "bob", "#")}
+    if not found.decides_by_key("bob", exchange):
+        assert len(answers) == 1
