@@ -42,6 +42,7 @@ class AclFile:
         self.path = path
         self._acl: Acl | None = None
         self._enforce: Callable[[Acl], None] = lambda acl: None
+        self._denied: Callable[[], int] = lambda: 0
         self._wall = wall
         self._quotas = quotas
         self._item: dict[str, Any] = {}
@@ -49,6 +50,7 @@ class AclFile:
     def attach_to(self, broker: Broker) -> None:
         """Put the rules in force there, now and when they are read again, and answer for them."""
         self._enforce = broker.enforce
+        self._denied = lambda: broker.guard.denied
         broker.administration.extensions["acl"] = self
         if self._acl is not None:
             broker.enforce(self._acl)
@@ -98,7 +100,7 @@ class AclFile:
 
     def items(self) -> list[dict[str, Any]]:
         """The one item of `QUERY acl`; none without a file."""
-        return [dict(self._item)] if self._item else []
+        return [self._item | {"denied": self._denied()}] if self._item else []
 
     def act(self, operation: str, body: dict[str, Any], principal: Principal) -> Deferred[tuple[int, str, dict[str, Any]]]:
         """`RELOAD`."""

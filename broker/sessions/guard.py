@@ -27,6 +27,8 @@ class Guard:
         self.audit = audit
         self.acl: Acl | None = None
         """None: there are no rules, and everything is allowed."""
+        self.denied = 0
+        """How often something was not allowed; what is kept of an answer counts once."""
         self.kept: dict[tuple[str, str], str] = {}
         """What `Rights.denial_at` has found by user and identity."""
 
@@ -99,4 +101,5 @@ class Rights:
         return decision.allowed
 
     def _text(self, lookup: Lookup) -> str:
+        self.guard.denied += 1
         return f"{shown(self.user)} may not: {lookup}"

@@ -61,6 +61,7 @@ def test_a_broker_with_a_file_is_under_its_rules_from_the_start_and_says_which(p
             "unused": 0,
             "loaded": "2027-01-15T08:00:00.250Z",
             "refused": "",
+            "denied": 1,
         }
         assert log == [f"info 2 rules of {path} are in force, the rest is denied; checksum {item['checksum']}"]
         assert as_user(b, "eve").request("QUERY", "acl")[0] == 403
