@@ -389,7 +389,7 @@ class Connection(TwistedProtocol):
 
     def on_messages(self, engine: Engine, link: Receiver) -> None:
         """Messages."""
-        if self._serves:
+        if not self._gone:
             self.session.on_messages(link)
 
     def on_outcomes(self, engine: Engine, link: Sender) -> None:
@@ -398,7 +398,7 @@ class Connection(TwistedProtocol):
 
     def on_credit(self, engine: Engine, link: Sender) -> None:
         """Credit: there may be something to send."""
-        if self._serves:
+        if not self._gone:
             self.session.on_credit(link)
 
     def on_link_closed(self, engine: Engine, link: Link) -> None:
