@@ -491,6 +491,7 @@ class ReplicatedLog:
         else:
             members = Membership.from_dict(checkpoint.members)
             self._take(self.replica.snapshot_stored(now, checkpoint.index, checkpoint.epoch, members))
+            self._snapshots.leave_received()
 
     def _chunk_failed(self, failure: Failure, chunk: SnapshotChunk) -> None:
         _log.error("the snapshot of batch {index} cannot be kept: {why}", index=chunk.index, why=failure.getErrorMessage())

@@ -274,7 +274,12 @@ class Snapshots:
 
     def take_received(self) -> Checkpoint:
         """The one that was received whole, to be installed now."""
-        found = self._received
+        found, self._received = self._received, None
         assert found is not None, "no snapshot was received"
         self.transfers.end(self._source)
         return found
+
+    def leave_received(self) -> None:
+        """The one that was received whole is not to be installed, if it has not been."""
+        if self._received is not None:
+            self._journal.leave(self.take_received())
