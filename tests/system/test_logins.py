@@ -7,6 +7,7 @@ C++ and rhea need a compiler, libraries and Node, which not every machine has: t
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import pytest
 
 from broker import users_file
 from broker.core import users
+from tests.certificates import CLIENT, authority
 from tests.cli.running import ROOT, environment, run
 from tests.system.harness import BrokerProcess, ask, eventually, standalone
 from tests.system.test_interop import HERE, INSTALL_S, NotHere, compiled
@@ -32,9 +34,21 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     folder = tmp_path_factory.mktemp("logins")
     keys = {mechanism: users.derive(mechanism, PASSWORD, b"salt" * 4) for mechanism in users.HASHES}
     users_file.change(folder / "users", lambda text: users.with_line(text, "ann", users.line_of("ann", keys)))
-    options = ("--users", str(folder / "users"), "--sasl-mechanisms", ",".join(MECHANISMS), "--plain-without-tls", "yes")
-    with standalone(folder, *options) as found:
+    options = ["--users", folder / "users", "--sasl-mechanisms", f"EXTERNAL,{','.join(MECHANISMS)}", "--plain-without-tls", "yes"]
+    certificate, key = authority().issue("broker", "127.0.0.1").write(folder, "broker")
+    options += ["--ssl-certificate", certificate, "--ssl-key", key, "--ssl-ca-file", authority().write(folder)]
+    with standalone(folder, *map(str, options), "--ssl-port", "0") as found:
         yield found
+
+
+@pytest.fixture(scope="module")
+def certified(broker: BrokerProcess) -> list[str]:
+    """Where the broker listens for TLS; certificate and key of ann; and the authority's."""
+    folder = broker.store.parent
+    port = re.search(r"SSL connections on TCP/TCP6 port ([0-9]+)", broker.log())
+    assert port is not None
+    own = authority().issue("ann", purposes=CLIENT).write(folder, "ann")
+    return [f"127.0.0.1:{port[1]}", *map(str, own), str(folder / "ca.pem")]
 
 
 def python(folder: Path) -> Program:
@@ -70,13 +84,12 @@ that SCRAM is tried by our own commands."""
 
 
 @contextlib.contextmanager
-def logged_in(program: Program, broker: BrokerProcess, mechanism: str, password: str, log: Path) -> Iterator[str]:
+def logged_in(program: Program, address: str, mechanism: str, who: list[str], log: Path) -> Iterator[str]:
     """What the client says; it goes with the context."""
-    who = [] if mechanism == "ANONYMOUS" else ["ann", password]
     with (
         log.open("wb") as errors,
         subprocess.Popen(
-            [*program, broker.address, mechanism, *who],
+            [*program, address, mechanism, *who],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -113,14 +126,25 @@ def test_a_client_logs_in_by_each_mechanism_that_it_has(broker: BrokerProcess, c
         return
     for mechanism in mechanisms:
         log = tmp_path / f"{mechanism}.log"
-        with logged_in(program, broker, mechanism, PASSWORD, log) as said:
+        who = [] if mechanism == "ANONYMOUS" else ["ann", PASSWORD]
+        with logged_in(program, broker.address, mechanism, who, log) as said:
             assert said == "open", (mechanism, log.read_text())
             user = "anonymous" if mechanism == "ANONYMOUS" else "ann@QPID"
             assert present(broker) == {(mechanism, user)}
         eventually(lambda: present(broker), lambda left: not left, "its leaving")
         if mechanism != "ANONYMOUS":
-            with logged_in(program, broker, mechanism, "wrong", log) as said:
+            with logged_in(program, broker.address, mechanism, ["ann", "wrong"], log) as said:
                 assert (mechanism, said) == (mechanism, "refused")
+
+
+def test_a_certificate_is_a_login(broker: BrokerProcess, certified: list[str], tmp_path: Path) -> None:
+    address, certificate, key, trusted = certified
+    with logged_in(python(tmp_path), address, "EXTERNAL", [certificate, key, trusted], tmp_path / "log") as said:
+        assert said == "open", (tmp_path / "log").read_text()
+        assert present(broker) == {("EXTERNAL", "ann@QPID")}
+    files = ["--ssl-certificate", certificate, "--ssl-key", key, "--ssl-ca-file", trusted]
+    ran = run("qpid-stat", "-c", "-b", f"amqps:{address}", "--sasl-mechanism", "EXTERNAL", *files)
+    assert (ran.status, "EXTERNAL" in ran.out, "ann@QPID" in ran.out) == (0, True, True), ran.err
 
 
 @pytest.mark.parametrize("mechanism", ["", *MECHANISMS])

@@ -1,4 +1,5 @@
-"""A client on python-qpid-proton that logs in: login.py HOST:PORT MECHANISM [USER PASSWORD].
+"""A client on python-qpid-proton that logs in: login.py HOST:PORT MECHANISM [USER PASSWORD], or over TLS with its certificate:
+login.py HOST:PORT EXTERNAL CERTIFICATE KEY AUTHORITY.
 
 It prints `open` when it is let in, and stays until its standard input ends; `refused` when it is not.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from proton import SSLDomain
 from proton.handlers import MessagingHandler
 from proton.reactor import Container
 
@@ -15,18 +17,23 @@ from proton.reactor import Container
 class Client(MessagingHandler):
     """One connection."""
 
-    def __init__(self, address: str, mechanism: str, user: str | None = None, password: str | None = None) -> None:
+    def __init__(self, address: str, mechanism: str, *words: str) -> None:
         super().__init__()
-        self.address, self.mechanism, self.user, self.password = address, mechanism, user, password
+        self.address, self.mechanism, self.words = address, mechanism, words
 
     def on_start(self, event: Any) -> None:
+        who: dict[str, Any] = {}
+        if self.mechanism == "EXTERNAL":
+            certificate, key, authority = self.words
+            domain = who["ssl_domain"] = SSLDomain(SSLDomain.MODE_CLIENT)
+            domain.set_trusted_ca_db(authority)
+            domain.set_credentials(certificate, key, None)
+            domain.set_peer_authentication(SSLDomain.VERIFY_PEER)
+        elif self.words:
+            who["user"], who["password"] = self.words
+        scheme = "amqps" if self.mechanism == "EXTERNAL" else "amqp"
         event.container.connect(
-            f"amqp://{self.address}",
-            allowed_mechs=self.mechanism,
-            user=self.user,
-            password=self.password,
-            allow_insecure_mechs=True,
-            reconnect=False,
+            f"{scheme}://{self.address}", allowed_mechs=self.mechanism, allow_insecure_mechs=True, reconnect=False, **who
         )
 
     def on_connection_opened(self, event: Any) -> None:
