@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,9 @@ from broker.tls_files import TlsFiles
 
 _log = Logger()
 WATCH_S = 2.0
+WARN_DAYS = 14
+"""So long before a certificate or a list expires the log says so, once a day."""
+_DAY_S = 86_400.0
 MAX_FILE_BYTES = 4 << 20
 _CIPHERS = b"ECDHE+AESGCM:ECDHE+CHACHA20:!aNULL"
 _SUITES = b"TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256"
@@ -58,7 +61,10 @@ class Credentials:
         self._demands = demands
         self._wall = wall
         self._tried = self._seen = self._signature()
+        self._expiries: list[tuple[datetime, str]] = []
+        self._warned_s = 0.0
         self._server, self._client = self._read()
+        self._warn()
         self._watching: LoopingCall | None = None
 
     # ---- connections
@@ -89,6 +95,7 @@ class Credentials:
             _log.error("TLS goes on with what was read before: {why}", why=str(error))
             return False
         _log.info("TLS files were read again: {files}", files=", ".join(map(str, self.files.all)))
+        self._warn()
         return True
 
     def watch(self, clock: IReactorTime) -> None:
@@ -103,10 +110,20 @@ class Credentials:
             self._watching.stop()
 
     def look(self) -> None:
-        """Read the files again if they are others than at the last time, and have been so for one look."""
+        """Read the files again if they are others than at the last time, and have been so for one look. Warn once a day."""
+        if not 0 <= self._wall() - self._warned_s < _DAY_S:
+            self._warn()
         before, self._seen = self._seen, self._signature()
         if self._seen == before and self._seen != self._tried:
             self.reload()
+
+    def _warn(self) -> None:
+        """Say what expires soon, or has expired since it was read."""
+        self._warned_s = self._wall()
+        soon = datetime.fromtimestamp(self._warned_s, UTC) + timedelta(days=WARN_DAYS)
+        for expiry, what in self._expiries:
+            if expiry < soon:
+                _log.warn("{what} expires on {day}: replace it", what=what, day=_day(expiry))
 
     def _signature(self) -> Signature:
         found: list[tuple[int, int, int] | None] = []
@@ -127,7 +144,7 @@ class Credentials:
         key = self._key(chain[0]) if chain else None
         authorities = _certificates(files.authorities) if files.authorities is not None else []
         revoked = _revocation_lists(files.revoked) if files.revoked is not None else []
-        self._check_times(chain, authorities, revoked)
+        expiries = self._check_times(chain, authorities, revoked)
         server = self._context(chain, key, authorities, revoked) if chain else None
         client = self._context(chain, key, authorities, revoked)
         if server is not None:
@@ -139,6 +156,7 @@ class Credentials:
         if not authorities:
             client.set_default_verify_paths()
         client.set_verify(SSL.VERIFY_PEER, _verified)
+        self._expiries = expiries
         return server, client
 
     @staticmethod
@@ -195,28 +213,38 @@ class Credentials:
         chain: list[x509.Certificate],
         authorities: list[x509.Certificate],
         revoked: list[x509.CertificateRevocationList],
-    ) -> None:
-        now = datetime.fromtimestamp(self._wall(), UTC)
-        for path, certificates in ((self.files.certificate, chain), (self.files.authorities, authorities)):
-            for one in certificates:
-                if one.not_valid_after_utc < now:
-                    raise SettingsError(
-                        f"{path}: the certificate of {_name(one.subject)} expired on {_day(one.not_valid_after_utc)}"
-                    )
-                if one.not_valid_before_utc > now:
-                    raise SettingsError(
-                        f"{path}: the certificate of {_name(one.subject)} is not valid before {_day(one.not_valid_before_utc)}"
-                    )
+    ) -> list[tuple[datetime, str]]:
+        """When each of them expires, and what it is. SettingsError: a certificate of our own, all authorities or a list are not
+        valid now, or a list is by nobody who is known. One authority of several may have had its time."""
+        files, now = self.files, datetime.fromtimestamp(self._wall(), UTC)
+        for one in chain:
+            _check_time(files.certificate, one, now)
+        if authorities and not any(one.not_valid_before_utc <= now <= one.not_valid_after_utc for one in authorities):
+            _check_time(files.authorities, authorities[0], now)
         known = [authority.subject for authority in authorities]
+        expiries = [
+            (one.not_valid_after_utc, f"{path}: the certificate of {_name(one.subject)}")
+            for path, certificates in ((files.certificate, chain), (files.authorities, authorities))
+            for one in certificates
+        ]
         for crl in revoked:
+            whose = _name(crl.issuer)
             if crl.issuer not in known:
-                raise SettingsError(
-                    f"{self.files.revoked}: the list is of {_name(crl.issuer)}, which is no authority of {self.files.authorities}"
-                )
-            if crl.next_update_utc is not None and crl.next_update_utc < now:
-                raise SettingsError(
-                    f"{self.files.revoked}: the list of {_name(crl.issuer)} expired on {_day(crl.next_update_utc)}"
-                )
+                raise SettingsError(f"{files.revoked}: the list is of {whose}, which is no authority of {files.authorities}")
+            if crl.next_update_utc is not None:
+                if crl.next_update_utc < now:
+                    raise SettingsError(f"{files.revoked}: the list of {whose} expired on {_day(crl.next_update_utc)}")
+                expiries.append((crl.next_update_utc, f"{files.revoked}: the list of {whose}"))
+        return expiries
+
+
+def _check_time(path: Path | None, certificate: x509.Certificate, now: datetime) -> None:
+    """SettingsError when its time is over or has not come."""
+    whose = f"{path}: the certificate of {_name(certificate.subject)}"
+    if certificate.not_valid_after_utc < now:
+        raise SettingsError(f"{whose} expired on {_day(certificate.not_valid_after_utc)}")
+    if certificate.not_valid_before_utc > now:
+        raise SettingsError(f"{whose} is not valid before {_day(certificate.not_valid_before_utc)}")
 
 
 # ---- whose certificate it is

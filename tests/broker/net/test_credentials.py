@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,33 @@ def test_a_file_that_is_far_too_large_is_not_read_whole(tmp_path: Path) -> None:
 def test_an_expired_list_of_the_revoked_is_told_of(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"revoked.pem: the list of CN=The tests' authority expired on"):
         Credentials(files(tmp_path, revoked=authority().revoke(tmp_path, days=-1)))
+
+
+def test_an_authority_whose_time_is_over_is_told_of_where_there_is_no_other(tmp_path: Path, logged: list[str]) -> None:
+    """Breaks when a broker does not start any more because the old one of two authorities has expired, or when nobody is told."""
+    old = Authority("Old", days=(-3, -1)).write(tmp_path, "old")
+    with pytest.raises(SettingsError, match=r"old.pem: the certificate of CN=Old expired on"):
+        Credentials(files(tmp_path, authorities=old))
+    old.write_bytes(old.read_bytes() + authority().write(tmp_path).read_bytes())
+    assert shown_by(Credentials(files(tmp_path, authorities=old))) == "broker"
+    assert [line for line in logged if "old.pem: the certificate of CN=Old expires on" in line]
+
+
+def test_what_expires_soon_is_told_of_once_a_day(tmp_path: Path, logged: list[str]) -> None:
+    """Breaks when a certificate expires without a word, or the log is full of it."""
+    clock = Clock()
+    began = time.time()
+    issued = authority().issue("broker", "localhost", days=(-1, 15.5))
+    credentials = Credentials(files(tmp_path, issued), wall=lambda: began + clock.seconds())
+    credentials.watch(clock)
+    told = []
+    for _ in range(4):
+        told.append(len([line for line in logged if "broker.pem: the certificate of CN=broker,O=Understudy expires on" in line]))
+        clock.pump([WATCH_S] * round(86_400 / WATCH_S / 100))
+        clock.advance(86_400 * 0.99)
+    credentials.stop()
+    assert told == [0, 0, 1, 2]
+    assert not [line for line in logged if "ca.pem" in line and "expires" in line]
 
 
 def test_a_list_by_nobody_who_is_trusted_is_told_of(tmp_path: Path) -> None:
