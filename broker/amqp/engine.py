@@ -399,10 +399,15 @@ class Engine:
                 del self._feeding[link]
         return fed
 
-    def tick(self, now_ms: int) -> None:
-        """Let time pass (monotonic ms): heartbeats to the peer, and the end of a silent one."""
-        if self.alive:
-            lib.pn_transport_tick(self.transport, now_ms)
+    def tick(self, now_ms: int) -> bool:
+        """Let time pass (monotonic ms): heartbeats to the peer, and the end of a silent one. Returns whether it is given up now:
+        a Close waits for it, which may never leave if its socket is full."""
+        if not self.alive:
+            return False
+        condition = lib.pn_transport_condition(self.transport)
+        failed = lib.pn_condition_is_set(condition)
+        lib.pn_transport_tick(self.transport, now_ms)
+        return bool(lib.pn_condition_is_set(condition) and not failed)
 
     # ---- events
 

@@ -278,9 +278,11 @@ class Connection(TwistedProtocol):
     def beat(self, now_s: float) -> None:
         """Heartbeats, and the end of a peer that has been silent for too long."""
         if not self._gone:
-            self.engine.tick(int(now_s * 1000))
+            silent = self.engine.tick(int(now_s * 1000))
             self.engine.drain()
             self.flush()
+            if silent and self._paused:  # who is gone makes no room in the socket for the Close
+                self.drop()
 
     # ---- EngineListener
 

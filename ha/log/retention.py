@@ -254,7 +254,8 @@ class Retention:
     # ---- compaction
 
     def _victims(self, worth: float) -> list[Body]:
-        """The files that hold least, cheapest first, as many as one new file takes."""
+        """The files that hold least, cheapest first, as many as one new file takes; one that holds more than that (a batch may be
+        larger than a file) alone."""
         alive = self._listener.live_by_file()
         found: list[Body] = []
         room = self._file
@@ -262,7 +263,7 @@ class Retention:
         self._fruitless = {body.file.number: self._fruitless.get(body.file.number, -1) for body in bodies}
         for body in sorted(bodies, key=lambda body: alive.get(body.file.number, 0) / body.nbytes):
             live = alive.get(body.file.number, 0)
-            if live >= worth * body.nbytes or live > room:
+            if live >= worth * body.nbytes or (found and live > room):
                 break
             if live and live != self._fruitless.get(body.file.number):
                 found.append(body)

@@ -192,11 +192,12 @@ class _Outgoing(TwistedProtocol):
         self._refusal = reason or self._refusal
 
     def tick(self, now_s: float) -> None:
-        """Heartbeats of the AMQP connection, and its end when none came for too long: whoever is silent does not read either."""
-        self.engine.tick(int(now_s * 1000))
+        """Heartbeats of the AMQP connection, and its end when none came for too long: whoever is silent does not read either, so
+        that a full socket would stay full."""
+        silent = self.engine.tick(int(now_s * 1000))
         self.engine.drain()
         self.flush()
-        if self.engine.finished:
+        if silent or self.engine.finished:
             self.drop()
 
 

@@ -348,6 +348,24 @@ def test_output_waits_while_the_socket_is_full() -> None:
         assert len(client.received[consumer.name]) == 40
 
 
+def test_the_connection_of_a_silent_client_ends_though_its_socket_is_full() -> None:
+    """Its host has gone, say. Breaks when the Close is waited for, which never leaves: the connection would be there for a
+    quarter of an hour, until the operating system gives it up."""
+    with bench() as b:
+        b.queue("q")
+        client, other = b.client(), b.client()
+        client.send(client.sender("q"), "one", "two")
+        client.auto_accept = False
+        client.receiver("q", credit=2)
+        client.pump = lambda: False  # type: ignore[method-assign]
+        client.server.pauseProducing()
+        for _ in range(int(limits.IDLE_TIMEOUT_S) + 5):
+            other.transport.tick(b.clock.seconds() + 1)
+            b.pass_time(1)
+        assert client.socket.disconnecting
+        assert other.bodies(other.receiver("q")) == ["one", "two"]
+
+
 def test_a_link_between_brokers_is_refused_where_there_is_no_cluster() -> None:
     with bench() as b:
         peer = b.client({"qpid.ha-peer": "other:5672"})

@@ -438,7 +438,7 @@ position = run_end
         "compacts no file, however little of it is alive",
         "ha.log.retention",
         "Retention._victims",
-        "if live >= worth * body.nbytes or live > room:",
+        "if live >= worth * body.nbytes or (found and live > room):",
         "if True:",
     ),
     "keeps-dead-files": Bug(
@@ -746,6 +746,13 @@ position = run_end
         "Backup._judge",
         "if self._told and match >= self.told_commit and member.log.epoch_at(self.told_commit) == member.epoch:",
         "if match >= self.told_commit:",
+    ),
+    "waits-for-a-silent-reader": Bug(
+        "keeps a link to a silent member for as long as its socket is full",
+        "ha.net.peers",
+        "_Outgoing.tick",
+        "if silent or self.engine.finished:",
+        "if self.engine.finished:",
     ),
     "whole-before-it-is-on-disk": Bug(
         "takes a blank store for whole when what it needs is on its way to the disk",

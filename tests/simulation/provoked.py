@@ -191,6 +191,9 @@ PROVOKED: dict[str, Plan] = {
     "installs-unsynced": _BEHIND,
     "installs-under-an-unsynced-name": _BEHIND,
     "checkpoint-under-an-unsynced-name": _BEHIND,
+    "waits-for-a-silent-reader": _plan(
+        LARGE, *(Action(1.0 + 1.5 * number, "power", "backup", seconds=1.3) for number in range(3)), duration_s=5.0
+    ),
     "counts-blank-votes": _REPLACED,
     "promises-blank-votes": _REPLACED,
     "counts-provisional-votes": _REPLACED,
