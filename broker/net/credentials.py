@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -140,92 +141,49 @@ class Credentials:
 
     def _read(self) -> tuple[SSL.Context | None, SSL.Context]:
         files = self.files
-        chain = _certificates(files.certificate) if files.certificate is not None else []
-        key = self._key(chain[0]) if chain else None
+        shown = [_identity(files.certificate, files.key or files.certificate, files.password)] if files.certificate else []
+        shown += [_identity(path, path, files.password) for path in files.further]
         authorities = _certificates(files.authorities) if files.authorities is not None else []
         revoked = _revocation_lists(files.revoked) if files.revoked is not None else []
-        expiries = self._check_times(chain, authorities, revoked)
-        server = self._context(chain, key, authorities, revoked) if chain else None
-        client = self._context(chain, key, authorities, revoked)
-        if server is not None:
-            server.set_options(SSL.OP_CIPHER_SERVER_PREFERENCE)
-            demand = SSL.VERIFY_FAIL_IF_NO_PEER_CERT if self._demands else 0
-            server.set_verify(SSL.VERIFY_PEER | demand if authorities else SSL.VERIFY_NONE, _verified)
-            for authority in authorities:
-                server.add_client_ca(authority)
+        expiries = self._check_times(shown, authorities, revoked)
+        servers = [(one, self._server_context(one, authorities, revoked)) for one in shown]
+        client = _context(shown[0] if shown else None, authorities, revoked)
         if not authorities:
             client.set_default_verify_paths()
         client.set_verify(SSL.VERIFY_PEER, _verified)
         self._expiries = expiries
-        return server, client
+        return _by_name(servers) if servers else None, client
 
-    @staticmethod
-    def _context(
-        chain: list[x509.Certificate],
-        key: Any,
-        authorities: list[x509.Certificate],
-        revoked: list[x509.CertificateRevocationList],
+    def _server_context(
+        self, shown: _Identity, authorities: list[x509.Certificate], revoked: list[x509.CertificateRevocationList]
     ) -> SSL.Context:
-        context = SSL.Context(SSL.TLS_METHOD)
-        context.set_min_proto_version(SSL.TLS1_2_VERSION)
-        context.set_cipher_list(_CIPHERS)
-        context.set_tls13_ciphersuites(_SUITES)
-        context.set_options(SSL.OP_NO_RENEGOTIATION | SSL.OP_NO_COMPRESSION | SSL.OP_NO_TICKET)
-        context.set_session_cache_mode(SSL.SESS_CACHE_OFF)
-        context.set_mode(SSL.MODE_RELEASE_BUFFERS)
-        context.clear_mode(_PARTIAL_WRITE)
-        if chain:
-            context.use_certificate(chain[0])
-            for certificate in chain[1:]:
-                context.add_extra_chain_cert(certificate)
-            context.use_privatekey(key)
-        store = context.get_cert_store()
-        assert store is not None, "every context has one"
+        context = _context(shown, authorities, revoked)
+        context.set_options(SSL.OP_CIPHER_SERVER_PREFERENCE)
+        demand = SSL.VERIFY_FAIL_IF_NO_PEER_CERT if self._demands else 0
+        context.set_verify(SSL.VERIFY_PEER | demand if authorities else SSL.VERIFY_NONE, _verified)
         for authority in authorities:
-            store.add_cert(X509.from_cryptography(authority))
-        for one in revoked:
-            store.add_crl(one)
-        if revoked:
-            store.set_flags(X509StoreFlags.CRL_CHECK)
+            context.add_client_ca(authority)
         return context
-
-    def _key(self, certificate: x509.Certificate) -> Any:
-        files = self.files
-        path = files.key or files.certificate
-        assert path is not None, "there is a certificate"
-        content = _bytes(path)
-        password = _bytes(files.password).strip(b"\r\n") if files.password is not None else None
-        try:
-            key: Any = load_pem_private_key(content, password)
-        except TypeError:
-            encrypted = "is encrypted: give --ssl-cert-password-file"
-            why = encrypted if password is None else "has no password: leave --ssl-cert-password-file away"
-            raise SettingsError(f"{path}: the private key {why}") from None
-        except ValueError:
-            which = "" if password is None else f", or {files.password} has not its password"
-            raise SettingsError(f"{path}: there is no private key in PEM form that can be read{which}") from None
-        if _public(key.public_key()) != _public(certificate.public_key()):
-            raise SettingsError(f"{path}: the private key is not that of the certificate in {files.certificate}")
-        return key
 
     def _check_times(
         self,
-        chain: list[x509.Certificate],
+        shown: list[_Identity],
         authorities: list[x509.Certificate],
         revoked: list[x509.CertificateRevocationList],
     ) -> list[tuple[datetime, str]]:
         """When each of them expires, and what it is. SettingsError: a certificate of our own, all authorities or a list are not
         valid now, or a list is by nobody who is known. One authority of several may have had its time."""
         files, now = self.files, datetime.fromtimestamp(self._wall(), UTC)
-        for one in chain:
-            _check_time(files.certificate, one, now)
+        ours = [(one.path, certificate) for one in shown for certificate in one.chain]
+        for path, certificate in ours:
+            _check_time(path, certificate, now)
         if authorities and not any(one.not_valid_before_utc <= now <= one.not_valid_after_utc for one in authorities):
+            assert files.authorities is not None, "they come from a file"
             _check_time(files.authorities, authorities[0], now)
         known = [authority.subject for authority in authorities]
         expiries = [
-            (one.not_valid_after_utc, f"{path}: the certificate of {_name(one.subject)}")
-            for path, certificates in ((files.certificate, chain), (files.authorities, authorities))
-            for one in certificates
+            (certificate.not_valid_after_utc, f"{path}: the certificate of {_name(certificate.subject)}")
+            for path, certificate in (*ours, *((files.authorities, one) for one in authorities))
         ]
         for crl in revoked:
             whose = _name(crl.issuer)
@@ -238,13 +196,64 @@ class Credentials:
         return expiries
 
 
-def _check_time(path: Path | None, certificate: x509.Certificate, now: datetime) -> None:
+def _check_time(path: Path, certificate: x509.Certificate, now: datetime) -> None:
     """SettingsError when its time is over or has not come."""
     whose = f"{path}: the certificate of {_name(certificate.subject)}"
     if certificate.not_valid_after_utc < now:
         raise SettingsError(f"{whose} expired on {_day(certificate.not_valid_after_utc)}")
     if certificate.not_valid_before_utc > now:
         raise SettingsError(f"{whose} is not valid before {_day(certificate.not_valid_before_utc)}")
+
+
+# ---- contexts
+
+
+def _context(
+    shown: _Identity | None, authorities: list[x509.Certificate], revoked: list[x509.CertificateRevocationList]
+) -> SSL.Context:
+    """What servers' and clients' have in common."""
+    context = SSL.Context(SSL.TLS_METHOD)
+    context.set_min_proto_version(SSL.TLS1_2_VERSION)
+    context.set_cipher_list(_CIPHERS)
+    context.set_tls13_ciphersuites(_SUITES)
+    context.set_options(SSL.OP_NO_RENEGOTIATION | SSL.OP_NO_COMPRESSION | SSL.OP_NO_TICKET)
+    context.set_session_cache_mode(SSL.SESS_CACHE_OFF)
+    context.set_mode(SSL.MODE_RELEASE_BUFFERS)
+    context.clear_mode(_PARTIAL_WRITE)
+    if shown is not None:
+        context.use_certificate(shown.chain[0])
+        for certificate in shown.chain[1:]:
+            context.add_extra_chain_cert(certificate)
+        context.use_privatekey(shown.key)
+    store = context.get_cert_store()
+    assert store is not None, "every context has one"
+    for authority in authorities:
+        store.add_cert(X509.from_cryptography(authority))
+    for one in revoked:
+        store.add_crl(one)
+    if revoked:
+        store.set_flags(X509StoreFlags.CRL_CHECK)
+    return context
+
+
+def _by_name(servers: list[tuple[_Identity, SSL.Context]]) -> SSL.Context:
+    """The first context; who asks for a host that it does not name, and another does, is answered by that (RFC 6066, 3)."""
+    first = servers[0][1]
+    if len(servers) == 1:
+        return first
+    named = [(told(one.chain[0]).dns_names, context) for one, context in servers]
+    for _, context in named[1:]:
+        context.set_app_data(first)  # whose callback is still to be called when a handshake has gone over to another
+
+    def choose(connection: SSL.Connection) -> None:
+        host = (connection.get_servername() or b"").decode("ascii", "replace")
+        for names, context in named:
+            if host and any(_covers(name, host) for name in names):
+                connection.set_context(context)
+                return
+
+    first.set_tlsext_servername_callback(choose)
+    return first
 
 
 # ---- whose certificate it is
@@ -324,6 +333,33 @@ def why_untrusted(number: int) -> str:
 
 
 # ---- files
+
+
+@dataclass(frozen=True, slots=True)
+class _Identity:
+    """A certificate, those between it and a known authority, and its key."""
+
+    path: Path
+    chain: list[x509.Certificate]
+    key: Any
+
+
+def _identity(certificate_file: Path, key_file: Path | None, password_file: Path | None) -> _Identity:
+    assert key_file is not None, "it is the certificate's own if there is no other"
+    chain, content = _certificates(certificate_file), _bytes(key_file)
+    password = _bytes(password_file).strip(b"\r\n") if password_file is not None else None
+    try:
+        key: Any = load_pem_private_key(content, password)
+    except TypeError:
+        encrypted = "is encrypted: give --ssl-cert-password-file"
+        why = encrypted if password is None else "has no password: leave --ssl-cert-password-file away"
+        raise SettingsError(f"{key_file}: the private key {why}") from None
+    except ValueError:
+        which = "" if password is None else f", or {password_file} has not its password"
+        raise SettingsError(f"{key_file}: there is no private key in PEM form that can be read{which}") from None
+    if _public(key.public_key()) != _public(chain[0].public_key()):
+        raise SettingsError(f"{key_file}: the private key is not that of the certificate in {certificate_file}")
+    return _Identity(certificate_file, chain, key)
 
 
 def _bytes(path: Path) -> bytes:

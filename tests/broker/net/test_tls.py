@@ -47,7 +47,7 @@ class Above(Protocol):
 class Port:
     """A port for TLS without its socket: what it took, and what came to nothing."""
 
-    def __init__(self, folder: Path, *, files: dict[str, Path] | None = None, demands: bool = False, full: bool = False) -> None:
+    def __init__(self, folder: Path, *, files: dict[str, Any] | None = None, demands: bool = False, full: bool = False) -> None:
         self.clock = Clock()
         self.sockets: list[Socket] = []
         self.taken: list[Above] = []
@@ -55,8 +55,8 @@ class Port:
         self.full = full
         self.ca = authority().write(folder)
         certificate, key = authority().issue("broker", "localhost", "127.0.0.1").write(folder, "broker")
-        files = {"certificate": certificate, "key": key, "authorities": self.ca} | (files or {})
-        self.credentials = Credentials(TlsFiles(**files), demands=demands)
+        given: dict[str, Any] = {"certificate": certificate, "key": key, "authorities": self.ca}
+        self.credentials = Credentials(TlsFiles(**given | (files or {})), demands=demands)
         self.handshakes = Handshakes(self.clock, self.credentials, self._new, lambda *what: self.failed.append(what), 10.0)
         self.visitors: list[Visitor] = []
 
