@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import time
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -230,9 +231,11 @@ def test_a_client_s_certificate_is_verified_under_a_further_name_too(tmp_path: P
         server = Server()
         end = TlsSocket(Clock(), credentials.server(), server, 10.0)
         visitor = Visitor(end, trusts=ca, shows=shows, host="mq.example")
+        first = weakref.ref(end.tls.get_context())
         visitor.say()
         credentials.reload()
-        gc.collect()  # what was read before is needed by nobody but this handshake
+        gc.collect()
+        assert first() is not None, "OpenSSL is about to call what is gone"
         visitor.turn()
         assert server.took is let_in
 

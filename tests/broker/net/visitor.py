@@ -59,16 +59,21 @@ class Visitor:
     def say(self) -> None:
         """Say what is due, and do not listen."""
         self._read()
-        self.end.dataReceived(self.out.read())
+        if out := self.out.read():
+            self.end.dataReceived(out)
+
+    def listen(self) -> None:
+        """Take what the other end has written, and say nothing yet."""
+        data = self.socket.value()
+        self.socket.clear()
+        self.wire += data
+        self.into.write(data)
+        self._read()
 
     def turn(self) -> Visitor:
         """Let happen what happens without the passing of time."""
         for _ in range(50):
-            data = self.socket.value()
-            self.socket.clear()
-            self.wire += data
-            self.into.write(data)
-            self._read()
+            self.listen()
             out = self.out.read()
             if out and not self.socket.disconnecting:
                 self.end.dataReceived(out)
