@@ -178,6 +178,7 @@ class BrokerSettings:
     port: int
     interface: tuple[str, ...]
     ssl_port: int
+    ssl_sni_certificates: tuple[Path, ...] | None
     ssl_require_client_authentication: bool
     require_encryption: bool
     ssl_certificate: Path | None
@@ -247,7 +248,7 @@ class BrokerSettings:
     @property
     def tls(self) -> TlsFiles:
         """The files of TLS."""
-        return TlsFiles.from_values({option.field: getattr(self, option.field) for option in FILES})
+        return TlsFiles.from_values({option.field: getattr(self, option.field) for option in (*FILES, *SERVER)})
 
     @property
     def exposed(self) -> bool:

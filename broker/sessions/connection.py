@@ -423,6 +423,8 @@ class Connection(TwistedProtocol):
             "processId": pid if isinstance(pid, int) else 0,
             "mechanism": self.principal.mechanism,
             "user": self.principal.user,
+            "encrypted": self.socket.encrypted,
+            "certificate": self.socket.certificate.subject if self.socket.certificate is not None else "",
             "connected_s": now - self.since,
             "idle_s": now - self.heard,
             "messagesIn": self.engine.messages_in,

@@ -141,6 +141,8 @@ def test_a_broker_has_no_tls_unless_it_has_a_certificate() -> None:
     [
         ({"ssl_key": "/b.key"}, "--ssl-key is of no use without --ssl-certificate"),
         ({"ssl_cert_password_file": "/b"}, "--ssl-cert-password-file is of no use without --ssl-certificate"),
+        ({"ssl_sni_certificates": "/a.pem,/b.pem"}, "give --ssl-certificate for who asks for no name"),
+        ({"ssl_certificate": "/b.pem", "ssl_sni_certificates": "/a.pem,"}, "--ssl-sni-certificates: a file is needed"),
         ({"ssl_crl_file": "/crl.pem"}, "--ssl-crl-file needs the authorities .*: give --ssl-ca-file"),
         ({"require_encryption": "yes"}, "leaves no port to listen on: give --ssl-certificate"),
         ({"ssl_certificate": "/b.pem", "ssl_require_client_authentication": "yes"}, "needs --ssl-certificate and --ssl-ca-file"),

@@ -57,6 +57,9 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]
     "options, said",
     [
         (["--prot", "1"], "No such option"),
+        (["--ssl-certificate", "/nowhere"], "/nowhere: cannot be read: No such file or directory"),
+        (["--ssl-certificate", str(ROOT / "README.md")], f"{ROOT / 'README.md'}: there is no certificate in PEM form"),
+        (["--require-encryption", "yes"], "--require-encryption yes leaves no port to listen on: give --ssl-certificate"),
         (["--port", "99999"], "--port: '99999' is not a whole number from 0 to 65535"),
         (["--ha-cluster", "yes"], "--ha-cluster yes needs the addresses of all members: give --ha-brokers-url amqp:host1:5672,"),
         (["--ha-brokers-url", "amqp:a:1,b:x"], "--ha-brokers-url: "),
