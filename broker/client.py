@@ -31,12 +31,14 @@ from twisted.internet.error import TimeoutError as TwistedTimeout
 from twisted.internet.protocol import Factory
 from twisted.python.failure import Failure
 
-from broker.amqp.engine import Login
 from broker.amqp.management_node import Answer, encode_request
+from broker.core.sasl_client import Login
+from broker.core.urls import SSL, Address
 from broker.net.management_wire import ClientError, ConnectError, Wire
+from broker.tls_files import NO_TLS
 
 if TYPE_CHECKING:
-    from broker.core.urls import Address
+    from broker.net.credentials import Credentials
 
 __all__ = [
     "ClientError",
@@ -120,18 +122,18 @@ class ManagementClient:
         heartbeat_s: float | None = None,
         container: str = "",
         seconds: Callable[[], float] = time.monotonic,
+        credentials: Credentials | None = None,
     ) -> Deferred[ManagementClient]:
         """Open a management connection.
 
         admin: send `qpid.ha-admin`, so that a backup answers too. user None means ANONYMOUS. heartbeat_s: a broker that says
         nothing for twice as long counts as lost. container: the AMQP container id, made up when "". seconds: a clock that is
-        never set back. Cancelling the Deferred drops the connection. Fails with ConnectError or TimedOut.
+        never set back. credentials: for an address over TLS; without them the system's authorities are trusted. Cancelling the
+        Deferred drops the connection. Fails with ConnectError or TimedOut.
         """
-        if address.transport != "tcp":
-            return _failed(ConnectError(f"{address.name}: transport {address.transport!r} is not supported, only tcp"))
-        login = Login(user, password or "", mechanism or "")
+        login = Login(user, password or "", mechanism or "", encrypted=address.transport == SSL)
         wire = Wire(reactor, address.name, login, admin, heartbeat_s, seconds, container)
-        return _open(cls, reactor, address, wire, timeout_s)
+        return _open(cls, reactor, address, wire, timeout_s, credentials)
 
     def request(
         self, operation: str, type: str, name: str | None = None, body: Mapping[str, Any] | None = None, timeout_s: float = 10.0
@@ -222,6 +224,7 @@ def find_primary(
     password: str | None = None,
     mechanism: str | None = None,
     timeout_s: float = 10.0,
+    credentials: Credentials | None = None,
 ) -> Deferred[ManagementClient]:
     """An administrative client to the one broker of these that is active or standalone.
 
@@ -232,7 +235,13 @@ def find_primary(
     search = _Search(reactor, addresses)
     for address in addresses:
         connected = ManagementClient.connect(
-            reactor, address, user=user, password=password, mechanism=mechanism, timeout_s=timeout_s
+            reactor,
+            address,
+            user=user,
+            password=password,
+            mechanism=mechanism,
+            timeout_s=timeout_s,
+            credentials=credentials,
         )
         search.ask(address.name, connected, timeout_s)
     return search.found
@@ -323,12 +332,28 @@ def _endpoint(reactor: Reactor, host: str, port: int, timeout_s: float) -> Any:
     return HostnameEndpoint(reactor, host, port, timeout_s)
 
 
+def _factory(reactor: Reactor, address: Address, wire: Wire, timeout_s: float, credentials: Credentials | None) -> Factory:
+    """For the wire itself, or for TLS below it."""
+    if address.transport != SSL:
+        return Factory.forProtocol(lambda: wire)
+    from broker.net.credentials import Credentials  # what these bring takes time to load
+    from broker.net.tls import over_tls
+
+    trusted = credentials or Credentials(NO_TLS)
+    return Factory.forProtocol(lambda: over_tls(reactor, trusted, address.host, wire, timeout_s))
+
+
 def _open(
-    cls: type[ManagementClient], reactor: Reactor, address: Address, wire: Wire, timeout_s: float
+    cls: type[ManagementClient],
+    reactor: Reactor,
+    address: Address,
+    wire: Wire,
+    timeout_s: float,
+    credentials: Credentials | None,
 ) -> Deferred[ManagementClient]:
-    """TCP, then AMQP, within timeout_s in all."""
+    """TCP, TLS where it is to be, then AMQP, within timeout_s in all."""
     result: Deferred[ManagementClient] = Deferred(lambda _: give_up("cancelled"))
-    factory = Factory.forProtocol(lambda: wire)
+    factory = _factory(reactor, address, wire, timeout_s, credentials)
     factory.noisy = False
     reaching: Deferred[Any] = _endpoint(reactor, address.host, address.port, timeout_s).connect(factory)
 

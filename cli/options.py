@@ -7,17 +7,23 @@ backup turns an ordinary connection away, as it does to any client, unless --ha-
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from broker.client import ManagementClient, find_primary
 from broker.core import urls
-from broker.core.urls import Url
-from broker.options import Option, gather, one_of, seconds
+from broker.core.sasl_client import MECHANISMS
+from broker.core.urls import Address, Url
+from broker.options import PASSWORD_FILE, Option, gather, one_of, seconds, with_password
+from broker.tls_files import FILES, NO_TLS, TlsFiles
+
+if TYPE_CHECKING:
+    from broker.net.credentials import Credentials
 
 try:
     VERSION = version("understudy")
@@ -33,11 +39,13 @@ CONNECTION = (
         urls.parse,
         DEFAULT_BROKER,
         "URL",
-        "Address of a broker, or of all brokers of a cluster: [user/password@]host[:port],...",
+        "Address of a broker, or of all brokers of a cluster: [amqps:][user@]host[:port],...",
         short="b",
     ),
     Option("timeout", seconds(0.1, 3600), 10.0, "SECONDS", "Time to wait for an answer.", short="t"),
-    Option("sasl-mechanism", one_of("ANONYMOUS", "PLAIN"), "", "MECH", "SASL mechanism. Default: PLAIN if the URL names a user."),
+    Option("sasl-mechanism", one_of(*MECHANISMS), "", "MECH", f"{', '.join(MECHANISMS)}. Default: the best that the broker has."),
+    PASSWORD_FILE,
+    *FILES,
 )
 """Read from the command line, the environment (QPID_BROKER, ...) and the file that --config names, in this order."""
 
@@ -50,10 +58,16 @@ class Target:
     timeout_s: float
     mechanism: str
     admin: bool
+    tls: TlsFiles = NO_TLS
+
+    def _credentials(self) -> Credentials | None:
+        """What an address over TLS needs. SettingsError when a file is not what it should be."""
+        return _credentials(self.tls) if any(address.transport == urls.SSL for address in self.url.addresses) else None
 
     async def connect(self, reactor: Any) -> ManagementClient:
         """A client to the broker of the URL; of several addresses, to the primary."""
         user, password, mechanism = self.url.user or None, self.url.password or None, self.mechanism or None
+        credentials = self._credentials()
         if len(self.url.addresses) == 1:
             return await ManagementClient.connect(
                 reactor,
@@ -63,30 +77,46 @@ class Target:
                 password=password,
                 mechanism=mechanism,
                 timeout_s=self.timeout_s,
+                credentials=credentials,
             )
         return await find_primary(
-            reactor, self.url.addresses, user=user, password=password, mechanism=mechanism, timeout_s=self.timeout_s
+            reactor,
+            self.url.addresses,
+            user=user,
+            password=password,
+            mechanism=mechanism,
+            timeout_s=self.timeout_s,
+            credentials=credentials,
         )
+
+    def at(self, *addresses: Address) -> Target:
+        """As an administrator at other addresses."""
+        return replace(self, url=replace(self.url, addresses=addresses), admin=True)
 
     def each(self) -> list[Target]:
         """One target for each address of the URL."""
-        return [
-            Target(Url((address,), self.url.user, self.url.password), self.timeout_s, self.mechanism, self.admin)
-            for address in self.url.addresses
-        ]
+        return [replace(self, url=replace(self.url, addresses=(address,))) for address in self.url.addresses]
+
+
+@cache
+def _credentials(files: TlsFiles) -> Credentials:
+    from broker.net.credentials import Credentials  # what it brings takes time to load
+
+    return Credentials(files)
 
 
 def target(command_line: dict[str, Any], *, admin: bool) -> Target:
     """Take the connection options out of a command's arguments. SettingsError when one cannot be."""
     import os
 
-    given = {name: command_line.pop(name, None) for name in ("broker", "timeout", "sasl_mechanism", "config")}
+    given = {name: command_line.pop(name, None) for name in (*(option.field for option in CONNECTION), "config")}
     values = gather(CONNECTION, given, os.environ)
-    return Target(values["broker"], values["timeout"], values["sasl_mechanism"], admin)
+    url = with_password(values["broker"], values["password_file"], "broker")
+    return Target(url, values["timeout"], values["sasl_mechanism"], admin, TlsFiles.from_values(values))
 
 
 def connection_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """-b, -t, --sasl-mechanism, --config and --format."""
+    """The options of CONNECTION, --config and --format."""
     function = click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", help="Output format.")(
         function
     )

@@ -11,8 +11,9 @@ one said to every other member.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IReactorTime
@@ -21,6 +22,7 @@ from twisted.logger import Logger
 
 from broker.core import urls
 from broker.core.commands import MachineVersion, Term
+from broker.core.mechanisms import qualified
 from broker.core.values import Symbol
 from broker.service import Broker
 from broker.sessions.connection import Role
@@ -34,6 +36,9 @@ from ha.net.peers import PEER_PROPERTY, TICK_S, Peers
 from ha.outbox import Peers as LogPeers
 from ha.replicated_log import ReplicatedLog
 from ha.settings import HaSettings
+
+if TYPE_CHECKING:
+    from broker.net.credentials import Credentials
 
 _log = Logger(namespace="ha")
 Answer = tuple[int, str, dict[str, Any]]
@@ -85,6 +90,7 @@ class ClusterMember:
         wall: Callable[[], float],
         telemetry: TelemetryWriter | None,
         links: Callable[..., Links] = Peers,
+        credentials: Credentials | None = None,
     ) -> None:
         self.me = me
         self._clock = clock
@@ -111,6 +117,9 @@ class ClusterMember:
             members=lambda: self.log.replica.members,
             versions=Versions(broker.lead.state.version),
             cluster_version=lambda: self._broker.lead.state.definitions.machine_version,
+            login=replace(settings.login, or_nobody=not broker.authentication.demanded),
+            user=self._user_of_brokers(),
+            credentials=credentials,
         )
         self._ticker = LoopingCall(self._tick)
         self._ticker.clock = clock
@@ -118,6 +127,13 @@ class ClusterMember:
         broker.admission.roles[PEER_PROPERTY] = self.peers
         broker.admission.failover_urls = self._failover_urls
         broker.on_state = self._state_changed
+
+    def _user_of_brokers(self) -> str:
+        """Who has to be at the other end of a member's link; "" for anybody, or for whoever has the member's certificate."""
+        settings, authentication = self._settings, self._broker.authentication
+        if not authentication.demanded or settings.by_certificate:
+            return ""
+        return qualified(settings.ha_username, authentication.realm)
 
     def start(self) -> None:
         """Begin to join."""
@@ -252,7 +268,11 @@ class ClusterMember:
 
     def _failover_urls(self) -> list[dict[Any, Any]]:
         return [
-            {Symbol("network-host"): address.host, Symbol("port"): address.port, Symbol("scheme"): Symbol("amqp")}
+            {
+                Symbol("network-host"): address.host,
+                Symbol("port"): address.port,
+                Symbol("scheme"): Symbol("amqps" if address.transport == urls.SSL else "amqp"),
+            }
             for address in self._settings.client_addresses
         ]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 from twisted.application.service import Service
 from twisted.internet.task import LoopingCall
@@ -21,6 +21,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from broker.client import ClientError
+from broker.core import urls
 from broker.telemetry import TelemetryWriter
 from resource_manager import arbiters
 from resource_manager.core.arbiter import Arbiter, Published
@@ -41,11 +42,15 @@ from resource_manager.net.probe import Line, Probe
 from resource_manager.probe_reporter import ProbeReporter
 from resource_manager.settings import ManagerSettings
 
+if TYPE_CHECKING:
+    from broker.net.credentials import Credentials
+
 _DAEMONS_INTERVAL_S = 2.0
 
 
 class ResourceManager(Service):
-    """The daemon as a Twisted service. `jitter` gives numbers in [0, 1)."""
+    """The daemon as a Twisted service. `jitter` gives numbers in [0, 1). SettingsError when a file of TLS is not what it should
+    be."""
 
     log = Logger(namespace="resource_manager")
 
@@ -53,7 +58,16 @@ class ResourceManager(Service):
         self._reactor = reactor
         self._settings = settings
         url = settings.brokers
-        line = Line(url.user, url.password, settings.mechanism, settings.name, settings.probe_interval_s, settings.detection_s)
+        self._credentials = _credentials(settings)
+        line = Line(
+            url.user,
+            url.password,
+            settings.mechanism,
+            settings.name,
+            settings.probe_interval_s,
+            settings.detection_s,
+            self._credentials,
+        )
         self._probes = {address.name: Probe(reactor, address, line, self, jitter) for address in url.addresses}
         self._detector = Detector(url.names, settings.detection_s)
         self._promotion = Promotion(settings.promotion, reactor.seconds())
@@ -80,6 +94,9 @@ class ResourceManager(Service):
             self._telemetry = ProbeReporter(self._reactor, writer, self._probes, self._detector)
             self._telemetry.start()
             self._end.callback(self._telemetry.stop)
+        if self._credentials is not None:
+            self._credentials.watch(self._reactor)
+            self._end.callback(self._credentials.stop)
         self._arbiter.watch(self._step)
         self._end.callback(self._arbiter.close)
         self.log.info("{name} watches {brokers}", name=settings.name, brokers=", ".join(self._probes))
@@ -97,8 +114,11 @@ class ResourceManager(Service):
         self._end.close()
 
     def hang_up(self) -> None:
-        """SIGHUP, which for many daemons means that they are to read their configuration again."""
-        self.log.warn("SIGHUP changes nothing: options are read at the start only; restart this daemon to change them")
+        """SIGHUP: read the files of TLS again."""
+        if self._credentials is None:
+            self.log.warn("SIGHUP changes nothing: options are read at the start only; restart this daemon to change them")
+        else:
+            self._credentials.reload()
 
     # What comes in.
 
@@ -218,3 +238,12 @@ class ResourceManager(Service):
     def _event(self, type: str, broker: str, **fields: Any) -> None:
         if self._telemetry is not None:
             self._telemetry.writer.event(type, broker=broker, **fields)
+
+
+def _credentials(settings: ManagerSettings) -> Credentials | None:
+    """What brokers over TLS need."""
+    if all(address.transport == urls.TCP for address in settings.brokers.addresses):
+        return None
+    from broker.net.credentials import Credentials  # what it brings takes time to load
+
+    return Credentials(settings.tls)

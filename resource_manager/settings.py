@@ -15,8 +15,22 @@ from pathlib import Path
 
 from broker.core import urls
 from broker.core.limits import MIB
+from broker.core.sasl_client import MECHANISMS
 from broker.core.urls import Url
-from broker.options import Option, SettingsError, folder, gather, number, one_of, seconds, size, text
+from broker.options import (
+    PASSWORD_FILE,
+    Option,
+    SettingsError,
+    folder,
+    gather,
+    number,
+    one_of,
+    seconds,
+    size,
+    text,
+    with_password,
+)
+from broker.tls_files import FILES, NO_TLS, TlsFiles
 from resource_manager.arbiters import ARBITERS
 from resource_manager.core.promotion import PromotionSettings
 
@@ -48,7 +62,9 @@ def _priorities(value: str) -> dict[str, int]:
 
 
 OPTIONS = (
-    Option("brokers", urls.parse, None, "URL", "Addresses of all brokers: amqp:host1:5672,host2:5672,host3:5672."),
+    Option(
+        "brokers", urls.parse, None, "URL", "Addresses of all brokers: amqp:host1:5672,host2:5672,host3:5672; over TLS amqps:..."
+    ),
     Option("arbiter", _arbiter, "builtin", "NAME", f"What decides which of several daemons acts: {', '.join(sorted(ARBITERS))}."),
     Option("name", _name, "", "NAME", "Unique name of this daemon. Default: host name and process id."),
     Option("detection-time", seconds(0.1, 60), 1.0, "SECONDS", "A broker that does not answer for this time counts as failed."),
@@ -87,11 +103,13 @@ OPTIONS = (
     ),
     Option(
         "sasl-mechanism",
-        one_of("ANONYMOUS", "PLAIN"),
+        one_of(*MECHANISMS),
         "",
         "MECH",
-        "SASL mechanism. Default: PLAIN if the URL names a user, else ANONYMOUS.",
+        f"{', '.join(MECHANISMS)}. Default: the best that the broker has.",
     ),
+    PASSWORD_FILE,
+    *FILES,
     Option("cluster-name", text, "", "NAME", "Name of the cluster in telemetry. Default: the cluster's id."),
 )
 """Everything that the resource manager can be told."""
@@ -113,6 +131,7 @@ class ManagerSettings:
     mechanism: str
     cluster_name: str
     """"" for the cluster's id."""
+    tls: TlsFiles = NO_TLS
 
 
 def read(command_line: Mapping[str, str | None], environ: Mapping[str, str] | None = None) -> ManagerSettings:
@@ -131,7 +150,7 @@ def read(command_line: Mapping[str, str | None], environ: Mapping[str, str] | No
             "a broker would count as failed between two questions"
         )
     return ManagerSettings(
-        brokers=url,
+        brokers=with_password(url, values["password_file"], "brokers"),
         arbiter=values["arbiter"],
         name=values["name"] or f"{socket.gethostname()}-{os.getpid()}",
         detection_s=values["detection_time"],
@@ -144,6 +163,7 @@ def read(command_line: Mapping[str, str | None], environ: Mapping[str, str] | No
         telemetry_max_size=values["telemetry_max_size"],
         mechanism=values["sasl_mechanism"],
         cluster_name=values["cluster_name"],
+        tls=TlsFiles.from_values(values),
     )
 
 

@@ -4,7 +4,7 @@
     addr = [ "tcp:" | "ssl:" ] host [ ":" port ]            host: a name, an IPv4 address, or an IPv6 address in [ ]
 
 and, since people write it, in the form `amqp://user:password@host:port`. Reserved characters in user and password are written
-as %XX. The port is 5672 unless it is given. "amqps:" means "ssl:" for every address.
+as %XX. Unless it is given, the port is 5672, over TLS 5671. "amqps:" means "ssl:" for every address.
 
 Life of a Url: an operator types it, `parse` checks all of it at once, and everybody else sees addresses. A broker of a cluster is
 known by the name of its address, `host:port`, so two names for one broker would be two brokers: an address may stand but once.
@@ -21,6 +21,7 @@ from urllib.parse import quote, unquote
 from broker.core import limits
 
 DEFAULT_PORT = 5672
+DEFAULT_TLS_PORT = 5671
 TCP = "tcp"
 SSL = "ssl"
 _EXAMPLE = "amqp:broker1:5672,broker2:5672"
@@ -112,13 +113,14 @@ def _address(text: str, secure: bool) -> Address:
             raise BadUrl(f'"{text}" asks for no encryption in a URL that begins with amqps: write amqp:{text} or amqps:{rest}')
     else:
         transport, rest = SSL if secure else TCP, text
+    default = DEFAULT_TLS_PORT if transport == SSL else DEFAULT_PORT
     if rest.startswith("["):
         host, bracket, tail = rest[1:].partition("]")
         if not bracket or not _is_ipv6(host):
             raise BadUrl(f'"{rest}" is no IPv6 address in brackets: write one as in amqp:[::1]:5672')
         if tail and not tail.startswith(":"):
             raise BadUrl(f'"{tail}" may not follow the address in "{rest}": write a port as in amqp:[::1]:5672')
-        return Address(host, _port(tail[1:], text) if tail else DEFAULT_PORT, transport)
+        return Address(host, _port(tail[1:], text) if tail else default, transport)
     if rest.count(":") > 1:
         raise BadUrl(f'"{rest}" has more than one ":": an IPv6 address stands in brackets, as in amqp:[::1]:5672')
     host, colon, port = rest.partition(":")
@@ -126,7 +128,7 @@ def _address(text: str, secure: bool) -> Address:
         raise BadUrl(f'there is no host in the address "{text}": write one as in {_EXAMPLE}')
     if len(host) > limits.MAX_NAME_BYTES or not _HOST.fullmatch(host):
         raise BadUrl(f'"{host:.60}" is no host name: letters, digits, ".", "-" and "_" make one, as in {_EXAMPLE}')
-    return Address(host, _port(port, text) if colon else DEFAULT_PORT, transport)
+    return Address(host, _port(port, text) if colon else default, transport)
 
 
 def _port(text: str, address: str) -> int:

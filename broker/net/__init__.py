@@ -1,1 +1,1 @@
-"""Sockets: the listening port, one object a connection, and the reactor they run on. Start with `connection.py`."""
+"""Sockets: the listening ports, TLS, output, and the reactor they run on. Start with `listener.py`."""

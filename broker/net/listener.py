@@ -1,16 +1,30 @@
-"""The listening port: every socket that is accepted becomes a connection of the broker's."""
+"""The listening ports: every socket that is accepted becomes a connection of the broker's; over TLS, after the handshake.
+
+Life of a socket of the port for TLS: it waits among the `Handshakes` until it has shaken hands, for as long as a client has for
+its Open. Then the broker is told of it as of one in the clear, with what its certificate says.
+
+Invariant: at most `limits.MAX_HANDSHAKES` sockets are in a handshake; one more takes the place of the oldest, so that those who
+connect and say nothing keep nobody out for longer than it takes to shake hands.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet.error import CannotListenError
-from twisted.internet.interfaces import IAddress, IListeningPort, IReactorTCP
+from twisted.internet.interfaces import IAddress, IListeningPort, IReactorTCP, IReactorTime
 from twisted.internet.protocol import Protocol, ServerFactory
 
-NewConnection = Callable[[str], Protocol | None]
-"""Makes the connection for a socket from this address; None when there are too many."""
+from broker.core import limits
+from broker.core.identity import Socket
+
+if TYPE_CHECKING:
+    from broker.net.credentials import Credentials
+    from broker.net.tls import TlsSocket
+
+NewConnection = Callable[[Socket], Protocol | None]
+"""Makes the connection for an accepted socket; None when there are too many."""
 
 _BACKLOG = 512
 
@@ -29,16 +43,79 @@ class ConnectionFactory(ServerFactory):
 
     def buildProtocol(self, addr: IAddress | None) -> Protocol | None:
         """A connection for an accepted socket; None ends it."""
-        where: Any = addr
-        return self._new_connection(f"{where.host}:{where.port}" if where is not None and hasattr(where, "port") else "unknown")
+        return self._new_connection(Socket(text_of(addr)))
 
 
-def listen(reactor: IReactorTCP, new_connection: NewConnection, port: int, interface: str) -> IListeningPort:
+class Handshakes(ServerFactory):
+    """A connection for each accepted socket that has shaken hands. `failed` is told the address of one that has not, and why.
+
+    Fulfils `tls.TlsOwner`.
+    """
+
+    noisy = False
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        credentials: Credentials,
+        new_connection: NewConnection,
+        failed: Callable[[str, str], None],
+        timeout_s: float,
+    ) -> None:
+        self._clock = clock
+        self._credentials = credentials
+        self._new_connection = new_connection
+        self._failed = failed
+        self._timeout_s = timeout_s
+        self._going_on: dict[TlsSocket, str] = {}
+
+    def __len__(self) -> int:
+        """How many go on."""
+        return len(self._going_on)
+
+    def buildProtocol(self, addr: IAddress | None) -> TlsSocket:
+        """The server's side of a handshake."""
+        from broker.net.tls import TlsSocket
+
+        if len(self._going_on) >= limits.MAX_HANDSHAKES:
+            next(iter(self._going_on)).give_up(
+                f"more than {limits.MAX_HANDSHAKES} TLS handshakes at a time, and this was the oldest"
+            )
+        socket = TlsSocket(self._clock, self._credentials.server(), self, self._timeout_s)
+        self._going_on[socket] = text_of(addr)
+        return socket
+
+    def ready(self, socket: TlsSocket) -> Protocol | None:
+        """See TlsOwner."""
+        from broker.net.credentials import certificate_of
+
+        address = self._going_on.pop(socket)
+        return self._new_connection(Socket(address, True, certificate_of(socket.tls)))
+
+    def failed(self, socket: TlsSocket, reason: str) -> None:
+        """See TlsOwner."""
+        address = self._going_on.pop(socket, None)
+        if address is not None:
+            self._failed(address, reason)
+
+    def stop(self) -> None:
+        """Drop those that go on."""
+        for socket in list(self._going_on):
+            socket.give_up("this broker stops")
+
+
+def text_of(addr: IAddress | None) -> str:
+    """Where a socket comes from, `host:port`."""
+    where: Any = addr
+    return f"{where.host}:{where.port}" if where is not None and hasattr(where, "port") else "unknown"
+
+
+def listen(reactor: IReactorTCP, factory: ServerFactory, port: int, interface: str, option: str = "--port") -> IListeningPort:
     """Listen; CannotListen with a text for people when the port is taken or the interface is not there."""
     try:
-        return reactor.listenTCP(port, ConnectionFactory(new_connection), backlog=_BACKLOG, interface=interface)
+        return reactor.listenTCP(port, factory, backlog=_BACKLOG, interface=interface)
     except CannotListenError as error:
         why = error.socketError.strerror if isinstance(error.socketError, OSError) else str(error.socketError)
         raise CannotListen(
-            f"cannot listen on {interface}:{port}: {why}; choose another --port or --interface, or stop what uses it"
+            f"cannot listen on {interface}:{port}: {why}; choose another {option} or --interface, or stop what uses it"
         ) from None

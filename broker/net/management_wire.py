@@ -23,12 +23,15 @@ from twisted.internet.task import LoopingCall
 from twisted.python.failure import Failure
 
 from broker.amqp import management_node
-from broker.amqp.engine import Engine, Login
+from broker.amqp.engine import Engine
 from broker.amqp.links import Link, Receiver, Sender
 from broker.amqp.scratch import Scratch
 from broker.core.links import ACCEPTED, REJECTED
 from broker.core.message import BadMessage
-from broker.net.output import write_output
+from broker.core.sasl_client import Login
+from broker.host import new_uuid
+from broker.net.logins import Logins
+from broker.net.output import TlsFailed, write_output
 
 MAX_ANSWER_BYTES = 64 << 20
 REPLY_CREDIT = 64
@@ -74,18 +77,22 @@ class Wire(Protocol):
         self.opened: Deferred[None] = Deferred()
         self.reason = ""
         self.reply_to = ""
+        self._logins = Logins(reactor)
         self._pumping = False
-        self._ended = False
+        self._begun = self._ended = False
         self._ticker = LoopingCall(self._tick)
         self._ticker.clock = reactor
 
     # The Twisted side.
 
     def connectionMade(self) -> None:
-        """TCP is up: open everything down to both links in one flight."""
+        """TCP is up, and TLS where it is to be: open everything down to both links in one flight."""
+        self._begun = True
         program = os.path.basename(sys.argv[0])
         container = self._container or f"{program or 'client'}-{os.getpid()}-{id(self):x}"
-        engine = self.engine = Engine(self, server=False, container=container, login=self._login, scratch=_SCRATCH)
+        engine = self.engine = Engine(
+            self, server=False, container=container, login=self._login, nonce=new_uuid(), scratch=_SCRATCH
+        )
         engine.max_message_bytes = MAX_ANSWER_BYTES
         properties: dict[str, Any] = {"qpid.client_process": program, "qpid.client_pid": os.getpid()}
         if self._admin:
@@ -109,21 +116,23 @@ class Wire(Protocol):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """TCP has ended, for whatever reason."""
         if not self.reason:
-            how = (
-                "closed the connection"
-                if isinstance(reason.value, ConnectionDone)
-                else f"connection lost ({reason.getErrorMessage()})"
-            )
-            if not self.opened.called and not self._admin:
-                how += "; a backup does this to clients: name all the brokers, or use --ha-admin"
-            self.reason = how
+            self.reason = self._how(reason)
         self._ended = True
         if self._ticker.running:
             self._ticker.stop()
-        if not self._pumping:
+        if self._begun and not self._pumping:
             self.engine.free()
         self._fail_opening()
         self.on_lost(self.reason)
+
+    def _how(self, reason: Failure) -> str:
+        if isinstance(reason.value, TlsFailed):
+            return str(reason.value)
+        done = isinstance(reason.value, ConnectionDone)
+        how = "closed the connection" if done else f"connection lost ({reason.getErrorMessage()})"
+        if not self.opened.called and not self._admin:
+            how += "; a backup does this to clients: name all the brokers, or use --ha-admin"
+        return how
 
     def _fail_opening(self) -> None:
         if not self.opened.called:
@@ -138,7 +147,7 @@ class Wire(Protocol):
     def close(self) -> None:
         """End the AMQP connection in order."""
         self.reason = self.reason or "closed by this program"
-        if not self._ended:
+        if self._begun and not self._ended:
             self.engine.close()
             self.pump()
 
@@ -157,10 +166,17 @@ class Wire(Protocol):
             self._pumping = False
         if self._ended:
             self.engine.free()
-        elif self.engine.finished:
+            return
+        self._logins.follow(self.engine, self._logged_in)
+        if self.engine.finished:
             self.transport.loseConnection()
         elif self.reply_to and not self.reason and not self.opened.called:
             self.opened.callback(None)
+
+    def _logged_in(self, result: bytes) -> None:
+        if not self._ended:
+            self.engine.resume_login(result)
+            self.pump()
 
     def _is_busy(self) -> bool:
         return self._pumping or self._ended

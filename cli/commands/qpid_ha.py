@@ -62,7 +62,7 @@ async def _views(target: Target, reactor: Any) -> list[dict[str, Any]]:
     if len(url.addresses) == 1:
         known = str((await _view(target, reactor)).get("brokersUrl") or "")
         url = urls.parse(known) if known else url
-    everyone = Target(urls.Url(url.addresses, target.url.user, target.url.password), target.timeout_s, target.mechanism, True)
+    everyone = target.at(*url.addresses)
     results: list[tuple[bool, Any]] = await DeferredList(
         [ensureDeferred(_view(one, reactor)) for one in everyone.each()], consumeErrors=True
     )
@@ -239,7 +239,7 @@ def switchover(candidate: str | None, form: str, **given: Any) -> None:
             told = ", ".join(f"{view['broker']} ({view['status'] or view['error']})" for view in views)
             raise endings.Refused(f"there is no primary to hand over: {told}")
         address = _candidate(views, chosen.addresses[0] if chosen else None)
-        taker = Target(urls.Url((address,), target.url.user, target.url.password), target.timeout_s, target.mechanism, True)
+        taker = target.at(address)
         body = {"reason": "planned switchover", "force_switchover": True, "timeout_s": target.timeout_s}
         return address.name, await _ask(taker, reactor, "PROMOTE", "ha", body)
 
@@ -258,11 +258,18 @@ def _candidate(views: list[dict[str, Any]], wanted: urls.Address | None) -> urls
             raise endings.Refused(f"{wanted.name} is the primary already")
         if view["status"] != "ready":
             raise endings.Refused(f"{wanted.name} is {view['status'] or view['error']}, not ready")
-        return wanted
+        return _address_of(view)
     if not ready:
         raise endings.Refused("no backup is ready to take over; qpid-ha status --all shows what each is doing")
     best = max(sorted(ready, key=lambda view: str(view["broker"])), key=lambda view: int(view.get("lastIndex") or 0))
-    return urls.parse(str(best["broker"])).addresses[0]
+    return _address_of(best)
+
+
+def _address_of(view: dict[str, Any]) -> urls.Address:
+    """A member's address; whether it is over TLS stands in its own list of brokers."""
+    name = str(view["broker"])
+    known = urls.parse(str(view.get("brokersUrl") or name)).addresses
+    return next((address for address in known if address.name == name), urls.parse(name).addresses[0])
 
 
 @_command("history")

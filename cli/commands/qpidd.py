@@ -52,6 +52,8 @@ def command(**command_line: str | None) -> None:
 
     try:
         status = run(reactor, broker, ha)
+    except SettingsError as error:  # a file that an option names is not what it should be
+        raise click.UsageError(str(error)) from None
     except CannotStart as error:
         raise _Fatal(str(error)) from None
     sys.exit(status)

@@ -29,10 +29,11 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from cproton_ffi import ffi, lib
-from proton import Condition, Delivery, Handler, Message, MessageException
+from proton import Condition, Delivery, Handler, Message, MessageException, SSLDomain
 from proton.handlers import EndpointStateHandler
 from proton.reactor import Container
 
+from broker.tls_files import TlsFiles
 from cli.verify.core.bodies import Bodies, Name, read_id, write_id
 from cli.verify.core.checker import Stream
 from cli.verify.core.measures import Gap, Gaps, Histogram
@@ -75,6 +76,7 @@ class Setting:
     heartbeat_s: float
     reconnect_s: float
     login: dict[str, Any]
+    tls: TlsFiles
 
 
 @dataclass(slots=True)
@@ -127,6 +129,25 @@ def add(runs: Runs, stream: Stream, number: int) -> None:
         found[-1] = (found[-1][0], found[-1][1] + 1)
     else:
         found.append((number, 1))
+
+
+def url_of(address: str) -> str:
+    """An address as proton takes it; without a scheme it is one in the clear."""
+    return address if "://" in address else f"amqp://{address}"
+
+
+def domain_of(urls: list[str], files: TlsFiles) -> dict[str, Any]:
+    """What proton is told besides for addresses over TLS: whom to trust, and what to show."""
+    if not any(url.startswith("amqps:") for url in urls):
+        return {}
+    domain = SSLDomain(SSLDomain.MODE_CLIENT)
+    if files.authorities is not None:
+        domain.set_trusted_ca_db(str(files.authorities))
+    if files.certificate is not None:
+        password = files.password.read_text().strip("\r\n") if files.password is not None else None
+        domain.set_credentials(str(files.certificate), str(files.key or files.certificate), password)
+    domain.set_peer_authentication(SSLDomain.VERIFY_PEER_NAME)
+    return {"ssl_domain": domain}
 
 
 class Patient(Handler):
@@ -195,10 +216,11 @@ class Client(Handler):
 
     def connect(self, container: Any) -> None:
         """To one of the addresses, now and whenever the connection drops."""
-        urls = [f"amqp://{address}" for address in self.setting.addresses]
         setting = self.setting
+        urls = list(map(url_of, setting.addresses))
         again = Steadily(setting.reconnect_s)
-        self.connection = container.connect(urls=urls, reconnect=again, heartbeat=setting.heartbeat_s, **setting.login)
+        login = setting.login | domain_of(urls, setting.tls)
+        self.connection = container.connect(urls=urls, reconnect=again, heartbeat=setting.heartbeat_s, **login)
 
     def on_connection_opened(self, event: Any) -> None:
         """A broker serves us: make new links."""

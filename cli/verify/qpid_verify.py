@@ -22,7 +22,20 @@ import click
 
 from broker.core import urls
 from broker.core.urls import Url
-from broker.options import CONFIG, Option, SettingsError, gather, number, one_of, seconds, size, yes_no
+from broker.options import (
+    CONFIG,
+    PASSWORD_FILE,
+    Option,
+    SettingsError,
+    gather,
+    number,
+    one_of,
+    seconds,
+    size,
+    with_password,
+    yes_no,
+)
+from broker.tls_files import FILES, TlsFiles
 from cli import endings, options
 from cli.output import figures, show_json, warn, window
 from cli.verify.core.checker import Report
@@ -72,6 +85,8 @@ OPTIONS = (
     Option("heartbeat", seconds(2, 3600), 5.0, "SECONDS", "A client gives up a broker that is silent for this time."),
     Option("timeout", seconds(0.1, 3600), 10.0, "SECONDS", "Time to wait for a primary at the start.", short="t"),
     Option("sasl-mechanism", one_of("ANONYMOUS", "PLAIN"), "", "MECH", "SASL mechanism. Default: PLAIN if the URL names a user."),
+    PASSWORD_FILE,
+    *FILES,
 )
 """Everything that the command can be told, besides how to print."""
 
@@ -95,14 +110,17 @@ def read(command_line: Mapping[str, str | None], environ: Mapping[str, str]) -> 
     url: Url | None = values["brokers"]
     if url is None:
         raise SettingsError("--brokers URL is needed: the addresses of all brokers, as in amqp:host1:5672,host2:5672,host3:5672")
-    encrypted = next((address for address in url.addresses if address.transport != urls.TCP), None)
-    if encrypted is not None:
-        raise SettingsError(f"--brokers: {encrypted}: connections are not encrypted in this version: write amqp:{encrypted.name}")
+    url = with_password(url, values["password_file"], "brokers")
+    files = TlsFiles.from_values(values)
+    if any(address.transport == urls.SSL for address in url.addresses):
+        from broker.net.credentials import Credentials  # what it brings takes time to load
+
+        Credentials(files)  # says in one line what is wrong with a file
     login = {"allowed_mechs": values["sasl_mechanism"] or ("PLAIN" if url.user else "ANONYMOUS")}
     if url.user:
         login |= {"user": url.user, "password": url.password}
     workload = Workload(
-        addresses=url.names,
+        addresses=[f"amqps://{one.name}" if one.transport == urls.SSL else one.name for one in url.addresses],
         queues=[f"{values['queue_prefix']}-{position}" for position in range(1, values["queues"] + 1)],
         producers=values["producers"],
         consumers=values["consumers"],
@@ -111,6 +129,7 @@ def read(command_line: Mapping[str, str | None], environ: Mapping[str, str]) -> 
         window=values["window"],
         heartbeat_s=values["heartbeat"],
         login=login,
+        tls=files,
     )
     return Settings(
         url, values["seconds"], values["replicate"], values["keep_queues"], values["drain_timeout"], values["timeout"], workload
@@ -161,7 +180,7 @@ def command(form: str, **options: Any) -> None:
 def _queues(settings: Settings) -> Iterator[Queues]:
     """The queues of the run, from before it until after it."""
     work = settings.workload
-    queues = Queues(work.addresses, work.queues, settings.level, login=work.login, timeout_s=settings.timeout_s)
+    queues = Queues(work.addresses, work.queues, settings.level, login=work.login, timeout_s=settings.timeout_s, tls=work.tls)
     try:
         queues.prepare()
         yield queues

@@ -15,6 +15,9 @@ from typing import Any
 from proton import ConnectionException, Message, ProtonException, Timeout
 from proton.utils import BlockingConnection, SyncRequestResponse
 
+from broker.tls_files import NO_TLS, TlsFiles
+from cli.verify.clients import domain_of, url_of
+
 ATTEMPT_S = 3.0
 """How long a broker has to answer before the next one is asked."""
 PAUSE_S = 0.1
@@ -37,12 +40,19 @@ class Queues:
     """The queues of one run; see the module."""
 
     def __init__(
-        self, addresses: Sequence[str], names: Sequence[str], level: str, *, login: dict[str, Any], timeout_s: float
+        self,
+        addresses: Sequence[str],
+        names: Sequence[str],
+        level: str,
+        *,
+        login: dict[str, Any],
+        timeout_s: float,
+        tls: TlsFiles = NO_TLS,
     ) -> None:
         self.names = list(names)
         self._addresses = list(addresses)
         self._level = level
-        self._login = login
+        self._login = login | domain_of(list(map(url_of, addresses)), tls)
         self._timeout_s = timeout_s
         self._made: list[str] = []
         self._address = ""
@@ -123,7 +133,7 @@ class Queues:
         self.close()
         timeout_s = min(ATTEMPT_S, self._timeout_s)
         self._address = address
-        self._connection = BlockingConnection(f"amqp://{address}", timeout=timeout_s, **self._login)
+        self._connection = BlockingConnection(url_of(address), timeout=timeout_s, **self._login)
         self._client = SyncRequestResponse(self._connection, "$management")
 
     def _request(self, operation: str, name: str, body: dict[str, Any]) -> dict[str, Any]:

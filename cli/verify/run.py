@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from broker.tls_files import NO_TLS, TlsFiles
 from cli.verify import clients
 from cli.verify.clients import Broken, Ended, Setting, Turn
 from cli.verify.core.bodies import Bodies, Numbered
@@ -72,6 +73,7 @@ class Workload:
     heartbeat_s: float = 5.0
     """A broker that is silent for so long is given up."""
     login: dict[str, Any] = field(default_factory=dict)
+    tls: TlsFiles = NO_TLS
 
 
 @dataclass
@@ -155,6 +157,7 @@ class Run:
             heartbeat_s=work.heartbeat_s,
             reconnect_s=RECONNECT_S * max(work.producers + work.consumers, 2),
             login=work.login,
+            tls=work.tls,
         )
         ours, theirs = _FORKS.Pipe()
         process = _FORKS.Process(target=clients.run, args=(theirs, setting), daemon=True)

@@ -10,14 +10,16 @@ this one knows, is answered over a link of its own for as long as it keeps its.
 Invariants: messages to a member leave in order over one connection, or not at all; nothing is kept for a member that is not
 connected; a link that does not read holds back at most `limits.PEER_BUFFER_BYTES` before it is dropped and started anew; a
 link on which nothing is heard for `silence_s`, though heartbeats are due, is dropped and started anew too (AMQP part 2.4.5);
-nothing is sent to, or taken from, a member of versions that do not go with this broker's, and both sides say why (`refusals`).
+nothing is sent to, or taken from, a member of versions that do not go with this broker's, and both sides say why (`refusals`);
+with TLS, nothing is sent to, or taken from, anybody without the certificate of the member that it is to be (ha.core.identity);
+where logins are demanded, nothing is taken from who has not shown that it is the user of the brokers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from operator import is_
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from twisted.internet.interfaces import IDelayedCall, IPushProducer, IReactorTCP, IReactorTime, ITCPTransport
 from twisted.internet.protocol import ClientFactory
@@ -31,14 +33,24 @@ from broker.amqp.links import Condition, Link, Receiver, Sender
 from broker.amqp.scratch import Scratch
 from broker.core import urls
 from broker.core.limits import SESSION_WINDOW_BYTES
-from broker.net.output import READ_BYTES, write_output
+from broker.core.sasl_client import ANONYMOUS, Login
+from broker.host import new_uuid
+from broker.net.logins import Logins
+from broker.net.output import READ_BYTES, TlsFailed, write_output
 from broker.sessions.connection import Connection
+from broker.sessions.refusals import Refusals
 from ha import limits
 from ha.amqp import replication_link
 from ha.awake_clock import AwakeClock
+from ha.core.identity import objection_to_member
 from ha.core.membership import Membership
 from ha.core.messages import Message
 from ha.core.versions import Versions, objection_to, versions_of
+
+if TYPE_CHECKING:
+    from OpenSSL import SSL
+
+    from broker.net.credentials import Credentials
 
 _log = Logger()
 _DELAYS_S = (0.02, 0.05, 0.1, 0.2, 0.4, 0.5)
@@ -74,7 +86,11 @@ class _Outgoing(TwistedProtocol):
 
     def __init__(self, link: OutgoingLink) -> None:
         self.link = link
-        self.engine = Engine(self, server=False, container=link.peers.broker_id, scratch=link.peers.scratch)
+        peers = link.peers
+        self.engine = Engine(
+            self, server=False, container=peers.broker_id, login=peers.login, nonce=new_uuid(), scratch=peers.scratch
+        )
+        self._logins = Logins(peers.reactor)
         self.sender: Sender | None = None
         self.up = False
         self._paused = False
@@ -101,10 +117,19 @@ class _Outgoing(TwistedProtocol):
         """Bytes from the member: protocol only, it says what it has to say over its own connection."""
         self.engine.push(data)
         self.engine.drain()
+        self._logins.follow(self.engine, self._logged_in)
         self.flush()
+
+    def _logged_in(self, result: bytes) -> None:
+        if self.engine.alive:
+            self.engine.resume_login(result)
+            self.engine.drain()
+            self.flush()
 
     def connectionLost(self, reason: Failure = TwistedProtocol.connectionLost.__defaults__[0]) -> None:  # type: ignore[index]
         """The connection ended."""
+        if isinstance(reason.value, TlsFailed):
+            self._refusal = self._refusal or str(reason.value)
         self.engine.free()
         self.link.ended(self, self._refusal)
 
@@ -259,10 +284,23 @@ class OutgoingLink(ClientFactory):
         if self._connection is not None:
             self._connection.tick(now_s)
 
-    def buildProtocol(self, addr: object) -> _Outgoing:
+    def buildProtocol(self, addr: object) -> TwistedProtocol:
         """The connection is there."""
         self._connection = _Outgoing(self)
-        return self._connection
+        credentials = self.peers.credentials
+        return self._connection if credentials is None else self._over_tls(self._connection, credentials)
+
+    def _over_tls(self, connection: _Outgoing, credentials: Credentials) -> TwistedProtocol:
+        """It must be the member that it is to be, before it is told a word."""
+        from broker.net.credentials import certificate_of
+        from broker.net.tls import over_tls
+
+        def objection(tls: SSL.Connection) -> str:
+            why = objection_to_member(self.address, certificate_of(tls))
+            return why and f"{self.address} {why}"
+
+        host = urls.parse(self.address).addresses[0].host
+        return over_tls(self.peers.clock, credentials, host, connection, _CONNECT_TIMEOUT_S, objection)
 
     def _try(self) -> None:
         self._retry = None
@@ -398,6 +436,9 @@ class IncomingPeer:
     def end_service(self, condition: Condition) -> None:
         """Members talk to each other whoever serves."""
 
+    def look_again(self) -> None:
+        """It is one thing that the rules allow, and needs nothing more."""
+
     def lost(self) -> None:
         """The connection ended; the member may have opened another one since."""
         if self.peers.incoming.get(self.peer) is self:
@@ -422,6 +463,9 @@ class Peers:
         members: Callable[[], Membership],
         versions: Versions,
         cluster_version: Callable[[], int],
+        login: Login = ANONYMOUS,
+        user: str = "",
+        credentials: Credentials | None = None,
     ) -> None:
         self.reactor = reactor
         self.clock = clock
@@ -430,6 +474,12 @@ class Peers:
         self.broker_id = broker_id
         self.events = events
         self.silence_s = silence_s
+        self.login = login
+        """Who this broker is towards the others."""
+        self._user = user
+        """Who they have to be towards this one; "" for anybody."""
+        self.credentials = credentials
+        """With them all links are over TLS, and a member is who has its certificate."""
         self.scratch = Scratch()
         self.incoming: dict[str, IncomingPeer] = {}
         self._cluster_id = cluster_id
@@ -437,6 +487,7 @@ class Peers:
         self._versions = versions
         self._cluster_version = cluster_version
         self._refused: dict[str, str] = {}
+        self._impostors = Refusals(clock.seconds, lambda line: _log.error("{line}", line=line))
         self._links: dict[str, OutgoingLink] = {}
         self._last_encoded: tuple[Message | None, Sequence[bytes], int, bytes] = (None, (), 0, b"")
 
@@ -529,12 +580,20 @@ class Peers:
 
     def accept(self, connection: Connection, value: str) -> IncomingPeer:
         """A member, whose address is `value`, opened a connection to us: take it, or say in a Condition why not."""
+        self._recognise(value, connection)
+        principal = connection.principal
+        if self._user and not (principal.authenticated and principal.user == self._user):
+            raise Condition(
+                "amqp:unauthorized-access", f"{principal.user} is not the user as which brokers log in (--ha-username)"
+            )
         theirs, ours = str(connection.properties.get("qpid.ha-cluster") or ""), self._cluster_id()
         if theirs and ours and theirs != ours:
             raise Condition(
                 "amqp:not-allowed",
                 f"{value} belongs to cluster {theirs}, this broker to cluster {ours}; check --ha-brokers-url and the data folder",
             )
+        if not _is_name(value):
+            raise Condition("amqp:not-allowed", f"{value:.80} is no address of a broker, host:port")
         known = value in self._members().addresses
         if not known and not (theirs and ours):
             members = ", ".join(self._members().addresses)
@@ -556,6 +615,17 @@ class Peers:
         self._link_to(value).hurry()
         return peer
 
+    def _recognise(self, address: str, connection: Connection) -> None:
+        """Condition unless who has connected may speak as that member. Strangers are told nothing of the cluster."""
+        if self.credentials is None:
+            return
+        why = objection_to_member(address, connection.socket.certificate)
+        if why:
+            self._impostors.told(connection.address, f"it says that it is the member {address}, and {why}")
+            if address in self._members().addresses:
+                self._refused[address] = why
+            raise Condition("amqp:unauthorized-access", f"{address} {why}")
+
     def tick(self) -> None:
         """Every TICK_S: the heartbeats of the connections in both directions."""
         now = self._awake.seconds()
@@ -563,3 +633,11 @@ class Peers:
             link.tick(now)
         for peer in list(self.incoming.values()):
             peer.beat(now)
+
+
+def _is_name(value: str) -> bool:
+    """Whether a member can be called so."""
+    try:
+        return urls.parse(value).names == (value,)
+    except urls.BadUrl:
+        return False

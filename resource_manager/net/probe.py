@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.python.failure import Failure
@@ -21,6 +21,9 @@ from twisted.python.failure import Failure
 from broker.client import ClientError, ManagementClient
 from broker.core.urls import Address
 from resource_manager.settings import jittered
+
+if TYPE_CHECKING:
+    from broker.net.credentials import Credentials
 
 MAX_QUESTIONS = 8
 CONTAINER = "qpid-resource-manager:"
@@ -52,6 +55,8 @@ class Line:
     daemon: str
     interval_s: float
     detection_s: float
+    credentials: Credentials | None = None
+    """For brokers that are reached over TLS."""
 
 
 class Answers:
@@ -156,6 +161,7 @@ class Probe:
             heartbeat_s=line.detection_s,
             container=f"{CONTAINER}{line.daemon}",
             seconds=self._reactor.seconds,
+            credentials=line.credentials,
         )
         self._connecting.addCallbacks(self._connected, self._refused)
 

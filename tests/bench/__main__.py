@@ -2,7 +2,7 @@
 
 Three brokers, fdatasync on, level all, messages of 1 KiB (1 MiB in one scenario), a load generator in C++ on Qpid Proton
 (tests/bench/load.cpp; g++ and libqpid-proton-cpp12-dev, which `apt-get install` brings). Figures move with the machine: compare
-ratios, and the calibration first. Options: `--messages N`, `--scenario NAME`.
+ratios, and the calibration first. Options: `--messages N`, `--scenario NAME`, `--tls`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.system import harness
+from tests.system.secured import secured
 
 HERE = Path(__file__).parent
 KIB = 1024
@@ -37,6 +38,7 @@ def main() -> int:
     parser.add_argument(
         "--scenario", action="append", choices=sorted([*SCENARIOS, *TELEMETRY]), help="only this one (again for more)"
     )
+    parser.add_argument("--tls", action="store_true", help="everything over TLS, each scenario also in the clear beside it")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="understudy-bench-") as folder:
         load = build(Path(folder))
@@ -48,6 +50,8 @@ def main() -> int:
             if name in SCENARIOS:
                 with harness.cluster(Path(folder) / name) as brokers:
                     SCENARIOS[name](name, brokers, str(load), options.messages)
+                if options.tls:
+                    _over_tls(name, Path(folder), str(load), options.messages)
             else:
                 _telemetry(name, Path(folder) / name, str(load), options.messages, TELEMETRY[name])
             shutil.rmtree(Path(folder) / name)
@@ -154,9 +158,9 @@ def _pairs(
     for queue in queues if create else ():
         harness.ask(primary.address, "CREATE", "queue", queue, {"replicate": "all", "arguments": {"qpid.max_size": 0}})
     each = messages // pairs
-    commands = [[load, "send", primary.address, queue, str(each), str(size), window] for queue in queues]
+    commands = [[load, "send", primary.url, queue, str(each), str(size), window] for queue in queues]
     if receive:
-        commands += [[load, "receive", primary.address, queue, str(each), WINDOW] for queue in queues]
+        commands += [[load, "receive", primary.url, queue, str(each), WINDOW] for queue in queues]
     before = [_cpu_s(broker) for broker in brokers.brokers]
     began = time.perf_counter()
     results = _run(commands)
@@ -186,6 +190,17 @@ def _large_bodies(name: str, brokers: harness.Cluster, load: str, messages: int)
 
 def _one_at_a_time(name: str, brokers: harness.Cluster, load: str, messages: int) -> None:
     _pairs(name, brokers, load, messages // 100, 1, "1")
+
+
+def _over_tls(name: str, folder: Path, load: str, messages: int) -> None:
+    """The same with clients and links over TLS."""
+    with secured(folder / "tls") as brokers:
+        os.environ["SSL_CERT_FILE"] = str(brokers.ca)  # whom the load generator is to trust
+        brokers.promote(brokers.brokers[0])
+        for backup in brokers.brokers[1:]:
+            backup.wait_for("ready")
+        SCENARIOS[name](f"{name}, TLS", brokers, load, messages)
+    shutil.rmtree(folder / "tls")
 
 
 def _telemetry(name: str, folder: Path, load: str, messages: int, queues: int) -> None:

@@ -22,6 +22,7 @@ from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 
 from broker.core.commands import MACHINE_VERSION, MachineVersion
+from broker.core.identity import Socket
 from broker.core.nodes import CLUSTER, LOCAL
 from broker.core.queues.reading import Body
 from broker.core.records import Batch, BatchBuilder
@@ -143,7 +144,10 @@ class Client:
         self.transport: Any = proton.Transport()
         self.transport.max_frame_size = 1 << 16
         if sasl:
-            self.transport.sasl().allowed_mechs("ANONYMOUS")
+            self.transport.sasl().allowed_mechs(options.get("mechanism", "ANONYMOUS"))
+            self.transport.sasl().allow_insecure_mechs = True
+        if "user" in options:
+            self.connection.user, self.connection.password = options["user"], options["password"]
         self.collector: Any = proton.Collector()
         self.connection.collect(self.collector)
         self.transport.bind(self.connection)
@@ -153,7 +157,7 @@ class Client:
         self.events: list[str] = []
         self.auto_accept = True
         self._tag = 0
-        found = bench.broker.new_connection("127.0.0.1:1")
+        found = bench.broker.new_connection(options.get("socket", Socket("127.0.0.1:1")))
         assert found is not None
         self.server: Connection = found
         self.socket = StringTransport()
@@ -349,6 +353,8 @@ class Bench:
     ) -> None:
         self.clock = Clock()
         self.fatal: list[str] = []
+        if "authentication" in options:
+            options["authentication"] = options["authentication"](self.clock)
         self.broker = Broker(
             self.clock, broker_id="broker-1", version="1", clustered=clustered, on_fatal=self.fatal.append, **options
         )

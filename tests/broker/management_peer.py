@@ -15,6 +15,7 @@ Keys of what it is given:
     close        [condition, description] to close each new connection with
     record       file to which each request is added as a line of JSON
     reject       text with which to reject the delivery of each request
+    certificate  files of a certificate and its key: TLS is spoken
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from proton import Condition, Delivery, Message
+from proton import Condition, Delivery, Message, SSLDomain
 from proton.handlers import MessagingHandler
 from proton.reactor import Container
 
@@ -53,6 +54,11 @@ class Responder(MessagingHandler):
 
     def on_start(self, event: Any) -> None:
         acceptor = event.container.acceptor("127.0.0.1", 0)
+        if "certificate" in self.given:
+            domain = SSLDomain(SSLDomain.MODE_SERVER)
+            certificate, key = self.given["certificate"]
+            domain.set_credentials(certificate, key, None)
+            acceptor.set_ssl_domain(domain)
         print(acceptor._selectable._delegate.getsockname()[1], flush=True)
 
     def on_connection_opening(self, event: Any) -> None:
@@ -161,7 +167,7 @@ def running_peer(**given: Any) -> Iterator[Peer]:
         process = Forked(__name__, "peer", [json.dumps(given)], theirs, STDERR)
         os.close(theirs)
         try:
-            yield Peer(process, "127.0.0.1", int(said.readline()))
+            yield Peer(process, "127.0.0.1", int(said.readline()), "ssl" if "certificate" in given else "tcp")
         finally:
             process.kill()
 

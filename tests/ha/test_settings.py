@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.core.sasl_client import Login
 from broker.options import Option, SettingsError, show
 from ha.core.settings import ReplicaSettings
 from ha.settings import OPTIONS, HaSettings, own_address, read
@@ -75,7 +76,7 @@ def test_clients_go_to_the_members_when_no_public_addresses_are_given() -> None:
         ({"ha_brokers_url": "amqp:a:b"}, '--ha-brokers-url: .*"b"'),
         (
             {"ha_brokers_url": "ssl:a:1,b:1"},
-            "--ha-brokers-url: ssl:a:1: encryption between brokers is not available .*: write tcp:a:1",
+            "--ha-brokers-url: links between brokers are all over TLS or all in the clear: write amqps:host:port",
         ),
         ({"ha_address": "a:1,b:1"}, "--ha-address: 'a:1,b:1' has 2 addresses"),
         (
@@ -101,9 +102,75 @@ def test_credentials_that_nobody_would_check_are_refused_without_showing_them() 
     with pytest.raises(SettingsError) as caught:
         member(ha_brokers_url="u/hunter2@127.0.0.1:6001")
     assert str(caught.value) == (
-        "--ha-brokers-url: authentication between brokers is not available in this version: "
-        "give the addresses alone, without a user"
+        "--ha-brokers-url: give the addresses alone, without a user: "
+        "brokers log in to each other with --ha-username and --ha-password-file"
     )
+
+
+def test_brokers_log_in_to_each_other_as_one_user(tmp_path: Path) -> None:
+    assert member().login == Login()
+    file = tmp_path / "password"
+    file.write_text("hunter2\nmore\n")
+    found = member(ha_username="brokers", ha_password_file=str(file), ha_mechanism="SCRAM-SHA-256")
+    assert found.login == Login("brokers", "hunter2", "SCRAM-SHA-256")
+    assert "hunter2" not in repr(found)
+
+
+@pytest.mark.parametrize(
+    "given, environ, said",
+    [
+        ({"ha_password": "hunter2"}, {}, "--ha-password: others on this machine can see a password on a command line"),
+        ({}, {"QPID_HA_PASSWORD": "hunter2"}, "there is a password for the links between brokers and no --ha-username"),
+    ],
+)
+def test_a_password_between_brokers_is_nobody_else_s(given: dict[str, str], environ: dict[str, str], said: str) -> None:
+    with pytest.raises(SettingsError, match=said) as caught:
+        read(given, environ)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_one_password_is_enough(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("hunter2\n")
+    with pytest.raises(SettingsError, match=r"^--ha-password and --ha-password-file name the same thing"):
+        read({"ha_username": "brokers", "ha_password_file": str(file)}, {"QPID_HA_PASSWORD": "hunter2"})
+
+
+def test_where_logins_are_demanded_the_brokers_have_one() -> None:
+    given = {"ha_cluster": "yes", "ha_brokers_url": "127.0.0.1:6001", "users": "users"}
+    with pytest.raises(SettingsError, match=r"^--auth yes in a cluster needs --ha-username and --ha-password-file"):
+        read(given, {})
+    assert read(given | {"ha_username": "brokers"}, {})[0].auth
+    with pytest.raises(SettingsError, match=r"^--auth yes in a cluster needs"):
+        read(given | {"ha_mechanism": "EXTERNAL"}, {})
+    over_tls = given | TLS | {"ha_brokers_url": OVER_TLS}
+    assert read(over_tls | {"ha_mechanism": "EXTERNAL"}, {})[1].by_certificate, "their certificates are enough"
+    assert not read(over_tls | {"ha_username": "brokers"}, {})[1].by_certificate
+
+
+# ---- links over TLS
+
+TLS = {"ssl_certificate": "/broker.pem", "ssl_ca_file": "/ca.pem"}
+OVER_TLS = THREE.replace("amqp:", "amqps:")
+
+
+def test_links_are_over_tls_when_the_addresses_are() -> None:
+    assert member(ha_brokers_url=OVER_TLS, **TLS).encrypted
+    assert not member(**TLS).encrypted
+    assert not settings(ha_brokers_url=OVER_TLS).encrypted
+
+
+@pytest.mark.parametrize("missing", ["ssl_certificate", "ssl_ca_file"])
+def test_brokers_that_could_not_know_each_other_do_not_start(missing: str) -> None:
+    """Breaks when links are encrypted to whoever answers."""
+    given = {name: path for name, path in TLS.items() if name != missing}
+    with pytest.raises(SettingsError, match="amqps: needs --ssl-certificate and --ssl-ca-file"):
+        member(ha_brokers_url=OVER_TLS, **given)
+
+
+def test_links_in_the_clear_to_a_port_that_nobody_listens_on_are_refused() -> None:
+    with pytest.raises(SettingsError, match=r"--require-encryption yes needs --ha-brokers-url amqps"):
+        member(require_encryption="yes", **TLS)
 
 
 # ---- who this broker is

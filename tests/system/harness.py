@@ -151,6 +151,8 @@ class BrokerProcess:
         self.port = port
         self.place = place
         self.address = f"{place.host}:{port}"
+        self.url = self.address
+        """Where clients go."""
         self.options = options
         self.process: Forked | subprocess.Popen[bytes] | None = None
         self._logged_before = 0

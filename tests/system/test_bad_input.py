@@ -137,7 +137,7 @@ def test_a_client_that_speaks_tls_is_hung_up_on_and_the_log_says_why(broker: Bro
         context.wrap_socket(wire.socket, server_hostname="localhost")
     found = eventually(lambda: new_lines(broker, before), bool, "a line in the log")
     assert len(found) == 1
-    assert "if it is TLS: this broker does not speak it" in found[0]
+    assert "if it is TLS: this port does not speak it" in found[0]
 
 
 def test_who_connects_and_says_nothing_is_dropped_when_the_time_for_it_is_over(broker: BrokerProcess) -> None:

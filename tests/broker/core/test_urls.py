@@ -33,7 +33,8 @@ def test_what_is_composed_by_the_grammar_reads_back(
     for address in addresses:
         prefix = "ssl:" if address.transport == "ssl" else data.draw(st.sampled_from(["", "tcp:", "TCP:"]))
         host = f"[{address.host}]" if ":" in address.host else address.host
-        written.append(prefix + (host if address.port == 5672 and data.draw(st.booleans()) else f"{host}:{address.port}"))
+        usual = address.port == (5671 if prefix == "ssl:" else 5672)
+        written.append(prefix + (host if usual and data.draw(st.booleans()) else f"{host}:{address.port}"))
     separator = data.draw(st.sampled_from("/:"))
     who = quote(user, safe="") + (separator + quote(password, safe="") if password else "") + "@" if user else ""
     assume(scheme or user.lower() not in ("amqp", "amqps"))
@@ -57,8 +58,8 @@ def test_any_text_is_a_url_or_is_refused_with_a_text(text: str) -> None:
     [
         ("b1", [("b1", 5672, "tcp", "b1:5672")]),
         (" b1 , b2:5673 ", [("b1", 5672, "tcp", "b1:5672"), ("b2", 5673, "tcp", "b2:5673")]),
-        ("amqp:tcp:b1,ssl:b2", [("b1", 5672, "tcp", "b1:5672"), ("b2", 5672, "ssl", "b2:5672")]),
-        ("amqps:b1,ssl:b2:1", [("b1", 5672, "ssl", "b1:5672"), ("b2", 1, "ssl", "b2:1")]),
+        ("amqp:tcp:b1,ssl:b2", [("b1", 5672, "tcp", "b1:5672"), ("b2", 5671, "ssl", "b2:5671")]),
+        ("amqps:b1,ssl:b2:1", [("b1", 5671, "ssl", "b1:5671"), ("b2", 1, "ssl", "b2:1")]),
         ("amqps://b1:5671", [("b1", 5671, "ssl", "b1:5671")]),
         ("amqp://[::1]:5673,[fe80::1]", [("::1", 5673, "tcp", "[::1]:5673"), ("fe80::1", 5672, "tcp", "[fe80::1]:5672")]),
         ("tcp:5672", [("5672", 5672, "tcp", "5672:5672")]),
@@ -74,7 +75,7 @@ def test_a_password_is_shown_nowhere() -> None:
     """URLs end up in logs, in error texts and in the output of `qpid-ha query`."""
     url = urls.parse("amqp:guest/s%40cret@b1,ssl:b2")
     assert (url.user, url.password) == ("guest", "s@cret")
-    assert str(url) == "amqp:guest/***@b1:5672,ssl:b2:5672"
+    assert str(url) == "amqp:guest/***@b1:5672,ssl:b2:5671"
     assert "cret" not in repr(url)
     for wrong in ("guest/s@cret@b1", "guest/s,cret@b1", "/secret@b1", "guest/secret@http://b1", "guest/secret@b1:x"):
         with pytest.raises(BadUrl) as caught:

@@ -1,0 +1,358 @@
+"""TLS between a socket and who speaks AMQP over it: a Protocol to the one, a transport to the other.
+
+Life of a `TlsSocket`: the socket is there, and the handshake begins, for which there is a time. When it is done the owner is
+asked for the protocol above (`TlsOwner.ready`), and that is connected. From then on what one read of the socket brought is
+deciphered and handed on in one piece, and what an engine has to write in one turn is enciphered in records as large as they may
+be and goes to the socket in one piece. When the connection ends the protocol above is told; without one, the owner is, and why.
+
+Twisted's own layer (`twisted.protocols.tls`) hands on record by record. Each would be a turn of the broker by itself, with a
+batch and a write of its own, for sixteen messages of 1 KiB at the most.
+
+Invariants: nothing reaches the protocol above before the handshake is done and the certificate, where there is one, is verified;
+at most `READ_BYTES` are enciphered that the socket has not taken; there is no renegotiation and no resumption (the contexts of
+`broker.net.credentials` allow neither), so that what was verified holds for as long as the connection.
+
+Sources: RFC 8446 (TLS 1.3), RFC 5246 (TLS 1.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any, Protocol
+
+from OpenSSL import SSL
+from twisted.internet.error import ConnectionDone
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.protocol import Protocol as TwistedProtocol
+from twisted.internet.protocol import connectionDone
+from twisted.internet.tcp import Connection
+from twisted.python.failure import Failure
+
+from broker.amqp.engine import Engine
+from broker.net.credentials import Credentials, objection_to_server, why_untrusted
+from broker.net.output import READ_BYTES, REST_BYTES, TlsFailed, Writing, is_idle, wait_with_more
+
+RECORD_BYTES = 16 * 1024
+"""The most that a record holds (RFC 8446, 5.1)."""
+_OVERHEAD_BYTES = 64
+"""More than a record has beside what it holds: head, nonce, tag."""
+_ANY_BYTES = 1 << 24
+
+
+class TlsOwner(Protocol):
+    """Who has made a TlsSocket."""
+
+    def ready(self, socket: TlsSocket) -> Any:
+        """The handshake is done. The protocol to connect, or None to end the connection; TlsFailed says why it must end."""
+
+    def failed(self, socket: TlsSocket, reason: str) -> None:
+        """The connection ended before that."""
+
+
+class TlsSocket(Writing, TwistedProtocol):
+    """See the module. `tls` is a connection over memory, in accept or connect state, of a context of `Credentials`."""
+
+    transport: Any
+
+    def __init__(self, clock: IReactorTime, tls: SSL.Connection, owner: TlsOwner, timeout_s: float) -> None:
+        self.untrusted = 0
+        """Why the peer's certificate was not taken: OpenSSL's number, or 0."""
+        self._tls: SSL.Connection | None = tls
+        self._clock = clock
+        self._owner = owner
+        self._timeout_s = timeout_s
+        self._timer: IDelayedCall | None = None
+        self._above: Any = None
+        self._reason = ""
+        self._over = False
+        self._room = 0
+        self._records = 0
+        tls.set_app_data(self)
+
+    # ---- the socket's side
+
+    def connectionMade(self) -> None:
+        """The socket is there: shake hands."""
+        if isinstance(self.transport, Connection):
+            self.transport.setTcpNoDelay(True)
+            self.transport.bufferSize = READ_BYTES
+        self._timer = self._clock.callLater(self._timeout_s, self._too_slow)
+        self._shake()
+
+    def dataReceived(self, data: bytes) -> None:
+        """Bytes have come."""
+        tls = self._tls
+        if tls is None or self._over:
+            return
+        tls.bio_write(data)
+        if self._above is None:
+            self._shake()
+        if self._above is not None:
+            self._read(tls)
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """The socket is gone."""
+        self._over = True
+        self._end_timer()
+        if self._tls is not None:
+            self._tls.set_app_data(None)  # so that no circle keeps what OpenSSL has
+            self._tls = None
+        above, self._above = self._above, None
+        if above is not None:
+            above.connectionLost(Failure(TlsFailed(self._reason)) if self._reason else reason)
+        else:
+            done = isinstance(reason.value, ConnectionDone)
+            how = "the connection was closed" if done else f"the connection was lost ({reason.getErrorMessage()})"
+            self._owner.failed(self, self._reason or f"{how} during the TLS handshake")
+
+    def _shake(self) -> None:
+        tls = self._tls
+        if tls is None or self._over:
+            return
+        try:
+            tls.do_handshake()
+        except SSL.WantReadError:
+            self._pass_down(tls)
+            return
+        except SSL.Error as error:
+            self._fail(self._told(error))
+            return
+        self._pass_down(tls)
+        self._end_timer()
+        try:
+            above = self._owner.ready(self)
+        except TlsFailed as failed:
+            self._fail(str(failed))
+            return
+        if above is None:
+            self.abortConnection()
+            return
+        self._above = above
+        above.makeConnection(self)
+
+    def _read(self, tls: SSL.Connection) -> None:
+        pieces: list[bytes] = []
+        ended = False
+        try:
+            while True:
+                pieces.append(tls.recv(RECORD_BYTES))
+        except SSL.WantReadError:
+            pass
+        except SSL.ZeroReturnError:
+            ended = True
+        except SSL.Error as error:
+            ended = True
+            self._reason = self._told(error)
+        if pieces:
+            self._above.dataReceived(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        if ended:
+            self.loseConnection()
+        elif self._tls is not None and not self._over:
+            self._pass_down(tls)
+
+    def _told(self, error: SSL.Error) -> str:
+        """What a person is told of an error."""
+        if self.untrusted:
+            return f"the other side's certificate is not trusted: {why_untrusted(self.untrusted)}"
+        parts = error.args[0] if error.args and isinstance(error.args[0], list) else []
+        words = "; ".join(part[-1] for part in parts if part[-1])
+        return f"TLS: {words or 'the connection broke off'}"
+
+    def _too_slow(self) -> None:
+        self._timer = None
+        self.give_up(f"the TLS handshake was not done after {self._timeout_s:g} s")
+
+    def give_up(self, reason: str) -> None:
+        """End it at once, for this reason."""
+        self._reason = self._reason or reason
+        self.abortConnection()
+
+    def _end_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _fail(self, reason: str) -> None:
+        """End it; the alert that OpenSSL has for the peer goes first."""
+        self._reason = self._reason or reason
+        if self._tls is not None:
+            self._pass_down(self._tls)
+        self._over = True
+        self.transport.loseConnection()
+
+    # ---- what TLS says of the peer
+
+    @property
+    def tls(self) -> SSL.Connection:
+        """The connection of OpenSSL, while there is one."""
+        assert self._tls is not None, "asked of a connection that has ended"
+        return self._tls
+
+    # ---- a transport to the protocol above
+
+    def write_output(self, engine: Engine) -> bool:
+        """See `broker.net.output`."""
+        tls, below = self._tls, self.transport
+        if tls is None or self._over or self._above is None:
+            return False
+        real = isinstance(below, Connection)
+        idle = real and is_idle(below)
+        wrote = False
+        while True:
+            self._room = given = READ_BYTES if idle else REST_BYTES if real else _ANY_BYTES
+            self._records = 0
+            _, all_gone = engine.send_output(self._encipher)
+            enciphered = given - self._room
+            if not enciphered:
+                break
+            wrote = True
+            data = self._sealed(tls, enciphered)
+            sent = 0
+            if idle:
+                try:
+                    sent = below.getHandle().send(data)
+                except OSError:  # full, or gone: whoever writes the rest finds out which
+                    sent = 0
+            if sent < len(data):
+                below.write(data[sent:] if sent else data)
+                if real:
+                    wait_with_more(below, engine)
+                    break
+            if all_gone:
+                break
+        return wrote
+
+    def _encipher(self, data: Any) -> int:
+        """As a socket's `send`, up to the room that there is."""
+        room = self._room
+        if room <= 0 or self._tls is None:
+            raise BlockingIOError
+        if len(data) > room:
+            data = memoryview(data)[:room]
+        try:
+            count = self._tls.send(data)
+        except SSL.Error as error:
+            self._fail(self._told(error))
+            raise BlockingIOError from None
+        self._room = room - count
+        self._records += 1 + count // RECORD_BYTES
+        return count
+
+    def _sealed(self, tls: SSL.Connection, nbytes: int) -> bytes:
+        """What so many bytes have become."""
+        at_most = nbytes + _OVERHEAD_BYTES * (self._records + 1)
+        data = tls.bio_read(at_most)
+        if len(data) < at_most:
+            return data
+        pieces = [data]
+        while more := _waiting(tls, RECORD_BYTES):  # OpenSSL had something of its own to say
+            pieces.append(more)
+        return b"".join(pieces)
+
+    def _pass_down(self, tls: SSL.Connection) -> None:
+        """Write what OpenSSL has to say by itself."""
+        while data := _waiting(tls, RECORD_BYTES):
+            self.transport.write(data)
+
+    def write(self, data: bytes) -> None:
+        """Encipher and write. The protocols of this broker write by `write_output`, whose output waits where it is made."""
+        if self._tls is not None and not self._over:
+            for start in range(0, len(data), READ_BYTES):
+                self._tls.send(data[start : start + READ_BYTES])
+                self._pass_down(self._tls)
+
+    def writeSequence(self, pieces: Iterable[bytes]) -> None:
+        """Encipher and write."""
+        self.write(b"".join(pieces))
+
+    def loseConnection(self) -> None:
+        """Say that it ends, and end it when all that was written has left."""
+        if self._over or self._tls is None:
+            return
+        self._over = True
+        with suppress(SSL.Error):  # in the midst of a handshake, or after an error, there is nobody to say it to
+            self._tls.shutdown()
+        self._pass_down(self._tls)
+        self.transport.loseConnection()
+
+    def abortConnection(self) -> None:  # noqa: N802
+        """End it now."""
+        self._over = True
+        self.transport.abortConnection()
+
+    def registerProducer(self, producer: Any, streaming: bool) -> None:
+        """The socket tells it when it is full, and when it takes bytes again."""
+        self.transport.registerProducer(producer, streaming)
+
+    def unregisterProducer(self) -> None:
+        """The socket tells nobody any more."""
+        self.transport.unregisterProducer()
+
+    def pauseProducing(self) -> None:
+        """Leave what comes in the socket."""
+        self.transport.pauseProducing()
+
+    def resumeProducing(self) -> None:
+        """Take what comes again."""
+        self.transport.resumeProducing()
+
+    def stopProducing(self) -> None:
+        """Take nothing more at all."""
+        self.transport.stopProducing()
+
+    def setTcpNoDelay(self, enabled: bool) -> None:  # noqa: N802
+        """It is set already."""
+
+    def getPeer(self) -> Any:
+        """The other end of the socket."""
+        return self.transport.getPeer()
+
+    def getHost(self) -> Any:
+        """This end of the socket."""
+        return self.transport.getHost()
+
+
+def over_tls(
+    clock: IReactorTime,
+    credentials: Credentials,
+    host: str,
+    above: TwistedProtocol,
+    timeout_s: float,
+    objection: Callable[[SSL.Connection], str] | None = None,
+) -> TlsSocket:
+    """A connection to the server of that name or address, for this protocol: it is connected when the server has shown that it is
+    the one, and else told with TlsFailed that the connection is lost. It may abort its transport all the while.
+
+    `objection` says why a server, whose certificate is verified, is not the one; by default its names decide.
+    """
+    server = _Server(above, objection or (lambda tls: objection_to_server(tls, host)))
+    socket = TlsSocket(clock, credentials.client(host), server, timeout_s)
+    above.transport = socket  # type: ignore[assignment]
+    return socket
+
+
+class _Server:
+    """The owner of a client's connection."""
+
+    def __init__(self, above: TwistedProtocol, objection: Callable[[SSL.Connection], str]) -> None:
+        self._above = above
+        self._objection = objection
+
+    def ready(self, socket: TlsSocket) -> TwistedProtocol:
+        """See TlsOwner."""
+        why = self._objection(socket.tls)
+        if why:
+            raise TlsFailed(why)
+        return self._above
+
+    def failed(self, socket: TlsSocket, reason: str) -> None:
+        """See TlsOwner."""
+        self._above.connectionLost(Failure(TlsFailed(reason)))
+
+
+def _waiting(tls: SSL.Connection, at_most: int) -> bytes:
+    try:
+        return tls.bio_read(at_most)
+    except SSL.WantReadError:
+        return b""

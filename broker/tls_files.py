@@ -1,0 +1,121 @@
+"""The PEM files that TLS is made of, as options: what brokers, daemons and commands are told alike, and what brokers alone are.
+
+Life: the tables below are part of each program's own; `TlsFiles.from_values` gathers what was given; `broker.net.credentials`
+reads the files, and reads them again when they change.
+
+qpidd keeps certificates in an NSS database (`--ssl-cert-db`, `--ssl-cert-name`); here they are files in PEM form, and have the
+names that qpid-tools gives them. What means the same as in qpidd is called the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from broker.core.urls import DEFAULT_TLS_PORT
+from broker.options import Option, SettingsError, number, yes_no
+
+
+def _file(value: str) -> Path:
+    """A file, `~` allowed; "" is refused."""
+    if not value.strip() or "\0" in value:
+        raise ValueError("a file is needed")
+    try:
+        return Path(value).expanduser()
+    except RuntimeError:
+        raise ValueError(f"{value}: there is no home folder for `~`; name the file in full") from None
+
+
+FILES = (
+    Option(
+        "ssl-certificate",
+        _file,
+        None,
+        "FILE",
+        "TLS certificate in PEM form, and below it those of the authorities between it and a known one.",
+    ),
+    Option("ssl-key", _file, None, "FILE", "Private key of --ssl-certificate in PEM form. Default: it is in the same file."),
+    Option("ssl-cert-password-file", _file, None, "FILE", "File with the password of the private key."),
+    Option(
+        "ssl-ca-file",
+        _file,
+        None,
+        "FILE",
+        "Certificates of the authorities that are trusted, in PEM form. Default: no client's certificate, and for servers "
+        "the system's list.",
+    ),
+    Option("ssl-crl-file", _file, None, "FILE", "Revocation lists (CRL) of these authorities, in PEM form."),
+)
+"""What every program that speaks TLS can be told."""
+
+
+def _files(value: str) -> tuple[Path, ...]:
+    """Several, with commas between them."""
+    return tuple(_file(part.strip()) for part in value.split(","))
+
+
+SERVER = (
+    Option(
+        "ssl-port",
+        number(0, 65_535),
+        DEFAULT_TLS_PORT,
+        "PORT",
+        "TCP port to listen on for TLS, with --ssl-certificate. 0: any free port.",
+    ),
+    Option(
+        "ssl-sni-certificates",
+        _files,
+        None,
+        "FILE,...",
+        "Further certificates, each with its key in one file, for clients that ask for a host among their names (SNI).",
+    ),
+    Option(
+        "ssl-require-client-authentication",
+        yes_no,
+        False,
+        "yes|no",
+        "Demand a certificate of every client over TLS. Needs --ssl-ca-file.",
+    ),
+    Option("require-encryption", yes_no, False, "yes|no", "Listen on --ssl-port alone, not on --port."),
+)
+"""What a broker can be told besides."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """Which files there are; None for those that are not."""
+
+    certificate: Path | None = None
+    key: Path | None = None
+    password: Path | None = None
+    authorities: Path | None = None
+    revoked: Path | None = None
+    further: tuple[Path, ...] = ()
+    """Of certificates with their keys, by one of which a server answers who asks for one of its names."""
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> TlsFiles:
+        """The files of these values by field name, as `broker.options.gather` gives them. SettingsError: one lacks another."""
+        certificate, key, password, authorities, revoked = (values.get(option.field) for option in FILES)
+        if certificate is None and (key is not None or password is not None):
+            raise SettingsError(
+                f"{'--ssl-key' if key is not None else '--ssl-cert-password-file'} is of no use without --ssl-certificate"
+            )
+        if revoked is not None and authorities is None:
+            raise SettingsError("--ssl-crl-file needs the authorities whose lists these are: give --ssl-ca-file")
+        further: tuple[Path, ...] = values.get("ssl_sni_certificates") or ()
+        if further and certificate is None:
+            raise SettingsError("--ssl-sni-certificates are further ones: give --ssl-certificate for who asks for no name")
+        return cls(certificate, key, password, authorities, revoked, further)
+
+    @property
+    def all(self) -> tuple[Path, ...]:
+        """Those that there are."""
+        named = (self.certificate, self.key, self.password, self.authorities, self.revoked)
+        return (*(path for path in named if path is not None), *self.further)
+
+
+NO_TLS = TlsFiles()
+"""No file at all: over TLS, a server is known by the system's authorities."""
