@@ -151,7 +151,7 @@ class Plan:
             Reign(3, 1, self.outage.end, self.switch),
             Reign(4, 2, self.switch, n),
         )
-        self.drops = {int(n * share): reason for share, reason in DROPS.items()}
+        self.drops = {int(n * share): (reason, min(shape.queues, DROPPED)) for share, reason in DROPS.items()}
 
     def reign_at(self, slot: int) -> Reign | None:
         """Whose samples that slot has; None when there is no primary then."""

@@ -14,31 +14,8 @@ from typing import BinaryIO, Final
 
 from spark_analytics.demo_data import incidents
 from spark_analytics.demo_data.incidents import MANAGER, REPEATED
-from spark_analytics.demo_data.plan import (
-    CLUSTER,
-    DETECTION_MS,
-    DROPPED,
-    RECORD_BYTES,
-    RECORDS_A_BATCH,
-    Look,
-    Plan,
-    Shape,
-    draw,
-    iso,
-)
-from telemetry.lines import (
-    Head,
-    LagSample,
-    Probe,
-    QueueLag,
-    SampleText,
-    event_record,
-    line,
-    probe_record,
-    queue_text,
-    rate_text,
-    roster_record,
-)
+from spark_analytics.demo_data.plan import CLUSTER, DETECTION_MS, RECORD_BYTES, RECORDS_A_BATCH, Look, Plan, Shape, draw, iso
+from telemetry import lines
 
 _LINES_PER_FILE: Final = 40_000
 _FEW_BATCHES: Final = 256
@@ -61,7 +38,7 @@ class Story:
         number, seed = shape.queues, shape.seed & 0xFFFF_FFFF
         stems = len(_STEMS)
         self.queues = sorted(_STEMS[i] if i < stems else f"{_STEMS[i % stems]}.{i // stems}" for i in range(number))
-        self.queue_texts = [queue_text(name, "all") for name in self.queues]
+        self.queue_texts = [lines.queue_text(name, "all") for name in self.queues]
         weights = [1 / (draw(seed, i) % number + 3) ** 0.9 for i in range(number)]  # a few have most of the load
         self._shares = [weight / sum(weights) for weight in weights]
         self._sizes = [200 + draw(seed, i + number) % 3800 for i in range(number)]
@@ -116,9 +93,9 @@ class Story:
 
     def _event(self, event: incidents.Event, seqs: list[int]) -> Lines:
         at_ms, sender, epoch, type_, about, fields = event
-        head = Head(CLUSTER, epoch, self.senders[sender], iso(self.shape.start_ms + at_ms))
-        told = event_record(head, seqs[sender], broker=self.senders[about], type=type_, **fields)
-        return sender, "event", [line(told).decode()], 1, 0
+        head = lines.Head(CLUSTER, epoch, self.senders[sender], iso(self.shape.start_ms + at_ms))
+        told = lines.event_record(head, seqs[sender], broker=self.senders[about], type=type_, **fields)
+        return sender, "event", [lines.line(told).decode()], 1, 0
 
     def _of_primary(self, said: _Said, seqs: list[int], *, with_roster: bool) -> Iterator[Lines]:
         plan, slot, primary, queues = self.plan, said.slot, said.primary, self.shape.queues
@@ -130,10 +107,9 @@ class Story:
         backups = [b for b in plan.backups(said.reign) if not (b == plan.last and plan.silence.holds(slot))]
         for backup in backups:
             yield primary, "sample", [] if is_lost else [said.whole(backup, seqs[primary])], 1, int(is_lost)
-        reason = plan.drops.get(slot)
-        dropped = min(queues, DROPPED)
+        reason, dropped = plan.drops.get(slot, ("", 0))
         for backup in backups:
-            lost = queues if is_lost else dropped if reason and backup == plan.last else 0
+            lost = queues if is_lost else dropped if backup == plan.last else 0
             yield primary, "sample", said.of_queues(backup, seqs[primary], lost) if lost < queues else [], queues, lost
         if reason:
             self.counts.update({f"drop {reason}": dropped})
@@ -148,17 +124,17 @@ class Story:
         for i, (share, size) in enumerate(zip(self._shares, self._sizes, strict=True)):
             chance = draw(self._key, 1_000_000 + i * 4 + variant)
             records = round(share * self.plan.records_per_s(level) * (75 + chance % 50) / 100)
-            found.append(rate_text(float(records), float(records * size)))
+            found.append(lines.rate_text(float(records), float(records * size)))
         return found
 
     def rates(self, slot: int, *, is_first: bool) -> list[str]:
         """The same of a slot; nobody knows them in a primary's first."""
-        none = [rate_text(None, None)] * len(self.queues)
+        none = [lines.rate_text(None, None)] * len(self.queues)
         return none if is_first else self._rates(self.plan.level(slot), draw(self._key, slot) % 4)
 
-    def waiting(self, slot: int, backup: int, lag_us: int, stall_us: int, batches: int) -> dict[int, QueueLag]:
+    def waiting(self, slot: int, backup: int, lag_us: int, stall_us: int, batches: int) -> dict[int, lines.QueueLag]:
         """What waits of the queues, by position, when so many batches of the whole log do: by their shares, or of a few."""
-        number, found = len(self.queues), dict[int, QueueLag]()
+        number, found = len(self.queues), dict[int, lines.QueueLag]()
         if batches > _FEW_BATCHES:
             waits = ((i, round(batches * RECORDS_A_BATCH * share)) for i, share in enumerate(self._shares))
             return {i: (n, n * self._sizes[i], lag_us / 1000, stall_us / 1000) for i, n in waits if n}
@@ -206,11 +182,11 @@ class _Said:
         noticed = self.reign is None and self._at_ms >= story.plan.kill_ms + DETECTION_MS
         self.epoch, self.primary = before.epoch, None if noticed else before.primary
         self._named = "" if self.primary is None else self._names[self.primary]
-        self._text: SampleText | None = None
+        self._text: lines.SampleText | None = None
 
-    def _sample_text(self, sender: int) -> SampleText:
-        head = Head(CLUSTER, self.epoch, self._names[sender], iso(self._plan.ts_ms(self.slot, sender)))
-        return SampleText(head, interval_ms=self._interval_ms, primary=self._named)
+    def _sample_text(self, sender: int) -> lines.SampleText:
+        head = lines.Head(CLUSTER, self.epoch, self._names[sender], iso(self._plan.ts_ms(self.slot, sender)))
+        return lines.SampleText(head, interval_ms=self._interval_ms, primary=self._named)
 
     def _rates(self, *, is_first: bool) -> tuple[float | None, float | None]:
         """Records and bytes a second of the whole log."""
@@ -223,12 +199,12 @@ class _Said:
         """Whom the primary expects to hear of."""
         assert self.reign is not None, "a primary reigns"
         sender = self._names[self.reign.primary]
-        head = Head(CLUSTER, self.epoch, sender, iso(self._plan.ts_ms(self.slot, self.reign.primary)))
+        head = lines.Head(CLUSTER, self.epoch, sender, iso(self._plan.ts_ms(self.slot, self.reign.primary)))
         backups, queues = sorted(self._names[backup] for backup in self._plan.backups(self.reign)), self._story.queues
-        told = roster_record(head, seq, interval_ms=self._interval_ms, primary=sender, backups=backups, queues=queues)
-        return line(told).decode()
+        told = lines.roster_record(head, seq, interval_ms=self._interval_ms, primary=sender, backups=backups, queues=queues)
+        return lines.line(told).decode()
 
-    def _sample(self, backup: int) -> LagSample:
+    def _sample(self, backup: int) -> lines.LagSample:
         """Of a backup's whole log, by the primary."""
         assert self.reign is not None, "a primary reigns"
         plan, look = self._plan, self._plan.look(self.slot, backup)
@@ -239,7 +215,7 @@ class _Said:
         sync, rates = _sync_ms(plan.chance(self.slot, self.reign.primary)), self._rates(is_first=self.slot == self.reign.begin)
         return _sample_of(self._names[backup], "primary", indexes, look, sync, trip_ms, rates)
 
-    def _of_reign(self) -> tuple[SampleText, int]:
+    def _of_reign(self) -> tuple[lines.SampleText, int]:
         assert self.reign is not None, "a primary reigns"
         if self._text is None:
             self._text = self._sample_text(self.reign.primary)
@@ -290,21 +266,21 @@ class _Said:
             elif broker != self.primary:
                 state, last = ("ready", last) if look is None else (look.state, plan.acked(self.slot, look))
         why = incidents.FAILED if answer[0] == "absent" else None
-        told = Probe(self._names[broker], *answer, state, named, epoch, last, why)
+        told = lines.Probe(self._names[broker], *answer, state, named, epoch, last, why)
         ts_ms = self._story.shape.start_ms + self._at_ms + (draw(self.epoch, self.slot) & 3)
-        head = Head(CLUSTER, self.epoch, MANAGER, iso(ts_ms))
-        return line(probe_record(head, seq, interval_ms=self._interval_ms, probe=told)).decode()
+        head = lines.Head(CLUSTER, self.epoch, MANAGER, iso(ts_ms))
+        return lines.line(lines.probe_record(head, seq, interval_ms=self._interval_ms, probe=told)).decode()
 
 
 def _sample_of(
     name: str, role: str, indexes: _Indexes, look: Look, sync: _Pair, trip_ms: float | None, rates: _Pair
-) -> LagSample:
+) -> lines.LagSample:
     """A sample of a backup's whole log; the indexes are in the order of their fields."""
     commit, sent, received, acked, applied = indexes
     records, ready = (commit - acked) * RECORDS_A_BATCH, look.connected and look.state == "ready"
     lag, condition = (records, records * RECORD_BYTES, look.lag_us / 1000, look.stall_us / 1000), (look.state, ready)
     head = (name, None, "all", commit, sent, received, acked, applied)
-    return LagSample(*head, *lag, *condition, look.connected, None, role, *sync, trip_ms, *rates)
+    return lines.LagSample(*head, *lag, *condition, look.connected, None, role, *sync, trip_ms, *rates)
 
 
 def _sync_ms(chance: int, *, slow: bool = False) -> tuple[float, float]:
