@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from spark_analytics import demo_data
 from spark_analytics.demo_data import BROKERS
 from spark_analytics.errors import Refused
+from spark_analytics.jobs import inputs
 from spark_analytics.jobs.summarise import Report
 from tests.spark_analytics.conftest import START_MS, Summarise
 
@@ -144,6 +145,23 @@ def test_a_summary_asks_spark_for_few_jobs(spark: SparkSession, summary: Summari
     before = newest_job(spark)
     assert summary(story[0])["failovers"] == report["failovers"]
     assert 5 < newest_job(spark) - before <= 13
+
+
+def test_the_lines_that_a_summary_has_kept_are_let_go(spark: SparkSession, story: Story) -> None:
+    """A dashboard asks again and again of one session."""
+    context: Any = spark.sparkContext
+
+    def kept_bytes() -> int:
+        return sum(int(one.memSize() + one.diskSize()) for one in context._jsc.sc().getRDDStorageInfo())
+
+    before = kept_bytes()
+    read = inputs.read(spark, str(story[0]), None, now_ms=START_MS + 400_000, since_ms=None, until_ms=None)
+    assert read.repeated == story[1]["repeated_lines"]
+    assert read.lines.count() == story[1]["lines"] - read.repeated
+    of_lines = kept_bytes() - before
+    assert of_lines > 100 * story[1]["lines"]
+    read.release()
+    assert kept_bytes() - before < of_lines / 100
 
 
 def test_a_failovers_phases_and_what_the_peers_lacked_are_told(report: Report) -> None:
