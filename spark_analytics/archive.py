@@ -74,7 +74,7 @@ def train(folder: str) -> None:
     from spark_analytics.jobs.summarise import Request, summarise
 
     spark = session.start()
-    summarise(spark, Request(folder, now_ms=1_767_700_000_000, nbytes=1))
+    summarise(spark, Request(folder, now_ms=1_767_700_000_000))
     gateway = SparkContext._gateway
     spark.stop()
     if gateway is not None:

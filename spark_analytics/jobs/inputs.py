@@ -21,6 +21,8 @@ from spark_analytics.transforms import lines as of_lines
 from spark_analytics.transforms import parse
 
 _COMPILING: Final = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
+_WORTH_COMPILING: Final = 20_000
+_BYTES_A_LINE: Final = 600
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +63,11 @@ def _worked_out_once(lines: DataFrame) -> tuple[DataFrame, Callable[[], Any]]:
 
 
 @contextmanager
-def compiled(spark: SparkSession) -> Iterator[None]:
-    """Spark compiles what it runs within: worth it for what is done to each line, and for nothing else in a short job."""
+def compiled(spark: SparkSession, *, lines: int | None) -> Iterator[None]:
+    """Spark compiles what it runs within, if it is run for that many lines (None: nobody knows) that it pays."""
+    if lines is not None and lines < _WORTH_COMPILING:
+        yield
+        return
     before = {name: str(spark.conf.get(name)) for name in _COMPILING}
     try:
         for name, value in _COMPILING.items():
@@ -78,13 +83,22 @@ def _both(one: Callable[[], Any], other: Callable[[], Any]) -> Callable[[], Any]
 
 
 def read(
-    spark: SparkSession, path: str, kafka: sources.Kafka | None, *, now_ms: int, since_ms: int | None, until_ms: int | None
+    spark: SparkSession,
+    path: str,
+    kafka: sources.Kafka | None,
+    *,
+    now_ms: int,
+    since_ms: int | None,
+    until_ms: int | None,
+    nbytes: int | None = None,
 ) -> Inputs:
-    """The lines of a folder, a URL or a topic, or of a stream's folder. Refused when there are none to be had."""
+    """The lines of a folder, a URL or a topic (of `nbytes` in all, if that is known), or of a stream's folder. Refused when there
+    are none to be had.
+    """
     if kafka is None and is_store(path):
         return _from_store(spark, Store(path), since_ms=since_ms, until_ms=until_ms)
     text = sources.read_kafka(spark, kafka) if kafka is not None else sources.read_lines(spark, path)
-    with compiled(spark):
+    with compiled(spark, lines=None if nbytes is None else nbytes // _BYTES_A_LINE):
         lines, release = _worked_out_once(of_lines.kept(parse.parse(text, now_ms=now_ms)))
         repeated = of_lines.repeated(lines)
     if repeated:

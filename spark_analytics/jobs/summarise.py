@@ -109,6 +109,7 @@ def _summarise(spark: SparkSession, request: Request, progress: Callable[[str], 
         now_ms=request.now_ms,
         since_ms=request.since_ms,
         until_ms=request.until_ms,
+        nbytes=request.nbytes,
     )
     try:
         return _report(read, request, progress)
@@ -164,7 +165,7 @@ def _report(read: Inputs, request: Request, progress: Callable[[str], None]) -> 
     cut = _cut(found, request.window_ms)
     present, lines = found.own(presence), found.own(every)
     progress("adding up samples")
-    with compiled(lines.sparkSession):
+    with compiled(lines.sparkSession, lines=found.samples):
         state = _state(lines, cut, found, request)
         progress("summarising windows")
         rows = _found(state, cut, found, request)
