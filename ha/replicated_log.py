@@ -396,6 +396,8 @@ class ReplicatedLog:
                 self._peers.set_members(members)
                 self._tell_members(-1)
             case do.StateChanged(state, epoch, primary):
+                if state in (State.READY, State.RECOVERING):
+                    self._snapshots.give_up_receiving()
                 self._applying.state_changed(state, epoch, primary)
             case do.WritableChanged():
                 pass  # asked for by `may_propose` after each list of effects
@@ -491,6 +493,7 @@ class ReplicatedLog:
         else:
             members = Membership.from_dict(checkpoint.members)
             self._take(self.replica.snapshot_stored(now, checkpoint.index, checkpoint.epoch, members))
+            self._snapshots.leave_received()
 
     def _chunk_failed(self, failure: Failure, chunk: SnapshotChunk) -> None:
         _log.error("the snapshot of batch {index} cannot be kept: {why}", index=chunk.index, why=failure.getErrorMessage())
