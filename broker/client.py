@@ -31,8 +31,8 @@ from twisted.internet.error import TimeoutError as TwistedTimeout
 from twisted.internet.protocol import Factory
 from twisted.python.failure import Failure
 
-from broker.amqp.engine import Login
 from broker.amqp.management_node import Answer, encode_request
+from broker.core.sasl_client import Login
 from broker.core.urls import SSL, Address
 from broker.net.management_wire import ClientError, ConnectError, Wire
 from broker.tls_files import NO_TLS
@@ -131,7 +131,7 @@ class ManagementClient:
         never set back. credentials: for an address over TLS; without them the system's authorities are trusted. Cancelling the
         Deferred drops the connection. Fails with ConnectError or TimedOut.
         """
-        login = Login(user, password or "", mechanism or "")
+        login = Login(user, password or "", mechanism or "", encrypted=address.transport == SSL)
         wire = Wire(reactor, address.name, login, admin, heartbeat_s, seconds, container)
         return _open(cls, reactor, address, wire, timeout_s, credentials)
 

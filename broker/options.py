@@ -6,7 +6,7 @@ reads each by its option's parser. From the same table come the command's click 
 
 Invariants: a text is read by one parser wherever it came from, and an error names its source (`--port`, `QPID_PORT`,
 `/etc/qpidd.conf:3`); a wrong value is an error even where a stronger source hides it; nothing here keeps or shows the text of an
-option that is marked `secret`.
+option that is marked `secret`; a password on the command line is an error, because others on the machine see it.
 
 The file: one `key=value` a line, keys spelled as on the command line without the dashes; a key alone means `yes`; blank lines,
 and what follows a `#` at the start of a line or after a space, are skipped.
@@ -16,12 +16,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from broker.core.urls import Url
+
 MAX_FILE_BYTES = 1024 * 1024
+MAX_PASSWORD_BYTES = 4096
 
 _COMMENT = re.compile(r"(^|\s)#.*")
 _SIZE = re.compile(r"([0-9]+)\s*([kmgt]?)(i?b)?", re.IGNORECASE)
@@ -85,6 +88,8 @@ class _Given:
 
     text: str
     origin: str
+    seen: bool = False
+    """Whether others on this machine can see it: it stands on the command line."""
 
 
 def gather(options: Iterable[Option], command_line: Mapping[str, str | None], environ: Mapping[str, str]) -> dict[str, Any]:
@@ -146,7 +151,7 @@ def markdown(options: Iterable[Option]) -> str:
 
 def _given(option: Option, command_line: Mapping[str, str | None]) -> _Given | None:
     text = command_line.get(option.field)
-    return None if text is None else _Given(text, f"--{option.name}")
+    return None if text is None else _Given(text, f"--{option.name}", seen=True)
 
 
 def _from_environ(options: Iterable[Option], environ: Mapping[str, str]) -> dict[str, _Given]:
@@ -204,9 +209,15 @@ def _nearest(key: str, known: Iterable[str]) -> str:
 
 def _read(option: Option, given: _Given) -> Any:
     try:
-        return option.parse(given.text)
+        value = option.parse(given.text)
     except ValueError as error:
         raise SettingsError(f"{given.origin}: {'the value cannot be used' if option.secret else error}") from None
+    if given.seen and (option.secret or (isinstance(value, Url) and value.password)):
+        raise SettingsError(
+            f"{given.origin}: others on this machine can see a password on a command line: give it in {option.environment[0]}, "
+            "in the file that --config names, or in a file of its own"
+        )
+    return value
 
 
 # ---- parsers: a text in, a value out, or a ValueError that says what would do
@@ -278,6 +289,52 @@ def seconds(at_least: float, at_most: float) -> Callable[[str], float]:
 
 def folder(value: str) -> Path:
     """A folder, `~` allowed; "" is refused."""
+    return _path(value, "folder")
+
+
+def file(value: str) -> Path:
+    """A file, `~` allowed; "" is refused."""
+    return _path(value, "file")
+
+
+def password_file(value: str) -> str:
+    """The first line of this file."""
+    path = file(value)
+    try:
+        with path.expanduser().open("rb") as opened:
+            line = opened.readline(MAX_PASSWORD_BYTES + 1)
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from None
+    except RuntimeError:
+        raise ValueError(f"{path}: there is no home folder for `~`; name the file in full") from None
+    if len(line) > MAX_PASSWORD_BYTES:
+        raise ValueError(f"the first line of {path} has more than {MAX_PASSWORD_BYTES} bytes: it is no password")
+    try:
+        found = line.decode().rstrip("\r\n")
+    except UnicodeDecodeError:
+        raise ValueError(f"the first line of {path} is not UTF-8 text: it is no password") from None
+    if not found:
+        raise ValueError(f"there is no password in the first line of {path}")
+    return found
+
+
+def with_password(url: Url, password: str | None, name: str) -> Url:
+    """The URL with a password from elsewhere for its user; `name` is the option's that has the URL. SettingsError."""
+    if password is None:
+        return url
+    if not url.user:
+        raise SettingsError(f"--password-file needs a user in --{name}, as in ann@host")
+    if url.password:
+        raise SettingsError(f"--{name} has a password already: leave it or --password-file out")
+    return replace(url, password=password)
+
+
+PASSWORD_FILE = Option(
+    "password-file", password_file, None, "FILE", "File whose first line is the password of the user in the URL."
+)
+
+
+def _path(value: str, what: str) -> Path:
     if not value.strip() or "\0" in value:
-        raise ValueError("a folder is needed")
+        raise ValueError(f"a {what} is needed")
     return Path(value)

@@ -3,8 +3,8 @@
 Life: `broker.options.gather` reads the texts of all sources, `BrokerSettings.from_values` checks what concerns several options at
 once and freezes the result; nothing changes it afterwards. The command's options and the reference page are made from the table.
 
-Invariants: a broker listens on loopback unless it is told otherwise, because it cannot tell friend from foe yet (`--auth`); every
-bound has a default in `broker.core.limits`.
+Invariants: a broker listens on loopback unless it is told otherwise, because it lets everybody in unless it is told otherwise
+(`--auth`); where a login is demanded, there is a way to log in; every bound has a default in `broker.core.limits`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,16 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from broker.core import limits
+from broker.core import limits, sasl
+from broker.core.acl.grammar import MAX_QUOTA
 from broker.core.limits import MIB
-from broker.options import Option, SettingsError, folder, number, one_of, size
+from broker.core.mechanisms import LOOKED_AT, NAMES_IN_CERTIFICATES, REALM
+from broker.options import Option, SettingsError, file, folder, number, one_of, size, yes_no
 from broker.tls_files import FILES, SERVER, TlsFiles
 
+MECHANISMS = (*LOOKED_AT, sasl.ANONYMOUS)
+ALONE = frozenset({sasl.ANONYMOUS, sasl.EXTERNAL})
+"""Mechanisms that need no users' file."""
 LOG_LEVELS = ("trace", "debug", "info", "notice", "warning", "error", "critical")
 MAX_FRAME_SIZE = limits.SESSION_WINDOW_BYTES // 16
 """proton counts a session's window in frames: larger ones would leave it too few."""
@@ -39,13 +44,20 @@ def _interfaces(value: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _auth(value: str) -> bool:
-    if one_of("yes", "no")(value) == "yes":
-        raise ValueError(
-            "authentication is not available in this version: say --auth no, and let the broker listen on loopback or on a "
-            "protected network only"
-        )
-    return False
+def _mechanisms(value: str) -> tuple[str, ...]:
+    """Names of SASL mechanisms, with commas or spaces between them, in the order in which they are offered."""
+    found = value.replace(",", " ").upper().split()
+    for name in found:
+        one_of(*MECHANISMS)(name)
+    if not found:
+        raise ValueError(f"name at least one of {', '.join(MECHANISMS)}")
+    return tuple(dict.fromkeys(found))
+
+
+def _realm(value: str) -> str:
+    if not value.isprintable() or " " in value or "@" in value or len(value.encode()) > limits.MAX_NAME_BYTES:
+        raise ValueError(f"{value!r} cannot be a realm: letters, digits, dots and hyphens make one, as in QPID")
+    return value
 
 
 def _log_level(value: str) -> str:
@@ -59,7 +71,26 @@ OPTIONS = (
     *SERVER,
     *FILES,
     Option("data-dir", folder, Path("~/.qpidd"), "DIR", "Folder of the store. It is created if it does not exist."),
-    Option("auth", _auth, False, "yes|no", "Demand authentication. This version takes only `no`."),
+    Option("auth", yes_no, None, "yes|no", "Demand a login of every client. Default: `yes` with --users, else `no`."),
+    Option(
+        "users", file, None, "FILE", "Names and keys of those who may log in, as qpid-passwd writes them. Read again at SIGHUP."
+    ),
+    Option("realm", _realm, REALM, "NAME", "What stands behind the @ in the names of users, as in ann@QPID."),
+    Option(
+        "sasl-mechanisms",
+        _mechanisms,
+        LOOKED_AT,
+        "NAME,...",
+        f"SASL mechanisms offered where a login is demanded: {', '.join(MECHANISMS)}.",
+    ),
+    Option(
+        "ssl-user-name",
+        one_of(*NAMES_IN_CERTIFICATES),
+        "cn",
+        "FIELD",
+        f"What names the user in a client's certificate, for EXTERNAL: {', '.join(NAMES_IN_CERTIFICATES)}.",
+    ),
+    Option("plain-without-tls", yes_no, False, "yes|no", "Offer PLAIN on connections that are not encrypted, too."),
     Option(
         "max-connections",
         number(1, 100_000),
@@ -107,6 +138,34 @@ OPTIONS = (
         "BYTES",
         "Size of all telemetry files of this broker. Above it the oldest are deleted.",
     ),
+    Option(
+        "acl-file",
+        file,
+        None,
+        "FILE",
+        "Rules about who may do what (docs/reference/acl.md). A relative name is looked for in the data folder.",
+    ),
+    Option(
+        "connection-limit-per-user",
+        number(0, MAX_QUOTA),
+        0,
+        "N",
+        "Connections at a time of a user whom no quota of the ACL file names. 0: any number. Needs --acl-file.",
+    ),
+    Option(
+        "connection-limit-per-ip",
+        number(0, MAX_QUOTA),
+        0,
+        "N",
+        "Connections at a time of clients at one IP address. 0: any number.",
+    ),
+    Option(
+        "max-queues-per-user",
+        number(0, MAX_QUOTA),
+        0,
+        "N",
+        "Queues made by a user whom no quota of the ACL file names. 0: any number. Needs --acl-file.",
+    ),
     Option("log-enable", _log_level, "notice", "LEVEL+", f"Lowest level of log messages to write: {', '.join(LOG_LEVELS)}."),
 )
 """Everything that a broker by itself can be told. `ha.settings.OPTIONS` has what concerns the cluster."""
@@ -129,6 +188,11 @@ class BrokerSettings:
     ssl_crl_file: Path | None
     data_dir: Path
     auth: bool
+    users: Path | None
+    realm: str
+    sasl_mechanisms: tuple[str, ...]
+    ssl_user_name: str
+    plain_without_tls: bool
     max_connections: int
     max_negotiate_time: int
     max_frame_size: int
@@ -139,6 +203,10 @@ class BrokerSettings:
     telemetry_dir: Path | None
     telemetry_interval_ms: int
     telemetry_max_size: int
+    acl_file: Path | None
+    connection_limit_per_user: int
+    connection_limit_per_ip: int
+    max_queues_per_user: int
     log_enable: str
     """The lowest level that is written, one of LOG_LEVELS."""
 
@@ -149,10 +217,19 @@ class BrokerSettings:
         SettingsError when the folders cannot be (no home for `~`, one folder for two purposes), or TLS lacks something.
         """
         own = {option.field: values.get(option.field, option.default) for option in OPTIONS}
-        for name in ("data_dir", "telemetry_dir"):
+        for name in ("data_dir", "telemetry_dir", "users", "acl_file"):
             own[name] = _at_home(name, own[name])
+        if own["acl_file"] is not None:
+            own["acl_file"] = own["data_dir"] / own["acl_file"]
+        for name in ("connection_limit_per_user", "max_queues_per_user"):
+            if own[name] and own["acl_file"] is None:
+                raise SettingsError(f"--{name.replace('_', '-')} needs --acl-file: without one, users have no quotas")
         if own["data_dir"] == own["telemetry_dir"]:
             raise SettingsError(f"--telemetry-dir and --data-dir are the same folder, {own['data_dir']}: give each its own")
+        if own["auth"] is None:
+            own["auth"] = own["users"] is not None
+        if own["auth"] and own["users"] is None and not ALONE.issuperset(own["sasl_mechanisms"]):
+            raise SettingsError("--auth yes needs --users FILE: qpid-passwd add FILE NAME makes one")
         settings = cls(**own)
         settings._check_tls()
         return settings

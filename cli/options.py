@@ -17,8 +17,9 @@ import click
 
 from broker.client import ManagementClient, find_primary
 from broker.core import urls
+from broker.core.sasl_client import MECHANISMS
 from broker.core.urls import Address, Url
-from broker.options import Option, gather, one_of, seconds
+from broker.options import PASSWORD_FILE, Option, gather, one_of, seconds, with_password
 from broker.tls_files import FILES, NO_TLS, TlsFiles
 
 if TYPE_CHECKING:
@@ -38,11 +39,12 @@ CONNECTION = (
         urls.parse,
         DEFAULT_BROKER,
         "URL",
-        "Address of a broker, or of all brokers of a cluster: [amqps:][user/password@]host[:port],...",
+        "Address of a broker, or of all brokers of a cluster: [amqps:][user@]host[:port],...",
         short="b",
     ),
     Option("timeout", seconds(0.1, 3600), 10.0, "SECONDS", "Time to wait for an answer.", short="t"),
-    Option("sasl-mechanism", one_of("ANONYMOUS", "PLAIN"), "", "MECH", "SASL mechanism. Default: PLAIN if the URL names a user."),
+    Option("sasl-mechanism", one_of(*MECHANISMS), "", "MECH", f"{', '.join(MECHANISMS)}. Default: the best that the broker has."),
+    PASSWORD_FILE,
     *FILES,
 )
 """Read from the command line, the environment (QPID_BROKER, ...) and the file that --config names, in this order."""
@@ -109,7 +111,8 @@ def target(command_line: dict[str, Any], *, admin: bool) -> Target:
 
     given = {name: command_line.pop(name, None) for name in (*(option.field for option in CONNECTION), "config")}
     values = gather(CONNECTION, given, os.environ)
-    return Target(values["broker"], values["timeout"], values["sasl_mechanism"], admin, TlsFiles.from_values(values))
+    url = with_password(values["broker"], values["password_file"], "broker")
+    return Target(url, values["timeout"], values["sasl_mechanism"], admin, TlsFiles.from_values(values))
 
 
 def connection_options(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,6 +7,7 @@ MODULES = {
     "qpid-config": "cli.commands.qpid_config",
     "qpid-ha": "cli.commands.qpid_ha",
     "qpid-lag": "cli.lag.qpid_lag",
+    "qpid-passwd": "cli.commands.qpid_passwd",
     "qpid-resource-manager": "cli.commands.qpid_resource_manager",
     "qpid-stat": "cli.commands.qpid_stat",
     "qpid-verify": "cli.verify.qpid_verify",

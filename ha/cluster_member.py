@@ -11,6 +11,7 @@ one said to every other member.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -21,6 +22,7 @@ from twisted.logger import Logger
 
 from broker.core import urls
 from broker.core.commands import MachineVersion, Term
+from broker.core.mechanisms import qualified
 from broker.core.values import Symbol
 from broker.service import Broker
 from broker.sessions.connection import Role
@@ -115,6 +117,8 @@ class ClusterMember:
             members=lambda: self.log.replica.members,
             versions=Versions(broker.lead.state.version),
             cluster_version=lambda: self._broker.lead.state.definitions.machine_version,
+            login=replace(settings.login, or_nobody=not broker.authentication.demanded),
+            user=self._user_of_brokers(),
             credentials=credentials,
         )
         self._ticker = LoopingCall(self._tick)
@@ -123,6 +127,13 @@ class ClusterMember:
         broker.admission.roles[PEER_PROPERTY] = self.peers
         broker.admission.failover_urls = self._failover_urls
         broker.on_state = self._state_changed
+
+    def _user_of_brokers(self) -> str:
+        """Who has to be at the other end of a member's link; "" for anybody, or for whoever has the member's certificate."""
+        settings, authentication = self._settings, self._broker.authentication
+        if not authentication.demanded or settings.by_certificate:
+            return ""
+        return qualified(settings.ha_username, authentication.realm)
 
     def start(self) -> None:
         """Begin to join."""

@@ -33,9 +33,12 @@ from twisted.logger import (
 )
 from zope.interface import provider
 
+from broker.acl_file import AclFile
+from broker.core.acl.grammar import BadAcl
 from broker.core.limits import MAX_HANDSHAKES, PART_BYTES, RESERVED_DESCRIPTORS, SPARE_CONNECTIONS
 from broker.core.nodes import CLUSTER, LOCAL
 from broker.core.records import BadBatch
+from broker.core.users import Users
 from broker.disk.journal import FILE_BYTES
 from broker.disk.store import DamagedStore, StorageError, Store, StoreInUse, StoreOfAnotherCluster
 from broker.host import REAL_HOST, Host, raise_open_files
@@ -43,8 +46,10 @@ from broker.net.listener import CannotListen, ConnectionFactory, Handshakes, lis
 from broker.net.reactor import on_hangup
 from broker.options import SettingsError
 from broker.service import Broker
+from broker.sessions.authentication import Authentication
 from broker.settings import BrokerSettings
 from broker.telemetry import TelemetryWriter
+from broker.users_file import Accounts, BadUsersFile
 from ha.cluster_member import ClusterMember, Links
 from ha.core.membership import Membership
 from ha.core.settings import ReplicaSettings
@@ -105,10 +110,16 @@ class Process:
         self.reactor = reactor
         self.settings = settings
         self.ha = ha
+        self.acl_file = AclFile(
+            settings.acl_file,
+            host.wall,
+            quotas=(settings.connection_limit_per_user, settings.max_queues_per_user),
+        )
         self.status = 0
         self.logs: dict[str, ReplicatedLog] = {}
         self.member: ClusterMember | None = None
         self.lag: LagReporter | None = None
+        self.accounts: Accounts | None = None
         self.tls: Credentials | None = None
         self.tls_port: int | None = None
         """Where it listens for TLS, if it does."""
@@ -120,6 +131,11 @@ class Process:
         files that TLS needs."""
         self.tls = self._credentials()
         max_connections = self._max_connections()
+        authentication = self._authentication()
+        try:
+            self.acl_file.load()
+        except BadAcl as error:
+            raise CannotStart(str(error)) from None
         try:
             self.store = Store.open(self.settings.data_dir, host=self.host, segment_bytes=self.segment_bytes)
         except (StoreInUse, DamagedStore, StorageError, OSError) as error:
@@ -133,14 +149,17 @@ class Process:
             max_message_bytes=self.settings.max_message_size,
             part_bytes=self.part_bytes,
             max_connections=max_connections,
+            max_connections_per_host=self.settings.connection_limit_per_ip,
             max_frame_bytes=self.settings.max_frame_size,
             open_timeout_s=self.settings.max_negotiate_time / 1000,
             default_queue_bytes=self.settings.default_queue_limit,
             message_memory=self.settings.message_memory or self.host.memory_bytes() // 4,
             on_fatal=self.fail,
             new_id=self.host.new_id,
+            authentication=authentication,
             machine_version=self.ha.ha_machine_version_limit,
         )
+        self.acl_file.attach_to(self.broker)
         try:
             self._listen()
             if self.ha.ha_cluster:
@@ -164,6 +183,40 @@ class Process:
         from broker.net.credentials import Credentials  # what it brings takes time to load
 
         return Credentials(files, demands=self.settings.ssl_require_client_authentication, wall=self.host.wall)
+
+    def _authentication(self) -> Authentication:
+        """How clients log in. CannotStart when the users' file cannot be read."""
+        settings, host = self.settings, self.host
+        users = None
+        if settings.auth or settings.users is not None:
+            secret = (host.new_id() + host.new_id()).encode()
+            users = Users({}, secret)
+            if settings.users is not None:
+                self.accounts = Accounts(settings.users, secret)
+                users = self._users(self.accounts)
+        return Authentication(
+            self.reactor,
+            self._in_thread,
+            host.new_id,
+            demanded=settings.auth,
+            users=users,
+            mechanisms=settings.sasl_mechanisms,
+            realm=settings.realm,
+            plain_in_clear=settings.plain_without_tls,
+            name_in_certificate=settings.ssl_user_name,
+        )
+
+    def _users(self, accounts: Accounts) -> Users:
+        try:
+            users = accounts.load()
+        except BadUsersFile as error:
+            raise CannotStart(str(error)) from None
+        if accounts.seen_by_others:
+            _log.warn("{path} can be read or written by others: its keys are secrets (chmod 600)", path=accounts.path)
+        return users
+
+    def _in_thread(self, work: Callable[[], Any]) -> Deferred[Any]:
+        return deferToThreadPool(self.reactor, self.reactor.getThreadPool(), work)
 
     def _max_connections(self) -> int:
         """As many as asked for, or fewer where the limit of open files is low: the disk and the other members come first."""
@@ -264,7 +317,7 @@ class Process:
             new_id=self.host.new_id,
             listener=self.broker.ledgers[name],
             call_in_reactor=self.reactor.callFromThread,
-            in_thread=lambda work: deferToThreadPool(self.reactor, self.reactor.getThreadPool(), work),
+            in_thread=self._in_thread,
             peers=peers,
             on_members=member.members_changed if member is not None else lambda members: None,
             on_event=member.note if member is not None else lambda kind, **fields: None,
@@ -286,11 +339,24 @@ class Process:
             self.reactor.stop()
 
     def hang_up(self) -> None:
-        """SIGHUP: read the files of TLS again."""
-        if self.tls is None:
-            _log.warn("SIGHUP changes nothing: options are read at the start only; restart this broker to change them")
-        else:
+        """SIGHUP: read again what may change while this broker runs. What has become wrong stays as it was."""
+        if self.tls is not None:
             self.tls.reload()
+        if self.accounts is not None:
+            self._read_users_again(self.accounts)
+        if self.settings.acl_file is not None:
+            self.acl_file.reload()
+        if self.tls is None and self.accounts is None and self.settings.acl_file is None:
+            _log.warn("SIGHUP changes nothing: options are read at the start only; restart this broker to change them")
+
+    def _read_users_again(self, accounts: Accounts) -> None:
+        try:
+            users = accounts.load()
+        except BadUsersFile as error:
+            _log.error("{error}; the users are those that were read before", error=str(error))
+            return
+        self.broker.authentication.users = users
+        _log.info("{n} users read from {path}", n=len(users), path=accounts.path)
 
     def stop(self) -> Deferred[None]:
         """Stop in order: clients, links, logs, store. Fires when what clients were told has left, or soon in any case."""
@@ -327,8 +393,12 @@ def run(reactor: Any, settings: BrokerSettings, ha: HaSettings) -> int:
     process.start()
     reactor.addSystemEventTrigger("before", "shutdown", process.stop)
     on_hangup(reactor, process.hang_up)
-    if settings.exposed:
+    if settings.users is not None and not settings.auth:
+        _log.warn("--auth no: everybody is let in, users of {path} or not", path=settings.users)
+    if settings.exposed and not settings.auth:
         _log.warn("this broker listens beyond loopback and asks nobody for credentials: keep its network closed to others")
+    if settings.acl_file is not None and not settings.auth:
+        _log.warn("nobody is asked for credentials (--auth no): the rules of the ACL file know every client as `anonymous`")
     if not settings.require_encryption:
         print(f"Listening on TCP/TCP6 port {process.port}", file=sys.stderr, flush=True)
     if process.tls_port is not None:

@@ -3,9 +3,8 @@
 Life: `read` takes the command line and the environment and gives the broker's and the cluster's settings, checked together; when
 the broker listens, `own_address` finds out which address of `--ha-brokers-url` is its own. Nothing changes them afterwards.
 
-Invariants: a broker that is told to be in a cluster knows all members' addresses or does not start; what this version
-cannot do (credentials) is refused and not ignored; the times and bounds of the consensus core have their defaults in
-`ha.core.settings`.
+Invariants: a broker that is told to be in a cluster knows all members' addresses, and how to log in where that is demanded, or
+does not start; the times and bounds of the consensus core have their defaults in `ha.core.settings`.
 """
 
 from __future__ import annotations
@@ -13,15 +12,17 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Any
 
 from broker import settings as broker_settings
 from broker.core import urls
 from broker.core.commands import MACHINE_VERSION
+from broker.core.sasl import EXTERNAL
+from broker.core.sasl_client import MECHANISMS, Login
 from broker.core.urls import Address, Url
-from broker.options import Option, SettingsError, gather, number, one_of, seconds, size, yes_no
+from broker.options import Option, SettingsError, gather, number, one_of, password_file, seconds, size, text, yes_no
 from broker.settings import BrokerSettings
 from ha.core.settings import MIB, ReplicaSettings
 
@@ -35,7 +36,7 @@ def _brokers_url(value: str) -> Url:
     url = urls.parse(value)
     if url.user:
         raise ValueError(
-            "authentication between brokers is not available in this version: give the addresses alone, without a user"
+            "give the addresses alone, without a user: brokers log in to each other with --ha-username and --ha-password-file"
         )
     if len({address.transport for address in url.addresses}) > 1:
         raise ValueError(
@@ -122,6 +123,23 @@ OPTIONS = (
         "VERSION",
         "Be a broker of this machine version: the cluster does not rise above it, and an older release can still take over.",
     ),
+    Option("ha-username", text, "", "NAME", "User as which the brokers of a cluster log in to each other: the same on each."),
+    Option(
+        "ha-password",
+        text,
+        "",
+        "PASSWORD",
+        "Its password, in the file of --config or in the environment: not on the command line.",
+        secret=True,
+    ),
+    Option("ha-password-file", password_file, None, "FILE", "File whose first line is that password."),
+    Option(
+        "ha-mechanism",
+        one_of(*MECHANISMS),
+        "",
+        "MECH",
+        f"SASL mechanism between brokers: {', '.join(MECHANISMS)}. Default: the best that there is.",
+    ),
     Option(
         "link-heartbeat-interval",
         number(1, 3600),
@@ -151,6 +169,12 @@ class HaSettings:
     ha_switchover_timeout: float
     ha_machine_version_limit: int
     """The newest machine version that this broker applies (broker.core.commands)."""
+    ha_username: str
+    """"" where brokers do not log in to each other."""
+    ha_password: str = field(repr=False)
+    ha_password_file: str | None = field(repr=False)
+    """What stands in that file."""
+    ha_mechanism: str
     link_heartbeat_interval: int
 
     @classmethod
@@ -165,6 +189,10 @@ class HaSettings:
             raise SettingsError(
                 "--ha-cluster yes needs the addresses of all members: give --ha-brokers-url amqp:host1:5672,host2:5672,host3:5672"
             )
+        if own["ha_password"] and own["ha_password_file"]:
+            raise SettingsError("--ha-password and --ha-password-file name the same thing: leave one of them out")
+        if (own["ha_password"] or own["ha_password_file"]) and not own["ha_username"]:
+            raise SettingsError("there is a password for the links between brokers and no --ha-username")
         if own["ha_address"] and (url is None or own["ha_address"] not in url.names):
             raise SettingsError(f"--ha-address {own['ha_address']} is not among the addresses of --ha-brokers-url ({_list(url)})")
         if own["ha_election_timeout"] < HEARTBEATS_AN_ELECTION * own["ha_heartbeat_interval"]:
@@ -180,9 +208,19 @@ class HaSettings:
         return self.ha_brokers_url.names if self.ha_cluster and self.ha_brokers_url is not None else ()
 
     @property
+    def login(self) -> Login:
+        """Who this broker is towards the other members."""
+        return Login(self.ha_username or None, self.ha_password or self.ha_password_file or "", self.ha_mechanism, self.encrypted)
+
+    @property
     def encrypted(self) -> bool:
         """Whether the members' links are over TLS, so that a member is who has its certificate."""
         return self.ha_cluster and self.ha_brokers_url is not None and self.ha_brokers_url.addresses[0].transport == urls.SSL
+
+    @property
+    def by_certificate(self) -> bool:
+        """Whether members log in by their certificates alone."""
+        return self.encrypted and self.ha_mechanism == EXTERNAL
 
     @property
     def client_addresses(self) -> tuple[Address, ...]:
@@ -206,6 +244,10 @@ def read(command_line: Mapping[str, str | None], environ: Mapping[str, str] | No
     """All settings of a broker: `command_line` as `broker.options.gather` takes it, `environ` is the process's by default."""
     values = gather((*broker_settings.OPTIONS, *OPTIONS), command_line, os.environ if environ is None else environ)
     broker, ha = BrokerSettings.from_values(values), HaSettings.from_values(values)
+    if broker.auth and ha.ha_cluster and not ha.ha_username and not ha.by_certificate:
+        raise SettingsError(
+            "--auth yes in a cluster needs --ha-username and --ha-password-file: the brokers log in to each other, too"
+        )
     if ha.encrypted and (broker.ssl_certificate is None or broker.ssl_ca_file is None):
         raise SettingsError(
             "--ha-brokers-url with amqps: needs --ssl-certificate and --ssl-ca-file: brokers know each other by them"

@@ -15,8 +15,21 @@ from pathlib import Path
 
 from broker.core import urls
 from broker.core.limits import MIB
+from broker.core.sasl_client import MECHANISMS
 from broker.core.urls import Url
-from broker.options import Option, SettingsError, folder, gather, number, one_of, seconds, size, text
+from broker.options import (
+    PASSWORD_FILE,
+    Option,
+    SettingsError,
+    folder,
+    gather,
+    number,
+    one_of,
+    seconds,
+    size,
+    text,
+    with_password,
+)
 from broker.tls_files import FILES, NO_TLS, TlsFiles
 from resource_manager.arbiters import ARBITERS
 from resource_manager.core.promotion import PromotionSettings
@@ -90,11 +103,12 @@ OPTIONS = (
     ),
     Option(
         "sasl-mechanism",
-        one_of("ANONYMOUS", "PLAIN"),
+        one_of(*MECHANISMS),
         "",
         "MECH",
-        "SASL mechanism. Default: PLAIN if the URL names a user, else ANONYMOUS.",
+        f"{', '.join(MECHANISMS)}. Default: the best that the broker has.",
     ),
+    PASSWORD_FILE,
     *FILES,
     Option("cluster-name", text, "", "NAME", "Name of the cluster in telemetry. Default: the cluster's id."),
 )
@@ -136,7 +150,7 @@ def read(command_line: Mapping[str, str | None], environ: Mapping[str, str] | No
             "a broker would count as failed between two questions"
         )
     return ManagerSettings(
-        brokers=url,
+        brokers=with_password(url, values["password_file"], "brokers"),
         arbiter=values["arbiter"],
         name=values["name"] or f"{socket.gethostname()}-{os.getpid()}",
         detection_s=values["detection_time"],

@@ -1,9 +1,10 @@
 """Proton's C engine, driven by the batch.
 
 Life of an engine: `push` gives it the bytes that a socket brought, past the door if it is a server's (`broker.core.door`, which
-speaks SASL itself and lets nothing through that proton should not see); `drain` empties its whole event queue and calls its
-listener once a link with everything that came for it, not once a message; `take_output` gives the bytes to write. `free` ends it,
-and with it every C object that it owns: nothing of it may be used afterwards, so whoever keeps a `Link` asks `link.open` first.
+speaks SASL itself and lets nothing through that proton should not see) or a client's SASL layer (`broker.core.sasl_client`);
+`drain` empties its whole event queue and calls its listener once a link with everything that came for it, not once a message;
+`take_output` gives the bytes to write. `free` ends it, and with it every C object that it owns: nothing of it may be used
+afterwards, so whoever keeps a `Link` asks `link.open` first. Proton's own SASL is not used on either side.
 
 The C functions are called straight through proton's cffi module. Wrapper objects per event cost 47 us a message, this way 5.
 
@@ -16,7 +17,6 @@ Source: AMQP 1.0 part 2 (transport). Objects are freed in the order that proton 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from cproton_ffi import ffi, lib
@@ -34,9 +34,10 @@ from broker.amqp.links import (
     text_of,
 )
 from broker.amqp.scratch import SCRATCH_BYTES, Scratch
-from broker.core import limits, message, values
+from broker.core import limits, message, sasl, values
 from broker.core.door import Door
 from broker.core.performatives import LIMIT_EXCEEDED, Refusal
+from broker.core.sasl_client import ANONYMOUS, ClientLayer, Login
 
 NULL = ffi.NULL
 _DELIVERY = lib.PN_DELIVERY
@@ -87,18 +88,10 @@ class EngineListener(Protocol):
         """The peer closed the connection, or it broke the protocol (`reason` says how, "" when it closed in order)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Login:
-    """Who to be towards a server: `user` None is ANONYMOUS; `mechanism` "" is the usual one."""
-
-    user: str | None = None
-    password: str = field(default="", repr=False)
-    mechanism: str = ""
-
-
 class Engine:
     """One AMQP connection's protocol state. A server's door says who comes in, a client logs in as its `login` says.
 
+    `nonce`: a text that cannot be guessed, for a client's login. `offer`: the mechanisms by which clients may log in to a server.
     `scratch` is shared by the engines of a thread; without one this engine has its own.
     """
 
@@ -109,7 +102,9 @@ class Engine:
         server: bool,
         container: str,
         max_frame: int = limits.MAX_FRAME_BYTES,
-        login: Login = Login(),
+        login: Login = ANONYMOUS,
+        nonce: str = "",
+        offer: sasl.Offer = sasl.OFFERED,
         scratch: Scratch | None = None,
     ) -> None:
         self.listener = listener
@@ -137,20 +132,12 @@ class Engine:
         lib.pn_connection_collect(self.connection, self._collector)
         lib.pn_transport_set_max_frame(self.transport, max_frame)
         lib.pn_transport_set_channel_max(self.transport, limits.MAX_SESSIONS_PER_CONNECTION - 1)
-        self._door = Door(max_frame) if server else None
+        self._door = Door(max_frame, offer) if server else None
+        self._layer = None if server else ClientLayer(login, nonce)
+        """A client's, until it is over."""
         if server:
             lib.pn_transport_set_server(self.transport)
-        else:
-            self._log_in(login)
         lib.pn_transport_bind(self.transport, self.connection)
-
-    def _log_in(self, login: Login) -> None:
-        sasl = lib.pn_sasl(self.transport)
-        if login.user is not None:
-            lib.pn_connection_set_user(self.connection, login.user.encode())
-            lib.pn_connection_set_password(self.connection, login.password.encode())
-            lib.pn_sasl_set_allow_insecure_mechs(sasl, True)
-        lib.pn_sasl_allowed_mechs(sasl, (login.mechanism or ("ANONYMOUS" if login.user is None else "PLAIN")).encode())
 
     # ---- opening and closing
 
@@ -273,10 +260,49 @@ class Engine:
     def push(self, data: bytes) -> None:
         """Feed what the socket brought. A peer that breaks the protocol shows as `on_close` in the next `drain`."""
         door = self._door
-        if door is None:
+        if door is not None:
+            self._let_through(door, door.take(data))
+        elif self._layer is not None:
+            self._after_layer(self._layer, self._layer.take(data))
+        else:
             self._to_proton(data)
+
+    def _after_layer(self, layer: ClientLayer, passed: bytes) -> None:
+        if layer.refusal is not None:
+            self._deaf = True
+        elif layer.done:
+            self._layer = None
+            if passed:
+                self._to_proton(passed)
+
+    @property
+    def login_waits(self) -> sasl.Wait | None:
+        """What is to be done before the login can go on, on either side: then call `resume_login`."""
+        login = self.login or self._layer
+        return None if login is None else login.waits
+
+    @property
+    def login(self) -> sasl.Exchange | None:
+        """How the client logs in; None on a client's side."""
+        return None if self._door is None else self._door.login
+
+    def resume_login(self, result: bytes) -> None:
+        """What the login has waited for is done; what has come meanwhile is taken now."""
+        if not self.alive:
             return
-        passed = door.take(data)
+        if self._door is not None:
+            self._door.resume(result)
+            self._let_through(self._door, b"")
+        elif self._layer is not None:
+            self._after_layer(self._layer, self._layer.resume(result))
+
+    def refuse_login(self, reason: str) -> None:
+        """The login cannot go on, for a reason of this side's."""
+        if self.alive and self._door is not None:
+            self._door.give_up_login(reason)
+            self._let_through(self._door, b"")
+
+    def _let_through(self, door: Door, passed: bytes) -> None:
         if passed:
             self._to_proton(passed)
         while door.more and self.alive:
@@ -315,11 +341,15 @@ class Engine:
     @property
     def pending(self) -> bool:
         """Whether there is output to take, or (False with `finished`) there never will be."""
+        if self._layer is not None:
+            return bool(self._layer.output)
         return bool(lib.pn_transport_pending(self.transport) > 0 or (self._door is not None and self._door.output))
 
     @property
     def finished(self) -> bool:
         """Whether this side has said everything: the TCP stream may be ended."""
+        if self._layer is not None:
+            return self._deaf and not self._layer.output
         pending = lib.pn_transport_pending(self.transport)
         if self._door is not None and self._door.output:
             return False
@@ -336,8 +366,9 @@ class Engine:
         """
         transport, scratch = self.transport, self.scratch.area
         sent = 0
-        if self._door is not None and self._door.output:
-            output = self._door.output
+        front = self._door or self._layer
+        if front is not None and front.output:
+            output = front.output
             try:
                 sent = send(bytes(output))
             except OSError:
@@ -345,6 +376,8 @@ class Engine:
             del output[:sent]
             if output:
                 return sent, False
+        if self._layer is not None:
+            return sent, True
         while (waiting := lib.pn_transport_pending(transport)) > 0 or self._feed(waiting):
             if waiting <= 0:
                 continue
@@ -366,9 +399,12 @@ class Engine:
         pieces: list[bytes] = []
         transport, scratch = self.transport, self.scratch.area
         taken = 0
-        if self._door is not None and self._door.output:
-            pieces.append(bytes(self._door.output))
-            self._door.output.clear()
+        front = self._door or self._layer
+        if front is not None and front.output:
+            pieces.append(bytes(front.output))
+            front.output.clear()
+        if self._layer is not None:
+            return pieces
         while taken < max_bytes:
             waiting = lib.pn_transport_pending(transport)
             if waiting <= 0:
@@ -682,8 +718,10 @@ class Engine:
             self._told_close("")
 
     def _undecodable(self) -> None:
-        """The door, or proton without a word, listens no more, because of a frame that makes no sense to it: say so."""
-        refusal = None if self._door is None else self._door.refusal
+        """The door, a client's layer, or proton without a word, listens no more, because of a frame that makes no sense to it, or
+        of a login that failed: say so."""
+        front = self._door or self._layer
+        refusal = None if front is None else front.refusal
         if refusal is None:
             condition = Condition("amqp:decode-error", "a frame cannot be decoded")
         else:

@@ -11,8 +11,9 @@ A frame that is not a transfer goes through when it is there whole. A transfer's
 
 Invariants: bytes of any kind give a decision and no error; how the stream is cut into reads changes no decision, and what goes
 through is the stream itself from the AMQP header on, without what is dropped after a Close; after a refusal nothing goes through;
-what is kept here is less than one frame. So that the answer to an Open counts for the very next frame, `take` gives back the
-bytes to the end of an Open, and has to be called again for the rest (`more`).
+what is kept here is less than one frame, and while a login is looked at elsewhere (`login.waits`) no more than may come ahead of
+the answer to an Open; who is offered no ANONYMOUS has to log in. So that the answer to an Open counts for the very next frame,
+`take` gives back the bytes to the end of an Open, and has to be called again for the rest (`more`).
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ class _At(Enum):
 
     START = auto()
     SASL = auto()
+    WAITING = auto()
     HEADER = auto()
     OPEN = auto()
     EARLY = auto()
@@ -81,11 +83,9 @@ class Door:
         self.output = bytearray()
         """What is to be written before anything of proton's; who writes it takes it away."""
         self.refusal: Refusal | None = None
-        self.granted: sasl.Grant | None = None
-        """Who the client is, once the SASL layer has said so."""
         self.more = False
         """Whether `take` has stopped at an Open, with bytes behind it."""
-        self._exchange = sasl.Exchange(offer)
+        self.login = sasl.Exchange(offer)
         self._at = _At.START
         self._held = b""
         self._through = 0
@@ -95,6 +95,11 @@ class Door:
         self._attached: dict[int, dict[int, int]] = {}
         """Channel -> handle of each link -> bytes of its attach."""
         self._attached_bytes = 0
+
+    @property
+    def granted(self) -> sasl.Grant | None:
+        """Who the client is, once the SASL layer has said so."""
+        return self.login.granted
 
     @property
     def speaks_amqp(self) -> bool:
@@ -119,6 +124,23 @@ class Door:
             self._held = b""
         return self._admitted(data) if self._at is _At.ADMITTED else self._one_by_one(data)
 
+    def resume(self, result: bytes) -> None:
+        """What the login has waited for is done. Afterwards as after `take`: there may be `more`."""
+        if self._at is _At.WAITING:
+            self._at = _At.SASL
+            try:
+                self.login.resume(result)
+            except Refusal as refusal:
+                self.refuse(refusal)
+            finally:
+                self._after_sasl()
+            self.more = bool(self._held)
+
+    def give_up_login(self, reason: str) -> None:
+        """What the login waits for will not be done: the client may try again later."""
+        self.output += sasl.frame(sasl.OUTCOME, b"\x50" + bytes((sasl.SYS_TEMP,)))
+        self.refuse(Refusal(LIMIT_EXCEEDED, reason))
+
     def refuse(self, refusal: Refusal) -> None:
         """Let nothing more through."""
         self.refusal = refusal
@@ -133,6 +155,12 @@ class Door:
         passed = [data[:position]]
         while position < size and self._at is not _At.ENDED:
             at = self._at
+            if at is _At.WAITING:
+                self._held = data[position:]
+                if size - position > limits.EARLY_BYTES:
+                    text = f"more than {limits.EARLY_BYTES} bytes came before the outcome of a login"
+                    self.refuse(Refusal(LIMIT_EXCEEDED, text))
+                break
             try:
                 stop, passes = self._header(data, position) if at in _HEADERS else self._small_frame(data, position)
             except Refusal as refusal:
@@ -156,12 +184,15 @@ class Door:
         stop = position + len(found) if len(found) == len(HEADER) else -1
         if HEADER.startswith(found):
             if stop > 0:
+                if self._at is _At.START and not self.login.admits_strangers:
+                    self.output += sasl.HEADER  # the layer that has to come first (part 5.3.2)
+                    raise Refusal(sasl.UNAUTHORIZED, "a client has to log in here: the SASL layer comes before AMQP")
                 self._at, self._spoke = _At.OPEN, True
             return stop, stop > 0
         if self._at is _At.START and sasl.HEADER.startswith(found):
             if stop > 0:
                 self._at = _At.SASL
-                self._say(self._exchange.output)
+                self._say(self.login.output)
             return stop, False
         if found.startswith(b"AMQP"):
             self.output += HEADER  # the version that this side has (part 2.2)
@@ -196,14 +227,18 @@ class Door:
         return stop, True
 
     def _sasl(self, body: bytes) -> None:
-        exchange = self._exchange
         try:
-            exchange.take(body)
+            self.login.take(body)
         finally:
-            self._say(exchange.output)
-        if exchange.granted is not None:
-            self.granted = exchange.granted
+            self._after_sasl()
+
+    def _after_sasl(self) -> None:
+        login = self.login
+        self._say(login.output)
+        if login.granted is not None:
             self._at = _At.HEADER
+        elif login.waits is not None:
+            self._at = _At.WAITING
 
     def _early(self, code: int, data: bytes, position: int, fields: int, stop: int) -> None:
         """A frame ahead of this side's Open."""

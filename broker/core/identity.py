@@ -38,3 +38,8 @@ class Socket:
     address: str
     encrypted: bool = False
     certificate: Certificate | None = None
+
+    @property
+    def host(self) -> str:
+        """Where it comes from, without the port."""
+        return self.address.rpartition(":")[0]

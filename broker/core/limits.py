@@ -70,6 +70,37 @@ MAX_AUTO_DELETE_S = 10 * 366 * 24 * 3600
 SASL_FRAME_BYTES = 512
 """Largest frame of the SASL layer: AMQP's own MIN-MAX-FRAME-SIZE (part 5.3.1)."""
 
+MAX_USERS = 100_000
+"""Users in a users' file."""
+
+MAX_USERS_BYTES = 64 * MIB
+"""A users' file."""
+
+MAX_ITERATIONS = 1_000_000
+"""Iterations of a user's keys: a password is looked at for about a second with so many."""
+
+LOGINS_AT_ONCE = 2
+"""Passwords that are looked at at the same time, each in a thread. Others wait for their turn."""
+
+LOGINS_WAITING = 4096
+"""Logins that wait for their turn or their time; one more is refused."""
+
+LOGIN_DELAY_S = 2.0
+"""The longest that a login is put off because others from its host, or as its user, have failed."""
+
+LOGIN_FORGET_S = 300.0
+"""After so long without another one failed logins are forgotten."""
+
+LOGIN_ENTRIES = 20_000
+"""Hosts and users whose failed logins are remembered."""
+
+STRANGERS_SHARE = 4
+"""One in so many of the connections served at most, and `FEW_STRANGERS` at least, may be there without a login where logins are
+demanded; half of them from one host. More are closed at once."""
+
+FEW_STRANGERS = 64
+"""See `STRANGERS_SHARE`."""
+
 EARLY_FRAME_BYTES = 4 * KIB
 """Largest frame before a connection's Open is admitted."""
 

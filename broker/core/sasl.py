@@ -3,11 +3,13 @@
 Life of an exchange: the server names its mechanisms; the client picks one in its init; the mechanism takes a step with each
 response and says whether it asks once more, knows who the client is, or turns it away; the outcome ends the layer.
 
-A mechanism is an object that lives for one exchange and has one method (`Mechanism`); `OFFERED` says what makes it. ANONYMOUS is
-the one that there is. What is not offered is refused with the outcome `auth`, and never looked into.
+A mechanism is an object that lives for one exchange and has one method (`Mechanism`); an `Offer` says what makes it. The
+mechanisms that look at passwords are in `mechanisms.py`. What is not offered is refused with the outcome `auth`, and never looked
+into. A step that takes long, or is not to be taken at once, is a `Wait`: the exchange is paused, whoever drives it does the work
+elsewhere, and goes on with `resume`.
 
 Invariants: a client gets one outcome; nothing that it sends is repeated in a text, but for the name of a mechanism that could be
-one; a response that nobody asked for ends the exchange.
+one; a response that nobody asked for ends the exchange; nothing is taken while the exchange is paused.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NoReturn, Protocol, TypeAlias, assert_never
 
 from broker.core import values
@@ -23,10 +25,13 @@ from broker.core.performatives import DECODE_ERROR, NOT_ALLOWED, Refusal, code_o
 
 HEADER = b"AMQP\x03\x01\x00\x00"
 MECHANISMS, INIT, CHALLENGE, RESPONSE, OUTCOME = range(0x40, 0x45)
-OK, AUTH = 0, 1
-"""Codes of an outcome (part 5.3.3.6): the client is let in, or is not."""
+OK, AUTH, SYS_TEMP = 0, 1, 4
+"""Codes of an outcome (part 5.3.3.6): the client is let in, is not, or may try again later."""
 
 UNAUTHORIZED = "amqp:unauthorized-access"
+ANONYMOUS, PLAIN, EXTERNAL = "ANONYMOUS", "PLAIN", "EXTERNAL"
+NOBODY = "anonymous"
+"""The user of a client that has not said who it is."""
 _NAME = re.compile(r"[A-Z0-9_-]{1,20}")
 _MAX_VALUES = 16
 """Values in one frame of this layer: three fields, and what a peer may add to them."""
@@ -41,20 +46,33 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The client is `user`. `mechanism` says by which means that came out."""
+    """The client is `user`. `mechanism` says by which means that came out, `authenticated` whether it has been shown."""
 
     user: str
     mechanism: str
+    authenticated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Deny:
-    """The client has not shown who it is. `reason` is for the log, and has no secrets in it."""
+    """The client has not shown who it is. `reason` is for the log, and has no secrets in it. `user`: whom it said it was, "" when
+    it said nothing that could be looked at."""
 
     reason: str
+    user: str = ""
 
 
-Step: TypeAlias = Ask | Grant | Deny
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The next step is not to be taken now: `delay_s` seconds pass, then `work` is done, which may take long and touches nothing
+    that anybody shares, and `then` makes the step of its result (b"" where there is no work)."""
+
+    then: Callable[[bytes], Step] = field(repr=False)
+    work: Callable[[], bytes] | None = field(default=None, repr=False)
+    delay_s: float = 0.0
+
+
+Step: TypeAlias = Ask | Grant | Deny | Wait
 
 
 class Mechanism(Protocol):
@@ -69,11 +87,11 @@ class Anonymous:
 
     def step(self, response: bytes) -> Step:
         """Let it in."""
-        return Grant("anonymous", "ANONYMOUS")
+        return Grant(NOBODY, ANONYMOUS)
 
 
 Offer: TypeAlias = Mapping[str, Callable[[], Mechanism]]
-OFFERED: Offer = {"ANONYMOUS": Anonymous}
+OFFERED: Offer = {ANONYMOUS: Anonymous}
 
 
 def frame(code: int, *fields: bytes) -> bytes:
@@ -91,30 +109,53 @@ class Exchange:
         self.output = bytearray(HEADER)
         self.output += frame(MECHANISMS, values.symbols(offer))
         self.granted: Grant | None = None
+        self.denied: Deny | None = None
+        """Why the client was turned away, if a mechanism has done that; who counts it takes it away."""
+        self.waits: Wait | None = None
+        """What is to be done before `resume`."""
+
+    @property
+    def admits_strangers(self) -> bool:
+        """Whether a client may come in without saying who it is."""
+        return ANONYMOUS in self._offer
 
     def take(self, body: bytes) -> None:
-        """The body of the client's next frame. Afterwards `granted` says whether the layer has ended. Refusal ends it too."""
+        """The body of the client's next frame. Afterwards `granted` says whether the layer has ended, and `waits` whether it is
+        paused. Refusal ends it too."""
+        assert self.waits is None, "a frame was taken while the exchange was paused"
         code, position = code_of(body, 0, len(body))
         if code == INIT and self._mechanism is None:
             name, response = self._init(body[position:])
             make = self._offer.get(name)
             if make is None:
                 said = name if _NAME.fullmatch(name) else "a mechanism without a proper name"
-                self._deny(f"SASL {said} is not offered; there is {' '.join(self._offer)}")
+                hint = "; PLAIN is offered under TLS, or with --plain-without-tls yes" if name == PLAIN else ""
+                self._deny(f"SASL {said} is not offered; there is {' '.join(self._offer)}{hint}")
             self._mechanism = make()
         elif code == RESPONSE and self._mechanism is not None:
             response = self._bytes(self._fields(body[position:]), 0)
         else:
             raise Refusal(NOT_ALLOWED, f"the SASL performative {code:#04x} may not come now")
-        step = self._mechanism.step(response)
+        self._follow(self._mechanism.step(response))
+
+    def resume(self, result: bytes) -> None:
+        """What the exchange has waited for is done. Afterwards as after `take`."""
+        waits, self.waits = self.waits, None
+        assert waits is not None, "an exchange that is not paused was resumed"
+        self._follow(waits.then(result))
+
+    def _follow(self, step: Step) -> None:
         match step:
             case Ask(challenge):
                 self.output += frame(CHALLENGE, values.encode(challenge))
             case Grant() as granted:
                 self.output += frame(OUTCOME, b"\x50" + bytes((OK,)))
                 self.granted = granted
-            case Deny(reason):
-                self._deny(reason)
+            case Deny() as denied:
+                self.denied = denied
+                self._deny(denied.reason)
+            case Wait() as waits:
+                self.waits = waits
             case _:
                 assert_never(step)
 

@@ -23,11 +23,14 @@ from twisted.internet.task import LoopingCall
 from twisted.python.failure import Failure
 
 from broker.amqp import management_node
-from broker.amqp.engine import Engine, Login
+from broker.amqp.engine import Engine
 from broker.amqp.links import Link, Receiver, Sender
 from broker.amqp.scratch import Scratch
 from broker.core.links import ACCEPTED, REJECTED
 from broker.core.message import BadMessage
+from broker.core.sasl_client import Login
+from broker.host import new_uuid
+from broker.net.logins import Logins
 from broker.net.output import TlsFailed, write_output
 
 MAX_ANSWER_BYTES = 64 << 20
@@ -74,6 +77,7 @@ class Wire(Protocol):
         self.opened: Deferred[None] = Deferred()
         self.reason = ""
         self.reply_to = ""
+        self._logins = Logins(reactor)
         self._pumping = False
         self._begun = self._ended = False
         self._ticker = LoopingCall(self._tick)
@@ -86,7 +90,9 @@ class Wire(Protocol):
         self._begun = True
         program = os.path.basename(sys.argv[0])
         container = self._container or f"{program or 'client'}-{os.getpid()}-{id(self):x}"
-        engine = self.engine = Engine(self, server=False, container=container, login=self._login, scratch=_SCRATCH)
+        engine = self.engine = Engine(
+            self, server=False, container=container, login=self._login, nonce=new_uuid(), scratch=_SCRATCH
+        )
         engine.max_message_bytes = MAX_ANSWER_BYTES
         properties: dict[str, Any] = {"qpid.client_process": program, "qpid.client_pid": os.getpid()}
         if self._admin:
@@ -160,10 +166,17 @@ class Wire(Protocol):
             self._pumping = False
         if self._ended:
             self.engine.free()
-        elif self.engine.finished:
+            return
+        self._logins.follow(self.engine, self._logged_in)
+        if self.engine.finished:
             self.transport.loseConnection()
         elif self.reply_to and not self.reason and not self.opened.called:
             self.opened.callback(None)
+
+    def _logged_in(self, result: bytes) -> None:
+        if not self._ended:
+            self.engine.resume_login(result)
+            self.pump()
 
     def _is_busy(self) -> bool:
         return self._pumping or self._ended

@@ -23,10 +23,10 @@ from zope.interface import implementer
 from broker.amqp.engine import Engine
 from broker.amqp.links import Condition, Link, Receiver, Sender
 from broker.amqp.scratch import Scratch
-from broker.core import limits
+from broker.core import limits, sasl
 from broker.core.identity import Socket
 from broker.net.output import READ_BYTES, write_output
-from broker.sessions.principal import ANONYMOUS, Principal
+from broker.sessions.principal import ANONYMOUS, Principal, principal_of
 from broker.sessions.turn import Turn
 
 _log = Logger()
@@ -72,6 +72,9 @@ class Session(Protocol):
     def end_service(self, condition: Condition) -> None:
         """This broker serves no more, and the connection stays."""
 
+    def look_again(self) -> None:
+        """Other rules are in force, and the connection stays."""
+
     def lost(self) -> None:
         """The connection is gone."""
 
@@ -95,6 +98,12 @@ class Owner(Protocol):
     def ended_with(self, connection: Connection, reason: str) -> None:
         """Its peer broke the protocol, or closed it with an error."""
 
+    def login_waits(self, connection: Connection, waits: sasl.Wait) -> None:
+        """Its login is paused: call `resume_login` when that is done."""
+
+    def login_failed(self, connection: Connection, denied: sasl.Deny) -> None:
+        """A mechanism has turned it away."""
+
     def admit(self, connection: Connection) -> None:
         """An Open has come: answer it, keep it waiting, or turn the peer away."""
 
@@ -106,8 +115,8 @@ class Owner(Protocol):
 class Connection(TwistedProtocol):
     """One accepted connection. Its `session` is set by its owner before a byte has come.
 
-    `socket`: what is known of its other end. `container`: this broker's name on the wire. `open_timeout_s`: how long the peer may
-    take until its Open.
+    `socket`: what is known of its other end. `offer`: how its peer may log in. `container`: this broker's name on the wire.
+    `open_timeout_s`: how long the peer may take until its Open.
     """
 
     session: Session
@@ -120,6 +129,7 @@ class Connection(TwistedProtocol):
         number: int,
         socket: Socket,
         *,
+        offer: sasl.Offer,
         container: str,
         max_frame_bytes: int,
         max_message_bytes: int,
@@ -134,10 +144,11 @@ class Connection(TwistedProtocol):
         self.number = number
         self.socket = socket
         self.address = socket.address
-        self.engine = Engine(self, server=True, container=container, max_frame=max_frame_bytes, scratch=scratch)
+        self.engine = Engine(self, server=True, container=container, max_frame=max_frame_bytes, offer=offer, scratch=scratch)
         self.engine.max_message_bytes = max_message_bytes
         self.engine.part_bytes = part_bytes
         self.principal: Principal = ANONYMOUS
+        self._login_waits: sasl.Wait | None = None
         self.opened = False
         self.admin = False
         self.idle_timeout_s = limits.IDLE_TIMEOUT_S
@@ -154,6 +165,8 @@ class Connection(TwistedProtocol):
         self._forgiven = False
         """Whether its silence is not its own: from when it is not read until something comes when it is again."""
         self._gone = False
+        self._turned_out_at: float | None = None
+        """When it was told that it has to end, while its peer has not ended it."""
         self._ended_at: float | None = None
         self.properties: dict[str, Any] = {}
         self.container = ""
@@ -180,8 +193,38 @@ class Connection(TwistedProtocol):
             engine.expect_within(self.idle_timeout_s)
         engine.push(data)
         engine.drain()
+        if not self.opened:
+            self._follow_login()
         self._turn.touch(self)
         self._turn.flush()
+
+    def _follow_login(self) -> None:
+        login = self.engine.login
+        assert login is not None, "an accepted connection has a door"
+        if login.denied is not None:
+            denied, login.denied = login.denied, None
+            self._owner.login_failed(self, denied)
+        if login.waits is not self._login_waits and not self._gone:
+            self._login_waits = login.waits
+            if login.waits is not None:
+                self._owner.login_waits(self, login.waits)
+
+    def resume_login(self, result: bytes) -> None:
+        """What its login has waited for is done."""
+        if not self._gone:
+            self.engine.resume_login(result)
+            self.engine.drain()
+            self._follow_login()
+            self._turn.touch(self)
+            self._turn.flush()
+
+    def refuse_login(self, reason: str) -> None:
+        """Its login cannot be looked at."""
+        if not self._gone:
+            self.engine.refuse_login(reason)
+            self.engine.drain()
+            self._turn.touch(self)
+            self._turn.flush()
 
     def connectionLost(self, reason: Failure = TwistedProtocol.connectionLost.__defaults__[0]) -> None:  # type: ignore[index]
         """The socket is gone: the session gives back what was acquired, then the C objects go."""
@@ -260,6 +303,20 @@ class Connection(TwistedProtocol):
         if not self._gone:
             self._end()
 
+    def turn_out(self, condition: Condition) -> None:
+        """End it with a Close that says why. Whatever still comes is not looked at; a peer that does not read it is dropped after
+        the time for an Open."""
+        if self._gone or self._turned_out_at is not None:
+            return
+        self._turned_out_at = self._clock.seconds()
+        self.waiting = False
+        self.session.end()
+        if self.opened:
+            self.engine.close(condition)
+        else:
+            self.refuse(condition)
+        self._turn.touch(self)
+
     def tick(self, now_s: float) -> None:
         """Once a second: heartbeats, and an end to those who connect and say nothing, or do not read that it is over."""
         if self._gone:
@@ -271,6 +328,8 @@ class Connection(TwistedProtocol):
         limit_s = self._open_timeout_s
         if not self.opened and not self.waiting and now_s - self.since > limit_s:
             _log.warn("{address} is not open after {limit_s:g} s: dropped", address=self.address, limit_s=limit_s)
+            self.drop()
+        elif self._turned_out_at is not None and now_s - self._turned_out_at > limit_s:
             self.drop()
         elif self.session.serves_clients:
             self.beat(now_s)
@@ -290,6 +349,7 @@ class Connection(TwistedProtocol):
         """The peer's Open: an administrator, a client, or who asks for another role."""
         if self._gone:
             return
+        self.principal = principal_of(engine.login.granted if engine.login is not None else None)
         self.properties = engine.remote_properties
         self.container = engine.remote_container
         self.admin = bool(self.properties.get("qpid.ha-admin"))
@@ -305,7 +365,7 @@ class Connection(TwistedProtocol):
 
     def complete_open(self) -> None:
         """Answer the Open."""
-        if self._gone or self.opened:
+        if self.opened or not self._serves:
             return
         self.opened = True
         self.engine.open(
@@ -315,9 +375,13 @@ class Connection(TwistedProtocol):
         )
         self.session.opened()
 
+    @property
+    def _serves(self) -> bool:
+        return not self._gone and self._turned_out_at is None
+
     def on_link(self, engine: Engine, link: Link) -> None:
         """A link."""
-        if not self._gone:
+        if self._serves:
             self.session.on_link(link)
 
     def on_link_open(self, engine: Engine, link: Link) -> None:

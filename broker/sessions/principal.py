@@ -1,18 +1,26 @@
 """Who a connection acts for. Every decision about what a client may do is handed its principal: each attach, each request to
-management. This broker asks nobody for credentials yet, so that every principal is `ANONYMOUS`."""
+management. It is set once for a connection, from what its login has come to, before its Open is looked at."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from broker.core import sasl
+
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """`user` as the mechanism gives it, the SASL `mechanism`, and whether anything has shown that it is that user."""
+    """`user` in qpidd's form, with the realm behind it where there is one (`ann@QPID`), or `anonymous`; the SASL `mechanism`; and
+    whether anything has shown that it is that user."""
 
     user: str
     mechanism: str
     authenticated: bool
 
 
-ANONYMOUS = Principal("anonymous", "ANONYMOUS", authenticated=False)
+ANONYMOUS = Principal(sasl.NOBODY, sasl.ANONYMOUS, authenticated=False)
+
+
+def principal_of(granted: sasl.Grant | None) -> Principal:
+    """Who a connection acts for after its login; None: it came without one."""
+    return ANONYMOUS if granted is None else Principal(granted.user, granted.mechanism, granted.authenticated)

@@ -22,7 +22,19 @@ import click
 
 from broker.core import urls
 from broker.core.urls import Url
-from broker.options import CONFIG, Option, SettingsError, gather, number, one_of, seconds, size, yes_no
+from broker.options import (
+    CONFIG,
+    PASSWORD_FILE,
+    Option,
+    SettingsError,
+    gather,
+    number,
+    one_of,
+    seconds,
+    size,
+    with_password,
+    yes_no,
+)
 from broker.tls_files import FILES, TlsFiles
 from cli import endings, options
 from cli.output import figures, show_json, warn, window
@@ -73,6 +85,7 @@ OPTIONS = (
     Option("heartbeat", seconds(2, 3600), 5.0, "SECONDS", "A client gives up a broker that is silent for this time."),
     Option("timeout", seconds(0.1, 3600), 10.0, "SECONDS", "Time to wait for a primary at the start.", short="t"),
     Option("sasl-mechanism", one_of("ANONYMOUS", "PLAIN"), "", "MECH", "SASL mechanism. Default: PLAIN if the URL names a user."),
+    PASSWORD_FILE,
     *FILES,
 )
 """Everything that the command can be told, besides how to print."""
@@ -97,6 +110,7 @@ def read(command_line: Mapping[str, str | None], environ: Mapping[str, str]) -> 
     url: Url | None = values["brokers"]
     if url is None:
         raise SettingsError("--brokers URL is needed: the addresses of all brokers, as in amqp:host1:5672,host2:5672,host3:5672")
+    url = with_password(url, values["password_file"], "brokers")
     files = TlsFiles.from_values(values)
     if any(address.transport == urls.SSL for address in url.addresses):
         from broker.net.credentials import Credentials  # what it brings takes time to load

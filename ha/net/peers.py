@@ -11,7 +11,8 @@ Invariants: messages to a member leave in order over one connection, or not at a
 connected; a link that does not read holds back at most `limits.PEER_BUFFER_BYTES` before it is dropped and started anew; a
 link on which nothing is heard for `silence_s`, though heartbeats are due, is dropped and started anew too (AMQP part 2.4.5);
 nothing is sent to, or taken from, a member of versions that do not go with this broker's, and both sides say why (`refusals`);
-with TLS, nothing is sent to, or taken from, anybody without the certificate of the member that it is to be (ha.core.identity).
+with TLS, nothing is sent to, or taken from, anybody without the certificate of the member that it is to be (ha.core.identity);
+where logins are demanded, nothing is taken from who has not shown that it is the user of the brokers.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ from broker.amqp.links import Condition, Link, Receiver, Sender
 from broker.amqp.scratch import Scratch
 from broker.core import urls
 from broker.core.limits import SESSION_WINDOW_BYTES
+from broker.core.sasl_client import ANONYMOUS, Login
+from broker.host import new_uuid
+from broker.net.logins import Logins
 from broker.net.output import READ_BYTES, TlsFailed, write_output
 from broker.sessions.connection import Connection
 from broker.sessions.refusals import Refusals
@@ -82,7 +86,11 @@ class _Outgoing(TwistedProtocol):
 
     def __init__(self, link: OutgoingLink) -> None:
         self.link = link
-        self.engine = Engine(self, server=False, container=link.peers.broker_id, scratch=link.peers.scratch)
+        peers = link.peers
+        self.engine = Engine(
+            self, server=False, container=peers.broker_id, login=peers.login, nonce=new_uuid(), scratch=peers.scratch
+        )
+        self._logins = Logins(peers.reactor)
         self.sender: Sender | None = None
         self.up = False
         self._paused = False
@@ -109,7 +117,14 @@ class _Outgoing(TwistedProtocol):
         """Bytes from the member: protocol only, it says what it has to say over its own connection."""
         self.engine.push(data)
         self.engine.drain()
+        self._logins.follow(self.engine, self._logged_in)
         self.flush()
+
+    def _logged_in(self, result: bytes) -> None:
+        if self.engine.alive:
+            self.engine.resume_login(result)
+            self.engine.drain()
+            self.flush()
 
     def connectionLost(self, reason: Failure = TwistedProtocol.connectionLost.__defaults__[0]) -> None:  # type: ignore[index]
         """The connection ended."""
@@ -421,6 +436,9 @@ class IncomingPeer:
     def end_service(self, condition: Condition) -> None:
         """Members talk to each other whoever serves."""
 
+    def look_again(self) -> None:
+        """It is one thing that the rules allow, and needs nothing more."""
+
     def lost(self) -> None:
         """The connection ended; the member may have opened another one since."""
         if self.peers.incoming.get(self.peer) is self:
@@ -445,6 +463,8 @@ class Peers:
         members: Callable[[], Membership],
         versions: Versions,
         cluster_version: Callable[[], int],
+        login: Login = ANONYMOUS,
+        user: str = "",
         credentials: Credentials | None = None,
     ) -> None:
         self.reactor = reactor
@@ -454,6 +474,10 @@ class Peers:
         self.broker_id = broker_id
         self.events = events
         self.silence_s = silence_s
+        self.login = login
+        """Who this broker is towards the others."""
+        self._user = user
+        """Who they have to be towards this one; "" for anybody."""
         self.credentials = credentials
         """With them all links are over TLS, and a member is who has its certificate."""
         self.scratch = Scratch()
@@ -557,6 +581,11 @@ class Peers:
     def accept(self, connection: Connection, value: str) -> IncomingPeer:
         """A member, whose address is `value`, opened a connection to us: take it, or say in a Condition why not."""
         self._recognise(value, connection)
+        principal = connection.principal
+        if self._user and not (principal.authenticated and principal.user == self._user):
+            raise Condition(
+                "amqp:unauthorized-access", f"{principal.user} is not the user as which brokers log in (--ha-username)"
+            )
         theirs, ours = str(connection.properties.get("qpid.ha-cluster") or ""), self._cluster_id()
         if theirs and ours and theirs != ours:
             raise Condition(

@@ -144,7 +144,10 @@ class Client:
         self.transport: Any = proton.Transport()
         self.transport.max_frame_size = 1 << 16
         if sasl:
-            self.transport.sasl().allowed_mechs("ANONYMOUS")
+            self.transport.sasl().allowed_mechs(options.get("mechanism", "ANONYMOUS"))
+            self.transport.sasl().allow_insecure_mechs = True
+        if "user" in options:
+            self.connection.user, self.connection.password = options["user"], options["password"]
         self.collector: Any = proton.Collector()
         self.connection.collect(self.collector)
         self.transport.bind(self.connection)
@@ -350,6 +353,8 @@ class Bench:
     ) -> None:
         self.clock = Clock()
         self.fatal: list[str] = []
+        if "authentication" in options:
+            options["authentication"] = options["authentication"](self.clock)
         self.broker = Broker(
             self.clock, broker_id="broker-1", version="1", clustered=clustered, on_fatal=self.fatal.append, **options
         )

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker import options
+from broker.core import urls
 from broker.options import Option, SettingsError, gather
 
 PORT = Option("port", options.number(0, 65_535), 5672, "PORT", "Listen on this port.", short="p")
@@ -142,6 +143,49 @@ def test_a_file_that_is_no_text_or_far_too_long_is_refused(config: Path) -> None
 
 
 # ---- values
+
+
+def test_a_password_on_the_command_line_is_refused_and_elsewhere_it_is_taken(config: Path) -> None:
+    """Others on the machine see what stands on a command line. Breaks when one of the ways in is closed, or one too many open."""
+    table = (PASSWORD, Option("broker", urls.parse, None, "URL", "A broker."))
+    for words in ({"ha_password": "right"}, {"broker": "ann/right@a"}):
+        with pytest.raises(SettingsError, match=r"^--[a-z-]+: others on this machine can see a password") as caught:
+            gather(table, words, {})
+        assert "right" not in str(caught.value)
+    assert gather(table, {}, {"QPID_HA_PASSWORD": "right"})["ha_password"] == "right"
+    config.write_text("ha-password=right\nbroker=ann/other@a\n")
+    found = gather(table, {"config": str(config)}, {})
+    assert (found["ha_password"], found["broker"].password) == ("right", "other")
+
+
+@pytest.mark.parametrize(
+    "content, said",
+    [
+        (b"", "there is no password in the first line of FILE"),
+        (b"\nmore\n", "there is no password in the first line of FILE"),
+        (b"\xff\n", "the first line of FILE is not UTF-8 text: it is no password"),
+        (b"x" * 4097, "the first line of FILE has more than 4096 bytes: it is no password"),
+        (None, "cannot read FILE: No such file or directory"),
+    ],
+)
+def test_a_password_is_the_first_line_of_a_file(tmp_path: Path, content: bytes | None, said: str) -> None:
+    file = tmp_path / "password"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(ValueError, match=f"^{said.replace('FILE', str(file))}$"):
+        options.password_file(str(file))
+    file.write_bytes(b"pass word\r\nmore\n")
+    assert options.password_file(str(file)) == "pass word"
+
+
+def test_a_password_from_a_file_belongs_to_the_user_of_the_url() -> None:
+    url = urls.parse("ann@a,b")
+    assert options.with_password(url, None, "broker") is url
+    assert options.with_password(url, "secret", "broker") == urls.parse("ann/secret@a,b")
+    with pytest.raises(SettingsError, match=r"^--password-file needs a user in --broker, as in ann@host$"):
+        options.with_password(urls.parse("a"), "secret", "broker")
+    with pytest.raises(SettingsError, match=r"^--broker has a password already: leave it or --password-file out$"):
+        options.with_password(urls.parse("ann/other@a"), "secret", "broker")
 
 
 def test_the_text_of_a_secret_is_in_no_error(config: Path) -> None:

@@ -36,12 +36,31 @@ def test_interfaces_are_addresses_named_once_each() -> None:
             settings(interface=wrong)
 
 
-def test_authentication_that_is_not_there_cannot_be_asked_for() -> None:
-    assert settings(auth="no").auth is False
-    with pytest.raises(
-        SettingsError, match=r"^--auth: authentication is not available in this version: .*loopback or on a protected"
-    ):
+def test_a_login_is_demanded_if_that_is_said_or_if_there_are_users() -> None:
+    assert settings().auth is False
+    assert settings(users="users").auth is True
+    assert (settings(users="users", auth="no").auth, settings(users="users", auth="yes").auth) == (False, True)
+
+
+def test_where_a_login_is_demanded_there_is_a_way_to_log_in() -> None:
+    with pytest.raises(SettingsError, match=r"^--auth yes needs --users FILE: qpid-passwd add FILE NAME makes one$"):
         settings(auth="yes")
+    assert settings(auth="yes", sasl_mechanisms="anonymous external").sasl_mechanisms == ("ANONYMOUS", "EXTERNAL")
+
+
+def test_mechanisms_are_offered_in_the_order_in_which_they_stand_and_must_be_known() -> None:
+    assert settings().sasl_mechanisms == ("EXTERNAL", "SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
+    assert settings(sasl_mechanisms="plain, ANONYMOUS plain").sasl_mechanisms == ("PLAIN", "ANONYMOUS")
+    for wrong in ("CRAM-MD5", ",", "PLAIN,GSSAPI"):
+        with pytest.raises(SettingsError, match=r"^--sasl-mechanisms: "):
+            settings(sasl_mechanisms=wrong)
+
+
+@pytest.mark.parametrize("wrong", ["a b", "a@b", "a\n", "r" * 256])
+def test_a_realm_can_stand_behind_a_name(wrong: str) -> None:
+    assert (settings().realm, settings(realm="").realm, settings(realm="example.org").realm) == ("QPID", "", "example.org")
+    with pytest.raises(SettingsError, match=r"^--realm: "):
+        settings(realm=wrong)
 
 
 def test_the_table_and_the_settings_name_the_same_things() -> None:
@@ -79,6 +98,21 @@ def test_a_home_that_nobody_has_is_told() -> None:
 def test_one_folder_cannot_be_store_and_telemetry() -> None:
     with pytest.raises(SettingsError, match="--telemetry-dir and --data-dir are the same folder, /srv/x"):
         settings(data_dir="/srv/x", telemetry_dir="/srv/x/")
+
+
+def test_an_acl_file_lies_in_the_data_folder_unless_its_name_says_where(tmp_path: Path) -> None:
+    assert settings(data_dir=str(tmp_path), acl_file="a.acl").acl_file == tmp_path / "a.acl"
+    assert settings(data_dir=str(tmp_path), acl_file="/etc/qpid/a.acl").acl_file == Path("/etc/qpid/a.acl")
+    assert settings(data_dir=str(tmp_path)).acl_file is None
+    with pytest.raises(SettingsError, match="--acl-file: a file is needed"):
+        settings(acl_file=" ")
+
+
+@pytest.mark.parametrize("option", ["connection_limit_per_user", "max_queues_per_user"])
+def test_quotas_of_users_need_an_acl_file(option: str) -> None:
+    with pytest.raises(SettingsError, match=f"--{option.replace('_', '-')} needs --acl-file"):
+        settings(**{option: "5"})
+    assert getattr(settings(acl_file="a.acl", **{option: "5"}), option) == 5
 
 
 def test_settings_can_be_made_without_texts_for_use_from_code(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -34,10 +35,21 @@ def test_what_is_wrong_with_the_options_is_said_in_one_line(words: list[str], te
     assert text in ran.err
 
 
-def test_a_password_is_not_shown_in_an_error() -> None:
-    ran = run("qpid-verify", "-b", "amqp:me/secret@127.0.0.1:1", "--timeout", "0.1")
+def test_a_password_is_taken_from_a_file_and_is_not_shown_in_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("secret\n")
+    ran = run("qpid-verify", "-b", "amqp:me@127.0.0.1:1", "--password-file", file, "--timeout", "0.1")
     assert ran.status == 3
     assert "secret" not in ran.out + ran.err
+
+
+@pytest.mark.parametrize("command", ["qpid-verify", "qpid-stat -g", "qpid-config", "qpid-ha status", "qpid-resource-manager"])
+def test_a_password_on_a_command_line_is_refused_and_not_shown(command: str) -> None:
+    name, *words = command.split()
+    option = "--brokers" if name in ("qpid-verify", "qpid-resource-manager") else "--broker"
+    ran = run(name, *words, option, "amqp:me/secret@127.0.0.1:1")
+    assert (ran.status, "secret" in ran.out + ran.err) == (2, False)
+    assert f"{option}: others on this machine can see a password on a command line: give it in QPID_BROKER" in ran.err
 
 
 @pytest.fixture
@@ -94,7 +106,7 @@ def test_options_come_from_the_environment_too() -> None:
 
 
 def test_a_user_in_the_url_is_who_the_clients_are() -> None:
-    assert read({"brokers": "amqp:me/secret@a"}, {}).workload.login == {
+    assert read({}, {"QPID_BROKERS": "amqp:me/secret@a"}).workload.login == {
         "user": "me",
         "password": "secret",
         "allowed_mechs": "PLAIN",

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.core.sasl_client import Login
 from broker.options import Option, SettingsError, show
 from ha.core.settings import ReplicaSettings
 from ha.settings import OPTIONS, HaSettings, own_address, read
@@ -101,9 +102,50 @@ def test_credentials_that_nobody_would_check_are_refused_without_showing_them() 
     with pytest.raises(SettingsError) as caught:
         member(ha_brokers_url="u/hunter2@127.0.0.1:6001")
     assert str(caught.value) == (
-        "--ha-brokers-url: authentication between brokers is not available in this version: "
-        "give the addresses alone, without a user"
+        "--ha-brokers-url: give the addresses alone, without a user: "
+        "brokers log in to each other with --ha-username and --ha-password-file"
     )
+
+
+def test_brokers_log_in_to_each_other_as_one_user(tmp_path: Path) -> None:
+    assert member().login == Login()
+    file = tmp_path / "password"
+    file.write_text("hunter2\nmore\n")
+    found = member(ha_username="brokers", ha_password_file=str(file), ha_mechanism="SCRAM-SHA-256")
+    assert found.login == Login("brokers", "hunter2", "SCRAM-SHA-256")
+    assert "hunter2" not in repr(found)
+
+
+@pytest.mark.parametrize(
+    "given, environ, said",
+    [
+        ({"ha_password": "hunter2"}, {}, "--ha-password: others on this machine can see a password on a command line"),
+        ({}, {"QPID_HA_PASSWORD": "hunter2"}, "there is a password for the links between brokers and no --ha-username"),
+    ],
+)
+def test_a_password_between_brokers_is_nobody_else_s(given: dict[str, str], environ: dict[str, str], said: str) -> None:
+    with pytest.raises(SettingsError, match=said) as caught:
+        read(given, environ)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_one_password_is_enough(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("hunter2\n")
+    with pytest.raises(SettingsError, match=r"^--ha-password and --ha-password-file name the same thing"):
+        read({"ha_username": "brokers", "ha_password_file": str(file)}, {"QPID_HA_PASSWORD": "hunter2"})
+
+
+def test_where_logins_are_demanded_the_brokers_have_one() -> None:
+    given = {"ha_cluster": "yes", "ha_brokers_url": "127.0.0.1:6001", "users": "users"}
+    with pytest.raises(SettingsError, match=r"^--auth yes in a cluster needs --ha-username and --ha-password-file"):
+        read(given, {})
+    assert read(given | {"ha_username": "brokers"}, {})[0].auth
+    with pytest.raises(SettingsError, match=r"^--auth yes in a cluster needs"):
+        read(given | {"ha_mechanism": "EXTERNAL"}, {})
+    over_tls = given | TLS | {"ha_brokers_url": OVER_TLS}
+    assert read(over_tls | {"ha_mechanism": "EXTERNAL"}, {})[1].by_certificate, "their certificates are enough"
+    assert not read(over_tls | {"ha_username": "brokers"}, {})[1].by_certificate
 
 
 # ---- links over TLS

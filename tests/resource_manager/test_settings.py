@@ -11,11 +11,19 @@ from resource_manager.settings import jittered, read
 
 
 def test_the_brokers_are_enough() -> None:
-    settings = read({"brokers": "amqp:guest/secret@a,b:5673"}, {})
+    settings = read({"brokers": "amqp:a,b:5673"}, {})
     assert settings.brokers.names == ("a:5672", "b:5673")
     assert (settings.detection_s, settings.probe_interval_s, settings.promotion.start_grace_s) == (1.0, 0.25, 2.0)
     assert (settings.arbiter, settings.cluster_name) == ("builtin", "")
     assert settings.name
+
+
+def test_who_it_is_stands_in_the_url_and_its_password_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("secret\n")
+    url = read({"brokers": "amqp:guest@a,b:5673", "password_file": str(file)}, {}).brokers
+    assert (url.user, url.password, url.names) == ("guest", "secret", ("a:5672", "b:5673"))
+    assert "secret" not in repr(read({}, {"QPID_BROKERS": "guest/secret@a"}))
 
 
 def test_two_daemons_of_one_host_have_different_names_by_default() -> None:

@@ -17,6 +17,7 @@ from random import Random
 from typing import Any
 
 from broker.amqp.links import Condition
+from broker.core.sasl_client import Login
 from broker.sessions.connection import Session
 from ha.amqp import replication_link
 from ha.core.membership import Membership
@@ -65,9 +66,11 @@ class Messenger:
         members: Callable[[], Membership],
         versions: Versions,
         cluster_version: Callable[[], int],
+        login: Login,
+        user: str,
         credentials: Any = None,
     ) -> None:
-        del cluster_version, credentials
+        del cluster_version, login, user, credentials
         self.versions = versions
         self.mail = mail
         self.reactor = reactor

@@ -5,7 +5,7 @@ from __future__ import annotations
 import proton
 import pytest
 
-from broker.core import sasl, values
+from broker.core import limits, sasl, values
 from broker.core.door import HEADER
 from tests.broker.core.stream import BEGIN, OPEN, Knock, cut, frame, init
 
@@ -92,7 +92,11 @@ def test_who_does_not_know_is_told_the_outcome_and_turned_away() -> None:
 @pytest.mark.parametrize(
     "mechanism, named",
     [
-        ("PLAIN", "SASL PLAIN is not offered; there is ANONYMOUS"),
+        (
+            "PLAIN",
+            "SASL PLAIN is not offered; there is ANONYMOUS; PLAIN is offered under TLS, or with --plain-without-tls yes",
+        ),
+        ("EXTERNAL", "SASL EXTERNAL is not offered; there is ANONYMOUS"),
         ("anonymous", "SASL a mechanism without a proper name is not offered; there is ANONYMOUS"),
         ("X\nWARN hunter2", "SASL a mechanism without a proper name is not offered; there is ANONYMOUS"),
     ],
@@ -126,6 +130,83 @@ def test_only_an_init_may_come_first_whole_and_small(said: bytes, condition: str
         knock = Knock().say(*reads)
         assert knock.refusal == condition
         assert (knock.passed, knock.door.granted) == (b"", None)
+
+
+class Slow:
+    """A mechanism that takes its time, twice: for the right word it lets in."""
+
+    def step(self, response: bytes) -> sasl.Step:
+        return sasl.Wait(lambda first: sasl.Wait(lambda second: self._end(response, first + second)), lambda: b"!", 1.0)
+
+    def _end(self, response: bytes, results: bytes) -> sasl.Step:
+        return sasl.Grant("ann", "SLOW") if (response, results) == (b"please", b"12") else sasl.Deny("too late", "ann")
+
+
+SLOW: sasl.Offer = {"SLOW": Slow}
+
+
+def slowly(word: bytes, *reads: bytes) -> Knock:
+    """The login has been waited for, and waits again."""
+    knock = Knock(offer=SLOW).say(sasl.HEADER + init("SLOW", values.encode(word)), *reads)
+    knock.door.output.clear()
+    assert knock.door.login.waits is not None
+    knock.door.resume(b"1")
+    assert knock.door.login.waits is not None
+    return knock
+
+
+def test_a_login_that_is_waited_for_is_gone_on_with_by_whoever_has_done_the_work() -> None:
+    knock = slowly(b"please")
+    assert (bytes(knock.door.output), knock.door.granted) == (b"", None), "nothing is said meanwhile"
+    knock.door.resume(b"2")
+    assert (knock.door.granted, bytes(knock.door.output)) == (sasl.Grant("ann", "SLOW"), OUTCOME_OK)
+    assert knock.say(HEADER + OPEN).passed == HEADER + OPEN
+
+
+def test_what_comes_while_a_login_is_waited_for_waits_too_however_it_is_cut() -> None:
+    ahead = HEADER + OPEN + BEGIN
+    for reads in ([ahead], cut(ahead, range(len(ahead)))):
+        knock = slowly(b"please", *reads)
+        assert knock.passed == b""
+        knock.door.resume(b"2")
+        assert knock.door.more
+        assert knock.say(b"").passed == ahead
+
+
+def test_a_client_that_is_turned_away_after_a_wait_gets_its_outcome_and_nothing_goes_through() -> None:
+    knock = slowly(b"now", HEADER + OPEN)
+    knock.door.resume(b"2")
+    assert bytes(knock.door.output) == OUTCOME_AUTH
+    assert (knock.refusal, knock.reason) == ("amqp:unauthorized-access", "too late")
+    assert knock.door.login.denied == sasl.Deny("too late", "ann")
+    assert knock.say(b"").passed == b""
+
+
+def test_what_waits_with_a_login_is_bounded() -> None:
+    knock = Knock(offer=SLOW).say(sasl.HEADER + init("SLOW", values.encode(b"please")), b"x" * limits.EARLY_BYTES)
+    assert knock.refusal == ""
+    knock.say(b"x")
+    assert (knock.refusal, knock.reason) == (
+        "amqp:resource-limit-exceeded",
+        "more than 65536 bytes came before the outcome of a login",
+    )
+    knock.door.resume(b"1")
+    assert knock.door.granted is None, "it is over"
+
+
+def test_a_login_that_cannot_be_looked_at_now_may_be_tried_again() -> None:
+    knock = Knock(offer=SLOW).say(sasl.HEADER + init("SLOW"))
+    knock.door.output.clear()
+    knock.door.give_up_login("too many logins")
+    assert bytes(knock.door.output) == sasl.frame(sasl.OUTCOME, b"\x50\x04")
+    assert (knock.refusal, knock.reason) == ("amqp:resource-limit-exceeded", "too many logins")
+
+
+def test_who_has_to_log_in_cannot_leave_the_layer_out() -> None:
+    """Without this a client that speaks AMQP at once would be let in as nobody, whatever is offered."""
+    knock = Knock(offer=SLOW).say(HEADER + OPEN)
+    assert (knock.refusal, knock.passed) == ("amqp:unauthorized-access", b"")
+    assert bytes(knock.door.output) == sasl.HEADER, "this is what has to come first"
 
 
 def test_a_second_init_does_not_begin_anew() -> None:

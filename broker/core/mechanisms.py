@@ -1,0 +1,198 @@
+"""The SASL mechanisms that look at who a client is: PLAIN, SCRAM and EXTERNAL, and PLAIN taken at its word.
+
+Life of a PLAIN exchange (RFC 4616): the client sends name and password; the password's key is derived, which takes milliseconds
+and is done elsewhere (`sasl.Wait`); the key is compared with the user's. Life of a SCRAM exchange (RFC 5802): the client sends
+its name and a nonce; the server answers with salt, iterations and a nonce of its own; the client proves that it has the key,
+which costs the server microseconds; the server proves that it knows the user's, and the client says that it has seen that.
+
+EXTERNAL (RFC 4422, appendix A) asks nothing: TLS has verified the client's certificate, and a name in it is the user.
+
+The server's last message goes as a challenge, which the client answers with nothing, and not with the outcome: clients on
+Cyrus SASL (Proton C among them) read nothing beside an outcome, and would not see whether the server is the right one.
+
+Invariants: bytes of any kind give a step and no error; a user who is not there takes the steps, and costs the work, of one whose
+password was wrong, and gets the same answer; a reason names a user at most as the file could, and never a password or a key.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from scramp import ScramException, ScramMechanism
+
+from broker.core import limits, sasl
+from broker.core.identity import Certificate
+from broker.core.users import HASHES, BadPassword, Keys, Users, derive, name_of, prepared
+
+_NOT_READ = "cannot be read"
+_WRONG = "name or password is wrong"
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """Whom mechanisms know: the `users`, the `realm` that completes their names, and how long a user's login is put off."""
+
+    users: Users
+    realm: str
+    delay_s: Callable[[str], float]
+
+    def granted(self, name: str, mechanism: str) -> sasl.Grant:
+        """The user has shown who it is."""
+        return sasl.Grant(qualified(name, self.realm), mechanism, authenticated=True)
+
+    def name_of(self, text: str) -> str:
+        """The user's name in the file: a client may write the realm behind it. BadPassword when it cannot be one."""
+        return name_of(text.removesuffix(f"@{self.realm}"))
+
+
+def qualified(name: str, realm: str) -> str:
+    """A user as access control knows it: with the realm that it belongs to."""
+    return f"{name}@{realm}" if realm and not name.endswith(f"@{realm}") else name
+
+
+def _plain(response: bytes) -> tuple[str, str]:
+    """Name and password of a response. BadPassword; whom to act for can be nobody else."""
+    try:
+        act_for, name, password = response.decode().split("\0")
+    except ValueError:
+        raise BadPassword(_NOT_READ) from None
+    if act_for not in ("", name):
+        raise BadPassword("asks to act for somebody else, which nobody may")
+    return name, password
+
+
+class TakenAtItsWord:
+    """PLAIN where nobody has to show who it is, as qpidd takes it with `--auth no`: the name counts, the password does not."""
+
+    def __init__(self, realm: str) -> None:
+        self._realm = realm
+
+    def step(self, response: bytes) -> sasl.Step:
+        """Let it in under that name."""
+        try:
+            name = name_of(_plain(response)[0].removesuffix(f"@{self._realm}"))
+        except BadPassword as error:
+            return sasl.Deny(f"SASL PLAIN: {error}")
+        return sasl.Grant(qualified(name, self._realm), sasl.PLAIN)
+
+
+class Plain:
+    """PLAIN against keys."""
+
+    def __init__(self, register: Register) -> None:
+        self._register = register
+
+    def step(self, response: bytes) -> sasl.Step:
+        """Look at name and password, elsewhere."""
+        register = self._register
+        try:
+            name, password = _plain(response)
+            name, password = register.name_of(name), prepared(password, "password")
+        except BadPassword as error:
+            return sasl.Deny(f"SASL PLAIN: {error}")
+        mechanism = register.users.mechanism_of(name)
+        keys = register.users.find(mechanism, name)
+        work = partial(_stored_key, mechanism, password, keys)
+        return sasl.Wait(partial(self._compared, name, keys), work, register.delay_s(name))
+
+    def _compared(self, name: str, keys: Keys, stored: bytes) -> sasl.Step:
+        if hmac.compare_digest(stored, keys.stored):
+            return self._register.granted(name, sasl.PLAIN)
+        return sasl.Deny(f"SASL PLAIN as {name}: {_WRONG}", name)
+
+
+def _stored_key(mechanism: str, password: str, keys: Keys) -> bytes:
+    return derive(mechanism, password, keys.salt, keys.iterations).stored
+
+
+class Scram:
+    """SCRAM with the hash function that `mechanism` names. `nonce` is this exchange's own, and cannot be guessed."""
+
+    def __init__(self, mechanism: str, register: Register, nonce: str) -> None:
+        self._mechanism = mechanism
+        self._register = register
+        self._server = ScramMechanism(mechanism).make_server(self._keys, s_nonce=nonce)
+        self._next: Callable[[str], sasl.Step] = self._first
+        self._name = ""
+
+    def step(self, response: bytes) -> sasl.Step:
+        """One message."""
+        try:
+            return self._next(response.decode())
+        except (ScramException, UnicodeDecodeError):
+            why = f" as {self._name}: {_WRONG}" if self._name else f": {_NOT_READ}"
+            return sasl.Deny(f"SASL {self._mechanism}{why}", self._name)
+
+    def _keys(self, name: str) -> tuple[bytes, bytes, bytes, int]:
+        self._name = self._register.name_of(name)
+        keys = self._register.users.find(self._mechanism, self._name)
+        return keys.salt, keys.stored, keys.server, keys.iterations
+
+    def _first(self, message: str) -> sasl.Step:
+        self._server.set_client_first(message)
+        asked = sasl.Ask(self._server.get_server_first().encode())
+        self._next = self._final
+        delay_s = self._register.delay_s(self._name)
+        return sasl.Wait(lambda _: asked, delay_s=delay_s) if delay_s else asked
+
+    def _final(self, message: str) -> sasl.Step:
+        self._server.set_client_final(message)
+        self._next = self._seen
+        return sasl.Ask(self._server.get_server_final().encode())
+
+    def _seen(self, message: str) -> sasl.Step:
+        return self._register.granted(self._name, self._mechanism)
+
+
+REALM = "QPID"
+"""That of users where nobody has named another one, as in qpidd."""
+NAMES_IN_CERTIFICATES = ("cn", "dns", "email", "uri", "subject")
+"""Where a user's name may stand in a certificate."""
+
+
+def user_of(certificate: Certificate, where: str, realm: str) -> str:
+    """The user whose certificate this is. BadPassword when it names none, or several.
+
+    Common names and names of hosts are users of the realm. The others name somebody everywhere, and stand as they are.
+    """
+    found = {
+        "cn": (certificate.common_name,),
+        "dns": certificate.dns_names,
+        "email": certificate.emails,
+        "uri": certificate.uris,
+        "subject": (certificate.subject,),
+    }[where]
+    names = [name for name in found if name]
+    if len(names) != 1:
+        raise BadPassword(f"the certificate has {len(names)} names of the kind {where}, and must have one")
+    if where in ("cn", "dns"):
+        return qualified(name_of(names[0].removesuffix(f"@{realm}")), realm)
+    if not names[0].isprintable() or len(names[0].encode()) > limits.MAX_NAME_BYTES:
+        raise BadPassword(f"the certificate's {where} has more than {limits.MAX_NAME_BYTES} bytes, or what cannot be printed")
+    return names[0]
+
+
+class External:
+    """EXTERNAL, by the certificate that the client has shown. `where`: one of `NAMES_IN_CERTIFICATES`."""
+
+    def __init__(self, certificate: Certificate, where: str, realm: str) -> None:
+        self._certificate = certificate
+        self._where = where
+        self._realm = realm
+
+    def step(self, response: bytes) -> sasl.Step:
+        """Let it in as whom the certificate names; whom it asks to act for can be nobody else."""
+        try:
+            user = user_of(self._certificate, self._where, self._realm)
+        except BadPassword as error:
+            return sasl.Deny(f"SASL EXTERNAL: {error}")
+        if response not in (b"", user.encode(), user.removesuffix(f"@{self._realm}").encode()):
+            return sasl.Deny("SASL EXTERNAL: asks to act for somebody else, which nobody may", user)
+        return sasl.Grant(user, sasl.EXTERNAL, authenticated=True)
+
+
+LOOKED_AT = (sasl.EXTERNAL, *HASHES, sasl.PLAIN)
+"""The mechanisms by which a client can show who it is, the best first."""

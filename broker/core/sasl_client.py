@@ -1,0 +1,262 @@
+"""The SASL layer of a client (AMQP 1.0 part 5.3): who to be towards a server, and how to show it.
+
+Life of a layer: it says its header, and waits for the server's and for the mechanisms that the server has; it picks one and says
+its init; it answers challenges; the outcome ends the layer, and from then on what comes is AMQP. What takes long, the derivation
+of a key, is a `sasl.Wait` as on a server's side.
+
+Which mechanism is picked: the one that the login names; else, for a user, SCRAM-SHA-512, SCRAM-SHA-256, or PLAIN on an encrypted
+connection; else ANONYMOUS. A password goes over a connection in the clear only if its login names PLAIN: otherwise whoever stands
+between could take SCRAM off the list and read it.
+
+Invariants: bytes of any kind, cut in any way, give what goes on to AMQP, a wait or a refusal, and no error; no text has a
+password in it; after SCRAM a server is let through only if it has shown that it knows the user's key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias, assert_never
+
+from scramp import ScramClient, ScramException
+
+from broker.core import limits, sasl, values
+from broker.core.performatives import DECODE_ERROR, FRAMING_ERROR, NOT_ALLOWED, Refusal, code_of
+from broker.core.users import HASHES
+
+MECHANISMS = (*HASHES, sasl.PLAIN, sasl.EXTERNAL, sasl.ANONYMOUS)
+"""What a client can be told to use."""
+_SIZE_BYTES = 4
+_HEAD_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """Who to be towards a server: `user` None is nobody; `mechanism` "" is the best that the server has. `encrypted`: whether the
+    connection hides what goes over it. `or_nobody`: whether to be nobody where the server has no better mechanism."""
+
+    user: str | None = None
+    password: str = field(default="", repr=False)
+    mechanism: str = ""
+    encrypted: bool = False
+    or_nobody: bool = False
+
+
+ANONYMOUS = Login()
+
+Step: TypeAlias = sasl.Ask | sasl.Wait
+"""What to answer, or what to do before that. A mechanism that cannot go on raises Refusal."""
+
+
+class _Saying:
+    """A mechanism that says all of it at once."""
+
+    def __init__(self, said: bytes) -> None:
+        self._said = said
+        self.satisfied = True
+
+    def first(self) -> bytes:
+        return self._said
+
+    def step(self, challenge: bytes) -> Step:
+        raise Refusal(NOT_ALLOWED, "the broker asks for more than this mechanism has to say")
+
+
+class _Scram:
+    """SCRAM (RFC 5802). `nonce` is this exchange's own."""
+
+    def __init__(self, mechanism: str, login: Login, nonce: str) -> None:
+        self.satisfied = False
+        """Whether the server has shown that it knows the user."""
+        self._client = ScramClient([mechanism], login.user or "", login.password, c_nonce=nonce)
+        self._next: Callable[[str], Step] = self._salted
+
+    def first(self) -> bytes:
+        message: str = self._client.get_client_first()
+        return message.encode()
+
+    def step(self, challenge: bytes) -> Step:
+        try:
+            return self._next(challenge.decode())
+        except (ScramException, UnicodeDecodeError):
+            raise Refusal(sasl.UNAUTHORIZED, "the broker has not shown that it knows this user") from None
+
+    def _salted(self, message: str) -> Step:
+        self._client.set_server_first(message)
+        if int(self._client.iterations) > limits.MAX_ITERATIONS:
+            text = f"the broker asks for more than {limits.MAX_ITERATIONS} iterations of a hash function"
+            raise Refusal(sasl.UNAUTHORIZED, text)
+        self._next = self._signed
+        return sasl.Wait(sasl.Ask, self._proof)
+
+    def _proof(self) -> bytes:
+        message: str = self._client.get_client_final()
+        return message.encode()
+
+    def _signed(self, message: str) -> Step:
+        self._client.set_server_final(message)
+        self.satisfied = True
+        self._next = self._over
+        return sasl.Ask(b"")
+
+    def _over(self, message: str) -> Step:
+        raise Refusal(NOT_ALLOWED, "the broker asks for more than this mechanism has to say")
+
+
+class ClientLayer:
+    """See the module. `nonce` cannot be guessed, and is never the same. What is to be written is in `output`, whose reader
+    empties it."""
+
+    def __init__(self, login: Login, nonce: str) -> None:
+        self.output = bytearray(sasl.HEADER)
+        self.done = False
+        """Whether the layer is over, and AMQP may begin."""
+        self.refusal: Refusal | None = None
+        self.waits: sasl.Wait | None = None
+        """What is to be done before `resume`."""
+        self._login = login
+        self._nonce = nonce
+        self._mechanism: _Saying | _Scram | None = None
+        self._began = False
+        self._held = b""
+
+    def take(self, data: bytes) -> bytes:
+        """What of it is AMQP's; after the layer that is all. Then look at `done`, `waits` and `refusal`."""
+        if self.done:
+            return data
+        self._held += data
+        return self._go_on()
+
+    def resume(self, result: bytes) -> bytes:
+        """What has been waited for is done. What is AMQP's of what has come meanwhile."""
+        waits, self.waits = self.waits, None
+        if waits is not None and self.refusal is None:
+            step = waits.then(result)
+            assert isinstance(step, sasl.Ask), "a client waits once for an answer"
+            self._answer(step)
+        return self._go_on()
+
+    def _go_on(self) -> bytes:
+        try:
+            while self.refusal is None and self.waits is None and not self.done and self._one():
+                continue
+            if self.waits is not None and len(self._held) > limits.EARLY_BYTES:
+                raise Refusal(NOT_ALLOWED, "the broker goes on without an answer")
+        except Refusal as refusal:
+            self.refusal, self._held = refusal, b""
+        if not self.done:
+            return b""
+        rest, self._held = self._held, b""
+        return rest
+
+    def _one(self) -> bool:
+        """Take the next thing, if it is there whole. Refusal."""
+        held = self._held
+        if not self._began:
+            found = held[:_HEAD_BYTES]
+            if not sasl.HEADER.startswith(found):
+                raise Refusal(FRAMING_ERROR, "the broker does not speak AMQP 1.0 with a SASL layer")
+            if len(found) < _HEAD_BYTES:
+                return False
+            self._began, self._held = True, held[_HEAD_BYTES:]
+            return True
+        if len(held) < _HEAD_BYTES:
+            return False
+        nbytes, offset = int.from_bytes(held[:_SIZE_BYTES], "big"), 4 * held[4]
+        if held[5] != 1 or not _HEAD_BYTES <= offset <= nbytes <= limits.EARLY_FRAME_BYTES:
+            raise Refusal(FRAMING_ERROR, "the broker sent what is no frame of the SASL layer")
+        if len(held) < nbytes:
+            return False
+        self._held = held[nbytes:]
+        self._frame(held[offset:nbytes])
+        return True
+
+    def _frame(self, body: bytes) -> None:
+        code, position = code_of(body, 0, len(body))
+        fields = _fields(body[position:])
+        if code == sasl.MECHANISMS and self._mechanism is None:
+            self._begin(_names(fields))
+        elif code == sasl.CHALLENGE and self._mechanism is not None:
+            step = self._mechanism.step(_bytes(fields))
+            match step:
+                case sasl.Ask():
+                    self._answer(step)
+                case sasl.Wait():
+                    self.waits = step
+                case _:
+                    assert_never(step)
+        elif code == sasl.OUTCOME and self._mechanism is not None:
+            self._end(self._mechanism, fields)
+        else:
+            raise Refusal(NOT_ALLOWED, f"the broker sent the SASL performative {code:#04x}, which may not come now")
+
+    def _answer(self, step: sasl.Ask) -> None:
+        self.output += sasl.frame(sasl.RESPONSE, values.encode(step.challenge))
+
+    def _begin(self, offered: list[str]) -> None:
+        name = self._picked(offered)
+        self._mechanism = mechanism = self._made(name)
+        self.output += sasl.frame(sasl.INIT, values.encode(values.Symbol(name)), values.encode(mechanism.first()))
+
+    def _picked(self, offered: list[str]) -> str:
+        login = self._login
+        there = " ".join(name for name in offered if name.isascii() and name.isprintable())[:200] or "nothing"
+        if login.mechanism:
+            wanted: tuple[str, ...] = (login.mechanism,)
+        elif login.user is None:
+            wanted = (sasl.ANONYMOUS,)
+        else:
+            wanted = (*HASHES, sasl.PLAIN) if login.encrypted or not login.password else tuple(HASHES)
+        for name in (*wanted, sasl.ANONYMOUS) if login.or_nobody else wanted:
+            if name in offered:
+                return name
+        hint = ""
+        if login.user is None and not login.mechanism:
+            hint = "; it wants to know who you are: give a user and a password"
+        elif sasl.PLAIN in offered and not login.mechanism:
+            hint = "; a password goes over a connection without encryption only with the mechanism PLAIN named"
+        raise Refusal(sasl.UNAUTHORIZED, f"the broker offers {there}, and this client wants {' or '.join(wanted)}{hint}")
+
+    def _made(self, name: str) -> _Saying | _Scram:
+        login = self._login
+        if name == sasl.EXTERNAL:
+            return _Saying(b"")
+        if name == sasl.ANONYMOUS:
+            return _Saying(sasl.NOBODY.encode())
+        if name == sasl.PLAIN:
+            return _Saying(f"\0{login.user or ''}\0{login.password}".encode())
+        try:
+            return _Scram(name, login, self._nonce)
+        except ScramException:
+            raise Refusal(sasl.UNAUTHORIZED, f"{name} needs a user and a password in characters that SASL allows") from None
+
+    def _end(self, mechanism: _Saying | _Scram, fields: list[object]) -> None:
+        code = fields[0] if fields else None
+        if code != sasl.OK:
+            later = code == sasl.SYS_TEMP
+            text = "the broker cannot look at logins now" if later else "the broker does not let this login in"
+            raise Refusal(sasl.UNAUTHORIZED, text)
+        if not mechanism.satisfied:
+            mechanism.step(_bytes(fields[1:]))  # what the server shows may come with the outcome
+        if not mechanism.satisfied:
+            raise Refusal(sasl.UNAUTHORIZED, "the broker has not shown that it knows this user")
+        self.done = True
+
+
+def _fields(encoded: bytes) -> list[object]:
+    try:
+        found = values.decode(encoded, 64)
+    except values.BadValue:
+        found = None
+    if not isinstance(found, list):
+        raise Refusal(DECODE_ERROR, "the broker sent a SASL frame that cannot be decoded")
+    return found
+
+
+def _bytes(fields: list[object]) -> bytes:
+    return fields[0] if fields and isinstance(fields[0], bytes) else b""
+
+
+def _names(fields: list[object]) -> list[str]:
+    found = fields[0] if fields else None
+    return [str(name) for name in (found if isinstance(found, list) else [found]) if isinstance(name, str)]

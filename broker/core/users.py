@@ -1,0 +1,207 @@
+"""Who may log in, and the keys by which that is seen: the users' file and what is looked up in it.
+
+Life of a user: `qpid-passwd` derives keys from a password (`derive`), and writes them as a line of the file; a broker reads the
+file whole (`parse`), and looks keys up for each login (`Users.find`). A user who is not there has keys too, made from a secret of
+the process, so that such a login takes the steps of any other; nobody knows a password for them.
+
+A line of the file is a name and a verifier for each mechanism, between spaces:
+
+    NAME SCRAM-SHA-256$ITERATIONS:SALT$STOREDKEY:SERVERKEY SCRAM-SHA-512$...
+
+Blank lines, and lines that begin with `#`, are skipped. Salt and keys are in base64.
+
+Invariants: no password is in the file, nor in a text or a repr of anything here; any text is read or is BadUsers, which names the
+line; a name stands there once.
+
+Source: RFC 5802 (keys), RFC 7677 (SHA-256), RFC 5803 (the form of a verifier).
+"""
+
+from __future__ import annotations
+
+import binascii
+import hashlib
+import hmac
+import re
+from base64 import b64decode, b64encode
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from scramp import ScramException, ScramMechanism
+from scramp.core import saslprep
+
+from broker.core import limits
+
+SHA_256, SHA_512 = "SCRAM-SHA-256", "SCRAM-SHA-512"
+HASHES = {SHA_512: "sha512", SHA_256: "sha256"}
+"""The mechanisms that there are keys for, the stronger first, and their hash functions as hashlib calls them."""
+ITERATIONS = 4096
+"""What RFC 7677 asks for at the least. More makes each PLAIN login and each SCRAM client slower."""
+SALT_BYTES = 16
+
+_Counted = TypeVar("_Counted")
+_NAME = re.compile(r"[^\s@,=#][^\s@,=]*")
+_VERIFIER = re.compile(r"(SCRAM-SHA-[0-9]+)\$([0-9]{1,9}):([A-Za-z0-9+/=]+)\$([A-Za-z0-9+/=]+):([A-Za-z0-9+/=]+)")
+_SCRAM = {mechanism: ScramMechanism(mechanism) for mechanism in HASHES}
+
+
+class BadUsers(ValueError):
+    """The text is no users' file; `line` is the number of the wrong line."""
+
+    def __init__(self, line: int, text: str) -> None:
+        super().__init__(text)
+        self.line = line
+
+
+class BadPassword(ValueError):
+    """This cannot be a name or a password; the text says why, and does not repeat it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """What one mechanism knows of a user: RFC 5802 calls these salt, i, StoredKey and ServerKey."""
+
+    salt: bytes = field(repr=False)
+    iterations: int
+    stored: bytes = field(repr=False)
+    server: bytes = field(repr=False)
+
+
+KeysOf = Mapping[str, Keys]
+"""Mechanism -> a user's keys."""
+
+
+def prepared(text: str, what: str) -> str:
+    """A name or password as it is compared (SASLprep, RFC 4013). BadPassword when it may not be one."""
+    try:
+        found: str = saslprep(text)
+    except ScramException:
+        raise BadPassword(f"the {what} has a character that SASL does not allow") from None
+    if not found:
+        raise BadPassword(f"the {what} is empty")
+    return found
+
+
+def name_of(text: str) -> str:
+    """A user's name. BadPassword when it cannot be one."""
+    name = prepared(text, "name")
+    if not _NAME.fullmatch(name) or len(name.encode()) > limits.MAX_NAME_BYTES:
+        raise BadPassword(
+            f"a name has no spaces, no @ , = in it, does not begin with #, and has at most {limits.MAX_NAME_BYTES} bytes"
+        )
+    return name
+
+
+def derive(mechanism: str, password: str, salt: bytes, iterations: int = ITERATIONS) -> Keys:
+    """The keys of a password. Takes as long as `iterations` say, milliseconds, and lets other threads go on meanwhile."""
+    _, stored, server, _ = _SCRAM[mechanism].make_auth_info(password, iterations, salt)
+    return Keys(salt, iterations, stored, server)
+
+
+def line_of(name: str, keys: KeysOf) -> str:
+    """A user's line in the file, without its end."""
+    return " ".join((name, *(_verifier(mechanism, each) for mechanism, each in keys.items())))
+
+
+def _verifier(mechanism: str, keys: Keys) -> str:
+    salt, stored, server = (b64encode(each).decode() for each in (keys.salt, keys.stored, keys.server))
+    return f"{mechanism}${keys.iterations}:{salt}${stored}:{server}"
+
+
+def parse(text: str) -> dict[str, dict[str, Keys]]:
+    """The users of a file: name -> mechanism -> keys. BadUsers."""
+    found: dict[str, dict[str, Keys]] = {}
+    line_of_user: dict[str, int] = {}
+    for number, line in enumerate(text.split("\n"), 1):
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        name = words[0]
+        try:
+            if name_of(name) != name:
+                raise BadPassword("the name is not in its prepared form (RFC 4013)")
+        except BadPassword as error:
+            raise BadUsers(number, f"{error}; qpid-passwd writes such lines") from None
+        if name in found:
+            raise BadUsers(number, f"{name} stands in line {line_of_user[name]} already: keep one of them")
+        if len(found) >= limits.MAX_USERS:
+            raise BadUsers(number, f"there are more than {limits.MAX_USERS} users")
+        line_of_user[name] = number
+        found[name] = dict(_read(word, number, name) for word in words[1:])
+        if not found[name]:
+            raise BadUsers(number, f"{name} has no keys: add this user again with qpid-passwd")
+    return found
+
+
+def _read(word: str, number: int, name: str) -> tuple[str, Keys]:
+    """One verifier. What is wrong with it is not quoted: it may be a password that somebody has put there."""
+    parts = _VERIFIER.fullmatch(word)
+    if parts is None:
+        raise BadUsers(number, f"{name} has keys that cannot be read; they look like {SHA_256}$4096:SALT$KEY:KEY")
+    mechanism, iterations = parts[1], int(parts[2])
+    if mechanism not in HASHES:
+        raise BadUsers(number, f"{name} has keys for {mechanism}; there are {' and '.join(HASHES)}")
+    if not ITERATIONS <= iterations <= limits.MAX_ITERATIONS:
+        raise BadUsers(number, f"{name} has keys of {iterations} iterations: {ITERATIONS} to {limits.MAX_ITERATIONS} can be")
+    try:
+        salt, stored, server = (b64decode(parts[i], validate=True) for i in (3, 4, 5))
+    except binascii.Error:
+        raise BadUsers(number, f"{name} has keys that are no base64") from None
+    nbytes = hashlib.new(HASHES[mechanism]).digest_size
+    if len(salt) < SALT_BYTES or len(stored) != nbytes or len(server) != nbytes:
+        raise BadUsers(number, f"{name} has keys for {mechanism} that are not of {nbytes} bytes each, with {SALT_BYTES} of salt")
+    return mechanism, Keys(salt, iterations, stored, server)
+
+
+def with_line(text: str, name: str, line: str | None) -> str:
+    """The file's text with another line for this user, at its place or at the end; None takes the user out."""
+    kept: list[str] = []
+    for each in text.splitlines():
+        if each.split()[:1] != [name]:
+            kept.append(each)
+        elif line is not None:
+            kept.append(line)
+            line = None
+    if line is not None:
+        kept.append(line)
+    return "".join(f"{each}\n" for each in kept)
+
+
+def _most(counts: Counter[_Counted], default: _Counted) -> _Counted:
+    return max(counts, key=counts.__getitem__, default=default)
+
+
+class Users:
+    """The users of a file, and keys for whoever is not among them, made from `secret`, which nobody else knows."""
+
+    def __init__(self, by_name: Mapping[str, KeysOf], secret: bytes) -> None:
+        self._by_name = by_name
+        self._secret = secret
+        counts = {mechanism: Counter[int]() for mechanism in HASHES}
+        for keys in by_name.values():
+            for mechanism, each in keys.items():
+                counts[mechanism][each.iterations] += 1
+        self._usual = {mechanism: _most(found, ITERATIONS) for mechanism, found in counts.items()}
+        self._first = _most(Counter(next(each for each in HASHES if each in keys) for keys in by_name.values()), SHA_512)
+        """By which keys the passwords of most are looked at, and so that of somebody who is not there."""
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def find(self, mechanism: str, name: str) -> Keys:
+        """The user's keys, or, when there are none, keys that no password has: they are not derived from one."""
+        decoy = self._decoy(mechanism, name)
+        return self._by_name.get(name, {}).get(mechanism, decoy)
+
+    def mechanism_of(self, name: str) -> str:
+        """By which of a user's keys a password is looked at."""
+        return next((each for each in HASHES if each in self._by_name.get(name, {})), self._first)
+
+    def _decoy(self, mechanism: str, name: str) -> Keys:
+        """Each name has always the same ones, as a user would. They are made for every login: it costs each the same."""
+        salt, stored, server = (
+            hmac.digest(self._secret, f"{use} {mechanism} {name}".encode(), HASHES[mechanism])
+            for use in ("salt", "stored", "server")
+        )
+        return Keys(salt[:SALT_BYTES], self._usual[mechanism], stored, server)

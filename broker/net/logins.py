@@ -1,0 +1,37 @@
+"""What a client's login waits for, done in a thread: the derivation of a key from a password takes milliseconds.
+
+Life: after each read the owner of an engine lets its login be followed; when the engine waits for something that it did not wait
+for before, the work goes to the reactor's threads, and its result comes back in the reactor's own.
+
+Invariant: each wait is worked for once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.threads import deferToThreadPool
+
+from broker.amqp.engine import Engine
+from broker.core import sasl
+
+
+class Logins:
+    """The login of one connection that this side has opened."""
+
+    def __init__(self, reactor: Any) -> None:
+        self._reactor = reactor
+        self._waits: sasl.Wait | None = None
+
+    def follow(self, engine: Engine, resume: Callable[[bytes], None]) -> None:
+        """Work for what the engine waits for now, and `resume` with the result."""
+        waits = engine.login_waits
+        if waits is self._waits:
+            return
+        self._waits = waits
+        if waits is not None:
+            assert waits.work is not None, "a client waits for work alone"
+            done: Deferred[bytes] = deferToThreadPool(self._reactor, self._reactor.getThreadPool(), waits.work)
+            done.addCallback(resume)

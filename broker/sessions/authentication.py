@@ -1,0 +1,144 @@
+"""How clients log in to this broker: which mechanisms each is offered, what their logins wait for, and what failed ones cost.
+
+Life of a login here: a socket is accepted and its connection gets an offer, of mechanisms made for it alone; a mechanism that has
+to look at a password says so, and the work is done in a thread after the others that wait (`attend`), and after the time that
+earlier failures cost; a failed login is `failed`.
+
+Where no login is demanded, everybody is let in: as `anonymous`, or by PLAIN under any name, and the password is not looked at
+(qpidd's `--auth no`). If there are users all the same, SCRAM is offered too, so that a cluster can change over broker by broker.
+
+Invariants: at most `limits.LOGINS_AT_ONCE` passwords are looked at at the same time, none of them in the reactor's thread; at
+most `limits.LOGINS_WAITING` logins wait, and one more is refused; PLAIN is offered in the clear only if that was asked for.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.python.failure import Failure
+
+from broker.core import limits, sasl
+from broker.core.backoff import Backoff
+from broker.core.identity import Socket
+from broker.core.mechanisms import LOOKED_AT, REALM, External, Plain, Register, Scram, TakenAtItsWord
+from broker.core.users import Users
+
+InThread = Callable[[Callable[[], bytes]], Deferred[bytes]]
+"""Does the work in a thread; fires with its result in the reactor's."""
+
+
+class Authentication:
+    """See the module. `clock` is the reactor's time.
+
+    `demanded`: whether a client has to show who it is. `mechanisms`: those that may be offered, the best first.
+    `plain_in_clear`: PLAIN without TLS too. `name_in_certificate`: where EXTERNAL finds a user (`NAMES_IN_CERTIFICATES`).
+    `new_nonce` gives texts that cannot be guessed, and never the same one.
+    """
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        in_thread: InThread,
+        new_nonce: Callable[[], str],
+        *,
+        demanded: bool = False,
+        users: Users | None = None,
+        mechanisms: Sequence[str] = LOOKED_AT,
+        realm: str = REALM,
+        plain_in_clear: bool = False,
+        name_in_certificate: str = "cn",
+    ) -> None:
+        self.demanded = demanded
+        self.realm = realm
+        self.users = users
+        """May be replaced; logins that have begun go on with the one that they began with."""
+        self.waiting = 0
+        """Logins that wait for their turn or their time."""
+        self._clock = clock
+        self._in_thread = in_thread
+        self._new_nonce = new_nonce
+        self._mechanisms = tuple(mechanisms)
+        self._plain_in_clear = plain_in_clear
+        self._name_in_certificate = name_in_certificate
+        self._backoff = Backoff()
+        self._queued: deque[tuple[Callable[[], bytes], Callable[[], bool], Deferred[bytes]]] = deque()
+        self._working = 0
+
+    def offer(self, socket: Socket) -> sasl.Offer:
+        """The mechanisms for a connection over this socket."""
+        found: dict[str, Callable[[], sasl.Mechanism]] = {}
+        register = None
+        if self.users is not None:
+            register = Register(self.users, self.realm, partial(self._delay_s, socket.host))
+        for name in self._mechanisms:
+            maker = self._maker(name, socket, register)
+            if maker is not None:
+                found[name] = maker
+        if not self.demanded:
+            found |= {sasl.ANONYMOUS: sasl.Anonymous, sasl.PLAIN: partial(TakenAtItsWord, self.realm)}
+        return found
+
+    def _maker(self, name: str, socket: Socket, register: Register | None) -> Callable[[], sasl.Mechanism] | None:
+        """What makes a mechanism for this socket; None where there cannot be one."""
+        if name == sasl.ANONYMOUS:
+            return sasl.Anonymous
+        if name == sasl.EXTERNAL:
+            certificate = socket.certificate
+            where = self._name_in_certificate
+            return None if certificate is None else partial(External, certificate, where, self.realm)
+        if register is None:
+            return None
+        if name == sasl.PLAIN:
+            return partial(Plain, register) if socket.encrypted or self._plain_in_clear else None
+        return lambda: Scram(name, register, self._new_nonce())
+
+    def _delay_s(self, host: str, user: str) -> float:
+        return self._backoff.delay_s(host, user, self._clock.seconds())
+
+    def failed(self, socket: Socket, user: str) -> None:
+        """A login over this socket as `user` ("": it did not come so far) has failed."""
+        self._backoff.failed(socket.host, user, self._clock.seconds())
+
+    def attend(self, waits: sasl.Wait, wanted: Callable[[], bool]) -> Deferred[bytes] | None:
+        """Fires with what the exchange is to be resumed with. None: too many logins wait already.
+
+        When its turn comes, work that is not `wanted` any more is left out.
+        """
+        if self.waiting >= limits.LOGINS_WAITING:
+            return None
+        self.waiting += 1
+        attended: Deferred[bytes] = Deferred()
+        if waits.delay_s:
+            self._clock.callLater(waits.delay_s, self._queue, waits, wanted, attended)
+        else:
+            self._queue(waits, wanted, attended)
+        return attended
+
+    def _queue(self, waits: sasl.Wait, wanted: Callable[[], bool], attended: Deferred[bytes]) -> None:
+        if waits.work is None:
+            self._attended(b"", attended)
+            return
+        self._queued.append((waits.work, wanted, attended))
+        self._work()
+
+    def _work(self) -> None:
+        while self._queued and self._working < limits.LOGINS_AT_ONCE:
+            work, wanted, attended = self._queued.popleft()
+            if not wanted():
+                self._attended(b"", attended)
+                continue
+            self._working += 1
+            self._in_thread(work).addBoth(self._worked, attended)
+
+    def _worked(self, result: bytes | Failure, attended: Deferred[bytes]) -> None:
+        self._working -= 1
+        self._attended(result, attended)
+        self._work()
+
+    def _attended(self, result: bytes | Failure, attended: Deferred[bytes]) -> None:
+        self.waiting -= 1
+        attended.callback(result)

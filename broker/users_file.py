@@ -1,0 +1,98 @@
+"""The users' file on disk: read whole by a broker, changed in one piece by `qpid-passwd`.
+
+Life: `qpid-passwd` changes it while it holds a lock on its folder, so that of two changes at a time none is lost; the new content
+is durable before it has the name. A broker reads it at its start, and again when it is told to (SIGHUP); `Accounts` keeps what it
+says, and what it said before where it has become wrong.
+
+Invariants: a reader sees the old content or the new one, never a part; the file is its owner's alone (mode 0600); what is wrong
+is said with file and line, and without what stands there.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+from broker.core import limits
+from broker.core.users import BadUsers, KeysOf, Users, parse
+from broker.disk.durable import StorageError, replace_durably
+from broker.disk.files import RealDisk
+
+
+class BadUsersFile(Exception):
+    """The file cannot be read or written. The text says which, where and why."""
+
+
+def read(path: Path) -> str:
+    """Its text. BadUsersFile; FileNotFoundError."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(limits.MAX_USERS_BYTES + 1)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise BadUsersFile(f"cannot read the users' file {path}: {error.strerror}") from None
+    if len(content) > limits.MAX_USERS_BYTES:
+        raise BadUsersFile(f"{path} has more than {limits.MAX_USERS_BYTES} bytes: it is not a users' file")
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        number = content.count(b"\n", 0, error.start) + 1
+        raise BadUsersFile(f"{path}:{number}: not UTF-8 text: is it a users' file?") from None
+
+
+def checked(path: Path, text: str) -> dict[str, KeysOf]:
+    """The users of its text. BadUsersFile."""
+    try:
+        return dict(parse(text))
+    except BadUsers as error:
+        raise BadUsersFile(f"{path}:{error.line}: {error}") from None
+
+
+def change(path: Path, edit: Callable[[str], str]) -> None:
+    """Give it the content that `edit` makes of the old one ("" where there is no file). BadUsersFile, and what `edit` raises."""
+    path = path.resolve()
+    try:
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise BadUsersFile(f"cannot write {path}: {error.strerror}") from None
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        try:
+            text = read(path)
+        except FileNotFoundError:
+            text = ""
+        checked(path, text)
+        new = edit(text)
+        checked(path, new)
+        replace_durably(RealDisk(), path, new.encode())
+    except StorageError as error:
+        raise BadUsersFile(str(error).partition("; what the disk")[0]) from None
+    finally:
+        os.close(folder)
+
+
+class Accounts:
+    """What a broker knows of its users' file. `secret` makes the keys of those who are not there."""
+
+    def __init__(self, path: Path, secret: bytes) -> None:
+        self.path = path
+        self._secret = secret
+
+    def load(self) -> Users:
+        """The users that the file has now. BadUsersFile."""
+        try:
+            return Users(checked(self.path, read(self.path)), self._secret)
+        except FileNotFoundError:
+            raise BadUsersFile(f"there is no users' file {self.path}: make one with qpid-passwd add {self.path} NAME") from None
+
+    @property
+    def seen_by_others(self) -> bool:
+        """Whether users of this machine other than its owner may read or write it."""
+        try:
+            return bool(stat.S_IMODE(self.path.stat().st_mode) & 0o077)
+        except OSError:
+            return False
