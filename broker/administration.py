@@ -1,13 +1,14 @@
 """Management: from a request to its answer.
 
-Life of a request: it comes as a message to `$management`, is read (`broker.amqp.management_node`), answered from what the
-broker has (QUERY), handed to whoever has registered its type (`extensions`), or planned as one change of one log
-(`broker.core.management`) and answered when that is committed. The answer goes to the mailbox or queue that the request names,
-if that is still there. When requests take more than their share of a turn of the reactor, the rest waits for the next ones,
-link by link in turn.
+Life of a request: it comes as a message to `$management`, is read (`broker.amqp.management_node`), refused with 403 if its
+connection lacks the right, answered from what the broker has (QUERY), handed to whoever has registered its type (`extensions`),
+or planned as one change of one log (`broker.core.management`) and answered when that is committed. The answer goes to the mailbox
+or queue that the request names, if that is still there and its connection may send there. When requests take more than their
+share of a turn of the reactor, the rest waits for the next ones, link by link in turn.
 
 Invariants: management keeps nothing else waiting for longer than `limits.MANAGEMENT_TURN_S` and one request; whatever a request
-holds, it gets one answer, or none if it names no place for it or its link has ended; nothing is changed but through a log.
+holds, it gets one answer, or none if it names no place for it or its link has ended; nothing is changed but through a log, and
+without a line in the audit log.
 
 Reference: docs/reference/management.md.
 """
@@ -24,14 +25,19 @@ from twisted.logger import Logger
 
 from broker.amqp import management_node
 from broker.core import limits, management
-from broker.core.commands import Term
+from broker.core.acl import questions
+from broker.core.acl.questions import Lookup, shown
+from broker.core.commands import QueueAdd, Term
 from broker.core.nodes import LOCAL, QueueNode, Refused
+from broker.sessions.audit import Audit
 from broker.sessions.connection import Connection
+from broker.sessions.guard import Rights
 from broker.sessions.logs import Logs
 from broker.sessions.mailboxes import Mailboxes
 from broker.sessions.principal import Principal
 from broker.sessions.producer import Producer
 from broker.sessions.queues import Queues
+from broker.sessions.quota import QueueQuota
 from broker.sessions.room import full_text, has_room
 from broker.sessions.turn import Turn
 
@@ -60,6 +66,8 @@ class Administration:
         queues: Queues,
         mailboxes: Mailboxes,
         turn: Turn,
+        audit: Audit,
+        quota: QueueQuota,
         *,
         broker_id: str,
         version: str,
@@ -75,6 +83,11 @@ class Administration:
         self._queues = queues
         self._mailboxes = mailboxes
         self._turn = turn
+        self._audit = audit
+        self._quota = quota
+        self._under_way: dict[int, tuple[str, Callable[[], None]]] = {}
+        """Number of a change that is proposed -> its log, and what to do when it is answered no more."""
+        self._next_change = 0
         self._broker_id = broker_id
         self._version = version
         self._new_id = new_id
@@ -88,12 +101,12 @@ class Administration:
         if self._waiting or self._spent_s >= limits.MANAGEMENT_TURN_S:
             self._waiting.setdefault(producer, deque()).append((request_bytes, served))
         else:
-            self._serve(producer.session.principal, request_bytes, served)
+            self._serve(producer.session.rights, request_bytes, served)
         self._arm()
 
-    def _serve(self, principal: Principal, request_bytes: bytes, served: Callable[[], None]) -> None:
+    def _serve(self, rights: Rights, request_bytes: bytes, served: Callable[[], None]) -> None:
         began_s = self._clock.seconds()
-        self.handle(principal, request_bytes)
+        self.handle(rights, request_bytes)
         served()
         self._spent_s += self._clock.seconds() - began_s
 
@@ -108,7 +121,7 @@ class Administration:
             requests = self._waiting.pop(producer)
             if not producer.link.open:
                 continue
-            self._serve(producer.session.principal, *requests.popleft())
+            self._serve(producer.session.rights, *requests.popleft())
             if requests:
                 self._waiting[producer] = requests
             if self._spent_s >= limits.MANAGEMENT_TURN_S:
@@ -116,16 +129,20 @@ class Administration:
         self._arm()
         self._turn.flush()
 
-    def handle(self, principal: Principal, request_bytes: bytes) -> None:
-        """Answer a request of `principal`, now or when what it asks for is committed. One that cannot be answered is logged and
-        dropped."""
+    def handle(self, rights: Rights, request_bytes: bytes) -> None:
+        """Answer a request of who has these rights, now or when what it asks for is committed. One that cannot be answered is
+        logged and dropped."""
         try:
             request = management_node.decode(request_bytes)
         except management_node.BadRequest as error:
             _log.warn("management request dropped: {error}", error=str(error))
             return
 
+        lookup = self._lookup(request)
+
         def answer(status: int, text: str, body: dict[str, Any]) -> None:
+            if request.operation != "QUERY":
+                self._audit.managed(rights.who, _what(lookup, request), status, text)
             box = self._mailboxes.named(request.reply_to)
             if box is not None:
                 box.put(management_node.encode(request, status, text, body))
@@ -133,6 +150,10 @@ class Administration:
                 return
             queue = self._logs.nodes.queues.get(request.reply_to)
             if queue is not None and queue.messages is not None:
+                denial = rights.denial(questions.send_to_queue(queue))
+                if denial:
+                    self._audit.managed(rights.who, "the answer is dropped", 403, denial)
+                    return
                 data = management_node.encode(request, status, text, body)
                 if not has_room(queue, 1, len(data)):
                     _log.warn("the answer to a management request was dropped: {text}", text=full_text(queue, len(data)))
@@ -140,23 +161,38 @@ class Administration:
                 self._logs.ledger_of(queue).enqueue(queue, [data], len(data))
 
         try:
-            self._execute(principal, request, answer)
+            denial = rights.denial((lookup,))
+            if denial:
+                raise Refused(403, denial)
+            self._execute(rights, request, answer)
         except Refused as refusal:
             answer(refusal.status, refusal.text, {})
         except (KeyError, TypeError, ValueError) as error:
             answer(400, f"this request's body does not fit the operation {request.operation}: {error}", {})
 
-    def _execute(self, principal: Principal, request: management_node.Request, answer: Answer) -> None:
+    def _lookup(self, request: management_node.Request) -> Lookup:
+        nodes, name = self._logs.nodes, request.name
+        return questions.request(
+            request.operation,
+            request.type,
+            _queried(request) if request.operation == "QUERY" else name,
+            request.body,
+            queue=nodes.queues.get(name),
+            exchange=nodes.exchanges.get(name),
+            default_bytes=nodes.default_queue_bytes,
+        )
+
+    def _execute(self, rights: Rights, request: management_node.Request, answer: Answer) -> None:
         operation, kind = request.operation, request.type
         if operation == "QUERY":
-            answer(200, "OK", {"items": self._query(kind, str(request.body.get("name") or request.name), request)})
+            answer(200, "OK", {"items": self._query(kind, _queried(request), request)})
         elif kind in self.extensions:
-            self.extensions[kind].act(operation, request.body, principal).addCallbacks(
+            self.extensions[kind].act(operation, request.body, rights.who.principal).addCallbacks(
                 lambda result: answer(*result),
                 lambda failure: answer(500, f"{operation} failed: {failure.getErrorMessage()}", {}),
             )
         else:
-            self._change(request, answer)
+            self._change(rights, request, answer)
 
     def _query(self, kind: str, name: str, request: management_node.Request) -> list[dict[str, Any]]:
         match kind:
@@ -205,18 +241,28 @@ class Administration:
                     "processId": described["processId"],
                 }
 
-    def _change(self, request: management_node.Request, answer: Answer) -> None:
-        node = self._logs.nodes.queues.get(request.name)
+    def _change(self, rights: Rights, request: management_node.Request, answer: Answer) -> None:
+        nodes, user = self._logs.nodes, rights.user
+        node = nodes.queues.get(request.name)
         consumers = 0 if node is None else self._consumers(node)
-        log, command = management.plan(
-            self._logs.nodes, request.operation, request.type, request.name, request.body, self._new_id(), consumers
-        )
+        uuid, owner = self._new_id(), self._quota.owner(user)
+        log, command = management.plan(nodes, request.operation, request.type, request.name, request.body, uuid, consumers, owner)
         ledger = self._logs.ledgers[log]
         if not ledger.serving:
             where = f"; send it to the primary, {self._logs.primary}" if self._logs.primary else ""
             raise Refused(409, f"this broker is {self._logs.state}: only the primary changes what is replicated{where}")
 
+        number, self._next_change = self._next_change, self._next_change + 1
+        counted = self._count(user, uuid, log) if isinstance(command, QueueAdd) else None
+
+        def unanswered() -> None:
+            text = "this broker serves no more: the next primary knows what became of it"
+            self._audit.managed(rights.who, _what(self._lookup(request), request), 0, text)
+
         def made(reason: str) -> None:
+            self._under_way.pop(number, None)
+            if counted is not None:
+                counted(reason)
             if reason:
                 answer(409, reason, {})
             elif request.operation == "DELETE":
@@ -226,7 +272,22 @@ class Administration:
             else:
                 answer(201, "created", command.to_dict())
 
+        self._under_way[number] = log, unanswered
         ledger.change(command, made)
+
+    def _count(self, user: str, uuid: str, log: str) -> Callable[[str], None]:
+        """A queue more of this user's: to be called with the answer. Refused, when that is one too many."""
+        full = self._quota.denial(user, self._logs.nodes)
+        if full:
+            raise Refused(403, full)
+        return self._quota.proposed(user, uuid, log)
+
+    def void(self, log: str) -> None:
+        """What was proposed to this log is answered no more."""
+        self._quota.void(log)
+        for number in [number for number, (proposed_to, _) in self._under_way.items() if proposed_to == log]:
+            _, unanswered = self._under_way.pop(number)
+            unanswered()
 
     def _answer_when_placed(self, name: str, answer: Answer) -> None:
         """A queue of level `configuration` exists when its messages have a place in the local log, too."""
@@ -237,6 +298,17 @@ class Administration:
             answer(409, f"queue {name!r} was deleted while it was being made", {})
         else:
             answer(201, "created", management.queue_item(self._logs.nodes, node, 0, 1))
+
+
+def _queried(request: management_node.Request) -> str:
+    """The name of what a QUERY is about; "" for everything."""
+    return str(request.body.get("name") or request.name)
+
+
+def _what(lookup: Lookup, request: management_node.Request) -> str:
+    """What the audit log says of a request."""
+    address = request.body.get("address")
+    return str(lookup) if address is None else f"{lookup} address={shown(str(address))}"
 
 
 def _term_item(term: Term) -> dict[str, Any]:

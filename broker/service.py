@@ -7,8 +7,8 @@ everything volatile is undone.
 
 Who owns what: `logs` the ledgers, the nodes and the state of this broker; `queues`, `exchanges` and `mailboxes` what links are
 attached to; `termini` the way from an attach to one of them; `admission` the connections; `administration` the requests to
-management; `schedule` what time is to bring about; `turn` what is left to do in this turn. The broker itself owns nothing: it
-makes them, and passes on what a ledger tells.
+management; `guard` the rules in force; `schedule` what time is to bring about; `turn` what is left to do in this turn. The
+broker itself owns nothing: it makes them, and passes on what a ledger tells.
 
 Invariants: `turn.flush` runs once at the end of every entry from the reactor, so that a turn's output to a connection is one
 write; nothing here depends on what the logs are made of.
@@ -25,19 +25,23 @@ from twisted.logger import Logger
 from broker.administration import Administration
 from broker.commit_log import CommitLog
 from broker.core import limits
+from broker.core.acl.rules import Acl
 from broker.core.commands import MACHINE_VERSION
 from broker.core.definitions import Change
 from broker.core.identity import Socket
 from broker.host import new_uuid
 from broker.sessions.admission import Admission
+from broker.sessions.audit import Audit
 from broker.sessions.authentication import Authentication
 from broker.sessions.connection import Connection
 from broker.sessions.exchanges import Exchanges
+from broker.sessions.guard import Guard
 from broker.sessions.ledger import SERVING, Ledger
 from broker.sessions.logs import Logs
 from broker.sessions.mailboxes import Mailboxes
 from broker.sessions.management import ManagementTerminus
 from broker.sessions.queues import Queues
+from broker.sessions.quota import QueueQuota
 from broker.sessions.relay import Relay
 from broker.sessions.schedule import Schedule
 from broker.sessions.termini import (
@@ -67,6 +71,7 @@ class Broker:
         max_message_bytes: int = limits.MAX_MESSAGE_BYTES,
         part_bytes: int = limits.PART_BYTES,
         max_connections: int = limits.MAX_CONNECTIONS,
+        max_connections_per_host: int = 0,
         max_frame_bytes: int = limits.MAX_FRAME_BYTES,
         open_timeout_s: float = limits.OPEN_TIMEOUT_S,
         default_queue_bytes: int = limits.MAX_QUEUE_BYTES,
@@ -92,11 +97,22 @@ class Broker:
             message_memory=message_memory,
         )
         self.schedule = Schedule(clock, self.turn)
+        self.guard = Guard(Audit(clock.seconds))
+        quota = QueueQuota(self.guard)
         self.queues = Queues(self.logs, self.turn, self.schedule)
-        self.exchanges = Exchanges(self.logs, self.queues, new_id)
+        self.exchanges = Exchanges(self.logs, self.queues, quota, new_id)
         self.mailboxes = Mailboxes(new_id)
         self.administration = Administration(
-            clock, self.logs, self.queues, self.mailboxes, self.turn, broker_id=broker_id, version=version, new_id=new_id
+            clock,
+            self.logs,
+            self.queues,
+            self.mailboxes,
+            self.turn,
+            self.guard.audit,
+            quota,
+            broker_id=broker_id,
+            version=version,
+            new_id=new_id,
         )
         management = ManagementTerminus(self.administration)
         queue, exchange, mailbox = self.queues.named, self.exchanges.named, self.mailboxes.named
@@ -121,10 +137,12 @@ class Broker:
             self.logs,
             self.turn,
             self.termini,
+            self.guard,
             authentication=self.authentication,
             container=broker_id,
             version=version,
             max_connections=max_connections,
+            max_connections_per_host=max_connections_per_host,
             max_message_bytes=max_message_bytes,
             part_bytes=part_bytes,
             max_frame_bytes=max_frame_bytes,
@@ -143,6 +161,11 @@ class Broker:
         ledger = self.ledgers[name]
         ledger.log = log
         return ledger
+
+    def enforce(self, acl: Acl) -> None:
+        """These rules are in force from now on: end the connections and links that they do not allow."""
+        self.guard.enforce(acl)
+        self.admission.look_again()
 
     def new_connection(self, socket: Socket) -> Connection | None:
         """A connection object for an accepted socket; None when there are too many."""
@@ -176,6 +199,7 @@ class Broker:
         was, logs.state, logs.primary = logs.state, state, primary
         if was in SERVING and not logs.serving:
             self.schedule.clear()
+            self.administration.void(ledger.name)
             self.admission.stop_serving()
             self.queues.release_all()
         elif logs.serving:

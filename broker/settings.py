@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.core import limits, sasl
+from broker.core.acl.grammar import MAX_QUOTA
 from broker.core.limits import MIB
 from broker.core.mechanisms import LOOKED_AT, NAMES_IN_CERTIFICATES, REALM
 from broker.options import Option, SettingsError, file, folder, number, one_of, size, yes_no
@@ -137,6 +138,34 @@ OPTIONS = (
         "BYTES",
         "Size of all telemetry files of this broker. Above it the oldest are deleted.",
     ),
+    Option(
+        "acl-file",
+        file,
+        None,
+        "FILE",
+        "Rules about who may do what (docs/reference/acl.md). A relative name is looked for in the data folder.",
+    ),
+    Option(
+        "connection-limit-per-user",
+        number(0, MAX_QUOTA),
+        0,
+        "N",
+        "Connections at a time of a user whom no quota of the ACL file names. 0: any number. Needs --acl-file.",
+    ),
+    Option(
+        "connection-limit-per-ip",
+        number(0, MAX_QUOTA),
+        0,
+        "N",
+        "Connections at a time of clients at one IP address. 0: any number.",
+    ),
+    Option(
+        "max-queues-per-user",
+        number(0, MAX_QUOTA),
+        0,
+        "N",
+        "Queues made by a user whom no quota of the ACL file names. 0: any number. Needs --acl-file.",
+    ),
     Option("log-enable", _log_level, "notice", "LEVEL+", f"Lowest level of log messages to write: {', '.join(LOG_LEVELS)}."),
 )
 """Everything that a broker by itself can be told. `ha.settings.OPTIONS` has what concerns the cluster."""
@@ -149,6 +178,7 @@ class BrokerSettings:
     port: int
     interface: tuple[str, ...]
     ssl_port: int
+    ssl_sni_certificates: tuple[Path, ...] | None
     ssl_require_client_authentication: bool
     require_encryption: bool
     ssl_certificate: Path | None
@@ -173,6 +203,10 @@ class BrokerSettings:
     telemetry_dir: Path | None
     telemetry_interval_ms: int
     telemetry_max_size: int
+    acl_file: Path | None
+    connection_limit_per_user: int
+    connection_limit_per_ip: int
+    max_queues_per_user: int
     log_enable: str
     """The lowest level that is written, one of LOG_LEVELS."""
 
@@ -183,8 +217,13 @@ class BrokerSettings:
         SettingsError when the folders cannot be (no home for `~`, one folder for two purposes), or TLS lacks something.
         """
         own = {option.field: values.get(option.field, option.default) for option in OPTIONS}
-        for name in ("data_dir", "telemetry_dir", "users"):
+        for name in ("data_dir", "telemetry_dir", "users", "acl_file"):
             own[name] = _at_home(name, own[name])
+        if own["acl_file"] is not None:
+            own["acl_file"] = own["data_dir"] / own["acl_file"]
+        for name in ("connection_limit_per_user", "max_queues_per_user"):
+            if own[name] and own["acl_file"] is None:
+                raise SettingsError(f"--{name.replace('_', '-')} needs --acl-file: without one, users have no quotas")
         if own["data_dir"] == own["telemetry_dir"]:
             raise SettingsError(f"--telemetry-dir and --data-dir are the same folder, {own['data_dir']}: give each its own")
         if own["auth"] is None:
@@ -209,7 +248,7 @@ class BrokerSettings:
     @property
     def tls(self) -> TlsFiles:
         """The files of TLS."""
-        return TlsFiles.from_values({option.field: getattr(self, option.field) for option in FILES})
+        return TlsFiles.from_values({option.field: getattr(self, option.field) for option in (*FILES, *SERVER)})
 
     @property
     def exposed(self) -> bool:

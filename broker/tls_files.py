@@ -50,6 +50,12 @@ FILES = (
 )
 """What every program that speaks TLS can be told."""
 
+
+def _files(value: str) -> tuple[Path, ...]:
+    """Several, with commas between them."""
+    return tuple(_file(part.strip()) for part in value.split(","))
+
+
 SERVER = (
     Option(
         "ssl-port",
@@ -57,6 +63,13 @@ SERVER = (
         DEFAULT_TLS_PORT,
         "PORT",
         "TCP port to listen on for TLS, with --ssl-certificate. 0: any free port.",
+    ),
+    Option(
+        "ssl-sni-certificates",
+        _files,
+        None,
+        "FILE,...",
+        "Further certificates, each with its key in one file, for clients that ask for a host among their names (SNI).",
     ),
     Option(
         "ssl-require-client-authentication",
@@ -79,6 +92,8 @@ class TlsFiles:
     password: Path | None = None
     authorities: Path | None = None
     revoked: Path | None = None
+    further: tuple[Path, ...] = ()
+    """Of certificates with their keys, by one of which a server answers who asks for one of its names."""
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> TlsFiles:
@@ -90,13 +105,16 @@ class TlsFiles:
             )
         if revoked is not None and authorities is None:
             raise SettingsError("--ssl-crl-file needs the authorities whose lists these are: give --ssl-ca-file")
-        return cls(certificate, key, password, authorities, revoked)
+        further: tuple[Path, ...] = values.get("ssl_sni_certificates") or ()
+        if further and certificate is None:
+            raise SettingsError("--ssl-sni-certificates are further ones: give --ssl-certificate for who asks for no name")
+        return cls(certificate, key, password, authorities, revoked, further)
 
     @property
     def all(self) -> tuple[Path, ...]:
         """Those that there are."""
         named = (self.certificate, self.key, self.password, self.authorities, self.revoked)
-        return tuple(path for path in named if path is not None)
+        return (*(path for path in named if path is not None), *self.further)
 
 
 NO_TLS = TlsFiles()

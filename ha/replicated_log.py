@@ -395,14 +395,19 @@ class ReplicatedLog:
             case do.MembershipChanged(members):
                 self._peers.set_members(members)
                 self._tell_members(-1)
-            case do.StateChanged(state, epoch, primary):
-                self._applying.state_changed(state, epoch, primary)
+            case do.StateChanged():
+                self._state_changed(effect)
             case do.WritableChanged():
                 pass  # asked for by `may_propose` after each list of effects
             case PromotionEnded() | TransferEnded() | MembershipEnded() | do.TermEnded():
                 self._ended_with(effect)
             case _:
                 assert_never(effect)
+
+    def _state_changed(self, effect: do.StateChanged) -> None:
+        if effect.state in (State.READY, State.RECOVERING):
+            self._snapshots.give_up_receiving()
+        self._applying.state_changed(effect.state, effect.epoch, effect.primary)
 
     def _tell_members(self, after: int) -> None:
         """Tell of the membership if its index is above `after` and committed: before that it may yet give way to another one."""
@@ -491,6 +496,7 @@ class ReplicatedLog:
         else:
             members = Membership.from_dict(checkpoint.members)
             self._take(self.replica.snapshot_stored(now, checkpoint.index, checkpoint.epoch, members))
+            self._snapshots.leave_received()
 
     def _chunk_failed(self, failure: Failure, chunk: SnapshotChunk) -> None:
         _log.error("the snapshot of batch {index} cannot be kept: {why}", index=chunk.index, why=failure.getErrorMessage())

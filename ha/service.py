@@ -34,6 +34,8 @@ from twisted.logger import (
 from twisted.python.failure import Failure
 from zope.interface import provider
 
+from broker.acl_file import AclFile
+from broker.core.acl.grammar import BadAcl
 from broker.core.limits import MAX_HANDSHAKES, PART_BYTES, RESERVED_DESCRIPTORS, SPARE_CONNECTIONS
 from broker.core.nodes import CLUSTER, LOCAL
 from broker.core.records import BadBatch
@@ -109,6 +111,11 @@ class Process:
         self.reactor = reactor
         self.settings = settings
         self.ha = ha
+        self.acl_file = AclFile(
+            settings.acl_file,
+            host.wall,
+            quotas=(settings.connection_limit_per_user, settings.max_queues_per_user),
+        )
         self.status = 0
         self.logs: dict[str, ReplicatedLog] = {}
         self.member: ClusterMember | None = None
@@ -127,6 +134,10 @@ class Process:
         max_connections = self._max_connections()
         authentication = self._authentication()
         try:
+            self.acl_file.load()
+        except BadAcl as error:
+            raise CannotStart(str(error)) from None
+        try:
             self.store = Store.open(self.settings.data_dir, host=self.host, segment_bytes=self.segment_bytes)
         except (StoreInUse, DamagedStore, StorageError, OSError) as error:
             raise CannotStart(str(error)) from None
@@ -139,6 +150,7 @@ class Process:
             max_message_bytes=self.settings.max_message_size,
             part_bytes=self.part_bytes,
             max_connections=max_connections,
+            max_connections_per_host=self.settings.connection_limit_per_ip,
             max_frame_bytes=self.settings.max_frame_size,
             open_timeout_s=self.settings.max_negotiate_time / 1000,
             default_queue_bytes=self.settings.default_queue_limit,
@@ -148,6 +160,7 @@ class Process:
             authentication=authentication,
             machine_version=self.ha.ha_machine_version_limit,
         )
+        self.acl_file.attach_to(self.broker)
         try:
             self._listen()
             if self.ha.ha_cluster:
@@ -332,7 +345,9 @@ class Process:
             self.tls.reload()
         if self.accounts is not None:
             self._read_users_again(self.accounts)
-        if self.tls is None and self.accounts is None:
+        if self.settings.acl_file is not None:
+            self.acl_file.reload()
+        if self.tls is None and self.accounts is None and self.settings.acl_file is None:
             _log.warn("SIGHUP changes nothing: options are read at the start only; restart this broker to change them")
 
     def _read_users_again(self, accounts: Accounts) -> None:
@@ -386,6 +401,8 @@ def run(reactor: Any, settings: BrokerSettings, ha: HaSettings) -> int:
         _log.warn("--auth no: everybody is let in, users of {path} or not", path=settings.users)
     if settings.exposed and not settings.auth:
         _log.warn("this broker listens beyond loopback and asks nobody for credentials: keep its network closed to others")
+    if settings.acl_file is not None and not settings.auth:
+        _log.warn("nobody is asked for credentials (--auth no): the rules of the ACL file know every client as `anonymous`")
     if not settings.require_encryption:
         print(f"Listening on TCP/TCP6 port {process.port}", file=sys.stderr, flush=True)
     if process.tls_port is not None:

@@ -274,7 +274,23 @@ class Snapshots:
 
     def take_received(self) -> Checkpoint:
         """The one that was received whole, to be installed now."""
-        found = self._received
+        found, self._received = self._received, None
         assert found is not None, "no snapshot was received"
         self.transfers.end(self._source)
         return found
+
+    def leave_received(self) -> None:
+        """The one that was received whole is not to be installed, if it has not been."""
+        if self._received is not None:
+            self._journal.leave(self.take_received())
+
+    def give_up_receiving(self) -> None:
+        """The log needs no snapshot any more: what has come of one goes. Should one be sent on all the same, it begins anew."""
+
+        def abort() -> None:
+            receiver, self._receiver = self._receiver, None
+            if receiver is not None:
+                receiver.abort()
+
+        if self._receiver is not None:
+            self._line.addCallback(lambda _: self._in_thread(abort))

@@ -48,7 +48,7 @@ class Issued:
 class Authority:
     """Who signs."""
 
-    def __init__(self, name: str = "The tests' authority") -> None:
+    def __init__(self, name: str = "The tests' authority", days: tuple[float, float] = (-1, 30)) -> None:
         self.key = ec.generate_private_key(ec.SECP256R1())
         self.name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         now = datetime.now(UTC)
@@ -58,8 +58,8 @@ class Authority:
             .issuer_name(self.name)
             .public_key(self.key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - _DAY)
-            .not_valid_after(now + 30 * _DAY)
+            .not_valid_before(now + days[0] * _DAY)
+            .not_valid_after(now + days[1] * _DAY)
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(self.key.public_key()), critical=False)
             .sign(self.key, hashes.SHA256())
@@ -70,7 +70,7 @@ class Authority:
         common_name: str,
         *names: str,
         purposes: tuple[ObjectIdentifier, ...] | None = BOTH,
-        days: tuple[float, float] = (-1, 10),
+        days: tuple[float, float] = (-1, 20),
     ) -> Issued:
         """A certificate for these names: addresses, URIs (with ://), mail addresses (with @) and hosts. `days`: from now."""
         key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
@@ -103,7 +103,7 @@ class Authority:
         path.write_bytes(self.certificate.public_bytes(Encoding.PEM))
         return path
 
-    def revoke(self, folder: Path, *issued: Issued, days: float = 10) -> Path:
+    def revoke(self, folder: Path, *issued: Issued, days: float = 20) -> Path:
         """The file of a list of the revoked."""
         now = datetime.now(UTC)
         builder = x509.CertificateRevocationListBuilder().issuer_name(self.name)

@@ -9,7 +9,7 @@ meaning of a known one, raises `needs`. Whoever writes what an older broker may 
 
 The forms (version 1 unless said)::
 
-    queue-add     uuid name level durable autoDelete exclusive arguments alternate [number]
+    queue-add     uuid name level durable autoDelete exclusive arguments alternate [number] [owner]
     queue-del     uuid
     store-add     uuid arguments [number]     a place for the messages of a queue that another log defines (level configuration)
     store-del     uuid
@@ -75,12 +75,13 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, dict=True, rename="came
 
 
 _ALWAYS = object()
-_LEFT_OUT: dict[str, Any] = {"needs": 1, "number": None}
+_LEFT_OUT: dict[str, Any] = {"needs": 1, "number": None, "owner": ""}
 """Members that are not written while they have this value."""
 
 
 class QueueAdd(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
-    """A queue. `number` is what records of its messages name it by; None until a state has given it one."""
+    """A queue. `number` is what records of its messages name it by; None until a state has given it one. `owner` is the user who
+    made it, "" where no rules were in force; older releases carry it, and count no queues by it."""
 
     OP: ClassVar[str] = "queue-add"
 
@@ -93,6 +94,7 @@ class QueueAdd(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
     arguments: dict[str, Any] = {}
     alternate: str = ""
     number: int | None = None
+    owner: str = ""
 
 
 class QueueDel(Command, frozen=True, kw_only=True, dict=True, rename="camel"):

@@ -88,11 +88,14 @@ def _binding_item(exchange: str, queue: QueueNode, key: str, arguments: dict[str
     return {"exchange": exchange, "queue": queue.name, "key": key, "arguments": arguments, "replicate": level}
 
 
-def plan(nodes: Nodes, operation: str, kind: str, name: str, body: Item, uuid: str, consumers: int) -> tuple[str, Command]:
-    """(log, command) that a CREATE or DELETE means. Refused when it cannot be, with the status and text for the answer."""
+def plan(
+    nodes: Nodes, operation: str, kind: str, name: str, body: Item, uuid: str, consumers: int, owner: str = ""
+) -> tuple[str, Command]:
+    """(log, command) that a CREATE or DELETE means; a queue is made for `owner`. Refused when it cannot be, with the status and
+    text for the answer."""
     match operation, kind:
         case "CREATE", "queue":
-            return nodes.plan_queue(name, uuid, body)
+            return nodes.plan_queue(name, uuid, body, owner)
         case "CREATE", "exchange":
             return nodes.plan_exchange(name, uuid, body)
         case "CREATE", "binding":

@@ -14,6 +14,7 @@ the two logs are followed makes no difference; to follow a change costs what it 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -162,6 +163,7 @@ class Nodes:
         self._hidden_exchanges: dict[str, ExchangeNode] = {}
         self._unplaced: dict[str, Command] = {}
         self._fresh_unplaced: dict[str, None] = {}
+        self._owned: Counter[str] = Counter()
         self._orphans: dict[str | Key, Command] = {}
         self._fresh_orphans: dict[str | Key, None] = {}
         self._states: dict[str, State] = {}
@@ -173,7 +175,7 @@ class Nodes:
         """Forget everything and read these states: log name → state. Where a queue's next message goes stays as it was."""
         before = self._queues_by_uuid
         self._states = dict(states)
-        self.queues, self._queues_by_uuid, self._hidden_queues = {}, {}, {}
+        self.queues, self._queues_by_uuid, self._hidden_queues, self._owned = {}, {}, {}, Counter()
         self.exchanges, self._exchanges_by_uuid, self._hidden_exchanges = {}, {}, {}
         self._unplaced, self._fresh_unplaced, self._orphans, self._fresh_orphans = {}, {}, {}, {}
         for name, kind in BUILT_IN.items():
@@ -229,6 +231,8 @@ class Nodes:
         node.max_bytes = int(queue.arguments.get("qpid.max_size", self.default_queue_bytes))
         node.auto_delete_s = queue.arguments.get(AUTO_DELETE_TIMEOUT, 0) if queue.needs > 1 else 0
         self._queues_by_uuid[node.uuid] = node
+        if queue.owner:
+            self._owned[queue.owner] += 1
         self._orphans.pop(node.uuid, None)
         if node.messages is None:
             self._needs_place(queue)
@@ -266,6 +270,10 @@ class Nodes:
         if node is None:
             return None
         self._unplaced.pop(node.uuid, None)
+        if queue.owner:
+            self._owned[queue.owner] -= 1
+            if not self._owned[queue.owner]:
+                del self._owned[queue.owner]
         elsewhere = [each for state in self._states.values() for each in state.definitions.bindings_of_queue(node.uuid)]
         for binding in (*bindings, *elsewhere):
             exchange = self._exchanges_by_uuid.get(binding.exchange)
@@ -366,6 +374,10 @@ class Nodes:
         """The queue of that identity."""
         return self._queues_by_uuid.get(uuid)
 
+    def queues_of(self, user: str) -> int:
+        """How many queues name this user as their owner."""
+        return self._owned[user]
+
     def bindings(self) -> Iterable[tuple[ExchangeNode, QueueNode, Bind, str]]:
         """Every binding that was asked for: exchange, queue, its record, its log. The default exchange's are not among them."""
         for log, state in self._states.items():
@@ -393,8 +405,8 @@ class Nodes:
         """The log that holds the definition of an object of this level."""
         return CLUSTER if self.clustered and level != "none" else LOCAL
 
-    def plan_queue(self, name: str, uuid: str, attributes: dict[str, Any]) -> tuple[str, Command]:
-        """(log, command) that creates a queue; Refused when it exists or its attributes make no sense."""
+    def plan_queue(self, name: str, uuid: str, attributes: dict[str, Any], owner: str = "") -> tuple[str, Command]:
+        """(log, command) that creates a queue of this owner's; Refused when it exists or its attributes make no sense."""
         _check_name("queue", name)
         if name in self.queues:
             raise Refused(409, f"a queue named {name!r} exists already")
@@ -419,6 +431,7 @@ class Nodes:
             exclusive=bool(attributes.get("exclusive", False)),
             arguments=arguments,
             alternate=self._alternate(attributes),
+            owner=owner,
         )
         return log, command
 

@@ -14,6 +14,7 @@ import errno
 import json
 import os
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -63,9 +64,9 @@ def read_whatever(disk: Disk, fd: int, nbytes: int, offset: int) -> bytes:
             return data
         # What stops short of the file's end has stopped before an unreadable page: there is more behind it.
         return data + read_whatever(disk, fd, nbytes - len(data), offset + len(data))
-    if nbytes > _PAGE:
-        pages = (read_whatever(disk, fd, min(_PAGE, nbytes - at), offset + at) for at in range(0, nbytes, _PAGE))
-        return b"".join(pages)
+    if offset // _PAGE < (offset + nbytes - 1) // _PAGE:  # by the page of the file: a read over two would lose the sound one too
+        edges = [offset, *range((offset // _PAGE + 1) * _PAGE, offset + nbytes, _PAGE), offset + nbytes]
+        return b"".join(read_whatever(disk, fd, stop - start, start) for start, stop in pairwise(edges))
     present = disk.size(fd) - offset
     return b"\xff" * max(0, min(nbytes, present))
 

@@ -66,6 +66,8 @@ class Holdings:
         self._bodies = body_files
         self._pins: Counter[int] = Counter()
         self._fresh: set[int] = set()
+        self._unwanted: list[tuple[int, Path]] = []
+        """Files of a checkpoint that came and is not installed, by its index: a start may need them until a newer one stands."""
         self._next_number = next_number
         self._lock = threads.condition()
 
@@ -202,13 +204,24 @@ class Holdings:
                 self._bodies[segment.number] = Body(segment.path, file, segment.size)
             kept = listed | self._fresh
             dropped = [number for number in self._bodies if number not in kept and not self._pins[number]]
-            return Dropped(gone, dropped, [self._bodies.pop(number).path for number in dropped])
+            paths = [self._bodies.pop(number).path for number in dropped]
+            in_use = {body.path for body in self._bodies.values()}
+            index = checkpoint.index if checkpoint else -1
+            paths += [path for of, path in self._unwanted if of <= index and path not in in_use]
+            self._unwanted = [(of, path) for of, path in self._unwanted if of > index]
+            return Dropped(gone, dropped, paths)
+
+    def leave(self, received: Checkpoint) -> None:
+        """This checkpoint has come whole and is not to be installed: its files go when a newer one stands."""
+        with self._lock:
+            self._unwanted += [(received.index, self._folder / file.name) for file in received.files.in_use]
 
     def install(self, received: Checkpoint | None) -> None:
         """The log is about to be dropped for a snapshot: from here on, places are those of its checkpoint."""
         with self._lock:
             self._bodies.clear()
             self._fresh.clear()
+            self._unwanted.clear()
             if received is not None:
                 self.checkpoint = received
                 self._next_number = max(self._next_number, received.files.next_number)

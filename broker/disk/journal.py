@@ -257,6 +257,12 @@ class Journal:
         self._readers.forget(numbers)
         self._preparation.remove(paths)
 
+    def leave(self, received: Checkpoint) -> None:
+        """Do without this checkpoint, which has come whole: the log has gone on beyond it. Its files are deleted as soon as no
+        start would need them."""
+        self._holdings.leave(received)
+        self.release(0)
+
     @property
     def fresh(self) -> set[int]:
         """The files that compactions have made and that no checkpoint lists yet."""

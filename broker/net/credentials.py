@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,9 @@ from broker.tls_files import TlsFiles
 
 _log = Logger()
 WATCH_S = 2.0
+WARN_DAYS = 14
+"""So long before a certificate or a list expires the log says so, once a day."""
+_DAY_S = 86_400.0
 MAX_FILE_BYTES = 4 << 20
 _CIPHERS = b"ECDHE+AESGCM:ECDHE+CHACHA20:!aNULL"
 _SUITES = b"TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256"
@@ -58,7 +62,10 @@ class Credentials:
         self._demands = demands
         self._wall = wall
         self._tried = self._seen = self._signature()
+        self._expiries: list[tuple[datetime, str]] = []
+        self._warned_s = 0.0
         self._server, self._client = self._read()
+        self._warn()
         self._watching: LoopingCall | None = None
 
     # ---- connections
@@ -89,6 +96,7 @@ class Credentials:
             _log.error("TLS goes on with what was read before: {why}", why=str(error))
             return False
         _log.info("TLS files were read again: {files}", files=", ".join(map(str, self.files.all)))
+        self._warn()
         return True
 
     def watch(self, clock: IReactorTime) -> None:
@@ -103,10 +111,20 @@ class Credentials:
             self._watching.stop()
 
     def look(self) -> None:
-        """Read the files again if they are others than at the last time, and have been so for one look."""
+        """Read the files again if they are others than at the last time, and have been so for one look. Warn once a day."""
+        if not 0 <= self._wall() - self._warned_s < _DAY_S:
+            self._warn()
         before, self._seen = self._seen, self._signature()
         if self._seen == before and self._seen != self._tried:
             self.reload()
+
+    def _warn(self) -> None:
+        """Say what expires soon, or has expired since it was read."""
+        self._warned_s = self._wall()
+        soon = datetime.fromtimestamp(self._warned_s, UTC) + timedelta(days=WARN_DAYS)
+        for expiry, what in self._expiries:
+            if expiry < soon:
+                _log.warn("{what} expires on {day}: replace it", what=what, day=_day(expiry))
 
     def _signature(self) -> Signature:
         found: list[tuple[int, int, int] | None] = []
@@ -123,100 +141,119 @@ class Credentials:
 
     def _read(self) -> tuple[SSL.Context | None, SSL.Context]:
         files = self.files
-        chain = _certificates(files.certificate) if files.certificate is not None else []
-        key = self._key(chain[0]) if chain else None
+        shown = [_identity(files.certificate, files.key or files.certificate, files.password)] if files.certificate else []
+        shown += [_identity(path, path, files.password) for path in files.further]
         authorities = _certificates(files.authorities) if files.authorities is not None else []
         revoked = _revocation_lists(files.revoked) if files.revoked is not None else []
-        self._check_times(chain, authorities, revoked)
-        server = self._context(chain, key, authorities, revoked) if chain else None
-        client = self._context(chain, key, authorities, revoked)
-        if server is not None:
-            server.set_options(SSL.OP_CIPHER_SERVER_PREFERENCE)
-            demand = SSL.VERIFY_FAIL_IF_NO_PEER_CERT if self._demands else 0
-            server.set_verify(SSL.VERIFY_PEER | demand if authorities else SSL.VERIFY_NONE, _verified)
-            for authority in authorities:
-                server.add_client_ca(authority)
+        expiries = self._check_times(shown, authorities, revoked)
+        servers = [(one, self._server_context(one, authorities, revoked)) for one in shown]
+        client = _context(shown[0] if shown else None, authorities, revoked)
         if not authorities:
             client.set_default_verify_paths()
         client.set_verify(SSL.VERIFY_PEER, _verified)
-        return server, client
+        self._expiries = expiries
+        return _by_name(servers) if servers else None, client
 
-    @staticmethod
-    def _context(
-        chain: list[x509.Certificate],
-        key: Any,
-        authorities: list[x509.Certificate],
-        revoked: list[x509.CertificateRevocationList],
+    def _server_context(
+        self, shown: _Identity, authorities: list[x509.Certificate], revoked: list[x509.CertificateRevocationList]
     ) -> SSL.Context:
-        context = SSL.Context(SSL.TLS_METHOD)
-        context.set_min_proto_version(SSL.TLS1_2_VERSION)
-        context.set_cipher_list(_CIPHERS)
-        context.set_tls13_ciphersuites(_SUITES)
-        context.set_options(SSL.OP_NO_RENEGOTIATION | SSL.OP_NO_COMPRESSION | SSL.OP_NO_TICKET)
-        context.set_session_cache_mode(SSL.SESS_CACHE_OFF)
-        context.set_mode(SSL.MODE_RELEASE_BUFFERS)
-        context.clear_mode(_PARTIAL_WRITE)
-        if chain:
-            context.use_certificate(chain[0])
-            for certificate in chain[1:]:
-                context.add_extra_chain_cert(certificate)
-            context.use_privatekey(key)
-        store = context.get_cert_store()
-        assert store is not None, "every context has one"
+        context = _context(shown, authorities, revoked)
+        context.set_options(SSL.OP_CIPHER_SERVER_PREFERENCE)
+        demand = SSL.VERIFY_FAIL_IF_NO_PEER_CERT if self._demands else 0
+        context.set_verify(SSL.VERIFY_PEER | demand if authorities else SSL.VERIFY_NONE, _verified)
         for authority in authorities:
-            store.add_cert(X509.from_cryptography(authority))
-        for one in revoked:
-            store.add_crl(one)
-        if revoked:
-            store.set_flags(X509StoreFlags.CRL_CHECK)
+            context.add_client_ca(authority)
         return context
-
-    def _key(self, certificate: x509.Certificate) -> Any:
-        files = self.files
-        path = files.key or files.certificate
-        assert path is not None, "there is a certificate"
-        content = _bytes(path)
-        password = _bytes(files.password).strip(b"\r\n") if files.password is not None else None
-        try:
-            key: Any = load_pem_private_key(content, password)
-        except TypeError:
-            encrypted = "is encrypted: give --ssl-cert-password-file"
-            why = encrypted if password is None else "has no password: leave --ssl-cert-password-file away"
-            raise SettingsError(f"{path}: the private key {why}") from None
-        except ValueError:
-            which = "" if password is None else f", or {files.password} has not its password"
-            raise SettingsError(f"{path}: there is no private key in PEM form that can be read{which}") from None
-        if _public(key.public_key()) != _public(certificate.public_key()):
-            raise SettingsError(f"{path}: the private key is not that of the certificate in {files.certificate}")
-        return key
 
     def _check_times(
         self,
-        chain: list[x509.Certificate],
+        shown: list[_Identity],
         authorities: list[x509.Certificate],
         revoked: list[x509.CertificateRevocationList],
-    ) -> None:
-        now = datetime.fromtimestamp(self._wall(), UTC)
-        for path, certificates in ((self.files.certificate, chain), (self.files.authorities, authorities)):
-            for one in certificates:
-                if one.not_valid_after_utc < now:
-                    raise SettingsError(
-                        f"{path}: the certificate of {_name(one.subject)} expired on {_day(one.not_valid_after_utc)}"
-                    )
-                if one.not_valid_before_utc > now:
-                    raise SettingsError(
-                        f"{path}: the certificate of {_name(one.subject)} is not valid before {_day(one.not_valid_before_utc)}"
-                    )
+    ) -> list[tuple[datetime, str]]:
+        """When each of them expires, and what it is. SettingsError: a certificate of our own, all authorities or a list are not
+        valid now, or a list is by nobody who is known. One authority of several may have had its time."""
+        files, now = self.files, datetime.fromtimestamp(self._wall(), UTC)
+        ours = [(one.path, certificate) for one in shown for certificate in one.chain]
+        for path, certificate in ours:
+            _check_time(path, certificate, now)
+        if authorities and not any(one.not_valid_before_utc <= now <= one.not_valid_after_utc for one in authorities):
+            assert files.authorities is not None, "they come from a file"
+            _check_time(files.authorities, authorities[0], now)
         known = [authority.subject for authority in authorities]
+        expiries = [
+            (certificate.not_valid_after_utc, f"{path}: the certificate of {_name(certificate.subject)}")
+            for path, certificate in (*ours, *((files.authorities, one) for one in authorities))
+        ]
         for crl in revoked:
+            whose = _name(crl.issuer)
             if crl.issuer not in known:
-                raise SettingsError(
-                    f"{self.files.revoked}: the list is of {_name(crl.issuer)}, which is no authority of {self.files.authorities}"
-                )
-            if crl.next_update_utc is not None and crl.next_update_utc < now:
-                raise SettingsError(
-                    f"{self.files.revoked}: the list of {_name(crl.issuer)} expired on {_day(crl.next_update_utc)}"
-                )
+                raise SettingsError(f"{files.revoked}: the list is of {whose}, which is no authority of {files.authorities}")
+            if crl.next_update_utc is not None:
+                if crl.next_update_utc < now:
+                    raise SettingsError(f"{files.revoked}: the list of {whose} expired on {_day(crl.next_update_utc)}")
+                expiries.append((crl.next_update_utc, f"{files.revoked}: the list of {whose}"))
+        return expiries
+
+
+def _check_time(path: Path, certificate: x509.Certificate, now: datetime) -> None:
+    """SettingsError when its time is over or has not come."""
+    whose = f"{path}: the certificate of {_name(certificate.subject)}"
+    if certificate.not_valid_after_utc < now:
+        raise SettingsError(f"{whose} expired on {_day(certificate.not_valid_after_utc)}")
+    if certificate.not_valid_before_utc > now:
+        raise SettingsError(f"{whose} is not valid before {_day(certificate.not_valid_before_utc)}")
+
+
+# ---- contexts
+
+
+def _context(
+    shown: _Identity | None, authorities: list[x509.Certificate], revoked: list[x509.CertificateRevocationList]
+) -> SSL.Context:
+    """What servers' and clients' have in common."""
+    context = SSL.Context(SSL.TLS_METHOD)
+    context.set_min_proto_version(SSL.TLS1_2_VERSION)
+    context.set_cipher_list(_CIPHERS)
+    context.set_tls13_ciphersuites(_SUITES)
+    context.set_options(SSL.OP_NO_RENEGOTIATION | SSL.OP_NO_COMPRESSION | SSL.OP_NO_TICKET)
+    context.set_session_cache_mode(SSL.SESS_CACHE_OFF)
+    context.set_mode(SSL.MODE_RELEASE_BUFFERS)
+    context.clear_mode(_PARTIAL_WRITE)
+    if shown is not None:
+        context.use_certificate(shown.chain[0])
+        for certificate in shown.chain[1:]:
+            context.add_extra_chain_cert(certificate)
+        context.use_privatekey(shown.key)
+    store = context.get_cert_store()
+    assert store is not None, "every context has one"
+    for authority in authorities:
+        store.add_cert(X509.from_cryptography(authority))
+    for one in revoked:
+        store.add_crl(one)
+    if revoked:
+        store.set_flags(X509StoreFlags.CRL_CHECK)
+    return context
+
+
+def _by_name(servers: list[tuple[_Identity, SSL.Context]]) -> SSL.Context:
+    """The first context; who asks for a host that it does not name, and another does, is answered by that (RFC 6066, 3)."""
+    first = servers[0][1]
+    if len(servers) == 1:
+        return first
+    named = [(told(one.chain[0]).dns_names, context) for one, context in servers]
+    for _, context in named[1:]:
+        context.set_app_data(first)  # whose callback is still to be called when a handshake has gone over to another
+
+    def choose(connection: SSL.Connection) -> None:
+        host = (connection.get_servername() or b"").decode("ascii", "replace")
+        for names, context in named:
+            if host and any(_covers(name, host) for name in names):
+                connection.set_context(context)
+                return
+
+    first.set_tlsext_servername_callback(choose)
+    return first
 
 
 # ---- whose certificate it is
@@ -296,6 +333,33 @@ def why_untrusted(number: int) -> str:
 
 
 # ---- files
+
+
+@dataclass(frozen=True, slots=True)
+class _Identity:
+    """A certificate, those between it and a known authority, and its key."""
+
+    path: Path
+    chain: list[x509.Certificate]
+    key: Any
+
+
+def _identity(certificate_file: Path, key_file: Path | None, password_file: Path | None) -> _Identity:
+    assert key_file is not None, "it is the certificate's own if there is no other"
+    chain, content = _certificates(certificate_file), _bytes(key_file)
+    password = _bytes(password_file).strip(b"\r\n") if password_file is not None else None
+    try:
+        key: Any = load_pem_private_key(content, password)
+    except TypeError:
+        encrypted = "is encrypted: give --ssl-cert-password-file"
+        why = encrypted if password is None else "has no password: leave --ssl-cert-password-file away"
+        raise SettingsError(f"{key_file}: the private key {why}") from None
+    except ValueError:
+        which = "" if password is None else f", or {password_file} has not its password"
+        raise SettingsError(f"{key_file}: there is no private key in PEM form that can be read{which}") from None
+    if _public(key.public_key()) != _public(chain[0].public_key()):
+        raise SettingsError(f"{key_file}: the private key is not that of the certificate in {certificate_file}")
+    return _Identity(certificate_file, chain, key)
 
 
 def _bytes(path: Path) -> bytes:

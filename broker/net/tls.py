@@ -96,10 +96,11 @@ class TlsSocket(Writing, TwistedProtocol):
         self._over = True
         self._end_timer()
         if self._tls is not None:
-            self._tls.set_app_data(None)  # else both would wait for the collector of circles
+            self._tls.set_app_data(None)  # so that no circle keeps what OpenSSL has
             self._tls = None
-        if self._above is not None:
-            self._above.connectionLost(Failure(TlsFailed(self._reason)) if self._reason else reason)
+        above, self._above = self._above, None
+        if above is not None:
+            above.connectionLost(Failure(TlsFailed(self._reason)) if self._reason else reason)
         else:
             done = isinstance(reason.value, ConnectionDone)
             how = "the connection was closed" if done else f"the connection was lost ({reason.getErrorMessage()})"

@@ -3,6 +3,7 @@
 Start with `termini.py` (which terminus an attach is for) and `queues.py` (the one that matters most). From below: `turn.py`
 (what is done once at the end of a turn), `inflow.py` (bytes that are not committed yet), `ledger.py` (one log: what waits to be
 written and to be committed), `logs.py` (all ledgers, the nodes, whether this broker serves), `principal.py` (for whom),
+`guard.py` (what the rules let it do), `audit.py`, `quota.py` (what is told of that, and counted),
 `attach.py` (what hangs on a link), `producer.py` (a sending link of a client); then a module for each kind of terminus:
 `queues.py`, `exchanges.py`, `mailboxes.py`, `management.py`, `relay.py`, with `room.py` and `routing.py` under them; then
 `connection.py` (socket and engine), `client.py` (a client's session) and `admission.py` (who is connected).

@@ -1,14 +1,15 @@
 """Who is connected, and who may be.
 
 Life of a connection here: a socket is accepted, unless there are too many; its Open is answered with a session, kept until this
-broker serves, or turned away. An Open with a property that is registered in `roles` is that role's: it is not a client's, is
+broker serves, or turned away, by the rules in force among other reasons. When there are other rules, what is connected is looked
+at again (`look_again`). An Open with a property that is registered in `roles` is that role's: it is not a client's, is
 served whatever this broker's state is, and is not cut off when this broker stops serving.
 
 A connection logs in first, by what it is offered (`broker.sessions.authentication`). Where a login is demanded, it is a stranger
 until then: strangers are few, and half of them at most come from one host.
 
 Invariants: clients are admitted only while this broker serves, administrators always; there are never more than `max_connections`
-and `limits.SPARE_CONNECTIONS` sockets.
+and `limits.SPARE_CONNECTIONS` sockets; a user's connections count from their admission to their end, but for those of roles.
 """
 
 from __future__ import annotations
@@ -17,17 +18,20 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from twisted.internet.interfaces import IReactorTime
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
 from broker.amqp.links import Condition
 from broker.amqp.scratch import Scratch
 from broker.core import limits, sasl
+from broker.core.acl import questions
+from broker.core.acl.questions import Lookups, shown
 from broker.core.identity import Socket
 from broker.sessions.authentication import Authentication
 from broker.sessions.client import ClientSession
 from broker.sessions.connection import Connection, Role
+from broker.sessions.guard import UNAUTHORIZED, Guard, Rights
 from broker.sessions.logs import Logs
 from broker.sessions.refusals import Refusals
 from broker.sessions.termini import Termini
@@ -45,11 +49,13 @@ class Admission:
         logs: Logs,
         turn: Turn,
         termini: Termini,
+        guard: Guard,
         *,
         authentication: Authentication,
         container: str,
         version: str,
         max_connections: int,
+        max_connections_per_host: int,
         max_message_bytes: int,
         part_bytes: int,
         max_frame_bytes: int,
@@ -64,6 +70,15 @@ class Admission:
         self._logs = logs
         self._turn = turn
         self._termini = termini
+        self._guard = guard
+        self._max_per_host = max_connections_per_host
+        self._counted: dict[int, tuple[str, str]] = {}
+        """Number of a connection that was admitted -> its user and its host."""
+        self._by_user: Counter[str] = Counter()
+        self._by_host: Counter[str] = Counter()
+        self._unlooked: dict[int, None] = {}
+        """Numbers of the connections that are still to be looked at under the rules in force."""
+        self._look_call: IDelayedCall | None = None
         self._authentication = authentication
         self._strangers: dict[int, str] = {}
         """Number of each connection that has to log in and has not -> its host."""
@@ -100,7 +115,7 @@ class Admission:
         number, self._next_number = self._next_number, self._next_number + 1
         offer = self._authentication.offer(socket)
         connection = Connection(self, self._turn, self._clock, number, socket, offer=offer, **self._engine_options)
-        connection.session = ClientSession(connection, self._termini, self._turn, self._logs.inflow)
+        connection.session = ClientSession(connection, self._termini, self._turn, self._logs.inflow, self._guard)
         return connection
 
     def _too_many_strangers(self, host: str) -> bool:
@@ -134,6 +149,10 @@ class Admission:
         """A socket is gone."""
         self.connections.pop(connection.number, None)
         self._is_none(connection)
+        for counter, key in zip((self._by_user, self._by_host), self._counted.pop(connection.number, ()), strict=False):
+            counter[key] -= 1
+            if not counter[key]:
+                del counter[key]
         self._turn.forget(connection)
         if connection in self._held_opens:
             self._held_opens.remove(connection)
@@ -158,8 +177,11 @@ class Admission:
     def admit(self, connection: Connection) -> None:
         """Answer an Open, keep it waiting, or turn the peer away; Condition says why."""
         self._is_none(connection)
+        denial = self._denial(connection)
+        if denial:
+            raise Condition(UNAUTHORIZED, denial)
         for name, role in self.roles.items():
-            value = str(connection.properties.get(name) or "")
+            value = self._role_value(connection, name)
             if value:
                 connection.session = role.accept(connection, value)
                 connection.complete_open()
@@ -167,6 +189,7 @@ class Admission:
         if len(self.connections) > self._max_connections and not connection.admin:
             text = f"this broker serves {self._max_connections} connections at once (--max-connections): close some first"
             raise Condition("amqp:resource-limit-exceeded", text)
+        self._count(connection)
         if self._logs.serving or connection.admin:
             connection.complete_open()
         elif self._logs.state == "recovering":
@@ -174,6 +197,59 @@ class Admission:
             self._held_opens.append(connection)
         else:
             connection.drop()
+
+    @staticmethod
+    def _role_value(connection: Connection, name: str) -> str:
+        return str(connection.properties.get(name) or "")
+
+    def _denial(self, connection: Connection) -> str:
+        """Why the rules do not let this connection be; "" if they do."""
+        rights = Rights(self._guard, connection)
+        needs: Lookups = (questions.ADMINISTER,) if connection.admin else ()
+        if any(self._role_value(connection, name) for name in self.roles):
+            needs = (questions.REPLICATE,)
+        return rights.denial_of_connection() or rights.denial(needs)
+
+    def _count(self, connection: Connection) -> None:
+        """One more of its user's and its host's; Condition when that is one too many."""
+        user, host = Rights(self._guard, connection).user, connection.socket.host
+        if 0 < self._max_per_host <= self._by_host[host]:
+            text = f"{host} has {self._by_host[host]} connections, and may have no more (--connection-limit-per-ip)"
+            raise Condition("amqp:resource-limit-exceeded", text)
+        most = None if self._guard.acl is None else self._guard.acl.connections_of(user)
+        if most is not None and self._by_user[user] >= most:
+            text = f"{shown(user)} has {self._by_user[user]} connections, and may have {most} (`quota connections` of the ACL)"
+            raise Condition("amqp:resource-limit-exceeded", text)
+        self._counted[connection.number] = user, host
+        self._by_user[user] += 1
+        self._by_host[host] += 1
+
+    def look_again(self) -> None:
+        """Other rules are in force: end the connections and links that they do not allow, in this turn or, where there are many,
+        in the next ones."""
+        self._unlooked = dict.fromkeys(self.connections)
+        if self._look_call is None:
+            self._look_on()
+
+    def _look_on(self) -> None:
+        self._look_call = None
+        began_s = self._clock.seconds()
+        while self._unlooked and self._look_call is None:
+            connection = self.connections.get(self._unlooked.popitem()[0])
+            if connection is not None:
+                self._look_at(connection)
+            if self._unlooked and self._clock.seconds() - began_s >= limits.MANAGEMENT_TURN_S:
+                self._look_call = self._clock.callLater(0, self._look_on)
+        self._turn.flush()
+
+    def _look_at(self, connection: Connection) -> None:
+        if not (connection.opened or connection.waiting):
+            return
+        denial = self._denial(connection)
+        if denial:
+            connection.turn_out(Condition(UNAUTHORIZED, denial))
+        elif connection.session.serves_clients:
+            connection.session.look_again()
 
     def open_properties(self, max_frame: int) -> dict[str, Any]:
         """The properties of this broker's Open: one frame, which the peer takes up to `max_frame` bytes (0: any size)."""
@@ -218,5 +294,7 @@ class Admission:
         """Cut everybody off."""
         if self._ticker.running:
             self._ticker.stop()
+        if self._look_call is not None:
+            self._look_call.cancel()
         for connection in list(self.connections.values()):
             connection.cut_off()

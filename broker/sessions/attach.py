@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from broker.amqp.links import Asked, Link
+from broker.amqp.links import Asked, Condition, Link
+from broker.core.acl.questions import Lookups
+from broker.sessions.guard import UNAUTHORIZED, Rights
 from broker.sessions.principal import Principal
 
 
@@ -18,6 +20,10 @@ class Output(Protocol):
     @property
     def principal(self) -> Principal:
         """Whom it acts for."""
+
+    @property
+    def rights(self) -> Rights:
+        """What it may do."""
 
     def touch(self) -> None:
         """There is output for it in this turn."""
@@ -41,6 +47,10 @@ class LinkEnd:
     def serves_queues(self) -> bool:
         """Whether it ends when this broker serves no more, though its connection may stay."""
         return True
+
+    def needs(self) -> Lookups:
+        """What its client must be allowed, for it to be there."""
+        return ()
 
     def take(self) -> None:
         """Messages have come."""
@@ -79,3 +89,15 @@ class Attach:
     def principal(self) -> Principal:
         """For whom: a terminus decides by it whether the attach may be."""
         return self.session.principal
+
+    def demand(self, needs: Lookups) -> None:
+        """Condition, unless the client may do all of this."""
+        text = self.session.rights.denial(needs)
+        if text:
+            raise Condition(UNAUTHORIZED, text)
+
+    def demand_either(self, needs: Lookups) -> None:
+        """Condition, unless the client may do one of this."""
+        texts = [self.session.rights.denial((need,)) for need in needs]
+        if all(texts):
+            raise Condition(UNAUTHORIZED, texts[0])

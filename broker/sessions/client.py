@@ -14,6 +14,7 @@ from typing import Any
 from broker.amqp.links import Condition, Link, Receiver, Sender
 from broker.sessions.attach import Attach, LinkEnd
 from broker.sessions.connection import Connection
+from broker.sessions.guard import UNAUTHORIZED, Guard, Rights
 from broker.sessions.inflow import Inflow
 from broker.sessions.principal import Principal
 from broker.sessions.termini import Termini
@@ -25,11 +26,12 @@ class ClientSession:
 
     serves_clients = True
 
-    def __init__(self, connection: Connection, termini: Termini, turn: Turn, inflow: Inflow) -> None:
+    def __init__(self, connection: Connection, termini: Termini, turn: Turn, inflow: Inflow, guard: Guard) -> None:
         self._connection = connection
         self._termini = termini
         self._turn = turn
         self._inflow = inflow
+        self.rights = Rights(guard, connection)
         self._early_links: list[Link] = []
 
     # ---- attach.Output
@@ -122,6 +124,15 @@ class ClientSession:
             if link.context is not None and link.context.serves_queues:
                 self.on_link_closed(link)
                 link.close(condition)
+                self.touch()
+
+    def look_again(self) -> None:
+        """Other rules are in force: end the links that they do not allow."""
+        for link in self._connection.engine.links:
+            denial = "" if link.context is None else self.rights.denial(link.context.needs())
+            if denial:
+                self.on_link_closed(link)
+                link.close(Condition(UNAUTHORIZED, denial))
                 self.touch()
 
     def lost(self) -> None:

@@ -72,6 +72,9 @@ class Session(Protocol):
     def end_service(self, condition: Condition) -> None:
         """This broker serves no more, and the connection stays."""
 
+    def look_again(self) -> None:
+        """Other rules are in force, and the connection stays."""
+
     def lost(self) -> None:
         """The connection is gone."""
 
@@ -162,6 +165,8 @@ class Connection(TwistedProtocol):
         self._forgiven = False
         """Whether its silence is not its own: from when it is not read until something comes when it is again."""
         self._gone = False
+        self._turned_out_at: float | None = None
+        """When it was told that it has to end, while its peer has not ended it."""
         self._ended_at: float | None = None
         self.properties: dict[str, Any] = {}
         self.container = ""
@@ -298,6 +303,20 @@ class Connection(TwistedProtocol):
         if not self._gone:
             self._end()
 
+    def turn_out(self, condition: Condition) -> None:
+        """End it with a Close that says why. Whatever still comes is not looked at; a peer that does not read it is dropped after
+        the time for an Open."""
+        if self._gone or self._turned_out_at is not None:
+            return
+        self._turned_out_at = self._clock.seconds()
+        self.waiting = False
+        self.session.end()
+        if self.opened:
+            self.engine.close(condition)
+        else:
+            self.refuse(condition)
+        self._turn.touch(self)
+
     def tick(self, now_s: float) -> None:
         """Once a second: heartbeats, and an end to those who connect and say nothing, or do not read that it is over."""
         if self._gone:
@@ -309,6 +328,8 @@ class Connection(TwistedProtocol):
         limit_s = self._open_timeout_s
         if not self.opened and not self.waiting and now_s - self.since > limit_s:
             _log.warn("{address} is not open after {limit_s:g} s: dropped", address=self.address, limit_s=limit_s)
+            self.drop()
+        elif self._turned_out_at is not None and now_s - self._turned_out_at > limit_s:
             self.drop()
         elif self.session.serves_clients:
             self.beat(now_s)
@@ -344,7 +365,7 @@ class Connection(TwistedProtocol):
 
     def complete_open(self) -> None:
         """Answer the Open."""
-        if self._gone or self.opened:
+        if self.opened or not self._serves:
             return
         self.opened = True
         self.engine.open(
@@ -354,9 +375,13 @@ class Connection(TwistedProtocol):
         )
         self.session.opened()
 
+    @property
+    def _serves(self) -> bool:
+        return not self._gone and self._turned_out_at is None
+
     def on_link(self, engine: Engine, link: Link) -> None:
         """A link."""
-        if not self._gone:
+        if self._serves:
             self.session.on_link(link)
 
     def on_link_open(self, engine: Engine, link: Link) -> None:
@@ -398,6 +423,8 @@ class Connection(TwistedProtocol):
             "processId": pid if isinstance(pid, int) else 0,
             "mechanism": self.principal.mechanism,
             "user": self.principal.user,
+            "encrypted": self.socket.encrypted,
+            "certificate": self.socket.certificate.subject if self.socket.certificate is not None else "",
             "connected_s": now - self.since,
             "idle_s": now - self.heard,
             "messagesIn": self.engine.messages_in,

@@ -11,14 +11,18 @@ from typing import Any
 
 from broker.amqp.links import Condition, Sender
 from broker.core import limits, message
+from broker.core.acl import questions
+from broker.core.acl.questions import Lookups
 from broker.core.commands import Bind
 from broker.core.exchange import fault_of
 from broker.core.nodes import LOCAL, ExchangeNode, QueueNode
 from broker.sessions import routing
-from broker.sessions.attach import Attach
+from broker.sessions.attach import Attach, Output
+from broker.sessions.guard import UNAUTHORIZED
 from broker.sessions.logs import Logs
-from broker.sessions.producer import Producer, Upload
+from broker.sessions.producer import Denied, Producer, Upload
 from broker.sessions.queues import Queues
+from broker.sessions.quota import QueueQuota
 from broker.sessions.uploads import Uploading
 
 
@@ -37,6 +41,21 @@ class ExchangeTerminus:
 
     # ---- messages in
 
+    @property
+    def identity(self) -> str:
+        """The exchange's, with the key."""
+        return f"{self.node.uuid}/{self.key}"
+
+    def needs_of_sender(self, session: Output) -> Lookups:
+        """To send to the exchange; where the address names no key, and the key decides, each message is asked for."""
+        access = questions.access_exchange(self.node)
+        if self._by_key(session):
+            return (access,)
+        return access, questions.publish(self.node.name, self.key)
+
+    def _by_key(self, session: Output) -> bool:
+        return not self.key and session.rights.decides_by_key(self.node.name)
+
     def admit(self, attach: Attach) -> None:
         """Condition, when this broker does not serve."""
         self._exchanges.logs.must_serve()
@@ -49,16 +68,27 @@ class ExchangeTerminus:
 
     def receive(self, producer: Producer, first: int, messages: list[bytes]) -> None:
         """Each by its own key."""
-        producer.one_by_one(first, messages, self._put)
+        producer.one_by_one(first, messages, self._put_if_allowed if self._by_key(producer.session) else self._put)
 
     def _put(self, producer: Producer, delivery_id: int, data: bytes) -> None:
         routing.put(self._exchanges.logs, self._route(data), producer, delivery_id, data)
+
+    def _put_if_allowed(self, producer: Producer, delivery_id: int, data: bytes) -> None:
+        self._check(producer, data)
+        self._put(producer, delivery_id, data)
+
+    def _check(self, producer: Producer, data: bytes) -> None:
+        denial = producer.session.rights.denial_of_message(self.node.name, message.subject(data) or "")
+        if denial:
+            raise Denied(denial)
 
     def _route(self, data: bytes) -> list[QueueNode]:
         return routing.route(self._exchanges.logs.nodes, self.node, self.key or message.subject(data) or "", data)
 
     def begin(self, producer: Producer, head: bytes) -> Upload:
         """A large message: what is in its first part says where it goes."""
+        if self._by_key(producer.session):
+            self._check(producer, head)
         return Uploading(self._exchanges.logs, producer, self._route(head), head)
 
     def may_flow(self, producer: Producer) -> bool:
@@ -90,9 +120,10 @@ class ExchangeTerminus:
 class Exchanges:
     """The exchanges that links are attached to. `new_id` makes names and identities."""
 
-    def __init__(self, logs: Logs, queues: Queues, new_id: Callable[[], str]) -> None:
+    def __init__(self, logs: Logs, queues: Queues, quota: QueueQuota, new_id: Callable[[], str]) -> None:
         self.logs = logs
         self._queues = queues
+        self._quota = quota
         self._new_id = new_id
 
     def named(self, address: str) -> ExchangeTerminus | None:
@@ -104,6 +135,10 @@ class Exchanges:
 
     def subscribe(self, attach: Attach, link: Sender, exchange: ExchangeNode, key: str, arguments: dict[str, Any]) -> None:
         """Make a queue with this binding, and attach the link to it; Condition when that cannot be."""
+        nodes, user = self.logs.nodes, attach.session.rights.user
+        name = f"{exchange.name[:50]}_{self._new_id()}"  # a name that was as long as may be would have no room for more
+        needs = questions.subscribe(exchange, name, key, nodes.default_queue_bytes)
+        attach.demand(needs)
         fault = fault_of(exchange.definition.kind, key, arguments)
         if fault:
             raise Condition("amqp:invalid-field", f"the filter of this subscription cannot be: {fault}")
@@ -111,26 +146,32 @@ class Exchanges:
             if not isinstance(value, str | int | float | None):
                 text = f"the filter compares {argument!r} with what is no text, number or boolean"
                 raise Condition("amqp:invalid-field", text)
-        nodes = self.logs.nodes
         if len(nodes.queues) >= limits.MAX_QUEUES:
             raise Condition("amqp:resource-limit-exceeded", f"this broker has {limits.MAX_QUEUES} queues, its limit")
-        name = f"{exchange.name[:50]}_{self._new_id()}"  # a name that was as long as may be would have no room for more
+        full = self._quota.denial(user, nodes)
+        if full:
+            raise Condition("amqp:resource-limit-exceeded", full)
         attributes = {"replicate": "none", "autoDelete": True, "exclusive": True}
         local = self.logs.ledgers[LOCAL]
         queue_id = self._new_id()
-        _, create = nodes.plan_queue(name, queue_id, attributes)
+        _, create = nodes.plan_queue(name, queue_id, attributes, self._quota.owner(user))
         bind = Bind(exchange=exchange.uuid, queue=queue_id, key=key, arguments=arguments)
 
         def made(reason: str) -> None:
             queue = self._queues.named(name)
             if queue is None:
                 return
+            denial = attach.session.rights.denial(needs)  # the rules may be others by now
             if not link.open:
                 self.logs.delete_queue(queue.node)
                 return
-            queue.add(attach, link, browse=False)
+            if denial:
+                self.logs.delete_queue(queue.node)
+                link.refuse(Condition(UNAUTHORIZED, denial))
+            else:
+                queue.add(attach, link, needs, browse=False)
             attach.session.touch()
             self._queues.turn.flush()
 
-        local.change(create, lambda reason: None)
+        local.change(create, self._quota.proposed(user, queue_id, local.name))
         local.change(bind, made)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from broker.amqp.links import Sender
 from broker.core import limits
+from broker.core.acl.questions import Lookups
 from broker.sessions.attach import Attach, LinkEnd, Output
 from broker.sessions.producer import Producer, Upload
 from broker.sessions.uploads import Gathering
@@ -25,6 +26,7 @@ class Mailbox(LinkEnd):
     __slots__ = ("_mailboxes", "_nbytes", "_waiting", "address", "link")
     window = limits.CREDIT_WINDOW
     takes_large = False
+    identity = ""
 
     def __init__(self, mailboxes: Mailboxes, session: Output, link: Sender, address: str) -> None:
         super().__init__(session)
@@ -68,6 +70,10 @@ class Mailbox(LinkEnd):
         while len(self._waiting) > limits.MAILBOX_MESSAGES or (self._nbytes > limits.MAILBOX_BYTES and len(self._waiting) > 1):
             self._nbytes -= len(self._waiting.popleft())
         self._send()
+
+    def needs_of_sender(self, session: Output) -> Lookups:
+        """Whoever has been told the address may answer."""
+        return ()
 
     def admit(self, attach: Attach) -> None:
         """Everybody may answer."""

@@ -8,7 +8,8 @@ from typing import Protocol
 
 from broker.amqp import management_node
 from broker.core import limits
-from broker.sessions.attach import Attach
+from broker.core.acl.questions import Lookups
+from broker.sessions.attach import Attach, Output
 from broker.sessions.producer import Producer, Upload
 from broker.sessions.uploads import Gathering
 
@@ -27,6 +28,7 @@ class ManagementTerminus:
     window = limits.MANAGEMENT_WINDOW
     serves_queues = False
     takes_large = False
+    identity = ""
 
     def __init__(self, requests: TakeRequest) -> None:
         self._requests = requests
@@ -34,6 +36,10 @@ class ManagementTerminus:
     def named(self, address: str) -> ManagementTerminus | None:
         """Itself, by its address."""
         return self if address == management_node.ADDRESS else None
+
+    def needs_of_sender(self, session: Output) -> Lookups:
+        """What each request needs is asked for when it is served."""
+        return ()
 
     def admit(self, attach: Attach) -> None:
         """Everybody may ask."""

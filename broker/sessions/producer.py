@@ -19,13 +19,19 @@ from typing import Protocol
 
 from broker.amqp.links import Condition, Receiver
 from broker.core import message
+from broker.core.acl.questions import Lookups
 from broker.core.links import ACCEPTED, REJECTED, RELEASED
 from broker.core.nodes import Unplaced
 from broker.sessions.attach import Attach, LinkEnd, Output
+from broker.sessions.guard import UNAUTHORIZED
 
 
 class Full(Exception):
     """A queue takes no more; the text says which and why."""
+
+
+class Denied(Exception):
+    """The client may not send a message there; the text says who may not do what."""
 
 
 class Upload(Protocol):
@@ -60,8 +66,15 @@ class Target(Protocol):
     def takes_large(self) -> bool:
         """Whether large messages come to it by their parts; if not, it gets whole ones, up to `limits.GATHERED_BYTES`."""
 
+    @property
+    def identity(self) -> str:
+        """What it is known by, and never another; "" when it needs nothing."""
+
+    def needs_of_sender(self, session: Output) -> Lookups:
+        """What a client must be allowed that sends here. What hangs on a message's routing key is not among it."""
+
     def admit(self, attach: Attach) -> None:
-        """A link is about to attach here: Condition when it may not."""
+        """A link of somebody who is allowed what it needs is about to attach here: Condition when it may not."""
 
     def attached(self, producer: Producer) -> None:
         """It has attached."""
@@ -94,6 +107,10 @@ class Producer(LinkEnd):
     def serves_queues(self) -> bool:
         """As its target."""
         return self.target.serves_queues
+
+    def needs(self) -> Lookups:
+        """As its target."""
+        return self.target.needs_of_sender(self.session)
 
     def start(self) -> None:
         """Give the first credit."""
@@ -161,7 +178,7 @@ class Producer(LinkEnd):
     def _begin(self, head: bytes) -> Upload:
         try:
             return self.target.begin(self, head)
-        except (Unplaced, Full, message.BadMessage, LookupError) as error:
+        except (Unplaced, Full, Denied, message.BadMessage, LookupError) as error:
             return Refused(self, *outcome_of(error))
 
     def aborted(self) -> None:
@@ -185,12 +202,12 @@ class Producer(LinkEnd):
         self.session.touch()
 
     def one_by_one(self, first: int, messages: list[bytes], put: Callable[[Producer, int, bytes], None]) -> None:
-        """Let `put` place each message by its id. What it raises is the message's outcome: Unplaced, Full, BadMessage, or
+        """Let `put` place each message by its id. What it raises is the message's outcome: Unplaced, Full, Denied, BadMessage, or
         LookupError where the node that the message names is not there."""
         for delivery_id, data in enumerate(messages, first):
             try:
                 put(self, delivery_id, data)
-            except (Unplaced, Full, message.BadMessage, LookupError) as error:
+            except (Unplaced, Full, Denied, message.BadMessage, LookupError) as error:
                 self.refuse(delivery_id, *outcome_of(error))
 
     def done(self, delivery_id: int) -> None:
@@ -229,12 +246,14 @@ class Refused:
 
 
 def outcome_of(error: Exception) -> tuple[int, Condition | None]:
-    """Outcome and condition of a message that a target does not take: Unplaced, Full, BadMessage or LookupError."""
+    """Outcome and condition of a message that a target does not take: Unplaced, Full, Denied, BadMessage or LookupError."""
     match error:
         case Unplaced():
             return RELEASED, None
         case Full():
             return REJECTED, Condition("amqp:resource-limit-exceeded", str(error))
+        case Denied():
+            return REJECTED, Condition(UNAUTHORIZED, str(error))
         case message.BadMessage():
             return REJECTED, Condition("amqp:decode-error", str(error))
         case _:

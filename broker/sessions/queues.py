@@ -24,6 +24,8 @@ from twisted.logger import Logger
 
 from broker.amqp.links import Condition, Sender
 from broker.core import limits, message
+from broker.core.acl import questions
+from broker.core.acl.questions import Lookups
 from broker.core.links import ACCEPTED, FAILED, REJECTED, UNDELIVERABLE
 from broker.core.nodes import QueueNode, Unplaced
 from broker.core.parts import Manifest
@@ -51,10 +53,11 @@ _log = Logger()
 class Subscription(LinkEnd):
     """A client's receiving link on a queue."""
 
-    __slots__ = ("_large", "browse", "cursors", "delivered", "link", "presettled", "queue")
+    __slots__ = ("_large", "_needs", "browse", "cursors", "delivered", "link", "presettled", "queue")
 
-    def __init__(self, session: Output, link: Sender, queue: QueueTerminus, *, browse: bool) -> None:
+    def __init__(self, session: Output, link: Sender, queue: QueueTerminus, needs: Lookups, *, browse: bool) -> None:
         super().__init__(session)
+        self._needs = needs
         self.link = link
         self.queue = queue
         self.browse = browse
@@ -68,6 +71,10 @@ class Subscription(LinkEnd):
     def node(self) -> QueueNode:
         """The queue that it takes from."""
         return self.queue.node
+
+    def needs(self) -> Lookups:
+        """What its client was allowed when it attached."""
+        return self._needs
 
     def credit(self) -> None:
         """The client takes more, or wants to hear that there is no more."""
@@ -262,12 +269,21 @@ class QueueTerminus:
         self._ahead: ReadAhead | None = None
         self.rebuilt(node)
 
+    @property
+    def identity(self) -> str:
+        """The queue's."""
+        return self.node.uuid
+
     def rebuilt(self, node: QueueNode) -> None:
         """This is the queue's node now; `ledger` holds its messages."""
         self.node = node
         self.ledger: Ledger = self._queues.logs.ledger_of(node)
 
     # ---- messages in
+
+    def needs_of_sender(self, session: Output) -> Lookups:
+        """To send to the queue."""
+        return questions.send_to_queue(self.node)
 
     def admit(self, attach: Attach) -> None:
         """Condition, when the queue is not there for clients now."""
@@ -319,18 +335,20 @@ class QueueTerminus:
 
     def subscribe(self, attach: Attach, link: Sender) -> None:
         """A client's receiving link on the queue itself."""
+        needs = questions.take_from_queue(self.node)
+        attach.demand(needs)
         self.admit(attach)
-        self.add(attach, link, browse=attach.asked.copy)
+        self.add(attach, link, needs, browse=attach.asked.copy)
 
-    def add(self, attach: Attach, link: Sender, *, browse: bool) -> None:
-        """Attach this link as one more subscription; Condition when that cannot be."""
+    def add(self, attach: Attach, link: Sender, needs: Lookups, *, browse: bool) -> None:
+        """Attach this link as one more subscription, for which its client `needs` so much; Condition when that cannot be."""
         node = self.node
         if not browse and node.definition.exclusive and any(not each.browse for each in self.subscriptions):
             raise Condition("amqp:resource-locked", f"queue {node.name!r} is exclusive and has its consumer already")
         if len(self.subscriptions) >= limits.MAX_CONSUMERS_PER_QUEUE:
             text = f"queue {node.name!r} has {limits.MAX_CONSUMERS_PER_QUEUE} subscriptions, its limit"
             raise Condition("amqp:resource-limit-exceeded", text)
-        subscription = Subscription(attach.session, link, self, browse=browse)
+        subscription = Subscription(attach.session, link, self, needs, browse=browse)
         link.context = subscription
         link.accept()
         self.subscriptions.append(subscription)

@@ -1,7 +1,7 @@
-"""What the log says of connections that end with a fault: a line each, up to so many at a time, and then their number.
+"""What the log says of what clients do wrong: a line each, up to so many at a time, and then their number.
 
 Life: each fault is `told`; within `_PERIOD_S` seconds `_LINES` of them are written, and the first one afterwards writes how many
-were not. Invariant: whoever connects and connects again cannot fill the log.
+were not. Invariant: whoever connects and connects again, or asks again and again for what it may not have, cannot fill the log.
 """
 
 from __future__ import annotations
@@ -12,24 +12,36 @@ _LINES = 20
 _PERIOD_S = 10.0
 
 
-class Refusals:
-    """See the module. `write` gets each line."""
+class Bounded:
+    """Lines of one sort, so many at a time. `write` gets each; `more` completes "3 more ...", for those that were not written."""
 
-    def __init__(self, seconds: Callable[[], float], write: Callable[[str], None]) -> None:
+    def __init__(self, seconds: Callable[[], float], write: Callable[[str], None], more: str) -> None:
         self._seconds = seconds
         self._write = write
+        self._more = more
         self._since = -_PERIOD_S
         self._lines = self._unwritten = 0
 
-    def told(self, address: str, reason: str) -> None:
-        """The connection from `address` has ended because of this."""
+    def line(self, text: str) -> None:
+        """Write this, unless it is one too many."""
         now = self._seconds()
         if now - self._since >= _PERIOD_S:
             if self._unwritten:
-                self._write(f"{self._unwritten} more connections ended with a fault in the {now - self._since:.0f} s before")
+                self._write(f"{self._unwritten} more {self._more} in the {now - self._since:.0f} s before")
             self._since, self._lines, self._unwritten = now, 0, 0
         if self._lines < _LINES:
             self._lines += 1
-            self._write(f"connection from {address} ended: {reason}")
+            self._write(text)
         else:
             self._unwritten += 1
+
+
+class Refusals(Bounded):
+    """Connections that end with a fault. `write` gets each line."""
+
+    def __init__(self, seconds: Callable[[], float], write: Callable[[str], None]) -> None:
+        super().__init__(seconds, write, "connections ended with a fault")
+
+    def told(self, address: str, reason: str) -> None:
+        """The connection from `address` has ended because of this."""
+        self.line(f"connection from {address} ended: {reason}")

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from broker.core import limits, message
-from broker.sessions.attach import Attach
-from broker.sessions.producer import Producer, Target, Upload
+from broker.core.acl import questions
+from broker.core.acl.questions import Lookups
+from broker.sessions.attach import Attach, Output
+from broker.sessions.producer import Denied, Producer, Target, Upload
 
 Named = Callable[[str], Target | None]
 """Finds a terminus by its address."""
@@ -22,6 +24,7 @@ class Relay:
     window = limits.CREDIT_WINDOW
     serves_queues = False
     takes_large = True
+    identity = ""
 
     def __init__(self, named: Sequence[Named]) -> None:
         self._named = tuple(named)
@@ -29,6 +32,10 @@ class Relay:
     def anonymous(self, attach: Attach) -> Relay | None:
         """For a target without an address."""
         return None if attach.asked.address else self
+
+    def needs_of_sender(self, session: Output) -> Lookups:
+        """What each message needs depends on its node."""
+        return ()
 
     def admit(self, attach: Attach) -> None:
         """What may be is decided by message."""
@@ -45,19 +52,27 @@ class Relay:
 
     def begin(self, producer: Producer, head: bytes) -> Upload:
         """A large message: its first part names its node."""
-        return self._target(head).begin(producer, head)
+        return self._target(producer, head).begin(producer, head)
 
     def _put(self, producer: Producer, delivery_id: int, data: bytes) -> None:
-        self._target(data).receive(producer, delivery_id, [data])
+        self._target(producer, data).receive(producer, delivery_id, [data])
 
-    def _target(self, data: bytes) -> Target:
+    def _target(self, producer: Producer, data: bytes) -> Target:
         address = message.to(data)
         if not address:
             raise LookupError("a message sent on a link without a target address needs an address in its 'to'")
         for named in self._named:
             target = named(address)
             if target is not None:
+                rights = producer.session.rights
+                if rights.guard.acl is not None and target.identity:
+                    denial = rights.denial_at(target.identity, target.needs_of_sender(producer.session))
+                    if denial:
+                        raise Denied(denial)
                 return target
+        denials = [producer.session.rights.denial((need,)) for need in questions.unknown(address)]
+        if all(denials):
+            raise Denied(denials[0])
         raise LookupError(f"there is no queue and no exchange named {address!r}")
 
     def may_flow(self, producer: Producer) -> bool:

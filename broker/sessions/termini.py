@@ -16,6 +16,7 @@ from typing import Protocol
 
 from broker.amqp.links import Condition, Receiver, Sender
 from broker.core import limits
+from broker.core.acl import questions
 from broker.sessions.attach import Attach
 from broker.sessions.logs import Logs
 from broker.sessions.producer import Producer, Target
@@ -58,11 +59,13 @@ class Termini:
                 if target is not None:
                     self._attach_producer(attach, link, target)
                     return
+        attach.demand_either(questions.unknown(attach.asked.address))
         self._logs.must_serve()
         missing = f"there is no queue and no exchange named {attach.asked.address!r}"
         raise Condition("amqp:not-found", f"{missing}; create one with qpid-config add queue or add exchange")
 
     def _attach_producer(self, attach: Attach, link: Receiver, target: Target) -> None:
+        attach.demand(target.needs_of_sender(attach.session))
         target.admit(attach)
         producer = Producer(attach.session, link, target)
         link.context = producer

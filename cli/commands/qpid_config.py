@@ -24,7 +24,7 @@ from cli.output import Column, show_json, show_table, text, warn
 
 NAME = "qpid-config"
 EXCHANGE_TYPES = ("direct", "fanout", "topic", "headers")
-_TYPES = ("broker", "queue", "exchange", "binding", "connection", "subscription", "ha", "history")
+_TYPES = ("broker", "queue", "exchange", "binding", "connection", "subscription", "ha", "history", "acl")
 _REPLICATED = ("all", "configuration")
 
 _ARGUMENTS = {
@@ -122,6 +122,7 @@ def command(words: tuple[str, ...], ha_admin: bool, form: str, **given: Any) -> 
     qpid-config [OPTIONS] bind EXCHANGE QUEUE KEY all|any [N=V]...    headers
     qpid-config [OPTIONS] unbind EXCHANGE QUEUE [KEY]
     qpid-config [OPTIONS] list TYPE                          everything of a type
+    qpid-config [OPTIONS] reload-acl                         read the broker's ACL file again
     qpid-config acl-check FILE [USER ACTION OBJECT [N=V]...] what an ACL file says; asks no broker
     """
     if words[:1] == ("acl-check",):
@@ -168,6 +169,8 @@ def _meant(words: tuple[str, ...]) -> tuple[Callable[[Task], Coroutine[Any, Any,
             return bind, (exchange, queue, *rest)
         case "unbind", exchange, queue, *rest if len(rest) <= 1:
             return unbind, (exchange, queue, *rest)
+        case ("reload-acl",):
+            return reload_acl, ()
         case "list", type:
             if type not in _TYPES:
                 raise click.UsageError(f"there is nothing of type {type!r}; there are: {', '.join(_TYPES)}")
@@ -345,6 +348,11 @@ async def unbind(task: Task) -> dict[str, Any]:
     return await task.ask("DELETE", "binding", {"exchange": exchange, "queue": queue, "key": key[0] if key else ""})
 
 
+async def reload_acl(task: Task) -> dict[str, Any]:
+    """Have the broker read its ACL file again; what it says of it."""
+    return await task.ask("RELOAD", "acl")
+
+
 async def listing(task: Task) -> list[dict[str, Any]]:
     """Everything of a type, with all its properties or those asked for."""
     items = await task.items(task.words[0])
@@ -415,6 +423,13 @@ def _show_list(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
         click.echo(line.rstrip())
 
 
+def _show_acl(item: dict[str, Any], options: dict[str, Any]) -> None:
+    rest = "allowed" if item["mode"] == "allow" else "denied"
+    click.echo(f"{item['rules']} rules of {item['file']} are in force, the rest is {rest}; checksum {item['checksum']}")
+    if item["unused"]:
+        warn(f"{item['unused']} of them are never used: qpid-config acl-check {item['file']} names them")
+
+
 def _show_listing(items: list[dict[str, Any]], options: dict[str, Any]) -> None:
     fields = list(dict.fromkeys(field for item in items for field in item))
     if fields:
@@ -426,6 +441,7 @@ _SHOW: dict[Any, Callable[[Any, dict[str, Any]], None]] = {
     exchanges: _show_exchanges,
     queues: _show_queues,
     listing: _show_listing,
+    reload_acl: _show_acl,
 }
 
 

@@ -1,4 +1,4 @@
-"""`qpid-stat`: what a broker is doing, as tables: the broker itself, its connections, exchanges, queues, subscriptions.
+"""`qpid-stat`: what a broker is doing, as tables: itself, its connections, exchanges, queues, subscriptions, rules.
 
 One kind of table a call; columns and layout are those of Apache Qpid's tool of that name, so that scripts go on reading them.
 """
@@ -106,13 +106,31 @@ KINDS = {
             counting("sessUnacked", "unacked"),
         ),
     ),
+    "acl": Kind(
+        "acl",
+        "ACL",
+        (
+            Column("file", "file", text),
+            Column("checksum", "checksum", text),
+            counting("rules", "rules"),
+            Column("mode", "mode", text),
+            counting("unused", "unused"),
+            counting("denied", "denied"),
+            Column("lastLoad", "loaded", text),
+        ),
+    ),
 }
-_SHORT = {"general": "-g", "connections": "-c", "exchanges": "-e", "queues": "-q", "subscriptions": "-u"}
+_SHORT = {"general": "-g", "connections": "-c", "exchanges": "-e", "queues": "-q", "subscriptions": "-u", "acl": "--acl"}
+
+_SHOWN = {"acl": "rules in force"}
 
 
 def _kind_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for name, short in reversed(_SHORT.items()):
-        function = click.option(short, f"--{name}", "kinds", flag_value=name, multiple=True, help=f"Show the {name}.")(function)
+        flags = dict.fromkeys((short, f"--{name}"))
+        function = click.option(*flags, "kinds", flag_value=name, multiple=True, help=f"Show the {_SHOWN.get(name, name)}.")(
+            function
+        )
     return function
 
 
@@ -137,7 +155,7 @@ def command(
     form: str,
     **given: Any,
 ) -> None:
-    """Show what a broker is doing: -g the broker, -c connections, -e exchanges, -q queues, -u subscriptions.
+    """Show what a broker is doing: -g the broker, -c connections, -e exchanges, -q queues, -u subscriptions, --acl rules.
 
     With -q and the name of a queue, all about that one.
     """

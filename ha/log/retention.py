@@ -177,7 +177,7 @@ class Retention:
             full = self._journal.full_segments(self._keep_from(self._facts.applied, self._spared(pressed)) - 1)
             if self._freeable(full):
                 self.checkpoint(spared=self._spared(pressed))
-            elif victims := self._victims(WORTH_IT if pressed else SPARSE):
+            elif victims := self._victims(WORTH_IT, 2) if pressed else self._victims(SPARSE, 1):
                 self._compact(victims, 0 if pressed else RATE)
             elif pressed and full:
                 self.checkpoint(spared=self._spared(pressed))
@@ -253,9 +253,9 @@ class Retention:
 
     # ---- compaction
 
-    def _victims(self, worth: float) -> list[Body]:
-        """The files that hold least, cheapest first, as many as one new file takes; one that holds more than that (a batch may be
-        larger than a file) alone."""
+    def _victims(self, worth: float, at_least: int) -> list[Body]:
+        """The files that hold least, cheapest first: as many as one new file takes, and `at_least` so many whatever they hold
+        (a batch may be larger than a file). One that gained nothing by itself may gain with another: each has a head."""
         alive = self._listener.live_by_file()
         found: list[Body] = []
         room = self._file
@@ -263,12 +263,13 @@ class Retention:
         self._fruitless = {body.file.number: self._fruitless.get(body.file.number, -1) for body in bodies}
         for body in sorted(bodies, key=lambda body: alive.get(body.file.number, 0) / body.nbytes):
             live = alive.get(body.file.number, 0)
-            if live >= worth * body.nbytes or (found and live > room):
+            if live >= worth * body.nbytes or (len(found) >= at_least and live > room):
                 break
-            if live and live != self._fruitless.get(body.file.number):
+            if live:
                 found.append(body)
                 room -= live
-        return found
+        gains = len(found) > 1 or any(alive.get(each.file.number) != self._fruitless[each.file.number] for each in found)
+        return found if gains else []
 
     def _many_small(self) -> list[Body]:
         """The small files, when they have become many: compactions of little make them, and one compaction makes one of them."""

@@ -436,6 +436,9 @@ class IncomingPeer:
     def end_service(self, condition: Condition) -> None:
         """Members talk to each other whoever serves."""
 
+    def look_again(self) -> None:
+        """It is one thing that the rules allow, and needs nothing more."""
+
     def lost(self) -> None:
         """The connection ended; the member may have opened another one since."""
         if self.peers.incoming.get(self.peer) is self:

@@ -409,6 +409,8 @@ def test_a_link_between_brokers_goes_to_who_takes_it() -> None:
 
         def end_service(self, condition: Condition) -> None: ...
 
+        def look_again(self) -> None: ...
+
         def lost(self) -> None:
             self.is_lost = True
 

@@ -100,6 +100,21 @@ def test_one_folder_cannot_be_store_and_telemetry() -> None:
         settings(data_dir="/srv/x", telemetry_dir="/srv/x/")
 
 
+def test_an_acl_file_lies_in_the_data_folder_unless_its_name_says_where(tmp_path: Path) -> None:
+    assert settings(data_dir=str(tmp_path), acl_file="a.acl").acl_file == tmp_path / "a.acl"
+    assert settings(data_dir=str(tmp_path), acl_file="/etc/qpid/a.acl").acl_file == Path("/etc/qpid/a.acl")
+    assert settings(data_dir=str(tmp_path)).acl_file is None
+    with pytest.raises(SettingsError, match="--acl-file: a file is needed"):
+        settings(acl_file=" ")
+
+
+@pytest.mark.parametrize("option", ["connection_limit_per_user", "max_queues_per_user"])
+def test_quotas_of_users_need_an_acl_file(option: str) -> None:
+    with pytest.raises(SettingsError, match=f"--{option.replace('_', '-')} needs --acl-file"):
+        settings(**{option: "5"})
+    assert getattr(settings(acl_file="a.acl", **{option: "5"}), option) == 5
+
+
 def test_settings_can_be_made_without_texts_for_use_from_code(tmp_path: Path) -> None:
     made = BrokerSettings.from_values({"data_dir": tmp_path, "port": 0, "ha_cluster": True})
     assert (made.data_dir, made.port, made.max_connections) == (tmp_path, 0, limits.MAX_CONNECTIONS)
@@ -126,6 +141,8 @@ def test_a_broker_has_no_tls_unless_it_has_a_certificate() -> None:
     [
         ({"ssl_key": "/b.key"}, "--ssl-key is of no use without --ssl-certificate"),
         ({"ssl_cert_password_file": "/b"}, "--ssl-cert-password-file is of no use without --ssl-certificate"),
+        ({"ssl_sni_certificates": "/a.pem,/b.pem"}, "give --ssl-certificate for who asks for no name"),
+        ({"ssl_certificate": "/b.pem", "ssl_sni_certificates": "/a.pem,"}, "--ssl-sni-certificates: a file is needed"),
         ({"ssl_crl_file": "/crl.pem"}, "--ssl-crl-file needs the authorities .*: give --ssl-ca-file"),
         ({"require_encryption": "yes"}, "leaves no port to listen on: give --ssl-certificate"),
         ({"ssl_certificate": "/b.pem", "ssl_require_client_authentication": "yes"}, "needs --ssl-certificate and --ssl-ca-file"),

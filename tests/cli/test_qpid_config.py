@@ -269,3 +269,13 @@ def test_acl_check_names_the_line_of_a_file_that_cannot_be_used(tmp_path: Path) 
     file.write_bytes(b"acl allow bob all\nacl allow b\xff all\n")
     ran = run("qpid-config", "acl-check", str(file))
     assert (ran.status, ran.err) == (1, f"qpid-config: {file}:2: only ASCII characters may stand in an ACL file\n")
+
+
+def test_reload_acl_says_what_is_in_force_then_and_a_broken_file_is_the_broker_s_refusal(peers: Any) -> None:
+    item = {"file": "/etc/a.acl", "rules": 3, "mode": "deny", "unused": 1, "checksum": "c0ffee"}
+    wrong = "/etc/a.acl:2: no; the rules that were read before stay in force"
+    ran = run("qpid-config", "reload-acl", "-b", peers(answers={"RELOAD acl": [200, "OK", item]}).name)
+    assert (ran.status, ran.out) == (0, "3 rules of /etc/a.acl are in force, the rest is denied; checksum c0ffee\n")
+    assert ran.err == "warning: 1 of them are never used: qpid-config acl-check /etc/a.acl names them\n"
+    ran = run("qpid-config", "reload-acl", "-b", peers(answers={"RELOAD acl": [409, wrong, {}]}).name)
+    assert (ran.status, ran.out, ran.err) == (1, "", f"qpid-config: {wrong}\n")

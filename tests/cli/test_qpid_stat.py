@@ -62,6 +62,16 @@ def test_each_table_has_the_columns_of_the_original(broker: Any, kind: str, head
     assert (ran.status, ran.out.splitlines()[1].split()) == (0, headings.split())
 
 
+def test_the_rules_in_force_are_a_table_too_and_a_broker_without_a_file_has_none(peers: Any) -> None:
+    item = {"file": "/etc/a.acl", "checksum": "c0ffee", "rules": 1200, "mode": "deny", "unused": 0, "denied": 7}
+    ran = run("qpid-stat", "--acl", "-b", peers(items={"acl": [item | {"loaded": "2027-01-15T08:00:00.250Z"}]}).name)
+    heading, _, row = ran.out.splitlines()[1:]
+    assert heading.split() == ["file", "checksum", "rules", "mode", "unused", "denied", "lastLoad"]
+    assert row.split() == ["/etc/a.acl", "c0ffee", "1.20k", "deny", "0", "7", "2027-01-15T08:00:00.250Z"]
+    ran = run("qpid-stat", "--acl", "-b", peers(items={"acl": []}).name)
+    assert (ran.status, ran.out.splitlines()[3:]) == (0, [])
+
+
 def test_a_row_is_written_as_the_original_writes_it(broker: Any) -> None:
     row = run("qpid-stat", "-q", "-b", broker.name).out.splitlines()[3]
     assert row.split() == ["jobs", "Y", "7", "12.3k", "12.3k", "7.00k", "12.3m", "12.3m", "2", "1"]

@@ -26,6 +26,7 @@ from resource_manager.service import ResourceManager
 from resource_manager.settings import ManagerSettings
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.messenger import Messenger
+from tests.simulation.promises import OFF_BEFORE_REPLACED_S
 from tests.simulation.reactor import HostReactor
 from tests.simulation.threads import SimulatedPool, SimulatedThreads
 
@@ -51,6 +52,9 @@ class BrokerHost:
         self.disk = self._new_disk()
         self.process: Any = None
         self.starts = 0
+        self._newest_release = 0
+        self.is_put_back = False
+        """Whether its process is of an older release than one before it: what that wrote may be too new for this one."""
         self.running = False
         self.reactor: HostReactor | None = None
         self.threads: SimulatedThreads | None = None
@@ -61,6 +65,7 @@ class BrokerHost:
         self._settings = BrokerSettings.from_values({"port": PORT, "interface": (self.ip,), "data_dir": STORE})
         self._ha = self._ha_settings(url)
         self._newest_url = newest_url
+        self._not_before_s = 0.0
 
     def _ha_settings(self, url: str) -> HaSettings:
         plan = self.world.plan
@@ -126,8 +131,11 @@ class BrokerHost:
             self.kill()
 
     def start(self) -> None:
-        """Start a process, unless there is one."""
+        """Start a process, unless there is one; with a new disk, when nothing that the old one had said is still on its way."""
         if self.up:
+            return
+        if self.world.events.now < self._not_before_s:
+            self.world.events.at(self._not_before_s, None, self.start)
             return
         if self.disk.capacity is None and not self.disk.bad_syncs:
             self.excused = ""
@@ -144,6 +152,8 @@ class BrokerHost:
         if world.plan.message_links:
             named["links"] = partial(self._messenger, world)
         settings = replace(self._ha, ha_machine_version_limit=self.release)
+        self.is_put_back = self.release < self._newest_release
+        self._newest_release = max(self._newest_release, self.release)
         self.starts += 1
         self.process = ha.service.Process(
             reactor,
@@ -236,6 +246,7 @@ class BrokerHost:
         assert not self.up
         self._ha = self._ha_settings(self._newest_url)
         self.disk = self._new_disk()
+        self._not_before_s = self.world.events.now + OFF_BEFORE_REPLACED_S
 
     def _wall(self) -> float:
         return EPOCH_S + self.world.events.now + self.wall_offset_s

@@ -438,7 +438,7 @@ position = run_end
         "compacts no file, however little of it is alive",
         "ha.log.retention",
         "Retention._victims",
-        "if live >= worth * body.nbytes or (found and live > room):",
+        "if live >= worth * body.nbytes or (len(found) >= at_least and live > room):",
         "if True:",
     ),
     "keeps-dead-files": Bug(

@@ -194,11 +194,17 @@ def make(seed: int) -> Plan:
         kinds=kinds,
         items=dict(enumerate([*clients, *actions])),
     )
+    if plan.latency_s[1] >= _FAR_S:
+        plan = replace(plan, chunk_bytes=max(plan.chunk_bytes, 8192))
     plan = replace(plan, releases=_releases(Random(f"releases {seed}"), hosts))
     plan = laid_out(plan, Random(f"layout {seed}"))
     late = Random(f"late {seed}")
     plan = replace(plan, stray=late.choice((0.0, 0.1, 0.2, 0.3)) if message_links else 0.0, repeats=late.random() < 0.5)
     return _with_large(plan, Random(f"large messages of {seed}"))
+
+
+_FAR_S = 0.03
+"""From here on a snapshot by the KiB, with an answer to each, would take a minute."""
 
 
 def _releases(rng: Random, hosts: int) -> tuple[tuple[int, ...], ...]:

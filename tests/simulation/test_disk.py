@@ -450,3 +450,4 @@ def test_a_read_goes_on_behind_a_page_that_cannot_be_read() -> None:
     expected = OLD[:PAGE] + b"\xff" * PAGE + OLD[2 * PAGE :] + NEW
     assert read_whatever(disk, fd, 100 * PAGE, 0) == expected
     assert read_whatever(disk, fd, 3 * PAGE, 10) == expected[10 : 3 * PAGE + 10]
+    assert read_whatever(disk, fd, 3 * PAGE, PAGE + 10) == expected[PAGE + 10 : 4 * PAGE + 10], "the next page is sound"

@@ -20,7 +20,7 @@ import pytest
 from broker.disk.durable import read_json, seal_json
 from broker.disk.files import REAL_DISK
 from tests.cli.running import ROOT, Ran, ended, environment
-from tests.system.harness import BrokerProcess, eventually, standalone
+from tests.system.harness import BrokerProcess, Refused, eventually, standalone
 
 USAGE, CANNOT = 2, 1
 
@@ -57,6 +57,9 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]
     "options, said",
     [
         (["--prot", "1"], "No such option"),
+        (["--ssl-certificate", "/nowhere"], "/nowhere: cannot be read: No such file or directory"),
+        (["--ssl-certificate", str(ROOT / "README.md")], f"{ROOT / 'README.md'}: there is no certificate in PEM form"),
+        (["--require-encryption", "yes"], "--require-encryption yes leaves no port to listen on: give --ssl-certificate"),
         (["--port", "99999"], "--port: '99999' is not a whole number from 0 to 65535"),
         (["--ha-cluster", "yes"], "--ha-cluster yes needs the addresses of all members: give --ha-brokers-url amqp:host1:5672,"),
         (["--ha-brokers-url", "amqp:a:1,b:x"], "--ha-brokers-url: "),
@@ -99,6 +102,30 @@ def test_a_hangup_is_no_end(running: BrokerProcess) -> None:
     running.signal(signal.SIGHUP)
     eventually(running.log, lambda log: "SIGHUP changes nothing" in log, "the broker saying what it makes of a hangup")
     assert running.state() == "standalone"
+
+
+def test_a_wrong_line_in_the_acl_file_is_told_with_file_and_line(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "a.acl").write_text("acl allow ann all\nacl alow eve all\n")
+    said = refusal("--port", 0, "--data-dir", tmp_path / "store", "--acl-file", "a.acl")
+    assert said == f"{tmp_path}/store/a.acl:2: 'alow' is no permission: one of allow, allow-log, deny, deny-log"
+    assert [path.name for path in (tmp_path / "store").iterdir()] == ["a.acl"], "nothing else was touched"
+
+
+def test_a_hangup_reads_the_acl_file_again(tmp_path: Path) -> None:
+    file = tmp_path / "a.acl"
+    file.write_text("acl allow anonymous all\n")
+    with standalone(tmp_path, "--acl-file", str(file)) as broker:
+        broker.create("queue", "q")
+        file.write_text("acl allow anonymous access\nacl deny\n")
+        broker.signal(signal.SIGHUP)
+        eventually(broker.log, lambda log: f"{file}:2: a rule needs" in log, "the broker saying what is wrong with the file")
+        broker.create("queue", "still-allowed")
+        file.write_text("acl allow anonymous access\n")
+        broker.signal(signal.SIGHUP)
+        eventually(broker.log, lambda log: f"1 rules of {file}" in log.split("stay in force")[-1], "the new rules being in force")
+        with pytest.raises(Refused, match="anonymous may not: create queue name=denied"):
+            broker.create("queue", "denied")
 
 
 # ---- where it listens

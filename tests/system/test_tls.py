@@ -38,12 +38,13 @@ def primary_of(three: Secured) -> int:
 def test_a_cluster_works_over_tls_alone(three: Secured) -> None:
     """Breaks when one of its parts cannot speak TLS, or when a member is not known by its certificate."""
     trusted = ("--ssl-ca-file", str(three.ca))
-    with Verify(three.url, "--seconds", "1", *trusted) as running:
+    with Verify(three.url, "--seconds", "2", *trusted) as running:
+        eventually(lambda: three.primary().queue("qpid-verify-1")["consumers"], bool, "a run under way")
+        checked(run("qpid-ha", "switchover", "-b", three.url, *trusted))
         ended = running.end()
     assert ended.status == 0
     assert ended.report["accepted"] > 0
-    checked(run("qpid-ha", "switchover", "-b", three.url, *trusted))
-    three.primary()
+    assert ended.report["measures"]["connections"] > 2, "nobody has gone on to the next address"
     views = json.loads(checked(run("qpid-ha", "query", "--all", "-b", three.url, *trusted, "--format", "json")).out)
     active = next(view for view in views if view["status"] == "active")
     assert [member["connected"] for member in active["members"]] == [True, True, True]

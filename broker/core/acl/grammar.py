@@ -37,11 +37,17 @@ class BadAcl(Exception):
     """The file cannot be used; the text says where, why, and what may stand there."""
 
 
-def read(text: str, name: str) -> Acl:
-    """The rules in `text`; `name` is the file's, for what is said of it. BadAcl at the first line that cannot be."""
+def read(text: str, name: str, *, connections_of_all: int = 0, queues_of_all: int = 0) -> Acl:
+    """The rules in `text`; `name` is the file's, for what is said of it. BadAcl at the first line that cannot be.
+
+    The other arguments are quotas that stand before the first line, for `all`; 0 is none.
+    """
     if len(text) > MAX_FILE:
         raise BadAcl(f"{name} has {len(text)} characters; an ACL file has at most {MAX_FILE}")
     reader = _Reader()
+    for quotas, number in ((reader.quotas["connections"], connections_of_all), (reader.quotas["queues"], queues_of_all)):
+        if number:
+            quotas[ALL] = number
     for line, content in enumerate(text.splitlines(), 1):
         try:
             reader.take(line, content)

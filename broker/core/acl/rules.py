@@ -114,6 +114,7 @@ class Acl:
     warnings: tuple[str, ...] = ()
     _picked: dict[tuple[str, str, str], tuple[Rule, ...]] = field(default_factory=dict, compare=False, repr=False)
     _published: dict[tuple[str, str, str], Decision] = field(default_factory=dict, compare=False, repr=False)
+    _by_key: dict[tuple[str, str], bool] = field(default_factory=dict, compare=False, repr=False)
 
     def decide(self, user: str, action: str, kind: str, facts: Facts) -> Decision:
         """May `user` do it? The lookup is one of `lookups.LOOKUPS`, but for `create connection`: see `decide_connection`."""
@@ -145,7 +146,17 @@ class Acl:
         return found
 
     def decides_by_key(self, user: str, exchange: str) -> bool:
-        """Whether it hangs on the routing key of a message if `user` may send it to this exchange."""
+        """Whether it hangs on the routing key of a message if `user` may send it to this exchange. Kept: it is asked for each
+        batch of messages."""
+        asked = user, exchange
+        found = self._by_key.get(asked)
+        if found is None:
+            if len(self._by_key) >= MAX_KEPT:
+                self._by_key.clear()
+            found = self._by_key[asked] = self._hangs_on_key(user, exchange)
+        return found
+
+    def _hangs_on_key(self, user: str, exchange: str) -> bool:
         for rule in self._rules_for(user, "publish", "exchange"):
             named = dict(rule.properties)
             if "name" in named and not _matches("name", named["name"], exchange, user):
@@ -179,6 +190,8 @@ def _quota(quotas: Mapping[str, int], user: str) -> int | None:
 
 def substitute(text: str, user: str) -> str:
     """A rule's text with the names of the user in the place of ${user}, ${domain} and ${userdomain}; dots and @ become _."""
+    if "${" not in text:
+        return text
     name, _, domain = user.partition("@")
     values = {"user": name, "domain": domain, "userdomain": user}
     return _SUBSTITUTED.sub(lambda found: values[found[1]].replace(".", "_").replace("@", "_"), text)

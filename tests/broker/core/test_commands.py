@@ -145,3 +145,15 @@ def test_a_command_is_unknown_to_a_version_before_its_own_even_if_its_text_does_
     ):
         assert isinstance(decode(text, 1), UnknownCommand)
         assert isinstance(decode(text, 2), QueueDelIfEmpty)
+
+
+def test_an_owner_stands_in_a_text_only_if_there_is_one_and_needs_no_newer_version() -> None:
+    """Breaks when a broker without rules writes other bytes than before, or an older release would refuse the queue."""
+    owned = QueueAdd(uuid="u", name="q", level="all", owner="ann@REALM")
+    assert b'"owner":"ann@REALM"' in owned.text
+    assert owned.needs == 1
+    assert decode(owned.text) == owned
+    assert b"owner" not in QueueAdd(uuid="u", name="q", level="all").text
+    kept = numbered(owned, 7)
+    assert (kept.owner, kept.number) == ("ann@REALM", 7)
+    assert b'"owner":"ann@REALM"' in kept.text

@@ -472,3 +472,19 @@ def test_a_queue_that_the_first_version_made_keeps_its_kind_whatever_its_argumen
     messages = two.nodes.queues["q"].messages
     assert messages is not None
     assert len(messages.order.lanes) == 1
+
+
+# ---- owners
+
+
+def test_queues_count_for_their_owner_in_both_logs_until_they_are_gone() -> None:
+    two = Two()
+    for name, level, owner in [("a", "all", "ann"), ("b", "none", "ann"), ("c", "all", "eve"), ("d", "none", "")]:
+        two.plan(two.nodes.plan_queue(name, f"u-{name}", {"replicate": level}, owner))
+    assert [two.nodes.queues_of(user) for user in ("ann", "eve", "bob")] == [2, 1, 0]
+    two.nodes.rebuild(two.states)
+    assert [two.nodes.queues_of(user) for user in ("ann", "eve", "bob")] == [2, 1, 0]
+    for name in "abd":
+        two.plan(two.nodes.plan_queue_removal(name, if_empty=False, if_unused=False, consumers=0))
+    assert [two.nodes.queues_of(user) for user in ("ann", "eve")] == [0, 1]
+    assert list(two.nodes._owned) == ["eve"], "who has none any more takes no place"

@@ -98,6 +98,35 @@ def test_the_receivers_own_files_stand_until_its_log_starts_anew(folder: Path) -
     }
 
 
+def test_files_that_came_for_nothing_go_when_a_newer_checkpoint_stands_and_not_before(folder: Path) -> None:
+    """The log went on beyond the checkpoint while it came. Until a newer one stands, a start would take the one that came.
+
+    Breaks when the files stay until the next start, as many as the sender had, or go while a checkpoint lists them.
+    """
+    log, _ = sender(folder)
+    source = log.journal.source()
+    other = Log(folder / "b", origin=2)
+    other.journal.save_hard_state(1, None)
+    other.store(batches(1, 95))
+    found = received(source, Receiver(folder / "b", source.nbytes, disk=REAL_DISK), 5000)
+
+    def came() -> list[str]:
+        other.journal._preparation.wait()
+        return [file.name for file in found.files.in_use if (folder / "b" / file.name).exists()]
+
+    assert len(came()) > 1
+    other.journal.leave(found)
+    assert len(came()) == len(found.files.in_use), "a start would need them"
+    assert other.checkpoint(91, 1, batches(1, 3)) == ""
+    assert came() == []
+    again = received(source, Receiver(folder / "b", source.nbytes, disk=REAL_DISK), 5000)
+    other.journal.leave(again)
+    assert came() == [], "a newer one stands"
+    assert other.all()[-1] == batch(95)
+    other.close()
+    log.close()
+
+
 def test_a_broker_that_received_files_can_pass_them_on(folder: Path) -> None:
     log, spans = sender(folder)
     blank(folder / "b", 2)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import time
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,26 +37,30 @@ class Above:
 class Server:
     """Takes every handshake."""
 
+    took = False
+
     def ready(self, socket: TlsSocket) -> Above:
+        self.took = True
         return Above()
 
     def failed(self, socket: TlsSocket, reason: str) -> None:
         pass
 
 
-def files(folder: Path, issued: Issued | None = None, **others: Path) -> TlsFiles:
+def files(folder: Path, issued: Issued | None = None, **others: Any) -> TlsFiles:
     """Those of a broker."""
     issued = issued or authority().issue("broker", "localhost")
     certificate, key = issued.write(folder, "broker")
-    return TlsFiles(**{"certificate": certificate, "key": key, "authorities": authority().write(folder)} | others)
+    given: dict[str, Any] = {"certificate": certificate, "key": key, "authorities": authority().write(folder)}
+    return TlsFiles(**given | others)
 
 
-def shown_by(credentials: Credentials) -> str:
-    """The common name of the certificate that a client is shown."""
+def shown_by(credentials: Credentials, host: str = "localhost") -> str:
+    """The common name of the certificate that a client is shown who asks for that host."""
     end = TlsSocket(Clock(), credentials.server(), Server(), 10.0)
     ca = credentials.files.authorities
     assert ca is not None
-    visitor = Visitor(end, trusts=ca).turn()
+    visitor = Visitor(end, trusts=ca, host=host).turn()
     assert visitor.ready, visitor.error
     subject: Any = visitor.tls.getpeercert()
     (found,) = [value for part in subject["subject"] for name, value in part if name == "commonName"]
@@ -134,8 +141,9 @@ def test_a_file_that_is_not_there_is_told_of(tmp_path: Path) -> None:
 def test_a_broken_file_is_told_of(tmp_path: Path, name: str) -> None:
     broken = tmp_path / "broken.pem"
     broken.write_bytes(b"-----BEGIN CERTIFICATE-----\nnonsense\n-----END CERTIFICATE-----\n")
+    given: dict[str, Any] = {name: broken}
     with pytest.raises(SettingsError, match=r"broken.pem: there is no "):
-        Credentials(replace(files(tmp_path), **{name: broken}))
+        Credentials(files(tmp_path, **given))
 
 
 def test_a_file_that_is_far_too_large_is_not_read_whole(tmp_path: Path) -> None:
@@ -151,10 +159,91 @@ def test_an_expired_list_of_the_revoked_is_told_of(tmp_path: Path) -> None:
         Credentials(files(tmp_path, revoked=authority().revoke(tmp_path, days=-1)))
 
 
+def test_an_authority_whose_time_is_over_is_told_of_where_there_is_no_other(tmp_path: Path, logged: list[str]) -> None:
+    """Breaks when a broker does not start any more because the old one of two authorities has expired, or when nobody is told."""
+    old = Authority("Old", days=(-3, -1)).write(tmp_path, "old")
+    with pytest.raises(SettingsError, match=r"old.pem: the certificate of CN=Old expired on"):
+        Credentials(files(tmp_path, authorities=old))
+    old.write_bytes(old.read_bytes() + authority().write(tmp_path).read_bytes())
+    assert shown_by(Credentials(files(tmp_path, authorities=old))) == "broker"
+    assert [line for line in logged if "old.pem: the certificate of CN=Old expires on" in line]
+
+
+def test_what_expires_soon_is_told_of_once_a_day(tmp_path: Path, logged: list[str]) -> None:
+    """Breaks when a certificate expires without a word, or the log is full of it."""
+    clock = Clock()
+    began = time.time()
+    issued = authority().issue("broker", "localhost", days=(-1, 15.5))
+    credentials = Credentials(files(tmp_path, issued), wall=lambda: began + clock.seconds())
+    credentials.watch(clock)
+    told = []
+    for _ in range(4):
+        told.append(len([line for line in logged if "broker.pem: the certificate of CN=broker,O=Understudy expires on" in line]))
+        clock.pump([WATCH_S] * round(86_400 / WATCH_S / 100))
+        clock.advance(86_400 * 0.99)
+    credentials.stop()
+    assert told == [0, 0, 1, 2]
+    assert not [line for line in logged if "ca.pem" in line and "expires" in line]
+
+
 def test_a_list_by_nobody_who_is_trusted_is_told_of(tmp_path: Path) -> None:
     """Breaks when it is taken: every certificate would be refused, for there is no list of their own authority."""
     with pytest.raises(SettingsError, match=r"revoked.pem: the list is of CN=Stranger, which is no authority of .*ca.pem"):
         Credentials(files(tmp_path, revoked=Authority("Stranger").revoke(tmp_path)))
+
+
+# ---- several certificates
+
+
+def several(folder: Path, *named: tuple[str, ...]) -> tuple[Path, ...]:
+    """Files of a certificate and its key each, with these names."""
+    made = []
+    for number, names in enumerate(named):
+        certificate, key = authority().issue(f"further{number}", *names).write(folder, f"further{number}")
+        certificate.write_bytes(key.read_bytes() + certificate.read_bytes())
+        made.append(certificate)
+    return tuple(made)
+
+
+def test_who_asks_for_a_host_is_shown_the_certificate_that_names_it(tmp_path: Path) -> None:
+    further = several(tmp_path, ("mq.example", "localhost"), ("*.hosts.example",))
+    credentials = Credentials(replace(files(tmp_path), further=further))
+    assert shown_by(credentials, "localhost") == "broker"
+    assert shown_by(credentials, "MQ.example") == "further0"
+    assert shown_by(credentials, "b1.hosts.example") == "further1"
+
+
+def test_who_asks_for_an_unknown_host_or_for_none_is_shown_the_first(tmp_path: Path) -> None:
+    first = authority().issue("broker", "localhost", "192.0.2.1")
+    credentials = Credentials(replace(files(tmp_path, first), further=several(tmp_path, ("mq.example",))))
+    assert shown_by(credentials, "192.0.2.1") == "broker"
+    end = TlsSocket(Clock(), credentials.server(), Server(), 10.0)
+    visitor = Visitor(end, trusts=authority().write(tmp_path), host="unknown.example").turn()
+    assert "Hostname mismatch" in visitor.error
+
+
+def test_a_client_s_certificate_is_verified_under_a_further_name_too(tmp_path: Path) -> None:
+    """Breaks when who asks for another name is not asked for a certificate, or what was read since is gone from under it."""
+    credentials = Credentials(replace(files(tmp_path), further=several(tmp_path, ("mq.example",))), demands=True)
+    ca, client = authority().write(tmp_path), authority().issue("app").write(tmp_path, "app")
+    stranger = Authority("Stranger").issue("app").write(tmp_path, "stranger")
+    for shows, let_in in ((client, True), (stranger, False), (None, False)):
+        server = Server()
+        end = TlsSocket(Clock(), credentials.server(), server, 10.0)
+        visitor = Visitor(end, trusts=ca, shows=shows, host="mq.example")
+        first = weakref.ref(end.tls.get_context())
+        visitor.say()
+        credentials.reload()
+        gc.collect()
+        assert first() is not None, "OpenSSL is about to call what is gone"
+        visitor.turn()
+        assert server.took is let_in
+
+
+def test_a_broken_further_file_is_told_of(tmp_path: Path) -> None:
+    certificate, _ = authority().issue("further", "mq.example").write(tmp_path, "further")
+    with pytest.raises(SettingsError, match=r"further.pem: there is no private key"):
+        Credentials(replace(files(tmp_path), further=(certificate,)))
 
 
 # ---- files that change

@@ -6,7 +6,7 @@ from twisted.internet.address import IPv4Address, UNIXAddress
 from twisted.internet.interfaces import IAddress
 from twisted.internet.protocol import Protocol
 
-from broker.core.identity import Socket
+from broker.core.identity import Certificate, Socket
 from broker.net.listener import ConnectionFactory
 from tests.broker.clients import bench
 
@@ -23,11 +23,12 @@ def test_a_socket_without_an_address_is_taken_all_the_same() -> None:
 def test_a_connection_keeps_what_its_socket_told() -> None:
     """Breaks when who logs a client in, or a member, cannot see by what it came."""
     with bench() as broker:
-        socket = Socket("192.0.2.7:40000", encrypted=True)
+        socket = Socket("192.0.2.7:40000", True, Certificate("CN=app"))
         connection = broker.broker.new_connection(socket)
         assert connection is not None
         assert connection.socket is socket
-        assert connection.describe()["address"] == "192.0.2.7:40000"
+        shown = connection.describe()
+        assert (shown["address"], shown["encrypted"], shown["certificate"]) == ("192.0.2.7:40000", True, "CN=app")
         connection.engine.free()
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import ssl
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from twisted.internet.address import IPv4Address
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.internet.task import Clock
@@ -47,7 +51,7 @@ class Above(Protocol):
 class Port:
     """A port for TLS without its socket: what it took, and what came to nothing."""
 
-    def __init__(self, folder: Path, *, files: dict[str, Path] | None = None, demands: bool = False, full: bool = False) -> None:
+    def __init__(self, folder: Path, *, files: dict[str, Any] | None = None, demands: bool = False, full: bool = False) -> None:
         self.clock = Clock()
         self.sockets: list[Socket] = []
         self.taken: list[Above] = []
@@ -55,8 +59,8 @@ class Port:
         self.full = full
         self.ca = authority().write(folder)
         certificate, key = authority().issue("broker", "localhost", "127.0.0.1").write(folder, "broker")
-        files = {"certificate": certificate, "key": key, "authorities": self.ca} | (files or {})
-        self.credentials = Credentials(TlsFiles(**files), demands=demands)
+        given: dict[str, Any] = {"certificate": certificate, "key": key, "authorities": self.ca}
+        self.credentials = Credentials(TlsFiles(**given | (files or {})), demands=demands)
         self.handshakes = Handshakes(self.clock, self.credentials, self._new, lambda *what: self.failed.append(what), 10.0)
         self.visitors: list[Visitor] = []
 
@@ -234,7 +238,49 @@ def test_who_shows_no_certificate_is_refused_where_one_is_demanded(port: Any, tm
     assert len(opened.sockets) == 1
 
 
+@settings(max_examples=60)
+@given(st.binary(min_size=1, max_size=300), st.integers(0, 6), st.booleans())
+def test_no_bytes_at_all_break_the_broker(garbage: bytes, after: int, record: bool) -> None:
+    """Bytes of any kind, at any moment, end a handshake or a connection with a reason, or wait for more."""
+    with TemporaryDirectory() as folder:
+        opened = Port(Path(folder))
+        visitor = opened.visit()
+        for _ in range(after):
+            visitor.say()
+            visitor.listen()
+        head = b"\x17\x03\x03" + len(garbage).to_bytes(2, "big") if record else b""
+        visitor.end.dataReceived(head + garbage)
+        opened.close()
+        assert len(opened.failed) + len(opened.taken) == 1
+
+
 # ---- data
+
+
+@settings(max_examples=60)
+@given(st.lists(st.binary(min_size=1, max_size=40_000), min_size=1, max_size=5), st.lists(st.integers(1, 3000), min_size=1))
+def test_how_the_stream_is_cut_changes_nothing(pieces: list[bytes], cuts: list[int]) -> None:
+    """Breaks when a record that comes in two reads is lost, or comes twice."""
+    with TemporaryDirectory() as folder:
+        opened = Port(Path(folder))
+        visitor = opened.visit()
+        sizes = itertools.cycle(cuts)
+
+        def carry() -> None:
+            data = visitor.out.read()
+            while data:
+                size = next(sizes)
+                visitor.end.dataReceived(data[:size])
+                data = data[size:]
+
+        while not opened.taken:
+            visitor.listen()
+            carry()
+        for piece in pieces:
+            visitor.tls.write(piece)
+        carry()
+        opened.close()
+        assert b"".join(opened.taken[0].reads) == b"".join(pieces)
 
 
 def test_all_records_of_one_read_are_handed_on_in_one_piece(port: Any) -> None:

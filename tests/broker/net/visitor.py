@@ -56,14 +56,24 @@ class Visitor:
         """All that the other end has written."""
         end.makeConnection(self.socket)
 
+    def say(self) -> None:
+        """Say what is due, and do not listen."""
+        self._read()
+        if out := self.out.read():
+            self.end.dataReceived(out)
+
+    def listen(self) -> None:
+        """Take what the other end has written, and say nothing yet."""
+        data = self.socket.value()
+        self.socket.clear()
+        self.wire += data
+        self.into.write(data)
+        self._read()
+
     def turn(self) -> Visitor:
         """Let happen what happens without the passing of time."""
         for _ in range(50):
-            data = self.socket.value()
-            self.socket.clear()
-            self.wire += data
-            self.into.write(data)
-            self._read()
+            self.listen()
             out = self.out.read()
             if out and not self.socket.disconnecting:
                 self.end.dataReceived(out)
@@ -84,7 +94,7 @@ class Visitor:
         except ssl.SSLZeroReturnError:
             self.closed = True
         except ssl.SSLError as error:
-            self.error = str(error)
+            self.error = self.error or str(error)
 
     def send(self, *pieces: bytes) -> None:
         """A record each, all of them in one read of the other end."""

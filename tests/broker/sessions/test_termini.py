@@ -9,7 +9,8 @@ from twisted.internet.defer import Deferred, succeed
 
 from broker.amqp.links import Condition, Sender
 from broker.core import limits
-from broker.sessions.attach import Attach, LinkEnd
+from broker.core.acl.questions import Lookups
+from broker.sessions.attach import Attach, LinkEnd, Output
 from broker.sessions.principal import ANONYMOUS, Principal
 from broker.sessions.producer import Producer, Upload
 from broker.sessions.termini import by_address, source_by_address
@@ -25,6 +26,7 @@ class Echo:
     window = 2
     serves_queues = False
     takes_large = False
+    identity = ""
 
     def __init__(self, *, only: Principal | None = None) -> None:
         self.only = only
@@ -36,6 +38,9 @@ class Echo:
 
     def named(self, address: str) -> Echo | None:
         return self if address == "$echo" else None
+
+    def needs_of_sender(self, session: Output) -> Lookups:
+        return ()
 
     def admit(self, attach: Attach) -> None:
         self.asked_by.append(attach.principal)

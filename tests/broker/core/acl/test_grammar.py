@@ -19,6 +19,15 @@ WORDS = st.sampled_from(
 )
 
 
+def test_quotas_from_elsewhere_stand_before_the_first_line_of_the_file() -> None:
+    text = "quota connections 7 ann\nquota queues 8 all\n"
+    found = read(text, "a.acl", connections_of_all=3, queues_of_all=4)
+    assert [found.connections_of(user) for user in ("ann", "eve")] == [7, 3]
+    assert found.queues_of("eve") == 8
+    assert read("acl allow all all", "a.acl", queues_of_all=4).queues_of("eve") == 4
+    assert read("acl allow all all", "a.acl").connections_of("eve") is None
+
+
 def test_the_book_s_examples_are_read_without_a_warning() -> None:
     found = read(
         "# who\n"

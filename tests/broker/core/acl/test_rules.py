@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from broker.core.acl import rules
 from broker.core.acl.grammar import read
@@ -103,7 +105,8 @@ def test_the_exchange_without_a_name_is_named_amq_default() -> None:
 def test_whether_a_message_must_be_looked_at_hangs_on_the_first_rule_that_fits_the_exchange(
     text: str, user: str, exchange: str, by_key: bool
 ) -> None:
-    assert acl(text).decides_by_key(user, exchange) is by_key
+    found = acl(text)
+    assert [found.decides_by_key(user, exchange) for _ in range(2)] == [by_key, by_key], "it is kept"
 
 
 def test_names_of_the_user_stand_in_for_variables_with_dots_and_at_signs_as_underscores() -> None:
@@ -176,5 +179,30 @@ def test_what_is_kept_of_decisions_is_bounded_and_changes_none(monkeypatch: pyte
             assert found.decide_publish("bob", "x", key).allowed == (key == "a")
         for user in ("bob", "eve", "ann", "tom", "kim"):
             assert not allowed(found, user, "consume", "queue", name="q")
+            assert found.decides_by_key(user, "x") is (user == "bob")
     assert len(found._picked) <= 3
+    assert len(found._by_key) <= 3
     assert len(found._published) <= 3
+
+
+RULES = st.lists(
+    st.builds(
+        lambda permission, user, what, name, key: f"acl {permission} {user} {what}{name}{key}",
+        st.sampled_from(["allow", "deny", "allow-log", "deny-log"]),
+        st.sampled_from(["bob", "eve", "all"]),
+        st.sampled_from(["publish exchange", "all exchange", "publish all"]),
+        st.sampled_from(["", " name=x", " name=y", " name=x*", " name=${user}", " name=amq.default"]),
+        st.sampled_from(["", " routingkey=#", " routingkey=a", " routingkey=a.#", " routingkey=*", " routingkey=${user}"]),
+    ).filter(lambda line: " all all " not in line),
+    max_size=6,
+)
+
+
+@settings(max_examples=300)
+@given(RULES, st.booleans(), st.sampled_from(["x", "xx", "bob", ""]))
+def test_where_the_key_does_not_decide_every_key_gets_the_same_answer(lines: list[str], mode: bool, exchange: str) -> None:
+    """Breaks when a link is decided once and for all though a message on it would have been denied, or allowed."""
+    found = acl("\n".join([*lines, "acl allow all all" if mode else "acl deny all all"]))
+    answers = {found.decide_publish("bob", exchange, key) for key in ("", "a", "a.b", "b.a", "bob", "#")}
+    if not found.decides_by_key("bob", exchange):
+        assert len(answers) == 1

@@ -1,0 +1,68 @@
+"""The audit log: who did what to this broker, and what the rules said to it.
+
+A line for each change that management was asked for and has carried out, refused or not answered; and one for each decision of a
+rule that is written `allow-log` or `deny-log`. It says who, from where, what and how it ended, and nothing of what was in the
+request besides: no arguments, no messages.
+
+Invariants: whoever is refused, again and again, writes a bounded number of lines, and so does whoever is allowed by an
+`allow-log` rule; what has changed something is never left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from twisted.logger import Logger
+
+from broker.core.acl.questions import Lookup, shown
+from broker.core.acl.rules import Decision
+from broker.core.sasl import NOBODY
+from broker.sessions.principal import Principal
+from broker.sessions.refusals import Bounded
+
+_log = Logger(namespace="audit")
+
+
+class Who(Protocol):
+    """A connection, as far as it is somebody who asks."""
+
+    @property
+    def principal(self) -> Principal:
+        """Whom it acts for."""
+
+    @property
+    def address(self) -> str:
+        """Where it comes from, `host:port`."""
+
+
+class Audit:
+    """See the module. `seconds` is the reactor's time."""
+
+    def __init__(self, seconds: Callable[[], float]) -> None:
+        self._refused = Bounded(seconds, _write, "refusals")
+        self._decided = Bounded(seconds, _write, "decisions of rules that log")
+
+    def decided(self, who: Who, lookup: Lookup, decision: Decision) -> None:
+        """A rule that logs has decided this."""
+        word = "allowed" if decision.allowed else "denied"
+        rule = f"line {decision.line}" if decision.line else "the mode"
+        self._decided.line(f"{_who(who)}: {word} by {rule} of the ACL: {lookup}")
+
+    def managed(self, who: Who, what: str, status: int, text: str) -> None:
+        """A request to change something was answered like this; status 0: it was not, and nobody knows what became of it."""
+        line = f"{_who(who)}: {what}: {status or 'unknown'} {text if text.isprintable() else ascii(text)}"
+        if status < 300:
+            _write(line)
+        else:
+            self._refused.line(line)
+
+
+def _who(who: Who) -> str:
+    principal = who.principal
+    unproven = "" if principal.authenticated or principal.user == NOBODY else " (so it says)"
+    return f"audit: {shown(principal.user)}{unproven} from {who.address}"
+
+
+def _write(line: str) -> None:
+    _log.info("{line}", line=line)

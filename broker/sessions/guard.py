@@ -1,0 +1,105 @@
+"""The rules in force: what an ACL lets each client do, asked before it is done.
+
+Life: without an ACL file everything is allowed, and nothing is asked. With one, each connection, link and request to management
+asks its `Rights` for what it needs (`broker.core.acl.questions`); a message is asked for only where its routing key, or the node
+that it names itself, decides. `Guard.enforce` puts other rules in force; whoever calls it then has what is live looked at again.
+
+Invariants: what is not allowed is not begun; an answer that is kept was given by the rules in force, and how many are kept is
+bounded; a denial says what was asked, in the words of an ACL file, and nothing that the client has not said itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from broker.core.acl.questions import Lookup, Lookups, publish, shown
+from broker.core.acl.rules import MAX_KEPT, Acl, Decision
+from broker.core.sasl import NOBODY
+from broker.sessions.audit import Audit, Who
+
+UNAUTHORIZED = "amqp:unauthorized-access"
+
+
+class Guard:
+    """The rules of a broker, for all of its connections."""
+
+    def __init__(self, audit: Audit) -> None:
+        self.audit = audit
+        self.acl: Acl | None = None
+        """None: there are no rules, and everything is allowed."""
+        self.denied = 0
+        """How often something was not allowed; what is kept of an answer counts once."""
+        self.kept: dict[tuple[str, str], str] = {}
+        """What `Rights.denial_at` has found by user and identity."""
+
+    def enforce(self, acl: Acl) -> None:
+        """These rules hold from now on."""
+        self.acl = acl
+        self.kept.clear()
+
+
+class Rights:
+    """What `who` may do by the rules of `guard`."""
+
+    __slots__ = ("guard", "who")
+
+    def __init__(self, guard: Guard, who: Who) -> None:
+        self.guard = guard
+        self.who = who
+
+    @property
+    def user(self) -> str:
+        """By this name the rules know it. A name that nothing has shown to be its own counts for nothing."""
+        principal = self.who.principal
+        return principal.user if principal.authenticated else NOBODY
+
+    def denial(self, lookups: Iterable[Lookup]) -> str:
+        """Why not all of this may be; "" if it may."""
+        acl = self.guard.acl
+        if acl is None:
+            return ""
+        asked = ((lookup, acl.decide(self.user, lookup.action, lookup.kind, lookup.facts)) for lookup in lookups)
+        return next((self._text(lookup) for lookup, decision in asked if not self._allows(lookup, decision)), "")
+
+    def denial_of_connection(self) -> str:
+        """Why it may not connect from where it is; "" if it may."""
+        if self.guard.acl is None:
+            return ""
+        host = self.who.address.rpartition(":")[0]
+        lookup = Lookup("create", "connection", {"host": host})
+        return "" if self._allows(lookup, self.guard.acl.decide_connection(self.user, host)) else self._text(lookup)
+
+    def denial_of_message(self, exchange: str, key: str) -> str:
+        """Why it may not send a message with this routing key to an exchange; "" if it may."""
+        if self.guard.acl is None:
+            return ""
+        decision = self.guard.acl.decide_publish(self.user, exchange, key)
+        if decision.allowed and not decision.logged:
+            return ""
+        lookup = publish(exchange, key)
+        return "" if self._allows(lookup, decision) else self._text(lookup)
+
+    def denial_at(self, identity: str, lookups: Lookups) -> str:
+        """`denial` of what each message asks for anew: it is found, and logged, once for a user and `identity` of a node."""
+        if self.guard.acl is None:
+            return ""
+        kept, asked = self.guard.kept, (self.user, identity)
+        found = kept.get(asked)
+        if found is None:
+            if len(kept) >= MAX_KEPT:
+                kept.clear()
+            found = kept[asked] = self.denial(lookups)
+        return found
+
+    def decides_by_key(self, exchange: str) -> bool:
+        """Whether each message to this exchange must be asked for."""
+        return self.guard.acl is not None and self.guard.acl.decides_by_key(self.user, exchange)
+
+    def _allows(self, lookup: Lookup, decision: Decision) -> bool:
+        if decision.logged:
+            self.guard.audit.decided(self.who, lookup, decision)
+        return decision.allowed
+
+    def _text(self, lookup: Lookup) -> str:
+        self.guard.denied += 1
+        return f"{shown(self.user)} may not: {lookup}"

@@ -1,0 +1,49 @@
+"""How many queues a user has, and may have: `quota queues` of an ACL.
+
+Life of a queue here: while rules are in force its definition names the user who made it, for good and on every broker; it counts
+from when it is proposed until it is gone. Queues that were made without rules have no owner, and count for nobody.
+
+Invariant: what is under way counts once, whether it is applied yet or not, and for as long as this broker may hear of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from broker.core.acl.questions import shown
+from broker.core.nodes import Nodes
+from broker.sessions.guard import Guard
+
+
+class QueueQuota:
+    """See the module."""
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+        self._under_way: dict[str, tuple[str, str]] = {}
+        """Identity of a queue that is proposed -> its user, and its log."""
+
+    def owner(self, user: str) -> str:
+        """Whom the definition of a queue names that this user makes; "" while there are no rules."""
+        return "" if self._guard.acl is None else user
+
+    def denial(self, user: str, nodes: Nodes) -> str:
+        """Why this user may not make one more queue; "" if it may."""
+        most = None if self._guard.acl is None else self._guard.acl.queues_of(user)
+        if most is None:
+            return ""
+        mine = [uuid for uuid, (by, _) in self._under_way.items() if by == user and nodes.queue_by_uuid(uuid) is None]
+        has = nodes.queues_of(user) + len(mine)
+        return f"{shown(user)} has {has} queues, and may have {most} (`quota queues` of the ACL)" if has >= most else ""
+
+    def proposed(self, user: str, uuid: str, log: str) -> Callable[[str], None]:
+        """A queue is proposed to this log; to be called with its answer."""
+        self._under_way[uuid] = user, log
+        return lambda reason: self._answered(uuid)
+
+    def _answered(self, uuid: str) -> None:
+        self._under_way.pop(uuid, None)
+
+    def void(self, log: str) -> None:
+        """What was proposed to this log is answered no more: if another broker commits it, it is there when it is heard of."""
+        self._under_way = {uuid: entry for uuid, entry in self._under_way.items() if entry[1] != log}
