@@ -401,6 +401,8 @@ def run(reactor: Any, settings: BrokerSettings, ha: HaSettings) -> int:
         _log.warn("--auth no: everybody is let in, users of {path} or not", path=settings.users)
     if settings.exposed and not settings.auth:
         _log.warn("this broker listens beyond loopback and asks nobody for credentials: keep its network closed to others")
+    elif not settings.auth:
+        _log.info("--auth no: whoever reaches this broker, from this machine alone, is let in without a login")
     if settings.acl_file is not None and not settings.auth:
         _log.warn("nobody is asked for credentials (--auth no): the rules of the ACL file know every client as `anonymous`")
     if not settings.require_encryption:
