@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +32,8 @@ _SPARE_BYTES = 64 << 20
 @click.option("--interval", metavar="1s|10s|60s", default="1s", show_default=True, help="From one sample to the next.")
 @click.option("--seed", type=int, default=1, show_default=True, help="The same seed gives the same telemetry.")
 @click.option("--start", metavar="TIME", help="When it begins.  [default: so that it ends now]")
-@click.option("--processes", type=click.IntRange(1, 256), help="How many write at once.  [default: one a processor]")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True, help="What to print.")
-def demo_data(directory: str, form: str, processes: int | None, **asked: Any) -> None:
+def demo_data(directory: str, form: str, **asked: Any) -> None:
     """Write telemetry with known answers, and print them.
 
     Load that rises and falls over the day, and lag with it; a slow disk, a backup that stands still, one that is silent;
@@ -51,11 +48,9 @@ def demo_data(directory: str, form: str, processes: int | None, **asked: Any) ->
             raise Refused(f"{directory} is not empty: choose a new folder")
         shape = _shape(asked, int(time.time() * 1000))
         _check_room(folder, shape.about_lines * story.BYTES_PER_LINE)
-        answers = story.write(folder, shape, processes=processes or len(os.sched_getaffinity(0)), progress=gauge())
+        answers = story.write(folder, shape, progress=gauge())
     except Refused as refused:
         refuse(str(refused))
-    except BrokenProcessPool:
-        refuse("a process that wrote was killed, perhaps for want of memory: try again in a new folder, with --processes 1")
     except OSError as error:
         refuse(f"cannot write to {directory}: {error.strerror}; choose another --output")
     except KeyboardInterrupt:

@@ -1,122 +1,288 @@
-"""Who says what in which slot, and how it is numbered, without a word of it.
+"""Who says what in which slot, by the brokers' own encoder (`telemetry.lines`), and the files that it comes to.
 
-`pieces` is the one list of what is said. The numbers of a sender's lines rise over the whole story, so they are counted by it
-first, which is quick, and each chunk (a run of slots with some ten thousand lines) is told where its senders' numbers begin; then
-any process can write it, in any order. The answers count lines by the same list.
+One pass over the slots: each sender numbers its lines without a break until it starts again, a sender's part of some ten thousand
+lines is a file, and a file appears whole: it is written under a hidden name, and renamed. One slot is in memory at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final, NamedTuple
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import BinaryIO, Final
 
 from spark_analytics.demo_data import incidents
-from spark_analytics.demo_data.incidents import MANAGER, Event
-from spark_analytics.demo_data.plan import Drop, Plan, Reign, Shape
+from spark_analytics.demo_data.incidents import MANAGER, REPEATED
+from spark_analytics.demo_data.plan import CLUSTER, DETECTION_MS, RECORD_BYTES, RECORDS_A_BATCH, Look, Plan, Shape, draw, iso
+from telemetry import lines
 
-_LINES_PER_CHUNK: Final = 40_000
-_SEQ_PER_MS: Final = 1000
-
-
-class Piece(NamedTuple):
-    """Lines of one sender (a place among the brokers, or behind them: the resource manager) in a row: `lines` are numbered, and
-    the first `lost` of them never written. `about` is the broker that they speak of.
-    """
-
-    sender: int
-    kind: str
-    about: int
-    lines: int
-    lost: int
-    event: Event | None = None
-
-
-class Chunk(NamedTuple):
-    """Slots from `begin` up to `end`, and each sender's first number in them."""
-
-    begin: int
-    end: int
-    seqs: tuple[int, ...]
+_LINES_PER_FILE: Final = 40_000
+_FEW_BATCHES: Final = 256
+"""Up to so many unacknowledged batches a primary looks into each of them, and knows which queues wait."""
+_STEMS: Final = ("orders", "billing", "mail", "audit", "search", "stock", "fraud", "reports")
+_Pair = tuple[float | None, float | None]
+_Indexes = tuple[int, int | None, int | None, int, int | None]
+Lines = tuple[int, str, list[str], int, int]
+"""Of one sender in a row: its place, what they are, the lines that are written, how many are numbered, how many of these lost."""
 
 
 class Story:
-    """A plan with what is said in it."""
+    """A plan with what is said in it; `counts` are of what `write` has said."""
 
     def __init__(self, shape: Shape) -> None:
-        self.shape = shape
-        self.plan = Plan(shape)
+        self.shape, self.plan = shape, Plan(shape)
         self.manager = shape.backups + 1
         self.senders = (*shape.brokers, MANAGER)
-        self._events: dict[int, list[Event]] = {}
-        for event in incidents.events(self.plan):
-            self._events.setdefault(event.at_ms // shape.interval_ms, []).append(event)
-        self.spoils: dict[int, list[str]] = {}
-        for spoil in incidents.spoils(self.plan):
-            self.spoils.setdefault(spoil.slot, []).append(spoil.problem)
-        self._chunk_slots = max(1, _LINES_PER_CHUNK * shape.slots // shape.about_lines)
+        self.counts: Counter[str] = Counter()
+        number, seed = shape.queues, shape.seed & 0xFFFF_FFFF
+        stems = len(_STEMS)
+        self.queues = sorted(_STEMS[i] if i < stems else f"{_STEMS[i % stems]}.{i // stems}" for i in range(number))
+        self.queue_texts = [lines.queue_text(name, "all") for name in self.queues]
+        weights = [1 / (draw(seed, i) % number + 3) ** 0.9 for i in range(number)]  # a few have most of the load
+        self._shares = [weight / sum(weights) for weight in weights]
+        self._sizes = [200 + draw(seed, i + number) % 3800 for i in range(number)]
+        self._key = draw(seed, 2 * number)
+        self._rates = lru_cache(maxsize=64)(self._rates_of)
 
-    # ---- who says what
+    # ---- all of it
 
-    def pieces(self, slot: int) -> Iterator[Piece]:
-        """What is said in a slot, in order of time."""
+    def write(self, directory: Path | None, progress: Callable[[str, float], None]) -> int:
+        """Say all of it, into files if there is a directory; returns how many. `progress` is told what is done, and its share."""
+        shape, plan = self.shape, self.plan
+        chunk, doing = max(1, _LINES_PER_FILE * shape.slots // shape.about_lines), f"writing about {shape.about_lines:,} lines"
+        seqs, files = [shape.start_ms * 1000] * len(self.senders), 0
+        events, spoils = dict[int, list[incidents.Event]](), incidents.spoils(plan)
+        for event in incidents.events(plan):
+            events.setdefault(event[0] // shape.interval_ms, []).append(event)
+        for begin in range(0, shape.slots, chunk):
+            parts = _Parts(directory, self.senders, shape.start_ms + begin * shape.interval_ms)
+            for slot in range(begin, min(begin + chunk, shape.slots)):
+                for sender in [0] * (slot == plan.down.end) + [*range(len(seqs))] * (slot == plan.outage.end):
+                    seqs[sender] = (shape.start_ms + slot * shape.interval_ms) * 1000  # who starts again numbers from its clock
+                now = events.get(slot, [])
+                samples = list[str]()
+                for sender, kind, said, numbered, lost in self._slot(slot, seqs, now, is_first=slot == begin):
+                    seqs[sender] += numbered
+                    self.counts.update({"lines": len(said), "holes": lost, "samples_used": len(said) * (kind == "sample")})
+                    parts.write(sender, said)
+                    samples += said if kind == "sample" and slot in spoils else []
+                for problem in spoils.get(slot, ()):
+                    bad = [incidents.spoiled(problem, *samples[:2])] if problem else samples[REPEATED - 1 :: -1]
+                    self.counts.update({"lines": len(bad), "bad_lines" if problem else "repeated_lines": len(bad)})
+                    parts.write(0, bad)
+            files += parts.appear()
+            progress(doing, min(1.0, (begin + chunk) / shape.slots))
+        return files
+
+    def _slot(self, slot: int, seqs: list[int], events: list[incidents.Event], *, is_first: bool) -> Iterator[Lines]:
+        """What is said in a slot, in order of time. `seqs` are those of each sender's next line."""
         plan, sample_ms = self.plan, self.plan.sample_ms(slot)
-        events = self._events.get(slot, ())
-        yield from (self._of_event(event) for event in events if event.at_ms < sample_ms)
-        if plan.outage.holds(slot):
-            return
-        reign = plan.reign_at(slot)
-        if reign is not None:
-            yield from self._of_primary(slot, reign)
-        for broker in range(self.manager):
-            is_primary = reign is not None and broker == reign.primary
-            told = plan.is_up(slot, broker) and not (broker == plan.last and plan.silence.holds(slot))
-            if told and not is_primary:
-                yield Piece(broker, "own", broker, 1, 0)
-        yield from (Piece(self.manager, "probe", broker, 1, 0) for broker in range(self.manager))
-        yield from (self._of_event(event) for event in events if event.at_ms >= sample_ms)
+        yield from (self._event(event, seqs) for event in events if event[0] < sample_ms)
+        if not plan.outage.holds(slot):
+            said = _Said(self, slot)
+            if said.reign is not None:
+                yield from self._of_primary(said, seqs, with_roster=is_first or slot == said.reign.begin)
+            for broker in plan.everybody:
+                silent = broker == plan.last and plan.silence.holds(slot)
+                if plan.is_up(slot, broker) and not silent and broker != said.primary:
+                    yield broker, "own", [said.own(broker, seqs[broker])], 1, 0
+            for broker in plan.everybody:
+                yield self.manager, "probe", [said.probe(broker, seqs[self.manager])], 1, 0
+        yield from (self._event(event, seqs) for event in events if event[0] >= sample_ms)
 
-    def _of_event(self, event: Event) -> Piece:
-        return Piece(self.manager if event.sender is None else event.sender, "event", 0, 1, 0, event)
+    def _event(self, event: incidents.Event, seqs: list[int]) -> Lines:
+        at_ms, sender, epoch, type_, about, fields = event
+        head = lines.Head(CLUSTER, epoch, self.senders[sender], iso(self.shape.start_ms + at_ms))
+        told = lines.event_record(head, seqs[sender], broker=self.senders[about], type=type_, **fields)
+        return sender, "event", [lines.line(told).decode()], 1, 0
 
-    def _of_primary(self, slot: int, reign: Reign) -> Iterator[Piece]:
-        plan, queues = self.plan, self.shape.queues
-        is_lost, drop = plan.lost.holds(slot), plan.drops.get(slot)
-        if slot % self._chunk_slots == 0 or slot == reign.begin:
-            yield Piece(reign.primary, "roster", reign.primary, 1, int(is_lost))
-        backups = [b for b in plan.backups(reign) if not (b == plan.last and plan.silence.holds(slot))]
-        yield from (Piece(reign.primary, "whole", backup, 1, int(is_lost)) for backup in backups)
+    def _of_primary(self, said: _Said, seqs: list[int], *, with_roster: bool) -> Iterator[Lines]:
+        plan, slot, primary, queues = self.plan, said.slot, said.primary, self.shape.queues
+        assert said.reign is not None, "a primary reigns"
+        assert primary is not None, "a reign has a primary"
+        is_lost = plan.lost.holds(slot)
+        if with_roster:
+            yield primary, "roster", [] if is_lost else [said.roster(seqs[primary])], 1, int(is_lost)
+        backups = [b for b in plan.backups(said.reign) if not (b == plan.last and plan.silence.holds(slot))]
         for backup in backups:
-            dropped = drop.lines if drop is not None and drop.backup == backup else 0
-            yield Piece(reign.primary, "queues", backup, queues, queues if is_lost else dropped)
-        if drop is not None:
-            yield Piece(reign.primary, "event", reign.primary, 1, 0, self._drop_event(drop, reign))
+            yield primary, "sample", [] if is_lost else [said.whole(backup, seqs[primary])], 1, int(is_lost)
+        reason, dropped = plan.drops.get(slot, ("", 0))
+        for backup in backups:
+            lost = queues if is_lost else dropped if backup == plan.last else 0
+            yield primary, "sample", said.of_queues(backup, seqs[primary], lost) if lost < queues else [], queues, lost
+        if reason:
+            self.counts.update({f"drop {reason}": dropped})
+            fields = {"lost_records": dropped, "detail": reason}
+            yield self._event((plan.sample_ms(slot) + 10, primary, said.epoch, "drop", primary, fields), seqs)
 
-    def _drop_event(self, drop: Drop, reign: Reign) -> Event:
-        fields = {"broker": self.senders[reign.primary], "type": "drop", "lost_records": drop.lines, "detail": drop.reason}
-        return Event(self.plan.sample_ms(drop.slot) + 10, reign.primary, reign.epoch, fields)
+    # ---- queues
 
-    def chunks(self) -> Iterator[Chunk]:
-        """All of them, in order."""
-        plan, start_ms = self.plan, self.shape.start_ms
-        seqs = [start_ms * _SEQ_PER_MS] * len(self.senders)
-        for begin in range(0, self.shape.slots, self._chunk_slots):
-            end = min(begin + self._chunk_slots, self.shape.slots)
-            yield Chunk(begin, end, tuple(seqs))
-            for slot in range(begin, end):
-                self.restart(slot, seqs)
-                for piece in self.pieces(slot):
-                    seqs[piece.sender] += piece.lines
-        assert plan.reigns[-1].end == self.shape.slots
+    def _rates_of(self, level: int, variant: int) -> list[str]:
+        """The ends of all queues' samples at that load."""
+        found = []
+        for i, (share, size) in enumerate(zip(self._shares, self._sizes, strict=True)):
+            chance = draw(self._key, 1_000_000 + i * 4 + variant)
+            records = round(share * self.plan.records_per_s(level) * (75 + chance % 50) / 100)
+            found.append(lines.rate_text(float(records), float(records * size)))
+        return found
 
-    def restart(self, slot: int, seqs: list[int]) -> None:
-        """Who starts in that slot numbers anew, from its clock."""
-        number = (self.shape.start_ms + slot * self.shape.interval_ms) * _SEQ_PER_MS
-        if slot == self.plan.down.end:
-            seqs[0] = number
-        if slot == self.plan.outage.end:
-            seqs[:] = [number] * len(seqs)
+    def rates(self, slot: int, *, is_first: bool) -> list[str]:
+        """The same of a slot; nobody knows them in a primary's first."""
+        none = [lines.rate_text(None, None)] * len(self.queues)
+        return none if is_first else self._rates(self.plan.level(slot), draw(self._key, slot) % 4)
 
-    @property
-    def chunk_count(self) -> int:
-        """How many chunks there are."""
-        return -(-self.shape.slots // self._chunk_slots)
+    def waiting(self, slot: int, backup: int, lag_us: int, stall_us: int, batches: int) -> dict[int, lines.QueueLag]:
+        """What waits of the queues, by position, when so many batches of the whole log do: by their shares, or of a few."""
+        number, found = len(self.queues), dict[int, lines.QueueLag]()
+        if batches > _FEW_BATCHES:
+            waits = ((i, round(batches * RECORDS_A_BATCH * share)) for i, share in enumerate(self._shares))
+            return {i: (n, n * self._sizes[i], lag_us / 1000, stall_us / 1000) for i, n in waits if n}
+        for turn in range(min(batches, 1 + number // 32)):
+            chance = draw(self._key, (slot * 64 + backup) * 256 + turn)
+            i, n = chance % number, 1 + (chance >> 32) % RECORDS_A_BATCH
+            found[i] = (n, n * self._sizes[i], (lag_us * (chance >> 40 & 0xFF) >> 8 if turn else lag_us) / 1000, 0.0)
+        return found
+
+
+class _Parts:
+    """The files of a run of slots, each made when its sender has something to say; none without a directory."""
+
+    def __init__(self, directory: Path | None, senders: tuple[str, ...], start_ms: int) -> None:
+        self._directory = directory
+        self._names = [f"{sender.replace(':', '_')}.{start_ms:015d}" for sender in senders]
+        self._files: dict[int, BinaryIO] = {}
+
+    def write(self, sender: int, said: list[str]) -> None:
+        """Append it."""
+        if self._directory is not None and said:
+            if sender not in self._files:
+                self._files[sender] = (self._directory / f".{self._names[sender]}.part").open("wb")
+            self._files[sender].write("".join(said).encode("ascii"))
+
+    def appear(self) -> int:
+        """Under their names; returns how many."""
+        for sender, file in self._files.items():
+            file.close()
+            hidden = Path(file.name)
+            hidden.rename(hidden.with_name(f"{self._names[sender]}.jsonl"))
+        return len(self._files)
+
+
+class _Said:
+    """The lines of one slot."""
+
+    def __init__(self, story: Story, slot: int) -> None:
+        self._story, self._plan, self.slot = story, story.plan, slot
+        self._names, self._interval_ms = story.senders, story.shape.interval_ms
+        self._at_ms = story.plan.sample_ms(slot)
+        self._commit = story.plan.committed(self._at_ms)
+        self.reign = story.plan.reign_at(slot)
+        before = max(reign for reign in story.plan.reigns if reign.begin <= slot)
+        noticed = self.reign is None and self._at_ms >= story.plan.kill_ms + DETECTION_MS
+        self.epoch, self.primary = before.epoch, None if noticed else before.primary
+        self._named = "" if self.primary is None else self._names[self.primary]
+        self._text: lines.SampleText | None = None
+
+    def _sample_text(self, sender: int) -> lines.SampleText:
+        head = lines.Head(CLUSTER, self.epoch, self._names[sender], iso(self._plan.ts_ms(self.slot, sender)))
+        return lines.SampleText(head, interval_ms=self._interval_ms, primary=self._named)
+
+    def _rates(self, *, is_first: bool) -> tuple[float | None, float | None]:
+        """Records and bytes a second of the whole log."""
+        if is_first:
+            return None, None
+        records = (self._commit - self._plan.committed(self._at_ms - self._interval_ms)) * RECORDS_A_BATCH
+        return records * 1000 / self._interval_ms, records * RECORD_BYTES * 1000 / self._interval_ms
+
+    def roster(self, seq: int) -> str:
+        """Whom the primary expects to hear of."""
+        assert self.reign is not None, "a primary reigns"
+        sender = self._names[self.reign.primary]
+        head = lines.Head(CLUSTER, self.epoch, sender, iso(self._plan.ts_ms(self.slot, self.reign.primary)))
+        backups, queues = sorted(self._names[backup] for backup in self._plan.backups(self.reign)), self._story.queues
+        told = lines.roster_record(head, seq, interval_ms=self._interval_ms, primary=sender, backups=backups, queues=queues)
+        return lines.line(told).decode()
+
+    def _sample(self, backup: int) -> lines.LagSample:
+        """Of a backup's whole log, by the primary."""
+        assert self.reign is not None, "a primary reigns"
+        plan, look = self._plan, self._plan.look(self.slot, backup)
+        assert look is not None, "somebody speaks of it"
+        acked = plan.acked(self.slot, look)
+        indexes = (self._commit, self._commit if look.connected else None, None, acked, None)
+        trip_ms = (200 + (plan.chance(self.slot, backup) >> 20) % 700) / 1000 if look.connected else None
+        sync, rates = _sync_ms(plan.chance(self.slot, self.reign.primary)), self._rates(is_first=self.slot == self.reign.begin)
+        return _sample_of(self._names[backup], "primary", indexes, look, sync, trip_ms, rates)
+
+    def _of_reign(self) -> tuple[lines.SampleText, int]:
+        assert self.reign is not None, "a primary reigns"
+        if self._text is None:
+            self._text = self._sample_text(self.reign.primary)
+        return self._text, self.reign.begin
+
+    def whole(self, backup: int, seq: int) -> str:
+        """The primary's sample of a backup's whole log."""
+        return self._of_reign()[0].line(seq, self._sample(backup))
+
+    def of_queues(self, backup: int, seq: int, lost: int) -> list[str]:
+        """The primary's samples of its queues, but for the first `lost` of them; `seq` is the number of the first."""
+        (text, begin), sample, look = self._of_reign(), self._sample(backup), self._plan.look(self.slot, backup)
+        assert look is not None, "somebody speaks of it"
+        assert sample.acked_index is not None, "a primary knows it"
+        waiting = self._story.waiting(self.slot, backup, look.lag_us, look.stall_us, self._commit - sample.acked_index)
+        rates, texts = self._story.rates(self.slot, is_first=self.slot == begin), self._story.queue_texts
+        rest = {i - lost: lag for i, lag in waiting.items() if i >= lost}
+        return text.queue_lines(seq + lost, sample, texts[lost:], rest, rates[lost:]).splitlines(keepends=True)
+
+    def own(self, broker: int, seq: int) -> str:
+        """A backup's own sample: it knows the commit index of a moment before."""
+        plan, look = self._plan, self._plan.look(self.slot, broker)
+        assert look is not None, "who speaks is there"
+        heard = plan.committed(self._at_ms - 40)
+        durable = min(plan.acked(self.slot, look), heard) if look.lag_us >= self._interval_ms * 1000 else heard
+        lag_us, stall_us = (look.lag_us, look.stall_us) if durable < heard else (0, 0)
+        state = look.state if self.primary is not None else "joining"
+        own = Look(lag_us, stall_us, state, self.primary is not None)
+        stands, slow = (broker == plan.last and span.holds(self.slot) for span in (plan.stall, plan.slow))
+        sync = (None, None) if stands else _sync_ms(plan.chance(self.slot, broker), slow=slow)
+        rates = self._rates(is_first=self.slot in (0, plan.down.end, plan.outage.end))
+        indexes = (heard, None, durable, durable, durable)
+        return self._sample_text(broker).line(seq, _sample_of(self._names[broker], "backup", indexes, own, sync, None, rates))
+
+    def probe(self, broker: int, seq: int) -> str:
+        """What the resource manager got from a broker."""
+        plan, epoch, named, last = self._plan, self.epoch, self._named, self._commit + 1
+        chance, asked = plan.chance(self.slot, broker) >> 8, max(1, self._interval_ms // 250)
+        trip_ms, state = (300 + chance % 900) / 1000, "active"
+        answer: tuple[str, int, int, float | None, float | None] = ("absent", 0, 0, None, None)
+        if not plan.is_up(self.slot, broker):
+            epoch, named, last = 1, self._names[0], plan.committed(plan.kill_ms)
+        else:
+            answer = ("reachable", asked, asked, trip_ms, trip_ms + chance % 3)
+            look = plan.look(self.slot, broker)
+            if self.primary is None:
+                state = "joining"
+            elif broker != self.primary:
+                state, last = ("ready", last) if look is None else (look.state, plan.acked(self.slot, look))
+        why = incidents.FAILED if answer[0] == "absent" else None
+        told = lines.Probe(self._names[broker], *answer, state, named, epoch, last, why)
+        ts_ms = self._story.shape.start_ms + self._at_ms + (draw(self.epoch, self.slot) & 3)
+        head = lines.Head(CLUSTER, self.epoch, MANAGER, iso(ts_ms))
+        return lines.line(lines.probe_record(head, seq, interval_ms=self._interval_ms, probe=told)).decode()
+
+
+def _sample_of(
+    name: str, role: str, indexes: _Indexes, look: Look, sync: _Pair, trip_ms: float | None, rates: _Pair
+) -> lines.LagSample:
+    """A sample of a backup's whole log; the indexes are in the order of their fields."""
+    commit, sent, received, acked, applied = indexes
+    records, ready = (commit - acked) * RECORDS_A_BATCH, look.connected and look.state == "ready"
+    lag, condition = (records, records * RECORD_BYTES, look.lag_us / 1000, look.stall_us / 1000), (look.state, ready)
+    head = (name, None, "all", commit, sent, received, acked, applied)
+    return lines.LagSample(*head, *lag, *condition, look.connected, None, role, *sync, trip_ms, *rates)
+
+
+def _sync_ms(chance: int, *, slow: bool = False) -> tuple[float, float]:
+    mean_us = 40_000 + (chance >> 12) % 120_000 if slow else 180 + (chance >> 12) % 400
+    return mean_us / 1000, mean_us * (2 + (chance >> 30) % 4) / 1000

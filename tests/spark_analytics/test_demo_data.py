@@ -178,16 +178,16 @@ def test_load_rises_and_falls_with_the_day_and_lag_with_it(tmp_path: Path) -> No
     assert sorted(lags[15])[30] > 2 * sorted(lags[3])[30], "the median of an hour"
 
 
-def test_the_same_arguments_give_the_same_bytes_by_any_number_of_processes_and_another_seed_others(tmp_path: Path) -> None:
-    def content(name: str, shape: Shape, processes: int) -> dict[str, bytes]:
-        demo_data.write(tmp_path / name, shape, processes=processes)
+def test_the_same_arguments_give_the_same_bytes_and_another_seed_others(tmp_path: Path) -> None:
+    def content(name: str, shape: Shape) -> dict[str, bytes]:
+        demo_data.write(tmp_path / name, shape)
         return {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
 
     shape = Shape(BEGIN_MS, seconds=120, queues=300)
-    one = content("one", shape, 1)
+    one = content("one", shape)
     assert len(one) == 8, "two files a sender"
-    assert content("three", shape, 3) == one
-    assert content("other", Shape(BEGIN_MS, seconds=120, queues=300, seed=2), 1) != one
+    assert content("again", shape) == one
+    assert content("other", Shape(BEGIN_MS, seconds=120, queues=300, seed=2)) != one
 
 
 def test_a_story_ten_times_as_long_is_written_in_the_same_memory(tmp_path: Path) -> None:

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from spark_analytics import demo_data
 from spark_analytics.demo_data import BROKERS
 from spark_analytics.errors import Refused
+from spark_analytics.jobs import inputs
 from spark_analytics.jobs.summarise import Report
 from tests.spark_analytics.conftest import START_MS, Summarise
 
@@ -127,6 +129,39 @@ def test_with_too_many_windows_the_totals_are_the_same_and_the_worst_queue_is_lo
     assert few["detail"]["rows"] == worst
     assert few["heat"]["queues_in_all"] == report["heat"]["queues_in_all"]
     assert few["windows_left_out"]
+
+
+def newest_job(spark: SparkSession) -> int:
+    """The number of the last job that Spark was asked for; it numbers them one by one."""
+    context: Any = spark.sparkContext
+    scala = context._jsc.sc()
+    scala.listenerBus().waitUntilEmpty()
+    jobs = scala.statusStore().jobsList(None)
+    return max(int(jobs.apply(at).jobId()) for at in range(jobs.size()))
+
+
+def test_a_summary_asks_spark_for_few_jobs(spark: SparkSession, summary: Summarise, report: Report, story: Story) -> None:
+    """A small job's time is Spark's planning. This story has all that takes jobs of their own: repeats, bad lines, failovers."""
+    before = newest_job(spark)
+    assert summary(story[0])["failovers"] == report["failovers"]
+    assert 5 < newest_job(spark) - before <= 13
+
+
+def test_the_lines_that_a_summary_has_kept_are_let_go(spark: SparkSession, story: Story) -> None:
+    """A dashboard asks again and again of one session."""
+    context: Any = spark.sparkContext
+
+    def kept_bytes() -> int:
+        return sum(int(one.memSize() + one.diskSize()) for one in context._jsc.sc().getRDDStorageInfo())
+
+    before = kept_bytes()
+    read = inputs.read(spark, str(story[0]), None, now_ms=START_MS + 400_000, since_ms=None, until_ms=None)
+    assert read.repeated == story[1]["repeated_lines"]
+    assert read.lines.count() == story[1]["lines"] - read.repeated
+    of_lines = kept_bytes() - before
+    assert of_lines > 100 * story[1]["lines"]
+    read.release()
+    assert kept_bytes() - before < of_lines / 100
 
 
 def test_a_failovers_phases_and_what_the_peers_lacked_are_told(report: Report) -> None:
