@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .ONESHELL:
-.PHONY: help setup demo test unit system simulation soak spark core bench bench-lag format lint types imports clean
+.PHONY: help setup demo test unit system simulation soak fuzz spark core bench bench-lag format lint types imports clean
 
 PYTHON := .venv/bin/python
 TOX := .venv/bin/tox run
@@ -50,6 +50,11 @@ MINUTES ?= 10
 soak: ## simulated clusters from seeds that nobody has chosen, on all cores (MINUTES=m)
 	@$(TOX_READY)
 	$(TOX) -q -e soak -- --minutes $(MINUTES) -j $$(nproc)
+
+SECONDS_EACH ?= 60
+fuzz: ## any bytes for each reader of strangers' bytes (SECONDS_EACH=s)
+	@$(TOX_READY)
+	$(TOX) -q -e fuzz -- --seconds $(SECONDS_EACH)
 
 spark: ## the tests with Spark
 	@$(TOX_READY)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -86,7 +86,7 @@ CONFIG = Option("config", Path, None, "FILE", "Read more options from FILE: one 
 class _Given:
     """A text that somebody gave for an option, and where."""
 
-    text: str
+    text: str = field(repr=False)
     origin: str
     seen: bool = False
     """Whether others on this machine can see it: it stands on the command line."""

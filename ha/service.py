@@ -31,6 +31,7 @@ from twisted.logger import (
     eventAsText,
     globalLogBeginner,
 )
+from twisted.python.failure import Failure
 from zope.interface import provider
 
 from broker.acl_file import AclFile
@@ -221,7 +222,7 @@ class Process:
     def _max_connections(self) -> int:
         """As many as asked for, or fewer where the limit of open files is low: the disk and the other members come first."""
         files, wanted = self.host.open_files(), self.settings.max_connections
-        kept = RESERVED_DESCRIPTORS + SPARE_CONNECTIONS + (MAX_HANDSHAKES if self.tls is not None else 0)
+        kept = RESERVED_DESCRIPTORS + SPARE_CONNECTIONS + (2 * MAX_HANDSHAKES if self.tls is not None else 0)
         if files <= kept:
             raise CannotStart(
                 f"only {files} files may be open, and a broker needs {kept} for its disk, the other members and administrators, "
@@ -350,13 +351,16 @@ class Process:
             _log.warn("SIGHUP changes nothing: options are read at the start only; restart this broker to change them")
 
     def _read_users_again(self, accounts: Accounts) -> None:
-        try:
-            users = accounts.load()
-        except BadUsersFile as error:
-            _log.error("{error}; the users are those that were read before", error=str(error))
-            return
-        self.broker.authentication.users = users
-        _log.info("{n} users read from {path}", n=len(users), path=accounts.path)
+        """In a thread: a hundred thousand users take seconds."""
+
+        def take(users: Users) -> None:
+            self.broker.authentication.users = users
+            _log.info("{n} users read from {path}", n=len(users), path=accounts.path)
+
+        def keep(failure: Failure) -> None:
+            _log.error("{error}; the users are those that were read before", error=failure.getErrorMessage())
+
+        self._in_thread(accounts.load).addCallbacks(take, keep)
 
     def stop(self) -> Deferred[None]:
         """Stop in order: clients, links, logs, store. Fires when what clients were told has left, or soon in any case."""
@@ -397,6 +401,8 @@ def run(reactor: Any, settings: BrokerSettings, ha: HaSettings) -> int:
         _log.warn("--auth no: everybody is let in, users of {path} or not", path=settings.users)
     if settings.exposed and not settings.auth:
         _log.warn("this broker listens beyond loopback and asks nobody for credentials: keep its network closed to others")
+    elif not settings.auth:
+        _log.info("--auth no: whoever reaches this broker, from this machine alone, is let in without a login")
     if settings.acl_file is not None and not settings.auth:
         _log.warn("nobody is asked for credentials (--auth no): the rules of the ACL file know every client as `anonymous`")
     if not settings.require_encryption:

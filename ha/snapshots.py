@@ -19,6 +19,7 @@ from typing import Any
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
+from broker.core.records import BadBatch
 from broker.disk.checkpoint import Checkpoint
 from broker.disk.journal import Journal
 from broker.disk.transfer import Receiver, RottenBodies, Source
@@ -181,7 +182,7 @@ class Snapshots:
             self._stop_sending(peer)
             try:
                 sending = self._sending[peer] = _Sending(self._journal.source())
-            except OSError as error:  # it is lost, or is just being replaced
+            except (OSError, BadBatch) as error:  # it is lost, has rotted, or is just being replaced
                 self._renew_for(peer, epoch, str(error))
                 return
         source, checkpoint = sending.source, sending.source.checkpoint
@@ -202,9 +203,8 @@ class Snapshots:
                 return  # a newer one has replaced it, and the backup will ask again
             self._renew_for(peer, epoch, str(error))
 
-        chunk = SnapshotChunk(
-            epoch, checkpoint.index, checkpoint.epoch, Membership.from_dict(checkpoint.members), offset, nbytes, source.nbytes
-        )
+        members = Membership.from_dict(checkpoint.members)
+        chunk = SnapshotChunk(epoch, checkpoint.index, checkpoint.epoch, members, offset, nbytes, source.nbytes, source.identity)
         if offset == 0:
             self.transfers.begin(peer, epoch, checkpoint.index, source.nbytes)
         sending.begin()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from broker.core.commands import Command
-from broker.core.nodes import ExchangeNode, Nodes, QueueNode, Refused
+from broker.core.nodes import ExchangeNode, Nodes, QueueNode, Refused, arguments_of
 
 Item = dict[str, Any]
 
@@ -100,7 +100,7 @@ def plan(
             return nodes.plan_exchange(name, uuid, body)
         case "CREATE", "binding":
             exchange, queue, key = _binding_names(body)
-            return nodes.plan_binding(exchange, queue, key, dict(body.get("arguments") or {}))
+            return nodes.plan_binding(exchange, queue, key, arguments_of(body))
         case "DELETE", "queue":
             return nodes.plan_queue_removal(
                 name, if_empty=bool(body.get("ifEmpty")), if_unused=bool(body.get("ifUnused")), consumers=consumers

@@ -15,7 +15,7 @@ the two logs are followed makes no difference; to follow a change costs what it 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -62,6 +62,14 @@ class Refused(Exception):
         super().__init__(text)
         self.status = status
         self.text = text
+
+
+def arguments_of(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that a request asks for. Refused when they are no map."""
+    found = body.get("arguments") or {}
+    if not isinstance(found, dict):
+        raise Refused(400, "the arguments of what is to be made are a map of names to values")
+    return dict(found)
 
 
 class Unplaced(Exception):
@@ -412,7 +420,7 @@ class Nodes:
             raise Refused(409, f"a queue named {name!r} exists already")
         if len(self.queues) >= limits.MAX_QUEUES:
             raise Refused(409, f"this broker has {len(self.queues)} queues, its limit; delete some first")
-        arguments = dict(attributes.get("arguments") or {})
+        arguments = arguments_of(attributes)
         _check_arguments(name, arguments)
         level = self.level_of(attributes.get("replicate") or arguments.get("qpid.replicate"))
         if not self.clustered and level == "configuration":
@@ -445,7 +453,7 @@ class Nodes:
             raise Refused(409, f"an exchange named {name!r} exists already")
         if len(self.exchanges) >= limits.MAX_EXCHANGES:
             raise Refused(409, f"this broker has {len(self.exchanges)} exchanges, its limit; delete some first")
-        arguments = dict(attributes.get("arguments") or {})
+        arguments = arguments_of(attributes)
         level = self.level_of(attributes.get("replicate") or arguments.get("qpid.replicate"))
         command = ExchangeAdd(
             uuid=uuid,

@@ -47,7 +47,8 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def __str__(self) -> str:
-        return self.name if self.transport == TCP else f"{self.transport}:{self.name}"
+        plain = self.transport == TCP and self.host.lower() not in (TCP, SSL)  # a host may be called so, and is no transport then
+        return self.name if plain else f"{self.transport}:{self.name}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,6 +139,11 @@ def load(path: Path, *, disk: Disk) -> Checkpoint:
         return Checkpoint(path, head.index, head.epoch, head.members, nbytes, head.files, head.version)
 
 
+def identity(disk: Disk, fd: int, found: Checkpoint) -> int:
+    """The checksum that ends this checkpoint, which is open as `fd`: two with the same are the same, byte for byte."""
+    return int(_CRC.unpack(read_whatever(disk, fd, _CRC.size, found.nbytes - _CRC.size))[0])
+
+
 def write(
     folder: Path,
     index: int,

@@ -15,6 +15,7 @@ received for a checkpoint that does not stand are listed by none, and the next s
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -40,12 +41,18 @@ class Source:
     """A checkpoint and its files, to be read in chunks. Any thread may call `read`; not after `close`."""
 
     def __init__(self, found: Checkpoint, paths: Sequence[Path], release: Callable[[], None], *, disk: Disk) -> None:
-        """For `Journal.source`: `paths` are those of the files that the checkpoint lists. OSError."""
+        """For `Journal.source`: `paths` are those of the files that the checkpoint lists. OSError, also when the checkpoint has
+        given its name to a newer one of the same index, which lists other files and of which nobody has told yet."""
         self.checkpoint = found
         self.nbytes = found.bytes_with_files
         self._disk = disk
         self._release = release
         self._fd = disk.open(found.path, os.O_RDONLY)  # held, so that a newer one of the same index may take the name
+        if checkpoint.read_head(disk, self._fd, found.path).files != found.files:
+            disk.close(self._fd)
+            raise OSError(errno.ESTALE, "it was replaced by one of the same index just now", str(found.path))
+        self.identity = checkpoint.identity(disk, self._fd, found)
+        """Tells this checkpoint from another one of the same index."""
         self._parts = list(zip(paths, (file.used for file in found.files.in_use), strict=True))
 
     def check(self, offset: int, nbytes: int) -> None:

@@ -75,7 +75,7 @@ class Setting:
     at_least: int
     heartbeat_s: float
     reconnect_s: float
-    login: dict[str, Any]
+    login: dict[str, Any] = field(repr=False)
     tls: TlsFiles
 
 

@@ -72,7 +72,7 @@ class Workload:
     """Messages that each producer sends before it may end."""
     heartbeat_s: float = 5.0
     """A broker that is silent for so long is given up."""
-    login: dict[str, Any] = field(default_factory=dict)
+    login: dict[str, Any] = field(default_factory=dict, repr=False)
     tls: TlsFiles = NO_TLS
 
 

@@ -20,7 +20,7 @@ import msgspec
 
 from ha.core.membership import Membership
 
-SINCE_WIRE_2 = ("cluster_id",)
+SINCE_WIRE_2 = ("cluster_id", "checkpoint")
 """Fields of messages that release 0.1 does not have, and does not bear."""
 
 
@@ -125,10 +125,11 @@ class AppendReply(msgspec.Struct, frozen=True, tag_field="kind", tag=True):
     reason: str = ""
 
 
-class SnapshotChunk(msgspec.Struct, frozen=True, tag_field="kind", tag=True):
+class SnapshotChunk(msgspec.Struct, frozen=True, tag_field="kind", tag=True, omit_defaults=True):
     """InstallSnapshot (§7): `nbytes` at `offset` of the checkpoint file of `total_bytes` that holds the state up to `index`.
 
-    `index_epoch` is the epoch of the entry at `index`; `members` those in force there.
+    `index_epoch` is the epoch of the entry at `index`; `members` those in force there. `checkpoint` is the file's own checksum:
+    after a compaction there is another one of the same index, perhaps as long, in which other places stand (0: not said).
     """
 
     epoch: int
@@ -138,6 +139,7 @@ class SnapshotChunk(msgspec.Struct, frozen=True, tag_field="kind", tag=True):
     offset: int
     nbytes: int
     total_bytes: int
+    checkpoint: int = 0
 
 
 class SnapshotReply(msgspec.Struct, frozen=True, tag_field="kind", tag=True):

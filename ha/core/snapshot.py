@@ -32,11 +32,10 @@ class Incoming:
     about to be.
     """
 
-    __slots__ = ("epoch", "index", "next_offset", "sender", "total_bytes", "writing")
+    __slots__ = ("_file", "index", "next_offset", "total_bytes", "writing")
 
     def __init__(self, sender: str, chunk: SnapshotChunk) -> None:
-        self.sender = sender
-        self.epoch = chunk.epoch
+        self._file = _file_of(sender, chunk)
         self.index = chunk.index
         self.total_bytes = chunk.total_bytes
         self.next_offset = 0
@@ -44,9 +43,13 @@ class Incoming:
 
     def same_file(self, sender: str, chunk: SnapshotChunk) -> bool:
         """Whether this chunk is of the same file, byte for byte: the same checkpoint of the same primary's term."""
-        return (self.sender, self.epoch, self.index, self.total_bytes) == (sender, chunk.epoch, chunk.index, chunk.total_bytes)
+        return self._file == _file_of(sender, chunk)
 
     @property
     def complete(self) -> bool:
         """Whether every byte is with the edge, which makes the file durable."""
         return self.next_offset + self.writing >= self.total_bytes
+
+
+def _file_of(sender: str, chunk: SnapshotChunk) -> tuple[str, int, int, int, int]:
+    return sender, chunk.epoch, chunk.index, chunk.total_bytes, chunk.checkpoint

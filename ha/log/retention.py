@@ -34,6 +34,7 @@ from broker.disk.bodies import Unreadable
 from broker.disk.compaction import Compacted
 from broker.disk.journal import Journal
 from broker.disk.recovery import Body
+from broker.disk.segments import FIRST_BATCH
 from ha.core.log import Log
 from ha.core.replica import ReplicaStatus
 from ha.core.settings import MIB
@@ -56,6 +57,8 @@ RATE = 64 * MIB
 FILES_IN_TWO_SEGMENTS = 8
 FILES_IN_RESERVE = 4
 """The reserve, in full-sized files, and beside them twice a checkpoint; but no more than a quarter of the file system."""
+WORTH_ITS_HEADS = 4
+"""Files that gain nothing but the head of each become one when those are more than this part of them."""
 MANY_SMALL = 8
 """So many files of less than that part of a full one become one."""
 SPARSE = 0.5
@@ -255,7 +258,7 @@ class Retention:
 
     def _victims(self, worth: float, at_least: int) -> list[Body]:
         """The files that hold least, cheapest first: as many as one new file takes, and `at_least` so many whatever they hold
-        (a batch may be larger than a file). One that gained nothing by itself may gain with another: each has a head."""
+        (a batch may be larger than a file). Those that gained nothing by themselves may gain together: each has a head."""
         alive = self._listener.live_by_file()
         found: list[Body] = []
         room = self._file
@@ -268,8 +271,10 @@ class Retention:
             if live:
                 found.append(body)
                 room -= live
-        gains = len(found) > 1 or any(alive.get(each.file.number) != self._fruitless[each.file.number] for each in found)
-        return found if gains else []
+        if any(alive.get(each.file.number) != self._fruitless[each.file.number] for each in found):
+            return found
+        heads = (len(found) - 1) * FIRST_BATCH
+        return found if heads * WORTH_ITS_HEADS > sum(each.nbytes for each in found) else []
 
     def _many_small(self) -> list[Body]:
         """The small files, when they have become many: compactions of little make them, and one compaction makes one of them."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from twisted.internet.defer import Deferred, ensureDeferred
@@ -50,7 +50,7 @@ class Line:
     """How to talk to a broker: who to be, and the times in seconds."""
 
     user: str
-    password: str
+    password: str = field(repr=False)
     mechanism: str
     daemon: str
     interval_s: float

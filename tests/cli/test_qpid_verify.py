@@ -5,11 +5,16 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from broker.core.sasl_client import Login
+from cli.options import Target
+from cli.verify.clients import Setting
 from cli.verify.qpid_verify import read
+from resource_manager.net.probe import Line
 from tests.cli.running import run
 
 
@@ -41,6 +46,16 @@ def test_a_password_is_taken_from_a_file_and_is_not_shown_in_an_error(tmp_path: 
     ran = run("qpid-verify", "-b", "amqp:me@127.0.0.1:1", "--password-file", file, "--timeout", "0.1")
     assert ran.status == 3
     assert "secret" not in ran.out + ran.err
+
+
+def test_a_password_is_in_no_repr_of_what_is_told_a_command_or_a_daemon() -> None:
+    """A repr stands in tracebacks and in failed assertions, and so in logs."""
+    settings = read({}, {"QPID_BROKERS": "amqp:me/secret@a"})
+    line = Line("me", "secret", "", "daemon", 1.0, 1.0)
+    target = Target(settings.url, 1.0, "", False)
+    assert "secret" in (settings.workload.login["password"], line.password)
+    assert "secret" not in repr((settings, line, target, settings.url, Login("me", "secret")))
+    assert [one.repr for one in fields(Setting) if one.name == "login"] == [False]
 
 
 @pytest.mark.parametrize("command", ["qpid-verify", "qpid-stat -g", "qpid-config", "qpid-ha status", "qpid-resource-manager"])

@@ -9,19 +9,23 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
+from proton import ProtonException, symbol
+from proton.utils import BlockingConnection
 
 from broker import users_file
 from broker.core import users
 from tests.certificates import CLIENT, authority
 from tests.cli.running import ROOT, environment, run
-from tests.system.harness import BrokerProcess, ask, eventually, standalone
+from tests.system.harness import BrokerProcess, ask, cluster, eventually, spawn, standalone
 from tests.system.test_interop import HERE, INSTALL_S, NotHere, compiled
 
 MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN", "ANONYMOUS")
@@ -147,6 +151,30 @@ def test_a_certificate_is_a_login(broker: BrokerProcess, certified: list[str], t
     assert (ran.status, "EXTERNAL" in ran.out, "ann@QPID" in ran.out) == (0, True, True), ran.err
 
 
+def test_the_users_are_read_again_at_a_hangup_unless_they_have_become_wrong(broker: BrokerProcess, tmp_path: Path) -> None:
+    file, password = broker.store.parent / "users", tmp_path / "password"
+    password.write_text("other\n")
+    keys = {mechanism: users.derive(mechanism, "other", b"salt" * 4) for mechanism in users.HASHES}
+
+    def hang_up_until(said: str) -> None:
+        assert broker.process is not None
+        broker.process.send_signal(signal.SIGHUP)
+        eventually(broker.log, lambda log: said in log, said)
+
+    def status() -> int:
+        return run("qpid-stat", "-g", "-b", f"bob@{broker.address}", "--password-file", password).status
+
+    assert status() == 3
+    users_file.change(file, lambda text: users.with_line(text, "bob", users.line_of("bob", keys)))
+    hang_up_until(f"2 users read from {file}")
+    assert status() == 0
+    right = file.read_text()
+    file.write_text("bob other\n")
+    hang_up_until(f"{file}:1: bob has keys that cannot be read")
+    assert status() == 0, "the old ones stay in force"
+    file.write_text(right)
+
+
 @pytest.mark.parametrize("mechanism", ["", *MECHANISMS])
 def test_our_commands_log_in_by_each_mechanism(broker: BrokerProcess, mechanism: str, tmp_path: Path) -> None:
     """Without a mechanism named, by the best that there is."""
@@ -163,3 +191,30 @@ def test_our_commands_log_in_by_each_mechanism(broker: BrokerProcess, mechanism:
     assert (ran.status, "the broker does not let this login in" in ran.err) == (
         (0, False) if mechanism == "ANONYMOUS" else (3, True)
     )
+
+
+def test_a_cluster_s_brokers_log_in_to_each_other_and_nobody_else_replicates(tmp_path: Path) -> None:
+    """Its resource manager logs in too, and promotes the next primary. The tests ask as nobody, which this cluster allows."""
+    file, password = tmp_path / "users", tmp_path / "password"
+    password.write_text(f"{PASSWORD}\n")
+    for name in ("brokers", "manager"):
+        keys = {mechanism: users.derive(mechanism, PASSWORD, name.encode() * 4) for mechanism in users.HASHES}
+        users_file.change(file, partial(users.with_line, name=name, line=users.line_of(name, keys)))
+    options = ["--users", file, "--sasl-mechanisms", "SCRAM-SHA-256,ANONYMOUS"]
+    options += ["--ha-username", "brokers", "--ha-password-file", password]
+    with cluster(tmp_path, 3, *map(str, options), promote=False) as three:
+        url = three.url.replace("amqp:", "manager@")
+        daemon = spawn(tmp_path / "daemon.log", "qpid-resource-manager", "--brokers", url, "--password-file", str(password))
+        try:
+            first = eventually(three.primary, bool, "a first primary")
+            for broker in three.brokers:
+                broker.wait_for("ready", "active")
+            assert present(first) == {("SCRAM-SHA-256", "brokers@QPID"), ("SCRAM-SHA-256", "manager@QPID")}
+            backup = next(broker for broker in three.brokers if broker is not first)
+            with pytest.raises(ProtonException, match="anonymous is not the user as which brokers log in"):
+                BlockingConnection(f"amqp://{first.address}", properties={symbol("qpid.ha-peer"): backup.address})
+            first.kill()
+            second = eventually(three.primary, lambda found: found is not first, "another primary")
+            assert second.status()["epoch"] > 1
+        finally:
+            daemon.kill()

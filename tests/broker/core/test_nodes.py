@@ -315,6 +315,7 @@ def test_a_queue_gets_what_was_asked_for() -> None:
         ("q", {"arguments": {"qpid.max_size": True}}, 400, "qpid.max_size"),
         ("q", {"arguments": {"qpid.max_size": "big"}}, 400, "qpid.max_size"),
         ("q", {"arguments": {7: "x"}}, 400, "7"),
+        ("q", {"arguments": "a text"}, 400, "a map of names to values"),
         ("q", {"arguments": {"qpid.priorities": 0}}, 400, "qpid.priorities"),
         *(
             ("q", {"arguments": {"qpid.auto_delete_timeout": bad}}, 400, "qpid.auto_delete_timeout must be a whole number")

@@ -88,6 +88,7 @@ def test_a_user_without_a_password_is_enough() -> None:
     """External and anonymous mechanisms need none."""
     assert urls.parse("admin@b1") == Url((Address("b1"),), "admin")
     assert str(urls.parse("admin@b1")) == "amqp:admin@b1:5672"
+    assert str(urls.parse("ssl,tcp:tcp:1")) == "amqp:tcp:ssl:5672,tcp:tcp:1", "hosts that are called as transports are"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from broker.core.records import BadBatch
-from broker.disk import bodies, segments
+from broker.disk import bodies, checkpoint, segments
 from broker.disk.bodies import file_of, offset_of
 from broker.disk.checkpoint import Checkpoint
 from broker.disk.durable import StorageError
@@ -146,6 +146,33 @@ def test_a_broker_that_received_files_can_pass_them_on(folder: Path) -> None:
     assert third.journal.read_spans(spans) == batches(1, last + 100)
     for each in (third, other, log):
         each.close()
+
+
+def test_a_checkpoint_that_has_just_given_its_name_to_another_one_is_not_sent(folder: Path) -> None:
+    """After a compaction there is a second checkpoint of the same index, perhaps as long, in which other files stand.
+
+    Breaks when that one is sent with the files of the first: a backup would look for messages where others lie.
+    """
+    log, _ = sender(folder)
+    known = log.journal.checkpoint
+    assert known is not None
+    other = known.files._replace(in_use=known.files.in_use[:1])
+    written = checkpoint.write(known.path.parent, known.index, 1, {}, batches(1, 3), other, disk=REAL_DISK)
+    assert written.path == known.path
+    with pytest.raises(OSError, match="replaced by one of the same index"):
+        log.journal.source()
+    assert not any(log.journal.is_pinned(file.number) for file in known.files.in_use)
+    log.close()
+
+
+def test_two_checkpoints_of_one_index_are_told_apart_by_their_checksums(folder: Path) -> None:
+    log, _ = sender(folder)
+    source = log.journal.source()
+    before = source.identity
+    source.close()
+    assert log.checkpoint(90, 1, batches(2, 4)) == ""
+    assert log.journal.source().identity != before
+    log.close()
 
 
 def test_a_checkpoint_without_files_is_sent_too(folder: Path) -> None:

@@ -17,8 +17,8 @@ ABC = Membership.of("abc")
 ABCD = Membership.of("abcd")
 
 
-def chunk(offset: int, *, index: int = 9, epoch: int = 2, of: int = 3) -> SnapshotChunk:
-    return SnapshotChunk(epoch, index, 1, ABCD, offset, 1, of)
+def chunk(offset: int, *, index: int = 9, epoch: int = 2, of: int = 3, checkpoint: int = 7) -> SnapshotChunk:
+    return SnapshotChunk(epoch, index, 1, ABCD, offset, 1, of, checkpoint)
 
 
 def receive(replica: Replica, count: int) -> None:
@@ -54,6 +54,13 @@ class TestReceiving:
         assert effects[:2] == [InstallSnapshot(9, 1, ABCD), MembershipChanged(ABCD)]
         assert Send("a", AppendReply(2, 0, True, 9, 9)) in effects
         assert (replica.commit_index, replica.next_index, replica.members) == (9, 10, ABCD)
+
+    def test_two_checkpoints_of_one_index_and_length_are_not_mixed(self) -> None:
+        """After a compaction there are two. Breaks when the second goes on where the first has ended."""
+        replica = backup(1, 1)
+        receive(replica, 2)
+        assert replica.step(1.0, "a", chunk(2, checkpoint=8)) == [Send("a", SnapshotReply(2, 9, 0))]
+        assert replica.step(1.0, "a", chunk(0, checkpoint=8)) == [StoreChunk(chunk(0, checkpoint=8))]
 
     def test_a_lost_store_is_whole_by_the_word_of_an_append_and_not_by_that_of_a_snapshot(self) -> None:
         """Breaks when a snapshot's own index counts as all that is committed: what this store acknowledged after it, before it
