@@ -395,14 +395,19 @@ class ReplicatedLog:
             case do.MembershipChanged(members):
                 self._peers.set_members(members)
                 self._tell_members(-1)
-            case do.StateChanged(state, epoch, primary):
-                self._applying.state_changed(state, epoch, primary)
+            case do.StateChanged():
+                self._state_changed(effect)
             case do.WritableChanged():
                 pass  # asked for by `may_propose` after each list of effects
             case PromotionEnded() | TransferEnded() | MembershipEnded() | do.TermEnded():
                 self._ended_with(effect)
             case _:
                 assert_never(effect)
+
+    def _state_changed(self, effect: do.StateChanged) -> None:
+        if effect.state in (State.READY, State.RECOVERING):
+            self._snapshots.give_up_receiving()
+        self._applying.state_changed(effect.state, effect.epoch, effect.primary)
 
     def _tell_members(self, after: int) -> None:
         """Tell of the membership if its index is above `after` and committed: before that it may yet give way to another one."""

@@ -283,3 +283,14 @@ class Snapshots:
         """The one that was received whole is not to be installed, if it has not been."""
         if self._received is not None:
             self._journal.leave(self.take_received())
+
+    def give_up_receiving(self) -> None:
+        """The log needs no snapshot any more: what has come of one goes. Should one be sent on all the same, it begins anew."""
+
+        def abort() -> None:
+            receiver, self._receiver = self._receiver, None
+            if receiver is not None:
+                receiver.abort()
+
+        if self._receiver is not None:
+            self._line.addCallback(lambda _: self._in_thread(abort))

@@ -67,7 +67,7 @@ class Holdings:
         self._pins: Counter[int] = Counter()
         self._fresh: set[int] = set()
         self._unwanted: list[tuple[int, Path]] = []
-        """Files that came with a checkpoint which is not installed, and its index: until a newer one stands, a start may need them."""
+        """Files of a checkpoint that came and is not installed, by its index: a start may need them until a newer one stands."""
         self._next_number = next_number
         self._lock = threads.condition()
 

@@ -258,8 +258,8 @@ class Journal:
         self._preparation.remove(paths)
 
     def leave(self, received: Checkpoint) -> None:
-        """Do without this checkpoint, which has come whole: the log has gone on beyond it. Its files are deleted as soon as no start
-        would need them."""
+        """Do without this checkpoint, which has come whole: the log has gone on beyond it. Its files are deleted as soon as no
+        start would need them."""
         self._holdings.leave(received)
         self.release(0)
 

@@ -22,7 +22,7 @@ _LOOK_S = 1.0
     "--output", metavar="PAGE.html", type=click.Path(dir_okay=False), help="Write the page to a file or a URL, and end."
 )
 @click.option("--png", metavar="FILE.png", type=click.Path(dir_okay=False), help="Write a picture of it, and end.")
-@click.option("--width", type=click.IntRange(320, 3840), default=1440, show_default=True, help="Of the picture, in pixels.")
+@click.option("--width", type=click.IntRange(500, 3840), default=1440, show_default=True, help="Of the picture, in pixels.")
 @click.option("--dark", is_flag=True, help="A picture in dark colours.")
 @click.option("--listen", default="127.0.0.1", metavar="ADDRESS", show_default=True, help="Where browsers connect to.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Its port.  [default: a free one]")
@@ -67,7 +67,7 @@ def dashboard(
 
 
 def _write(asked: dict[str, Any], output: str | None, png: str | None, *, width: int, dark: bool) -> None:
-    from spark_analytics.dashboard import browser, page
+    from spark_analytics.dashboard import page, picture
     from spark_analytics.places import is_remote
     from spark_analytics.worker import Worker
 
@@ -76,12 +76,12 @@ def _write(asked: dict[str, Any], output: str | None, png: str | None, *, width:
         if not is_remote(name):
             writable(name)
     if png is not None:
-        browser.find()
+        picture.find()
     worker = Worker()
     try:
         made = page.render(worker.report(asked))
         contents = [] if output is None else [made.encode()]
-        contents += [] if png is None else [browser.picture_of(made, width=width, dark=dark)]
+        contents += [] if png is None else [picture.picture_of(made, width=width, dark=dark)]
         for name, content in zip(names, contents, strict=True):
             if is_remote(name):
                 worker.put(name, content)

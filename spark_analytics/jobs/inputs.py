@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
@@ -18,6 +20,8 @@ from spark_analytics.store import Store, is_store
 from spark_analytics.transforms import lines as of_lines
 from spark_analytics.transforms import parse
 
+_COMPILING: Final = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
+
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
@@ -27,20 +31,50 @@ class Inputs:
     lines: DataFrame
     repeated: int
     counters: dict[str, Any] = field(default_factory=dict)
-    cached: list[DataFrame] = field(default_factory=list)
+    release: Callable[[], Any] = lambda: None
+    """Let go of what is cached."""
 
-    def release(self) -> None:
-        """Let go of what is cached."""
-        for frame in self.cached:
-            frame.unpersist()
+
+def is_small(spark: SparkSession) -> bool:
+    """Whether the session is one for short jobs, where Spark's planning takes longer than the rows do."""
+    return spark.conf.get("spark.sql.shuffle.partitions") == "1"
 
 
 def materialised(frame: DataFrame) -> DataFrame:
-    """The frame's rows, worked out now and without the plan that made them: analysing long plans is what small jobs spend their
-    time on. Where a shuffle makes one part, Spark is told that there is but one: whatever follows then needs no shuffle.
+    """The frame's rows, kept by the first job that asks for them, and without the plan that made them: analysing long plans is
+    what small jobs spend their time on. Where a shuffle makes one part, Spark is told that there is but one: what follows then
+    needs no shuffle.
     """
-    is_one = frame.sparkSession.conf.get("spark.sql.shuffle.partitions") == "1"
-    return (frame.coalesce(1) if is_one else frame).localCheckpoint()
+    return (frame.coalesce(1) if is_small(frame.sparkSession) else frame).localCheckpoint(eager=False)
+
+
+def _worked_out_once(lines: DataFrame) -> tuple[DataFrame, Callable[[], Any]]:
+    """The lines, worked out by the first job that asks for them and kept for the others, and how to let go of them. Few are kept
+    as rows, for columns take longer to make than to read; many in columns, which are smaller.
+    """
+    spark: Any = lines.sparkSession
+    if not is_small(spark):
+        lines.persist(StorageLevel.MEMORY_AND_DISK)
+        return lines, lines.unpersist
+    rows: Any = lines.localCheckpoint(eager=False)
+    return rows, lambda: rows._jdf.queryExecution().analyzed().rdd().unpersist(False)
+
+
+@contextmanager
+def compiled(spark: SparkSession) -> Iterator[None]:
+    """Spark compiles what it runs within: worth it for what is done to each line, and for nothing else in a short job."""
+    before = {name: str(spark.conf.get(name)) for name in _COMPILING}
+    try:
+        for name, value in _COMPILING.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, value)
+
+
+def _both(one: Callable[[], Any], other: Callable[[], Any]) -> Callable[[], Any]:
+    return lambda: (one(), other())
 
 
 def read(
@@ -50,12 +84,14 @@ def read(
     if kafka is None and is_store(path):
         return _from_store(spark, Store(path), since_ms=since_ms, until_ms=until_ms)
     text = sources.read_kafka(spark, kafka) if kafka is not None else sources.read_lines(spark, path)
-    lines = of_lines.kept(parse.parse(text, now_ms=now_ms)).persist(StorageLevel.MEMORY_AND_DISK)
-    again = materialised(of_lines.copies(lines))
-    repeated = sum(row["copies"] - 1 for row in again.select("copies").collect())
-    single = of_lines.single(lines, again) if repeated else lines
+    with compiled(spark):
+        lines, release = _worked_out_once(of_lines.kept(parse.parse(text, now_ms=now_ms)))
+        repeated = of_lines.repeated(lines)
+    if repeated:
+        lines, release_single = _worked_out_once(of_lines.single(lines, materialised(of_lines.copies(lines))))
+        release = _both(release, release_single)
     files = None if kafka is not None else len(text.inputFiles())
-    return Inputs("telemetry", single, repeated, {"files": files, "late": None}, [lines])
+    return Inputs("telemetry", lines, repeated, {"files": files, "late": None}, release)
 
 
 def _from_store(spark: SparkSession, store: Store, *, since_ms: int | None, until_ms: int | None) -> Inputs:

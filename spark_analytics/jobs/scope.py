@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -12,7 +12,9 @@ from pyspark.sql import functions as F
 
 from spark_analytics.errors import Refused
 from spark_analytics.jobs import spans
-from spark_analytics.transforms import quality
+from spark_analytics.transforms import expected
+from spark_analytics.transforms.expected import Reign
+from spark_analytics.transforms.lines import MINUTE_MS
 
 GONE_MS: Final = 120_000
 """When others' lines go on for so long after the reigning primary's last, it is gone, and not only its newest file hidden."""
@@ -36,6 +38,8 @@ class Scope:
     """How many the primaries have said."""
     shortest_ms: int
     """The shortest sampling interval."""
+    reigns: list[Reign]
+    """`expected.reigns` of the cluster."""
 
     def own(self, frame: DataFrame) -> DataFrame:
         """The cluster's own rows."""
@@ -43,7 +47,7 @@ class Scope:
 
 
 def find(
-    presence: DataFrame,
+    rows: Sequence[Row],
     path: str,
     *,
     now_ms: int,
@@ -52,10 +56,9 @@ def find(
     cluster: str | None,
     whole: bool = True,
 ) -> Scope:
-    """Look at `lines.presence`, of all lines (`whole`) or of those of the span. Refused when there is nothing to summarise, or it
-    is not clear what.
+    """Look at the rows of `quality.inventory`, of all lines (`whole`) or of those of the span. Refused when there is nothing to
+    summarise, or it is not clear what.
     """
-    rows = quality.inventory(presence).collect()
     bad: dict[str, int] = {}
     for row in rows:
         if row["problem"]:
@@ -80,16 +83,18 @@ def find(
     }
     interval_ms = max((row["interval_ms"] or 0 for row in inside if row["mine"]), default=0) or spans.SECOND
     begin_ms = first // interval_ms * interval_ms
+    said_ms = last + 1 if until_ms is None else until_ms
     return Scope(
         begin_ms=begin_ms if since_ms is None else max(begin_ms, since_ms),
         end_ms=(last // interval_ms + 1) * interval_ms if until_ms is None else until_ms,
-        said_ms=last + 1 if until_ms is None else until_ms,
+        said_ms=said_ms,
         interval_ms=interval_ms,
         cluster=name,
         names=names,
         quality=counts,
         samples=sum(row["lines"] for row in inside if row["mine"] and row["kind"] == "sample"),
         shortest_ms=min((row["shortest_ms"] for row in inside if row["shortest_ms"]), default=0) or spans.SECOND,
+        reigns=expected.reigns((row.asDict() for row in chosen), end_ms=said_ms),
     )
 
 
@@ -105,8 +110,12 @@ def _span(inside: list[Row]) -> tuple[int, int]:
         return first, last
     reign = max(row["epoch"] for row in mine)
     said_ms = max(row["last_ms"] for row in mine if row["epoch"] == reign)
-    after = [row for row in inside if row["last_ms"] > said_ms + GONE_MS and row["minutes"] > 1]
-    return first, max([said_ms, *(row["last_ms"] for row in after)])
+    others: dict[Any, list[Row]] = {}
+    for row in inside:
+        others.setdefault((row["cluster"], row["epoch"], row["kind"], row["mine"]), []).append(row)
+    ranges = [_range(rows) for rows in others.values()]
+    after = [end for begin, end in ranges if end > said_ms + GONE_MS and begin // MINUTE_MS < end // MINUTE_MS]
+    return first, max([said_ms, *after])
 
 
 def _range(rows: Iterable[Row]) -> tuple[int, int]:

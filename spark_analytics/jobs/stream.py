@@ -238,10 +238,9 @@ def _numbers(lines: DataFrame) -> dict[str, Ranges]:
 
 def _new(lines: DataFrame, numbers: dict[str, Ranges], seen: dict[str, Ranges]) -> tuple[DataFrame, int]:
     """The lines that have not come before, one of each, and how many others there were."""
-    again = materialised(of_lines.copies(lines))
-    repeated = sum(row["copies"] - 1 for row in again.select("copies").collect())
+    repeated = of_lines.repeated(lines)
     if repeated:
-        lines = of_lines.single(lines, again)
+        lines = of_lines.single(lines, materialised(of_lines.copies(lines)))
     known: list[tuple[str, str, int, int]] = [
         (names_of(key)[0], names_of(key)[1], first, last)
         for key, its in numbers.items()

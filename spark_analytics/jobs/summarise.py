@@ -22,7 +22,7 @@ from spark_analytics import sources
 from spark_analytics.dashboard.words import span as span_of
 from spark_analytics.errors import Refused
 from spark_analytics.jobs import clocks, compare, inputs, loss, scope, series, slo, spans
-from spark_analytics.jobs.inputs import Inputs, materialised
+from spark_analytics.jobs.inputs import Inputs, compiled, materialised
 from spark_analytics.jobs.scope import Scope
 from spark_analytics.jobs.series import Axis, Rows
 from spark_analytics.places import first_line, located
@@ -49,6 +49,7 @@ EXACT_SAMPLES: Final = 200_000
 _REIGN: Final = ("epoch", "primary", "begin_ms", "end_ms", "last_said_ms", "interval_ms")
 _VIEW_MS: Final = 10 * spans.SECOND
 _INTERNAL: Final = ("over_ms", "expected_ms", "slot_ms")
+_OF_QUERY: Final = ("newest", "dropped")
 
 Report = dict[str, Any]
 """Plain values, ready for JSON."""
@@ -142,25 +143,17 @@ class _State:
         )
 
 
-def _present(read: Inputs, request: Request) -> tuple[DataFrame, DataFrame]:
-    """The tagged lines and who wrote when, without the lines of a clock that had leapt ahead."""
-
+def _report(read: Inputs, request: Request, progress: Callable[[str], None]) -> Report:
     def tagged(lines: DataFrame) -> DataFrame:
         return of_lines.tagged(lines, since_ms=request.since_ms, until_ms=request.until_ms)
 
-    lines = tagged(read.lines)
-    presence = materialised(of_lines.presence(lines))
-    leapt = materialised(of_lines.leaps(presence))
-    if leapt.isEmpty():
-        return lines, presence
-    lines = tagged(of_lines.without_leaps(read.lines, leapt))
-    return lines, materialised(of_lines.presence(lines))
-
-
-def _report(read: Inputs, request: Request, progress: Callable[[str], None]) -> Report:
-    every, presence = _present(read, request)
+    every = tagged(read.lines)
+    presence = materialised(of_lines.with_leaps(of_lines.presence(every)))
+    inventory = quality.inventory(presence).collect()
+    if any(row["problem"] == of_lines.WRONG_CLOCK for row in inventory):
+        every = tagged(of_lines.without_leaps(read.lines, presence))
     found = scope.find(
-        presence,
+        inventory,
         request.path,
         now_ms=request.now_ms,
         since_ms=request.since_ms,
@@ -170,11 +163,11 @@ def _report(read: Inputs, request: Request, progress: Callable[[str], None]) -> 
     )
     cut = _cut(found, request.window_ms)
     present, lines = found.own(presence), found.own(every)
-    reigns = materialised(expected.reigns(present, end_ms=found.said_ms))
     progress("adding up samples")
-    state = _state(lines, reigns, cut, found, request)
-    progress("summarising windows")
-    rows = _found(state, cut, found, request)
+    with compiled(lines.sparkSession):
+        state = _state(lines, cut, found, request)
+        progress("summarising windows")
+        rows = _found(state, cut, found, request)
     totals = _of(rows, _WHOLE_SPAN_MS)
     if not totals:
         raise Refused(
@@ -184,13 +177,13 @@ def _report(read: Inputs, request: Request, progress: Callable[[str], None]) -> 
         progress("writing windows")
         _write_windows(state, cut, request.windows_to, request.objective_ms)
     progress("looking for failovers")
-    return _put_together(read, request, found, cut, rows, totals, reigns, state, lines, present)
+    return _put_together(read, request, found, cut, rows, totals, state, lines, present)
 
 
-def _state(lines: DataFrame, reigns: DataFrame, cut: Cut, found: Scope, request: Request) -> _State:
-    samples = lag.samples(lines, reigns)
+def _state(lines: DataFrame, cut: Cut, found: Scope, request: Request) -> _State:
+    samples = lag.samples(lines, found.reigns)
     rows = materialised(lag.grains(samples, cut.grains, objective_ms=request.objective_ms))
-    segments = materialised(expected.segments(rows, of_lines.rosters(lines), reigns))
+    segments = materialised(expected.segments(rows, of_lines.rosters(lines), found.reigns))
     histogram = materialised(lag.histogram(samples, cut.grains, exact=found.samples <= EXACT_SAMPLES))
     return _State(rows, materialised(lag.gaps(rows, segments)), histogram, segments)
 
@@ -202,7 +195,6 @@ def _put_together(
     cut: Cut,
     rows: Rows,
     totals: Rows,
-    reigns: DataFrame,
     state: _State,
     lines: DataFrame,
     present: DataFrame,
@@ -211,12 +203,12 @@ def _put_together(
     names = [row["queue"] for row in worst]
     steps = [row for row in _of(rows, cut.step_ms) if row["queue"] is None]
     fine = [row for row in _of(rows, cut.burn_ms) if row["queue"] is None]
-    told_reigns = [row.asDict() for row in reigns.orderBy("begin_ms").collect()]
-    primaries = [{name: reign[name] for name in _REIGN} for reign in told_reigns]
+    reigns = sorted(found.reigns, key=lambda reign: reign["begin_ms"])
+    primaries = [{name: reign[name] for name in _REIGN} for reign in reigns]
     axis, heat_axis = (Axis.over(found.begin_ms, found.end_ms, step) for step in (cut.step_ms, cut.heat_ms))
     lanes = series.lanes(steps, primaries, axis, begin_ms=found.begin_ms, end_ms=found.end_ms, interval_ms=found.interval_ms)
     backups, timeline = _backups(totals, steps), series.timeline(steps, primaries, axis)
-    own_events = materialised(of_lines.events(lines))
+    told = [row.asDict() for row in of_lines.newest_events(lines, MAX_EVENTS, failovers.TYPES).collect()]
     cells = _of(rows, cut.heat_ms)
     chosen, left_out = _windows(_of(rows, cut.window_ms), {name: i for i, name in enumerate(names)})
     left_out = left_out or len(names) > len({row["queue"] for row in chosen if row["queue"] is not None})
@@ -247,10 +239,10 @@ def _put_together(
         ),
         "slo": slo.burn(steps, fine, axis, Axis.over(found.begin_ms, found.end_ms, cut.burn_ms), target=request.target),
         "reigns": primaries,
-        "failovers": _failovers(_changes(told_reigns, own_events), state.grains, steps, primaries),
-        "events": _events(own_events),
+        "failovers": _failovers(_changes(reigns, told), state.grains, steps, primaries),
+        "events": _events(told),
         "comparison": None,
-        "quality": _quality(read, found, request, totals, lines, present, own_events),
+        "quality": _quality(read, found, request, totals, lines, present, told),
     }
 
 
@@ -374,9 +366,9 @@ def _windows(rows: Rows, places: dict[str, int]) -> tuple[Rows, bool]:
     return order, len(chosen) < len(rows)
 
 
-def _changes(reigns: Rows, events: DataFrame) -> Rows:
-    told = events.where(F.col("type").isin(*failovers.TYPES)).collect()
-    return [_plain_row(row) for row in failovers.failovers(reigns, [row.asDict() for row in told])][-MAX_FAILOVERS:]
+def _changes(reigns: Rows, events: Rows) -> Rows:
+    told = [row for row in events if row["type"] in failovers.TYPES]
+    return [_plain_row(row) for row in failovers.failovers(reigns, told)][-MAX_FAILOVERS:]
 
 
 def _failovers(rows: Rows, grains: DataFrame, steps: Rows, reigns: Rows) -> Rows:
@@ -408,17 +400,16 @@ def _aftermath(change: dict[str, Any], peers: Rows, steps: Rows, end_ms: int) ->
     }
 
 
-def _events(events: DataFrame) -> Rows:
-    newest = events.orderBy(F.col("ts_ms").desc(), F.col("sender"), F.col("seq").desc()).limit(MAX_EVENTS)
-    rows = [row.asDict() for row in newest.drop("v", "kind", "cluster", "ts").collect()]
+def _events(events: Rows) -> Rows:
+    newest = (row for row in events if row["newest"] <= MAX_EVENTS)
+    rows = [{name: value for name, value in row.items() if name not in _OF_QUERY} for row in newest]
     return sorted(rows, key=lambda row: (row["ts_ms"], row["sender"], row["seq"]))
 
 
 def _quality(
-    read: Inputs, found: Scope, request: Request, totals: Rows, lines: DataFrame, present: DataFrame, events: DataFrame
+    read: Inputs, found: Scope, request: Request, totals: Rows, lines: DataFrame, present: DataFrame, events: Rows
 ) -> dict[str, Any]:
-    drops = events.where(F.col("type") == "drop")
-    reasons = drops.groupBy(F.coalesce("detail", F.lit("")).alias("reason")).agg(F.sum("lost_records").alias("lines")).collect()
+    drops = {row["detail"] or "": row["dropped"] or 0 for row in events if row["type"] == "drop"}
     views = of_lines.views(lines, since_ms=found.end_ms - CLOCK_SPAN_MS, every_ms=_VIEW_MS).collect()
     counts = found.quality
     return counts | {
@@ -432,8 +423,8 @@ def _quality(
         "late": read.counters["late"],
         "holes": quality.holes(present).collect()[0]["holes"],
         "drops": {
-            "lines": sum(row["lines"] or 0 for row in reasons),
-            "reasons": {row["reason"]: row["lines"] or 0 for row in sorted(reasons, key=lambda row: str(row["reason"]))},
+            "lines": sum(drops.values()),
+            "reasons": dict(sorted(drops.items())),
         },
         "clocks": clocks.offsets(row.asDict() for row in views),
         "examples": [row.asDict() for row in quality.examples(read.lines).collect()] if counts["bad"] else [],

@@ -9,59 +9,78 @@ sample does, and no interval at either end is lost.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from spark_analytics.transforms.lag import lengths_of
 
-_KEY = ("backup", "queue")
+_KEY: Final = ("backup", "queue")
+_OF_REIGNS: Final = ("epoch", "begin_ms", "end_ms", "next_ms", "first_interval_ms", "interval_ms")
+Reign = dict[str, Any]
 
 
-def reigns(presence: DataFrame, *, end_ms: int) -> DataFrame:
-    """One row per epoch and primary, from `lines.presence` of one cluster: `begin_ms`, `end_ms`, `next_ms` (when the next one
-    began, null for the last), `last_said_ms` (the primary's last sample or roster), and the first and last `interval_ms`.
+def reigns(inventory: Iterable[Mapping[str, Any]], *, end_ms: int) -> list[Reign]:
+    """One for each epoch and primary, in order, from `quality.inventory` of one cluster: `epoch`, `primary`, `begin_ms`,
+    `end_ms`, `next_ms` (when the next one began, None for the last), `last_said_ms` (the primary's last sample or roster), the
+    first and the last `interval_ms`, and `has_roster`: whether one was told in the epoch.
     """
-    col = F.col
-    said = presence.where(col("mine") & col("inside") & col("problem").isNull())
-    spans = said.groupBy("epoch", "primary").agg(
-        F.min("first_ms").alias("begin_ms"),
-        F.max("last_ms").alias("last_said_ms"),
-        F.min_by("shortest_ms", "first_ms").alias("first_interval_ms"),
-        F.max_by("interval_ms", "last_ms").alias("interval_ms"),
-    )
-    following = F.lead("begin_ms").over(Window.partitionBy(F.lit(1)).orderBy("epoch", "begin_ms"))
-    spans = spans.withColumn("next_ms", F.when(following.isNotNull(), F.greatest(following, col("begin_ms"))))
-    return spans.withColumn("end_ms", F.greatest(F.coalesce("next_ms", F.lit(end_ms).cast("long")), "begin_ms"))
+    said: dict[tuple[int, str], list[Mapping[str, Any]]] = {}
+    for row in inventory:
+        if row["mine"] and row["inside"] and not row["problem"]:
+            said.setdefault((row["epoch"], row["primary"]), []).append(row)
+    with_roster = {epoch for (epoch, _), rows in said.items() if any(row["kind"] == "roster" for row in rows)}
+    found: list[Reign] = []
+    for (epoch, primary), rows in said.items():
+        first, last = min(rows, key=lambda row: row["first_ms"]), max(rows, key=lambda row: row["last_ms"])
+        found.append(
+            {
+                "epoch": epoch,
+                "primary": primary,
+                "begin_ms": first["first_ms"],
+                "last_said_ms": last["last_ms"],
+                "first_interval_ms": first["begin_interval_ms"],
+                "interval_ms": last["end_interval_ms"],
+                "has_roster": epoch in with_roster,
+            }
+        )
+    found.sort(key=lambda reign: (reign["epoch"], reign["begin_ms"]))
+    for reign, following in zip(found, [*found[1:], None], strict=True):
+        reign["next_ms"] = None if following is None else max(following["begin_ms"], reign["begin_ms"])
+        reign["end_ms"] = max(end_ms if following is None else reign["next_ms"], reign["begin_ms"])
+    return found
 
 
-def segments(rows: DataFrame, rosters: DataFrame, reigns: DataFrame) -> DataFrame:
+def segments(rows: DataFrame, rosters: DataFrame, reigns: Sequence[Reign]) -> DataFrame:
     """One row per backup, queue and time in which it is expected without a break: `from_ms`, `to_ms`, `interval_ms`.
 
     `rows` are those of `lag.grains`, `rosters` those of `lines.rosters`.
     """
     col = F.col
-    ends = F.broadcast(reigns.select("epoch", "begin_ms", "end_ms", "next_ms", "first_interval_ms", "interval_ms"))
+    columns = {name: pa.array([reign[name] for reign in reigns], pa.int64()) for name in _OF_REIGNS}
+    known = pa.table(columns | {"has_roster": pa.array([reign["has_roster"] for reign in reigns], pa.bool_())})
+    ends = F.broadcast(rows.sparkSession.createDataFrame(known))
+    keys = ["epoch", *_KEY]
     whole_log = F.array(F.lit(None).cast("string"))
     named = (
         rosters.select("epoch", "backups", "queues", "from_ms", "to_ms")
         .withColumn("backup", F.explode("backups"))
         .withColumn("queue", F.explode(F.concat(whole_log, "queues")))
-        .select("epoch", *_KEY, "from_ms", "to_ms")
+        .select(*keys, "from_ms", "to_ms", F.lit(True).alias("named"))
     )
-    with_roster = F.broadcast(rosters.groupBy("epoch").agg(F.lit(True).alias("has_roster")))
-    keys = ["epoch", *_KEY]
-    ever = F.broadcast(named.select(*(col(name).alias(f"_{name}") for name in keys)).distinct())
-    same = col("queue").eqNullSafe(col("_queue")) & (col("epoch") == col("_epoch")) & (col("backup") == col("_backup"))
     seen = (
         rows.groupBy(*keys)
-        .agg(F.min("first_ts_ms").alias("from_ms"), F.max(col("last_ts_ms") + col("interval_ms")).alias("last_ms"))
-        .join(ever, same, "left_anti")
-        .join(with_roster, ["epoch"], "left")
-        .select(*keys, "from_ms", F.when(col("has_roster"), col("last_ms")).alias("to_ms"))
+        .agg(F.min("first_ts_ms").alias("from_ms"), F.max(col("last_ts_ms") + col("interval_ms")).alias("to_ms"))
+        .withColumn("named", F.lit(False))
     )
-    both = named.unionByName(seen).join(ends, ["epoch"]).withColumn("to_ms", F.least(F.coalesce("to_ms", "end_ms"), "end_ms"))
+    any_named = F.max("named").over(Window.partitionBy(*keys))
+    told = named.unionByName(seen).withColumn("any_named", any_named).where(col("named") | ~col("any_named"))
+    # Who is sampled and on no roster is expected while it is sampled; without any roster, as long as the reign lasts.
+    until_ms = F.when(col("named") | col("has_roster"), col("to_ms"))
+    both = told.join(ends, ["epoch"]).withColumn("to_ms", F.least(F.coalesce(until_ms, "end_ms"), "end_ms"))
     begin = _floor(F.greatest("from_ms", "begin_ms"), col("first_interval_ms"))
     # A roster's end, and the next primary's beginning, lie within an interval of which the old one has no sample yet. At the end
     # of the span the interval of the last sample counts, which lies in each where the first did, give or take a quarter.

@@ -14,9 +14,9 @@ Indexes are never compared across epochs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
@@ -50,14 +50,18 @@ class Grains:
         return F.when(queue.isNull(), F.lit(self.whole_ms)).otherwise(F.lit(self.queue_ms))
 
 
-def samples(lines: DataFrame, reigns: DataFrame) -> DataFrame:
+def samples(lines: DataFrame, reigns: Iterable[Mapping[str, Any]]) -> DataFrame:
     """What primaries said of their backups while they reigned, from `lines.tagged` lines of one cluster.
 
     A deposed primary goes on saying that all is well until it notices; it has no say once the next has begun.
     """
-    ends = F.broadcast(reigns.select("epoch", "primary", "next_ms"))
-    said = of(lines, "sample").where("mine").join(ends, ["epoch", "primary"])
-    return said.where("next_ms IS NULL OR ts_ms < next_ms").drop("next_ms")
+    col = F.col
+    deposed = F.when(F.lit(False), F.lit(True))
+    for reign in reigns:
+        if reign["next_ms"] is not None and reign["next_ms"] <= reign["last_said_ms"]:
+            its = (col("epoch") == reign["epoch"]) & (col("primary") == reign["primary"])
+            deposed = deposed.when(its & (col("ts_ms") >= reign["next_ms"]), F.lit(True))
+    return of(lines, "sample").where(col("mine") & ~deposed.otherwise(F.lit(False)))
 
 
 def grains(samples: DataFrame, grains: Grains, *, objective_ms: float) -> DataFrame:

@@ -6,6 +6,7 @@ whether it lies in the span and whether its sender spoke as the primary; `single
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window
@@ -47,6 +48,12 @@ def copies(lines: DataFrame) -> DataFrame:
     return lines.where("problem IS NULL").groupBy(*IDENTITY).agg(F.count("*").alias("copies")).where("copies > 1")
 
 
+def repeated(lines: DataFrame) -> int:
+    """How many good lines are there besides the first of their kind."""
+    row = copies(lines).agg(F.sum(F.col("copies") - 1).alias("repeated")).first()
+    return int(row["repeated"] or 0) if row else 0
+
+
 def single(lines: DataFrame, again: DataFrame) -> DataFrame:
     """The lines, one of each of `again` (`copies`)."""
     names = F.broadcast(again.select(*IDENTITY))
@@ -70,23 +77,27 @@ def presence(lines: DataFrame) -> DataFrame:
 _ENDS: Final = {"ts_ms": "ms", "seq": "seq"}
 
 
-def leaps(presence: DataFrame) -> DataFrame:
-    """Senders' minutes (`cluster`, `sender`, `start_ms`) whose lines are of a clock that had leapt ahead: lines with higher
-    numbers are minutes older. Only where these are few among the sender's: a clock that was set back for good is not wrong.
+def with_leaps(presence: DataFrame) -> DataFrame:
+    """`presence`; a sender's minutes whose lines are of a clock that had leapt ahead have the problem WRONG_CLOCK: lines with
+    higher numbers are minutes older. Only where these are few among the sender's: a clock that was set back for good is not
+    wrong.
     """
     col = F.col
-    good = presence.where(col("problem").isNull() & col("inside"))
-    after = Window.partitionBy("cluster", "sender").orderBy("first_seq").rowsBetween(1, Window.unboundedFollowing)
-    rows = good.withColumn("ahead", col("start_ms") > F.min("start_ms").over(after) + _LEAP_MS)
+    good = col("problem").isNull() & col("inside")
     whose = Window.partitionBy("cluster", "sender")
-    share = F.sum(F.when(col("ahead"), col("lines")).otherwise(0)).over(whose) * 10
-    few = rows.withColumn("few", share < F.sum("lines").over(whose))
-    return few.where(col("ahead") & col("few")).select("cluster", "sender", "start_ms").distinct()
+    after = whose.orderBy("first_seq").rowsBetween(1, Window.unboundedFollowing)
+    later_ms = F.min(F.when(good, col("start_ms"))).over(after)
+    rows = presence.withColumn("ahead", good & F.coalesce(col("start_ms") > later_ms + _LEAP_MS, F.lit(False)))
+    ahead = F.sum(F.when(col("ahead"), col("lines")).otherwise(0)).over(whose)
+    few = ahead * 10 < F.sum(F.when(good, col("lines")).otherwise(0)).over(whose)
+    leapt = good & few & F.max("ahead").over(Window.partitionBy("cluster", "sender", "start_ms"))
+    return rows.withColumn("problem", F.when(leapt, F.lit(WRONG_CLOCK)).otherwise(col("problem"))).drop("ahead")
 
 
-def without_leaps(lines: DataFrame, leapt: DataFrame) -> DataFrame:
-    """`kept` lines; those of `leaps` have the problem WRONG_CLOCK instead of their time."""
+def without_leaps(lines: DataFrame, presence: DataFrame) -> DataFrame:
+    """`kept` lines; those in the minutes that `with_leaps` has marked have the problem WRONG_CLOCK instead of their time."""
     minute = F.floor(F.col("ts_ms") / MINUTE_MS) * MINUTE_MS
+    leapt = presence.where(F.col("problem") == WRONG_CLOCK).select("cluster", "sender", "start_ms").distinct()
     marks = F.broadcast(leapt.withColumn("leapt", F.lit(True)))
     marked = lines.withColumn("start_ms", minute).join(marks, ["cluster", "sender", "start_ms"], "left")
     problem = F.when(F.col("leapt"), F.lit(WRONG_CLOCK)).otherwise(F.col("problem"))
@@ -101,6 +112,24 @@ def of(lines: DataFrame, kind: str) -> DataFrame:
 def events(lines: DataFrame) -> DataFrame:
     """Events, with their fields only."""
     return of(lines, "event").select(*(F.col(f"`{name}`") for name in EVENT), "ts_ms")
+
+
+def newest_events(lines: DataFrame, most: int, types: Sequence[str]) -> DataFrame:
+    """The newest events, all of some types, and one for each reason of dropped lines: with `newest`, its place among all from
+    1 on, and `dropped`, how many lines were dropped in all for its reason.
+    """
+    col = F.col
+    newest = F.row_number().over(Window.partitionBy(F.lit(1)).orderBy(col("ts_ms").desc(), "sender", col("seq").desc()))
+    alike = Window.partitionBy("type", F.coalesce("detail", F.lit("")))
+    told = (
+        events(lines)
+        .drop("v", "kind", "cluster", "ts")
+        .withColumns(
+            {"newest": newest, "dropped": F.sum("lost_records").over(alike), "turn": F.row_number().over(alike.orderBy("seq"))}
+        )
+    )
+    is_first_drop = (col("type") == "drop") & (col("turn") == 1)
+    return told.where((col("newest") <= most) | col("type").isin(*types) | is_first_drop).drop("turn")
 
 
 def rosters(lines: DataFrame) -> DataFrame:

@@ -12,16 +12,17 @@ RESTART = 1_000_000
 
 
 def inventory(presence: DataFrame) -> DataFrame:
-    """One row per cluster, epoch, kind, problem, `inside` and `mine`: `lines`, the range of `ts_ms`, in how many minutes, the
-    shortest and the longest interval. Small.
+    """One row per cluster, epoch, sender, kind, primary, problem, `inside` and `mine`: `lines`, the range of `ts_ms`, the
+    shortest and the longest interval, and those at the beginning and at the end. Small.
     """
-    return presence.groupBy("cluster", "epoch", "kind", "problem", "inside", "mine").agg(
+    return presence.groupBy("cluster", "epoch", "sender", "kind", "primary", "problem", "inside", "mine").agg(
         F.sum("lines").alias("lines"),
         F.min("first_ms").alias("first_ms"),
         F.max("last_ms").alias("last_ms"),
         F.min("shortest_ms").alias("shortest_ms"),
         F.max("interval_ms").alias("interval_ms"),
-        F.count_distinct("start_ms").alias("minutes"),
+        F.min_by("shortest_ms", "first_ms").alias("begin_interval_ms"),
+        F.max_by("interval_ms", "last_ms").alias("end_interval_ms"),
     )
 
 

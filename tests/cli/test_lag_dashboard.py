@@ -25,9 +25,8 @@ from cli.lag import web
 from cli.lag.keeper import Keeper
 from cli.lag.qpid_lag import main
 from cli.lag.web import Board, Site, bounded
-from spark_analytics.dashboard.browser import Browser
 from tests.spark_analytics import reports
-from tests.spark_analytics.browsing import asked_for, click, complaints, count, focus, text
+from tests.spark_analytics.browsing import Browser
 
 reactor: Any = the_reactor
 Answer = tuple[int, dict[str, str], bytes]
@@ -250,11 +249,10 @@ def browser() -> Iterator[Browser]:
 async def test_an_open_page_follows_and_nothing_that_somebody_did_is_lost(browser: Browser) -> None:
     board = Board()
     async with serving(board) as port:
-        browser.events.clear()
         tab = await deferToThread(browser.open, f"http://127.0.0.1:{port}/")
 
         def waits() -> None:
-            assert "first summary" in text(tab, ".waiting")
+            assert "first summary" in tab.text(".waiting")
 
         await deferToThread(waits)
         board.report(reports.made())
@@ -265,8 +263,8 @@ async def test_an_open_page_follows_and_nothing_that_somebody_did_is_lost(browse
 
         def does_things() -> list[float]:
             tab.wait("document.querySelector('.verdict')")
-            click(tab, "#card-queues tbody tr:nth-child(3) button")
-            focus(tab, "#card-queues tbody tr:nth-child(5) button")
+            tab.click("#card-queues tbody tr:nth-child(3) button")
+            tab.focus("#card-queues tbody tr:nth-child(5) button")
             tab.evaluate("document.querySelector('#card-queues .scroll').scrollTop = 20")
             tab.evaluate("scrollTo(0, 700)")
             tab.evaluate("getSelection().selectAllChildren(document.querySelector('#card-lag h2'))")
@@ -280,9 +278,9 @@ async def test_an_open_page_follows_and_nothing_that_somebody_did_is_lost(browse
 
         def finds_them_as_they_were() -> None:
             tab.wait("document.querySelector('h1').innerText === 'renamed'")
-            assert text(tab, "#h-detail") == "mail.0"
+            assert tab.text("#h-detail") == "mail.0"
             assert places() == left
-            assert text(tab, ":focus") == "orders.1"
+            assert tab.text(":focus") == "orders.1"
             assert tab.evaluate("String(getSelection())") == "Lag over time"
 
         await deferToThread(finds_them_as_they_were)
@@ -290,20 +288,20 @@ async def test_an_open_page_follows_and_nothing_that_somebody_did_is_lost(browse
 
         def is_told() -> None:
             tab.wait("document.querySelector('.notice')")
-            assert "it was killed" in text(tab, ".notice")
-            assert "figures are older" in text(tab, ".notice")
-            assert text(tab, ".live") == "last summary failed"
-            assert count(tab, "#card-lag .line") == 3, "the last report stays"
-            assert {url.split("?")[0] for url in asked_for(browser)} == {
+            assert "it was killed" in tab.text(".notice")
+            assert "figures are older" in tab.text(".notice")
+            assert tab.text(".live") == "last summary failed"
+            assert tab.count("#card-lag .line") == 3, "the last report stays"
+            assert {url.split("?")[0] for url in browser.asked_for()} == {
                 f"http://127.0.0.1:{port}{path}" for path in ("/", "/report")
             }
-            assert complaints(browser) == []
+            assert browser.complaints() == []
 
         await deferToThread(is_told)
 
     def sees_that_nobody_answers() -> None:
         tab.wait("document.querySelector('.live').innerText === 'not connected'")
-        tab.call("Page.close")
+        tab.close()
 
     await deferToThread(sees_that_nobody_answers)
 

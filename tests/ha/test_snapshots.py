@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from broker.core.records import BatchBuilder
+from ha.core.effects import State
+from ha.core.messages import SnapshotChunk
 from tests.ha.log_cluster import Broker, Machine
 
 
@@ -68,4 +70,21 @@ def test_a_transfer_to_a_backup_that_has_everything_ends_and_keeps_no_files(tmp_
     checkpoint = a.log.journal.checkpoint
     assert checkpoint is not None
     machine.run_until(lambda: not any(a.log.journal.is_pinned(file.number) for file in checkpoint.files.in_use))
+    machine.close()
+
+
+def test_what_has_come_of_a_snapshot_goes_when_the_log_needs_it_no_more(tmp_path: Path) -> None:
+    """Breaks when a backup that has caught up by its log keeps the files, open and on its disk, until its next start."""
+    machine, _, b = behind_a_checkpoint(tmp_path)
+    snapshots = b.log._snapshots
+    members = b.log.replica.members
+    part = SnapshotChunk(epoch=1, index=99, index_epoch=1, members=members, offset=0, nbytes=4, total_bytes=1000)
+    snapshots.store(part, b"part", "a")
+    begun = snapshots._folder / "received.tmp"
+    machine.run_until(begun.exists)
+    machine.disconnect("a", "b")
+    machine.run_until(lambda: b.log.state != State.READY)
+    assert begun.exists(), "it may go on"
+    machine.connect("a", "b")
+    machine.run_until(lambda: b.log.state == State.READY and not begun.exists())
     machine.close()

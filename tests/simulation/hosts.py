@@ -52,6 +52,9 @@ class BrokerHost:
         self.disk = self._new_disk()
         self.process: Any = None
         self.starts = 0
+        self._newest_release = 0
+        self.is_put_back = False
+        """Whether its process is of an older release than one before it: what that wrote may be too new for this one."""
         self.running = False
         self.reactor: HostReactor | None = None
         self.threads: SimulatedThreads | None = None
@@ -149,6 +152,8 @@ class BrokerHost:
         if world.plan.message_links:
             named["links"] = partial(self._messenger, world)
         settings = replace(self._ha, ha_machine_version_limit=self.release)
+        self.is_put_back = self.release < self._newest_release
+        self._newest_release = max(self._newest_release, self.release)
         self.starts += 1
         self.process = ha.service.Process(
             reactor,

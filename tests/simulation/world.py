@@ -159,7 +159,7 @@ class World:
         if self.checks.has_decayed(host.address) and host.has_noted_damage:
             self.hurt(host)
             self.decayed(host, "it has read bytes that went bad, perhaps long ago, and fetches all from another one now")
-        elif not host.excused:
+        elif not host.excused and not host.is_put_back:
             self._broken.append(f"crash: the process of {host.name} ended with status {status}, and nothing was wrong there")
         self._restart_after(host)
 

@@ -1,70 +1,149 @@
-"""A person at the page: keys, clicks, what they see, and what the browser complained of."""
+"""A person at the page, by Playwright: keys, clicks, what they see, and what the browser complained of.
+
+Playwright's calls belong to the thread that has started it, and the tests' own may have a reactor in it: a `Browser` has a thread
+of its own, and whoever asks waits.
+"""
 
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
 
-from spark_analytics.dashboard import page
-from spark_analytics.dashboard.browser import Browser, Tab
+from playwright.sync_api import ConsoleMessage, Page, sync_playwright
 
-_KEYS = {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Enter": 13, "Escape": 27, "Tab": 9, "Home": 36}
+from spark_analytics.dashboard import page, picture
+
+T = TypeVar("T")
+TIMEOUT_S = 30.0
+
+
+class Browser:
+    """The Chromium of this machine, headless."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "playwright")
+        self._complaints: list[str] = []
+        self._urls: set[str] = set()
+        self.call(self._start)
+
+    def _start(self) -> None:
+        self._playwright = sync_playwright().start()
+        self._chromium = self._playwright.chromium.launch(executable_path=picture.find())
+
+    def call(self, work: Callable[[], T]) -> T:
+        """Do it in the browser's thread."""
+        return self._thread.submit(work).result()
+
+    def open(self, url: str, *, width: int = 1440, height: int = 900, dark: bool | None = None) -> Tab:
+        """A new tab with that page, once it has drawn itself; what was heard of others before is forgotten."""
+        self._complaints.clear()
+        self._urls.clear()
+
+        def opened() -> Page:
+            scheme: Literal["dark", "light"] | None = None if dark is None else "dark" if dark else "light"
+            new = self._chromium.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
+            new.set_default_timeout(TIMEOUT_S * 1000)
+            new.on("console", lambda message: self._complaints.append(_said(message)))
+            new.on("pageerror", lambda error: self._complaints.append(str(error)))
+            new.on("request", lambda request: self._urls.add(request.url))
+            new.goto(url)
+            return new
+
+        tab = Tab(self, self.call(opened))
+        tab.wait("document.documentElement.dataset.drawn === 'yes'")
+        return tab
+
+    def complaints(self) -> list[str]:
+        """Errors, refusals of the policy, and whatever the page wrote to its console."""
+        return self.call(lambda: list(self._complaints))
+
+    def asked_for(self) -> set[str]:
+        """Every address that the page asked for."""
+        return self.call(lambda: {url for url in self._urls if not url.startswith("data:")})
+
+    def close(self) -> None:
+        """End it."""
+
+        def end() -> None:
+            self._chromium.close()
+            self._playwright.stop()
+
+        self.call(end)
+        self._thread.shutdown()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+class Tab:
+    """One page in it."""
+
+    def __init__(self, browser: Browser, its: Page) -> None:
+        self._browser, self._page = browser, its
+
+    def evaluate(self, script: str) -> Any:
+        """The value of an expression in the page."""
+        return self._browser.call(lambda: self._page.evaluate(script))
+
+    def wait(self, script: str, timeout_s: float = TIMEOUT_S) -> None:
+        """Wait until an expression is true. Asked from outside: the page's policy lets nothing in it evaluate a text."""
+        until = time.monotonic() + timeout_s
+        while not self.evaluate(f"Boolean({script})"):
+            assert time.monotonic() < until, f"the page did not come to: {script}"
+            self._browser.call(lambda: self._page.wait_for_timeout(20))
+
+    def text(self, selector: str) -> str:
+        """What stands in the first such element; nothing when there is none."""
+        find = f"document.querySelector({json.dumps(selector)})"
+        return str(self.evaluate(f"({find} || {{}}).innerText ?? {find}?.textContent ?? ''"))
+
+    def count(self, selector: str) -> int:
+        """How many such elements there are."""
+        return self._browser.call(lambda: self._page.locator(selector).count())
+
+    def press(self, *keys: str) -> None:
+        """Press and release, wherever the focus is."""
+        for key in keys:
+            self._browser.call(lambda key=key: self._page.keyboard.press(key))  # type: ignore[misc]
+
+    def focus(self, selector: str) -> None:
+        """Put the focus there."""
+
+        def focused() -> None:
+            self._page.locator(selector).first.focus()
+
+        self._browser.call(focused)
+
+    def click(self, selector: str, *, across: float = 0.5, down: float = 0.5) -> None:
+        """A click with the mouse at a place within the first such element, given as shares of its width and height."""
+
+        def clicked() -> None:
+            element = self._page.locator(selector).first
+            box = element.bounding_box()
+            assert box is not None, f"{selector} is not shown"
+            element.click(position={"x": box["width"] * across, "y": box["height"] * down})
+
+        self._browser.call(clicked)
+
+    def close(self) -> None:
+        """Close it."""
+        self._browser.call(self._page.close)
+
+
+def _said(message: ConsoleMessage) -> str:
+    return f"{message.type}: {message.text}"
 
 
 def show(browser: Browser, folder: Path, report: dict[str, Any], *, at: str = "", **window: Any) -> Tab:
     """The page of a report, in a file, as somebody opens it."""
     path = folder / "page.html"
     path.write_text(page.render(report), encoding="utf-8")
-    browser.events.clear()
     return browser.open(path.as_uri() + at, **window)
-
-
-def text(tab: Tab, selector: str) -> str:
-    """What stands in the first such element; nothing when there is none."""
-    find = f"document.querySelector({json.dumps(selector)})"
-    return str(tab.evaluate(f"({find} || {{}}).innerText ?? {find}?.textContent ?? ''"))
-
-
-def count(tab: Tab, selector: str) -> int:
-    """How many such elements there are."""
-    return int(tab.evaluate(f"document.querySelectorAll({json.dumps(selector)}).length"))
-
-
-def press(tab: Tab, *keys: str) -> None:
-    """Press and release, wherever the focus is."""
-    for key in keys:
-        code = {"windowsVirtualKeyCode": _KEYS.get(key, ord(key[0].upper()))}
-        words = {"text": "\r"} if key == "Enter" else {"text": key} if len(key) == 1 else {}
-        tab.call("Input.dispatchKeyEvent", type="keyDown", key=key, **code, **words)
-        tab.call("Input.dispatchKeyEvent", type="keyUp", key=key, **code)
-
-
-def focus(tab: Tab, selector: str) -> None:
-    """Put the focus there."""
-    tab.evaluate(f"document.querySelector({json.dumps(selector)}).focus()")
-
-
-def click(tab: Tab, selector: str, *, across: float = 0.5, down: float = 0.5) -> None:
-    """A click with the mouse at a place within the first such element, given as shares of its width and height."""
-    find = f"document.querySelector({json.dumps(selector)})"
-    tab.evaluate(f"{find}.scrollIntoView({{block: 'center'}})")
-    box = tab.evaluate(f"(({{x, y, width, height}}) => ({{x, y, width, height}}))({find}.getBoundingClientRect())")
-    place = {"x": box["x"] + box["width"] * across, "y": box["y"] + box["height"] * down}
-    tab.call("Input.dispatchMouseEvent", type="mouseMoved", **place)
-    for kind in ("mousePressed", "mouseReleased"):
-        tab.call("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **place)
-
-
-def complaints(browser: Browser) -> list[str]:
-    """Errors, refusals of the policy, and whatever the page wrote to its console."""
-    browser.listen(0.05)
-    told = ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded")
-    return [json.dumps(event["params"])[:500] for event in browser.events if event.get("method") in told]
-
-
-def asked_for(browser: Browser) -> set[str]:
-    """Every address that the page asked for."""
-    browser.listen(0.05)
-    sent = (event["params"]["request"]["url"] for event in browser.events if event.get("method") == "Network.requestWillBeSent")
-    return {url for url in sent if not url.startswith("data:")}

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from spark_analytics.dashboard import page
-from spark_analytics.dashboard.browser import Browser, picture_of
+from spark_analytics.dashboard import page, picture
 from spark_analytics.errors import Refused
 from tests.spark_analytics import reports
-from tests.spark_analytics.browsing import asked_for, click, complaints, count, focus, press, show, text
+from tests.spark_analytics.browsing import Browser, show
 
 WEEK_MS = 7 * 86_400_000
 
@@ -29,64 +28,64 @@ def test_every_part_of_the_report_is_drawn_and_nothing_is_asked_of_anybody(brows
     tab = show(browser, tmp_path, reports.made())
     parts = tab.evaluate("[...document.querySelectorAll('main > section')].map(s => s.id || s.className)")
     assert len(parts) == 15, parts
-    assert count(tab, ".failed") == 0
-    assert (text(tab, ".verdict .word"), text(tab, ".verdict h2")) == ("Can I lose the primary now?", "Yes")
-    assert "2 of 2 backups can be reached, and hold every record; no other broker may fail with it." in text(tab, ".verdict")
-    assert text(tab, ".verdict h3") == "Every backup keeps up"
+    assert tab.count(".failed") == 0
+    assert (tab.text(".verdict .word"), tab.text(".verdict h2")) == ("Can I lose the primary now?", "Yes")
+    assert "2 of 2 backups can be reached, and hold every record; no other broker may fail with it." in tab.text(".verdict")
+    assert tab.text(".verdict h3") == "Every backup keeps up"
     for wanted in ("epoch 3", "2 of 2", "58 s", "within", "Budget left", "old when this was made"):
-        assert wanted.lower() in text(tab, ".hero").lower(), wanted
-    assert count(tab, "#card-lag .line") == 3
-    assert count(tab, "#card-lag .hatch") == 3
-    assert count(tab, "#card-lag .mark") >= 2
-    assert text(tab, "#card-lag svg").count("switchover") == 1
-    assert asked_for(browser) == {(tmp_path / "page.html").as_uri()}
-    assert complaints(browser) == []
+        assert wanted.lower() in tab.text(".hero").lower(), wanted
+    assert tab.count("#card-lag .line") == 3
+    assert tab.count("#card-lag .hatch") == 3
+    assert tab.count("#card-lag .mark") >= 2
+    assert tab.text("#card-lag svg").count("switchover") == 1
+    assert browser.asked_for() == {(tmp_path / "page.html").as_uri()}
+    assert browser.complaints() == []
 
 
 def test_a_real_report_is_drawn_as_well_as_a_made_up_one(browser: Browser, tmp_path: Path, report: dict[str, Any]) -> None:
     tab = show(browser, tmp_path, report)
-    assert count(tab, ".failed") == 0
-    assert text(tab, "#card-failovers").count("without a primary") == 3
-    assert complaints(browser) == []
+    assert tab.count(".failed") == 0
+    assert tab.text("#card-failovers").count("without a primary") == 3
+    assert browser.complaints() == []
 
 
 def test_a_backup_a_queue_and_a_time_open_by_click_and_the_way_back_closes_them(browser: Browser, tmp_path: Path) -> None:
     tab = show(browser, tmp_path, reports.made())
-    click(tab, "#card-backups tbody button")
-    assert text(tab, "#h-detail") == "127.0.0.1:5672"
-    assert "Time in each state" in text(tab, "#detail")
+    tab.click("#card-backups tbody button")
+    assert tab.text("#h-detail") == "127.0.0.1:5672"
+    assert "Time in each state" in tab.text("#detail")
     assert tab.evaluate("document.activeElement.id") == "h-detail"
     assert tab.evaluate("location.hash") == "#backup=127.0.0.1%3A5672", "it can be sent to somebody"
-    click(tab, "[data-chart=heat]", across=0.5, down=0.06)
-    assert text(tab, "#h-detail") == "orders.0"
-    assert count(tab, "#detail .line") == 3, "a line a backup"
-    click(tab, "[data-chart=lag]", across=0.6)
-    assert "STOPPED" in text(tab, "#detail")
-    assert "Queues, worst first".lower() in text(tab, "#detail").lower()
+    tab.click("[data-chart=heat]", across=0.5, down=0.06)
+    assert tab.text("#h-detail") == "orders.0"
+    assert tab.count("#detail .line") == 3, "a line a backup"
+    tab.click("[data-chart=lag]", across=0.6)
+    assert "STOPPED" in tab.text("#detail")
+    assert "Queues, worst first".lower() in tab.text("#detail").lower()
     tab.evaluate("history.back()")
     tab.wait("document.querySelector('#h-detail').innerText === 'orders.0'")
-    press(tab, "Escape")
-    assert count(tab, "#detail") == 0
-    assert complaints(browser) == []
+    tab.press("Escape")
+    assert tab.count("#detail") == 0
+    assert browser.complaints() == []
 
 
 def test_all_of_it_can_be_reached_with_keys_alone(browser: Browser, tmp_path: Path) -> None:
     tab = show(browser, tmp_path, reports.made())
-    press(tab, "Tab")
-    assert text(tab, ":focus") == "Skip to the figures"
-    focus(tab, "[data-chart=lag]")
-    press(tab, "Home", "ArrowRight", "ArrowRight")
+    tab.press("Tab")
+    assert tab.text(":focus") == "Skip to the figures"
+    tab.focus("[data-chart=lag]")
+    tab.press("Home", "ArrowRight", "ArrowRight")
     assert tab.evaluate("document.activeElement.getAttribute('aria-valuenow')") == "2"
     assert "127.0.0.1:5673: OK" in tab.evaluate("document.activeElement.getAttribute('aria-valuetext')")
-    press(tab, "Enter")
-    assert text(tab, "#detail .kicker") == "Time"
-    press(tab, "Escape")
+    tab.press("Enter")
+    assert tab.text("#detail .kicker") == "Time"
+    tab.press("Escape")
     assert tab.evaluate("document.activeElement.dataset.chart") == "lag", "the focus is where it was"
-    focus(tab, "[data-chart=heat]")
-    press(tab, "ArrowDown", "ArrowRight")
-    assert "billing.0" in text(tab, "#heat-said"), "a screen reader is told the cell"
-    press(tab, "Enter")
-    assert text(tab, "#h-detail") == "billing.0"
+    tab.focus("[data-chart=heat]")
+    tab.press("ArrowDown", "ArrowRight")
+    assert "billing.0" in tab.text("#heat-said"), "a screen reader is told the cell"
+    tab.press("Enter")
+    assert tab.text("#h-detail") == "billing.0"
 
 
 def test_every_picture_has_a_name_and_a_table_and_every_table_heads_and_a_caption(browser: Browser, tmp_path: Path) -> None:
@@ -132,7 +131,7 @@ def test_colours_can_be_switched_and_pictures_follow(browser: Browser, tmp_path:
     tab = show(browser, tmp_path, reports.made(), dark=False)
     pixel = "document.querySelector('.map canvas').getContext('2d').getImageData(400, 5, 1, 1).data.join()"
     before = tab.evaluate(pixel)
-    click(tab, ".themes button:last-child")
+    tab.click(".themes button:last-child")
     assert tab.evaluate("document.documentElement.dataset.theme") == "dark"
     assert tab.evaluate(pixel) != before
 
@@ -147,16 +146,16 @@ def test_nothing_is_wider_than_the_window(browser: Browser, tmp_path: Path, widt
 
 def test_a_cluster_of_one_and_a_report_without_new_parts_are_pages_too(browser: Browser, tmp_path: Path) -> None:
     tab = show(browser, tmp_path, reports.empty())
-    assert (text(tab, ".verdict h2"), text(tab, ".verdict h3")) == ("No", "No backup at the end")
-    assert "The primary did not change" in text(tab, "main")
-    assert "No backup was expected" in text(tab, "#card-lag")
-    assert complaints(browser) == []
+    assert (tab.text(".verdict h2"), tab.text(".verdict h3")) == ("No", "No backup at the end")
+    assert "The primary did not change" in tab.text("main")
+    assert "No backup was expected" in tab.text("#card-lag")
+    assert browser.complaints() == []
     older = {name: value for name, value in reports.made().items() if name not in ("slo", "worst_hours", "detail", "lanes")}
     tab = show(browser, tmp_path, older, at="#queue=orders.0")
-    assert count(tab, "#card-slo, #card-hours, .failed") == 0
-    assert count(tab, "#card-lag .seg") > 5
-    assert text(tab, "#h-detail") == "orders.0"
-    assert complaints(browser) == []
+    assert tab.count("#card-slo, #card-hours, .failed") == 0
+    assert tab.count("#card-lag .seg") > 5
+    assert tab.text("#h-detail") == "orders.0"
+    assert browser.complaints() == []
 
 
 @pytest.mark.parametrize(
@@ -171,7 +170,7 @@ def test_the_verdict_says_that_all_was_well_only_if_it_was(
     for row in report["backups"]:
         row |= {"p99_ms": 10.0, "over_share": 0.0}
     report["backups"][0] |= {"p99_ms": p99_ms, "over_share": over_share}
-    assert said in text(show(browser, tmp_path, report), ".verdict")
+    assert said in show(browser, tmp_path, report).text(".verdict")
 
 
 def test_a_broken_part_says_so_and_leaves_the_others_standing(browser: Browser, tmp_path: Path) -> None:
@@ -181,10 +180,10 @@ def test_a_broken_part_says_so_and_leaves_the_others_standing(browser: Browser, 
     broken["failovers"].append({"kind": "coup", "at_ms": None})
     broken["timeline"]["backups"]["127.0.0.1:5672"]["p99_ms"][3] = "slow"
     tab = show(browser, tmp_path, broken)
-    assert "could not be drawn" in text(tab, ".failed")
-    assert text(tab, ".verdict h3") == "Every backup keeps up"
-    assert count(tab, "#card-lag .line") == 3
-    assert count(tab, "#card-events tbody tr") == 5
+    assert "could not be drawn" in tab.text(".failed")
+    assert tab.text(".verdict h3") == "Every backup keeps up"
+    assert tab.count("#card-lag .line") == 3
+    assert tab.count("#card-events tbody tr") == 5
 
 
 def test_hostile_names_are_shown_as_they_are(browser: Browser, tmp_path: Path) -> None:
@@ -193,17 +192,17 @@ def test_hostile_names_are_shown_as_they_are(browser: Browser, tmp_path: Path) -
     report["cluster"] = evil
     report["queues"][0]["queue"] = evil
     tab = show(browser, tmp_path, report)
-    assert text(tab, "h1") == evil
-    assert evil in text(tab, "#card-queues")
-    assert count(tab, "img") == 0
-    assert complaints(browser) == []
+    assert tab.text("h1") == evil
+    assert evil in tab.text("#card-queues")
+    assert tab.count("img") == 0
+    assert browser.complaints() == []
 
 
 def test_a_week_of_three_backups_and_a_thousand_queues_is_light_and_quick(browser: Browser, tmp_path: Path) -> None:
     tab = show(browser, tmp_path, reports.made(span_ms=WEEK_MS, brokers=4, queues=1000))
-    assert "1,000 queues" in text(tab, "#card-heat")
+    assert "1,000 queues" in tab.text("#card-heat")
     assert (tmp_path / "page.html").stat().st_size < 1_500_000
-    assert count(tab, "*") < 8000, "what is drawn is bounded"
+    assert tab.count("*") < 8000, "what is drawn is bounded"
     slowest = tab.evaluate(
         """(() => {
           let slowest = 0;
@@ -220,16 +219,19 @@ def test_a_week_of_three_backups_and_a_thousand_queues_is_light_and_quick(browse
     assert slowest < 2500, "milliseconds, on a machine that may be doing ten other things"
 
 
-def test_a_picture_is_of_the_whole_page_and_as_wide_as_asked() -> None:
-    picture = picture_of(page.render(reports.made()), width=800, dark=True)
-    assert picture.startswith(b"\x89PNG")
-    width, height = struct.unpack(">II", picture[16:24])
-    assert width == 800
-    assert height > 3000
+def test_a_picture_is_of_the_whole_page_as_wide_as_asked_and_in_the_colours_asked_for() -> None:
+    made = page.render(reports.made())
+    light, dark = (picture.picture_of(made, width=800, dark=dark) for dark in (False, True))
+    for one in (light, dark):
+        assert one.startswith(b"\x89PNG")
+        width, height = struct.unpack(">II", one[16:24])
+        assert width == 800
+        assert height > 3000
+    assert light != dark
 
 
 def test_a_browser_that_is_none_is_refused_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="apt-get install chromium"):
-        Browser(str(tmp_path / "none"))
-    with Browser("/bin/true") as ended, pytest.raises(Refused, match="has ended before"):
-        ended.open("about:blank")
+        picture.picture_of("", binary=str(tmp_path / "none"))
+    with pytest.raises(Refused, match="has ended before"):
+        picture.picture_of("", binary="/bin/true")

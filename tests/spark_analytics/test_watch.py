@@ -14,9 +14,8 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from spark_analytics import demo_data
-from spark_analytics.dashboard.browser import Browser
 from spark_analytics.jobs import stream
-from tests.spark_analytics.browsing import complaints, text
+from tests.spark_analytics.browsing import Browser
 from tests.spark_analytics.conftest import START_MS
 
 PATIENCE_S = 240.0
@@ -88,9 +87,9 @@ def test_an_open_page_shows_what_a_running_stream_has_just_read(spark: SparkSess
     with following(spark, folder, kept) as batches, dashboard(kept) as url, Browser() as browser:
         tab = browser.open(url)
         tab.wait("document.querySelector('.verdict')", PATIENCE_S)
-        assert "The primary did not change" in text(tab, "#card-failovers")
+        assert "The primary did not change" in tab.text("#card-failovers")
         brokers.roll()
         tab.wait("document.querySelector('#card-failovers').innerText.includes('without a primary')", PATIENCE_S)
         tab.wait(f"document.querySelector('#card-quality').innerText.includes('{answers['lines']:,}')", PATIENCE_S)
-        assert complaints(browser) == []
+        assert browser.complaints() == []
     assert len(batches) > 1

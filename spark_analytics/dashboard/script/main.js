@@ -202,6 +202,7 @@ function redraw() {
       (state.report.cluster || "cluster")
     : "Replication lag";
   document.documentElement.dataset.drawn = "yes";
+  document.documentElement.dataset.height = String(document.documentElement.scrollHeight);
   document.documentElement.dataset.drawMs = (performance.now() - begin).toFixed(1);
 }
 /** Learn how wide the pictures are. True when one has changed. */
