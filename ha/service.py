@@ -221,7 +221,7 @@ class Process:
     def _max_connections(self) -> int:
         """As many as asked for, or fewer where the limit of open files is low: the disk and the other members come first."""
         files, wanted = self.host.open_files(), self.settings.max_connections
-        kept = RESERVED_DESCRIPTORS + SPARE_CONNECTIONS + (MAX_HANDSHAKES if self.tls is not None else 0)
+        kept = RESERVED_DESCRIPTORS + SPARE_CONNECTIONS + (2 * MAX_HANDSHAKES if self.tls is not None else 0)
         if files <= kept:
             raise CannotStart(
                 f"only {files} files may be open, and a broker needs {kept} for its disk, the other members and administrators, "

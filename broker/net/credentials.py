@@ -15,7 +15,6 @@ Sources: RFC 5280 (certificates), RFC 9525 (whose certificate it is), RFC 9325 (
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -35,6 +34,7 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
 from broker.core.identity import Certificate
+from broker.host import REAL_HOST
 from broker.options import SettingsError
 from broker.tls_files import TlsFiles
 
@@ -57,7 +57,7 @@ Signature = tuple[tuple[int, int, int] | None, ...]
 class Credentials:
     """See the module. `demands`: whether a client over TLS must show a certificate. `wall` gives seconds since 1970."""
 
-    def __init__(self, files: TlsFiles, *, demands: bool = False, wall: Callable[[], float] = time.time) -> None:
+    def __init__(self, files: TlsFiles, *, demands: bool = False, wall: Callable[[], float] = REAL_HOST.wall) -> None:
         self.files = files
         self._demands = demands
         self._wall = wall

@@ -4,7 +4,8 @@ Life of a socket of the port for TLS: it waits among the `Handshakes` until it h
 its Open. Then the broker is told of it as of one in the clear, with what its certificate says.
 
 Invariant: at most `limits.MAX_HANDSHAKES` sockets are in a handshake; one more takes the place of the oldest, so that those who
-connect and say nothing keep nobody out for longer than it takes to shake hands.
+connect and say nothing keep nobody out for longer than it takes to shake hands. As many more are open at most, which have been
+given up in this turn.
 """
 
 from __future__ import annotations
@@ -68,22 +69,32 @@ class Handshakes(ServerFactory):
         self._failed = failed
         self._timeout_s = timeout_s
         self._going_on: dict[TlsSocket, str] = {}
+        self._given_up: set[TlsSocket] = set()
+        """Those that are to end, whose sockets are open until the next turn."""
 
     def __len__(self) -> int:
         """How many go on."""
         return len(self._going_on)
 
-    def buildProtocol(self, addr: IAddress | None) -> TlsSocket:
-        """The server's side of a handshake."""
+    def buildProtocol(self, addr: IAddress | None) -> TlsSocket | None:
+        """The server's side of a handshake; None ends a socket of which there are too many at once."""
         from broker.net.tls import TlsSocket
 
         if len(self._going_on) >= limits.MAX_HANDSHAKES:
-            next(iter(self._going_on)).give_up(
-                f"more than {limits.MAX_HANDSHAKES} TLS handshakes at a time, and this was the oldest"
-            )
+            if len(self._given_up) >= limits.MAX_HANDSHAKES:
+                return None
+            self._give_up_oldest()
         socket = TlsSocket(self._clock, self._credentials.server(), self, self._timeout_s)
         self._going_on[socket] = text_of(addr)
         return socket
+
+    def _give_up_oldest(self) -> None:
+        oldest = next(iter(self._going_on))
+        address = self._going_on.pop(oldest)
+        self._given_up.add(oldest)
+        reason = f"more than {limits.MAX_HANDSHAKES} TLS handshakes at a time, and this was the oldest"
+        oldest.give_up(reason)
+        self._failed(address, reason)
 
     def ready(self, socket: TlsSocket) -> Protocol | None:
         """See TlsOwner."""
@@ -94,6 +105,7 @@ class Handshakes(ServerFactory):
 
     def failed(self, socket: TlsSocket, reason: str) -> None:
         """See TlsOwner."""
+        self._given_up.discard(socket)
         address = self._going_on.pop(socket, None)
         if address is not None:
             self._failed(address, reason)

@@ -139,8 +139,19 @@ def test_one_handshake_too_many_takes_the_place_of_the_oldest(port: Any, monkeyp
     late = opened.visit()
     assert [visitor.socket.disconnecting for visitor in silent] == [True, False, False]
     assert late.turn().ready
-    silent[0].lose()
     assert "more than 3 TLS handshakes" in opened.failed[0][1]
+
+
+def test_a_burst_of_sockets_in_one_turn_has_no_more_handshakes_than_others(port: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breaks when who is given up counts until its socket hears of it, a turn later: then each takes the same one's place."""
+    monkeypatch.setattr(limits, "MAX_HANDSHAKES", 3)
+    opened = port()
+    burst = [opened.visit() for _ in range(6)]
+    assert len(opened.handshakes) == 3
+    assert [visitor.socket.disconnecting for visitor in burst] == [True] * 3 + [False] * 3
+    assert opened.accept() is None, "three are in a handshake, and three wait for their end"
+    burst[0].lose()
+    assert opened.visit().turn().ready
 
 
 def test_a_broker_that_is_full_ends_the_connection(port: Any) -> None:
