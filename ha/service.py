@@ -31,6 +31,7 @@ from twisted.logger import (
     eventAsText,
     globalLogBeginner,
 )
+from twisted.python.failure import Failure
 from zope.interface import provider
 
 from broker.acl_file import AclFile
@@ -350,13 +351,16 @@ class Process:
             _log.warn("SIGHUP changes nothing: options are read at the start only; restart this broker to change them")
 
     def _read_users_again(self, accounts: Accounts) -> None:
-        try:
-            users = accounts.load()
-        except BadUsersFile as error:
-            _log.error("{error}; the users are those that were read before", error=str(error))
-            return
-        self.broker.authentication.users = users
-        _log.info("{n} users read from {path}", n=len(users), path=accounts.path)
+        """In a thread: a hundred thousand users take seconds."""
+
+        def take(users: Users) -> None:
+            self.broker.authentication.users = users
+            _log.info("{n} users read from {path}", n=len(users), path=accounts.path)
+
+        def keep(failure: Failure) -> None:
+            _log.error("{error}; the users are those that were read before", error=failure.getErrorMessage())
+
+        self._in_thread(accounts.load).addCallbacks(take, keep)
 
     def stop(self) -> Deferred[None]:
         """Stop in order: clients, links, logs, store. Fires when what clients were told has left, or soon in any case."""

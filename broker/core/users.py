@@ -42,6 +42,7 @@ SALT_BYTES = 16
 
 _Counted = TypeVar("_Counted")
 _NAME = re.compile(r"[^\s@,=#][^\s@,=]*")
+_ASCII_NAME = re.compile(r"[A-Za-z0-9_.-]{1,255}")
 _VERIFIER = re.compile(r"(SCRAM-SHA-[0-9]+)\$([0-9]{1,9}):([A-Za-z0-9+/=]+)\$([A-Za-z0-9+/=]+):([A-Za-z0-9+/=]+)")
 _SCRAM = {mechanism: ScramMechanism(mechanism) for mechanism in HASHES}
 
@@ -85,6 +86,8 @@ def prepared(text: str, what: str) -> str:
 
 def name_of(text: str) -> str:
     """A user's name. BadPassword when it cannot be one."""
+    if _ASCII_NAME.fullmatch(text):
+        return text  # as most are: nothing to prepare, which takes long
     name = prepared(text, "name")
     if not _NAME.fullmatch(name) or len(name.encode()) > limits.MAX_NAME_BYTES:
         raise BadPassword(
@@ -168,6 +171,11 @@ def with_line(text: str, name: str, line: str | None) -> str:
     return "".join(f"{each}\n" for each in kept)
 
 
+def _cheapest(keys: KeysOf) -> str:
+    """Which keys take the least to derive: those of SHA-256 less than half of the others."""
+    return SHA_256 if SHA_256 in keys else SHA_512
+
+
 def _most(counts: Counter[_Counted], default: _Counted) -> _Counted:
     return max(counts, key=counts.__getitem__, default=default)
 
@@ -183,7 +191,7 @@ class Users:
             for mechanism, each in keys.items():
                 counts[mechanism][each.iterations] += 1
         self._usual = {mechanism: _most(found, ITERATIONS) for mechanism, found in counts.items()}
-        self._first = _most(Counter(next(each for each in HASHES if each in keys) for keys in by_name.values()), SHA_512)
+        self._first = _most(Counter(_cheapest(keys) for keys in by_name.values()), SHA_256)
         """By which keys the passwords of most are looked at, and so that of somebody who is not there."""
 
     def __len__(self) -> int:
@@ -196,7 +204,8 @@ class Users:
 
     def mechanism_of(self, name: str) -> str:
         """By which of a user's keys a password is looked at."""
-        return next((each for each in HASHES if each in self._by_name.get(name, {})), self._first)
+        keys = self._by_name.get(name)
+        return self._first if keys is None else _cheapest(keys)
 
     def _decoy(self, mechanism: str, name: str) -> Keys:
         """Each name has always the same ones, as a user would. They are made for every login: it costs each the same."""

@@ -22,6 +22,7 @@ EDGES = {
     "broker/net/reactor.py": {"time"},
     "broker/telemetry.py": {"threading", "time"},  # has a thread and files of its own; a broker runs without it too
     "broker/telemetry_files.py": {"glob"},
+    "broker/users_file.py": {"fcntl"},  # qpid-passwd alone locks it
     "ha/settings.py": {"socket"},  # only when --ha-address is not given
 }
 OF_PATHS = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import warnings
@@ -145,6 +146,30 @@ def test_a_certificate_is_a_login(broker: BrokerProcess, certified: list[str], t
     files = ["--ssl-certificate", certificate, "--ssl-key", key, "--ssl-ca-file", trusted]
     ran = run("qpid-stat", "-c", "-b", f"amqps:{address}", "--sasl-mechanism", "EXTERNAL", *files)
     assert (ran.status, "EXTERNAL" in ran.out, "ann@QPID" in ran.out) == (0, True, True), ran.err
+
+
+def test_the_users_are_read_again_at_a_hangup_unless_they_have_become_wrong(broker: BrokerProcess, tmp_path: Path) -> None:
+    file, password = broker.store.parent / "users", tmp_path / "password"
+    password.write_text("other\n")
+    keys = {mechanism: users.derive(mechanism, "other", b"salt" * 4) for mechanism in users.HASHES}
+
+    def hang_up_until(said: str) -> None:
+        assert broker.process is not None
+        broker.process.send_signal(signal.SIGHUP)
+        eventually(broker.log, lambda log: said in log, said)
+
+    def status() -> int:
+        return run("qpid-stat", "-g", "-b", f"bob@{broker.address}", "--password-file", password).status
+
+    assert status() == 3
+    users_file.change(file, lambda text: users.with_line(text, "bob", users.line_of("bob", keys)))
+    hang_up_until(f"2 users read from {file}")
+    assert status() == 0
+    right = file.read_text()
+    file.write_text("bob other\n")
+    hang_up_until(f"{file}:1: bob has keys that cannot be read")
+    assert status() == 0, "the old ones stay in force"
+    file.write_text(right)
 
 
 @pytest.mark.parametrize("mechanism", ["", *MECHANISMS])
