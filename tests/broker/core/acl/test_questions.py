@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from broker.core.acl import questions
 from broker.core.acl.lookups import LIMITED, LOOKUPS
@@ -166,3 +168,25 @@ SHOWN = {
 @pytest.mark.parametrize("text, said", SHOWN.items())
 def test_what_a_client_says_stands_in_a_line_cut_and_quoted(text: str, said: str) -> None:
     assert shown(text) == said
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(), inner, max_size=2),
+    max_leaves=4,
+)
+KEYS = ("arguments", "durable", "exchange", "queue", "key", "exchangeType", "alternateExchange", "autoDelete", "exclusive")
+
+
+@given(
+    st.sampled_from(["QUERY", "CREATE", "DELETE", "PROMOTE", "\0"]),
+    st.sampled_from(["queue", "exchange", "binding", "ha", "\n"]),
+    st.text(),
+    st.dictionaries(st.sampled_from(KEYS), VALUES | st.dictionaries(st.just("qpid.max_size"), VALUES)),
+)
+def test_whatever_stands_in_a_request_becomes_one_lookup_that_can_be_written_in_one_line(
+    operation: str, kind: str, name: str, body: dict[str, Any]
+) -> None:
+    lookup = request(operation, kind, name, body)
+    assert all(isinstance(fact, str | int) for fact in lookup.facts.values())
+    assert str(lookup).isprintable()
