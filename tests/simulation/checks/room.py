@@ -2,7 +2,7 @@
 
 What counts is what lies on the simulated disk, file by file, and not the broker's own figures. Files that a damaged store was put
 aside with are for people, and no part of a log. Simulated files are so small that two things count which otherwise do not:
-the head of a file, and a segment made for one batch that is larger than a segment.
+the heads of the files that what is alive would fill, and the newest segment, if it was made for a batch larger than a segment.
 
 The bound holds when a disk has had time to copy. While it is slow, full, or under a broker that is away, a log may take more: how
 much is bounded by the disk alone. So this is asked when everything has come to rest.
@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from broker.disk.bodies import SUFFIX as BODIES
-from broker.disk.segments import FIRST_BATCH, SUFFIX
+from broker.disk.segments import FIRST_BATCH
 from ha.log.retention import FILES_IN_TWO_SEGMENTS
 from ha.service import Process
 from tests.simulation.disk import SimulatedDisk
@@ -30,10 +29,9 @@ def overfull(processes: Iterable[Process]) -> Iterator[str]:
             nbytes = sum(len(disk.content(path)) for path in found)
             live = process.broker.ledgers[name].live_bytes()
             size = log.journal.file_bytes
-            segments = [len(disk.content(path)) for path in found if path.endswith(SUFFIX)]
-            bodies = sum(path.endswith(BODIES) for path in found)
-            larger = max([size, *segments]) - size
-            allowed = 2 * (live + bodies * FIRST_BATCH) + FILES_IN_TWO_SEGMENTS * size + larger
+            heads = FIRST_BATCH * (live // size)
+            larger = max(0, log.journal._holdings.newest.size - size)
+            allowed = 2 * (live + heads) + FILES_IN_TWO_SEGMENTS * size + larger
             if nbytes > allowed:
                 takes = f"takes {nbytes} bytes in {len(found)} files"
                 yield f"the {name} log of {log.me} {takes}, where {allowed} are allowed for {live} that are alive"
