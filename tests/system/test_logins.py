@@ -7,6 +7,7 @@ C++ and rhea need a compiler, libraries and Node, which not every machine has: t
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import shutil
 import signal
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +26,7 @@ from proton.utils import BlockingConnection
 from broker import users_file
 from broker.core import users
 from tests.certificates import CLIENT, authority
-from tests.cli.running import ROOT, environment, run
+from tests.cli.running import ROOT, Ran, environment, run
 from tests.system.harness import BrokerProcess, ask, cluster, eventually, spawn, standalone
 from tests.system.test_interop import HERE, INSTALL_S, NotHere, compiled
 
@@ -84,7 +86,7 @@ CLIENTS: dict[str, tuple[Callable[[Path], Program], tuple[str, ...]]] = {
     "rhea": (rhea, ("PLAIN", "ANONYMOUS")),
 }
 """Each client, and the mechanisms that it has as it is installed: neither Debian's Proton nor PyPI's is built with Cyrus SASL, so
-that SCRAM is tried by our own commands."""
+that SCRAM is tried by our own commands: in `qpid-verify`, whose clients are Proton's, the login is ours."""
 
 
 @contextlib.contextmanager
@@ -118,6 +120,60 @@ def present(broker: BrokerProcess) -> set[tuple[str, str]]:
     found = [(item["mechanism"], item["user"]) for item in ask(broker.address, "QUERY", "connection")["items"]]
     found.remove(("ANONYMOUS", "anonymous"))
     return set(found)
+
+
+def verify(*words: object) -> Ran:
+    """To the broker that the first word is the URL of."""
+    return run("qpid-verify", "-b", *words, "--seconds", "0.2", "--json")
+
+
+@pytest.mark.parametrize("how", ["SCRAM-SHA-256 in the clear", "the best over TLS", "EXTERNAL over TLS"])
+def test_the_clients_of_qpid_verify_log_in_by_what_proton_itself_has_not(
+    broker: BrokerProcess, certified: list[str], how: str, tmp_path: Path
+) -> None:
+    """Nothing of theirs comes in by another name or mechanism meanwhile."""
+    secure, certificate, key, trusted = certified
+    password = tmp_path / "password"
+    password.write_text(PASSWORD)
+    by_password = ["--password-file", password]
+    words: tuple[object, ...] = {
+        "SCRAM-SHA-256 in the clear": (f"ann@{broker.address}", *by_password, "--sasl-mechanism", "SCRAM-SHA-256"),
+        "the best over TLS": (f"amqps:ann@{secure}", *by_password, "--ssl-ca-file", trusted),
+        "EXTERNAL over TLS": (
+            *(f"amqps:{secure}", "--sasl-mechanism", "EXTERNAL", "--ssl-ca-file", trusted),
+            *("--ssl-certificate", certificate, "--ssl-key", key),
+        ),
+    }[how]
+    seen: set[tuple[str, str]] = set()
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(lambda: verify(*words))
+        while not wait([running], 0.1).done:
+            seen |= present(broker)
+        ran = running.result()
+    assert ran.status == 0, ran.err
+    assert json.loads(ran.out)["accepted"] > 0
+    mechanism = how.split(maxsplit=1)[0] if how[0] != "t" else "SCRAM-SHA-512"
+    assert seen == {(mechanism, "ann@QPID")}
+
+
+@pytest.mark.parametrize(
+    "words, why",
+    [
+        (("amqps:ann@{secure}",), "the other side's certificate is not trusted: "),
+        (("amqps:ann@localhost:{port}", "--ssl-ca-file", "{trusted}"), "the server's certificate is not for localhost: it names"),
+        (("amqps:ann@{secure}", "--ssl-ca-file", "{trusted}"), "the broker does not let this login in"),
+        (("amqps:{secure}", "--ssl-ca-file", "{trusted}", "--sasl-mechanism", "EXTERNAL"), "and this client wants EXTERNAL"),
+    ],
+)
+def test_qpid_verify_says_why_it_is_not_let_in(
+    broker: BrokerProcess, certified: list[str], words: tuple[str, ...], why: str, tmp_path: Path
+) -> None:
+    password = tmp_path / "password"
+    password.write_text("wrong")
+    known = {"secure": certified[0], "port": certified[0].rpartition(":")[2], "trusted": certified[3]}
+    by_password = ["--password-file", password] if "@" in words[0] else []
+    ran = verify(*(word.format(**known) for word in words), *by_password, "--timeout", "1")
+    assert (ran.status, why in ran.err, "Traceback" in ran.err) == (3, True, False), ran.err
 
 
 @pytest.mark.parametrize("client", CLIENTS)
