@@ -23,10 +23,15 @@ from twisted.python.failure import Failure
 
 from broker.core import limits, sasl
 from broker.core.backoff import Backoff
+from broker.core.bearer import OAUTHBEARER, XOAUTH2, Desk, Oauth
 from broker.core.identity import Socket
 from broker.core.mechanisms import LOOKED_AT, REALM, External, Plain, Register, Scram, TakenAtItsWord
-from broker.core.users import Users
+from broker.core.tokens import Tokens
+from broker.core.users import HASHES, Users
+from broker.sessions.principal import Principal
 
+BY_USERS = frozenset((*HASHES, sasl.PLAIN))
+"""The mechanisms that look at the users' file."""
 InThread = Callable[[Callable[[], bytes]], Deferred[bytes]]
 """Does the work in a thread; fires with its result in the reactor's."""
 
@@ -36,7 +41,7 @@ class Authentication:
 
     `demanded`: whether a client has to show who it is. `mechanisms`: those that may be offered, the best first.
     `plain_in_clear`: PLAIN without TLS too. `name_in_certificate`: where EXTERNAL finds a user (`NAMES_IN_CERTIFICATES`).
-    `new_nonce` gives texts that cannot be guessed, and never the same one.
+    `new_nonce` gives texts that cannot be guessed, and never the same one. `tokens`: what looks at tokens, where they are taken.
     """
 
     def __init__(
@@ -51,11 +56,13 @@ class Authentication:
         realm: str = REALM,
         plain_in_clear: bool = False,
         name_in_certificate: str = "cn",
+        tokens: Tokens | None = None,
     ) -> None:
         self.demanded = demanded
         self.realm = realm
         self.users = users
         """May be replaced; logins that have begun go on with the one that they began with."""
+        self.tokens = tokens
         self.waiting = 0
         """Logins that wait for their turn or their time."""
         self._clock = clock
@@ -75,14 +82,26 @@ class Authentication:
         if self.users is not None:
             register = Register(self.users, self.realm, partial(self._delay_s, socket.host))
         for name in self._mechanisms:
-            maker = self._maker(name, socket, register)
+            maker = self._maker(name, socket, register, self._desk(socket))
             if maker is not None:
                 found[name] = maker
         if not self.demanded:
             found |= {sasl.ANONYMOUS: sasl.Anonymous, sasl.PLAIN: partial(TakenAtItsWord, self.realm)}
         return found
 
-    def _maker(self, name: str, socket: Socket, register: Register | None) -> Callable[[], sasl.Mechanism] | None:
+    def frame_bytes(self, socket: Socket) -> int:
+        """The largest frame of the SASL layer over this socket: a token takes more than AMQP has for it."""
+        return limits.SASL_FRAME_BYTES if self._desk(socket) is None else limits.TOKEN_FRAME_BYTES
+
+    def _desk(self, socket: Socket) -> Desk | None:
+        """Where tokens are looked at; None where they are not taken: in the clear others would read them."""
+        if self.tokens is None or not (socket.encrypted or self._plain_in_clear):
+            return None
+        return Desk(self.tokens, self.realm, partial(self._delay_s, socket.host, ""))
+
+    def _maker(
+        self, name: str, socket: Socket, register: Register | None, desk: Desk | None
+    ) -> Callable[[], sasl.Mechanism] | None:
         """What makes a mechanism for this socket; None where there cannot be one."""
         if name == sasl.ANONYMOUS:
             return sasl.Anonymous
@@ -90,11 +109,22 @@ class Authentication:
             certificate = socket.certificate
             where = self._name_in_certificate
             return None if certificate is None else partial(External, certificate, where, self.realm)
-        if register is None:
+        if name in (OAUTHBEARER, XOAUTH2):
+            return None if desk is None else partial(Oauth, name, desk)
+        if name == sasl.PLAIN and (socket.encrypted or self._plain_in_clear) and (register is not None or desk is not None):
+            return partial(Plain, register, desk)
+        if register is None or name == sasl.PLAIN:
             return None
-        if name == sasl.PLAIN:
-            return partial(Plain, register) if socket.encrypted or self._plain_in_clear else None
         return lambda: Scram(name, register, self._new_nonce())
+
+    def ended(self, principal: Principal) -> str:
+        """Why who has logged in before may be here no longer, in words for a client; "" if it may."""
+        if principal.until_s is not None and self.tokens is not None:
+            return "" if self.tokens.wall() < principal.until_s else f"the token of {principal.user} has expired: get a new one"
+        if principal.mechanism not in BY_USERS or not principal.authenticated or self.users is None:
+            return ""
+        there = principal.user.removesuffix(f"@{self.realm}") in self.users
+        return "" if there else f"{principal.user} is no user of this broker any more"
 
     def _delay_s(self, host: str, user: str) -> float:
         return self._backoff.delay_s(host, user, self._clock.seconds())
