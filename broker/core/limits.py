@@ -103,6 +103,12 @@ LOGINS_WAITING = 4096
 LOGIN_DELAY_S = 2.0
 """The longest that a login is put off because others from its host, or as its user, have failed."""
 
+LOGIN_TRIES_AT_ONCE = 64
+"""Logins from one host, some of which have failed, that may be on their way to success at a time."""
+
+LOGIN_TRIES_A_S = 20.0
+"""Logins a second of such a host that come to nothing."""
+
 LOGIN_FORGET_S = 300.0
 """After so long without another one failed logins are forgotten."""
 

@@ -157,6 +157,7 @@ class Admission:
     def connection_lost(self, connection: Connection) -> None:
         """A socket is gone."""
         self.connections.pop(connection.number, None)
+        self._authentication.left(connection.number)
         self._is_none(connection)
         for counter, key in zip((self._by_user, self._by_host), self._counted.pop(connection.number, ()), strict=False):
             counter[key] -= 1
@@ -173,7 +174,8 @@ class Admission:
 
     def login_waits(self, connection: Connection, waits: sasl.Wait) -> None:
         """Its login is paused."""
-        attended = self._authentication.attend(waits, lambda: connection.number in self.connections)
+        number = connection.number
+        attended = self._authentication.attend(waits, lambda: number in self.connections, connection.socket.host, number)
         if attended is None:
             connection.refuse_login(f"{limits.LOGINS_WAITING} logins wait already")
         else:
@@ -186,6 +188,8 @@ class Admission:
     def admit(self, connection: Connection) -> None:
         """Answer an Open, keep it waiting, or turn the peer away; Condition says why."""
         self._is_none(connection)
+        if connection.principal.authenticated:
+            self._authentication.succeeded(connection.number)
         denial = self._denial(connection)
         if denial:
             raise Condition(UNAUTHORIZED, denial)

@@ -1,8 +1,10 @@
 """How clients log in to this broker: which mechanisms each is offered, what their logins wait for, and what failed ones cost.
 
 Life of a login here: a socket is accepted and its connection gets an offer, of mechanisms made for it alone; a mechanism that has
-to look at a password says so, and the work is done in a thread after the others that wait (`attend`), and after the time that
-earlier failures cost; a failed login is `failed`.
+to look at a password says so, and the work is done in a thread when its turn has come (`attend`), and after the time that earlier
+failures cost; a login comes to something (`succeeded`), or has `failed`, or its connection has `left`. Where others from its host
+have failed, it needs a try of that host's too (`broker.core.turnstile`), and waits in the host's line for one. The hosts take
+turns at the threads, so that however many logins come from one, another's waits for one of them.
 
 Where no login is demanded, everybody is let in: as `anonymous`, or by PLAIN under any name, and the password is not looked at
 (qpidd's `--auth no`). If there are users all the same, SCRAM is offered too, so that a cluster can change over broker by broker.
@@ -15,10 +17,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IReactorTime
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.python.failure import Failure
 
 from broker.core import limits, sasl
@@ -27,6 +30,7 @@ from broker.core.bearer import OAUTHBEARER, XOAUTH2, Desk, Oauth
 from broker.core.identity import Socket
 from broker.core.mechanisms import LOOKED_AT, REALM, External, Plain, Register, Scram, TakenAtItsWord
 from broker.core.tokens import Tokens
+from broker.core.turnstile import Turnstile
 from broker.core.users import HASHES, Users
 from broker.sessions.principal import Principal
 
@@ -34,6 +38,36 @@ BY_USERS = frozenset((*HASHES, sasl.PLAIN))
 """The mechanisms that look at the users' file."""
 InThread = Callable[[Callable[[], bytes]], Deferred[bytes]]
 """Does the work in a thread; fires with its result in the reactor's."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A login that waits, of the connection with this number."""
+
+    waits: sasl.Wait
+    wanted: Callable[[], bool]
+    host: str
+    number: int
+    attended: Deferred[bytes]
+
+
+@dataclass(slots=True)
+class _Line:
+    """The logins of a host that wait for a try, and the call for the next one."""
+
+    jobs: deque[_Job] = field(default_factory=deque)
+    call: IDelayedCall | None = None
+
+    def wait(self, clock: IReactorTime, wait_s: float, go_on: Callable[[], None]) -> None:
+        """Call it then, and not before."""
+        self.end()
+        self.call = clock.callLater(wait_s, go_on)
+
+    def end(self) -> None:
+        """Wait no more."""
+        if self.call is not None and self.call.active():
+            self.call.cancel()
+        self.call = None
 
 
 class Authentication:
@@ -72,7 +106,13 @@ class Authentication:
         self._plain_in_clear = plain_in_clear
         self._name_in_certificate = name_in_certificate
         self._backoff = Backoff()
-        self._queued: deque[tuple[Callable[[], bytes], Callable[[], bool], Deferred[bytes]]] = deque()
+        self._turnstile = Turnstile()
+        self._lines: dict[str, _Line] = {}
+        """Host -> its logins that wait for a try."""
+        self._tries: dict[int, str] = {}
+        """Number of each connection whose login has taken a try -> its host."""
+        self._queued: dict[str, deque[_Job]] = {}
+        """Host -> its work that waits for a thread; whose turn is next stands first."""
         self._working = 0
 
     def offer(self, socket: Socket) -> sasl.Offer:
@@ -133,36 +173,72 @@ class Authentication:
         """A login over this socket as `user` ("": it did not come so far) has failed."""
         self._backoff.failed(socket.host, user, self._clock.seconds())
 
-    def attend(self, waits: sasl.Wait, wanted: Callable[[], bool]) -> Deferred[bytes] | None:
-        """Fires with what the exchange is to be resumed with. None: too many logins wait already.
+    def succeeded(self, number: int) -> None:
+        """The login of that connection has come to something."""
+        host = self._tries.pop(number, None)
+        if host is not None:
+            self._turnstile.give_back(host, self._clock.seconds())
+            self._let_in(host)
+
+    def left(self, number: int) -> None:
+        """That connection has ended."""
+        self._tries.pop(number, None)
+
+    def attend(self, waits: sasl.Wait, wanted: Callable[[], bool], host: str, number: int) -> Deferred[bytes] | None:
+        """Fires with what the exchange of that connection, from `host`, is to be resumed with. None: too many logins wait.
 
         When its turn comes, work that is not `wanted` any more is left out.
         """
         if self.waiting >= limits.LOGINS_WAITING:
             return None
         self.waiting += 1
-        attended: Deferred[bytes] = Deferred()
+        job = _Job(waits, wanted, host, number, Deferred())
         if waits.delay_s:
-            self._clock.callLater(waits.delay_s, self._queue, waits, wanted, attended)
+            self._clock.callLater(waits.delay_s, self._line_up, job)
         else:
-            self._queue(waits, wanted, attended)
-        return attended
+            self._queue(job)
+        return job.attended
 
-    def _queue(self, waits: sasl.Wait, wanted: Callable[[], bool], attended: Deferred[bytes]) -> None:
-        if waits.work is None:
-            self._attended(b"", attended)
+    def _line_up(self, job: _Job) -> None:
+        line = self._lines.setdefault(job.host, _Line())
+        line.jobs.append(job)
+        if line.call is None:
+            self._let_in(job.host)
+
+    def _let_in(self, host: str) -> None:
+        """Those who wait in a host's line, as many as it has tries; whoever has gone needs none."""
+        line = self._lines.get(host)
+        while line is not None and line.jobs:
+            if line.jobs[0].wanted():
+                wait_s = self._turnstile.enter(host, self._clock.seconds())
+                if wait_s:
+                    line.wait(self._clock, wait_s, partial(self._let_in, host))
+                    return
+                self._tries[line.jobs[0].number] = host
+            self._queue(line.jobs.popleft())
+        if line is not None:
+            line.end()
+            self._lines.pop(host, None)
+
+    def _queue(self, job: _Job) -> None:
+        if job.waits.work is None:
+            self._attended(b"", job.attended)
             return
-        self._queued.append((waits.work, wanted, attended))
+        self._queued.setdefault(job.host, deque()).append(job)
         self._work()
 
     def _work(self) -> None:
         while self._queued and self._working < limits.LOGINS_AT_ONCE:
-            work, wanted, attended = self._queued.popleft()
-            if not wanted():
-                self._attended(b"", attended)
+            host = next(iter(self._queued))
+            jobs = self._queued.pop(host)
+            job = jobs.popleft()
+            if jobs:
+                self._queued[host] = jobs
+            if not job.wanted() or job.waits.work is None:
+                self._attended(b"", job.attended)
                 continue
             self._working += 1
-            self._in_thread(work).addBoth(self._worked, attended)
+            self._in_thread(job.waits.work).addBoth(self._worked, job.attended)
 
     def _worked(self, result: bytes | Failure, attended: Deferred[bytes]) -> None:
         self._working -= 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -175,11 +176,11 @@ def test_a_password_that_nobody_waits_for_any_more_is_not_looked_at() -> None:
     authentication = demanding(threads.run)(Clock())
     waits = sasl.Wait(lambda result: sasl.Deny("never"), lambda: b"key")
     for _ in range(limits.LOGINS_AT_ONCE):
-        authentication.attend(waits, lambda: True)
+        authentication.attend(waits, lambda: True, "a", 1)
     for _ in range(limits.LOGINS_WAITING - limits.LOGINS_AT_ONCE - 1):
-        assert authentication.attend(waits, lambda: False) is not None
+        assert authentication.attend(waits, lambda: False, "a", 1) is not None
     done: list[bytes] = []
-    stays = authentication.attend(waits, lambda: True)
+    stays = authentication.attend(waits, lambda: True, "a", 1)
     assert stays is not None
     stays.addCallback(done.append)
     assert (len(threads.jobs), done, authentication.waiting) == (limits.LOGINS_AT_ONCE, [], limits.LOGINS_WAITING)
@@ -225,6 +226,62 @@ def test_failures_put_the_next_login_off_and_a_right_password_gets_in_all_the_sa
         b.clock.advance(limits.LOGIN_DELAY_S)
         b.settle()
         assert is_open(client)
+
+
+def test_a_host_that_guesses_has_few_passwords_looked_at_and_others_do_not_wait_for_it() -> None:
+    """However many connections it has at a time: they would each wait two seconds, side by side."""
+    looked_at: Counter[str] = Counter()
+    clock = Clock()
+    authentication = demanding()(clock)
+    waiting = {"guesser": 0, "other": 0}
+
+    def begin(host: str, delay_s: float) -> None:
+        def work() -> bytes:
+            looked_at[host] += 1
+            return b"key"
+
+        waits = sasl.Wait(lambda result: sasl.Deny("wrong"), work, delay_s)
+        attended = authentication.attend(waits, lambda: True, host, looked_at.total())
+        assert attended is not None
+        waiting[host] += 1
+        attended.addCallback(lambda _: waiting.__setitem__(host, waiting[host] - 1))
+
+    for _ in range(600):
+        for _ in range(1000 - waiting["guesser"]):
+            begin("guesser", limits.LOGIN_DELAY_S)
+        begin("other", limits.LOGIN_DELAY_S)
+        clock.advance(0.1)
+    assert looked_at["guesser"] <= limits.LOGIN_TRIES_AT_ONCE + 60 * limits.LOGIN_TRIES_A_S
+    assert looked_at["guesser"] > 50 * limits.LOGIN_TRIES_A_S
+    assert waiting["other"] <= 0.1 + limits.LOGIN_DELAY_S / 0.1, "but for the time that its own failures cost"
+
+
+def test_a_host_whose_logins_succeed_is_not_held_up_by_one_that_fails() -> None:
+    with bench(authentication=demanding()) as b:
+        for _ in range(4):
+            ann(b, "wrong")
+            b.clock.advance(limits.LOGIN_DELAY_S)
+            b.settle()
+        many = [ann(b) for _ in range(3 * limits.LOGIN_TRIES_AT_ONCE)]
+        b.clock.advance(limits.LOGIN_DELAY_S)
+        b.settle()
+        assert all(map(is_open, many))
+
+
+def test_the_hosts_take_turns_at_the_threads() -> None:
+    """Breaks when a thousand logins from one host, which have not failed yet, have all others wait for them."""
+    threads = Threads()
+    with bench(authentication=demanding(threads.run)) as b:
+        crowd = [ann(b) for _ in range(50)]
+        other = ann(b, socket=Socket("10.0.0.2:1", encrypted=True))
+        for _ in range(limits.LOGINS_AT_ONCE + 2):
+            threads.finish()
+            b.settle()
+        assert is_open(other)
+        while threads.jobs:
+            threads.finish()
+            b.settle()
+        assert all(map(is_open, crowd))
 
 
 def test_failures_are_counted_for_a_login_that_named_nobody_too() -> None:
