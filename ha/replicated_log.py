@@ -399,6 +399,10 @@ class ReplicatedLog:
                 self._state_changed(effect)
             case do.WritableChanged():
                 pass  # asked for by `may_propose` after each list of effects
+            case do.Quiesce(within_s):
+                self._listener.on_quiesce(within_s, self._quiesced)
+            case do.Resume():
+                self._listener.on_resume()
             case PromotionEnded() | TransferEnded() | MembershipEnded() | do.TermEnded():
                 self._ended_with(effect)
             case _:
@@ -413,6 +417,9 @@ class ReplicatedLog:
         """Tell of the membership if its index is above `after` and committed: before that it may yet give way to another one."""
         if after < self.replica.log.members_index <= self._applying.committed:
             self._on_members(self.replica.log.members)
+
+    def _quiesced(self) -> None:
+        self._take(self.replica.quiesced(self._awake.seconds()))
 
     def _ended_with(self, effect: Ended | do.TermEnded) -> None:
         """A request has come to its end, or a term."""

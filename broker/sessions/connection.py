@@ -153,6 +153,8 @@ class Connection(TwistedProtocol):
         self.admin = False
         self.idle_timeout_s = limits.IDLE_TIMEOUT_S
         """After so long a silence the peer is taken to be dead."""
+        self.heeded = True
+        """Whether what its peer says is taken."""
         self.waiting = False
         """Whether its Open is kept until the broker is active."""
         self.choked = False
@@ -187,6 +189,8 @@ class Connection(TwistedProtocol):
         if self._gone:
             return
         self.heard = self._clock.seconds()
+        if not self.heeded:
+            return
         engine = self.engine
         if self._forgiven and not self._unread:
             self._forgiven = False

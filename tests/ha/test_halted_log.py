@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,13 @@ class Stating:
 
     def on_storage_low(self, text: str) -> None:
         """There is room."""
+
+    def on_quiesce(self, within_s: float, done: Callable[[], None]) -> None:
+        """It has no clients."""
+        self.call_later(0, done)
+
+    def on_resume(self) -> None:
+        """It has no clients."""
 
     def snapshot(self) -> Iterable[BatchBuilder]:
         return self.state.snapshot()

@@ -23,6 +23,7 @@ from ha.core.effects import (
     InstallSnapshot,
     MembershipChanged,
     ProposeMembers,
+    Quiesce,
     SaveHardState,
     Send,
     SendEntries,
@@ -87,6 +88,8 @@ class Node:
         self.disk = Disk((0, 0, members), (0, 0, members))
         self.replica: Replica | None = None
         self.ended: list[Effect] = []
+        self.has_clients = False
+        """Whether there are clients who take their time to become quiet: the test says when they are."""
         self.start()
 
     # Life
@@ -131,7 +134,7 @@ class Node:
     # Effects
 
     def run(self, effects: list[Effect]) -> None:
-        asked = None
+        asked, quiet = None, False
         for effect in effects:
             match effect:
                 case SaveHardState(epoch, voted_for):
@@ -161,6 +164,8 @@ class Node:
                     self.applied = index
                 case ProposeMembers(members):
                     asked = members
+                case Quiesce() if not self.has_clients:
+                    quiet = True
                 case StateChanged(state, epoch, _) if state in (State.RECOVERING, State.ACTIVE, State.STANDALONE):
                     self.cluster.leads(self, epoch)
                     self.ended.append(effect)
@@ -168,6 +173,8 @@ class Node:
                     self.ended.append(effect)
         if asked is not None:
             self.propose(asked if asked.cluster_id else asked.named(self.cluster.new_id()))
+        if quiet:
+            self.run(self.live.quiesced(self.cluster.now))
 
     def store(self, first: int, last: int) -> None:
         for index in range(first, last + 1):
