@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from twisted.internet.task import Clock
 
 from broker.core.commands import MACHINE_VERSION, Command, MachineVersion, QueueAdd, QueueDelIfEmpty
 from broker.core.queues.blocks import LiveRun, Move
@@ -19,7 +20,8 @@ from tests.ha.log_cluster import Machine
 class Stating:
     """A listener that is nothing but a state, of a release that applies commands up to `version`."""
 
-    def __init__(self, version: int = MACHINE_VERSION) -> None:
+    def __init__(self, version: int, clock: Clock) -> None:
+        self.clock = clock
         self.state = State(version)
         self.states: list[str] = []
         self.errors: list[tuple[str, bool]] = []
@@ -49,7 +51,7 @@ class Stating:
 
     def on_quiesce(self, within_s: float, done: Callable[[], None]) -> None:
         """It has no clients."""
-        self.call_later(0, done)
+        self.clock.callLater(0, done)
 
     def on_resume(self) -> None:
         """It has no clients."""
@@ -78,7 +80,7 @@ class Mixed:
         self.listeners: dict[str, Stating] = {}
 
     def start(self, address: str, version: int = MACHINE_VERSION, members: str = "abc") -> Any:
-        self.listeners[address] = Stating(version)
+        self.listeners[address] = Stating(version, self.machine.clock)
         return self.machine.start(address, members, listener=self.listeners[address])
 
     def started(self) -> Mixed:

@@ -134,7 +134,7 @@ class Node:
     # Effects
 
     def run(self, effects: list[Effect]) -> None:
-        asked, quiet = None, False
+        asked = None
         for effect in effects:
             match effect:
                 case SaveHardState(epoch, voted_for):
@@ -164,8 +164,6 @@ class Node:
                     self.applied = index
                 case ProposeMembers(members):
                     asked = members
-                case Quiesce() if not self.has_clients:
-                    quiet = True
                 case StateChanged(state, epoch, _) if state in (State.RECOVERING, State.ACTIVE, State.STANDALONE):
                     self.cluster.leads(self, epoch)
                     self.ended.append(effect)
@@ -173,7 +171,7 @@ class Node:
                     self.ended.append(effect)
         if asked is not None:
             self.propose(asked if asked.cluster_id else asked.named(self.cluster.new_id()))
-        if quiet:
+        if not self.has_clients and any(isinstance(effect, Quiesce) for effect in effects):
             self.run(self.live.quiesced(self.cluster.now))
 
     def store(self, first: int, last: int) -> None:
