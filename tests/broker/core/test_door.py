@@ -270,6 +270,20 @@ def streams(draw: some.DrawFn) -> bytes:
     return bytes(data)
 
 
+@pytest.mark.parametrize(
+    "broken",
+    [
+        frame(b"\x00\x53\x12\xc0\xff\x02\xa1\x01l\x52\x01"),
+        performative(0x12, b"\xa1\x01l", b"\x52\x00", FALSE, *[NULL] * 300, b"\xb1\x00\x00\xff\xff"),
+    ],
+    ids=["fields longer than their frame", "a text longer than its list"],
+)
+def test_why_a_frame_is_refused_does_not_depend_on_what_came_in_the_same_read(broken: bytes) -> None:
+    alone, behind = admitted().say(FLOW, broken), admitted().say(FLOW + broken)
+    assert alone.refusal == "amqp:decode-error"
+    assert alone.reason == behind.reason
+
+
 @given(streams() | some.binary(max_size=100), some.lists(some.integers(0, 1 << 17), max_size=30), some.booleans())
 def test_any_bytes_in_any_cuts_give_the_same_decision(data: bytes, places: list[int], admits: bool) -> None:
     whole, pieces = Knock(admits=admits).say(data), Knock(admits=admits).say(*cut(data, places))
