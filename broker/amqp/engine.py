@@ -114,6 +114,8 @@ class Engine:
         self.transport = lib.pn_transport()
         self._collector = lib.pn_collector()
         self._links: dict[Any, Link] = {}
+        self._n_links = 0
+        """Of all time."""
         self._feeding: dict[Sender, None] = {}
         self.alive = True
         self.remote_open = False
@@ -197,7 +199,7 @@ class Engine:
             lib.pn_link_set_snd_settle_mode(handle, lib.PN_SND_SETTLED)
         lib.pn_link_open(handle)
         link = Sender(self, handle)
-        self._links[handle] = link
+        self._add(handle, link)
         return link
 
     def attach_mailbox(self, session: Any, name: str) -> Receiver:
@@ -207,8 +209,12 @@ class Engine:
         lib.pn_link_set_max_message_size(handle, self.max_message_bytes)
         lib.pn_link_open(handle)
         link = Receiver(self, handle)
-        self._links[handle] = link
+        self._add(handle, link)
         return link
+
+    def _add(self, handle: Any, link: Link) -> None:
+        self._n_links = link.number = self._n_links + 1
+        self._links[handle] = link
 
     def free(self) -> None:
         """Give every C object back. The engine and its links are dead after this."""
@@ -750,7 +756,7 @@ class Engine:
             else:
                 link.refuse(Condition("amqp:resource-limit-exceeded", f"{text}; close some first"))
             return
-        self._links[handle] = link
+        self._add(handle, link)
         self.listener.on_link(self, link)
 
     def _link_gone(self, handle: Any, closed: bool) -> None:

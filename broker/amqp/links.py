@@ -102,13 +102,15 @@ class Owner(Protocol):
 class Link:
     """One link as this side sees it. `context` is the listener's own."""
 
-    __slots__ = ("_closing", "context", "engine", "handle", "is_sender", "name", "open", "reason")
+    __slots__ = ("_closing", "context", "engine", "handle", "is_sender", "name", "number", "open", "reason")
 
     def __init__(self, engine: Owner, handle: Any, is_sender: bool) -> None:
         self.engine = engine
         self.handle = handle
         self.is_sender = is_sender
         self.name = text_of(lib.pn_link_name(handle))
+        self.number = 0
+        """The links of an engine have numbers, in the order in which they are attached."""
         self.open = True
         self.context: Any = None
         self.reason = ""

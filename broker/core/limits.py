@@ -209,8 +209,17 @@ MAX_REQUEST_BYTES = 1 * MIB
 MANAGEMENT_WINDOW = 32
 """Management requests that a link may send ahead of their answers."""
 
-MANAGEMENT_TURN_S = 0.005
-"""Time that management may take of one turn of the reactor before everything else has its own; one request is always served."""
+MANAGEMENT_TURN_S = 0.002
+"""Time that management may take of one turn of the reactor before everything else has its own; some work is always done."""
+
+MANAGEMENT_WAITING_BYTES = 16 * MIB
+"""Management requests that wait for their turn, over all connections; one more is rejected."""
+
+PAGE_ITEMS = 1000
+"""Items in one answer to a query: more are asked for page by page."""
+
+PAGE_BYTES = 256 * KIB
+"""Encoded items in one answer, but for the last of them."""
 
 MAX_ROUTES_CACHED = 4096
 """Subjects whose routes an exchange remembers."""

@@ -9,6 +9,7 @@ Invariant: a link end hears of the end of its link once.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from broker.amqp.links import Condition, Link, Receiver, Sender
@@ -108,10 +109,12 @@ class ClientSession:
             end.detached()
             link.context = None
 
-    def subscriptions(self) -> list[dict[str, Any]]:
-        """The items of its links that are subscriptions."""
-        ends: list[LinkEnd] = [link.context for link in self._connection.engine.links if link.context is not None]
-        return [item for item in (end.describe() for end in ends) if item is not None]
+    def subscriptions(self, behind: tuple[Any, ...] = ()) -> Iterator[tuple[int, dict[str, Any]]]:
+        """The items of its links that are subscriptions, each made when it is asked for."""
+        for link in self._connection.engine.links:
+            item = link.context.describe() if (link.number,) > behind and link.context is not None else None
+            if item is not None:
+                yield link.number, item
 
     def end(self) -> None:
         """All links are gone."""

@@ -12,6 +12,7 @@ connection ends, from either side, its session hears it at once, and before its 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from twisted.internet.interfaces import IPushProducer, IReactorTime, ITCPTransport
@@ -63,8 +64,9 @@ class Session(Protocol):
     def resume(self) -> None:
         """Output that waited has gone: there is room for more."""
 
-    def subscriptions(self) -> list[dict[str, Any]]:
-        """What a query for subscriptions says of its links, without the connection's part."""
+    def subscriptions(self, behind: tuple[Any, ...] = ()) -> Iterable[tuple[int, dict[str, Any]]]:
+        """What a query for subscriptions says of its links behind that number (none: all), without the connection's part; by
+        the links' numbers."""
 
     def end(self) -> None:
         """The connection ends: so do all links."""

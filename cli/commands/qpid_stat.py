@@ -170,10 +170,9 @@ def command(
 
     async def ask(reactor: Any) -> list[dict[str, Any]]:
         client = await target.connect(reactor)
-        body = {"name": queue} if queue is not None else None
-        answer = await client.request("QUERY", kind.type, body=body, timeout_s=target.timeout_s)
+        items = await client.query(kind.type, queue, timeout_s=target.timeout_s)
         await client.close()
-        return list(answer.get("items") or [])
+        return items
 
     items = _sorted(endings.run(ask), kind.columns, sort_by, increasing)[: limit or None]
     if form == "json":
