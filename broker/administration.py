@@ -6,9 +6,10 @@ whoever has registered its type (`extensions`), or planned as one change of one 
 answer goes to the mailbox or queue that the request names, if that is still there and its connection may send there. When
 requests take more than their share of a turn of the reactor, the rest of the work waits for the next ones, link by link in turn.
 
-Invariants: management keeps nothing else waiting for longer than `limits.MANAGEMENT_TURN_S` and one small piece of work; what
-waits has a bound, and so has an answer; whatever a request holds, it gets one answer, or none if it names no place for it or its
-link has ended; nothing is changed but through a log, and without a line in the audit log.
+Invariants: management keeps nothing else waiting for longer than `limits.MANAGEMENT_TURN_S` and one small piece of work, and
+takes half of the time at the most while it has much to do; what waits has a bound, and so has an answer; whatever a request
+holds, it gets one answer, or none if it names no place for it or its link has ended; nothing is changed but through a log, and
+without a line in the audit log.
 
 Reference: docs/reference/management.md.
 """
@@ -132,7 +133,7 @@ class Administration:
 
     def _arm(self) -> None:
         if self._next_call is None and (self._waiting or self._spent_s):
-            self._next_call = self._clock.callLater(0, self._next_turn)
+            self._next_call = self._clock.callLater(self._spent_s, self._next_turn)
 
     def _next_turn(self) -> None:
         self._next_call, self._spent_s = None, 0.0

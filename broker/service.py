@@ -72,6 +72,7 @@ class Broker:
         part_bytes: int = limits.PART_BYTES,
         max_connections: int = limits.MAX_CONNECTIONS,
         max_connections_per_host: int = 0,
+        quotas: tuple[int, int] = (0, 0),
         max_frame_bytes: int = limits.MAX_FRAME_BYTES,
         open_timeout_s: float = limits.OPEN_TIMEOUT_S,
         default_queue_bytes: int = limits.MAX_QUEUE_BYTES,
@@ -97,7 +98,7 @@ class Broker:
             message_memory=message_memory,
         )
         self.schedule = Schedule(clock, self.turn)
-        self.guard = Guard(Audit(clock.seconds))
+        self.guard = Guard(Audit(clock.seconds), quotas)
         quota = QueueQuota(self.guard)
         self.queues = Queues(self.logs, self.turn, self.schedule)
         self.exchanges = Exchanges(self.logs, self.queues, quota, new_id)

@@ -150,7 +150,7 @@ OPTIONS = (
         number(0, MAX_QUOTA),
         0,
         "N",
-        "Connections at a time of a user whom no quota of the ACL file names. 0: any number. Needs --acl-file.",
+        "Connections at a time of a user whom no quota of the ACL file names. 0: any number.",
     ),
     Option(
         "connection-limit-per-ip",
@@ -164,7 +164,7 @@ OPTIONS = (
         number(0, MAX_QUOTA),
         0,
         "N",
-        "Queues made by a user whom no quota of the ACL file names. 0: any number. Needs --acl-file.",
+        "Queues made by a user whom no quota of the ACL file names. 0: any number.",
     ),
     Option("log-enable", _log_level, "notice", "LEVEL+", f"Lowest level of log messages to write: {', '.join(LOG_LEVELS)}."),
 )
@@ -221,9 +221,6 @@ class BrokerSettings:
             own[name] = _at_home(name, own[name])
         if own["acl_file"] is not None:
             own["acl_file"] = own["data_dir"] / own["acl_file"]
-        for name in ("connection_limit_per_user", "max_queues_per_user"):
-            if own[name] and own["acl_file"] is None:
-                raise SettingsError(f"--{name.replace('_', '-')} needs --acl-file: without one, users have no quotas")
         if own["data_dir"] == own["telemetry_dir"]:
             raise SettingsError(f"--telemetry-dir and --data-dir are the same folder, {own['data_dir']}: give each its own")
         if own["auth"] is None:

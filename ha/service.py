@@ -151,6 +151,7 @@ class Process:
             part_bytes=self.part_bytes,
             max_connections=max_connections,
             max_connections_per_host=self.settings.connection_limit_per_ip,
+            quotas=(self.settings.connection_limit_per_user, self.settings.max_queues_per_user),
             max_frame_bytes=self.settings.max_frame_size,
             open_timeout_s=self.settings.max_negotiate_time / 1000,
             default_queue_bytes=self.settings.default_queue_limit,

@@ -114,8 +114,8 @@ class Engine:
         self.transport = lib.pn_transport()
         self._collector = lib.pn_collector()
         self._links: dict[Any, Link] = {}
-        self._n_links = 0
-        """Of all time."""
+        self.n_links = 0
+        """Links that were attached, of all time."""
         self._feeding: dict[Sender, None] = {}
         self.alive = True
         self.remote_open = False
@@ -213,7 +213,7 @@ class Engine:
         return link
 
     def _add(self, handle: Any, link: Link) -> None:
-        self._n_links = link.number = self._n_links + 1
+        self.n_links = link.number = self.n_links + 1
         self._links[handle] = link
 
     def free(self) -> None:
@@ -262,6 +262,21 @@ class Engine:
         return text_of(lib.pn_connection_remote_container(self.connection))
 
     # ---- bytes
+
+    @property
+    def has_more(self) -> bool:
+        """Whether something has come that was too much for one turn: `push` nothing in a later one."""
+        return self._door is not None and self._door.enough
+
+    @property
+    def was_costly(self) -> bool:
+        """Whether there were begins, attaches, detaches or ends in the last `push`."""
+        return self._door is not None and self._door.costly
+
+    def allow(self, count: int) -> None:
+        """So many begins, attaches, detaches and ends of a client may be looked at in one `push`."""
+        if self._door is not None:
+            self._door.allowance = count
 
     def push(self, data: bytes) -> None:
         """Feed what the socket brought. A peer that breaks the protocol shows as `on_close` in the next `drain`."""

@@ -209,11 +209,27 @@ MAX_REQUEST_BYTES = 1 * MIB
 MANAGEMENT_WINDOW = 32
 """Management requests that a link may send ahead of their answers."""
 
-MANAGEMENT_TURN_S = 0.002
+MANAGEMENT_TURN_S = 0.001
 """Time that management may take of one turn of the reactor before everything else has its own; some work is always done."""
 
 MANAGEMENT_WAITING_BYTES = 16 * MIB
 """Management requests that wait for their turn, over all connections; one more is rejected."""
+
+SHARE_TURN_S = 0.001
+"""Time that connections which are not open yet, and links that come and go, may take of one turn of the reactor; some work is
+always done."""
+
+LINKS_AT_ONCE = 16
+"""Begins, attaches, detaches and ends of one connection that are looked at at once."""
+
+ACCEPTS_AT_ONCE = 4
+"""Sockets that are accepted in one turn of the reactor; the others wait in the kernel."""
+
+ACCEPT_PAUSE_S = 0.002
+"""Time that the others wait at least, while there are so many."""
+
+STRANGER_READ_BYTES = 8 * KIB
+"""What is read at a time from a connection that is not open yet."""
 
 PAGE_ITEMS = 1000
 """Items in one answer to a query: more are asked for page by page."""

@@ -34,6 +34,7 @@ from broker.sessions.connection import Connection, Role
 from broker.sessions.guard import UNAUTHORIZED, Guard, Rights
 from broker.sessions.logs import Logs
 from broker.sessions.refusals import Refusals
+from broker.sessions.share import Share
 from broker.sessions.termini import Termini
 from broker.sessions.turn import Turn
 
@@ -86,6 +87,7 @@ class Admission:
         """Host -> how many of them come from it."""
         self._version = version
         self._max_connections = max_connections
+        self._share = Share(clock, turn.flush)
         self._engine_options: dict[str, Any] = {
             "container": container,
             "max_frame_bytes": max_frame_bytes,
@@ -93,6 +95,7 @@ class Admission:
             "part_bytes": part_bytes,
             "open_timeout_s": open_timeout_s,
             "scratch": Scratch(),
+            "share": self._share,
         }
         self._refusals = Refusals(clock.seconds, lambda line: _log.warn("{line}", line=line))
         self._next_number = 1
@@ -216,9 +219,10 @@ class Admission:
         if 0 < self._max_per_host <= self._by_host[host]:
             text = f"{host} has {self._by_host[host]} connections, and may have no more (--connection-limit-per-ip)"
             raise Condition("amqp:resource-limit-exceeded", text)
-        most = None if self._guard.acl is None else self._guard.acl.connections_of(user)
+        most = self._guard.connections_of(user)
         if most is not None and self._by_user[user] >= most:
-            text = f"{shown(user)} has {self._by_user[user]} connections, and may have {most} (`quota connections` of the ACL)"
+            where = "--connection-limit-per-user" if self._guard.acl is None else "`quota connections` of the ACL"
+            text = f"{shown(user)} has {self._by_user[user]} connections, and may have {most} ({where})"
             raise Condition("amqp:resource-limit-exceeded", text)
         self._counted[connection.number] = user, host
         self._by_user[user] += 1
@@ -296,5 +300,6 @@ class Admission:
             self._ticker.stop()
         if self._look_call is not None:
             self._look_call.cancel()
+        self._share.close()
         for connection in list(self.connections.values()):
             connection.cut_off()

@@ -17,6 +17,7 @@ from tests.broker.clients import (
     bench,
     condition,
     creating,
+    one_turn,
     request,
     statuses,
 )
@@ -189,7 +190,7 @@ def test_a_query_is_answered_by_the_page_and_its_next_page_begins_behind_it(monk
             ("connection", "id", [f"qpid.{one.server.number}" for one in (client, *others)]),
         ):
             found: list[Any] = []
-            body: dict[str, Any] = {}
+            body: dict[str, Any] | None = {}
             while body is not None:
                 items, after = (answer := client.request("QUERY", kind, "", body)[2])["items"], answer.get("next")
                 assert 0 < len(items) <= 2
@@ -219,8 +220,9 @@ def test_a_query_that_takes_too_long_for_one_turn_goes_on_in_the_next_ones_and_o
             one.pump()
         turns = 0
         while not modest.received[replies[modest].name]:
-            b.clock.advance(0)
+            one_turn(b.clock)
             modest.pump()
+            eager.pump()
             turns += 1
             assert turns < 20
         assert eager.received[replies[eager].name] == []
