@@ -148,6 +148,7 @@ class Broker:
             part_bytes=part_bytes,
             max_frame_bytes=max_frame_bytes,
             open_timeout_s=open_timeout_s,
+            max_unfinished_bytes=max(2 * limits.UNFINISHED_BYTES, message_memory // limits.UNFINISHED_SHARE),
         )
         self.administration.connections = self.connections = self.admission.connections
         self.nodes, self.ledgers, self.lead = self.logs.nodes, self.logs.ledgers, self.logs.lead

@@ -91,6 +91,7 @@ class Owner(Protocol):
     max_message_bytes: int
     scratch: Scratch
     messages_out: int
+    sent_bytes: int
 
     def forget(self, link: Link) -> None:
         """This side has closed the link."""
@@ -343,6 +344,11 @@ class Sender(Link):
         """Bytes sent on this link's session that have not left the engine, and those that this link has not given to it."""
         return int(lib.pn_session_outgoing_bytes(self.session)) + self._pieces_bytes
 
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes that this link has not given to the engine."""
+        return self._pieces_bytes
+
     def send(
         self, data: bytes, offsets: Sequence[int], start: int, stop: int, sequence: int, presettled: bool, base: int = 0
     ) -> None:
@@ -356,6 +362,7 @@ class Sender(Link):
         here = offsets[start]
         first = self.account.sent(sequence, stop - start, presettled)
         self.engine.messages_out += stop - start
+        self.engine.sent_bytes += offsets[stop] - here
         for position, delivery_id in zip(range(start + 1, stop + 1), range(first, first + stop - start), strict=True):
             after = offsets[position]
             number = (number + 1) & 0xFFFFFFF

@@ -27,6 +27,10 @@ GATHERED_BYTES = 16 * MIB
 UNFINISHED_BYTES = 4 * MIB
 """What a connection's unfinished messages may take of memory, the largest of them not counted, which has its own bound."""
 
+UNFINISHED_SHARE = 4
+"""The unfinished messages of all connections may take one in so many of the bytes that bodies may take (--message-memory), and
+twice what those of one connection may take at least."""
+
 SMALL_PART_BYTES = 16 * KIB
 """Above that, so much of a message that parts are taken of is taken at once, and not only a whole part."""
 
@@ -136,6 +140,12 @@ PIECE_BYTES = 256 * KIB
 
 MAX_OUTPUT_BYTES = 1 * MIB
 """Encoded bytes that may wait for a slow client's socket before its links are given no more messages."""
+
+MAX_SENT_BYTES = 4 * MIB
+"""The same for all links of a connection together."""
+
+LARGE_AT_ONCE = 16
+"""Large messages that go out at a time on the links of one connection: of each, up to a MiB is read ahead."""
 
 BATCH_TARGET_BYTES = 1 * MIB
 """A batch with this much payload is sealed, and the rest of the turn goes into the next one; with less while the log is slow (see
@@ -257,6 +267,9 @@ MAILBOX_MESSAGES = 10_000
 
 MAILBOX_BYTES = 16 * MIB
 """The same in bytes."""
+
+MAILBOXES_BYTES = 64 * MIB
+"""Answers that wait on all dynamic sources; the oldest of the fullest go first."""
 
 MAX_HISTORY = 100
 """Terms of primaries that a cluster remembers."""

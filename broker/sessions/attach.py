@@ -34,6 +34,13 @@ class Output(Protocol):
     def choke(self) -> None:
         """Too much output waits: let every link end `resume` when that has gone."""
 
+    @property
+    def is_stuffed(self) -> bool:
+        """Whether as much waits for its peer to read as may wait on all of its links."""
+
+    large: int
+    """Large messages that go out over it at this time."""
+
 
 class LinkEnd:
     """What hangs on a client's link. What cannot happen on its side of a link does nothing here."""

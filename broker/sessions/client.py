@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from broker.amqp.links import Condition, Link, Receiver, Sender
+from broker.core import limits
 from broker.sessions.attach import Attach, LinkEnd
 from broker.sessions.connection import Connection
 from broker.sessions.guard import UNAUTHORIZED, Guard, Rights
@@ -33,6 +34,7 @@ class ClientSession:
         self._turn = turn
         self._inflow = inflow
         self.rights = Rights(guard, connection)
+        self.large = 0
         self._early_links: list[Link] = []
 
     # ---- attach.Output
@@ -53,6 +55,11 @@ class ClientSession:
     def choke(self) -> None:
         """Let the link ends `resume` when the output that waits has gone."""
         self._connection.choked = True
+
+    @property
+    def is_stuffed(self) -> bool:
+        """Whether as much waits for the client to read as may wait on all links."""
+        return self._connection.engine.sent_bytes > limits.MAX_SENT_BYTES
 
     # ---- connection.Session
 

@@ -27,6 +27,7 @@ from zope.interface import implementer
 from broker.amqp.engine import Engine
 from broker.amqp.links import Condition, Link, Receiver, Sender
 from broker.amqp.scratch import Scratch
+from broker.amqp.unfinished import Unfinished
 from broker.core import limits, sasl
 from broker.core.identity import Socket
 from broker.net.output import READ_BYTES, write_output
@@ -143,6 +144,7 @@ class Connection(TwistedProtocol):
         open_timeout_s: float,
         scratch: Scratch,
         share: Share,
+        unfinished: Unfinished,
     ) -> None:
         self._owner = owner
         self._turn = turn
@@ -152,7 +154,15 @@ class Connection(TwistedProtocol):
         self.number = number
         self.socket = socket
         self.address = socket.address
-        self.engine = Engine(self, server=True, container=container, max_frame=max_frame_bytes, offer=offer, scratch=scratch)
+        self.engine = Engine(
+            self,
+            server=True,
+            container=container,
+            max_frame=max_frame_bytes,
+            offer=offer,
+            scratch=scratch,
+            unfinished=unfinished,
+        )
         self.engine.max_message_bytes = max_message_bytes
         self.engine.part_bytes = part_bytes
         self.principal: Principal = ANONYMOUS
@@ -346,6 +356,7 @@ class Connection(TwistedProtocol):
         if self._paused or not engine.alive or self.transport is None:
             return
         wrote = write_output(self.transport, engine)
+        engine.recount_sent()
         if engine.finished and not self._gone:
             self._end()
         elif self.choked and wrote and not self._paused:
@@ -387,6 +398,7 @@ class Connection(TwistedProtocol):
         self._turned_out_at = self._clock.seconds()
         self.waiting = False
         self.session.end()
+        self.engine.drop_unfinished()
         if self.opened:
             self.engine.close(condition)
         else:

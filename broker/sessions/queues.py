@@ -90,8 +90,11 @@ class Subscription(LinkEnd):
             return 0
         link = self.link
         room = link.account.room()
-        if room and link.buffered_bytes > limits.MAX_OUTPUT_BYTES:
-            self.session.choke()
+        session = self.session
+        if room and (
+            session.is_stuffed or session.large >= limits.LARGE_AT_ONCE or link.buffered_bytes > limits.MAX_OUTPUT_BYTES
+        ):
+            session.choke()
             return 0
         return room
 
@@ -127,6 +130,7 @@ class Subscription(LinkEnd):
             return
         count = messages.order.lane_of(sequence).delivery_count(sequence)
         parts = self.queue.parts_of(messages.large[sequence])
+        self.session.large += 1
         self._large = LargeDelivery(parts, self.session, count, lambda why: self._large_is_over(sequence, why))
         self.link.send_pieces(self._large, sequence, self.presettled)
         self.delivered += 1
@@ -136,6 +140,7 @@ class Subscription(LinkEnd):
         """A large message has gone out (`why` None), or will not (with what cannot be read, or "")."""
         large, self._large = self._large, None
         assert large is not None
+        self.session.large -= 1
         messages = self.queue.node.messages
         if why is not None:
             mine = self.link.abort_pieces(large) or self.presettled  # else it is in the account still, or has its outcome
