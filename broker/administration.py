@@ -45,6 +45,7 @@ from broker.sessions.producer import Producer
 from broker.sessions.queues import Queues
 from broker.sessions.quota import QueueQuota
 from broker.sessions.room import full_text, has_room
+from broker.sessions.slow import SlowConsumers
 from broker.sessions.turn import Turn
 
 _log = Logger()
@@ -74,6 +75,7 @@ class Administration:
         turn: Turn,
         audit: Audit,
         quota: QueueQuota,
+        slow: SlowConsumers,
         *,
         broker_id: str,
         version: str,
@@ -91,6 +93,7 @@ class Administration:
         self._turn = turn
         self._audit = audit
         self._quota = quota
+        self._slow = slow
         self._under_way: dict[int, tuple[str, Callable[[], None]]] = {}
         """Number of a change that is proposed -> its log, and what to do when it is answered no more."""
         self._next_change = 0
@@ -256,6 +259,8 @@ class Administration:
             "sessions": len([connection for connection in self.connections.values() if connection.opened]),
             "exchanges": len(logs.nodes.exchanges),
             "queues": len(logs.nodes.queues),
+            "slowConsumers": self._slow.count,
+            "slowConsumersEnded": self._slow.ended,
             "version": self._version,
         }
 

@@ -44,6 +44,7 @@ from broker.sessions.queues import Queues
 from broker.sessions.quota import QueueQuota
 from broker.sessions.relay import Relay
 from broker.sessions.schedule import Schedule
+from broker.sessions.slow import SlowConsumers
 from broker.sessions.termini import (
     Termini,
     by_address,
@@ -73,6 +74,8 @@ class Broker:
         max_connections: int = limits.MAX_CONNECTIONS,
         max_connections_per_host: int = 0,
         quotas: tuple[int, int] = (0, 0),
+        slow_s: float = 0.0,
+        ends_slow: bool = False,
         max_frame_bytes: int = limits.MAX_FRAME_BYTES,
         open_timeout_s: float = limits.OPEN_TIMEOUT_S,
         default_queue_bytes: int = limits.MAX_QUEUE_BYTES,
@@ -101,6 +104,7 @@ class Broker:
         self.guard = Guard(Audit(clock.seconds), quotas)
         quota = QueueQuota(self.guard)
         self.queues = Queues(self.logs, self.turn, self.schedule)
+        self.slow = SlowConsumers(clock, self.queues, self.turn, slow_s, ends_slow)
         self.exchanges = Exchanges(self.logs, self.queues, quota, new_id)
         self.mailboxes = Mailboxes(new_id)
         self.administration = Administration(
@@ -111,6 +115,7 @@ class Broker:
             self.turn,
             self.guard.audit,
             quota,
+            self.slow,
             broker_id=broker_id,
             version=version,
             new_id=new_id,
@@ -238,6 +243,7 @@ class Broker:
     def close(self) -> None:
         """Stop: cut the clients off in order; the logs are closed by whoever made them."""
         self.schedule.clear()
+        self.slow.close()
         self.admission.close()
         self.turn.close()
         for ledger in self.ledgers.values():

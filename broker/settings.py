@@ -166,6 +166,20 @@ OPTIONS = (
         "N",
         "Queues made by a user whom no quota of the ACL file names. 0: any number.",
     ),
+    Option(
+        "slow-consumer-time",
+        number(0, 86_400_000),
+        30_000,
+        "MS",
+        "A consumer that brings no outcome, or does not read, for so long while others wait is slow, in ms. 0: none is.",
+    ),
+    Option(
+        "slow-consumer-policy",
+        one_of("log", "close"),
+        "log",
+        "WHAT",
+        "What becomes of slow consumers: `log` tells of them, `close` ends them, so that others get what they hold.",
+    ),
     Option("log-enable", _log_level, "notice", "LEVEL+", f"Lowest level of log messages to write: {', '.join(LOG_LEVELS)}."),
 )
 """Everything that a broker by itself can be told. `ha.settings.OPTIONS` has what concerns the cluster."""
@@ -207,6 +221,8 @@ class BrokerSettings:
     connection_limit_per_user: int
     connection_limit_per_ip: int
     max_queues_per_user: int
+    slow_consumer_time: int
+    slow_consumer_policy: str
     log_enable: str
     """The lowest level that is written, one of LOG_LEVELS."""
 

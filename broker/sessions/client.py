@@ -57,6 +57,25 @@ class ClientSession:
         self._connection.choked = True
 
     @property
+    def now_s(self) -> float:
+        """The reactor's time."""
+        return self._connection.now_s
+
+    @property
+    def unread_s(self) -> float:
+        """For how long the client's socket has been full; 0 while it is not."""
+        return self._connection.unread_s
+
+    @property
+    def address(self) -> str:
+        """Where the client is."""
+        return self._connection.address
+
+    def turn_out(self, condition: Condition) -> None:
+        """End the connection."""
+        self._connection.turn_out(condition)
+
+    @property
     def is_stuffed(self) -> bool:
         """Whether as much waits for the client to read as may wait on all links."""
         return self._connection.engine.sent_bytes > limits.MAX_SENT_BYTES

@@ -178,6 +178,8 @@ class Connection(TwistedProtocol):
         self.since = clock.seconds()
         self.heard = self.since
         self._paused = False
+        self._paused_s: float | None = None
+        """Since when the socket is full."""
         self._unread = False
         """Whether reading is paused, by those above."""
         self._late = False
@@ -315,13 +317,25 @@ class Connection(TwistedProtocol):
     def pauseProducing(self) -> None:
         """The socket is full: the engine keeps what comes until it is not."""
         self._paused = True
+        if self._paused_s is None:
+            self._paused_s = self._clock.seconds()
 
     def resumeProducing(self) -> None:
         """The socket takes bytes again."""
-        self._paused = False
+        self._paused, self._paused_s = False, None
         if not self._gone:
             self.flush()
             self.session.resume()
+
+    @property
+    def now_s(self) -> float:
+        """The reactor's time."""
+        return self._clock.seconds()
+
+    @property
+    def unread_s(self) -> float:
+        """For how long the peer has not read what was written, so that the socket is full; 0 while it is not."""
+        return 0.0 if self._paused_s is None else self._clock.seconds() - self._paused_s
 
     def stopProducing(self) -> None:
         """The socket will take no more at all."""
@@ -517,6 +531,7 @@ class Connection(TwistedProtocol):
             "certificate": self.socket.certificate.subject if self.socket.certificate is not None else "",
             "connected_s": now - self.since,
             "idle_s": now - self.heard,
+            "unread_s": self.unread_s,
             "messagesIn": self.engine.messages_in,
             "messagesOut": self.engine.messages_out,
         }

@@ -40,6 +40,7 @@ def _connection_table() -> Kind:
             Column("idle", "idle_s", duration, number=True),
             counting("msgIn", "messagesIn"),
             counting("msgOut", "messagesOut"),
+            Column("unread", "unread_s", duration, number=True),
         ),
     )
 
@@ -104,6 +105,7 @@ KINDS = {
             Column("creditMode", "creditMode", text),
             counting("delivered", "delivered"),
             counting("sessUnacked", "unacked"),
+            Column("still", "still_s", duration, number=True),
         ),
     ),
     "acl": Kind(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.core import values
+from broker.core import management, values
 from broker.core.commands import QueueDel, Unbind
 from broker.core.management import LOOKED_AT, Page, Place, Stream, binding_items, exchange_items, one_by_one, plan, queue_items
 from broker.core.nodes import CLUSTER, LOCAL, Nodes, QueueNode, Refused
@@ -120,7 +120,11 @@ def test_pages_together_are_all_there_is_in_order_and_only_the_last_may_have_roo
     assert [name for page in of_bindings for name in page] == sorted(names)
 
 
-def test_pages_of_bindings_go_on_within_and_between_exchanges(nodes: Nodes) -> None:
+@pytest.mark.parametrize("at_once", [1, LOOKED_AT])
+def test_pages_of_bindings_go_on_within_and_between_exchanges(
+    nodes: Nodes, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(management, "LOOKED_AT", at_once)
     found = pages(lambda after, most: binding_items(nodes, after, most), 2)
     assert found == [["a", "b"], ["c", "k"], ["l", "k"]]
     found = pages(lambda after, most: exchange_items(nodes, "", all_of_them=True, after=after, most=most), 4)

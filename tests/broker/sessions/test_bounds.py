@@ -10,6 +10,7 @@ import pytest
 from broker.core import limits
 from broker.core.limits import KIB, MIB
 from tests.broker.clients import Bench, Client, bench, condition, request
+from tests.broker.core.stream import BEGIN, frame
 
 
 def begin(client: Client, address: str, nbytes: int) -> Any:
@@ -111,6 +112,23 @@ def test_answers_wait_in_their_mailbox_while_their_client_does_not_read(monkeypa
         for client in clients:
             client.lose()
         assert boxes.nbytes == 0
+
+
+def test_a_session_too_many_ends_the_connection() -> None:
+    with bench() as b:
+        client = b.client()
+        assert client.transport.remote_channel_max == limits.MAX_SESSIONS_PER_CONNECTION - 1
+        client.server.dataReceived(frame(BEGIN[8:], channel=limits.MAX_SESSIONS_PER_CONNECTION))
+        b.settle()
+        assert condition(client.connection) == "amqp:connection:framing-error"
+
+
+def test_a_subscription_too_many_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_CONSUMERS_PER_QUEUE", 2)
+    with bench() as b:
+        b.queue("q")
+        links = [b.client().receiver("q") for _ in range(3)]
+        assert [condition(link) for link in links] == ["", "", "amqp:resource-limit-exceeded"]
 
 
 def _wire(client: Client, link: Any, data: bytes) -> bytes:
