@@ -46,6 +46,7 @@ from broker.sessions.queues import Queues
 from broker.sessions.quota import QueueQuota
 from broker.sessions.relay import Relay
 from broker.sessions.schedule import Schedule
+from broker.sessions.slow import SlowConsumers
 from broker.sessions.termini import (
     Termini,
     by_address,
@@ -74,6 +75,9 @@ class Broker:
         part_bytes: int = limits.PART_BYTES,
         max_connections: int = limits.MAX_CONNECTIONS,
         max_connections_per_host: int = 0,
+        quotas: tuple[int, int] = (0, 0),
+        slow_s: float = 0.0,
+        ends_slow: bool = False,
         max_frame_bytes: int = limits.MAX_FRAME_BYTES,
         open_timeout_s: float = limits.OPEN_TIMEOUT_S,
         default_queue_bytes: int = limits.MAX_QUEUE_BYTES,
@@ -99,9 +103,10 @@ class Broker:
             message_memory=message_memory,
         )
         self.schedule = Schedule(clock, self.turn)
-        self.guard = Guard(Audit(clock.seconds))
+        self.guard = Guard(Audit(clock.seconds), quotas)
         quota = QueueQuota(self.guard)
         self.queues = Queues(self.logs, self.turn, self.schedule)
+        self.slow = SlowConsumers(clock, self.queues, self.turn, slow_s, ends_slow)
         self.exchanges = Exchanges(self.logs, self.queues, quota, new_id)
         self.mailboxes = Mailboxes(new_id)
         self.administration = Administration(
@@ -112,6 +117,7 @@ class Broker:
             self.turn,
             self.guard.audit,
             quota,
+            self.slow,
             broker_id=broker_id,
             version=version,
             new_id=new_id,
@@ -149,6 +155,7 @@ class Broker:
             part_bytes=part_bytes,
             max_frame_bytes=max_frame_bytes,
             open_timeout_s=open_timeout_s,
+            max_unfinished_bytes=max(2 * limits.UNFINISHED_BYTES, message_memory // limits.UNFINISHED_SHARE),
         )
         self.leaving = Leaving(clock, self.logs, self.queues, self.admission)
         self.administration.connections = self.connections = self.admission.connections
@@ -249,6 +256,7 @@ class Broker:
         """Stop: cut the clients off in order; the logs are closed by whoever made them."""
         self.schedule.clear()
         self.leaving.over()
+        self.slow.close()
         self.admission.close()
         self.turn.close()
         for ledger in self.ledgers.values():
