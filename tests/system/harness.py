@@ -312,9 +312,14 @@ class Cluster:
         return eventually(successor, lambda _: True, "another primary")
 
     def level(self, broker: BrokerProcess) -> None:
-        """Wait until this broker has on disk what the primary has."""
+        """Wait until this broker has on disk, and has applied, what the primary has."""
         last = self.primary().status()["lastIndex"]
-        eventually(lambda: broker.status()["lastIndex"], lambda index: index >= last, f"{broker.address} having batch {last}")
+
+        def reached() -> int:
+            status = broker.status()
+            return int(min(status["lastIndex"], status["appliedIndex"]))
+
+        eventually(reached, lambda index: index >= last, f"{broker.address} having batch {last}")
 
     def primary(self) -> BrokerProcess:
         """The broker that is active; NoPrimary when there is none."""
