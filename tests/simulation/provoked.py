@@ -276,3 +276,11 @@ def provoke(plan: Plan) -> Callable[[int], None]:
             raise Violation(outcome.violation)
 
     return run
+
+
+_RUNS = {id(plan): provoke(plan) for plan in PROVOKED.values()}
+
+
+def run_of(name: str) -> Callable[[int], None]:
+    """The run of a bug's own plan, which is the same one for all bugs that share it."""
+    return _RUNS[id(PROVOKED[name])]
