@@ -14,12 +14,13 @@ from collections.abc import Callable, Collection
 from math import inf, isnan
 from typing import Any, TypeVar
 
+from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.logger import Logger
 
 from resource_manager import arbiters
 from resource_manager.arbiters.builtin import BuiltinArbiter
 from resource_manager.core import patience
-from resource_manager.core.arbiter import NEVER, ArbiterSettings, Health, Published
+from resource_manager.core.arbiter import CLOSE_S, NEVER, ArbiterSettings, Health, Published
 
 T = TypeVar("T")
 
@@ -51,12 +52,13 @@ class Arbitration:
         self._started_s = self._reactor.seconds()
         self._guarded("watch", lambda: self._arbiter.watch(self._changed), None)
 
-    def close(self) -> None:
-        """Give up what is held."""
+    def close(self) -> Deferred[None]:
+        """Give up what is held. Fires when that is done, or CLOSE_S are over."""
         self._on_change = None
         if self._news is not None and self._news.active():
             self._news.cancel()
-        self._guarded("close", self._arbiter.close, None)
+        done = maybeDeferred(lambda: self._guarded("close", self._arbiter.close, None))
+        return done.addTimeout(CLOSE_S, self._reactor).addBoth(lambda _: None)
 
     def acts_at(self, needed_since_s: float, now_s: float) -> float:
         """When this daemon may ask for the promotion that has been needed since then; NEVER: not before `on_change` is called."""

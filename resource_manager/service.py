@@ -16,6 +16,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, assert_never
 
 from twisted.application.service import Service
+from twisted.internet.defer import Deferred
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -100,7 +101,6 @@ class ResourceManager(Service):
             self._credentials.watch(self._reactor)
             self._end.callback(self._credentials.stop)
         self._arbitration.start(self._step)
-        self._end.callback(self._arbitration.close)
         self.log.info("{name} watches {brokers}", name=settings.name, brokers=", ".join(self._probes))
         for probe in self._probes.values():
             probe.start()
@@ -108,12 +108,13 @@ class ResourceManager(Service):
         self._daemons.start(_DAEMONS_INTERVAL_S, now=False)
         self._end.callback(self._daemons.stop)
 
-    def stopService(self) -> None:
-        """End the lines, and the timer."""
+    def stopService(self) -> Deferred[None]:
+        """End the lines, and the timer. Fires when the arbiter has given up what it held."""
         super().stopService()
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
         self._end.close()
+        return self._arbitration.close()
 
     def hang_up(self) -> None:
         """SIGHUP: read the files of TLS again."""

@@ -17,7 +17,7 @@ from broker.options import SettingsError
 from resource_manager.core.arbiter import INTERFACE, Arbiter, ArbiterSettings
 
 GROUP = "understudy.arbiters"
-OWN = {"builtin": "resource_manager.arbiters.builtin"}
+OWN = {"builtin": "resource_manager.arbiters.builtin", "etcd": "resource_manager.arbiters.etcd"}
 """Ours by name, as they stand among the entry points of pyproject.toml too."""
 
 
@@ -44,7 +44,7 @@ def make(name: str, settings: ArbiterSettings, reactor: Any, daemon: str) -> Arb
     try:
         arbiter: Arbiter = factory(settings, reactor, daemon)
     except ValueError as error:
-        raise SettingsError(f"--arbiter-option: {_line(error)}") from None
+        raise SettingsError(f"the arbiter {name}: {_line(error)}") from None
     except Exception as error:
         raise SettingsError(f"the arbiter {name} cannot be made: {type(error).__name__}: {_line(error)}") from error
     return arbiter

@@ -40,7 +40,7 @@ def read(table: Iterable[Option], given: Mapping[str, str], arbiter: str) -> dic
     for name in given:
         if name not in options:
             there_are = f"; there are: {', '.join(options)}" if options else ", and takes none"
-            raise ValueError(f"the arbiter {arbiter} has no option {name!r}{there_are}")
+            raise ValueError(f"{arbiter} has no option {name!r}{there_are}")
     values: dict[str, Any] = {}
     for name, option in options.items():
         try:

@@ -39,6 +39,8 @@ from typing import Any, Protocol
 INTERFACE = 1
 """The version of all that this module says. A plug-in for another one is refused at the start."""
 NEVER = inf
+CLOSE_S = 1.0
+"""How long a daemon that ends waits for an arbiter to give up what it holds."""
 
 
 class Guarantee(Enum):
@@ -107,8 +109,10 @@ class Arbiter(Protocol):
     def watch(self, on_change: Callable[[], None]) -> None:
         """Call this whenever `acts_at` may answer something else than before, or `health` tells of another reachability."""
 
-    def close(self) -> None:
-        """Give up what is held (a lease), so that others need not wait for its end; leave no timer and no connection."""
+    def close(self) -> Any:
+        """Give up what is held (a lease), so that others need not wait for its end; leave no timer and no connection.
+
+        Returns None, or a Deferred of Twisted's that fires when it is done: the daemon waits for it, for CLOSE_S at most."""
 
 
 class Plugin(Protocol):

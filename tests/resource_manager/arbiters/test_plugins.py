@@ -65,7 +65,7 @@ def test_ours_stand_among_the_entry_points_of_the_package() -> None:
         ("INTERFACE = 'one'\nmake = print", "is no plug-in"),
         (
             "INTERFACE = 1\ndef make(*_): raise ValueError('sign: must be\\none of twelve')",
-            "^--arbiter-option: sign: must be one of",
+            "^the arbiter stars: sign: must be one of",
         ),
         ("INTERFACE = 1\ndef make(*_): raise KeyError('x')", "the arbiter stars cannot be made: KeyError: 'x'"),
     ],
@@ -94,7 +94,7 @@ def test_an_unknown_arbiter_is_refused_with_those_that_exist() -> None:
 
 
 def test_the_builtin_arbiter_takes_no_option() -> None:
-    with pytest.raises(SettingsError, match="--arbiter-option: the arbiter builtin has no option 'speed', and takes none"):
+    with pytest.raises(SettingsError, match="the arbiter builtin: builtin has no option 'speed', and takes none"):
         make("builtin", speed="high")
 
 
