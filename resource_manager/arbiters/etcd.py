@@ -55,6 +55,7 @@ INTERFACE = arbiter.INTERFACE
 _WATCH_S = 60.0
 """Each watch ends after this time, so that one whose connection is dead without a notice is replaced."""
 _PUBLISH_ATTEMPTS = 3
+_END = b"-----END CERTIFICATE-----"
 
 
 def _endpoints(value: str) -> tuple[str, ...]:
@@ -105,7 +106,13 @@ OPTIONS = (
     Option(
         "ca-file", file, None, "FILE", "Certificates of the authorities that signed etcd's, in PEM form. Default: the system's."
     ),
-    Option("certificate", file, None, "FILE", "Certificate to show to etcd, in PEM form."),
+    Option(
+        "certificate",
+        file,
+        None,
+        "FILE",
+        "Certificate to show to etcd, in PEM form, and below it those of the authorities between.",
+    ),
     Option("key", file, None, "FILE", "Its private key. Default: it is in the same file."),
 )
 """What `--arbiter-option` takes with `--arbiter etcd`."""
@@ -161,17 +168,21 @@ class _Tls:
         """The authorities to trust and the certificate to show. ValueError says which file cannot be read."""
         found: dict[str, Any] = {}
         if self._authorities is not None:
-            blocks = self._content(self._authorities).split(b"-----END CERTIFICATE-----")[:-1]
-            loaded = [
-                self._load(self._authorities, ssl.Certificate.loadPEM, block + b"-----END CERTIFICATE-----\n") for block in blocks
-            ]
-            if not loaded:
+            trusted = self._certificates(self._authorities)
+            if not trusted:
                 raise ValueError(f"{self._authorities}: there is no certificate in PEM form")
-            found["trustRoot"] = ssl.trustRootFromCertificates(loaded)
+            found["trustRoot"] = ssl.trustRootFromCertificates(trusted)
         if self._certificate is not None:
             content = self._content(self._certificate) + (b"\n" + self._content(self._key) if self._key is not None else b"")
             found["clientCertificate"] = self._load(self._certificate, ssl.PrivateCertificate.loadPEM, content)
+            between = [one.original for one in self._certificates(self._certificate)[1:]]
+            found["extraCertificateOptions"] = {"extraCertChain": between}
         return found
+
+    def _certificates(self, path: Path) -> list[Any]:
+        """All that are in the file."""
+        blocks = self._content(path).split(_END)[:-1]
+        return [self._load(path, ssl.Certificate.loadPEM, block + _END + b"\n") for block in blocks]
 
     def __call__(self, host: str) -> Any:
         """A maker of connections to that host, whose certificate must name it."""

@@ -314,7 +314,8 @@ def _said(error: BaseException) -> str:
     if isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
         return "the answer cannot be read"
     if isinstance(error, SSL.Error):
-        return f"TLS failed: {', '.join(str(part[-1]) for part in error.args[0]) if error.args and error.args[0] else error!r}"
+        parts = error.args[0] if error.args and isinstance(error.args[0], list | tuple) else ()
+        return f"TLS failed: {', '.join(str(part[-1]).strip(chr(39)) for part in parts) or type(error).__name__}"
     if isinstance(error, VerificationError):
         return "TLS failed: the server's certificate is for another host"
     text = " ".join(str(error).split()).rstrip(".")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import ssl
 import subprocess
 import time
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPSConnection
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,10 @@ START_S = 60.0
 class Etcd:
     """One member and its data, through all its lives. A lease may be as short as a second."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
+    def __init__(self, folder: Path, *options: str, tls: ssl.SSLContext | None = None) -> None:
         self.folder = folder
         self.options = options
+        self._tls = tls
         self.port, self._peer_port = free_ports(2)
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
@@ -30,7 +32,7 @@ class Etcd:
     @property
     def url(self) -> str:
         """Where clients go."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"{'https' if self._tls else 'http'}://127.0.0.1:{self.port}"
 
     def start(self) -> None:
         """Start, and wait until it answers."""
@@ -65,7 +67,8 @@ class Etcd:
 
     def call(self, path: str, body: dict[str, Any], token: str = "") -> dict[str, Any]:
         """A call of the JSON gateway, whatever becomes of it. OSError when it does not answer."""
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=10)
+        there = "127.0.0.1", self.port
+        connection = HTTPSConnection(*there, timeout=10, context=self._tls) if self._tls else HTTPConnection(*there, timeout=10)
         try:
             connection.request("POST", f"/v3/{path}", json.dumps(body), {"Authorization": token} if token else {})
             answer: dict[str, Any] = json.loads(connection.getresponse().read())
@@ -92,9 +95,9 @@ def encoded(text: str) -> str:
 
 
 @contextmanager
-def running_etcd(folder: Path, *options: str) -> Iterator[Etcd]:
-    """One that runs."""
-    etcd = Etcd(folder, *options)
+def running_etcd(folder: Path, *options: str, tls: ssl.SSLContext | None = None) -> Iterator[Etcd]:
+    """One that runs; `tls` is what this process shows it, if its options make it ask for that."""
+    etcd = Etcd(folder, *options, tls=tls)
     try:
         etcd.start()
         yield etcd

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import ssl
 from base64 import b64decode
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -19,6 +20,7 @@ from resource_manager import arbiters
 from resource_manager.arbiters.etcd import EtcdArbiter
 from resource_manager.core.arbiter import NEVER, ArbiterSettings, Guarantee, Published
 from tests.broker.real_time import time_passes, until
+from tests.certificates import Authority
 from tests.resource_manager.etcd import Etcd, encoded, running_etcd
 
 reactor: Any = installed_reactor
@@ -225,6 +227,32 @@ async def test_with_users_it_logs_in_and_again_with_a_new_password_when_its_toke
         await until(lambda: daemon.reachable and daemon.arbiter._client._token not in ("", token))
         await until(daemon.has_turn)
         await daemon.arbiter.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_over_tls_both_sides_show_who_they_are_and_files_may_be_replaced(tmp_path: Path) -> None:
+    """Breaks when a stranger could answer for etcd, or a daemon with a new certificate had to be restarted."""
+    ours, strangers = Authority(), Authority("Somebody else")
+    ca, other_ca = ours.write(tmp_path), strangers.write(tmp_path, "other")
+    certificate, key = ours.issue("etcd", "127.0.0.1").write(tmp_path, "etcd")
+    late, late_key = ours.issue("late", days=(-3, -1)).write(tmp_path, "client")
+    context = ssl.create_default_context(cafile=str(ca))
+    context.load_cert_chain(certificate, key)
+    words = ["--cert-file", certificate, "--key-file", key, "--client-cert-auth", "--trusted-ca-file", ca]
+    with running_etcd(tmp_path / "etcd", *map(str, words), tls=context) as guarded:
+        shown = {"ca_file": str(ca), "certificate": str(late), "key": str(late_key)}
+        expired = Daemon(guarded.url, "expired", "tls", **shown)
+        stranger = Daemon(guarded.url, "stranger", "tls", **(shown | {"ca_file": str(other_ca)}))
+        elsewhere = Daemon(guarded.url.replace("127.0.0.1", "localhost"), "elsewhere", "tls", **shown)
+        await until(lambda: "TLS failed: tls alert" in expired.reason)
+        await until(lambda: "TLS failed: certificate verify failed" in stranger.reason)
+        await until(lambda: "TLS failed: the server's certificate is for another host" in elsewhere.reason)
+        ours.issue("client").write(tmp_path, "client")
+        await until(lambda: expired.reachable)
+        await until(expired.has_turn)
+        assert [daemon.reachable for daemon in (stranger, elsewhere)] == [False, False]
+        for daemon in (expired, stranger, elsewhere):
+            await daemon.arbiter.close()
 
 
 @pytest_twisted.ensureDeferred
