@@ -87,7 +87,7 @@ def broker(peers: Peers) -> Iterator[Bench]:
         yield made
 
 
-def knocks(broker: Bench, socket: Socket, says: str = OTHER, **login: str) -> Client:
+def knocks(broker: Bench, socket: Socket, says: str = OTHER, **login: Any) -> Client:
     """Who opens a connection by this socket and says that it is that member."""
     properties = Versions(1).properties() | {PEER_PROPERTY: says, "qpid.ha-cluster": CLUSTER_ID}
     client = Client(broker, properties, socket=socket, **login)
