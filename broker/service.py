@@ -7,7 +7,8 @@ everything volatile is undone.
 
 Who owns what: `logs` the ledgers, the nodes and the state of this broker; `queues`, `exchanges` and `mailboxes` what links are
 attached to; `termini` the way from an attach to one of them; `admission` the connections; `administration` the requests to
-management; `guard` the rules in force; `schedule` what time is to bring about; `turn` what is left to do in this turn. The
+management; `leaving` what comes before a
+handover; `guard` the rules in force; `schedule` what time is to bring about; `turn` what is left to do in this turn. The
 broker itself owns nothing: it makes them, and passes on what a ledger tells.
 
 Invariants: `turn.flush` runs once at the end of every entry from the reactor, so that a turn's output to a connection is one
@@ -36,6 +37,7 @@ from broker.sessions.authentication import Authentication
 from broker.sessions.connection import Connection
 from broker.sessions.exchanges import Exchanges
 from broker.sessions.guard import Guard
+from broker.sessions.leaving import Leaving
 from broker.sessions.ledger import SERVING, Ledger
 from broker.sessions.logs import Logs
 from broker.sessions.mailboxes import Mailboxes
@@ -155,6 +157,7 @@ class Broker:
             open_timeout_s=open_timeout_s,
             max_unfinished_bytes=max(2 * limits.UNFINISHED_BYTES, message_memory // limits.UNFINISHED_SHARE),
         )
+        self.leaving = Leaving(clock, self.logs, self.queues, self.admission)
         self.administration.connections = self.connections = self.admission.connections
         self.nodes, self.ledgers, self.lead = self.logs.nodes, self.logs.ledgers, self.logs.lead
 
@@ -209,6 +212,7 @@ class Broker:
             self.administration.void(ledger.name)
             self.admission.stop_serving()
             self.queues.release_all()
+            self.leaving.over()
         elif logs.serving:
             logs.tidy_local(anew=True)
             if was not in SERVING:
@@ -222,6 +226,14 @@ class Broker:
     def ledger_begins(self, ledger: Ledger) -> None:
         """A term begins: what comes next goes behind what is there."""
         self.logs.begins(ledger)
+
+    def ledger_quiesces(self, ledger: Ledger, within_s: float, done: Callable[[], None]) -> None:
+        """Another broker is to take over."""
+        self.leaving.begin(within_s, done)
+
+    def ledger_resumes(self, ledger: Ledger) -> None:
+        """It does not."""
+        self.leaving.give_up()
 
     def ledger_storage_error(self, ledger: Ledger, text: str, fatal: bool) -> None:
         """The disk refused a write."""
@@ -243,6 +255,7 @@ class Broker:
     def close(self) -> None:
         """Stop: cut the clients off in order; the logs are closed by whoever made them."""
         self.schedule.clear()
+        self.leaving.over()
         self.slow.close()
         self.admission.close()
         self.turn.close()

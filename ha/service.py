@@ -366,8 +366,14 @@ class Process:
         self._in_thread(accounts.load).addCallbacks(take, keep)
 
     def stop(self) -> Deferred[None]:
-        """Stop in order: clients, links, logs, store. Fires when what clients were told has left, or soon in any case."""
+        """Stop in order: the primary's part, clients, links, logs, store. Fires when what clients were told has left, or soon in
+        any case."""
         _log.info("stopping")
+        if self.member is None or self.status:
+            return self._stop()
+        return self.member.hand_over().addCallback(lambda _: self._stop())
+
+    def _stop(self) -> Deferred[None]:
         for port in self._ports:
             port.stopListening()
         if self._handshakes is not None:

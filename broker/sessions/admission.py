@@ -106,6 +106,8 @@ class Admission:
         self._refusals = Refusals(clock.seconds, lambda line: _log.warn("{line}", line=line))
         self._next_number = 1
         self._held_opens: list[Connection] = []
+        self._holding = False
+        """Whether clients that come now wait, because another broker is about to take over."""
         self._ticker = LoopingCall(self._tick)
         self._ticker.clock = clock
         self._ticker.start(1.0, now=False)
@@ -219,9 +221,9 @@ class Admission:
             text = f"this broker serves {self._max_connections} connections at once (--max-connections): close some first"
             raise Condition("amqp:resource-limit-exceeded", text)
         self._count(connection)
-        if self._logs.serving or connection.admin:
+        if connection.admin or (self._logs.serving and not self._holding):
             connection.complete_open()
-        elif self._logs.state == "recovering":
+        elif self._holding or self._logs.state == "recovering":
             connection.waiting = True
             self._held_opens.append(connection)
         else:
@@ -301,9 +303,31 @@ class Admission:
 
     def drop_held(self) -> None:
         """This broker is not about to serve any more."""
+        self._holding = False
         held, self._held_opens = self._held_opens, []
         for connection in held:
             connection.drop()
+
+    def hold(self) -> None:
+        """Another broker is about to take over: keep the Opens that come waiting."""
+        self._holding = True
+
+    def heed_no_clients(self) -> None:
+        """What clients say from now on is for the next primary."""
+        for connection in self._clients():
+            connection.heeded = False
+
+    def serve_again(self) -> None:
+        """No other broker takes over. Clients that have said something meanwhile must not wait for its effect."""
+        self._holding = False
+        for connection in self._clients():
+            if not connection.heeded:
+                connection.cut_off()
+        self.admit_held()
+
+    def _clients(self) -> list[Connection]:
+        everybody = self.connections.values()
+        return [each for each in everybody if each.opened and not each.admin and each.session.serves_clients]
 
     def stop_serving(self) -> None:
         """Cut the clients off; leave administrators nothing but management."""
@@ -311,8 +335,8 @@ class Admission:
         for connection in list(self.connections.values()):
             if connection.admin:
                 connection.session.end_service(Condition("amqp:not-allowed", f"this broker is a backup now{where}"))
-            elif connection.opened and connection.session.serves_clients:
-                connection.cut_off()
+        for connection in self._clients():
+            connection.cut_off()
 
     def _tick(self) -> None:
         now = self._clock.seconds()

@@ -171,6 +171,8 @@ class Connection(TwistedProtocol):
         self.admin = False
         self.idle_timeout_s = limits.IDLE_TIMEOUT_S
         """After so long a silence the peer is taken to be dead."""
+        self.heeded = True
+        """Whether what its peer says is taken."""
         self.waiting = False
         """Whether its Open is kept until the broker is active."""
         self.choked = False
@@ -228,6 +230,8 @@ class Connection(TwistedProtocol):
         self._turn.flush()
 
     def _take(self, data: bytes) -> None:
+        if not self.heeded:
+            return
         self.engine.push(data)
         self.engine.drain()
         if not self.opened:
@@ -267,7 +271,7 @@ class Connection(TwistedProtocol):
             except Exception:  # as Twisted does with what `dataReceived` raises
                 _log.failure("{address} is dropped", address=self.address)
                 self.drop()
-        self._late = not self._gone and (bool(self._to_do) or self.engine.has_more)
+        self._late = not self._gone and self.heeded and (bool(self._to_do) or self.engine.has_more)
         if not self._late:
             self._to_do.clear()
             self._follow_reading()

@@ -100,6 +100,11 @@ class Subscription(LinkEnd):
             return 0
         return room
 
+    @property
+    def outstanding(self) -> int:
+        """How many messages are on their way to its client, or there and not settled; none that come to no end by that."""
+        return 0 if self.browse else self.link.account.n_unsettled + (self._large is not None)
+
     def wants_more(self, order: Discipline) -> bool:
         """Whether what comes next for it is only not in memory."""
         return order.absent >= 0 and (self.browse or order.available > 0)
@@ -424,6 +429,8 @@ class QueueTerminus:
         """Give out what is available, in turn among the subscriptions that have room, and have read what is not in memory."""
         if self.rejected:
             self._reject()
+        if self._queues.held:
+            return
         if self.node.messages is not None and (self.subscriptions or self.rejected):
             self._read_ahead(self._give_out())
 
@@ -646,6 +653,8 @@ class Queues:
         self.unused = Unused(logs, schedule, self.users)
         self.bodies = BodyReader(logs.residency, turn)
         self.crowded: dict[QueueTerminus, None] = {}
+        self.held = False
+        """Whether nothing is given out for now."""
         self._termini: dict[str, QueueTerminus] = {}
 
     def at(self, node: QueueNode) -> QueueTerminus:
@@ -701,6 +710,20 @@ class Queues:
         if terminus is not None:
             self.crowded.pop(terminus, None)
             terminus.gone()
+
+    def hold(self) -> None:
+        """Give nothing out until `give_out_again`, or until this broker serves no more."""
+        self.held = True
+
+    def give_out_again(self) -> None:
+        """Go on to give out."""
+        self.held = False
+        for terminus in self._termini.values():
+            terminus.dispatch_soon()
+
+    def unsettled(self) -> int:
+        """How many messages are with consumers that have not settled them."""
+        return sum(each.outstanding for terminus in self._termini.values() for each in terminus.subscriptions)
 
     def release_all(self) -> None:
         """This broker serves no more: what is acquired is available again."""
