@@ -51,7 +51,7 @@ def plant(monkeypatch: pytest.MonkeyPatch, kind: type[planted.Sound], *, any_opt
             raise ValueError("there is no option 'no-such-option'")
         return kind(settings, made_in, daemon)
 
-    monkeypatch.setattr(planted, "make", make, raising=False)
+    monkeypatch.setattr(planted, "make", make)
     monkeypatch.setitem(arbiters.OWN, "planted", "tests.resource_manager.planted")
     planted.TURNS.clear()
 
