@@ -14,7 +14,7 @@ from spark_analytics.jobs.series import GONE, Rows
 _AWAY: Final = (*GONE, "REWOUND")
 
 
-def primary_loss(backups: Rows, timeline: dict[str, Any], reigns: Rows, *, begin_ms: int, end_ms: int) -> dict[str, Any]:
+def primary_loss(backups: Rows, timeline: dict[str, Any], terms: Rows, *, begin_ms: int, end_ms: int) -> dict[str, Any]:
     """The report's `loss`: `answer` (`yes`, `at risk` or `no`) and in words `said` and `why`, `records` at risk, `since_ms`,
     `as_of_ms`, how many `members` there are, how many a promotion is `needed` of, how many backups are there (`left`), and
     `away`: those that are not, with `now`.
@@ -30,7 +30,7 @@ def primary_loss(backups: Rows, timeline: dict[str, Any], reigns: Rows, *, begin
     found: dict[str, Any] = {
         "answer": "no" if not can else "at risk" if records else "yes",
         "records": records,
-        "since_ms": max(_since(standing, timeline, needed, can, begin_ms), reigns[-1]["begin_ms"] if reigns else begin_ms),
+        "since_ms": max(_since(standing, timeline, needed, can, begin_ms), terms[-1]["begin_ms"] if terms else begin_ms),
         "as_of_ms": end_ms,
         "members": members,
         "needed": needed,

@@ -60,8 +60,8 @@ def test_neighbouring_steps_of_one_status_are_one_piece_of_a_lane_and_spells_are
     axis = Axis.over(500, 6000, 1000)
     statuses = ["OK", "SILENT", "STOPPED", "STALLED", "SILENT"]
     rows = [{"backup": "b", "start_ms": 1000 * i, "status": status} for i, status in enumerate(statuses)]
-    reigns = [{"primary": "b", "begin_ms": 5200, "end_ms": 6000, "last_said_ms": 5500}]
-    lanes = series.lanes(rows, reigns, axis, begin_ms=500, end_ms=6000, interval_ms=1000)
+    terms = [{"primary": "b", "begin_ms": 5200, "end_ms": 6000, "last_said_ms": 5500}]
+    lanes = series.lanes(rows, terms, axis, begin_ms=500, end_ms=6000, interval_ms=1000)
     assert lanes == {
         "b": [
             [500, 1000, "OK"],

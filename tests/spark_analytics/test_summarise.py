@@ -89,7 +89,7 @@ def test_a_silent_backup_is_the_worst_lag_and_not_a_gap(report: Report, story: S
     begin, end = ((ms(silent[at]) - timeline["start_ms"]) // timeline["step_ms"] for at in ("from", "to"))
     assert set(third["status"][begin + 1 : end]) == {"SILENT"}
     assert third["worst_ms"][end - 1] > (silent["slots"] - 4) * 1000, "the lag grows for as long as nothing is heard"
-    missing = row_of(report, THIRD)["expected"] - row_of(report, THIRD)["told"]
+    missing = row_of(report, THIRD)["expected"] - row_of(report, THIRD)["sampled"]
     together = sum(story[1][what]["slots"] for what in ("silent", "lost", "outage"))
     assert missing == together + 1, "and the second without a primary"
     assert row_of(report, THIRD)["over_share"] >= missing / row_of(report, THIRD)["expected"]
@@ -99,7 +99,7 @@ def test_a_silent_backup_is_the_worst_lag_and_not_a_gap(report: Report, story: S
 def test_a_dead_backup_of_which_the_primary_speaks_is_stopped_and_over_the_objective(report: Report, story: Story) -> None:
     assert "STOPPED" in statuses(report, FIRST)
     first = row_of(report, FIRST)
-    assert first["told"] - first["heard"] == story[1]["stopped"]["slots"]
+    assert first["sampled"] - first["heard"] == story[1]["stopped"]["slots"]
     assert first["over_share"] * first["expected"] >= story[1]["stopped"]["slots"]
 
 
