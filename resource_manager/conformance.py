@@ -405,8 +405,9 @@ def _command(words: str | None) -> Callable[[], None] | None:
 @click.option("--break", "cut", metavar="COMMAND", help="A command, without a shell, that cuts its outside system off.")
 @click.option("--mend", metavar="COMMAND", help="A command that undoes that.")
 @click.option("--wait", default=30.0, show_default=True, metavar="SECONDS", help="Time for whatever must come.")
+@click.option("--still", default=1.0, show_default=True, metavar="SECONDS", help="For how long what must not come is watched.")
 def command(
-    arbiter: str, arbiter_option: tuple[str, ...], cluster_name: str, cut: str | None, mend: str | None, wait: float
+    arbiter: str, arbiter_option: tuple[str, ...], cluster_name: str, cut: str | None, mend: str | None, wait: float, still: float
 ) -> None:
     """Say of each rule that an arbiter must keep whether a plug-in keeps it.
 
@@ -422,7 +423,7 @@ def command(
     from twisted.internet.defer import ensureDeferred
     from twisted.python.failure import Failure
 
-    subject = Subject(arbiter, options, cluster_name, _command(cut), _command(mend), wait)
+    subject = Subject(arbiter, options, cluster_name, _command(cut), _command(mend), wait, still)
     found: list[Any] = []
 
     def ended(result: Any) -> None:

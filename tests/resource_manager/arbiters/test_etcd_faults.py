@@ -167,9 +167,11 @@ async def test_one_endpoint_that_is_at_fault_among_several_is_left_for_another(e
     with fault_proxy(etcd.port) as proxy:
         proxy.becomes("503")
         daemon = Daemon(f"{proxy.url},http://127.0.0.1:1,{etcd.url}", "several")
+        client: Any = daemon.arbitration._arbiter._client  # type: ignore[attr-defined]
         try:
             await until(lambda: daemon.arbitration.health().reachable)
             daemon.needs()
             await until(daemon.acts)
+            assert client._endpoints[client._at] == etcd.url
         finally:
             await daemon.arbitration.close()
