@@ -28,7 +28,7 @@ from broker.service import Broker
 from broker.sessions.connection import Role
 from broker.sessions.principal import Principal
 from broker.telemetry import TelemetryWriter
-from ha.core.effects import MembershipEnded, PromotionEnded
+from ha.core.effects import MembershipEnded, PromotionEnded, TransferEnded
 from ha.core.membership import Membership
 from ha.core.messages import Message
 from ha.core.versions import Versions, next_version
@@ -105,6 +105,10 @@ class ClusterMember:
         self._looking_since = self._catching_up_since = 0.0
         self._was = ("joining", "", 0)
         self._raising_to = 0
+        self._followed = ""
+        """The last other primary."""
+        self._succeeded: Deferred[None] | None = None
+        """Fires when another primary is known."""
         self.log: ReplicatedLog
         self.peers = links(
             reactor,
@@ -140,6 +144,38 @@ class ClusterMember:
         self._look_for_primary()
         self.log.start()
         self._ticker.start(TICK_S, now=False)
+
+    def hand_over(self) -> Deferred[None]:
+        """Let another broker take over, because this one is about to stop: fires when that is the primary, when nobody can take
+        over, or after --ha-switchover-timeout. At once when this broker is not the primary."""
+        if self._broker.state != "active":
+            return succeed(None)
+        voters, peers = self.log.replica.members.voters, self.log.status().peers
+        backups = sorted(
+            (each for each in peers if each.connected and each.address in voters), key=lambda each: each.match_index, reverse=True
+        )
+        succeeded = self._succeeded = Deferred()
+        timeout = self._clock.callLater(self._settings.ha_switchover_timeout, self._another_leads)
+        succeeded.addBoth(lambda _: timeout.cancel() if timeout.active() else None)
+        self._hand_over_to([each.address for each in backups])
+        return succeeded
+
+    def _hand_over_to(self, candidates: list[str], refused: str = "no other voting member is connected") -> None:
+        if candidates:
+            self.log.transfer(candidates[0]).addCallback(self._transfer_ended, candidates[1:])
+        else:
+            _log.warn("this broker stops as the primary, and no other takes over: {reason}", reason=refused)
+            self._another_leads()
+
+    def _transfer_ended(self, ended: TransferEnded, others: list[str]) -> None:
+        """Handed over: then the vote of this broker may be needed still, so that it waits for the outcome."""
+        if not ended.done and self._succeeded is not None:
+            self._hand_over_to(others, ended.reason)
+
+    def _another_leads(self) -> None:
+        waiting, self._succeeded = self._succeeded, None
+        if waiting is not None:
+            waiting.callback(None)
 
     def stop(self) -> None:
         """End the links."""
@@ -214,6 +250,9 @@ class ClusterMember:
             # With a higher epoch it would be an election that took the primary away, perhaps a planned one.
             self.note("failure_detected", epoch=epoch, broker=was_primary, detail="nothing was heard of the primary")
         self.note("role", epoch=epoch, from_=was, to=state, peer=primary or None)
+        if primary not in ("", self.me):
+            self._followed = primary
+            self._another_leads()
         self._tell_discovery(epoch, was_primary, primary)
         self._tell_catch_up(epoch, (was, was_primary), (state, primary))
         if state == "active":
@@ -250,6 +289,7 @@ class ClusterMember:
     def _write_term(self, epoch: int) -> None:
         gap = -1 if self._primary_lost_at is None else round((self._clock.seconds() - self._primary_lost_at) * 1000)
         self._primary_lost_at = None
+        self._asked_because = self._asked_because or f"{self._followed} handed over"
         self._asked_because += _given_up(self.log.replica.begun_without)
         moment = datetime.fromtimestamp(self._wall(), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         term = Term(epoch=epoch, primary=self.me, reason=self._asked_because, ts=moment, gap_ms=gap)

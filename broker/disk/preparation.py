@@ -3,6 +3,9 @@
 A prepared file's life: asked for when the current segment has been used by a quarter; zeros are written aside and synced; the
 writer takes it, gives it a header and a name. If it is not ready when it is needed, the writer goes on with a sparse file,
 slower but at once, and takes it the next time. Its name ends in `.tmp`: a start removes it.
+
+Large messages do not ask for one: a sync of a mebibyte takes far longer than what the file system notes of a sparse file, and
+zeros would double what goes to the disk.
 """
 
 from __future__ import annotations

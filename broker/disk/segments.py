@@ -26,8 +26,8 @@ nobody relies on. One group, the last before a crash, is synced but not yet mark
 within a second.
 
 Because every file is zeros beyond its batches, an append changes neither the file's length nor its blocks, and fdatasync has no
-file-system metadata to write. And whatever shortens a segment puts the zeros back before it may be appended to again, so that no
-remains of old batches can ever follow new ones.
+file-system metadata to write. (Where a sync brings much, a sparse file serves as well: see `preparation`.) And whatever shortens
+a segment puts the zeros back before it may be appended to again, so that no remains of old batches can ever follow new ones.
 """
 
 from __future__ import annotations

@@ -35,6 +35,8 @@ from broker.disk.threads import Event, Threads
 
 _IOV_MAX = min(1024, os.sysconf("SC_IOV_MAX"))
 _IDLE_S = 1.0
+ZEROS_PAY_BELOW = 256 * 1024
+"""Bytes a sync, on average over a segment: with more of them, zeros that are written first cost more than they spare."""
 _FIRST_RETRY_S = 0.05
 _LAST_RETRY_S = 1.0
 _T = TypeVar("_T")
@@ -115,6 +117,8 @@ class Writer:
         self._waiting_bytes = 0
         self._last_sync_s = 0.0
         self._bytes_written = self._batches_written = self._syncs = 0
+        self._syncs_here = 0
+        """Those of the newest segment, as far as they were done here."""
         self._thread = threads.start(f"write {folder.name}", self._run)
 
     @property
@@ -291,7 +295,8 @@ class Writer:
             self._bytes_written += nbytes
             self._batches_written += n
             self._syncs += 1
-        if segment.end * 4 > segment.size:
+        self._syncs_here += 1
+        if segment.end * 4 > segment.size and segment.end < ZEROS_PAY_BELOW * self._syncs_here:
             self._preparation.want(segments.size_after(segment.size, self._segment_bytes))
         return n, seconds
 
@@ -319,6 +324,7 @@ class Writer:
         size = max(usual, FIRST_BATCH + nbytes)
         number, prepared = self._holdings.take_number(), self._preparation.take(size)
         fresh = segments.create(self._folder, number, full.last, size, self.disk, prepared)
+        self._syncs_here = 0
         if (replaced := self._holdings.roll(fresh)) is not None:
             replaced.close(self.disk)
         return fresh

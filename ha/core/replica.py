@@ -415,6 +415,12 @@ class Replica:
             self._member.emit(TransferEnded(candidate, False, self._not_primary()))
         return self._done(now)
 
+    def quiesced(self, now: float) -> list[Effect]:
+        """The clients are quiet, as `Quiesce` asked: what comes now may be left to the next primary."""
+        if isinstance(self._role, Primary):
+            self._role.quiesced(now)
+        return self._done(now)
+
     def add_member(self, now: float, address: str, request_id: str) -> list[Effect]:
         """Add a member, as a learner that becomes a voter when it has caught up. Ends with MembershipEnded."""
         return self._change_members(now, request_id, address, add=True)

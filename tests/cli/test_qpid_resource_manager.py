@@ -17,7 +17,7 @@ from tests.cli.running import ROOT, run
     "words, text",
     [
         ([], "--brokers URL is needed"),
-        (["--brokers", "a", "--arbiter", "etcd"], "there is no arbiter 'etcd'; there are: builtin"),
+        (["--brokers", "a", "--arbiter", "zookeeper"], "there is no arbiter 'zookeeper'; there are: builtin"),
         (["--brokers", "a", "--priority", "a=1", "--priority", "b=2"], "which is none of --brokers"),
         (["--brokers", "a", "--config", "/nowhere"], "cannot read the configuration file /nowhere"),
         (["--dance"], "--dance"),

@@ -222,10 +222,10 @@ async def test_a_second_daemon_lets_the_first_act(peers: Any, manage: Any) -> No
     watcher = await Watcher.of(backup)
     daemons = [manage([primary, backup, third], name=f"rm-{n}", priority=f"{backup.name}=1") for n in (2, 1)]
     for daemon in daemons:
-        daemon._arbiter._step_s = 5.0  # longer than a busy machine holds up the first one's answers
+        daemon._arbitration._builtin._step_s = 5.0  # longer than a busy machine holds up the first one's answers
         await sees(daemon, 3)
         daemon._look_for_daemons()
-    await until(lambda: all(len(daemon._arbiter._daemons) == 2 for daemon in daemons))
+    await until(lambda: all(len(daemon._arbitration._builtin._daemons) == 2 for daemon in daemons))
     primary.kill()
     await watcher.promoted()
     await time_passes(0.5)

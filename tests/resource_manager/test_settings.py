@@ -43,7 +43,7 @@ def test_file_and_environment_are_read_as_well(tmp_path: Path) -> None:
     [
         ({}, "--brokers URL is needed"),
         ({"brokers": "a b"}, "is no host name"),
-        ({"brokers": "a", "arbiter": "etcd"}, "there is no arbiter 'etcd'; there are: builtin"),
+        ({"brokers": "a", "arbiter": "zookeeper"}, "there is no arbiter 'zookeeper'; there are: builtin"),
         ({"brokers": "a", "priority": "b=1"}, "which is none of --brokers"),
         ({"brokers": "a", "priority": "a"}, "is not ADDR=N"),
         ({"brokers": "a", "priority": "a=x"}, "is not ADDR=N"),

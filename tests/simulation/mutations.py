@@ -15,18 +15,18 @@ import importlib
 import inspect
 import multiprocessing
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from twisted.logger import ILogObserver, globalLogBeginner
 from zope.interface import provider
 
 from tests.simulation.history import Violation
-from tests.simulation.provoked import PROVOKED, provoke
+from tests.simulation.provoked import PROVOKED, run_of
 from tests.simulation.world import run
 
 SEEDS = 300
@@ -143,6 +143,13 @@ BUGS = {
         "Primary.change_members",
         "elif self._changing:",
         "elif False:",
+    ),
+    "hands-over-without-quiet": Bug(
+        "hands over while its consumers have not settled what they have",
+        "broker.sessions.leaving",
+        "Leaving._settled",
+        "return not unsettled or now_s - self._moved_s >= limits.QUIET_S or now_s >= self._settle_until_s",
+        "return True",
     ),
     "follows-old-primaries": Bug(
         "goes back to the epoch of an old primary when it hears one",
@@ -817,13 +824,13 @@ class Finding:
         return self.text.partition(":")[0]
 
 
-def hunt(name: str, run: Callable[[int], object], seeds: Sequence[int]) -> Finding:
-    """Run seeds with the bug until a check objects that has nothing to say without it."""
+def hunt(name: str, run: Callable[[int], object], seeds: Sequence[int], sound: Container[int] = ()) -> Finding:
+    """Run seeds with the bug until a check objects that has nothing to say without it; of `sound` seeds that is known."""
     began = time.monotonic()
     for seed in seeds:
         with planted(name):
             text = _objection(run, seed)
-        if text and not _objection(run, seed):
+        if text and (seed in sound or not _objection_without(run, seed)):
             return Finding(name, seed, text, time.monotonic() - began)
     return Finding(name, 0, "", time.monotonic() - began)
 
@@ -833,7 +840,13 @@ def hunt_in_any(name: str, seeds: Sequence[int]) -> Finding:
     finding = hunt(name, run, seeds)
     if finding.seed or name not in PROVOKED:
         return finding
-    return replace(hunt(name, provoke(PROVOKED[name]), seeds), provoked=True)
+    return replace(hunt(name, run_of(name), seeds), provoked=True)
+
+
+@cache
+def _objection_without(run: Callable[[int], object], seed: int) -> str:
+    """What a check says of the code as it is. Told once: several bugs have the same plan."""
+    return _objection(run, seed)
 
 
 def _objection(run: Callable[[int], object], seed: int) -> str:

@@ -155,6 +155,7 @@ _STORMS = _plan(
 )
 
 PROVOKED: dict[str, Plan] = {
+    "hands-over-without-quiet": _plan(BUSY, *_repeated((1.0, 1.6, 2.2, 2.8), _back_and_forth), once=True),
     "begins-anew": LOST_STORES,
     "votes-twice": _RIVALS,
     "wins-with-refusals": _RIVALS,
@@ -275,3 +276,11 @@ def provoke(plan: Plan) -> Callable[[int], None]:
             raise Violation(outcome.violation)
 
     return run
+
+
+_RUNS = {id(plan): provoke(plan) for plan in PROVOKED.values()}
+
+
+def run_of(name: str) -> Callable[[int], None]:
+    """The run of a bug's own plan, which is the same one for all bugs that share it."""
+    return _RUNS[id(PROVOKED[name])]

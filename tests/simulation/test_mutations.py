@@ -8,7 +8,8 @@ from ha.core.backup import Backup
 from tests.simulation import mutations, world
 from tests.simulation.history import Violation
 from tests.simulation.mutations import BUGS, Bug, Finding, hunt, planted, table
-from tests.simulation.provoked import PROVOKED, provoke
+from tests.simulation.provoked import PROVOKED, run_of
+from tests.simulation.test_world import FIXED
 
 FIRST = range(1, 13)
 """Runs shift with every change of the plans or of production code; what is common is still caught by one of these."""
@@ -17,8 +18,8 @@ FIRST = range(1, 13)
 @pytest.mark.simulation
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_caught_by_a_seed_that_finds_nothing_wrong_without_it(name: str) -> None:
-    run = provoke(PROVOKED[name]) if name in PROVOKED else world.run
-    finding = hunt(name, run, FIRST)
+    """What the seeds of a bug without a plan of its own find without it is what test_world runs them for."""
+    finding = hunt(name, run_of(name), FIRST) if name in PROVOKED else hunt(name, world.run, FIRST, sound=FIXED)
     assert finding.seed, f"{name} is caught by none of the seeds {FIRST.start} to {FIRST.stop - 1}"
 
 
@@ -57,6 +58,8 @@ def test_a_hunt_ends_with_the_first_seed_that_a_check_objects_to_because_of_the_
     assert tried == [1, 2, 2, 3, 3]
     assert (finding.seed, finding.check) == (3, "lost")
     assert hunt("keeps-a-diverged-tail", run, [1, 2]).seed == 0
+    assert hunt("keeps-a-diverged-tail", run, [1, 2], sound=[2]).seed == 2
+    assert tried[5:] == [1, 2, 1, 2], "what a seed says without the bug is asked once"
 
 
 def test_the_table_says_what_was_caught_and_what_was_not() -> None:

@@ -312,9 +312,11 @@ class Cluster:
         return eventually(successor, lambda _: True, "another primary")
 
     def level(self, broker: BrokerProcess) -> None:
-        """Wait until this broker has on disk what the primary has."""
+        """Wait until this broker has applied what the primary has: it is on its disk, too."""
         last = self.primary().status()["lastIndex"]
-        eventually(lambda: broker.status()["lastIndex"], lambda index: index >= last, f"{broker.address} having batch {last}")
+        eventually(
+            lambda: broker.status()["appliedIndex"], lambda index: index >= last, f"{broker.address} applying batch {last}"
+        )
 
     def primary(self) -> BrokerProcess:
         """The broker that is active; NoPrimary when there is none."""

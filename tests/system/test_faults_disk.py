@@ -7,13 +7,12 @@ another broker or made anew from what is in memory.
 
 from __future__ import annotations
 
-import contextlib
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
-from proton import Message, Timeout
-from proton.utils import BlockingConnection
+from proton import Message
 
 from broker.core.records import HEADER_BYTES, parse_header
 from tests.broker.disk.logs import flip
@@ -22,18 +21,14 @@ from tests.system.harness import BrokerProcess, cluster, eventually, standalone
 from tests.system.means import where_possible
 from tests.system.terms import check_one_primary_an_epoch, go_on, new_primary, resource_manager, traffic
 from tests.system.test_bad_stores import batches_in, received, segment_of, send
+from tests.system.traffic import send as send_encoded
+from tests.system.traffic import take
 
 SIZE = 1000
 """Bytes of a message: a store of a few megabytes is full after a few seconds."""
 FULL = re.compile(r" error cannot write \S+ \S+ \S+ \S+: No space left on device; make room on that disk; producers wait")
 
 LOW = re.compile(r" error only \d+ KiB are free where the \S+ log lies, .*; make room on that disk, or consume; producers wait")
-
-
-def level_with(primary: BrokerProcess, broker: BrokerProcess) -> None:
-    """Wait until the broker has applied what the primary has now."""
-    last = primary.status()["lastIndex"]
-    eventually(lambda: broker.status()["appliedIndex"], lambda index: index >= last, f"{broker.address} having batch {last}")
 
 
 def acknowledged(asked: BrokerProcess, holder: BrokerProcess) -> int:
@@ -100,35 +95,18 @@ def test_producers_wait_before_the_disk_is_full_and_go_on_when_messages_were_con
         assert LOW.search(broker.log())
         assert "No space left" not in broker.log()
         assert small.free_bytes() > 8 * MIB
-        taken(broker, accepted)
+        assert len(take(broker.address, "jobs", accepted)) == accepted
         eventually(broker.log, lambda log: "the disk takes writes again" in log, "producers going on")
         again = sent_until_refused(broker, most=accepted // 10)
         assert again == accepted // 10
-        taken(broker, again)
+        assert len(take(broker.address, "jobs", again)) == again
         eventually(lambda: broker.queue("jobs")["messages"], lambda depth: depth == 0, "the last acceptances being on disk")
 
 
 def sent_until_refused(broker: BrokerProcess, most: int = 100_000) -> int:
     """Send messages of 10 KB until none is accepted for some seconds; how many were."""
-    connection = BlockingConnection(broker.address, timeout=5)
-    sender = connection.create_sender("jobs")
-    accepted = 0
-    with contextlib.suppress(Timeout):
-        while accepted < most:
-            sender.send(Message(body=b"x" * 10_000, durable=True))
-            accepted += 1
-    connection.container.stop()
-    return accepted
-
-
-def taken(broker: BrokerProcess, count: int) -> None:
-    """Take so many messages off the queue."""
-    connection = BlockingConnection(broker.address, timeout=30)
-    receiver = connection.create_receiver("jobs", credit=100)
-    for _ in range(count):
-        receiver.receive(30)
-        receiver.accept()
-    connection.close()
+    message: Any = Message(body=b"x" * 10_000, durable=True)
+    return send_encoded(broker.address, "jobs", [bytes(message.encode())] * most, quiet_s=3)
 
 
 @where_possible
@@ -146,7 +124,7 @@ def test_a_backup_whose_disk_is_full_holds_nobody_up_and_catches_up_when_there_i
             told, held = acknowledged(first, second), acknowledged(second, second)
             assert told <= held < first.status()["commitIndex"]
             small.grow(256 * MIB)
-            level_with(first, second)
+            brokers.level(second)
         second.wait_for("ready")
         told = acknowledged(first, second)
         for broker in brokers.brokers:

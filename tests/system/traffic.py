@@ -39,17 +39,18 @@ def accounted(run: Run, serving: Callable[[], BrokerProcess]) -> Report:
 
 
 class _Mover(Handler, ABC):
-    """Moves encoded messages over one connection, and ends when all have moved, a link is closed, or the time is over."""
+    """Moves encoded messages over one connection, and ends when all have moved, a link is closed, or none has for a while."""
 
-    def __init__(self, address: str, node: str, timeout_s: float) -> None:
+    def __init__(self, address: str, node: str, quiet_s: float) -> None:
         super().__init__()
-        self.address, self.node, self.timeout_s = address, node, timeout_s
+        self.address, self.node, self.quiet_s = address, node, quiet_s
         self.connection: Any = None
+        self.moved = self.moved_before = 0
 
     def on_reactor_init(self, event: Any) -> None:
         self.connection = event.container.connect(url=self.address, reconnect=False)
         self.attach(event.container)
-        event.container.schedule(self.timeout_s, self)
+        event.container.schedule(self.quiet_s, self)
 
     @abstractmethod
     def attach(self, container: Any) -> None:
@@ -59,7 +60,11 @@ class _Mover(Handler, ABC):
         self.end(event)
 
     def on_timer_task(self, event: Any) -> None:
-        self.end(event)
+        if self.moved == self.moved_before:
+            self.end(event)
+        else:
+            self.moved_before = self.moved
+            event.container.schedule(self.quiet_s, self)
 
     def end(self, event: Any) -> None:
         self.connection.close()
@@ -69,8 +74,8 @@ class _Mover(Handler, ABC):
 class _Sender(_Mover):
     """Sends encoded messages, as they are, and waits until each has its outcome."""
 
-    def __init__(self, address: str, node: str, messages: Sequence[bytes], timeout_s: float) -> None:
-        super().__init__(address, node, timeout_s)
+    def __init__(self, address: str, node: str, messages: Sequence[bytes], quiet_s: float) -> None:
+        super().__init__(address, node, quiet_s)
         self.left = deque(messages)
         self.outcomes: Counter[Any] = Counter()
         self.wanted = len(messages)
@@ -88,20 +93,20 @@ class _Sender(_Mover):
     def on_delivery(self, event: Any) -> None:
         if event.delivery.updated and event.delivery.remote_state:
             self.outcomes[event.delivery.remote_state] += 1
+            self.moved += 1
             event.delivery.settle()
-        if sum(self.outcomes.values()) == self.wanted:
+        if self.moved == self.wanted:
             self.end(event)
 
 
 class _Taker(_Mover):
     """Takes encoded messages, as they come, over one link after the other in turn."""
 
-    def __init__(self, address: str, node: str, count: int, links: int, options: Any, timeout_s: float) -> None:
-        super().__init__(address, node, timeout_s)
+    def __init__(self, address: str, node: str, count: int, links: int, options: Any, quiet_s: float) -> None:
+        super().__init__(address, node, quiet_s)
         self.wanted, self.options = count, options
         self.taken: list[list[bytes]] = [[] for _ in range(links)]
         self.links: dict[str, int] = {}
-        self.confirmed = 0
 
     def attach(self, container: Any) -> None:
         for position in range(len(self.taken)):
@@ -117,26 +122,27 @@ class _Taker(_Mover):
             delivery.update(Delivery.ACCEPTED)
         if delivery.settled:
             delivery.settle()
-            self.confirmed += 1
-            if self.confirmed == self.wanted:
+            self.moved += 1
+            if self.moved == self.wanted:
                 self.end(event)
 
 
-def send(address: str, node: str, messages: Sequence[bytes], timeout_s: float = 60.0) -> int:
-    """Send encoded messages to a node of the broker at `address`; how many were accepted."""
-    sender = _Sender(address, node, messages, timeout_s)
+def send(address: str, node: str, messages: Sequence[bytes], quiet_s: float = 60.0) -> int:
+    """Send encoded messages to a node of the broker at `address`, until none has an outcome for `quiet_s`; how many were
+    accepted."""
+    sender = _Sender(address, node, messages, quiet_s)
     Container(sender).run()
     return int(sender.outcomes[Delivery.ACCEPTED])
 
 
-def take_by(links: int, address: str, node: str, count: int, options: Any = None, timeout_s: float = 60.0) -> list[list[bytes]]:
+def take_by(links: int, address: str, node: str, count: int, options: Any = None, quiet_s: float = 60.0) -> list[list[bytes]]:
     """Take `count` encoded messages from a node over that many links of one connection; what came on each. Acceptances
     are confirmed."""
-    taker = _Taker(address, node, count, links, options, timeout_s)
+    taker = _Taker(address, node, count, links, options, quiet_s)
     Container(taker).run()
     return taker.taken
 
 
-def take(address: str, node: str, count: int, options: Any = None, timeout_s: float = 60.0) -> list[bytes]:
-    """Take `count` encoded messages from a node; those that came in time."""
-    return take_by(1, address, node, count, options, timeout_s)[0]
+def take(address: str, node: str, count: int, options: Any = None, quiet_s: float = 60.0) -> list[bytes]:
+    """Take `count` encoded messages from a node; those that came before it fell silent."""
+    return take_by(1, address, node, count, options, quiet_s)[0]

@@ -126,18 +126,50 @@ def test_a_batch_larger_than_a_segment_gets_one_of_its_own_size(tmp_path: Path) 
     assert opened_and_read(tmp_path) == sealed
 
 
+def wait_for_zeros(log: Log) -> None:
+    for _ in range(int(PATIENCE_S / 0.005)):
+        if log.journal._preparation._ready:
+            return
+        threading.Event().wait(0.005)
+    raise AssertionError("nothing was prepared")
+
+
 def test_the_next_segment_is_prepared_with_zeros_in_time(tmp_path: Path) -> None:
     log = opened(tmp_path, segment_bytes=1 << 20)
-    log.store(batches(1, 5, nbytes=80_000))
+    for one in batches(1, 5, nbytes=80_000):
+        log.store([one])
     spare = tmp_path / "prepared.tmp"
-    while log.journal._preparation._ready == 0:
-        threading.Event().wait(0.005)
+    wait_for_zeros(log)
     assert spare.stat().st_blocks * 512 >= 1 << 20, "written, not sparse"
     inode = spare.stat().st_ino
     log.store(batches(6, 14, nbytes=80_000))
     assert segments.listed(REAL_DISK, tmp_path)[1][1].stat().st_ino == inode
     log.close()
     assert list(tmp_path.glob("*.tmp")) == []
+
+
+def test_a_log_of_large_batches_writes_no_zeros_and_one_that_becomes_small_does_again(tmp_path: Path) -> None:
+    class Counting(GatedDisk):
+        zeros = 0
+
+        def write(self, fd: int, buffers: Sequence[bytes], offset: int) -> int:
+            self.zeros += 0 if any(map(any, buffers)) else sum(map(len, buffers))
+            return super().write(fd, buffers, offset)
+
+    disk = Counting()
+    log = opened(tmp_path, disk=disk, segment_bytes=4 << 20)
+    large = batches(1, 12, nbytes=600_000)
+    for one in large:
+        log.store([one])
+    log.journal._preparation.wait()
+    assert (log.journal.figures.segments, disk.zeros) == (3, 0)
+    small = batches(13, 130, nbytes=60_000)
+    for one in small:
+        log.store([one])
+    wait_for_zeros(log)
+    assert disk.zeros >= 4 << 20
+    assert log.all() == large + small
+    log.close()
 
 
 def test_a_preparation_that_fails_costs_nothing_but_speed_and_is_not_tried_all_the_time(tmp_path: Path) -> None:

@@ -382,3 +382,24 @@ def test_whatever_is_seen_a_request_is_made_only_with_a_majority_and_without_a_p
         if waiting and answer:
             promotion.refused(waiting, "no", now_s)
             waiting = ""
+
+
+def test_a_turn_whose_moment_moves_on_with_each_answer_is_used_all_the_same() -> None:
+    """Breaks when a careless plug-in, which always answers "from now on", makes each view too old as soon as it has come."""
+    story = Story.with_a_failed_primary()
+    brokers = gone("a"), says("b", "joining", 10.1), says("c", "joining", 10.1)
+    assert (
+        asked(story.see(10.05, gone("a"), *[says(name, "joining", 9.9) for name in "bc"], acts_at=lambda _, now_s: now_s)) == []
+    )
+    assert asked(story.see(10.2, *brokers, acts_at=lambda _, now_s: now_s)) == ["b"]
+
+
+def test_after_a_turn_was_lost_the_next_one_asks_for_new_views() -> None:
+    story = Story.with_a_failed_primary()
+    old = gone("a"), says("b", "joining", 10.01), says("c", "joining", 9.9)
+    assert asked(story.see(10.02, *old, acts_at=lambda since_s, now_s: now_s)) == []
+    assert reasons(story.see(10.05, *old, acts_at=lambda since_s, now_s: NEVER)) == ["it is another daemon's turn"]
+    seen = gone("a"), says("b", "joining", 10.5), says("c", "joining", 10.5)
+    assert asked(story.see(11.0, *seen, acts_at=lambda since_s, now_s: 11.0)) == []
+    fresh = gone("a"), says("b", "joining", 11.1), says("c", "joining", 11.1)
+    assert asked(story.see(11.2, *fresh, acts_at=lambda since_s, now_s: 11.0)) == ["b"]
