@@ -1,12 +1,13 @@
 """Management: from a request to its answer.
 
 Life of a request: it comes as a message to `$management`, is read (`broker.amqp.management_node`), refused with 403 if its
-connection lacks the right, answered from what the broker has (QUERY), handed to whoever has registered its type (`extensions`),
-or planned as one change of one log (`broker.core.management`) and answered when that is committed. The answer goes to the mailbox
-or queue that the request names, if that is still there and its connection may send there. When requests take more than their
-share of a turn of the reactor, the rest waits for the next ones, link by link in turn.
+connection lacks the right, answered from what the broker has (QUERY, by the page: `broker.core.management.Page`), handed to
+whoever has registered its type (`extensions`), or planned as one change of one log and answered when that is committed. The
+answer goes to the mailbox or queue that the request names, if that is still there and its connection may send there. When
+requests take more than their share of a turn of the reactor, the rest of the work waits for the next ones, link by link in turn.
 
-Invariants: management keeps nothing else waiting for longer than `limits.MANAGEMENT_TURN_S` and one request; whatever a request
+Invariants: management keeps nothing else waiting for longer than `limits.MANAGEMENT_TURN_S` and one small piece of work, and
+takes half of the time at the most while it has much to do; what waits has a bound, and so has an answer; whatever a request
 holds, it gets one answer, or none if it names no place for it or its link has ended; nothing is changed but through a log, and
 without a line in the audit log.
 
@@ -16,7 +17,9 @@ Reference: docs/reference/management.md.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred
@@ -24,10 +27,13 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from broker.amqp import management_node
+from broker.amqp.links import Condition
 from broker.core import limits, management
 from broker.core.acl import questions
 from broker.core.acl.questions import Lookup, shown
 from broker.core.commands import QueueAdd, Term
+from broker.core.links import REJECTED
+from broker.core.management import Page, Place, Stream
 from broker.core.nodes import LOCAL, QueueNode, Refused
 from broker.sessions.audit import Audit
 from broker.sessions.connection import Connection
@@ -39,6 +45,7 @@ from broker.sessions.producer import Producer
 from broker.sessions.queues import Queues
 from broker.sessions.quota import QueueQuota
 from broker.sessions.room import full_text, has_room
+from broker.sessions.slow import SlowConsumers
 from broker.sessions.turn import Turn
 
 _log = Logger()
@@ -68,6 +75,7 @@ class Administration:
         turn: Turn,
         audit: Audit,
         quota: QueueQuota,
+        slow: SlowConsumers,
         *,
         broker_id: str,
         version: str,
@@ -85,34 +93,50 @@ class Administration:
         self._turn = turn
         self._audit = audit
         self._quota = quota
+        self._slow = slow
         self._under_way: dict[int, tuple[str, Callable[[], None]]] = {}
         """Number of a change that is proposed -> its log, and what to do when it is answered no more."""
         self._next_change = 0
         self._broker_id = broker_id
         self._version = version
         self._new_id = new_id
-        self._waiting: dict[Producer, deque[tuple[bytes, Callable[[], None]]]] = {}
+        self._waiting: dict[Producer, deque[_Request]] = {}
+        self._waiting_bytes = 0
         self._spent_s = 0.0
         self._next_call: IDelayedCall | None = None
 
-    def take(self, producer: Producer, request_bytes: bytes, served: Callable[[], None]) -> None:
-        """Serve a request that came over this link, now or in a later turn, and say so. Requests of a link keep their order;
-        those that still wait when it ends are dropped."""
-        if self._waiting or self._spent_s >= limits.MANAGEMENT_TURN_S:
-            self._waiting.setdefault(producer, deque()).append((request_bytes, served))
-        else:
-            self._serve(producer.session.rights, request_bytes, served)
+    def take(self, producer: Producer, request_bytes: bytes, delivery_id: int) -> None:
+        """Serve a request that came over this link, now or in a later turn, and accept it then. Requests of a link keep their
+        order; those that still wait when it ends are dropped."""
+        if self._waiting_bytes + len(request_bytes) > limits.MANAGEMENT_WAITING_BYTES:
+            text = f"management requests of {self._waiting_bytes} bytes wait already: ask again later, and less at a time"
+            producer.refuse(delivery_id, REJECTED, Condition("amqp:resource-limit-exceeded", text))
+            return
+        work = self.handle(producer.session.rights, request_bytes)
+        request = _Request(work, len(request_bytes), partial(producer.done, delivery_id))
+        if self._waiting or self._spent_s >= limits.MANAGEMENT_TURN_S or not self._serve(request):
+            self._waiting.setdefault(producer, deque()).append(request)
+            self._waiting_bytes += request.nbytes
         self._arm()
 
-    def _serve(self, rights: Rights, request_bytes: bytes, served: Callable[[], None]) -> None:
+    def _serve(self, request: _Request) -> bool:
+        """Work on a request for as long as this turn allows. Returns whether it has been served."""
         began_s = self._clock.seconds()
-        self.handle(rights, request_bytes)
-        served()
-        self._spent_s += self._clock.seconds() - began_s
+        left_s, spent_s, served = limits.MANAGEMENT_TURN_S - self._spent_s, 0.0, False
+        for _ in request.work:
+            spent_s = self._clock.seconds() - began_s
+            if spent_s >= left_s:
+                break
+        else:
+            served = True
+            request.served()
+            spent_s = self._clock.seconds() - began_s
+        self._spent_s += spent_s
+        return served
 
     def _arm(self) -> None:
         if self._next_call is None and (self._waiting or self._spent_s):
-            self._next_call = self._clock.callLater(0, self._next_turn)
+            self._next_call = self._clock.callLater(self._spent_s, self._next_turn)
 
     def _next_turn(self) -> None:
         self._next_call, self._spent_s = None, 0.0
@@ -120,8 +144,10 @@ class Administration:
             producer = next(iter(self._waiting))
             requests = self._waiting.pop(producer)
             if not producer.link.open:
+                self._waiting_bytes -= sum(request.nbytes for request in requests)
                 continue
-            self._serve(producer.session.rights, *requests.popleft())
+            if self._serve(requests[0]):
+                self._waiting_bytes -= requests.popleft().nbytes
             if requests:
                 self._waiting[producer] = requests
             if self._spent_s >= limits.MANAGEMENT_TURN_S:
@@ -129,9 +155,9 @@ class Administration:
         self._arm()
         self._turn.flush()
 
-    def handle(self, rights: Rights, request_bytes: bytes) -> None:
-        """Answer a request of who has these rights, now or when what it asks for is committed. One that cannot be answered is
-        logged and dropped."""
+    def handle(self, rights: Rights, request_bytes: bytes) -> Iterator[None]:
+        """Answer a request of who has these rights, now or when what it asks for is committed; a small piece of work at a time.
+        One that cannot be answered is logged and dropped."""
         try:
             request = management_node.decode(request_bytes)
         except management_node.BadRequest as error:
@@ -164,7 +190,7 @@ class Administration:
             denial = rights.denial((lookup,))
             if denial:
                 raise Refused(403, denial)
-            self._execute(rights, request, answer)
+            yield from self._execute(rights, request, answer)
         except Refused as refusal:
             answer(refusal.status, refusal.text, {})
         except (KeyError, TypeError, ValueError) as error:
@@ -182,10 +208,13 @@ class Administration:
             default_bytes=nodes.default_queue_bytes,
         )
 
-    def _execute(self, rights: Rights, request: management_node.Request, answer: Answer) -> None:
+    def _execute(self, rights: Rights, request: management_node.Request, answer: Answer) -> Iterator[None]:
         operation, kind = request.operation, request.type
         if operation == "QUERY":
-            answer(200, "OK", {"items": self._query(kind, _queried(request), request)})
+            count, after = _asked_page(request.body)
+            page = Page(count, limits.PAGE_BYTES)
+            yield from page.fill(self._query(kind, _queried(request), request, after, count + 1))
+            answer(200, "OK", page.body)
         elif kind in self.extensions:
             self.extensions[kind].act(operation, request.body, rights.who.principal).addCallbacks(
                 lambda result: answer(*result),
@@ -194,25 +223,27 @@ class Administration:
         else:
             self._change(rights, request, answer)
 
-    def _query(self, kind: str, name: str, request: management_node.Request) -> list[dict[str, Any]]:
+    def _query(self, kind: str, name: str, request: management_node.Request, after: Place, most: int) -> Stream:
+        nodes, in_order = self._logs.nodes, management.one_by_one
         match kind:
             case "broker":
-                return [self._broker_item()]
+                return in_order([self._broker_item()], after)
             case "queue":
-                return management.queue_items(self._logs.nodes, name, self._consumers)
+                return management.queue_items(nodes, name, self._consumers, after, most)
             case "exchange":
-                return management.exchange_items(self._logs.nodes, name, all_of_them=not name and "name" not in request.body)
+                all_of_them = not name and "name" not in request.body
+                return management.exchange_items(nodes, name, all_of_them=all_of_them, after=after, most=most)
             case "binding":
-                return management.binding_items(self._logs.nodes)
+                return management.binding_items(nodes, after, most)
             case "connection":
-                return [connection.describe() for connection in self.connections.values() if connection.opened]
+                return self._connection_items(after)
             case "subscription":
-                return list(self._subscription_items())
+                return self._subscription_items(after)
             case "history":
-                return [_term_item(term) for term in self._logs.lead.state.definitions.terms]
+                return in_order(map(_term_item, self._logs.lead.state.definitions.terms), after)
             case _:
                 if kind in self.extensions:
-                    return self.extensions[kind].items()
+                    return in_order(self.extensions[kind].items(), after)
                 raise Refused(404, f"there is nothing of type {kind!r} to query")
 
     def _consumers(self, node: QueueNode) -> int:
@@ -228,18 +259,29 @@ class Administration:
             "sessions": len([connection for connection in self.connections.values() if connection.opened]),
             "exchanges": len(logs.nodes.exchanges),
             "queues": len(logs.nodes.queues),
+            "slowConsumers": self._slow.count,
+            "slowConsumersEnded": self._slow.ended,
             "version": self._version,
         }
 
-    def _subscription_items(self) -> Iterable[dict[str, Any]]:
-        for connection in self.connections.values():
+    def _connection_items(self, after: Place) -> Stream:
+        for number in list(self.connections):  # they are in the order of their numbers
+            connection = self.connections.get(number)
+            if (number,) > after and connection is not None and connection.opened:
+                yield (number,), connection.describe()
+            else:
+                yield None
+
+    def _subscription_items(self, after: Place) -> Stream:
+        for number in list(self.connections):
+            yield None
+            connection = self.connections.get(number)
+            if connection is None or (number,) < after[:1]:
+                continue
             described = connection.describe()
-            for item in connection.session.subscriptions():
-                yield item | {
-                    "connection": described["id"],
-                    "processName": described["processName"],
-                    "processId": described["processId"],
-                }
+            of_it = {field: described[theirs] for field, theirs in _OF_A_CONNECTION.items()}
+            for link, item in connection.session.subscriptions(after[1:] if after[:1] == (number,) else ()):
+                yield (number, link), item | of_it
 
     def _change(self, rights: Rights, request: management_node.Request, answer: Answer) -> None:
         nodes, user = self._logs.nodes, rights.user
@@ -298,6 +340,31 @@ class Administration:
             answer(409, f"queue {name!r} was deleted while it was being made", {})
         else:
             answer(201, "created", management.queue_item(self._logs.nodes, node, 0, 1))
+
+
+_OF_A_CONNECTION = {"connection": "id", "processName": "processName", "processId": "processId"}
+"""Field of a subscription -> field of its connection."""
+
+
+@dataclass(slots=True)
+class _Request:
+    """A request that is being served: the rest of the work, and who is told at its end."""
+
+    work: Iterator[None]
+    nbytes: int
+    served: Callable[[], None]
+
+
+def _asked_page(body: dict[str, Any]) -> tuple[int, Place]:
+    """How many items a QUERY asks for, and the place behind which; Refused when that cannot be."""
+    count, after = body.get("count"), body.get("after")
+    if count is None:
+        count = limits.PAGE_ITEMS
+    if type(count) is not int or count < 1:
+        raise Refused(400, f"`count` is how many items an answer may have, 1 or more, and not {count!r}")
+    if after is not None and not isinstance(after, list):
+        raise Refused(400, "`after` is what an answer before has called `next`")
+    return min(count, limits.PAGE_ITEMS), tuple(after or ())
 
 
 def _queried(request: management_node.Request) -> str:

@@ -158,6 +158,18 @@ class ManagementClient:
         self._wire.send(number, message)
         return answer
 
+    async def query(self, type: str, name: str | None = None, timeout_s: float = 10.0) -> list[dict[str, Any]]:
+        """All items of a type, or those of that name, page by page, each of which may take `timeout_s`. Fails as `request`."""
+        items: list[dict[str, Any]] = []
+        body: dict[str, Any] = {} if name is None else {"name": name}
+        while True:
+            answer = await self.request("QUERY", type, body=body, timeout_s=timeout_s)
+            items += answer.get("items") or []
+            after = answer.get("next")
+            if not after:
+                return items
+            body["after"] = after
+
     def close(self) -> Deferred[None]:
         """End the connection; fires when it has ended, at most two seconds later."""
         if self._closed:

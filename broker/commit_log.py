@@ -11,7 +11,7 @@ every proposal that has not been handed to `on_committed` is void for the broker
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
 from twisted.internet.defer import Deferred
@@ -40,6 +40,13 @@ class LogListener(Protocol):
 
     def on_writable(self) -> None:
         """`may_propose` has become true again."""
+
+    def on_quiesce(self, within_s: float, done: Callable[[], None]) -> None:
+        """Another broker is to take over: let the clients settle what they have, and call `done` when nothing of theirs waits
+        any more, or after `within_s` seconds in any case. Not from within this call."""
+
+    def on_resume(self) -> None:
+        """It does not take over: serve the clients again. `done` of the last `on_quiesce` is not to be called any more."""
 
     def on_storage_error(self, text: str, fatal: bool) -> None:
         """The disk refused a write. Full: producers must wait (`fatal` false). Failed sync: the broker must stop."""

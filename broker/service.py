@@ -7,7 +7,8 @@ everything volatile is undone.
 
 Who owns what: `logs` the ledgers, the nodes and the state of this broker; `queues`, `exchanges` and `mailboxes` what links are
 attached to; `termini` the way from an attach to one of them; `admission` the connections; `administration` the requests to
-management; `guard` the rules in force; `schedule` what time is to bring about; `turn` what is left to do in this turn. The
+management; `leaving` what comes before a
+handover; `guard` the rules in force; `schedule` what time is to bring about; `turn` what is left to do in this turn. The
 broker itself owns nothing: it makes them, and passes on what a ledger tells.
 
 Invariants: `turn.flush` runs once at the end of every entry from the reactor, so that a turn's output to a connection is one
@@ -36,6 +37,7 @@ from broker.sessions.authentication import Authentication
 from broker.sessions.connection import Connection
 from broker.sessions.exchanges import Exchanges
 from broker.sessions.guard import Guard
+from broker.sessions.leaving import Leaving
 from broker.sessions.ledger import SERVING, Ledger
 from broker.sessions.logs import Logs
 from broker.sessions.mailboxes import Mailboxes
@@ -44,6 +46,7 @@ from broker.sessions.queues import Queues
 from broker.sessions.quota import QueueQuota
 from broker.sessions.relay import Relay
 from broker.sessions.schedule import Schedule
+from broker.sessions.slow import SlowConsumers
 from broker.sessions.termini import (
     Termini,
     by_address,
@@ -72,6 +75,9 @@ class Broker:
         part_bytes: int = limits.PART_BYTES,
         max_connections: int = limits.MAX_CONNECTIONS,
         max_connections_per_host: int = 0,
+        quotas: tuple[int, int] = (0, 0),
+        slow_s: float = 0.0,
+        ends_slow: bool = False,
         max_frame_bytes: int = limits.MAX_FRAME_BYTES,
         open_timeout_s: float = limits.OPEN_TIMEOUT_S,
         default_queue_bytes: int = limits.MAX_QUEUE_BYTES,
@@ -97,9 +103,10 @@ class Broker:
             message_memory=message_memory,
         )
         self.schedule = Schedule(clock, self.turn)
-        self.guard = Guard(Audit(clock.seconds))
+        self.guard = Guard(Audit(clock.seconds), quotas)
         quota = QueueQuota(self.guard)
         self.queues = Queues(self.logs, self.turn, self.schedule)
+        self.slow = SlowConsumers(clock, self.queues, self.turn, slow_s, ends_slow)
         self.exchanges = Exchanges(self.logs, self.queues, quota, new_id)
         self.mailboxes = Mailboxes(new_id)
         self.administration = Administration(
@@ -110,6 +117,7 @@ class Broker:
             self.turn,
             self.guard.audit,
             quota,
+            self.slow,
             broker_id=broker_id,
             version=version,
             new_id=new_id,
@@ -147,7 +155,9 @@ class Broker:
             part_bytes=part_bytes,
             max_frame_bytes=max_frame_bytes,
             open_timeout_s=open_timeout_s,
+            max_unfinished_bytes=max(2 * limits.UNFINISHED_BYTES, message_memory // limits.UNFINISHED_SHARE),
         )
+        self.leaving = Leaving(clock, self.logs, self.queues, self.admission)
         self.administration.connections = self.connections = self.admission.connections
         self.nodes, self.ledgers, self.lead = self.logs.nodes, self.logs.ledgers, self.logs.lead
 
@@ -202,6 +212,7 @@ class Broker:
             self.administration.void(ledger.name)
             self.admission.stop_serving()
             self.queues.release_all()
+            self.leaving.over()
         elif logs.serving:
             logs.tidy_local(anew=True)
             if was not in SERVING:
@@ -215,6 +226,14 @@ class Broker:
     def ledger_begins(self, ledger: Ledger) -> None:
         """A term begins: what comes next goes behind what is there."""
         self.logs.begins(ledger)
+
+    def ledger_quiesces(self, ledger: Ledger, within_s: float, done: Callable[[], None]) -> None:
+        """Another broker is to take over."""
+        self.leaving.begin(within_s, done)
+
+    def ledger_resumes(self, ledger: Ledger) -> None:
+        """It does not."""
+        self.leaving.give_up()
 
     def ledger_storage_error(self, ledger: Ledger, text: str, fatal: bool) -> None:
         """The disk refused a write."""
@@ -236,6 +255,8 @@ class Broker:
     def close(self) -> None:
         """Stop: cut the clients off in order; the logs are closed by whoever made them."""
         self.schedule.clear()
+        self.leaving.over()
+        self.slow.close()
         self.admission.close()
         self.turn.close()
         for ledger in self.ledgers.values():

@@ -150,7 +150,7 @@ OPTIONS = (
         number(0, MAX_QUOTA),
         0,
         "N",
-        "Connections at a time of a user whom no quota of the ACL file names. 0: any number. Needs --acl-file.",
+        "Connections at a time of a user whom no quota of the ACL file names. 0: any number.",
     ),
     Option(
         "connection-limit-per-ip",
@@ -164,7 +164,21 @@ OPTIONS = (
         number(0, MAX_QUOTA),
         0,
         "N",
-        "Queues made by a user whom no quota of the ACL file names. 0: any number. Needs --acl-file.",
+        "Queues made by a user whom no quota of the ACL file names. 0: any number.",
+    ),
+    Option(
+        "slow-consumer-time",
+        number(0, 86_400_000),
+        30_000,
+        "MS",
+        "A consumer that brings no outcome, or does not read, for so long while others wait is slow, in ms. 0: none is.",
+    ),
+    Option(
+        "slow-consumer-policy",
+        one_of("log", "close"),
+        "log",
+        "WHAT",
+        "What becomes of slow consumers: `log` tells of them, `close` ends them, so that others get what they hold.",
     ),
     Option("log-enable", _log_level, "notice", "LEVEL+", f"Lowest level of log messages to write: {', '.join(LOG_LEVELS)}."),
 )
@@ -207,6 +221,8 @@ class BrokerSettings:
     connection_limit_per_user: int
     connection_limit_per_ip: int
     max_queues_per_user: int
+    slow_consumer_time: int
+    slow_consumer_policy: str
     log_enable: str
     """The lowest level that is written, one of LOG_LEVELS."""
 
@@ -221,9 +237,6 @@ class BrokerSettings:
             own[name] = _at_home(name, own[name])
         if own["acl_file"] is not None:
             own["acl_file"] = own["data_dir"] / own["acl_file"]
-        for name in ("connection_limit_per_user", "max_queues_per_user"):
-            if own[name] and own["acl_file"] is None:
-                raise SettingsError(f"--{name.replace('_', '-')} needs --acl-file: without one, users have no quotas")
         if own["data_dir"] == own["telemetry_dir"]:
             raise SettingsError(f"--telemetry-dir and --data-dir are the same folder, {own['data_dir']}: give each its own")
         if own["auth"] is None:

@@ -2,10 +2,10 @@
 # Install what is missing for `make demo` (bootstrap.sh run) or `make test` (bootstrap.sh test), and nothing else.
 #
 # Through apt, as root or with a sudo that asks nothing: what python-qpid-proton is compiled with, the Java that Spark runs on,
-# iproute2 for the tests' networks, and the browser in which tests look at the dashboard. Into .venv through pip: the package with
-# its dependencies (run), or tox (test), which keeps environments of its own. When all is there it looks at a few versions and
-# returns; a stamp in .venv says for which pyproject.toml and interpreter it was filled. The full output of apt and pip goes to
-# build/setup.log.
+# iproute2 for the tests' networks, etcd for the tests of its arbiter, and the browser in which tests look at the dashboard. Into
+# .venv through pip: the package with its dependencies (run), or tox (test), which keeps environments of its own. When all is
+# there it looks at a few versions and returns; a stamp in .venv says for which pyproject.toml and interpreter it was filled. The
+# full output of apt and pip goes to build/setup.log.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -53,6 +53,7 @@ missing_packages() {
     pkg-config --exists openssl 2>/dev/null || echo libssl-dev
     PATH=$PATH:/usr/sbin:/sbin command -v ip >/dev/null || echo iproute2
     java_is_there || echo openjdk-17-jre-headless
+    [[ $PURPOSE != test ]] || command -v etcd >/dev/null || echo etcd-server
     [[ $PURPOSE != test ]] || browser_is_there || echo chromium chromium-sandbox
     [[ $PURPOSE != test ]] || ((EUID != 0)) || packages_for_faults
 }

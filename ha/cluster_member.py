@@ -28,7 +28,7 @@ from broker.service import Broker
 from broker.sessions.connection import Role
 from broker.sessions.principal import Principal
 from broker.telemetry import TelemetryWriter
-from ha.core.effects import MembershipEnded, PromotionEnded
+from ha.core.effects import MembershipEnded, PromotionEnded, TransferEnded
 from ha.core.membership import Membership
 from ha.core.messages import Message
 from ha.core.versions import Versions, next_version
@@ -100,11 +100,14 @@ class ClusterMember:
         self._wall = wall
         self._telemetry = telemetry
         self._asked_because = ""
-        self._primary_lost_at: float | None = None
         self._last_refusal = ""
         self._looking_since = self._catching_up_since = 0.0
         self._was = ("joining", "", 0)
         self._raising_to = 0
+        self._followed = ""
+        """The last other primary."""
+        self._succeeded: Deferred[None] | None = None
+        """Fires when another primary is known."""
         self.log: ReplicatedLog
         self.peers = links(
             reactor,
@@ -140,6 +143,38 @@ class ClusterMember:
         self._look_for_primary()
         self.log.start()
         self._ticker.start(TICK_S, now=False)
+
+    def hand_over(self) -> Deferred[None]:
+        """Let another broker take over, because this one is about to stop: fires when that is the primary, when nobody can take
+        over, or after --ha-switchover-timeout. At once when this broker is not the primary."""
+        if self._broker.state != "active":
+            return succeed(None)
+        voters, peers = self.log.replica.members.voters, self.log.status().peers
+        backups = sorted(
+            (each for each in peers if each.connected and each.address in voters), key=lambda each: each.match_index, reverse=True
+        )
+        succeeded = self._succeeded = Deferred()
+        timeout = self._clock.callLater(self._settings.ha_switchover_timeout, self._another_leads)
+        succeeded.addBoth(lambda _: timeout.cancel() if timeout.active() else None)
+        self._hand_over_to([each.address for each in backups])
+        return succeeded
+
+    def _hand_over_to(self, candidates: list[str], refused: str = "no other voting member is connected") -> None:
+        if candidates:
+            self.log.transfer(candidates[0]).addCallback(self._transfer_ended, candidates[1:])
+        else:
+            _log.warn("this broker stops as the primary, and no other takes over: {reason}", reason=refused)
+            self._another_leads()
+
+    def _transfer_ended(self, ended: TransferEnded, others: list[str]) -> None:
+        """Handed over: then the vote of this broker may be needed still, so that it waits for the outcome."""
+        if not ended.done and self._succeeded is not None:
+            self._hand_over_to(others, ended.reason)
+
+    def _another_leads(self) -> None:
+        waiting, self._succeeded = self._succeeded, None
+        if waiting is not None:
+            waiting.callback(None)
 
     def stop(self) -> None:
         """End the links."""
@@ -200,8 +235,6 @@ class ClusterMember:
     def _state_changed(self, state: str, epoch: int, primary: str) -> None:
         was, was_primary, was_epoch = self._was
         self._was = (state, primary, epoch)
-        if was_primary and not primary and self._primary_lost_at is None:
-            self._primary_lost_at = self._clock.seconds()
         if state == was and primary == was_primary:
             return
         _log.info(
@@ -212,16 +245,23 @@ class ClusterMember:
         )
         if was_primary not in ("", self.me) and not primary and epoch == was_epoch:
             # With a higher epoch it would be an election that took the primary away, perhaps a planned one.
-            self.note("failure_detected", epoch=epoch, broker=was_primary, detail="nothing was heard of the primary")
+            self.note(
+                "failure_detected",
+                epoch=epoch,
+                broker=was_primary,
+                duration_ms=self._silence_ms(),
+                detail="nothing was heard of the primary",
+            )
         self.note("role", epoch=epoch, from_=was, to=state, peer=primary or None)
+        if primary not in ("", self.me):
+            self._followed = primary
+            self._another_leads()
         self._tell_discovery(epoch, was_primary, primary)
         self._tell_catch_up(epoch, (was, was_primary), (state, primary))
         if state == "active":
             self._raising_to = 0
             self._write_term(epoch)
             self._raise_version()  # so that a new cluster begins with it
-        elif state in ("ready", "catchup"):
-            self._primary_lost_at = None
 
     def _look_for_primary(self) -> None:
         self._looking_since = self._clock.seconds()
@@ -244,19 +284,25 @@ class ClusterMember:
             self._catching_up_since = self._clock.seconds()
             self.note("catch_up_begin", epoch=epoch, peer=now[1], index=index)
 
+    def _silence_ms(self) -> float | None:
+        """For how long nobody has served, as far as this broker knows: detection included."""
+        silence_s = self.log.silence_s()
+        return None if silence_s is None else silence_s * 1000
+
     def _ms_since(self, moment_s: float) -> float:
         return (self._clock.seconds() - moment_s) * 1000
 
     def _write_term(self, epoch: int) -> None:
-        gap = -1 if self._primary_lost_at is None else round((self._clock.seconds() - self._primary_lost_at) * 1000)
-        self._primary_lost_at = None
+        gap_ms = self._silence_ms()
+        self._asked_because = self._asked_because or f"{self._followed} handed over"
         self._asked_because += _given_up(self.log.replica.begun_without)
         moment = datetime.fromtimestamp(self._wall(), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        term = Term(epoch=epoch, primary=self.me, reason=self._asked_because, ts=moment, gap_ms=gap)
+        term = Term(
+            epoch=epoch, primary=self.me, reason=self._asked_because, ts=moment, gap_ms=-1 if gap_ms is None else round(gap_ms)
+        )
         self._broker.lead.change(term, lambda reason: None)
         index = self.log.replica.commit_index
-        known = None if gap < 0 else gap
-        self.note("failover_done", epoch=epoch, to=self.me, index=index, duration_ms=known, detail=self._asked_because)
+        self.note("failover_done", epoch=epoch, to=self.me, index=index, duration_ms=gap_ms, detail=self._asked_because)
         self._asked_because = ""
 
     def note(self, kind: str, **fields: Any) -> None:

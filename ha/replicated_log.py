@@ -309,6 +309,10 @@ class ReplicatedLog:
 
     # ---- views
 
+    def silence_s(self) -> float | None:
+        """See `Replica.silence_s`."""
+        return self.replica.silence_s(self._awake.seconds())
+
     def status(self) -> ReplicaStatus:
         """The replica's own figures."""
         return self.replica.status(self._awake.seconds())
@@ -366,10 +370,8 @@ class ReplicatedLog:
 
     def _execute(self, effect: Effect) -> None:
         match effect:
-            case do.SaveHardState(epoch, voted_for):
-                self.journal.save_hard_state(epoch, voted_for)
-            case do.StoreWhole():
-                self.journal.floor_passed()
+            case do.SaveHardState() | do.StoreWhole():
+                self._save(effect)
             case do.StoreEntries(first, last):
                 self._store(first, last)
             case do.TruncateLog(from_index):
@@ -399,6 +401,8 @@ class ReplicatedLog:
                 self._state_changed(effect)
             case do.WritableChanged():
                 pass  # asked for by `may_propose` after each list of effects
+            case do.Quiesce() | do.Resume():
+                self._quiesce(effect)
             case PromotionEnded() | TransferEnded() | MembershipEnded() | do.TermEnded():
                 self._ended_with(effect)
             case _:
@@ -413,6 +417,21 @@ class ReplicatedLog:
         """Tell of the membership if its index is above `after` and committed: before that it may yet give way to another one."""
         if after < self.replica.log.members_index <= self._applying.committed:
             self._on_members(self.replica.log.members)
+
+    def _save(self, effect: do.SaveHardState | do.StoreWhole) -> None:
+        if isinstance(effect, do.SaveHardState):
+            self.journal.save_hard_state(effect.epoch, effect.voted_for)
+        else:
+            self.journal.floor_passed()
+
+    def _quiesce(self, effect: do.Quiesce | do.Resume) -> None:
+        if isinstance(effect, do.Quiesce):
+            self._listener.on_quiesce(effect.within_s, self._quiesced)
+        else:
+            self._listener.on_resume()
+
+    def _quiesced(self) -> None:
+        self._take(self.replica.quiesced(self._awake.seconds()))
 
     def _ended_with(self, effect: Ended | do.TermEnded) -> None:
         """A request has come to its end, or a term."""

@@ -151,6 +151,9 @@ class Process:
             part_bytes=self.part_bytes,
             max_connections=max_connections,
             max_connections_per_host=self.settings.connection_limit_per_ip,
+            slow_s=self.settings.slow_consumer_time / 1000,
+            ends_slow=self.settings.slow_consumer_policy == "close",
+            quotas=(self.settings.connection_limit_per_user, self.settings.max_queues_per_user),
             max_frame_bytes=self.settings.max_frame_size,
             open_timeout_s=self.settings.max_negotiate_time / 1000,
             default_queue_bytes=self.settings.default_queue_limit,
@@ -363,8 +366,14 @@ class Process:
         self._in_thread(accounts.load).addCallbacks(take, keep)
 
     def stop(self) -> Deferred[None]:
-        """Stop in order: clients, links, logs, store. Fires when what clients were told has left, or soon in any case."""
+        """Stop in order: the primary's part, clients, links, logs, store. Fires when what clients were told has left, or soon in
+        any case."""
         _log.info("stopping")
+        if self.member is None or self.status:
+            return self._stop()
+        return self.member.hand_over().addCallback(lambda _: self._stop())
+
+    def _stop(self) -> Deferred[None]:
         for port in self._ports:
             port.stopListening()
         if self._handshakes is not None:

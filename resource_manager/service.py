@@ -16,6 +16,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, assert_never
 
 from twisted.application.service import Service
+from twisted.internet.defer import Deferred
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -23,8 +24,8 @@ from twisted.python.failure import Failure
 from broker.client import ClientError
 from broker.core import urls
 from broker.telemetry import TelemetryWriter
-from resource_manager import arbiters
-from resource_manager.core.arbiter import Arbiter, Published
+from resource_manager.arbitration import Arbitration
+from resource_manager.core.arbiter import Published
 from resource_manager.core.detector import BadView, Detector, View
 from resource_manager.core.promotion import (
     AskAll,
@@ -50,7 +51,7 @@ _DAEMONS_INTERVAL_S = 2.0
 
 class ResourceManager(Service):
     """The daemon as a Twisted service. `jitter` gives numbers in [0, 1). SettingsError when a file of TLS is not what it should
-    be."""
+    be, or the arbiter cannot be made."""
 
     log = Logger(namespace="resource_manager")
 
@@ -71,7 +72,9 @@ class ResourceManager(Service):
         self._probes = {address.name: Probe(reactor, address, line, self, jitter) for address in url.addresses}
         self._detector = Detector(url.names, settings.detection_s)
         self._promotion = Promotion(settings.promotion, reactor.seconds())
-        self._arbiter: Arbiter = arbiters.make(settings.arbiter, settings.name)
+        self._arbitration = Arbitration(
+            reactor, settings.arbiter, settings.for_arbiter, settings.name, settings.arbiter_patience_s
+        )
         self._daemons = LoopingCall(self._look_for_daemons)
         self._daemons.clock = reactor
         self._timer: Any = None
@@ -97,8 +100,7 @@ class ResourceManager(Service):
         if self._credentials is not None:
             self._credentials.watch(self._reactor)
             self._end.callback(self._credentials.stop)
-        self._arbiter.watch(self._step)
-        self._end.callback(self._arbiter.close)
+        self._arbitration.start(self._step)
         self.log.info("{name} watches {brokers}", name=settings.name, brokers=", ".join(self._probes))
         for probe in self._probes.values():
             probe.start()
@@ -106,12 +108,13 @@ class ResourceManager(Service):
         self._daemons.start(_DAEMONS_INTERVAL_S, now=False)
         self._end.callback(self._daemons.stop)
 
-    def stopService(self) -> None:
-        """End the lines, and the timer."""
+    def stopService(self) -> Deferred[None]:
+        """End the lines, and the timer. Fires when the arbiter has given up what it held."""
         super().stopService()
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
         self._end.close()
+        return self._arbitration.close()
 
     def hang_up(self) -> None:
         """SIGHUP: read the files of TLS again."""
@@ -155,10 +158,16 @@ class ResourceManager(Service):
 
     def _look_for_daemons(self) -> None:
         """Ask one backup (it has few connections to list) which daemons there are."""
+        self._arbitration.look()
         sight = self._detector.sight(self._reactor.seconds())
         backups = [seen.name for seen in sight.reachable if not seen.serves]
         if backups:
-            self._probes[backups[0]].daemons().addCallback(self._arbiter.hears_of)
+            self._probes[backups[0]].daemons().addCallback(self._heard_of)
+
+    def _heard_of(self, daemons: frozenset[str]) -> None:
+        if self.running:
+            self._arbitration.hears_of(daemons)
+            self._step()
 
     # What is done.
 
@@ -168,7 +177,10 @@ class ResourceManager(Service):
         now_s = self._reactor.seconds()
         sight = self._detector.sight(now_s)
         wake_s = [silence_s] if (silence_s := self._detector.next_silence_s(now_s)) is not None else []
-        wake_s += self._carry_out(self._promotion.step(sight, now_s, self._arbiter.acts_at))
+        needed = self._promotion.is_needed
+        wake_s += self._carry_out(self._promotion.step(sight, now_s, self._arbitration.acts_at))
+        if needed and not self._promotion.is_needed:
+            self._arbitration.rest()
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
         if wake_s:
@@ -220,11 +232,11 @@ class ResourceManager(Service):
             case PrimarySeen(primary, epoch):
                 self.log.info("{broker}: is the primary of epoch {epoch}", broker=primary, epoch=epoch)
                 self._event("discovery", primary, epoch=epoch, to=primary)
-                self._arbiter.publish(Published(primary, epoch))
+                self._arbitration.publish(Published(primary, epoch))
             case FailureDetected(primary, epoch, cause):
                 self.log.warn("{broker}: the primary of epoch {epoch} failed: {cause}", broker=primary, epoch=epoch, cause=cause)
                 self._event("failure_detected", primary, epoch=epoch, detail=cause)
-                self._arbiter.publish(Published("", epoch))
+                self._arbitration.publish(Published("", epoch))
             case PromoteWon(name, epoch, duration_s):
                 ms = round(duration_s * 1000)
                 self.log.info("{broker}: became the primary of epoch {epoch} in {ms} ms", broker=name, epoch=epoch, ms=ms)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 
 from broker.core import urls
@@ -31,7 +32,9 @@ from broker.options import (
     with_password,
 )
 from broker.tls_files import FILES, NO_TLS, TlsFiles
-from resource_manager.arbiters import ARBITERS
+from resource_manager import arbiters
+from resource_manager.arbiters.options import pairs
+from resource_manager.core.arbiter import ArbiterSettings
 from resource_manager.core.promotion import PromotionSettings
 
 MAX_PRIORITY = 1_000_000
@@ -39,9 +42,20 @@ MAX_NAME_CHARS = 128
 
 
 def _arbiter(value: str) -> str:
-    if value not in ARBITERS:
-        raise ValueError(f"there is no arbiter {value!r}; there are: {', '.join(sorted(ARBITERS))}")
+    if value not in arbiters.OWN and value not in (known := arbiters.names()):
+        raise ValueError(f"there is no arbiter {value!r}; there are: {', '.join(known)}")
     return value
+
+
+_patient = seconds(0, 3600)
+
+
+def _patience(value: str) -> float:
+    """In seconds; infinite for `never`."""
+    try:
+        return inf if value == "never" else _patient(value)
+    except ValueError as error:
+        raise ValueError(f"{error}, nor `never`") from None
 
 
 def _name(value: str) -> str:
@@ -65,7 +79,21 @@ OPTIONS = (
     Option(
         "brokers", urls.parse, None, "URL", "Addresses of all brokers: amqp:host1:5672,host2:5672,host3:5672; over TLS amqps:..."
     ),
-    Option("arbiter", _arbiter, "builtin", "NAME", f"What decides which of several daemons acts: {', '.join(sorted(ARBITERS))}."),
+    Option(
+        "arbiter",
+        _arbiter,
+        "builtin",
+        "NAME",
+        f"What decides which of several daemons acts: {', '.join(arbiters.OWN)}, or a plug-in that is installed.",
+    ),
+    Option("arbiter-option", pairs, None, "KEY=VALUE", "An option of the arbiter's own. May be given several times."),
+    Option(
+        "arbiter-patience",
+        _patience,
+        10.0,
+        "SECONDS|never",
+        "When the arbiter's outside system has been away for this time, needed promotions go without it.",
+    ),
     Option("name", _name, "", "NAME", "Unique name of this daemon. Default: host name and process id."),
     Option("detection-time", seconds(0.1, 60), 1.0, "SECONDS", "A broker that does not answer for this time counts as failed."),
     Option("probe-interval", seconds(0.02, 30), 0.25, "SECONDS", "Time between two questions to a broker."),
@@ -132,6 +160,14 @@ class ManagerSettings:
     cluster_name: str
     """"" for the cluster's id."""
     tls: TlsFiles = NO_TLS
+    arbiter_options: Mapping[str, str] = field(default_factory=dict)
+    arbiter_patience_s: float = 10.0
+    """Infinite when a daemon is never to act without its arbiter."""
+
+    @property
+    def for_arbiter(self) -> ArbiterSettings:
+        """What its plug-in is told."""
+        return ArbiterSettings(self.cluster_name, self.arbiter_options)
 
 
 def read(command_line: Mapping[str, str | None], environ: Mapping[str, str] | None = None) -> ManagerSettings:
@@ -164,6 +200,8 @@ def read(command_line: Mapping[str, str | None], environ: Mapping[str, str] | No
         mechanism=values["sasl_mechanism"],
         cluster_name=values["cluster_name"],
         tls=TlsFiles.from_values(values),
+        arbiter_options=values["arbiter_option"] or {},
+        arbiter_patience_s=values["arbiter_patience"],
     )
 
 

@@ -23,6 +23,13 @@ def test_the_index_of_decisions_names_each_of_them() -> None:
     assert [name for name in pages if name not in index] == []
 
 
+def test_every_limit_names_a_test_that_is_there() -> None:
+    named = re.findall(r"`(test_\w+)` \|$", (ROOT / "docs/reference/limits.md").read_text(), re.M)
+    there = {name for path in (ROOT / "tests").rglob("test_*.py") for name in re.findall(r"def (test_\w+)", path.read_text())}
+    assert len(named) > 40
+    assert [name for name in named if name not in there] == []
+
+
 def test_links_between_pages_lead_somewhere() -> None:
 
     broken = []

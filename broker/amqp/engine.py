@@ -34,6 +34,7 @@ from broker.amqp.links import (
     text_of,
 )
 from broker.amqp.scratch import SCRATCH_BYTES, Scratch
+from broker.amqp.unfinished import Unfinished
 from broker.core import limits, message, sasl, values
 from broker.core.door import Door
 from broker.core.performatives import LIMIT_EXCEEDED, Refusal
@@ -92,7 +93,8 @@ class Engine:
     """One AMQP connection's protocol state. A server's door says who comes in, a client logs in as its `login` says.
 
     `nonce`: a text that cannot be guessed, for a client's login. `offer`: the mechanisms by which clients may log in to a server.
-    `scratch` is shared by the engines of a thread; without one this engine has its own.
+    `scratch` is shared by the engines of a thread; without one this engine has its own. `unfinished`: the sum that this engine's
+    unfinished messages count in.
     """
 
     def __init__(
@@ -106,6 +108,7 @@ class Engine:
         nonce: str = "",
         offer: sasl.Offer = sasl.OFFERED,
         scratch: Scratch | None = None,
+        unfinished: Unfinished | None = None,
     ) -> None:
         self.listener = listener
         self.is_client = not server
@@ -114,6 +117,8 @@ class Engine:
         self.transport = lib.pn_transport()
         self._collector = lib.pn_collector()
         self._links: dict[Any, Link] = {}
+        self.n_links = 0
+        """Links that were attached, of all time."""
         self._feeding: dict[Sender, None] = {}
         self.alive = True
         self.remote_open = False
@@ -124,6 +129,9 @@ class Engine:
         self.messages_in = self.messages_out = 0
         self.unfinished_bytes = 0
         """What messages that are not whole take of memory, over all links."""
+        self._of_all = unfinished or Unfinished(1 << 62)
+        self.sent_bytes = 0
+        """At least as much as has been given to proton on all links and has not been written."""
         self._after_close: dict[Any, int] = {}
         """Handle of a link that this side has closed, and the peer not yet -> how much of a session's window has come on it."""
         self.max_message_bytes = limits.MAX_MESSAGE_BYTES
@@ -197,7 +205,7 @@ class Engine:
             lib.pn_link_set_snd_settle_mode(handle, lib.PN_SND_SETTLED)
         lib.pn_link_open(handle)
         link = Sender(self, handle)
-        self._links[handle] = link
+        self._add(handle, link)
         return link
 
     def attach_mailbox(self, session: Any, name: str) -> Receiver:
@@ -207,14 +215,19 @@ class Engine:
         lib.pn_link_set_max_message_size(handle, self.max_message_bytes)
         lib.pn_link_open(handle)
         link = Receiver(self, handle)
-        self._links[handle] = link
+        self._add(handle, link)
         return link
+
+    def _add(self, handle: Any, link: Link) -> None:
+        self.n_links = link.number = self.n_links + 1
+        self._links[handle] = link
 
     def free(self) -> None:
         """Give every C object back. The engine and its links are dead after this."""
         if not self.alive:
             return
         self.alive = False
+        self._count_unfinished(-self.unfinished_bytes)
         for link in self._links.values():
             link.open = False
         self._links.clear()
@@ -256,6 +269,21 @@ class Engine:
         return text_of(lib.pn_connection_remote_container(self.connection))
 
     # ---- bytes
+
+    @property
+    def has_more(self) -> bool:
+        """Whether something has come that was too much for one turn: `push` nothing in a later one."""
+        return self._door is not None and self._door.enough
+
+    @property
+    def was_costly(self) -> bool:
+        """Whether there were begins, attaches, detaches or ends in the last `push`."""
+        return self._door is not None and self._door.costly
+
+    def allow(self, count: int) -> None:
+        """So many begins, attaches, detaches and ends of a client may be looked at in one `push`."""
+        if self._door is not None:
+            self._door.allowance = count
 
     def push(self, data: bytes) -> None:
         """Feed what the socket brought. A peer that breaks the protocol shows as `on_close` in the next `drain`."""
@@ -418,6 +446,16 @@ class Engine:
             lib.pn_transport_pop(transport, count)
             taken += count
         return pieces
+
+    def recount_sent(self) -> None:
+        """Output has been written: count what is left, if that may be much."""
+        if not self.pending:
+            self.sent_bytes = 0
+        elif self.sent_bytes > limits.MAX_SENT_BYTES:
+            senders = [link for link in self._links.values() if isinstance(link, Sender)]
+            by_session = {link.session: int(lib.pn_session_outgoing_bytes(link.session)) for link in senders}
+            waiting = max(0, int(lib.pn_transport_pending(self.transport)))
+            self.sent_bytes = waiting + sum(by_session.values()) + sum(link.waiting_bytes for link in senders)
 
     def feed_later(self, link: Sender) -> None:
         """This link has messages that proton is to get by the piece, when it has nothing to write."""
@@ -594,27 +632,49 @@ class Engine:
         kept = in_proton + (len(link.partial) if link.partial is not None else 0)
         if link.parted and link.parts is not None:
             kept += link.parts.kept_bytes
-        self.unfinished_bytes += kept - link.unfinished
+        self._count_unfinished(kept - link.unfinished)
         link.unfinished = kept
-        if self.unfinished_bytes > limits.UNFINISHED_BYTES and self._door is not None:
+        if self._door is not None and (self.unfinished_bytes > limits.UNFINISHED_BYTES or self._of_all.is_too_much):
             self._relieve(self._door)
 
+    def _count_unfinished(self, nbytes: int) -> None:
+        self.unfinished_bytes += nbytes
+        self._of_all.nbytes += nbytes
+
     def _finished(self, link: Receiver) -> None:
-        self.unfinished_bytes -= link.unfinished
-        link.unfinished = 0
+        if link.unfinished:
+            self._count_unfinished(-link.unfinished)
+            link.unfinished = 0
+
+    def count_apart(self) -> None:
+        """Let the unfinished messages of this connection, which is no client's, count for it alone."""
+        self._of_all.nbytes -= self.unfinished_bytes
+        self._of_all = Unfinished(1 << 62)
+        self._of_all.nbytes = self.unfinished_bytes
+
+    def drop_unfinished(self) -> None:
+        """Keep nothing of messages that are not whole: this connection is about to end, and takes no more of them."""
+        for link in self._links.values():
+            if isinstance(link, Receiver) and link.unfinished:
+                while lib.pn_link_recv(link.handle, self.scratch.area, SCRATCH_BYTES) > 0:
+                    continue
+                link.partial = None
+                self._finished(link)
 
     def _relieve(self, door: Door) -> None:
         """Hand on what can be of unfinished messages; if too much stays, this connection has to end."""
-        unfinished = [link for link in self._links.values() if isinstance(link, Receiver) and link.unfinished]
+        unfinished: list[Receiver] = [one for one in self._links.values() if isinstance(one, Receiver) and one.unfinished]
         for link in unfinished:
             if self.alive and link.open and link.parts is not None and link.unfinished >= limits.SMALL_PART_BYTES:
                 self._hand_on_early(link, link.parts)
         if not self.alive:
             return
-        if self.unfinished_bytes - max(link.unfinished for link in unfinished) > limits.UNFINISHED_BYTES:
+        if self.unfinished_bytes - max((link.unfinished for link in unfinished), default=0) > limits.UNFINISHED_BYTES:
             text = f"the unfinished messages of a connection may take {limits.UNFINISHED_BYTES} bytes beside the largest"
             door.refuse(Refusal(LIMIT_EXCEEDED, text))
             self._deaf = True
+        elif self._of_all.is_too_much:
+            self._of_all.over()
 
     def _hand_on_early(self, link: Receiver, parts: PartsTaker) -> None:
         """Take a message of which less than a part has come by the part all the same, if its body has begun."""
@@ -627,9 +687,9 @@ class Engine:
         if link.parted or message.body_begins_in(link.partial):
             self._hand_on(link, parts, early=True)
         if self.alive and link.open and link.partial is not None:
-            self.unfinished_bytes -= link.unfinished
-            link.unfinished = len(link.partial) + (parts.kept_bytes if link.parted else 0)
-            self.unfinished_bytes += link.unfinished
+            kept = len(link.partial) + (parts.kept_bytes if link.parted else 0)
+            self._count_unfinished(kept - link.unfinished)
+            link.unfinished = kept
 
     def _hand_on(self, link: Receiver, parts: PartsTaker, *, early: bool = False) -> None:
         """Give the parts that have come to who takes them, behind the messages before; the last bytes of them stay here.
@@ -750,7 +810,7 @@ class Engine:
             else:
                 link.refuse(Condition("amqp:resource-limit-exceeded", f"{text}; close some first"))
             return
-        self._links[handle] = link
+        self._add(handle, link)
         self.listener.on_link(self, link)
 
     def _link_gone(self, handle: Any, closed: bool) -> None:

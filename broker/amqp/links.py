@@ -91,6 +91,7 @@ class Owner(Protocol):
     max_message_bytes: int
     scratch: Scratch
     messages_out: int
+    sent_bytes: int
 
     def forget(self, link: Link) -> None:
         """This side has closed the link."""
@@ -102,13 +103,15 @@ class Owner(Protocol):
 class Link:
     """One link as this side sees it. `context` is the listener's own."""
 
-    __slots__ = ("_closing", "context", "engine", "handle", "is_sender", "name", "open", "reason")
+    __slots__ = ("_closing", "context", "engine", "handle", "is_sender", "name", "number", "open", "reason")
 
     def __init__(self, engine: Owner, handle: Any, is_sender: bool) -> None:
         self.engine = engine
         self.handle = handle
         self.is_sender = is_sender
         self.name = text_of(lib.pn_link_name(handle))
+        self.number = 0
+        """The links of an engine have numbers, in the order in which they are attached."""
         self.open = True
         self.context: Any = None
         self.reason = ""
@@ -341,6 +344,11 @@ class Sender(Link):
         """Bytes sent on this link's session that have not left the engine, and those that this link has not given to it."""
         return int(lib.pn_session_outgoing_bytes(self.session)) + self._pieces_bytes
 
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes that this link has not given to the engine."""
+        return self._pieces_bytes
+
     def send(
         self, data: bytes, offsets: Sequence[int], start: int, stop: int, sequence: int, presettled: bool, base: int = 0
     ) -> None:
@@ -354,6 +362,7 @@ class Sender(Link):
         here = offsets[start]
         first = self.account.sent(sequence, stop - start, presettled)
         self.engine.messages_out += stop - start
+        self.engine.sent_bytes += offsets[stop] - here
         for position, delivery_id in zip(range(start + 1, stop + 1), range(first, first + stop - start), strict=True):
             after = offsets[position]
             number = (number + 1) & 0xFFFFFFF

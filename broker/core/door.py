@@ -14,6 +14,9 @@ through is the stream itself from the AMQP header on, without what is dropped af
 what is kept here is less than one frame, and while a login is looked at elsewhere (`login.waits`) no more than may come ahead of
 the answer to an Open; who is offered no ANONYMOUS has to log in. So that the answer to an Open counts for the very next frame,
 `take` gives back the bytes to the end of an Open, and has to be called again for the rest (`more`).
+
+Begins, attaches, detaches and ends cost much and bring no message: after `allowance` of them `take` stops as well (`enough`), and
+its caller goes on when others have had their turn.
 """
 
 from __future__ import annotations
@@ -54,7 +57,10 @@ _PLAIN = 0x0200
 _TRANSFER8, _TRANSFER32 = 0x005314C0, 0x005314D0
 _FLOW8, _DISPOSITION8 = 0x005313C0, 0x005315C0
 """A consumer that settles message by message sends both for every message: `weigh` would pass short ones as they are."""
+_SMALL = 0x0053
+"""How a performative begins whose code takes one byte."""
 _ANY_SIZE = 0xFFFFFFFF
+_COSTLY = frozenset((BEGIN, ATTACH, DETACH, END))
 _MAY_COME_EARLY = frozenset((BEGIN, ATTACH, FLOW, DETACH, END, CLOSE))
 
 
@@ -85,6 +91,12 @@ class Door:
         self.refusal: Refusal | None = None
         self.more = False
         """Whether `take` has stopped at an Open, with bytes behind it."""
+        self.allowance = _ANY_SIZE
+        """How many begins, attaches, detaches and ends may go through at once."""
+        self.enough = False
+        """Whether `take` has stopped because that was all, with bytes behind it: those are taken with b""."""
+        self._left = 0
+        """What is left of the allowance."""
         self.login = sasl.Exchange(offer)
         self._at = _At.START
         self._held = b""
@@ -106,6 +118,11 @@ class Door:
         """Whether the client's AMQP header has gone through, so that it can be told something."""
         return self._spoke
 
+    @property
+    def costly(self) -> bool:
+        """Whether some of the allowance was used by the last `take`."""
+        return self._left != self.allowance
+
     def admit(self) -> None:
         """This side's Open goes out."""
         if self._at is _At.EARLY:
@@ -118,7 +135,8 @@ class Door:
 
     def take(self, data: bytes) -> bytes:
         """What may go through of what has come; of b"", what was left when there was `more`. Then look at `refusal`."""
-        self.more = False
+        self.more = self.enough = False
+        self._left = self.allowance
         if self._held:
             data = self._held + data
             self._held = b""
@@ -282,6 +300,8 @@ class Door:
                 ):
                     position = stop
                     continue
+                if self._left <= 0 and code >> 16 == _SMALL and code >> 8 & 0xFF in _COSTLY:
+                    return self._stop(data, position)
             try:
                 stop = self._frame(data, position, max_bytes)
             except Refusal as refusal:
@@ -293,8 +313,15 @@ class Door:
             position = stop
             if self._at is _At.ENDED:
                 return data[:position]
+            if self._left < 0 and position < size:
+                return self._stop(data, position)
         self._through = position - size
         return data
+
+    def _stop(self, data: bytes, position: int) -> bytes:
+        """That was enough for now."""
+        self._held, self._through, self.enough = data[position:], 0, True
+        return data[:position]
 
     def _frame(self, data: bytes, position: int, max_bytes: int) -> int:
         """Where a frame that is no plain transfer ends, -1 while it is not whole. Refusal."""
@@ -325,6 +352,8 @@ class Door:
             raise Refusal(DECODE_ERROR, f"a frame cannot be decoded: there is no performative {code:#04x}")
         nbytes = weigh(code, data, fields, stop)
         channel = int.from_bytes(data[position + 6 : position + 8], "big")
+        if code in _COSTLY:
+            self._left -= 1
         if code in (ATTACH, DETACH):
             handle = handle_of(code, data, fields, stop)
             links = self._attached.setdefault(channel, {})

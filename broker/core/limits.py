@@ -27,6 +27,10 @@ GATHERED_BYTES = 16 * MIB
 UNFINISHED_BYTES = 4 * MIB
 """What a connection's unfinished messages may take of memory, the largest of them not counted, which has its own bound."""
 
+UNFINISHED_SHARE = 4
+"""The unfinished messages of all connections may take one in so many of the bytes that bodies may take (--message-memory), and
+twice what those of one connection may take at least."""
+
 SMALL_PART_BYTES = 16 * KIB
 """Above that, so much of a message that parts are taken of is taken at once, and not only a whole part."""
 
@@ -125,6 +129,15 @@ MAX_WALK_DEPTH = 64
 ATTACHED_BYTES = 8 * MIB
 """The attaches of one connection whose links have not ended: their names, addresses, properties and filters are kept."""
 
+SETTLE_S = 1.0
+"""How long at most consumers may settle what they have before another broker takes over as planned."""
+
+QUIET_S = 0.1
+"""After so long without anything settled, the consumers have settled what they will."""
+
+QUIET_LOOK_S = 0.005
+"""How often that is looked at."""
+
 OPEN_TIMEOUT_S = 10.0
 """How long a new connection may take by default from the TCP handshake to the AMQP Open before it is dropped."""
 
@@ -136,6 +149,12 @@ PIECE_BYTES = 256 * KIB
 
 MAX_OUTPUT_BYTES = 1 * MIB
 """Encoded bytes that may wait for a slow client's socket before its links are given no more messages."""
+
+MAX_SENT_BYTES = 4 * MIB
+"""The same for all links of a connection together."""
+
+LARGE_AT_ONCE = 16
+"""Large messages that go out at a time on the links of one connection: of each, up to a MiB is read ahead."""
 
 BATCH_TARGET_BYTES = 1 * MIB
 """A batch with this much payload is sealed, and the rest of the turn goes into the next one; with less while the log is slow (see
@@ -209,8 +228,33 @@ MAX_REQUEST_BYTES = 1 * MIB
 MANAGEMENT_WINDOW = 32
 """Management requests that a link may send ahead of their answers."""
 
-MANAGEMENT_TURN_S = 0.005
-"""Time that management may take of one turn of the reactor before everything else has its own; one request is always served."""
+MANAGEMENT_TURN_S = 0.001
+"""Time that management may take of one turn of the reactor before everything else has its own; some work is always done."""
+
+MANAGEMENT_WAITING_BYTES = 16 * MIB
+"""Management requests that wait for their turn, over all connections; one more is rejected."""
+
+SHARE_TURN_S = 0.001
+"""Time that connections which are not open yet, and links that come and go, may take of one turn of the reactor; some work is
+always done."""
+
+LINKS_AT_ONCE = 16
+"""Begins, attaches, detaches and ends of one connection that are looked at at once."""
+
+ACCEPTS_AT_ONCE = 4
+"""Sockets that are accepted in one turn of the reactor; the others wait in the kernel."""
+
+ACCEPT_PAUSE_S = 0.002
+"""Time that the others wait at least, while there are so many."""
+
+STRANGER_READ_BYTES = 8 * KIB
+"""What is read at a time from a connection that is not open yet."""
+
+PAGE_ITEMS = 1000
+"""Items in one answer to a query: more are asked for page by page."""
+
+PAGE_BYTES = 256 * KIB
+"""Encoded items in one answer, but for the last of them."""
 
 MAX_ROUTES_CACHED = 4096
 """Subjects whose routes an exchange remembers."""
@@ -232,6 +276,9 @@ MAILBOX_MESSAGES = 10_000
 
 MAILBOX_BYTES = 16 * MIB
 """The same in bytes."""
+
+MAILBOXES_BYTES = 64 * MIB
+"""Answers that wait on all dynamic sources; the oldest of the fullest go first."""
 
 MAX_HISTORY = 100
 """Terms of primaries that a cluster remembers."""

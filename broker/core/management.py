@@ -1,17 +1,84 @@
 """What management asks of the registry: the items that queries answer with, and the changes that requests mean.
 
+Life of a query: a `Stream` gives the items of its type that come behind a place, in order, and None wherever it may be left for a
+while; a `Page` takes from it until it is full, and says where the next one begins. So a query of any size is work in small
+pieces, and an answer to it one message of bounded size. Nothing is kept between two pages: what was made or deleted meanwhile is
+there or not, and what was there all the time is told once.
+
 Pure: the service passes in what only it knows (consumers, connections) and carries out the changes that come back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from operator import itemgetter
+from typing import Any, TypeVar
 
-from broker.core.commands import Command
+from broker.core import values
+from broker.core.commands import Bind, Command
 from broker.core.nodes import ExchangeNode, Nodes, QueueNode, Refused, arguments_of
 
 Item = dict[str, Any]
+Place = tuple[Any, ...]
+"""Where an item stands among those of its type: names, or numbers; no two have the same."""
+Stream = Iterator[tuple[Place, Item] | None]
+T = TypeVar("T")
+LOOKED_AT = 500
+"""Things that are looked at in one piece of work."""
+
+
+class Page:
+    """One answer's items: `count` at most, and no more once they have `max_bytes`. `next` is None if nothing follows them, else
+    the place behind which the next page begins."""
+
+    def __init__(self, count: int, max_bytes: int) -> None:
+        self.next: Place | None = None
+        self._count = count
+        self._max_bytes = max_bytes
+        self._items: list[bytes] = []
+
+    def fill(self, stream: Stream) -> Iterator[None]:
+        """Take from this stream, a small piece of work at a time."""
+        nbytes, last = 0, None
+        for found in stream:
+            if found is not None:
+                place, item = found
+                if len(self._items) == self._count or nbytes >= self._max_bytes:
+                    self.next = last
+                    return
+                self._items.append(values.encode(item))
+                nbytes, last = nbytes + len(self._items[-1]), place
+            yield
+
+    @property
+    def body(self) -> Item:
+        """The body of the answer."""
+        return {"items": values.Ready(values.items(self._items))} | ({} if self.next is None else {"next": list(self.next)})
+
+
+def one_by_one(items: Iterable[Item], after: Place) -> Stream:
+    """Items that are there, in their order; their places are numbers from 0 on."""
+    for number, item in enumerate(items):
+        if (number,) > after:
+            yield (number,), item
+
+
+def _in_order(things: list[T], place_of: Callable[[T], Place], after: Place, most: int) -> Iterator[tuple[Place, T] | None]:
+    """The first `most` of them that come behind a place, by their places."""
+    found: list[tuple[Place, T]] = []
+    last: Place | None = None
+    for number, thing in enumerate(things, 1):
+        place = place_of(thing)
+        if place > after and (last is None or place < last):
+            found.append((place, thing))
+            if len(found) >= 2 * most:
+                found.sort(key=itemgetter(0))
+                del found[most:]
+                last = found[-1][0]
+        if not number % LOOKED_AT:
+            yield None
+    found.sort(key=itemgetter(0))
+    yield from found[:most]
 
 
 def queue_item(nodes: Nodes, node: QueueNode, consumers: int, bindings: int) -> Item:
@@ -38,24 +105,28 @@ def queue_item(nodes: Nodes, node: QueueNode, consumers: int, bindings: int) -> 
     }
 
 
-def queue_items(nodes: Nodes, name: str, consumers_of: Callable[[QueueNode], int]) -> list[Item]:
-    """All queues, or the one of that name; Refused when there is none."""
+def queue_items(
+    nodes: Nodes, name: str, consumers_of: Callable[[QueueNode], int], after: Place = (), most: int = 1 << 30
+) -> Stream:
+    """The first `most` queues behind a place, by name, or the one of that name; Refused when there is none."""
     if name and name not in nodes.queues:
         raise Refused(404, f"there is no queue named {name!r}")
-    # Every queue has its binding to the default exchange.
-    bound = dict.fromkeys(nodes.queues, 1)
-    for _, queue, _, _ in nodes.bindings():
-        bound[queue.name] += 1
-    chosen = [nodes.queues[name]] if name else sorted(nodes.queues.values(), key=lambda node: node.name)
-    return [queue_item(nodes, node, consumers_of(node), bound[node.name]) for node in chosen]
+    chosen = [nodes.queues[name]] if name else list(nodes.queues.values())
+    for found in _in_order(chosen, lambda node: (node.name,), after, most):
+        if found is None:
+            yield None
+        else:
+            place, node = found
+            yield place, queue_item(nodes, node, consumers_of(node), nodes.bindings_at(node))
 
 
-def exchange_items(nodes: Nodes, name: str, *, all_of_them: bool) -> list[Item]:
-    """All exchanges, or the one of that name; Refused when there is none."""
+def exchange_items(nodes: Nodes, name: str, *, all_of_them: bool, after: Place = (), most: int = 1 << 30) -> Stream:
+    """The first `most` exchanges behind a place, by name, or the one of that name; Refused when there is none."""
     if not all_of_them and name not in nodes.exchanges:
         raise Refused(404, f"there is no exchange named {name!r}")
-    chosen = sorted(nodes.exchanges.values(), key=lambda node: node.name) if all_of_them else [nodes.exchanges[name]]
-    return [_exchange_item(nodes, node) for node in chosen]
+    chosen = list(nodes.exchanges.values()) if all_of_them else [nodes.exchanges[name]]
+    for found in _in_order(chosen, lambda node: (node.name,), after, most):
+        yield None if found is None else (found[0], _exchange_item(nodes, found[1]))
 
 
 def _exchange_item(nodes: Nodes, node: ExchangeNode) -> Item:
@@ -75,13 +146,27 @@ def _exchange_item(nodes: Nodes, node: ExchangeNode) -> Item:
     }
 
 
-def binding_items(nodes: Nodes) -> list[Item]:
-    """Every binding, the implicit ones to the default exchange first."""
-    items = [_binding_item("", node, node.name, {}, node.definition.level) for node in nodes.queues.values()]
-    for exchange, queue, binding, log in nodes.bindings():
-        level = "configuration" if log == "cluster" else "none"
-        items.append(_binding_item(exchange.name, queue, binding.key, binding.arguments, level))
-    return sorted(items, key=lambda item: (item["exchange"], item["queue"], item["key"]))
+def binding_items(nodes: Nodes, after: Place = (), most: int = 1 << 30) -> Stream:
+    """The first `most` bindings behind a place, by exchange, queue and key; first those of all queues to the default exchange."""
+    if not after or not after[0]:
+        for found in _in_order(list(nodes.queues.values()), lambda node: ("", node.name, node.name), after, most):
+            if found is not None:
+                place, queue = found
+                yield place, _binding_item("", queue, queue.name, {}, queue.definition.level)
+            else:
+                yield None
+    for bound in _in_order(list(nodes.bindings()), _place_of_binding, after, most):
+        if bound is not None:
+            place, (exchange, queue, binding, log) = bound
+            level = "configuration" if log == "cluster" else "none"
+            yield place, _binding_item(exchange.name, queue, binding.key, binding.arguments, level)
+        else:
+            yield None
+
+
+def _place_of_binding(found: tuple[ExchangeNode, QueueNode, Bind, str]) -> Place:
+    exchange, queue, binding, _ = found
+    return exchange.name, queue.name, binding.key
 
 
 def _binding_item(exchange: str, queue: QueueNode, key: str, arguments: dict[str, Any], level: str) -> Item:

@@ -395,6 +395,11 @@ class Nodes:
                 if exchange is not None and queue is not None:
                     yield exchange, queue, binding, log
 
+    def bindings_at(self, queue: QueueNode) -> int:
+        """How many bindings this queue has, the one to the default exchange among them."""
+        found = (each for state in self._states.values() for each in state.definitions.bindings_of_queue(queue.uuid))
+        return 1 + sum(binding.exchange in self._exchanges_by_uuid for binding in found)
+
     # ---- planning changes
 
     def level_of(self, wanted: str | None) -> str:

@@ -59,7 +59,7 @@ def fields_of(data: bytes, position: int, stop: int) -> tuple[int, int, int]:
     end = start + int.from_bytes(data[position + 1 : start], "big")
     first = start + width
     if not first <= end <= stop:
-        raise Refusal(DECODE_ERROR, f"a performative says that it ends at byte {end} of {stop}")
+        raise Refusal(DECODE_ERROR, f"a performative has {end - position} bytes of fields where there are {stop - position}")
     return int.from_bytes(data[start:first], "big"), first, end
 
 
@@ -68,7 +68,8 @@ def weigh(code: int, data: bytes, position: int, stop: int) -> int:
     nbytes = stop - position
     if nbytes <= HARMLESS_BYTES and data.find(b"\xe0", position, stop) < 0 and data.find(b"\xf0", position, stop) < 0:
         return nbytes
-    count, position, end = fields_of(data, position, stop)
+    data = data[position:stop]  # what is said of it does not depend on what came before it in the same read
+    count, position, end = fields_of(data, 0, nbytes)
     counter = Counter(limits.PERFORMATIVE_VALUES, limits.PERFORMATIVE_MAP_BYTES)
     name = NAMES[code]
     try:

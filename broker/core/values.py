@@ -37,6 +37,12 @@ class Symbol(str):
     __slots__ = ()
 
 
+class Ready(bytes):
+    """The bytes of a value that is encoded already: they go out as they are."""
+
+    __slots__ = ()
+
+
 class Ulong(int):
     """A number that goes out as an AMQP ulong, as those in message ids must."""
 
@@ -120,6 +126,7 @@ _WRITERS: dict[type, Callable[[Any], bytes]] = {
     Symbol: _sized_writer(0xA3, "ascii"),
     str: _sized_writer(0xA1, "utf-8"),
     bytes: _sized_writer(0xA0),
+    Ready: lambda value: value,
     UUID: lambda value: b"\x98" + value.bytes,
     dict: _map,
     list: lambda value: items(map(encode, value)),

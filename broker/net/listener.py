@@ -5,7 +5,8 @@ its Open. Then the broker is told of it as of one in the clear, with what its ce
 
 Invariant: at most `limits.MAX_HANDSHAKES` sockets are in a handshake; one more takes the place of the oldest, so that those who
 connect and say nothing keep nobody out for longer than it takes to shake hands. As many more are open at most, which have been
-given up in this turn.
+given up in this turn. A port accepts `limits.ACCEPTS_AT_ONCE` sockets a turn: the others wait in the kernel, and who is connected
+already does not wait for them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from twisted.internet.error import CannotListenError
 from twisted.internet.interfaces import IAddress, IListeningPort, IReactorTCP, IReactorTime
+from twisted.internet.posixbase import PosixReactorBase
 from twisted.internet.protocol import Protocol, ServerFactory
+from twisted.internet.tcp import Port
 
 from broker.core import limits
 from broker.core.identity import Socket
@@ -32,6 +35,25 @@ _BACKLOG = 512
 
 class CannotListen(Exception):
     """The port cannot be had; the text says why and what to do."""
+
+
+class PatientPort(Port):
+    """A port that accepts few sockets a turn, and then leaves others some time, at least as much as that took. Twisted's own
+    begins with a hundred, and takes twenty more each time."""
+
+    def doRead(self) -> None:
+        """Accept."""
+        reactor: Any = self.reactor
+        began_s = reactor.seconds()
+        self.numberAccepts = limits.ACCEPTS_AT_ONCE
+        super().doRead()
+        if self.numberAccepts > limits.ACCEPTS_AT_ONCE and self.connected and not self.disconnecting:  # there may be more
+            self.stopReading()
+            reactor.callLater(max(limits.ACCEPT_PAUSE_S, reactor.seconds() - began_s), self._go_on)
+
+    def _go_on(self) -> None:
+        if self.connected and not self.disconnecting:
+            self.startReading()
 
 
 class ConnectionFactory(ServerFactory):
@@ -125,7 +147,11 @@ def text_of(addr: IAddress | None) -> str:
 def listen(reactor: IReactorTCP, factory: ServerFactory, port: int, interface: str, option: str = "--port") -> IListeningPort:
     """Listen; CannotListen with a text for people when the port is taken or the interface is not there."""
     try:
-        return reactor.listenTCP(port, factory, backlog=_BACKLOG, interface=interface)
+        if not isinstance(reactor, PosixReactorBase):
+            return reactor.listenTCP(port, factory, backlog=_BACKLOG, interface=interface)
+        listening = PatientPort(port, factory, _BACKLOG, interface, reactor)
+        listening.startListening()
+        return listening
     except CannotListenError as error:
         why = error.socketError.strerror if isinstance(error.socketError, OSError) else str(error.socketError)
         raise CannotListen(

@@ -24,6 +24,7 @@ from twisted.logger import Logger
 
 from broker.amqp.links import Condition
 from broker.amqp.scratch import Scratch
+from broker.amqp.unfinished import Unfinished
 from broker.core import limits, sasl
 from broker.core.acl import questions
 from broker.core.acl.questions import Lookups, shown
@@ -34,6 +35,7 @@ from broker.sessions.connection import Connection, Role
 from broker.sessions.guard import UNAUTHORIZED, Guard, Rights
 from broker.sessions.logs import Logs
 from broker.sessions.refusals import Refusals
+from broker.sessions.share import Share
 from broker.sessions.termini import Termini
 from broker.sessions.turn import Turn
 
@@ -60,6 +62,7 @@ class Admission:
         part_bytes: int,
         max_frame_bytes: int,
         open_timeout_s: float,
+        max_unfinished_bytes: int,
     ) -> None:
         self.connections: dict[int, Connection] = {}
         self.roles: dict[str, Role] = {}
@@ -86,6 +89,10 @@ class Admission:
         """Host -> how many of them come from it."""
         self._version = version
         self._max_connections = max_connections
+        self._share = Share(clock, turn.flush)
+        self._unfinished = Unfinished(max_unfinished_bytes)
+        self._unfinished.over = self._too_much_unfinished
+        self._relief_call: IDelayedCall | None = None
         self._engine_options: dict[str, Any] = {
             "container": container,
             "max_frame_bytes": max_frame_bytes,
@@ -93,10 +100,14 @@ class Admission:
             "part_bytes": part_bytes,
             "open_timeout_s": open_timeout_s,
             "scratch": Scratch(),
+            "share": self._share,
+            "unfinished": self._unfinished,
         }
         self._refusals = Refusals(clock.seconds, lambda line: _log.warn("{line}", line=line))
         self._next_number = 1
         self._held_opens: list[Connection] = []
+        self._holding = False
+        """Whether clients that come now wait, because another broker is about to take over."""
         self._ticker = LoopingCall(self._tick)
         self._ticker.clock = clock
         self._ticker.start(1.0, now=False)
@@ -136,6 +147,25 @@ class Admission:
     def handshake_failed(self, address: str, reason: str) -> None:
         """A socket has ended before it became a connection."""
         self._refusals.told(address, reason)
+
+    def _too_much_unfinished(self) -> None:
+        if self._relief_call is None:
+            self._relief_call = self._clock.callLater(0, self._relieve)
+
+    def _relieve(self) -> None:
+        """Unfinished messages take too much memory together: end the connections that have most of it."""
+        self._relief_call = None
+        while self._unfinished.is_too_much:
+            clients = (one for one in self.connections.values() if one.session.serves_clients)
+            worst = max(clients, key=lambda connection: connection.engine.unfinished_bytes)
+            limit, has = self._unfinished.limit_bytes, worst.engine.unfinished_bytes
+            text = (
+                f"the unfinished messages of all connections may take {limit} bytes, and those of this one take {has}, the most"
+            )
+            self._refusals.told(worst.address, text)
+            worst.turn_out(Condition("amqp:resource-limit-exceeded", text))
+            worst.engine.drop_unfinished()
+        self._turn.flush()
 
     # ---- connection.Owner
 
@@ -184,15 +214,16 @@ class Admission:
             value = self._role_value(connection, name)
             if value:
                 connection.session = role.accept(connection, value)
+                connection.engine.count_apart()
                 connection.complete_open()
                 return
         if len(self.connections) > self._max_connections and not connection.admin:
             text = f"this broker serves {self._max_connections} connections at once (--max-connections): close some first"
             raise Condition("amqp:resource-limit-exceeded", text)
         self._count(connection)
-        if self._logs.serving or connection.admin:
+        if connection.admin or (self._logs.serving and not self._holding):
             connection.complete_open()
-        elif self._logs.state == "recovering":
+        elif self._holding or self._logs.state == "recovering":
             connection.waiting = True
             self._held_opens.append(connection)
         else:
@@ -216,9 +247,10 @@ class Admission:
         if 0 < self._max_per_host <= self._by_host[host]:
             text = f"{host} has {self._by_host[host]} connections, and may have no more (--connection-limit-per-ip)"
             raise Condition("amqp:resource-limit-exceeded", text)
-        most = None if self._guard.acl is None else self._guard.acl.connections_of(user)
+        most = self._guard.connections_of(user)
         if most is not None and self._by_user[user] >= most:
-            text = f"{shown(user)} has {self._by_user[user]} connections, and may have {most} (`quota connections` of the ACL)"
+            where = "--connection-limit-per-user" if self._guard.acl is None else "`quota connections` of the ACL"
+            text = f"{shown(user)} has {self._by_user[user]} connections, and may have {most} ({where})"
             raise Condition("amqp:resource-limit-exceeded", text)
         self._counted[connection.number] = user, host
         self._by_user[user] += 1
@@ -271,9 +303,31 @@ class Admission:
 
     def drop_held(self) -> None:
         """This broker is not about to serve any more."""
+        self._holding = False
         held, self._held_opens = self._held_opens, []
         for connection in held:
             connection.drop()
+
+    def hold(self) -> None:
+        """Another broker is about to take over: keep the Opens that come waiting."""
+        self._holding = True
+
+    def heed_no_clients(self) -> None:
+        """What clients say from now on is for the next primary."""
+        for connection in self._clients():
+            connection.heeded = False
+
+    def serve_again(self) -> None:
+        """No other broker takes over. Clients that have said something meanwhile must not wait for its effect."""
+        self._holding = False
+        for connection in self._clients():
+            if not connection.heeded:
+                connection.cut_off()
+        self.admit_held()
+
+    def _clients(self) -> list[Connection]:
+        everybody = self.connections.values()
+        return [each for each in everybody if each.opened and not each.admin and each.session.serves_clients]
 
     def stop_serving(self) -> None:
         """Cut the clients off; leave administrators nothing but management."""
@@ -281,8 +335,8 @@ class Admission:
         for connection in list(self.connections.values()):
             if connection.admin:
                 connection.session.end_service(Condition("amqp:not-allowed", f"this broker is a backup now{where}"))
-            elif connection.opened and connection.session.serves_clients:
-                connection.cut_off()
+        for connection in self._clients():
+            connection.cut_off()
 
     def _tick(self) -> None:
         now = self._clock.seconds()
@@ -296,5 +350,8 @@ class Admission:
             self._ticker.stop()
         if self._look_call is not None:
             self._look_call.cancel()
+        if self._relief_call is not None:
+            self._relief_call.cancel()
+        self._share.close()
         for connection in list(self.connections.values()):
             connection.cut_off()

@@ -34,6 +34,28 @@ class Output(Protocol):
     def choke(self) -> None:
         """Too much output waits: let every link end `resume` when that has gone."""
 
+    @property
+    def is_stuffed(self) -> bool:
+        """Whether as much waits for its peer to read as may wait on all of its links."""
+
+    @property
+    def now_s(self) -> float:
+        """The reactor's time."""
+
+    @property
+    def unread_s(self) -> float:
+        """For how long its socket has been full; 0 while it is not."""
+
+    @property
+    def address(self) -> str:
+        """Where its client is."""
+
+    def turn_out(self, condition: Condition) -> None:
+        """End the connection."""
+
+    large: int
+    """Large messages that go out over it at this time."""
+
 
 class LinkEnd:
     """What hangs on a client's link. What cannot happen on its side of a link does nothing here."""

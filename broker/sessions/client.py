@@ -9,9 +9,11 @@ Invariant: a link end hears of the end of its link once.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from broker.amqp.links import Condition, Link, Receiver, Sender
+from broker.core import limits
 from broker.sessions.attach import Attach, LinkEnd
 from broker.sessions.connection import Connection
 from broker.sessions.guard import UNAUTHORIZED, Guard, Rights
@@ -32,6 +34,7 @@ class ClientSession:
         self._turn = turn
         self._inflow = inflow
         self.rights = Rights(guard, connection)
+        self.large = 0
         self._early_links: list[Link] = []
 
     # ---- attach.Output
@@ -52,6 +55,30 @@ class ClientSession:
     def choke(self) -> None:
         """Let the link ends `resume` when the output that waits has gone."""
         self._connection.choked = True
+
+    @property
+    def now_s(self) -> float:
+        """The reactor's time."""
+        return self._connection.now_s
+
+    @property
+    def unread_s(self) -> float:
+        """For how long the client's socket has been full; 0 while it is not."""
+        return self._connection.unread_s
+
+    @property
+    def address(self) -> str:
+        """Where the client is."""
+        return self._connection.address
+
+    def turn_out(self, condition: Condition) -> None:
+        """End the connection."""
+        self._connection.turn_out(condition)
+
+    @property
+    def is_stuffed(self) -> bool:
+        """Whether as much waits for the client to read as may wait on all links."""
+        return self._connection.engine.sent_bytes > limits.MAX_SENT_BYTES
 
     # ---- connection.Session
 
@@ -108,10 +135,12 @@ class ClientSession:
             end.detached()
             link.context = None
 
-    def subscriptions(self) -> list[dict[str, Any]]:
-        """The items of its links that are subscriptions."""
-        ends: list[LinkEnd] = [link.context for link in self._connection.engine.links if link.context is not None]
-        return [item for item in (end.describe() for end in ends) if item is not None]
+    def subscriptions(self, behind: tuple[Any, ...] = ()) -> Iterator[tuple[int, dict[str, Any]]]:
+        """The items of its links that are subscriptions, each made when it is asked for."""
+        for link in self._connection.engine.links:
+            item = link.context.describe() if (link.number,) > behind and link.context is not None else None
+            if item is not None:
+                yield link.number, item
 
     def end(self) -> None:
         """All links are gone."""

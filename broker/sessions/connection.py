@@ -6,12 +6,16 @@ registered as a role gets the session that this role makes. A backup reads a cli
 an Open of its own: after that, and only after that, every client goes on to its next address at once. A broker that does not
 serve yet keeps Opens, and the links that come behind them, waiting for the moment.
 
+What comes before the Open is answered, and begins, attaches, detaches and ends beyond a few, is work for which there is a share
+of each turn (`broker.sessions.share`): while it waits for that, the socket is not read.
+
 Invariants: nothing is written while the socket is full (the engine keeps it, boundedly: see `Subscription.room`); when the
 connection ends, from either side, its session hears it at once, and before its C objects are freed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from twisted.internet.interfaces import IPushProducer, IReactorTime, ITCPTransport
@@ -23,10 +27,12 @@ from zope.interface import implementer
 from broker.amqp.engine import Engine
 from broker.amqp.links import Condition, Link, Receiver, Sender
 from broker.amqp.scratch import Scratch
+from broker.amqp.unfinished import Unfinished
 from broker.core import limits, sasl
 from broker.core.identity import Socket
 from broker.net.output import READ_BYTES, write_output
 from broker.sessions.principal import ANONYMOUS, Principal, principal_of
+from broker.sessions.share import Share
 from broker.sessions.turn import Turn
 
 _log = Logger()
@@ -63,8 +69,9 @@ class Session(Protocol):
     def resume(self) -> None:
         """Output that waited has gone: there is room for more."""
 
-    def subscriptions(self) -> list[dict[str, Any]]:
-        """What a query for subscriptions says of its links, without the connection's part."""
+    def subscriptions(self, behind: tuple[Any, ...] = ()) -> Iterable[tuple[int, dict[str, Any]]]:
+        """What a query for subscriptions says of its links behind that number (none: all), without the connection's part; by
+        the links' numbers."""
 
     def end(self) -> None:
         """The connection ends: so do all links."""
@@ -136,15 +143,26 @@ class Connection(TwistedProtocol):
         part_bytes: int,
         open_timeout_s: float,
         scratch: Scratch,
+        share: Share,
+        unfinished: Unfinished,
     ) -> None:
         self._owner = owner
         self._turn = turn
+        self._share = share
         self._clock = clock
         self._open_timeout_s = open_timeout_s
         self.number = number
         self.socket = socket
         self.address = socket.address
-        self.engine = Engine(self, server=True, container=container, max_frame=max_frame_bytes, offer=offer, scratch=scratch)
+        self.engine = Engine(
+            self,
+            server=True,
+            container=container,
+            max_frame=max_frame_bytes,
+            offer=offer,
+            scratch=scratch,
+            unfinished=unfinished,
+        )
         self.engine.max_message_bytes = max_message_bytes
         self.engine.part_bytes = part_bytes
         self.principal: Principal = ANONYMOUS
@@ -153,6 +171,8 @@ class Connection(TwistedProtocol):
         self.admin = False
         self.idle_timeout_s = limits.IDLE_TIMEOUT_S
         """After so long a silence the peer is taken to be dead."""
+        self.heeded = True
+        """Whether what its peer says is taken."""
         self.waiting = False
         """Whether its Open is kept until the broker is active."""
         self.choked = False
@@ -160,8 +180,14 @@ class Connection(TwistedProtocol):
         self.since = clock.seconds()
         self.heard = self.since
         self._paused = False
+        self._paused_s: float | None = None
+        """Since when the socket is full."""
         self._unread = False
-        """Whether reading is paused."""
+        """Whether reading is paused, by those above."""
+        self._late = False
+        """Whether it waits for its share of a turn, and is not read meanwhile."""
+        self._to_do: list[Callable[[], None]] = []
+        """What is done then."""
         self._forgiven = False
         """Whether its silence is not its own: from when it is not read until something comes when it is again."""
         self._gone = False
@@ -178,7 +204,7 @@ class Connection(TwistedProtocol):
         assert self.transport is not None
         if ITCPTransport.providedBy(self.transport):
             self.transport.setTcpNoDelay(True)
-            self.transport.bufferSize = READ_BYTES  # type: ignore[attr-defined]
+            self.transport.bufferSize = limits.STRANGER_READ_BYTES  # type: ignore[attr-defined]
         self.transport.registerProducer(self, True)  # type: ignore[attr-defined]
         self._owner.connection_made(self)
 
@@ -187,16 +213,69 @@ class Connection(TwistedProtocol):
         if self._gone:
             return
         self.heard = self._clock.seconds()
-        engine = self.engine
         if self._forgiven and not self._unread:
             self._forgiven = False
-            engine.expect_within(self.idle_timeout_s)
-        engine.push(data)
-        engine.drain()
+            self.engine.expect_within(self.idle_timeout_s)
+        if self._late:
+            self._to_do.append(lambda: self._take(data))
+        elif self.opened:
+            self.engine.allow(limits.LINKS_AT_ONCE if self._share.is_left else 0)
+            self._take(data)
+            if self.engine.was_costly:
+                self._share.spent(self._clock.seconds() - self.heard)
+            if self.engine.has_more:
+                self._wait_for_share()
+        else:
+            self._do(lambda: self._take(data))
+        self._turn.flush()
+
+    def _take(self, data: bytes) -> None:
+        if not self.heeded:
+            return
+        self.engine.push(data)
+        self.engine.drain()
         if not self.opened:
             self._follow_login()
         self._turn.touch(self)
-        self._turn.flush()
+
+    # ---- its share of a turn
+
+    def _do(self, work: Callable[[], None]) -> None:
+        """Do this now, if there is time left for it, or in a later turn."""
+        if not self._late and self._share.is_left:
+            began_s = self._clock.seconds()
+            self.engine.allow(limits.LINKS_AT_ONCE)
+            work()
+            self._share.spent(self._clock.seconds() - began_s)
+            if not self._gone and self.engine.has_more:
+                self._wait_for_share()
+        else:
+            self._to_do.append(work)
+            self._wait_for_share()
+
+    def _wait_for_share(self) -> None:
+        if not self._late:
+            self._late = True
+            self._share.later(self)
+            self._follow_reading()
+
+    def go_on(self) -> bool:
+        """See `share.Work`."""
+        if not self._gone:
+            self.engine.allow(limits.LINKS_AT_ONCE)
+            try:
+                if self._to_do:
+                    self._to_do.pop(0)()
+                else:
+                    self._take(b"")
+            except Exception:  # as Twisted does with what `dataReceived` raises
+                _log.failure("{address} is dropped", address=self.address)
+                self.drop()
+        self._late = not self._gone and self.heeded and (bool(self._to_do) or self.engine.has_more)
+        if not self._late:
+            self._to_do.clear()
+            self._follow_reading()
+        return self._late
 
     def _follow_login(self) -> None:
         login = self.engine.login
@@ -211,12 +290,15 @@ class Connection(TwistedProtocol):
 
     def resume_login(self, result: bytes) -> None:
         """What its login has waited for is done."""
+        self._do(lambda: self._resume_login(result))
+        self._turn.flush()
+
+    def _resume_login(self, result: bytes) -> None:
         if not self._gone:
             self.engine.resume_login(result)
             self.engine.drain()
             self._follow_login()
             self._turn.touch(self)
-            self._turn.flush()
 
     def refuse_login(self, reason: str) -> None:
         """Its login cannot be looked at."""
@@ -229,6 +311,8 @@ class Connection(TwistedProtocol):
     def connectionLost(self, reason: Failure = TwistedProtocol.connectionLost.__defaults__[0]) -> None:  # type: ignore[index]
         """The socket is gone: the session gives back what was acquired, then the C objects go."""
         self._gone = True
+        self._share.forget(self)
+        self._to_do.clear()
         self.session.end()
         self.engine.free()
         self.session.lost()
@@ -237,13 +321,25 @@ class Connection(TwistedProtocol):
     def pauseProducing(self) -> None:
         """The socket is full: the engine keeps what comes until it is not."""
         self._paused = True
+        if self._paused_s is None:
+            self._paused_s = self._clock.seconds()
 
     def resumeProducing(self) -> None:
         """The socket takes bytes again."""
-        self._paused = False
+        self._paused, self._paused_s = False, None
         if not self._gone:
             self.flush()
             self.session.resume()
+
+    @property
+    def now_s(self) -> float:
+        """The reactor's time."""
+        return self._clock.seconds()
+
+    @property
+    def unread_s(self) -> float:
+        """For how long the peer has not read what was written, so that the socket is full; 0 while it is not."""
+        return 0.0 if self._paused_s is None else self._clock.seconds() - self._paused_s
 
     def stopProducing(self) -> None:
         """The socket will take no more at all."""
@@ -254,12 +350,20 @@ class Connection(TwistedProtocol):
         if not self._gone and self.transport is not None:
             self._unread = self._forgiven = True
             self.engine.expect_within(0)
-            self.transport.pauseProducing()  # type: ignore[attr-defined]
+            self._follow_reading()
 
     def read_again(self) -> None:
         """Take what comes again."""
         self._unread = False
-        if not self._gone and self.transport is not None:
+        self._follow_reading()
+
+    def _follow_reading(self) -> None:
+        """Read the socket, or leave what comes in it."""
+        if self._gone or self.transport is None:
+            return
+        if self._unread or self._late:
+            self.transport.pauseProducing()  # type: ignore[attr-defined]
+        else:
             self.transport.resumeProducing()  # type: ignore[attr-defined]
 
     # ---- output
@@ -270,6 +374,7 @@ class Connection(TwistedProtocol):
         if self._paused or not engine.alive or self.transport is None:
             return
         wrote = write_output(self.transport, engine)
+        engine.recount_sent()
         if engine.finished and not self._gone:
             self._end()
         elif self.choked and wrote and not self._paused:
@@ -311,6 +416,7 @@ class Connection(TwistedProtocol):
         self._turned_out_at = self._clock.seconds()
         self.waiting = False
         self.session.end()
+        self.engine.drop_unfinished()
         if self.opened:
             self.engine.close(condition)
         else:
@@ -368,6 +474,8 @@ class Connection(TwistedProtocol):
         if self.opened or not self._serves:
             return
         self.opened = True
+        if ITCPTransport.providedBy(self.transport):
+            self.transport.bufferSize = READ_BYTES  # type: ignore[attr-defined]
         self.engine.open(
             self._owner.open_properties(self.engine.remote_max_frame) | self.session.open_properties(),
             offered=("ANONYMOUS-RELAY",),
@@ -427,6 +535,7 @@ class Connection(TwistedProtocol):
             "certificate": self.socket.certificate.subject if self.socket.certificate is not None else "",
             "connected_s": now - self.since,
             "idle_s": now - self.heard,
+            "unread_s": self.unread_s,
             "messagesIn": self.engine.messages_in,
             "messagesOut": self.engine.messages_out,
         }

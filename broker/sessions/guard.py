@@ -21,10 +21,12 @@ UNAUTHORIZED = "amqp:unauthorized-access"
 
 
 class Guard:
-    """The rules of a broker, for all of its connections."""
+    """The rules of a broker, for all of its connections. `quotas`: how many connections, and how many queues, each user may have
+    without rules; 0 for any number."""
 
-    def __init__(self, audit: Audit) -> None:
+    def __init__(self, audit: Audit, quotas: tuple[int, int] = (0, 0)) -> None:
         self.audit = audit
+        self._quotas = quotas
         self.acl: Acl | None = None
         """None: there are no rules, and everything is allowed."""
         self.denied = 0
@@ -36,6 +38,19 @@ class Guard:
         """These rules hold from now on."""
         self.acl = acl
         self.kept.clear()
+
+    def connections_of(self, user: str) -> int | None:
+        """How many connections this user may have; None for any number."""
+        return (self._quotas[0] or None) if self.acl is None else self.acl.connections_of(user)
+
+    def queues_of(self, user: str) -> int | None:
+        """How many queues this user may have made; None for any number."""
+        return (self._quotas[1] or None) if self.acl is None else self.acl.queues_of(user)
+
+    @property
+    def owns_queues(self) -> bool:
+        """Whether queues belong to those who make them."""
+        return self.acl is not None or self._quotas[1] > 0
 
 
 class Rights:

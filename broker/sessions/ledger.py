@@ -54,6 +54,12 @@ class LedgerOwner(Protocol):
     def ledger_reset(self, ledger: Ledger) -> None:
         """The ledger's state was replaced by a snapshot."""
 
+    def ledger_quiesces(self, ledger: Ledger, within_s: float, done: Callable[[], None]) -> None:
+        """Another broker is to take over: see LogListener.on_quiesce."""
+
+    def ledger_resumes(self, ledger: Ledger) -> None:
+        """It does not."""
+
     def ledger_storage_error(self, ledger: Ledger, text: str, fatal: bool) -> None:
         """The disk refused: see LogListener.on_storage_error."""
 
@@ -250,6 +256,11 @@ class Ledger:
                 if index <= self.state.index:
                     self._end_waits({})
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits to be proposed, and nothing that was proposed waits to be committed."""
+        return not (self._proposed or self._full or self._builder or self._waits.calls)
+
     def close(self) -> None:
         """Stop: nothing more is proposed."""
         if self._turn_call is not None and self._turn_call.active():
@@ -349,6 +360,14 @@ class Ledger:
             self.storage_text = ""
             self._owner.ledger_writable(self)
         self.pump()
+
+    def on_quiesce(self, within_s: float, done: Callable[[], None]) -> None:
+        """Another broker is to take over."""
+        self._owner.ledger_quiesces(self, within_s, done)
+
+    def on_resume(self) -> None:
+        """It does not."""
+        self._owner.ledger_resumes(self)
 
     def on_storage_error(self, text: str, fatal: bool) -> None:
         """Remember that the disk is full, so that producers wait; pass it on."""

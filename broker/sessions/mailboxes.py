@@ -23,7 +23,7 @@ from broker.sessions.uploads import Gathering
 class Mailbox(LinkEnd):
     """One mailbox: what hangs on its own link, and the terminus of those who send to it."""
 
-    __slots__ = ("_mailboxes", "_nbytes", "_waiting", "address", "link")
+    __slots__ = ("_mailboxes", "_waiting", "address", "link", "nbytes")
     window = limits.CREDIT_WINDOW
     takes_large = False
     identity = ""
@@ -34,7 +34,8 @@ class Mailbox(LinkEnd):
         self.address = address
         self._mailboxes = mailboxes
         self._waiting: deque[bytes] = deque()
-        self._nbytes = 0
+        self.nbytes = 0
+        """What waits."""
 
     @property
     def serves_queues(self) -> bool:
@@ -47,16 +48,23 @@ class Mailbox(LinkEnd):
         """The client takes more."""
         self._send()
 
+    def resume(self) -> None:
+        """What waited in the output has gone."""
+        self._send()
+
     def detached(self) -> None:
         """Its client is gone."""
         self._mailboxes.forget(self.address)
+        self._count(-self.nbytes)
+        self._waiting.clear()
 
     def _send(self) -> None:
-        link = self.link
+        link, session = self.link, self.session
         while self._waiting and link.open and link.account.credit > 0:
-            data = self._waiting.popleft()
-            self._nbytes -= len(data)
-            link.send_one(data, 0, True)
+            if session.is_stuffed or link.buffered_bytes > limits.MAX_OUTPUT_BYTES:
+                session.choke()
+                break
+            link.send_one(self.forget_oldest(), 0, True)
         if link.open and link.account.draining and not self._waiting:
             link.drained()
         self.session.touch()
@@ -66,10 +74,21 @@ class Mailbox(LinkEnd):
     def put(self, data: bytes) -> None:
         """Send or keep a message."""
         self._waiting.append(data)
-        self._nbytes += len(data)
-        while len(self._waiting) > limits.MAILBOX_MESSAGES or (self._nbytes > limits.MAILBOX_BYTES and len(self._waiting) > 1):
-            self._nbytes -= len(self._waiting.popleft())
+        self._count(len(data))
+        while len(self._waiting) > limits.MAILBOX_MESSAGES or (self.nbytes > limits.MAILBOX_BYTES and len(self._waiting) > 1):
+            self.forget_oldest()
         self._send()
+        self._mailboxes.make_room()
+
+    def forget_oldest(self) -> bytes:
+        """Take away the message that waits longest."""
+        data = self._waiting.popleft()
+        self._count(-len(data))
+        return data
+
+    def _count(self, nbytes: int) -> None:
+        self.nbytes += nbytes
+        self._mailboxes.nbytes += nbytes
 
     def needs_of_sender(self, session: Output) -> Lookups:
         """Whoever has been told the address may answer."""
@@ -106,7 +125,14 @@ class Mailboxes:
 
     def __init__(self, new_id: Callable[[], str]) -> None:
         self._new_id = new_id
+        self.nbytes = 0
+        """What waits in all of them."""
         self._boxes: dict[str, Mailbox] = {}
+
+    def make_room(self) -> None:
+        """Take the oldest messages away from those that have most, while there is too much."""
+        while self.nbytes > limits.MAILBOXES_BYTES:
+            max(self._boxes.values(), key=lambda box: box.nbytes).forget_oldest()
 
     def named(self, address: str) -> Mailbox | None:
         """The mailbox of that address."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Protocol
 
 from broker.amqp import management_node
@@ -17,8 +15,8 @@ from broker.sessions.uploads import Gathering
 class TakeRequest(Protocol):
     """Who serves requests."""
 
-    def take(self, producer: Producer, request_bytes: bytes, served: Callable[[], None]) -> None:
-        """A request has come over this link; `served` when it has had its turn."""
+    def take(self, producer: Producer, request_bytes: bytes, delivery_id: int) -> None:
+        """A request has come over this link: it gets its outcome when it has had its turn."""
 
 
 class ManagementTerminus:
@@ -53,7 +51,7 @@ class ManagementTerminus:
     def receive(self, producer: Producer, first: int, messages: list[bytes]) -> None:
         """Requests, in order."""
         for delivery_id, data in enumerate(messages, first):
-            self._requests.take(producer, data, partial(producer.done, delivery_id))
+            self._requests.take(producer, data, delivery_id)
 
     def begin(self, producer: Producer, head: bytes) -> Upload:
         """A large request from a link that is not to management alone: it is put together, and judged then."""

@@ -53,7 +53,7 @@ _log = Logger()
 class Subscription(LinkEnd):
     """A client's receiving link on a queue."""
 
-    __slots__ = ("_large", "_needs", "browse", "cursors", "delivered", "link", "presettled", "queue")
+    __slots__ = ("_large", "_moved_s", "_needs", "browse", "cursors", "delivered", "link", "presettled", "queue")
 
     def __init__(self, session: Output, link: Sender, queue: QueueTerminus, needs: Lookups, *, browse: bool) -> None:
         super().__init__(session)
@@ -64,6 +64,8 @@ class Subscription(LinkEnd):
         self.presettled = link.presettled
         self.cursors = [0]
         self.delivered = 0
+        self._moved_s = 0.0
+        """When an outcome has come last, or the first message went out that has none."""
         self._large: LargeDelivery | None = None
         """The large message that is going out: nothing else does until it has gone."""
 
@@ -90,10 +92,18 @@ class Subscription(LinkEnd):
             return 0
         link = self.link
         room = link.account.room()
-        if room and link.buffered_bytes > limits.MAX_OUTPUT_BYTES:
-            self.session.choke()
+        session = self.session
+        if room and (
+            session.is_stuffed or session.large >= limits.LARGE_AT_ONCE or link.buffered_bytes > limits.MAX_OUTPUT_BYTES
+        ):
+            session.choke()
             return 0
         return room
+
+    @property
+    def outstanding(self) -> int:
+        """How many messages are on their way to its client, or there and not settled; none that come to no end by that."""
+        return 0 if self.browse else self.link.account.n_unsettled + (self._large is not None)
 
     def wants_more(self, order: Discipline) -> bool:
         """Whether what comes next for it is only not in memory."""
@@ -108,6 +118,8 @@ class Subscription(LinkEnd):
             self._deliver_large(messages, lots[0].first_seq)
             return
         counts = messages.order.has_counts
+        if not link.account.n_unsettled:
+            self._moved_s = self.session.now_s
         for lot in lots:
             first, start, stop = lot.first_seq, lot.start, lot.stop
             if counts and any(map(messages.order.lane_of(first).delivery_count, range(first, first + stop - start))):
@@ -127,6 +139,9 @@ class Subscription(LinkEnd):
             return
         count = messages.order.lane_of(sequence).delivery_count(sequence)
         parts = self.queue.parts_of(messages.large[sequence])
+        self.session.large += 1
+        if not self.link.account.n_unsettled:
+            self._moved_s = self.session.now_s
         self._large = LargeDelivery(parts, self.session, count, lambda why: self._large_is_over(sequence, why))
         self.link.send_pieces(self._large, sequence, self.presettled)
         self.delivered += 1
@@ -136,6 +151,7 @@ class Subscription(LinkEnd):
         """A large message has gone out (`why` None), or will not (with what cannot be read, or "")."""
         large, self._large = self._large, None
         assert large is not None
+        self.session.large -= 1
         messages = self.queue.node.messages
         if why is not None:
             mine = self.link.abort_pieces(large) or self.presettled  # else it is in the account still, or has its outcome
@@ -171,7 +187,25 @@ class Subscription(LinkEnd):
             "creditMode": "CREDIT",
             "delivered": self.delivered,
             "unacked": self.link.account.n_unsettled,
+            "still_s": self.still_s,
         }
+
+    @property
+    def still_s(self) -> float:
+        """For how long no outcome has come for what it holds, or its client has not read, whichever is longer; 0: neither is."""
+        session = self.session
+        held_s = session.now_s - self._moved_s if self.link.account.n_unsettled else 0.0
+        return max(held_s, session.unread_s)
+
+    def end_slow(self, condition: Condition) -> None:
+        """It holds others up: end its link, or its connection if that is not read."""
+        if self.session.unread_s:
+            self.session.turn_out(condition)
+        else:
+            self.detached()
+            self.link.context = None
+            self.link.close(condition)
+            self.session.touch()
 
     # ---- what comes back
 
@@ -179,6 +213,7 @@ class Subscription(LinkEnd):
         """Take the outcomes that have come on the link, run by run."""
         link, account, messages = self.link, self.link.account, self.queue.node.messages
         came = link.take_outcomes()
+        self._moved_s = self.session.now_s
         if self.browse or messages is None:
             for first, count, _, _ in came:
                 account.take(first, count)
@@ -378,10 +413,24 @@ class QueueTerminus:
             self.node.messages.order.release(sequences)
             self.dispatch_soon()
 
+    def has_others_wait(self, subscription: Subscription) -> bool:
+        """Whether messages wait here that nobody takes, or another consumer for messages, while this one holds some."""
+        messages = self.node.messages
+        if subscription.browse or messages is None:
+            return False
+        if messages.order.available:
+            return True
+        if not subscription.link.account.n_unsettled:
+            return False
+        others = (each for each in self.subscriptions if each is not subscription and not each.browse)
+        return any(each.link.account.room() for each in others)
+
     def dispatch(self) -> None:
         """Give out what is available, in turn among the subscriptions that have room, and have read what is not in memory."""
         if self.rejected:
             self._reject()
+        if self._queues.held:
+            return
         if self.node.messages is not None and (self.subscriptions or self.rejected):
             self._read_ahead(self._give_out())
 
@@ -604,6 +653,8 @@ class Queues:
         self.unused = Unused(logs, schedule, self.users)
         self.bodies = BodyReader(logs.residency, turn)
         self.crowded: dict[QueueTerminus, None] = {}
+        self.held = False
+        """Whether nothing is given out for now."""
         self._termini: dict[str, QueueTerminus] = {}
 
     def at(self, node: QueueNode) -> QueueTerminus:
@@ -612,6 +663,11 @@ class Queues:
         if found is None:
             found = self._termini[node.uuid] = QueueTerminus(self, node)
         return found
+
+    @property
+    def termini(self) -> list[QueueTerminus]:
+        """Those that links have been attached to."""
+        return list(self._termini.values())
 
     def named(self, address: str) -> QueueTerminus | None:
         """The queue of that name."""
@@ -654,6 +710,20 @@ class Queues:
         if terminus is not None:
             self.crowded.pop(terminus, None)
             terminus.gone()
+
+    def hold(self) -> None:
+        """Give nothing out until `give_out_again`, or until this broker serves no more."""
+        self.held = True
+
+    def give_out_again(self) -> None:
+        """Go on to give out."""
+        self.held = False
+        for terminus in self._termini.values():
+            terminus.dispatch_soon()
+
+    def unsettled(self) -> int:
+        """How many messages are with consumers that have not settled them."""
+        return sum(each.outstanding for terminus in self._termini.values() for each in terminus.subscriptions)
 
     def release_all(self) -> None:
         """This broker serves no more: what is acquired is available again."""

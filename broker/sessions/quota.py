@@ -1,7 +1,7 @@
-"""How many queues a user has, and may have: `quota queues` of an ACL.
+"""How many queues a user has, and may have: `quota queues` of an ACL, or `--max-queues-per-user`.
 
-Life of a queue here: while rules are in force its definition names the user who made it, for good and on every broker; it counts
-from when it is proposed until it is gone. Queues that were made without rules have no owner, and count for nobody.
+Life of a queue here: while there are rules or quotas its definition names the user who made it, for good and on every broker; it
+counts from when it is proposed until it is gone. Queues that were made without either have no owner, and count for nobody.
 
 Invariant: what is under way counts once, whether it is applied yet or not, and for as long as this broker may hear of it.
 """
@@ -24,17 +24,18 @@ class QueueQuota:
         """Identity of a queue that is proposed -> its user, and its log."""
 
     def owner(self, user: str) -> str:
-        """Whom the definition of a queue names that this user makes; "" while there are no rules."""
-        return "" if self._guard.acl is None else user
+        """Whom the definition of a queue names that this user makes; "" while that counts for nothing."""
+        return user if self._guard.owns_queues else ""
 
     def denial(self, user: str, nodes: Nodes) -> str:
         """Why this user may not make one more queue; "" if it may."""
-        most = None if self._guard.acl is None else self._guard.acl.queues_of(user)
+        most = self._guard.queues_of(user)
         if most is None:
             return ""
         mine = [uuid for uuid, (by, _) in self._under_way.items() if by == user and nodes.queue_by_uuid(uuid) is None]
         has = nodes.queues_of(user) + len(mine)
-        return f"{shown(user)} has {has} queues, and may have {most} (`quota queues` of the ACL)" if has >= most else ""
+        where = "--max-queues-per-user" if self._guard.acl is None else "`quota queues` of the ACL"
+        return f"{shown(user)} has {has} queues, and may have {most} ({where})" if has >= most else ""
 
     def proposed(self, user: str, uuid: str, log: str) -> Callable[[str], None]:
         """A queue is proposed to this log; to be called with its answer."""

@@ -45,6 +45,7 @@ _ARGUMENTS = {
 name."""
 
 Ask = Callable[..., Coroutine[Any, Any, dict[str, Any]]]
+Items = Callable[..., Coroutine[Any, Any, list[dict[str, Any]]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +53,10 @@ class Task:
     """What the words and options say: `words` without the command, the options by their names."""
 
     ask: Ask
+    items: Items
+    """All that the broker has of a type, or of it with a name."""
     words: tuple[str, ...]
     options: dict[str, Any]
-
-    async def items(self, type: str, name: str | None = None) -> list[dict[str, Any]]:
-        """What the broker has of this type."""
-        return list((await self.ask("QUERY", type, None if name is None else {"name": name})).get("items") or [])
 
 
 def _argument(value: str) -> tuple[str, Any]:
@@ -138,7 +137,10 @@ def command(words: tuple[str, ...], ha_admin: bool, form: str, **given: Any) -> 
         async def ask(operation: str, type: str, body: dict[str, Any] | None = None, name: str | None = None) -> dict[str, Any]:
             return await client.request(operation, type, name, body, target.timeout_s)
 
-        result = await work(Task(ask, rest, given))
+        async def items(type: str, name: str | None = None) -> list[dict[str, Any]]:
+            return await client.query(type, name, target.timeout_s)
+
+        result = await work(Task(ask, items, rest, given))
         await client.close()
         return result
 

@@ -6,8 +6,9 @@ SIGTERM or SIGINT. It keeps nothing on disk besides telemetry, so it can be kill
 
 from __future__ import annotations
 
+import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import click
@@ -18,10 +19,12 @@ from cli import endings
 from cli.options import VERSION
 
 NAME = "qpid-resource-manager"
+_REPEATED: dict[str, Callable[[Iterable[str]], str]] = {"priority": ",".join, "arbiter-option": shlex.join}
+"""Options that may be given several times, and how one text is made of several."""
 
 
 def _with_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Every option of the table, as text: the table's parsers read it, wherever it comes from. --priority may be repeated."""
+    """Every option of the table, as text: the table's parsers read it, wherever it comes from."""
     from resource_manager.settings import OPTIONS
 
     for option in reversed([*OPTIONS, CONFIG]):
@@ -31,7 +34,7 @@ def _with_options(function: Callable[..., Any]) -> Callable[..., Any]:
             option.field,
             metavar=option.metavar,
             default=None,
-            multiple=option.name == "priority",
+            multiple=option.name in _REPEATED,
             help=option.help + shown,
         )(function)
     return function
@@ -48,8 +51,10 @@ def command(**options: Any) -> None:
     """
     from resource_manager.settings import read
 
-    priorities = options.pop("priority")
-    settings = read(options | {"priority": ",".join(priorities) or None})
+    for name, joined in _REPEATED.items():
+        field = name.replace("-", "_")
+        options[field] = joined(options[field]) or None
+    settings = read(options)
     reactor: Any = monotonic.install()
     # Only now may modules be imported that bring the reactor with them.
     from twisted.logger import FileLogObserver, LogEvent, formatEvent, formatTime, globalLogBeginner

@@ -40,6 +40,7 @@ def _connection_table() -> Kind:
             Column("idle", "idle_s", duration, number=True),
             counting("msgIn", "messagesIn"),
             counting("msgOut", "messagesOut"),
+            Column("unread", "unread_s", duration, number=True),
         ),
     )
 
@@ -104,6 +105,7 @@ KINDS = {
             Column("creditMode", "creditMode", text),
             counting("delivered", "delivered"),
             counting("sessUnacked", "unacked"),
+            Column("still", "still_s", duration, number=True),
         ),
     ),
     "acl": Kind(
@@ -170,10 +172,9 @@ def command(
 
     async def ask(reactor: Any) -> list[dict[str, Any]]:
         client = await target.connect(reactor)
-        body = {"name": queue} if queue is not None else None
-        answer = await client.request("QUERY", kind.type, body=body, timeout_s=target.timeout_s)
+        items = await client.query(kind.type, queue, timeout_s=target.timeout_s)
         await client.close()
-        return list(answer.get("items") or [])
+        return items
 
     items = _sorted(endings.run(ask), kind.columns, sort_by, increasing)[: limit or None]
     if form == "json":

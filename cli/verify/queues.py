@@ -84,8 +84,7 @@ class Queues:
 
     def depth(self) -> int:
         """How many messages all of them hold. NotServed or NotSo when that cannot be known just now."""
-        ours = set(self.names)
-        return sum(int(item["messages"]) for item in self._ask("QUERY", "", {})["items"] if item["name"] in ours)
+        return sum(int(self._item(name)["messages"]) for name in self.names)
 
     def delete(self) -> list[str]:
         """Remove the queues that were made, if they are empty. Returns those that were left, with the reason."""

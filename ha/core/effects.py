@@ -148,9 +148,23 @@ class TermEnded:
 
 @dataclass(frozen=True, slots=True)
 class WritableChanged:
-    """Whether batches may be proposed: not before the primary is active, nor while it hands over."""
+    """Whether batches may be proposed: not before the primary is active, nor once its clients are quiet and it lets go."""
 
     writable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Quiesce:
+    """This primary is to hand over: let its clients settle what they have, for at most `within_s` seconds, and call
+    `Replica.quiesced` when nothing that they sent waits to be committed or to be answered.
+    """
+
+    within_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """The handover for which the edge was asked to `Quiesce` was called off: serve the clients again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +226,8 @@ Effect: TypeAlias = (
     | StateChanged
     | TermEnded
     | WritableChanged
+    | Quiesce
+    | Resume
     | ProposeMembers
     | MembershipChanged
     | PromotionEnded

@@ -13,7 +13,17 @@ committed (dissertation §4.1 and the correction of 2015).
 
 from __future__ import annotations
 
-from ha.core.effects import MembershipEnded, ProposeMembers, SendEntries, SendSnapshot, StoreEntries, TermEnded, TransferEnded
+from ha.core.effects import (
+    MembershipEnded,
+    ProposeMembers,
+    Quiesce,
+    Resume,
+    SendEntries,
+    SendSnapshot,
+    StoreEntries,
+    TermEnded,
+    TransferEnded,
+)
 from ha.core.member import Member
 from ha.core.membership import BadMembership, Membership
 from ha.core.messages import Append, AppendReply, Entry, SnapshotReply, TimeoutNow, TransferReply
@@ -22,16 +32,17 @@ from ha.core.quorum import held_by_majority
 
 
 class Handover:
-    """A transfer under way (dissertation §3.10). `asked` says that the candidate itself asked for it; `sent_at` is when it was
-    let go.
+    """A transfer under way (dissertation §3.10). `asked` says that the candidate itself asked for it; `quiet`, that the clients
+    are, so that nothing more is proposed; `sent_at` is when it was let go.
     """
 
-    __slots__ = ("asked", "candidate", "deadline", "sent_at")
+    __slots__ = ("asked", "candidate", "deadline", "quiet", "sent_at")
 
     def __init__(self, candidate: str, deadline: float, asked: bool) -> None:
         self.candidate = candidate
         self.deadline = deadline
         self.asked = asked
+        self.quiet = False
         self.sent_at: float | None = None
 
 
@@ -69,7 +80,7 @@ class Primary:
     @property
     def writable(self) -> bool:
         """Whether batches may be proposed."""
-        return self.active and self._handover is None
+        return self.active and not (self._handover is not None and self._handover.quiet)
 
     def begin(self, now: float) -> None:
         """Elected: tell everybody, and ask for the first batch of this epoch."""
@@ -109,6 +120,7 @@ class Primary:
     def stored(self, now: float) -> None:
         """More of the own log is on disk."""
         self._advance_commit(now)
+        self._let_go(now)
 
     def append_reply(self, now: float, sender: str, reply: AppendReply) -> None:
         """A member says where it stands."""
@@ -164,15 +176,23 @@ class Primary:
             self._call_off(f"the link to {peer} broke")
 
     def transfer(self, now: float, candidate: str, *, asked: bool) -> None:
-        """Hand over to a backup (dissertation §3.10): take no more proposals, bring it level, let it go."""
+        """Hand over to a backup (dissertation §3.10): let the clients become quiet, take no more proposals, bring it level, let
+        it go."""
         if self._handover is not None and self._handover.candidate == candidate:
             return
         obstacle = self._obstacle_to(candidate)
         if obstacle:
             self._end_transfer(candidate, obstacle, asked=asked)
             return
-        self._handover = Handover(candidate, now + self._member.settings.transfer_timeout_s, asked)
-        self._let_go(now)
+        timeout_s = self._member.settings.transfer_timeout_s
+        self._handover = Handover(candidate, now + timeout_s, asked)
+        self._member.emit(Quiesce(timeout_s / 2))
+
+    def quiesced(self, now: float) -> None:
+        """The clients are quiet, and the edge proposes nothing more."""
+        if self._handover is not None:
+            self._handover.quiet = True
+            self._let_go(now)
 
     def change_members(self, request_id: str, address: str, *, add: bool) -> None:
         """Add a learner, or remove a member (dissertation §4.1, §4.2)."""
@@ -285,7 +305,7 @@ class Primary:
         member = self._member
         members = member.log.members
         caught_up = member.commit_index - progress.match_index <= member.settings.ready_lag_batches
-        if progress.address in members.learners and caught_up and self.writable and not self._changing:
+        if progress.address in members.learners and caught_up and self.active and not (self._handover or self._changing):
             self._ask_for(members.with_voter(progress.address))
 
     def _check_quorum(self, now: float) -> None:
@@ -317,9 +337,14 @@ class Primary:
         return ""
 
     def _let_go(self, now: float) -> None:
-        """When the candidate holds everything, tell it to ask for votes now; again with every heartbeat."""
-        handover = self._handover
-        if handover is None or self.peers[handover.candidate].match_index < self._member.log.last_index:
+        """When the candidate holds everything, tell it to ask for votes now; again with every heartbeat.
+
+        Nor before all of it is committed and on this disk, so that it is applied here, and every client has its answer.
+        """
+        handover, member = self._handover, self._member
+        if handover is None or not handover.quiet:
+            return
+        if min(self.peers[handover.candidate].match_index, member.commit_index, member.durable_index) < member.log.last_index:
             return
         if handover.sent_at is None or now - handover.sent_at >= self._member.settings.heartbeat_s:
             handover.sent_at = now
@@ -328,6 +353,7 @@ class Primary:
     def _call_off(self, reason: str) -> None:
         assert self._handover is not None
         handover, self._handover = self._handover, None
+        self._member.emit(Resume())
         self._end_transfer(handover.candidate, f"the handover was called off: {reason}", asked=handover.asked)
 
     def _end_transfer(self, candidate: str, reason: str, *, asked: bool) -> None:

@@ -426,7 +426,7 @@ class IncomingPeer:
     def resume(self) -> None:
         """Nothing waits for that."""
 
-    def subscriptions(self) -> list[dict[str, Any]]:
+    def subscriptions(self, behind: tuple[Any, ...] = ()) -> list[tuple[int, dict[str, Any]]]:
         """A member subscribes to nothing."""
         return []
 

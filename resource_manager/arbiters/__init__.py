@@ -1,19 +1,73 @@
 """Plug-ins that let several daemons agree on who acts. `make` gives the one of that name; `core.arbiter` says what each must
-do."""
+do, and docs/reference/arbiters.md how to write one.
+
+Life: `names` lists ours and those that installed packages offer as entry points of the group `understudy.arbiters`, without
+loading any. `make` loads the one that was asked for. A plug-in that does not load, speaks another version of the interface or
+refuses its options is a SettingsError of one line. Ours cannot be replaced: another package's plug-in of the same name is an
+error.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 
-from resource_manager.arbiters.builtin import BuiltinArbiter
-from resource_manager.core.arbiter import Arbiter
+from broker.options import SettingsError
+from resource_manager.core.arbiter import INTERFACE, Arbiter, ArbiterSettings
 
-ARBITERS: dict[str, Callable[[str], Arbiter]] = {"builtin": BuiltinArbiter}
-"""Name of the plug-in to what makes one for the daemon of a given name."""
+GROUP = "understudy.arbiters"
+OWN = {"builtin": "resource_manager.arbiters.builtin", "etcd": "resource_manager.arbiters.etcd"}
+"""Ours by name, as they stand among the entry points of pyproject.toml too."""
 
 
-def make(arbiter: str, daemon: str) -> Arbiter:
-    """The arbiter of that name for this daemon. ValueError names those that exist."""
-    if arbiter not in ARBITERS:
-        raise ValueError(f"there is no arbiter {arbiter!r}; there are: {', '.join(sorted(ARBITERS))}")
-    return ARBITERS[arbiter](daemon)
+def names() -> list[str]:
+    """Those that exist, ours first."""
+    return [*OWN, *sorted({point.name for point in entry_points(group=GROUP)} - OWN.keys())]
+
+
+def make(name: str, settings: ArbiterSettings, reactor: Any, daemon: str) -> Arbiter:
+    """The arbiter of that name for this daemon. SettingsError says in one line why it cannot be."""
+    plugin = _load(name)
+    try:
+        interface = int(plugin.INTERFACE)
+        factory = plugin.make
+    except (AttributeError, TypeError, ValueError):
+        raise SettingsError(
+            f"the arbiter {name} is no plug-in: it has no INTERFACE and make() (docs/reference/arbiters.md)"
+        ) from None
+    if interface != INTERFACE:
+        raise SettingsError(
+            f"the arbiter {name} is made for version {interface} of the interface of arbiters, and this daemon has version "
+            f"{INTERFACE}: install a plug-in for this release"
+        )
+    try:
+        arbiter: Arbiter = factory(settings, reactor, daemon)
+    except ValueError as error:
+        raise SettingsError(f"the arbiter {name}: {_line(error)}") from None
+    except Exception as error:
+        raise SettingsError(f"the arbiter {name} cannot be made: {type(error).__name__}: {_line(error)}") from error
+    return arbiter
+
+
+def _load(name: str) -> Any:
+    offered = [point for point in entry_points(group=GROUP, name=name) if point.value != OWN.get(name)]
+    if len(offered) + (name in OWN) > 1:
+        packages = sorted({_package(point) for point in offered} | ({"understudy"} if name in OWN else set()))
+        raise SettingsError(f"there are several arbiters {name!r}, of {' and '.join(packages)}: uninstall one")
+    if name not in OWN and not offered:
+        raise SettingsError(f"there is no arbiter {name!r}; there are: {', '.join(names())}")
+    try:
+        return import_module(OWN[name]) if name in OWN else offered[0].load()
+    except Exception as error:
+        hint = f"; is its extra installed? pip install 'understudy[{name}]'" if name in OWN else f" ({_package(offered[0])})"
+        raise SettingsError(f"the arbiter {name} cannot be loaded: {type(error).__name__}: {_line(error)}{hint}") from error
+
+
+def _package(point: EntryPoint) -> str:
+    return point.dist.name if point.dist is not None else point.value
+
+
+def _line(error: BaseException) -> str:
+    """What an error says, in one line."""
+    return " ".join(str(error).split()) or "without a reason"

@@ -4,14 +4,20 @@ Each daemon sees in the brokers' lists of connections which others there are. Th
 one step, the third two, and each looks again before it asks: by then the first one's promotion shows, unless that daemon is
 dead too. A daemon that is alone, or does not know of others, acts at once. Nothing is published outside: the brokers themselves
 tell where the primary is.
+
+It is also what a daemon falls back on when another arbiter's outside system is away for too long.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from typing import Any
 
-from resource_manager.core.arbiter import Guarantee, Published
+from resource_manager.arbiters.options import read
+from resource_manager.core import arbiter
+from resource_manager.core.arbiter import ArbiterSettings, Guarantee, Health, Published
 
+INTERFACE = arbiter.INTERFACE
 DEFAULT_STEP_S = 0.2
 MAX_RANK = 15
 
@@ -25,30 +31,43 @@ class BuiltinArbiter:
         self._name = name
         self._step_s = step_s
         self._daemons: frozenset[str] = frozenset({name})
-        self._on_change: Callable[[], None] = lambda: None
 
     @property
     def rank(self) -> int:
         """How many daemons come before this one."""
         return min(sorted(self._daemons).index(self._name), MAX_RANK)
 
+    @property
+    def delay_s(self) -> float:
+        """How long after the start of a need this daemon's turn begins."""
+        return self.rank * self._step_s
+
+    def health(self) -> Health:
+        """Always good: there is no outside system."""
+        return Health(True)
+
     def acts_at(self, needed_since_s: float, now_s: float) -> float:
         """Rank times step after the need arose."""
-        return needed_since_s + self.rank * self._step_s
+        return needed_since_s + self.delay_s
+
+    def rest(self) -> None:
+        """Nothing is held."""
 
     def hears_of(self, daemons: Collection[str]) -> None:
         """Their order is the order of turns. When one of them goes, those behind it move up."""
-        daemons = frozenset(daemons) | {self._name}
-        if daemons != self._daemons:
-            self._daemons = daemons
-            self._on_change()
+        self._daemons = frozenset(daemons) | {self._name}
 
     def publish(self, view: Published) -> None:
         """Nothing: the brokers tell."""
 
     def watch(self, on_change: Callable[[], None]) -> None:
-        """See Arbiter."""
-        self._on_change = on_change
+        """Nothing changes by itself."""
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+def make(settings: ArbiterSettings, reactor: Any, daemon: str) -> BuiltinArbiter:
+    """See `resource_manager.core.arbiter.Plugin`. It has no options."""
+    read((), settings.options, "builtin")
+    return BuiltinArbiter(daemon)

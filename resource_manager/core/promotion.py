@@ -122,6 +122,7 @@ class _Need:
     recheck_s: float
     failure: FailureDetected | None = None
     """Said once, when the other brokers have confirmed it."""
+    has_turn: bool = False
 
 
 @dataclass(slots=True)
@@ -148,7 +149,8 @@ class Promotion:
         return self._need is not None
 
     def step(self, sight: Sight, now_s: float, acts_at: Callable[[float, float], float]) -> list[Effect]:
-        """What to do now. `acts_at` is the arbiter's: (needed since, now) to the time of our turn."""
+        """What to do now. `acts_at` is the arbiter's: (needed since, now) to the time of our turn. It is asked only within a
+        need, and only when nothing else that comes before it says wait."""
         primary = sight.primary
         if primary is not None and primary.view is not None:
             return self._served_by(primary.name, primary.view.epoch, now_s)
@@ -219,8 +221,10 @@ class Promotion:
             return [*self._wait(f"{len(reachable)} of {total} brokers answer, and the start waits for all"), WakeAt(grace_ends_s)]
         turn_s = acts_at(need.since_s, now_s)
         if turn_s > now_s:
-            return [*self._wait("it is another daemon's turn"), *([WakeAt(turn_s)] if isfinite(turn_s) else [])]
-        need.fresh_from_s = max(need.fresh_from_s, turn_s)
+            need.has_turn = False
+            return [*self._wait("it is not this daemon's turn yet"), *([WakeAt(turn_s)] if isfinite(turn_s) else [])]
+        if not need.has_turn:  # an arbiter may be a stranger's: a turn that moves on with each answer must not age the views
+            need.has_turn, need.fresh_from_s = True, max(need.fresh_from_s, turn_s)
         return self._look(sight, need, now_s)
 
     def _look(self, sight: Sight, need: _Need, now_s: float) -> list[Effect]:

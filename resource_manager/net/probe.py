@@ -144,8 +144,8 @@ class Probe:
         names: set[str] = set()
         with suppress(ClientError):
             if self._client is not None:
-                body = await self._client.request("QUERY", "connection", timeout_s=4 * self._line.detection_s)
-                containers = [str(item.get("container", "")) for item in body.get("items") or () if isinstance(item, dict)]
+                items = await self._client.query("connection", timeout_s=4 * self._line.detection_s)
+                containers = [str(item.get("container", "")) for item in items if isinstance(item, dict)]
                 names.update(one.removeprefix(CONTAINER) for one in containers if one.startswith(CONTAINER))
         return frozenset(names)
 

@@ -111,13 +111,13 @@ def _span(plan: Plan, begin: int, end: int) -> dict[str, Any]:
 
 
 def _backups(plan: Plan) -> list[_Backup]:
-    """Every broker, for as long as it was a backup: a reign lasts until the next one's first sample."""
-    found, ends = [_Backup() for _ in plan.everybody], [*(reign.begin for reign in plan.reigns[1:]), plan.shape.slots]
-    for reign, until in zip(plan.reigns, ends, strict=True):
-        for slot in range(reign.begin, until):
+    """Every broker, for as long as it was a backup: a term lasts until the next one's first sample."""
+    found, ends = [_Backup() for _ in plan.everybody], [*(term.begin for term in plan.terms[1:]), plan.shape.slots]
+    for term, until in zip(plan.terms, ends, strict=True):
+        for slot in range(term.begin, until):
             hour_ms = (plan.shape.start_ms + slot * plan.interval_ms) // _HOUR_MS * _HOUR_MS
-            nobody = slot >= reign.end or plan.lost.holds(slot)
-            for broker in plan.backups(reign):
+            nobody = slot >= term.end or plan.lost.holds(slot)
+            for broker in plan.backups(term):
                 found[broker].add(None if nobody else plan.look(slot, broker), hour_ms)
     return found
 
@@ -141,5 +141,5 @@ def _failovers(plan: Plan) -> list[dict[str, Any]]:
             "gap_ms": gap_ms,
             "measured": measured,
         }
-        for (kind, at_ms, gap_ms, measured), old, new in zip(changes, plan.reigns, plan.reigns[1:], strict=False)
+        for (kind, at_ms, gap_ms, measured), old, new in zip(changes, plan.terms, plan.terms[1:], strict=False)
     ]

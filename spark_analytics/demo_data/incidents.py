@@ -95,7 +95,7 @@ PROBLEMS: Final = {problem: number for problem, (number, _) in _SPOILED.items()}
 
 
 def spoils(plan: Plan) -> dict[int, list[str]]:
-    """By slot, early in the first reign: the problems of the primary's lines, and "" for lines that come again."""
+    """By slot, early in the first term: the problems of the primary's lines, and "" for lines that come again."""
     begin, end = (int(plan.shape.slots * share) for share in (0.02, 0.09))
     key, found = draw(plan.shape.seed & 0xFFFF_FFFF, 3), dict[int, list[str]]()
     for i, problem in enumerate(["", *(problem for problem, number in PROBLEMS.items() for _ in range(number))]):

@@ -1,4 +1,4 @@
-"""What happens in the story, slot by slot: who reigns, how much load there is, and how far each backup is behind.
+"""What happens in the story, slot by slot: who is primary, how much load there is, and how far each backup is behind.
 
 A slot is one sampling interval; a sample is taken in its middle. Load rises and falls with the day (in a story shorter than a day
 its whole length is the day), and lag follows it. What happens besides stands in INCIDENTS. All of it is arithmetic on the shape,
@@ -94,7 +94,7 @@ class Span(NamedTuple):
         return Span(self.end, self.end + max(2, (self.end - self.begin) // 3))
 
 
-class Reign(NamedTuple):
+class Term(NamedTuple):
     """One primary's epoch: its samples are those of the slots from `begin` up to `end`."""
 
     epoch: int
@@ -145,26 +145,26 @@ class Plan:
         self.serving_ms = self.kill_ms + GAP_MS
         second = -(-(self.serving_ms - self.interval_ms // 2) // self.interval_ms)
         self.down = Span(second, max(second + 5, kill + min(int(n * share), most_s * 1000 // self.interval_ms)))
-        self.reigns = (
-            Reign(1, 0, 0, kill),
-            Reign(2, 1, second, self.outage.begin),
-            Reign(3, 1, self.outage.end, self.switch),
-            Reign(4, 2, self.switch, n),
+        self.terms = (
+            Term(1, 0, 0, kill),
+            Term(2, 1, second, self.outage.begin),
+            Term(3, 1, self.outage.end, self.switch),
+            Term(4, 2, self.switch, n),
         )
         self.drops = {int(n * share): (reason, min(shape.queues, DROPPED)) for share, reason in DROPS.items()}
 
-    def reign_at(self, slot: int) -> Reign | None:
+    def term_at(self, slot: int) -> Term | None:
         """Whose samples that slot has; None when there is no primary then."""
-        return next((reign for reign in self.reigns if reign.begin <= slot < reign.end), None)
+        return next((term for term in self.terms if term.begin <= slot < term.end), None)
 
     def is_up(self, slot: int, broker: int) -> bool:
         """Whether that broker runs then."""
         killed = broker == 0 and self.kill_ms <= self.sample_ms(slot) and slot < self.down.end
         return not killed and not self.outage.holds(slot)
 
-    def backups(self, reign: Reign) -> list[int]:
+    def backups(self, term: Term) -> list[int]:
         """Everybody but the primary."""
-        return [broker for broker in self.everybody if broker != reign.primary]
+        return [broker for broker in self.everybody if broker != term.primary]
 
     def committed(self, at_ms: int) -> int:
         """The commit index at that time: the integral of `load`."""

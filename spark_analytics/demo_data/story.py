@@ -81,8 +81,8 @@ class Story:
         yield from (self._event(event, seqs) for event in events if event[0] < sample_ms)
         if not plan.outage.holds(slot):
             said = _Said(self, slot)
-            if said.reign is not None:
-                yield from self._of_primary(said, seqs, with_roster=is_first or slot == said.reign.begin)
+            if said.term is not None:
+                yield from self._of_primary(said, seqs, with_roster=is_first or slot == said.term.begin)
             for broker in plan.everybody:
                 silent = broker == plan.last and plan.silence.holds(slot)
                 if plan.is_up(slot, broker) and not silent and broker != said.primary:
@@ -99,12 +99,12 @@ class Story:
 
     def _of_primary(self, said: _Said, seqs: list[int], *, with_roster: bool) -> Iterator[Lines]:
         plan, slot, primary, queues = self.plan, said.slot, said.primary, self.shape.queues
-        assert said.reign is not None, "a primary reigns"
-        assert primary is not None, "a reign has a primary"
+        assert said.term is not None, "there is a primary"
+        assert primary is not None, "a term has a primary"
         is_lost = plan.lost.holds(slot)
         if with_roster:
             yield primary, "roster", [] if is_lost else [said.roster(seqs[primary])], 1, int(is_lost)
-        backups = [b for b in plan.backups(said.reign) if not (b == plan.last and plan.silence.holds(slot))]
+        backups = [b for b in plan.backups(said.term) if not (b == plan.last and plan.silence.holds(slot))]
         for backup in backups:
             yield primary, "sample", [] if is_lost else [said.whole(backup, seqs[primary])], 1, int(is_lost)
         reason, dropped = plan.drops.get(slot, ("", 0))
@@ -177,9 +177,9 @@ class _Said:
         self._names, self._interval_ms = story.senders, story.shape.interval_ms
         self._at_ms = story.plan.sample_ms(slot)
         self._commit = story.plan.committed(self._at_ms)
-        self.reign = story.plan.reign_at(slot)
-        before = max(reign for reign in story.plan.reigns if reign.begin <= slot)
-        noticed = self.reign is None and self._at_ms >= story.plan.kill_ms + DETECTION_MS
+        self.term = story.plan.term_at(slot)
+        before = max(term for term in story.plan.terms if term.begin <= slot)
+        noticed = self.term is None and self._at_ms >= story.plan.kill_ms + DETECTION_MS
         self.epoch, self.primary = before.epoch, None if noticed else before.primary
         self._named = "" if self.primary is None else self._names[self.primary]
         self._text: lines.SampleText | None = None
@@ -197,37 +197,37 @@ class _Said:
 
     def roster(self, seq: int) -> str:
         """Whom the primary expects to hear of."""
-        assert self.reign is not None, "a primary reigns"
-        sender = self._names[self.reign.primary]
-        head = lines.Head(CLUSTER, self.epoch, sender, iso(self._plan.ts_ms(self.slot, self.reign.primary)))
-        backups, queues = sorted(self._names[backup] for backup in self._plan.backups(self.reign)), self._story.queues
+        assert self.term is not None, "there is a primary"
+        sender = self._names[self.term.primary]
+        head = lines.Head(CLUSTER, self.epoch, sender, iso(self._plan.ts_ms(self.slot, self.term.primary)))
+        backups, queues = sorted(self._names[backup] for backup in self._plan.backups(self.term)), self._story.queues
         told = lines.roster_record(head, seq, interval_ms=self._interval_ms, primary=sender, backups=backups, queues=queues)
         return lines.line(told).decode()
 
     def _sample(self, backup: int) -> lines.LagSample:
         """Of a backup's whole log, by the primary."""
-        assert self.reign is not None, "a primary reigns"
+        assert self.term is not None, "there is a primary"
         plan, look = self._plan, self._plan.look(self.slot, backup)
         assert look is not None, "somebody speaks of it"
         acked = plan.acked(self.slot, look)
         indexes = (self._commit, self._commit if look.connected else None, None, acked, None)
         trip_ms = (200 + (plan.chance(self.slot, backup) >> 20) % 700) / 1000 if look.connected else None
-        sync, rates = _sync_ms(plan.chance(self.slot, self.reign.primary)), self._rates(is_first=self.slot == self.reign.begin)
+        sync, rates = _sync_ms(plan.chance(self.slot, self.term.primary)), self._rates(is_first=self.slot == self.term.begin)
         return _sample_of(self._names[backup], "primary", indexes, look, sync, trip_ms, rates)
 
-    def _of_reign(self) -> tuple[lines.SampleText, int]:
-        assert self.reign is not None, "a primary reigns"
+    def _of_term(self) -> tuple[lines.SampleText, int]:
+        assert self.term is not None, "there is a primary"
         if self._text is None:
-            self._text = self._sample_text(self.reign.primary)
-        return self._text, self.reign.begin
+            self._text = self._sample_text(self.term.primary)
+        return self._text, self.term.begin
 
     def whole(self, backup: int, seq: int) -> str:
         """The primary's sample of a backup's whole log."""
-        return self._of_reign()[0].line(seq, self._sample(backup))
+        return self._of_term()[0].line(seq, self._sample(backup))
 
     def of_queues(self, backup: int, seq: int, lost: int) -> list[str]:
         """The primary's samples of its queues, but for the first `lost` of them; `seq` is the number of the first."""
-        (text, begin), sample, look = self._of_reign(), self._sample(backup), self._plan.look(self.slot, backup)
+        (text, begin), sample, look = self._of_term(), self._sample(backup), self._plan.look(self.slot, backup)
         assert look is not None, "somebody speaks of it"
         assert sample.acked_index is not None, "a primary knows it"
         waiting = self._story.waiting(self.slot, backup, look.lag_us, look.stall_us, self._commit - sample.acked_index)

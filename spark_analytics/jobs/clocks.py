@@ -17,7 +17,7 @@ FEWEST: Final = 3
 
 
 def offsets(views: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of `told.views` to a row for each sender that could be compared: `sender`, `against`, `offset_ms` (above 0: its clock
+    """Rows of `lines.views` to a row for each sender that could be compared: `sender`, `against`, `offset_ms` (above 0: its clock
     is ahead), `pairs`.
     """
     looks: dict[tuple[int, str], dict[str, list[tuple[int, int]]]] = {}

@@ -14,7 +14,7 @@ from spark_analytics.jobs.series import GONE, Rows
 _AWAY: Final = (*GONE, "REWOUND")
 
 
-def primary_loss(backups: Rows, timeline: dict[str, Any], reigns: Rows, *, begin_ms: int, end_ms: int) -> dict[str, Any]:
+def primary_loss(backups: Rows, timeline: dict[str, Any], terms: Rows, *, begin_ms: int, end_ms: int) -> dict[str, Any]:
     """The report's `loss`: `answer` (`yes`, `at risk` or `no`) and in words `said` and `why`, `records` at risk, `since_ms`,
     `as_of_ms`, how many `members` there are, how many a promotion is `needed` of, how many backups are there (`left`), and
     `away`: those that are not, with `now`.
@@ -30,7 +30,7 @@ def primary_loss(backups: Rows, timeline: dict[str, Any], reigns: Rows, *, begin
     found: dict[str, Any] = {
         "answer": "no" if not can else "at risk" if records else "yes",
         "records": records,
-        "since_ms": max(_since(standing, timeline, needed, can, begin_ms), reigns[-1]["begin_ms"] if reigns else begin_ms),
+        "since_ms": max(_since(standing, timeline, needed, can, begin_ms), terms[-1]["begin_ms"] if terms else begin_ms),
         "as_of_ms": end_ms,
         "members": members,
         "needed": needed,
@@ -61,8 +61,8 @@ def _sentence(loss: dict[str, Any]) -> tuple[str, str]:
     if loss["answer"] == "no":
         return "No", f"{left} of {members - 1} backups can be reached, and a promotion needs {needed} of the {members} brokers."
     spare = left - needed
-    more = f"{spare} more may fail" if spare else "no other broker may fail with it"
+    more = f"{spare} more may fail" if spare else "no other broker may fail as well"
     if loss["answer"] == "yes":
         return "Yes", f"{left} of {members - 1} backups can be reached, and hold every record; {more}."
-    some = "record is" if records == 1 else "records are"
-    return f"Yes, with {records:,} at risk", f"{records:,} {some} on no backup yet, and not accepted; {more}."
+    some, are = ("record", "is") if records == 1 else ("records", "are")
+    return f"Yes, with {records:,} {some} at risk", f"{records:,} {some} {are} on no backup yet, and not accepted; {more}."

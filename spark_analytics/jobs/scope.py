@@ -13,11 +13,11 @@ from pyspark.sql import functions as F
 from spark_analytics.errors import Refused
 from spark_analytics.jobs import spans
 from spark_analytics.transforms import expected
-from spark_analytics.transforms.expected import Reign
+from spark_analytics.transforms.expected import Term
 from spark_analytics.transforms.lines import MINUTE_MS
 
 GONE_MS: Final = 120_000
-"""When others' lines go on for so long after the reigning primary's last, it is gone, and not only its newest file hidden."""
+"""When others' lines go on for so long after the current primary's last, it is gone, and not only its newest file hidden."""
 UNNAMED: Final = ("", "new")
 
 
@@ -38,8 +38,8 @@ class Scope:
     """How many the primaries have said."""
     shortest_ms: int
     """The shortest sampling interval."""
-    reigns: list[Reign]
-    """`expected.reigns` of the cluster."""
+    terms: list[Term]
+    """`expected.terms` of the cluster."""
 
     def own(self, frame: DataFrame) -> DataFrame:
         """The cluster's own rows."""
@@ -94,12 +94,12 @@ def find(
         quality=counts,
         samples=sum(row["lines"] for row in inside if row["mine"] and row["kind"] == "sample"),
         shortest_ms=min((row["shortest_ms"] for row in inside if row["shortest_ms"]), default=0) or spans.SECOND,
-        reigns=expected.reigns((row.asDict() for row in chosen), end_ms=said_ms),
+        terms=expected.terms((row.asDict() for row in chosen), end_ms=said_ms),
     )
 
 
 def _span(inside: list[Row]) -> tuple[int, int]:
-    """From the first line to the last of the primary that reigns.
+    """From the first line to the last of the current primary.
 
     Others' lines do not lengthen it: their clocks may be ahead, and their files newer. Only when they go on for minutes after the
     primary's last is the primary gone, and the span theirs.
@@ -108,8 +108,8 @@ def _span(inside: list[Row]) -> tuple[int, int]:
     mine = [row for row in inside if row["mine"] and row["epoch"] is not None]
     if not mine:
         return first, last
-    reign = max(row["epoch"] for row in mine)
-    said_ms = max(row["last_ms"] for row in mine if row["epoch"] == reign)
+    epoch = max(row["epoch"] for row in mine)
+    said_ms = max(row["last_ms"] for row in mine if row["epoch"] == epoch)
     others: dict[Any, list[Row]] = {}
     for row in inside:
         others.setdefault((row["cluster"], row["epoch"], row["kind"], row["mine"]), []).append(row)

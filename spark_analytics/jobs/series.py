@@ -63,10 +63,10 @@ def worst_queues(totals: Rows) -> Rows:
     return sorted(worst.values(), key=lambda row: (badness(row), row["queue"]), reverse=True)
 
 
-def timeline(steps: Rows, reigns: Rows, axis: Axis) -> dict[str, Any]:
+def timeline(steps: Rows, terms: Rows, axis: Axis) -> dict[str, Any]:
     """Each broker's series, from rows of the whole log."""
     brokers: dict[str, dict[str, list[Any]]] = {
-        reign["primary"]: {name: [None] * axis.count for name in TIMELINE} for reign in reigns
+        term["primary"]: {name: [None] * axis.count for name in TIMELINE} for term in terms
     }
     for row in steps:
         series = brokers.setdefault(row["backup"], {name: [None] * axis.count for name in TIMELINE})
@@ -75,15 +75,15 @@ def timeline(steps: Rows, reigns: Rows, axis: Axis) -> dict[str, Any]:
     return axis.head() | {"backups": dict(sorted(brokers.items()))}
 
 
-def lanes(steps: Rows, reigns: Rows, axis: Axis, *, begin_ms: int, end_ms: int, interval_ms: int) -> dict[str, Any]:
+def lanes(steps: Rows, terms: Rows, axis: Axis, *, begin_ms: int, end_ms: int, interval_ms: int) -> dict[str, Any]:
     """Each broker's statuses as `[from_ms, to_ms, status]`, neighbours of one status joined."""
     pieces: dict[str, list[list[Any]]] = {}
     for row in steps:
         first, last = max(row["start_ms"], begin_ms), min(row["start_ms"] + axis.step_ms, end_ms)
         pieces.setdefault(row["backup"], []).append([first, last, row["status"]])
-    for reign in reigns:
-        last = min(reign["end_ms"], reign["last_said_ms"] + interval_ms)
-        pieces.setdefault(reign["primary"], []).append([reign["begin_ms"], last, "PRIMARY"])
+    for term in terms:
+        last = min(term["end_ms"], term["last_said_ms"] + interval_ms)
+        pieces.setdefault(term["primary"], []).append([term["begin_ms"], last, "PRIMARY"])
     return {broker: _joined(sorted(lane, key=lambda piece: piece[0])) for broker, lane in sorted(pieces.items())}
 
 

@@ -46,7 +46,7 @@ _FINE_BURN_MS: Final = 31 * spans.DAY
 _WHOLE_SPAN_MS: Final = 1 << 50
 EXACT_SAMPLES: Final = 200_000
 """Up to so many samples percentiles are exact; of more, lags are rounded to 2.2 %."""
-_REIGN: Final = ("epoch", "primary", "begin_ms", "end_ms", "last_said_ms", "interval_ms")
+_TERM: Final = ("epoch", "primary", "begin_ms", "end_ms", "last_said_ms", "interval_ms")
 _VIEW_MS: Final = 10 * spans.SECOND
 _INTERNAL: Final = ("over_ms", "expected_ms", "slot_ms")
 _OF_QUERY: Final = ("newest", "dropped")
@@ -167,8 +167,8 @@ def _report(read: Inputs, request: Request, progress: Callable[[str], None]) -> 
     progress("adding up samples")
     with compiled(lines.sparkSession, lines=found.samples):
         state = _state(lines, cut, found, request)
-        progress("summarising windows")
-        rows = _found(state, cut, found, request)
+    progress("summarising windows")
+    rows = _found(state, cut, found, request)
     totals = _of(rows, _WHOLE_SPAN_MS)
     if not totals:
         raise Refused(
@@ -182,9 +182,9 @@ def _report(read: Inputs, request: Request, progress: Callable[[str], None]) -> 
 
 
 def _state(lines: DataFrame, cut: Cut, found: Scope, request: Request) -> _State:
-    samples = lag.samples(lines, found.reigns)
+    samples = lag.samples(lines, found.terms)
     rows = materialised(lag.grains(samples, cut.grains, objective_ms=request.objective_ms))
-    segments = materialised(expected.segments(rows, of_lines.rosters(lines), found.reigns))
+    segments = materialised(expected.segments(rows, of_lines.rosters(lines), found.terms))
     histogram = materialised(lag.histogram(samples, cut.grains, exact=found.samples <= EXACT_SAMPLES))
     return _State(rows, materialised(lag.gaps(rows, segments)), histogram, segments)
 
@@ -204,8 +204,8 @@ def _put_together(
     names = [row["queue"] for row in worst]
     steps = [row for row in _of(rows, cut.step_ms) if row["queue"] is None]
     fine = [row for row in _of(rows, cut.burn_ms) if row["queue"] is None]
-    reigns = sorted(found.reigns, key=lambda reign: reign["begin_ms"])
-    primaries = [{name: reign[name] for name in _REIGN} for reign in reigns]
+    terms = sorted(found.terms, key=lambda term: term["begin_ms"])
+    primaries = [{name: term[name] for name in _TERM} for term in terms]
     axis, heat_axis = (Axis.over(found.begin_ms, found.end_ms, step) for step in (cut.step_ms, cut.heat_ms))
     lanes = series.lanes(steps, primaries, axis, begin_ms=found.begin_ms, end_ms=found.end_ms, interval_ms=found.interval_ms)
     backups, timeline = _backups(totals, steps), series.timeline(steps, primaries, axis)
@@ -214,7 +214,7 @@ def _put_together(
     chosen, left_out = _windows(_of(rows, cut.window_ms), {name: i for i, name in enumerate(names)})
     left_out = left_out or len(names) > len({row["queue"] for row in chosen if row["queue"] is not None})
     return {
-        "report": 3,
+        "report": 4,
         "cluster": found.cluster,
         "input": request.path,
         "source": read.source,
@@ -239,8 +239,8 @@ def _put_together(
             _of(rows, cut.hour_ms), length_ms=cut.hour_ms, begin_ms=found.begin_ms, end_ms=found.end_ms
         ),
         "slo": slo.burn(steps, fine, axis, Axis.over(found.begin_ms, found.end_ms, cut.burn_ms), target=request.target),
-        "reigns": primaries,
-        "failovers": _failovers(_changes(reigns, told), state.grains, steps, primaries),
+        "terms": primaries,
+        "failovers": _failovers(_changes(terms, told), state.grains, steps, primaries),
         "events": _events(told),
         "comparison": None,
         "quality": _quality(read, found, request, totals, lines, present, told),
@@ -367,18 +367,18 @@ def _windows(rows: Rows, places: dict[str, int]) -> tuple[Rows, bool]:
     return order, len(chosen) < len(rows)
 
 
-def _changes(reigns: Rows, events: Rows) -> Rows:
+def _changes(terms: Rows, events: Rows) -> Rows:
     told = [row for row in events if row["type"] in failovers.TYPES]
-    return [_plain_row(row) for row in failovers.failovers(reigns, told)][-MAX_FAILOVERS:]
+    return [_plain_row(row) for row in failovers.failovers(terms, told)][-MAX_FAILOVERS:]
 
 
-def _failovers(rows: Rows, grains: DataFrame, steps: Rows, reigns: Rows) -> Rows:
+def _failovers(rows: Rows, grains: DataFrame, steps: Rows, terms: Rows) -> Rows:
     if not rows:
         return []
     looks: dict[int, Rows] = {}
     for look in lag.first_looks(grains).collect():
         looks.setdefault(look["epoch"], []).append({name: look[name] for name in ("backup", "connected", "records")})
-    ends = {reign["epoch"]: reign["end_ms"] for reign in reigns}
+    ends = {term["epoch"]: term["end_ms"] for term in terms}
     return [row | _aftermath(row, looks.get(row["epoch"], []), steps, ends[row["epoch"]]) for row in rows]
 
 

@@ -1,8 +1,8 @@
 """Who should have said something, and when: without it silence would be missing data instead of the worst lag there is.
 
-A *reign* is one primary's epoch; it ends when the next begins, not when its primary falls silent: the gap between two primaries
-is silence of everybody. Within it each backup and queue is expected while the primary's roster names it, or, for lack of a
-roster, from when it was first sampled; what is sampled and on no roster is expected while it is sampled. What is not on the
+A primary's *term* is the time of its epoch. It ends when the next begins, not when its primary falls silent: the gap between two
+primaries is silence of everybody. Within it each backup and queue is expected while the primary's roster names it, or, for lack
+of a roster, from when it was first sampled; what is sampled and on no roster is expected while it is sampled. What is not on the
 roster does not exist, and is not silent. Times are cut at whole sampling intervals, so that a sample's interval lies where the
 sample does, and no interval at either end is lost.
 """
@@ -19,11 +19,11 @@ from pyspark.sql import functions as F
 from spark_analytics.transforms.lag import lengths_of
 
 _KEY: Final = ("backup", "queue")
-_OF_REIGNS: Final = ("epoch", "begin_ms", "end_ms", "next_ms", "first_interval_ms", "interval_ms")
-Reign = dict[str, Any]
+_OF_TERMS: Final = ("epoch", "begin_ms", "end_ms", "next_ms", "first_interval_ms", "interval_ms")
+Term = dict[str, Any]
 
 
-def reigns(inventory: Iterable[Mapping[str, Any]], *, end_ms: int) -> list[Reign]:
+def terms(inventory: Iterable[Mapping[str, Any]], *, end_ms: int) -> list[Term]:
     """One for each epoch and primary, in order, from `quality.inventory` of one cluster: `epoch`, `primary`, `begin_ms`,
     `end_ms`, `next_ms` (when the next one began, None for the last), `last_said_ms` (the primary's last sample or roster), the
     first and the last `interval_ms`, and `has_roster`: whether one was told in the epoch.
@@ -33,7 +33,7 @@ def reigns(inventory: Iterable[Mapping[str, Any]], *, end_ms: int) -> list[Reign
         if row["mine"] and row["inside"] and not row["problem"]:
             said.setdefault((row["epoch"], row["primary"]), []).append(row)
     with_roster = {epoch for (epoch, _), rows in said.items() if any(row["kind"] == "roster" for row in rows)}
-    found: list[Reign] = []
+    found: list[Term] = []
     for (epoch, primary), rows in said.items():
         first, last = min(rows, key=lambda row: row["first_ms"]), max(rows, key=lambda row: row["last_ms"])
         found.append(
@@ -47,21 +47,21 @@ def reigns(inventory: Iterable[Mapping[str, Any]], *, end_ms: int) -> list[Reign
                 "has_roster": epoch in with_roster,
             }
         )
-    found.sort(key=lambda reign: (reign["epoch"], reign["begin_ms"]))
-    for reign, following in zip(found, [*found[1:], None], strict=True):
-        reign["next_ms"] = None if following is None else max(following["begin_ms"], reign["begin_ms"])
-        reign["end_ms"] = max(end_ms if following is None else reign["next_ms"], reign["begin_ms"])
+    found.sort(key=lambda term: (term["epoch"], term["begin_ms"]))
+    for term, following in zip(found, [*found[1:], None], strict=True):
+        term["next_ms"] = None if following is None else max(following["begin_ms"], term["begin_ms"])
+        term["end_ms"] = max(end_ms if following is None else term["next_ms"], term["begin_ms"])
     return found
 
 
-def segments(rows: DataFrame, rosters: DataFrame, reigns: Sequence[Reign]) -> DataFrame:
+def segments(rows: DataFrame, rosters: DataFrame, terms: Sequence[Term]) -> DataFrame:
     """One row per backup, queue and time in which it is expected without a break: `from_ms`, `to_ms`, `interval_ms`.
 
     `rows` are those of `lag.grains`, `rosters` those of `lines.rosters`.
     """
     col = F.col
-    columns = {name: pa.array([reign[name] for reign in reigns], pa.int64()) for name in _OF_REIGNS}
-    known = pa.table(columns | {"has_roster": pa.array([reign["has_roster"] for reign in reigns], pa.bool_())})
+    columns = {name: pa.array([term[name] for term in terms], pa.int64()) for name in _OF_TERMS}
+    known = pa.table(columns | {"has_roster": pa.array([term["has_roster"] for term in terms], pa.bool_())})
     ends = F.broadcast(rows.sparkSession.createDataFrame(known))
     keys = ["epoch", *_KEY]
     whole_log = F.array(F.lit(None).cast("string"))
@@ -78,7 +78,7 @@ def segments(rows: DataFrame, rosters: DataFrame, reigns: Sequence[Reign]) -> Da
     )
     any_named = F.max("named").over(Window.partitionBy(*keys))
     told = named.unionByName(seen).withColumn("any_named", any_named).where(col("named") | ~col("any_named"))
-    # Who is sampled and on no roster is expected while it is sampled; without any roster, as long as the reign lasts.
+    # Who is sampled and on no roster is expected while it is sampled; without any roster, as long as the term lasts.
     until_ms = F.when(col("named") | col("has_roster"), col("to_ms"))
     both = told.join(ends, ["epoch"]).withColumn("to_ms", F.least(F.coalesce(until_ms, "end_ms"), "end_ms"))
     begin = _floor(F.greatest("from_ms", "begin_ms"), col("first_interval_ms"))

@@ -1,6 +1,6 @@
 """When the cluster changed its primary: to whom, why, how long nobody served, and what it cost.
 
-A change is a reign that follows another. Its times come from the events of those who took part. Clocks differ, so a length is
+A change is a term that follows another. Its times come from the events of those who took part. Clocks differ, so a length is
 only ever taken between two events of one sender: the new primary's own where it told them, the resource manager's otherwise.
 
     old primary's end -- detection -- noticed -- decision -- asked -- promotion -- served
@@ -27,14 +27,14 @@ Event = Mapping[str, Any]
 Change = dict[str, Any]
 
 
-def failovers(reigns: Sequence[Mapping[str, Any]], events: Iterable[Event]) -> list[Change]:
+def failovers(terms: Sequence[Mapping[str, Any]], events: Iterable[Event]) -> list[Change]:
     """The changes of primary, in order: `at_ms`, `epoch`, `primary`, `previous`, `kind`, `gap_ms`, `measured`, `detected_ms`,
     `asked_ms`, `detection_ms`, `decision_ms`, `promotion_ms`, `lost_records`, `detail`.
 
-    `reigns` have `epoch`, `primary`, `begin_ms`, `last_said_ms` and `interval_ms`; events those of TYPES. `kind` is `failover`
+    `terms` have `epoch`, `primary`, `begin_ms`, `last_said_ms` and `interval_ms`; events those of TYPES. `kind` is `failover`
     (a failure was noticed, or the old primary fell silent first) or `switchover` (asked for while the old primary still spoke).
     """
-    order = sorted(reigns, key=lambda reign: (reign["epoch"], reign["begin_ms"]))
+    order = sorted(terms, key=lambda term: (term["epoch"], term["begin_ms"]))
     told = sorted(events, key=lambda event: event["ts_ms"])
     return [_change(old, new, told) for old, new in pairwise(order)]
 

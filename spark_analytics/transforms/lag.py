@@ -1,8 +1,8 @@
-"""Samples of reigning primaries to the state of lag in windows of any length: plain aggregation, nothing counted twice.
+"""Samples by primaries to the state of lag in windows of any length: plain aggregation, nothing counted twice.
 
 Time is counted in ms: a sample speaks for its interval, so that a change of the interval, or one of 100 ms, makes no share wrong.
-*Told* is the time that the primary spoke for, *heard* the part of it in which it also said that the backup is connected, *over*
-the part in which it was not, or its lag above the objective. What is expected and not told is missing (`expected`, `windows`).
+*Sampled* is the time that the primary spoke for, *heard* the part of it in which it said that the backup is connected, *over* the
+part in which it was not, or its lag above the objective. What is expected and not sampled is missing (`expected`, `windows`).
 
     samples -> grains: one row per epoch, backup, queue and a short time, with the first and the last look at the backup
             -> histogram: how long each lag lasted, by the same short times
@@ -50,17 +50,17 @@ class Grains:
         return F.when(queue.isNull(), F.lit(self.whole_ms)).otherwise(F.lit(self.queue_ms))
 
 
-def samples(lines: DataFrame, reigns: Iterable[Mapping[str, Any]]) -> DataFrame:
-    """What primaries said of their backups while they reigned, from `lines.tagged` lines of one cluster.
+def samples(lines: DataFrame, terms: Iterable[Mapping[str, Any]]) -> DataFrame:
+    """What primaries said of their backups in their own terms, from `lines.tagged` lines of one cluster.
 
     A deposed primary goes on saying that all is well until it notices; it has no say once the next has begun.
     """
     col = F.col
     deposed = F.when(F.lit(False), F.lit(True))
-    for reign in reigns:
-        if reign["next_ms"] is not None and reign["next_ms"] <= reign["last_said_ms"]:
-            its = (col("epoch") == reign["epoch"]) & (col("primary") == reign["primary"])
-            deposed = deposed.when(its & (col("ts_ms") >= reign["next_ms"]), F.lit(True))
+    for term in terms:
+        if term["next_ms"] is not None and term["next_ms"] <= term["last_said_ms"]:
+            its = (col("epoch") == term["epoch"]) & (col("primary") == term["primary"])
+            deposed = deposed.when(its & (col("ts_ms") >= term["next_ms"]), F.lit(True))
     return of(lines, "sample").where(col("mine") & ~deposed.otherwise(F.lit(False)))
 
 
@@ -84,7 +84,7 @@ def grains(samples: DataFrame, grains: Grains, *, objective_ms: float) -> DataFr
     last = [F.max_by(name, "seq").alias(f"last_{name}") for name in _LAST]
     return looks.groupBy("epoch", "backup", "queue", "start_ms").agg(
         F.count("*").alias("n"),
-        F.sum("interval_ms").alias("told_ms"),
+        F.sum("interval_ms").alias("sampled_ms"),
         F.sum(F.when(here, col("interval_ms")).otherwise(nothing)).alias("heard_ms"),
         F.sum(F.when(late, col("interval_ms")).otherwise(nothing)).alias("over_ms"),
         F.max("interval_ms").alias("interval_ms"),
@@ -184,7 +184,7 @@ def merged(rows: DataFrame, lengths: Sequence[int], *, whole_log_only: Sequence[
         _windowed(looks, lengths, whole_log_only)
         .groupBy(*WINDOW)
         .agg(
-            *(F.sum(name).alias(name) for name in ("n", "told_ms", "heard_ms", "over_ms")),
+            *(F.sum(name).alias(name) for name in ("n", "sampled_ms", "heard_ms", "over_ms")),
             *(
                 F.max(name).alias(name)
                 for name in ("interval_ms", "max_ms", "max_records", "max_bytes", "max_stall_ms", "gap_ms")

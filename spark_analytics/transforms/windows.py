@@ -54,12 +54,12 @@ def _joined(left: DataFrame, right: DataFrame) -> DataFrame:
 
 
 def _with_time(rows: DataFrame) -> DataFrame:
-    """Add `missing_ms` (expected, and not told) and `total_ms`."""
+    """Add `missing_ms` (expected, and not sampled) and `total_ms`."""
     col = F.col
-    rows = rows.fillna(dict.fromkeys(("n", "told_ms", "heard_ms", "over_ms", "gap_ms"), 0)).fillna({"rewound": False})
+    rows = rows.fillna(dict.fromkeys(("n", "sampled_ms", "heard_ms", "over_ms", "gap_ms"), 0)).fillna({"rewound": False})
     rows = rows.withColumn("slot_ms", F.greatest("slot_ms", "interval_ms"))
-    rows = rows.withColumn("expected_ms", F.greatest("expected_ms", "told_ms"))
-    missing = col("expected_ms") - col("told_ms")
+    rows = rows.withColumn("expected_ms", F.greatest("expected_ms", "sampled_ms"))
+    missing = col("expected_ms") - col("sampled_ms")
     return rows.withColumns({"missing_ms": missing, "total_ms": col("expected_ms")})
 
 
@@ -86,7 +86,7 @@ def _with_status(rows: DataFrame, objective_ms: float) -> DataFrame:
     still = col("first.acked_index") == col("last.acked_index")
     never_falls = waiting & (col("first.lag_records") == col("min_records")) & (col("last.lag_records") == col("max_records"))
     quiet = col("trailing_ms") >= 2 * col("slot_ms")
-    nobody_spoke = (col("told_ms") == 0) | (quiet & F.coalesce(col("last.connected"), F.lit(False)))
+    nobody_spoke = (col("sampled_ms") == 0) | (quiet & F.coalesce(col("last.connected"), F.lit(False)))
     rules = {
         "SILENT": nobody_spoke,
         "STOPPED": ~col("last.connected"),
@@ -117,7 +117,7 @@ def _answers(rows: DataFrame) -> DataFrame:
         "epoch",
         "status",
         "n",
-        *(F.round(col(f"{name}_ms") / col("slot_ms")).cast("long").alias(name) for name in ("expected", "told", "heard")),
+        *(F.round(col(f"{name}_ms") / col("slot_ms")).cast("long").alias(name) for name in ("expected", "sampled", "heard")),
         *("expected_ms", "over_ms", "slot_ms", "over_share"),
         *percentiles,
         *("max_ms", "worst_ms", "max_records", "max_bytes"),

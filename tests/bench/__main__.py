@@ -22,6 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.bench import floods
 from tests.system import harness
 from tests.system.secured import secured
 
@@ -36,17 +37,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
     parser.add_argument("--messages", type=int, default=200_000, help="messages in each throughput scenario")
     parser.add_argument(
-        "--scenario", action="append", choices=sorted([*SCENARIOS, *TELEMETRY]), help="only this one (again for more)"
+        "--scenario", action="append", choices=sorted([*SCENARIOS, *TELEMETRY, "floods"]), help="only this one (again for more)"
     )
     parser.add_argument("--tls", action="store_true", help="everything over TLS, each scenario also in the clear beside it")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="understudy-bench-") as folder:
+        if options.scenario == ["floods"]:
+            floods.measure(Path(folder))
+            return 0
         load = build(Path(folder))
         if load is None:
             return 1
         print("the machine:", ", ".join(f"{name} {value}" for name, value in calibrate(Path(folder)).items()), flush=True)
         print(f"{'scenario':<34}{'messages/s':>12}{'p50 ms':>9}{'p99 ms':>9}{'primary us/msg':>16}{'backup us/msg':>15}")
         for name in options.scenario or [*SCENARIOS, *TELEMETRY]:
+            if name == "floods":
+                floods.measure(Path(folder) / name)
+                continue
             if name in SCENARIOS:
                 with harness.cluster(Path(folder) / name) as brokers:
                     SCENARIOS[name](name, brokers, str(load), options.messages)

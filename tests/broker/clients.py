@@ -35,6 +35,16 @@ from tests.broker.core.queues.files import Files
 CHUNK = 50_000
 
 
+def one_turn(clock: Clock) -> None:
+    """What is due now and nothing that comes of it: a turn of a reactor. (`Clock.advance` does both.)"""
+    due = [call for call in clock.calls if call.getTime() <= clock.seconds()]
+    clock.calls[:] = [call for call in clock.calls if call not in due]
+    for call in due:
+        if call.active():
+            call.called = True
+            call.func(*call.args, **call.kw)
+
+
 class MemoryLog:
     """A log of one member that loses everything with the process."""
 

@@ -710,3 +710,20 @@ def test_messages_go_out_on_a_link_that_was_allowed_whatever_is_asked_meanwhile(
         assert len(ann.bodies(receiver)) == 80
         assert asked == []
         assert all(str(delivery.local_state) == str(proton.Delivery.ACCEPTED) for delivery, _ in ann.received[receiver.name])
+
+
+def test_without_rules_each_user_may_have_so_many_connections_and_queues() -> None:
+    with bench(quotas=(2, 1)) as b:
+        ann, _ = as_user(b, "ann"), as_user(b, "ann")
+        third, eve = as_user(b, "ann"), as_user(b, "eve")
+        assert condition(third.connection) == "amqp:resource-limit-exceeded"
+        assert (
+            "ann has 2 connections, and may have 2 (--connection-limit-per-user)" in third.connection.remote_condition.description
+        )
+        assert ann.request("CREATE", "queue", "mine")[0] == 201
+        assert ann.request("CREATE", "queue", "more")[:2] == (403, "ann has 1 queues, and may have 1 (--max-queues-per-user)")
+        assert eve.request("CREATE", "queue", "hers")[0] == 201
+        ann.lose()
+        assert condition(as_user(b, "ann").connection) == ""
+        enforce(b, "acl allow all all")
+        assert condition(as_user(b, "ann").connection) == "", "the rules' quotas count where there are rules"

@@ -13,9 +13,11 @@ from broker.core.nodes import CLUSTER, LOCAL
 from broker.sessions.principal import Principal
 from tests.broker.clients import (
     ACCEPTED,
+    REJECTED,
     bench,
     condition,
     creating,
+    one_turn,
     request,
     statuses,
 )
@@ -171,3 +173,75 @@ def test_requests_that_take_too_long_for_one_turn_wait_link_by_link_and_none_is_
         assert list(b.broker.nodes.queues) == ["eager-0", "modest-0", "eager-1", "eager-2", "eager-3", "eager-4"]
         assert statuses(clients["eager"], links["eager"]) == [ACCEPTED] * 5
         assert links["eager"].credit == limits.MANAGEMENT_WINDOW
+
+
+def test_a_query_is_answered_by_the_page_and_its_next_page_begins_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PAGE_ITEMS", 2)
+    with bench() as b:
+        for number in range(5):
+            b.queue(f"q{number}")
+        client = b.client()
+        client.receiver("q3"), client.receiver("q1"), client.receiver("q2")
+        others = [b.client(), b.client()]
+        for kind, field, wanted in (
+            ("queue", "name", [f"q{number}" for number in range(5)]),
+            ("binding", "key", [f"q{number}" for number in range(5)]),
+            ("subscription", "queue", ["q3", "q1", "q2"]),
+            ("connection", "id", [f"qpid.{one.server.number}" for one in (client, *others)]),
+        ):
+            found: list[Any] = []
+            body: dict[str, Any] | None = {}
+            while body is not None:
+                items, after = (answer := client.request("QUERY", kind, "", body)[2])["items"], answer.get("next")
+                assert 0 < len(items) <= 2
+                found += [item[field] for item in items]
+                body = None if after is None else {"after": after}
+            assert found == wanted, kind
+        assert len(client.request("QUERY", "queue", "", {"count": 1})[2]["items"]) == 1
+        for wrong in ({"count": 0}, {"count": "2"}, {"after": "q1"}, {"after": [7]}):
+            assert client.request("QUERY", "queue", "", wrong)[0] == 400, wrong
+        assert client.request("QUERY", "subscription", "", {"after": [client.server.number, "x"]})[0] == 400
+        assert all(other.request("QUERY", "queue", "", {"after": ["q9"]})[2] == {"items": []} for other in others)
+
+
+def test_a_query_that_takes_too_long_for_one_turn_goes_on_in_the_next_ones_and_others_have_theirs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Breaks when a listing of many queues keeps messages and everybody else's question waiting until it is done."""
+    monkeypatch.setattr(limits, "MANAGEMENT_TURN_S", 0.0)
+    with bench() as b:
+        for number in range(20):
+            b.queue(f"q{number:02}")
+        eager, modest = b.client(), b.client()
+        replies = {one: one.receiver(None, dynamic=True) for one in (eager, modest)}
+        links = {one: one.sender("$management") for one in (eager, modest)}
+        for one, kind in ((eager, "queue"), (modest, "broker")):
+            one.send_encoded(links[one], request("QUERY", kind, "", replies[one].remote_source.address), settle=False)
+            one.pump()
+        turns = 0
+        while not modest.received[replies[modest].name]:
+            one_turn(b.clock)
+            modest.pump()
+            eager.pump()
+            turns += 1
+            assert turns < 20
+        assert eager.received[replies[eager].name] == []
+        b.settle()
+        ((_, answer),) = eager.received[replies[eager].name]
+        assert [item["name"] for item in answer.body["items"]] == [f"q{number:02}" for number in range(20)]
+
+
+def test_requests_that_wait_have_a_bound_over_all_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breaks when a client with thousands of links has gigabytes of requests wait."""
+    monkeypatch.setattr(limits, "MANAGEMENT_TURN_S", 0.0)
+    monkeypatch.setattr(limits, "MANAGEMENT_WAITING_BYTES", 1000)
+    with bench() as b:
+        client, other = b.client(), b.client()
+        link = client.sender("$management")
+        requests = [request("CREATE", "queue", f"q{number}", "nowhere") for number in range(20)]
+        room = 1000 // len(requests[0])
+        client.send_encoded(link, *requests, settle=False)
+        b.settle()
+        assert statuses(client, link).count(REJECTED) == 20 - room
+        assert len(b.broker.nodes.queues) == room
+        assert other.request("QUERY", "queue")[0] == 200, "they have been served, and made room"

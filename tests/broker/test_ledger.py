@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import pytest
 from twisted.internet.task import Clock
@@ -41,6 +41,12 @@ class Owner:
     def ledger_reset(self, ledger: Ledger) -> None:
         self.told.append("reset")
         self.nodes.rebuild({LOCAL: ledger.state})
+
+    def ledger_quiesces(self, ledger: Ledger, within_s: float, done: Callable[[], None]) -> None:
+        self.told.append("quiesces")
+
+    def ledger_resumes(self, ledger: Ledger) -> None:
+        self.told.append("resumes")
 
     def ledger_storage_error(self, ledger: Ledger, text: str, fatal: bool) -> None:
         self.told.append(f"{text}, {'fatal' if fatal else 'full'}")

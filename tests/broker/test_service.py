@@ -402,7 +402,7 @@ def test_a_link_between_brokers_goes_to_who_takes_it() -> None:
 
         def resume(self) -> None: ...
 
-        def subscriptions(self) -> list[dict[str, Any]]:
+        def subscriptions(self, behind: tuple[Any, ...] = ()) -> list[tuple[int, dict[str, Any]]]:
             return []
 
         def end(self) -> None: ...

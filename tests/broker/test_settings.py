@@ -109,9 +109,8 @@ def test_an_acl_file_lies_in_the_data_folder_unless_its_name_says_where(tmp_path
 
 
 @pytest.mark.parametrize("option", ["connection_limit_per_user", "max_queues_per_user"])
-def test_quotas_of_users_need_an_acl_file(option: str) -> None:
-    with pytest.raises(SettingsError, match=f"--{option.replace('_', '-')} needs --acl-file"):
-        settings(**{option: "5"})
+def test_quotas_of_users_may_be_set_with_an_acl_file_and_without_one(option: str) -> None:
+    assert getattr(settings(**{option: "5"}), option) == 5
     assert getattr(settings(acl_file="a.acl", **{option: "5"}), option) == 5
 
 

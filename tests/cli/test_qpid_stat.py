@@ -51,10 +51,10 @@ def rows(out: str) -> list[str]:
     "kind, headings",
     [
         ("-g", "uptime cluster connections sessions exchanges queues"),
-        ("-c", "connection cproc cpid mech auth connected idle msgIn msgOut"),
+        ("-c", "connection cproc cpid mech auth connected idle msgIn msgOut unread"),
         ("-e", "exchange type dur bind msgIn msgOut msgDrop"),
         ("-q", "queue dur autoDel excl msg msgIn msgOut bytes bytesIn bytesOut cons bind"),
-        ("-u", "subscr queue conn procName procId browse acked excl creditMode delivered sessUnacked"),
+        ("-u", "subscr queue conn procName procId browse acked excl creditMode delivered sessUnacked still"),
     ],
 )
 def test_each_table_has_the_columns_of_the_original(broker: Any, kind: str, headings: str) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import base64
+import hashlib
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ from tests.broker.core.stream import BEGIN, CLOSE, END, OPEN, attach, init, perf
 from tests.broker.disk.logs import batch
 
 CORPUS = Path(__file__).with_name("corpus")
-"""A file for each target, with an input in each line, in base64: those that reached further than what stands here."""
+"""A folder for each target, with inputs that reached further than what stands here, named after their content."""
+KEPT_BYTES = 8192
+"""For one target."""
 
 
 SCRAM_FINAL = b"\xff\xff\xffc=biws,r=abcnonce,p=v0X8v3Bz2T0CJGbJQyF0X+HI4Ts=\xff\xff\xff"
@@ -78,15 +81,19 @@ SEEDS: dict[str, list[bytes]] = {
 }
 
 
-def corpus_of(target: str) -> list[bytes]:
+def corpus_of(target: str, corpus: Path = CORPUS) -> list[bytes]:
     """The seeds of a target, and its corpus."""
-    path = CORPUS / f"{target}.txt"
-    kept = [base64.b64decode(line) for line in path.read_text().splitlines()] if path.exists() else []
+    kept = [path.read_bytes() for path in sorted((corpus / target).glob("*"))]
     return list(dict.fromkeys(SEEDS[target] + kept))
 
 
-def keep(target: str, inputs: list[bytes]) -> None:
-    """Make these the corpus of a target."""
-    CORPUS.mkdir(exist_ok=True)
-    lines = sorted({base64.b64encode(one).decode() for one in inputs}, key=lambda line: (len(line), line))
-    (CORPUS / f"{target}.txt").write_text("".join(f"{line}\n" for line in lines))
+def keep(target: str, corpus: Path, inputs: list[bytes]) -> None:
+    """Make these the corpus of a target, but for its seeds and what takes more than `KEPT_BYTES` together: the shortest stay."""
+    folder, room = corpus / target, KEPT_BYTES
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for one in sorted(set(inputs) - set(SEEDS[target]), key=lambda each: (len(each), each)):
+        room -= len(one)
+        if room < 0:
+            break
+        (folder / hashlib.sha256(one).hexdigest()[:16]).write_bytes(one)

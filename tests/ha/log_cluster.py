@@ -39,7 +39,8 @@ ONE = "one"
 class Ledger:
     """A listener that keeps the messages of one queue, and notes what it is told."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
         self.messages: dict[int, bytes] = {}
         self.applied = 0
         self.told: list[str] = []
@@ -94,6 +95,13 @@ class Ledger:
 
     def on_storage_low(self, text: str) -> None:
         self.errors.append((text, False))
+
+    def on_quiesce(self, within_s: float, done: Callable[[], None]) -> None:
+        self.told.append("quiesce")
+        self.clock.callLater(0, done)
+
+    def on_resume(self) -> None:
+        self.told.append("resume")
 
     def _apply(self, batch: Batch) -> None:
         for run in batch.runs:
@@ -185,7 +193,7 @@ class Machine:
 
     def start(self, address: str, members: str = "abc", *, connect: bool = True, listener: LogListener | None = None) -> Broker:
         """A broker comes up, with whatever its store holds. Its log tells `listener`, or else a ledger that keeps everything."""
-        ledger, events = Ledger(), list[tuple[str, dict[str, Any]]]()
+        ledger, events = Ledger(self.clock), list[tuple[str, dict[str, Any]]]()
         host = Host(disk=self.disks.get(address, REAL_DISK), threads=self.threads)
         store = Store.open(self.folder / address, host=host, segment_bytes=64 * 1024)
         log = ReplicatedLog(

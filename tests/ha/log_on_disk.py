@@ -40,6 +40,10 @@ class Owner:
 
     def ledger_reset(self, *_: Any) -> None: ...
 
+    def ledger_quiesces(self, *_: Any) -> None: ...
+
+    def ledger_resumes(self, *_: Any) -> None: ...
+
     def ledger_storage_error(self, ledger: Ledger, text: str, fatal: bool) -> None:
         self.errors.append((text, fatal))
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from twisted.internet.task import Clock
 
 from broker.core.commands import MACHINE_VERSION, Command, MachineVersion, QueueAdd, QueueDelIfEmpty
 from broker.core.queues.blocks import LiveRun, Move
@@ -19,7 +20,8 @@ from tests.ha.log_cluster import Machine
 class Stating:
     """A listener that is nothing but a state, of a release that applies commands up to `version`."""
 
-    def __init__(self, version: int = MACHINE_VERSION) -> None:
+    def __init__(self, version: int, clock: Clock) -> None:
+        self.clock = clock
         self.state = State(version)
         self.states: list[str] = []
         self.errors: list[tuple[str, bool]] = []
@@ -47,6 +49,13 @@ class Stating:
     def on_storage_low(self, text: str) -> None:
         """There is room."""
 
+    def on_quiesce(self, within_s: float, done: Callable[[], None]) -> None:
+        """It has no clients."""
+        self.clock.callLater(0, done)
+
+    def on_resume(self) -> None:
+        """It has no clients."""
+
     def snapshot(self) -> Iterable[BatchBuilder]:
         return self.state.snapshot()
 
@@ -71,7 +80,7 @@ class Mixed:
         self.listeners: dict[str, Stating] = {}
 
     def start(self, address: str, version: int = MACHINE_VERSION, members: str = "abc") -> Any:
-        self.listeners[address] = Stating(version)
+        self.listeners[address] = Stating(version, self.machine.clock)
         return self.machine.start(address, members, listener=self.listeners[address])
 
     def started(self) -> Mixed:

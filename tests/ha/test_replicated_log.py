@@ -126,6 +126,7 @@ class TestCluster:
         machine.write(a, b"one")
         ended = machine.promote("b")
         assert ended.won
+        assert a.ledger.told.count("quiesce") == 1
         assert not a.log.may_propose
         machine.run_until(lambda: [each.log.state for each in (a, b, c)] == ["ready", "active", "ready"])
         machine.write(b, b"two")

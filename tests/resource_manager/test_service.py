@@ -18,10 +18,12 @@ from twisted.internet import reactor as installed_reactor
 
 from broker.client import ManagementClient
 from broker.core import urls
+from resource_manager import arbiters
 from resource_manager.service import ResourceManager
 from resource_manager.settings import read
 from tests.broker.management_peer import Peer, running_peer
 from tests.broker.real_time import PATIENCE_S, time_passes, until
+from tests.resource_manager import planted
 
 reactor: Any = installed_reactor
 
@@ -222,14 +224,35 @@ async def test_a_second_daemon_lets_the_first_act(peers: Any, manage: Any) -> No
     watcher = await Watcher.of(backup)
     daemons = [manage([primary, backup, third], name=f"rm-{n}", priority=f"{backup.name}=1") for n in (2, 1)]
     for daemon in daemons:
-        daemon._arbiter._step_s = 5.0  # longer than a busy machine holds up the first one's answers
+        daemon._arbitration._builtin._step_s = 5.0  # longer than a busy machine holds up the first one's answers
         await sees(daemon, 3)
         daemon._look_for_daemons()
-    await until(lambda: all(len(daemon._arbiter._daemons) == 2 for daemon in daemons))
+    await until(lambda: all(len(daemon._arbitration._builtin._daemons) == 2 for daemon in daemons))
     primary.kill()
     await watcher.promoted()
     await time_passes(0.5)
     assert len(await watcher.promotions()) == 1
+    await watcher.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_daemon_acts_in_its_turn_and_gives_it_back_when_a_primary_serves(
+    peers: Any, manage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Breaks when a daemon asks for a promotion without its turn, or keeps the turn from the others afterwards."""
+    monkeypatch.setitem(arbiters.OWN, "planted", "tests.resource_manager.planted")
+    taken: Any = object()
+    monkeypatch.setattr(planted, "TURNS", {"": taken})
+    broker = peers(ha=JOINING)
+    watcher = await Watcher.of(broker)
+    service = manage([broker], arbiter="planted")
+    await sees(service, 1)
+    await time_passes(0.3)
+    assert await watcher.promotions() == [], "it is another daemon's turn"
+    planted.TURNS.clear()
+    await watcher.promoted()
+    await until(lambda: service._promotion._served is not None)
+    assert planted.TURNS == {"": None}
     await watcher.close()
 
 

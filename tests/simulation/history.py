@@ -132,6 +132,8 @@ class History:
     def __init__(self) -> None:
         self.notes: dict[Key, Note] = {}
         self.unexpected: list[str] = []
+        self.repeated: list[str] = []
+        """What came again after a consumer had let its accept go out."""
         self.created: set[str] = set()
         self.deleted: set[str] = set()
         self.lossy: set[str] = set()
@@ -209,6 +211,8 @@ class History:
             self.unexpected.append(f"{client} got {message[:80]!r} from {queue} at {t:.6f}, which nobody had sent there")
             return None
         note.received += 1
+        if note.taken:
+            self.repeated.append(f"{key} came again after {client} or another had taken it")
         if self.observer is not None:
             self.observer.on_received(client, link, key)
         return key

@@ -144,6 +144,13 @@ BUGS = {
         "elif self._changing:",
         "elif False:",
     ),
+    "hands-over-without-quiet": Bug(
+        "hands over while its consumers have not settled what they have",
+        "broker.sessions.leaving",
+        "Leaving._settled",
+        "return not unsettled or now_s - self._moved_s >= limits.QUIET_S or now_s >= self._settle_until_s",
+        "return True",
+    ),
     "follows-old-primaries": Bug(
         "goes back to the epoch of an old primary when it hears one",
         "ha.core.replica",

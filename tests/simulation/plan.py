@@ -110,6 +110,8 @@ class Plan:
     brief_at_s: tuple[float, ...] = ()
     stray: float = 0.0
     repeats: bool = False
+    once: bool = False
+    """Whether nothing fails, so that no message may come again once a consumer has let its accept go out."""
     releases: tuple[tuple[int, ...], ...] = ()
     """For each host the machine versions of its processes, in order; the last one stays, and once all is healed the newest."""
     part_bytes: int = limits.PART_BYTES

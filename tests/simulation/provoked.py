@@ -155,6 +155,7 @@ _STORMS = _plan(
 )
 
 PROVOKED: dict[str, Plan] = {
+    "hands-over-without-quiet": _plan(BUSY, *_repeated((1.0, 1.6, 2.2, 2.8), _back_and_forth), once=True),
     "begins-anew": LOST_STORES,
     "votes-twice": _RIVALS,
     "wins-with-refusals": _RIVALS,

@@ -58,6 +58,17 @@ def test_a_message_is_followed_from_its_sending_to_its_end() -> None:
     assert judge.told == [("accepted", key), ("received by bob on 4", key), ("settled", key)]
 
 
+def test_what_comes_again_after_it_was_taken_is_noted() -> None:
+    history = History()
+    data = history.sent("alice", "q", 1, 0.0)
+    for consumer, notes in (("bob", 0), ("carol", 0), ("dave", 1)):
+        key = history.received(consumer, "q", data, 0.1)
+        assert key is not None
+        assert len(history.repeated) == notes
+        if consumer == "carol":
+            history.taken(key)
+
+
 def test_what_nobody_has_sent_to_a_queue_is_unexpected_there() -> None:
     history = History()
     data = history.sent("alice", "one", 1, 0.0)

@@ -356,6 +356,8 @@ class World:
         primary = self.primary()
         assert primary is not None
         self.checks.finish(self._members(primary), self.events.now)
+        if self.plan.once and self.history.repeated:
+            raise Violation(f"repeated: {self.history.repeated[0]}, though nothing failed")
 
     # ---- the outcome
 

@@ -29,12 +29,12 @@ def empty() -> Report:
     alone = next(iter(report["timeline"]["backups"]))
     nothing = {name: [None] * report["timeline"]["count"] for name in report["timeline"]["backups"][alone]}
     return report | {
-        "loss": loss.primary_loss([], report["timeline"], report["reigns"][:1], begin_ms=START_MS, end_ms=report["to_ms"]),
+        "loss": loss.primary_loss([], report["timeline"], report["terms"][:1], begin_ms=START_MS, end_ms=report["to_ms"]),
         "backups": [],
         "queues": [],
         "timeline": report["timeline"] | {"backups": {alone: nothing}},
         "lanes": {alone: [[report["from_ms"], report["to_ms"], "PRIMARY"]]},
-        "reigns": report["reigns"][:1],
+        "terms": report["terms"][:1],
         "failovers": [],
         "events": [],
         "worst_hours": [],
@@ -64,7 +64,7 @@ class _Story:
         heat = {"start_ms": START_MS, "step_ms": self.heat_ms, "count": self.heat_count}
         rows = [self._row(name, timeline[name]) for name in names]
         return {
-            "report": 3,
+            "report": 4,
             "exact": True,
             "cluster": "demo",
             "source": "telemetry",
@@ -96,7 +96,7 @@ class _Story:
             },
             "worst_hours": self._hours(),
             "slo": self._slo(series),
-            "reigns": [
+            "terms": [
                 {
                     "epoch": i + 1,
                     "primary": primary,
@@ -226,12 +226,12 @@ class _Story:
                 lanes[-1][1] = begin + self.step_ms
             else:
                 lanes.append([begin, begin + self.step_ms, status])
-        reigned = [
+        as_primary = [
             [START_MS + edges[i], START_MS + edges[i + 1], "PRIMARY"]
             for i, name in enumerate(primaries)
             if name == self.names[broker]
         ]
-        return sorted(lanes + reigned)
+        return sorted(lanes + as_primary)
 
     def _heat(self, queue: str) -> dict[str, Any]:
         worst, silent = [], []

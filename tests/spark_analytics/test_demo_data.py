@@ -240,7 +240,7 @@ def assert_found(report: Report, answers: dict[str, Any]) -> None:
     found = {row["backup"]: row for row in report["backups"]}
     for answer in answers["backups"]:
         row = found[answer["backup"]]
-        assert (row["n"], row["expected"], row["told"] - row["heard"]) == (
+        assert (row["n"], row["expected"], row["sampled"] - row["heard"]) == (
             answer["samples"],
             answer["expected"],
             answer["stopped"],
@@ -284,7 +284,7 @@ def test_the_real_summary_shows_what_happens_when_it_does(
 ) -> None:
     answer, step_ms = story[1][what], report["timeline"]["step_ms"]
     begin, end = ms(answer["from"]), ms(answer["to"])
-    (primary,) = {reign["primary"] for reign in report["reigns"] if reign["begin_ms"] <= begin + step_ms < reign["end_ms"]}
+    (primary,) = {term["primary"] for term in report["terms"] if term["begin_ms"] <= begin + step_ms < term["end_ms"]}
     backups = [answer["backup"]] if "backup" in answer else [name for name in report["lanes"] if name != primary]
     for backup in backups:
         spans = [(first, last) for first, last, said in report["lanes"][backup] if said == status]

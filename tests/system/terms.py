@@ -67,9 +67,11 @@ def traffic(
     after: int = 1000,
     heartbeat_s: float = 5,
     size: int = 100,
+    once: bool = False,
 ) -> Iterator[Run]:
     """A producer and a consumer on a new queue, which have moved so many messages before the fault, and can move so many
-    after it; at the end, everything is accounted for. The primary is the last one of their list."""
+    after it; at the end, everything is accounted for, and with `once` nothing has come twice. The primary is the last one of
+    their list."""
     primary = brokers.primary()
     primary.create("queue", queue)
     addresses = [*(address for address in brokers.addresses if address != primary.address), primary.address]
@@ -77,7 +79,9 @@ def traffic(
         run.wait_for(accepted=before)
         yield run
         go_on(run, after)
-        accounted(run, brokers.primary)
+        report = accounted(run, brokers.primary)
+    if once:
+        assert report.duplicated == 0, f"it repeats what nobody had lost: {report}"
 
 
 def go_on(run: Run, count: int = 300) -> None:

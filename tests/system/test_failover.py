@@ -13,7 +13,7 @@ from proton import Message
 from proton.utils import BlockingConnection
 
 from tests.system.harness import Refused, ask, cluster, eventually, spawn
-from tests.system.terms import check_one_primary_an_epoch, new_primary, resource_manager, terms, traffic
+from tests.system.terms import active, check_one_primary_an_epoch, new_primary, resource_manager, terms, traffic
 
 AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
 OPEN, CLOSE = b"\x00\x53\x10", b"\x00\x53\x18"
@@ -83,7 +83,7 @@ def test_a_frozen_primary_is_replaced_and_steps_down_when_it_thaws(tmp_path: Pat
 def test_a_backup_takes_over_from_a_healthy_primary_when_asked(tmp_path: Path) -> None:
     """Breaks when a planned switchover loses, repeats without need, or leaves two brokers serving."""
     with cluster(tmp_path, 3, "--ha-replicate", "all") as brokers:
-        with traffic(brokers) as run:
+        with traffic(brokers, once=True) as run:
             for turn in range(6):
                 candidate = brokers.brokers[(turn + 1) % 3]
                 answer = brokers.promote(candidate)
@@ -98,6 +98,20 @@ def test_a_backup_takes_over_from_a_healthy_primary_when_asked(tmp_path: Path) -
         check_one_primary_an_epoch(brokers)
         history = terms(brokers.primary())
         assert [primary for _, primary in history] == [brokers.brokers[turn % 3].address for turn in range(7)]
+
+
+def test_a_primary_that_is_told_to_stop_hands_over_first(tmp_path: Path) -> None:
+    """Breaks when SIGTERM costs a failure's time, or repeats a message. There is no resource manager: nobody else promotes."""
+    with cluster(tmp_path, 3, "--ha-replicate", "all") as brokers:
+        first = brokers.brokers[0]
+        with traffic(brokers, once=True):
+            assert first.stop() == 0
+            second = active(brokers, but=first)
+            assert second is not None, "before the first has ended"
+            first.start()
+            first.wait_for("ready")
+        last = ask(second.address, "QUERY", "history")["items"][-1]
+        assert (last["primary"], last["reason"]) == (second.address, f"{first.address} handed over")
 
 
 def test_to_promote_the_primary_changes_nothing(tmp_path: Path) -> None:

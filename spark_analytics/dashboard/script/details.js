@@ -188,7 +188,7 @@ function queueDetail(report, { name }) {
   const whole = records(report.queues).find((one) => one.queue === name),
     heat = list(report.heat && report.heat.rows).find((one) => one.queue === name);
   const each = records(report.detail && report.detail.rows).filter((one) => one.queue === name);
-  if (!whole && !heat) return [name, null, missing("There is no such queue in this report: only the worst ones are told apart.")];
+  if (!whole && !heat) return [name, null, missing("There is no such queue in this report: only the worst ones have one of their own.")];
   const letters = (report.detail || {}).letters || {};
   const statusOf = (one) => [...String(one.status || "")].map((letter) => letters[letter] || null);
   const grid = each.length ? report.detail : report.heat;
@@ -286,7 +286,7 @@ function timeDetail(report, { from, to }) {
   const [a, b] = span(line),
     rank = Object.keys(report.meaning || {}),
     length = to - from;
-  const at = records(report.reigns)
+  const at = records(report.terms)
     .filter((r) => r.begin_ms < to && r.end_ms >= from)
     .map((r) => `${r.primary} (epoch ${r.epoch})`);
   const rows = brokers(report)

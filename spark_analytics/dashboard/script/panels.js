@@ -178,9 +178,9 @@ function verdict(report) {
 }
 /** The newest failover and the newest switchover, which is what somebody looks for who comes because of one. */
 function lastChanges(report) {
-  const told = records(report.failovers).filter((f) => isNumber(f.at_ms));
+  const changes = records(report.failovers).filter((f) => isNumber(f.at_ms));
   return ["failover", "switchover"].map((kind) => {
-    const f = told.filter((one) => one.kind === kind).pop();
+    const f = changes.filter((one) => one.kind === kind).pop();
     if (!f) return null;
     const span = { kind: "time", from: f.at_ms - (f.gap_ms || 0) - 1000, to: f.at_ms + 5000 };
     return h(
@@ -214,7 +214,7 @@ function overview(report) {
   const said = first && state.word !== "Silent" ? { ...first, text: both } : state;
   const { rows, synced } = standing(report),
     all = records(report.backups);
-  const last = records(report.reigns)[records(report.reigns).length - 1];
+  const last = records(report.terms)[records(report.terms).length - 1];
   const expected = all.reduce((n, row) => n + (row.expected || 0), 0),
     over = all.reduce((n, row) => n + (row.over_share || 0) * (row.expected || 0), 0);
   const worst = all.reduce((a, row) => (!a || (row.p99_ms || 0) > (a.p99_ms || 0) ? row : a), null);
@@ -313,10 +313,10 @@ function stepLines(report) {
           status = s.status[i];
         if (!status) {
           const t = line.start_ms + (i + 1) * line.step_ms,
-            reign = records(report.reigns)
+            term = records(report.terms)
               .filter((r) => r.begin_ms <= t)
               .pop();
-          return reign && reign.primary === name ? `${name}: primary, epoch ${reign.epoch}` : null;
+          return term && term.primary === name ? `${name}: primary, epoch ${term.epoch}` : null;
         }
         return (
           `${name}: ${status}, ` +
@@ -379,7 +379,7 @@ function lagCard(report) {
           .filter((run) => run[2])
           .map(([a, b, s]) => [line.start_ms + a * line.step_ms, line.start_ms + b * line.step_ms, s])
           .concat(
-            records(report.reigns)
+            records(report.terms)
               .filter((r) => r.primary === name)
               .map((r) => [r.begin_ms, Math.min(r.end_ms, r.last_said_ms + report.interval_ms), "PRIMARY"]),
           );
@@ -631,6 +631,7 @@ function sloCard(report) {
   if (!slo) return null;
   const rows = records(slo.backups),
     names = ["5m", "1h", "6h", "3d"],
+    budgeted = rows.some((row) => isNumber(row.spent)),
     rate = (x) => (isNumber(x) ? brief(x) + " ×" : "–");
   const said = (row) =>
     list(row.alerts).length
@@ -641,31 +642,35 @@ function sloCard(report) {
   const series =
     slo.series && slo.series.backups
       ? Object.entries(slo.series.backups).flatMap(([name, s]) => {
-          const column = ["1h", "5m", "6h", "3d"].find((w) => list(s[w]).some(isNumber));
+          const column = ["1h", "5m", "6h", "3d"].find((w) => list(s[w]).filter(isNumber).length > 1);
           return column ? [{ name, what: "over " + column, c: colourOf(report, name), values: s[column] }] : [];
         })
       : [];
   return card(
     "slo",
     "Objective",
-    `${percent(slo.target)} of the time within ${duration(report.objective_ms)}. A burn rate of 1 × spends exactly the allowance of ${duration(slo.budget_ms)} a backup in this span.`,
-    h(
-      "ul",
-      { key: "bars", class: "budgets" },
-      rows.map((row) =>
-        h(
-          "li",
-          { key: String(row.backup), class: row.spent > 1 ? "over" : null },
-          h("span", { class: "who" }, row.backup === null ? "all together" : backupButton(report, row.backup)),
+    `${percent(slo.target)} of the time within ${duration(report.objective_ms)}. ` +
+      (budgeted
+        ? `A burn rate of 1 × spends exactly the allowance of ${duration(slo.budget_ms)} a backup in this span.`
+        : "The span is too short for a budget: a restart of some seconds would spend all of it."),
+    budgeted &&
+      h(
+        "ul",
+        { key: "bars", class: "budgets" },
+        rows.map((row) =>
           h(
-            "span",
-            { class: "meter", "aria-hidden": "true" },
-            h("span", { style: { width: clamp(row.spent || 0, 0, 1) * 100 + "%" } }),
+            "li",
+            { key: String(row.backup), class: row.spent > 1 ? "over" : null },
+            h("span", { class: "who" }, row.backup === null ? "all together" : backupButton(report, row.backup)),
+            h(
+              "span",
+              { class: "meter", "aria-hidden": "true" },
+              h("span", { style: { width: clamp(row.spent || 0, 0, 1) * 100 + "%" } }),
+            ),
+            h("b", null, isNumber(row.spent) ? (row.spent > 1 ? brief(row.spent) + " × spent" : share(row.spent) + " spent") : "–"),
           ),
-          h("b", null, isNumber(row.spent) ? (row.spent > 1 ? brief(row.spent) + " × spent" : share(row.spent) + " spent") : "–"),
         ),
       ),
-    ),
     series.length > 0 &&
       lines(report, {
         id: "burn",
@@ -776,12 +781,12 @@ function hoursCard(report) {
       `${row.start_ms}${row.backup}${row.queue}`,
     ),
     row.queue === null ? row.backup : row.queue,
-    badge(row.status, report.meaning),
     share(row.over_share),
     duration(row.p99_ms),
+    duration(row.worst_ms),
     duration(row.stall_ms),
   ];
-  const heads = (what) => ["Hour (UTC)", what, "Status", ">Over objective", ">p99", ">Longest stall"];
+  const heads = (what) => ["Hour (UTC)", what, ">Over objective", ">p99", ">Worst", ">Longest stall"];
   return card(
     "hours",
     "Worst hours",
@@ -802,8 +807,8 @@ const PHASES = [
   ["promotion_ms", "promoted"],
 ];
 function phasesOf(f) {
-  const told = PHASES.map(([name, text], i) => ({ i, text, ms: f[name] })).filter((p) => isNumber(p.ms) && p.ms >= 0);
-  if (told.length) return told;
+  const known = PHASES.map(([name, text], i) => ({ i, text, ms: f[name] })).filter((p) => isNumber(p.ms) && p.ms >= 0);
+  if (known.length) return known;
   if (isNumber(f.detected_ms) && isNumber(f.asked_ms)) {
     const begin = f.at_ms - f.gap_ms;
     return [
@@ -823,7 +828,7 @@ function failoverBar(f, most) {
     {
       class: "phases",
       role: "img",
-      "aria-label": phases.map((p) => `${p.text} after ${duration(p.ms)}`).join(", ") || "no breakdown was told",
+      "aria-label": phases.map((p) => `${p.text} after ${duration(p.ms)}`).join(", ") || "no breakdown was reported",
     },
     h(
       "div",
@@ -837,7 +842,7 @@ function failoverBar(f, most) {
         }),
       ),
       whole > sum &&
-        h("span", { key: "rest", class: "phase p3", title: "not told", style: { "flex-grow": String(whole - sum) } }),
+        h("span", { key: "rest", class: "phase p3", title: "not reported", style: { "flex-grow": String(whole - sum) } }),
     ),
   );
 }
@@ -934,7 +939,7 @@ function failoversCard(report) {
         ["p0", "until somebody noticed"],
         ["p1", "until the promotion was asked for"],
         ["p2", "until the new primary served"],
-        ["p3", "not told"],
+        ["p3", "not reported"],
       ].map(([c, text]) => h("span", { key: c }, h("span", { class: "swatch " + c }), text)),
     ),
     behind("failovers", "Failovers and switchovers", (caption) =>
@@ -1051,7 +1056,7 @@ function eventRows(report, events) {
       duration(e.duration_ms),
     ]);
 }
-const EVENT_HEADS = ["When (UTC)", "Event", "Broker", "Said by", "Detail", ">Epoch", ">Took"];
+const EVENT_HEADS = ["When (UTC)", "Event", "Broker", "Reported by", "Detail", ">Epoch", ">Took"];
 function eventsCard(report) {
   const events = records(report.events);
   return card(

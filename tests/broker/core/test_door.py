@@ -244,6 +244,54 @@ def test_leaving_before_the_client_has_said_anything_changes_nothing() -> None:
     assert knock.say(HEADER + OPEN).passed == HEADER + OPEN
 
 
+# ---- what costs much and brings no message
+
+LINK = attach(7) + DETACH + BEGIN + END
+PIECE = transfer(b"x" * 100)
+
+
+def in_turns(knock: Knock, stream: bytes, allowance: int) -> list[bytes]:
+    """What goes through turn by turn."""
+    knock.door.allowance = allowance
+    found = [knock.door.take(stream)]
+    while knock.door.enough:
+        assert knock.door.costly or not found[-1], "it stops only because of those"
+        found.append(knock.door.take(b""))
+    return found
+
+
+@pytest.mark.parametrize("allowance,turns", [(1, 13), (4, 4), (12, 2), (13, 1)])
+def test_so_many_begins_attaches_detaches_and_ends_go_through_at_once_and_any_number_of_others(
+    allowance: int, turns: int
+) -> None:
+    stream = (PIECE + FLOW + LINK + PIECE) * 3 + attach(9)
+    found = in_turns(admitted(), stream, allowance)
+    assert (b"".join(found), len(found)) == (stream, turns)
+
+
+def test_without_an_allowance_nothing_goes_through_from_the_first_of_them_on() -> None:
+    knock = admitted()
+    knock.door.allowance = 0
+    assert knock.door.take(PIECE + FLOW + LINK) == PIECE + FLOW
+    assert (knock.door.enough, knock.door.costly) == (True, False)
+    assert in_turns(knock, PIECE, 100) == [LINK + PIECE]
+
+
+def test_one_that_is_written_in_another_way_counts_as_well() -> None:
+    """Breaks when a client passes the bound by the long form of a descriptor."""
+    attaches = b"".join(frame(b"\x00\x80" + bytes(7) + b"\x12" + attach(number)[11:]) for number in range(5))
+    assert len(in_turns(admitted(), attaches, 0)) == 5
+
+
+@given(some.lists(some.sampled_from([PIECE, FLOW, *cut(LINK, ()), BEGIN, attach(1, text(300))]), max_size=12), some.data())
+def test_what_goes_through_does_not_depend_on_the_turns_it_takes(frames: list[bytes], data: some.DataObject) -> None:
+    stream, knock = b"".join(frames), admitted()
+    found = b""
+    for read in cut(stream, data.draw(some.lists(some.integers(0, 5000), max_size=4))):
+        found += b"".join(in_turns(knock, read, data.draw(some.integers(1, 3))))
+    assert (found, knock.refusal) == (stream, "")
+
+
 # ---- any bytes, any cuts
 
 _FRAMES = some.sampled_from(
@@ -268,6 +316,20 @@ def streams(draw: some.DrawFn) -> bytes:
         if data:
             data[place % len(data)] = value
     return bytes(data)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        frame(b"\x00\x53\x12\xc0\xff\x02\xa1\x01l\x52\x01"),
+        performative(0x12, b"\xa1\x01l", b"\x52\x00", FALSE, *[NULL] * 300, b"\xb1\x00\x00\xff\xff"),
+    ],
+    ids=["fields longer than their frame", "a text longer than its list"],
+)
+def test_why_a_frame_is_refused_does_not_depend_on_what_came_in_the_same_read(broken: bytes) -> None:
+    alone, behind = admitted().say(FLOW, broken), admitted().say(FLOW + broken)
+    assert alone.refusal == "amqp:decode-error"
+    assert alone.reason == behind.reason
 
 
 @given(streams() | some.binary(max_size=100), some.lists(some.integers(0, 1 << 17), max_size=30), some.booleans())

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from broker.core import management, values
 from broker.core.commands import QueueDel, Unbind
-from broker.core.management import binding_items, exchange_items, plan, queue_items
-from broker.core.nodes import CLUSTER, LOCAL, Nodes, Refused
+from broker.core.management import LOOKED_AT, Page, Place, Stream, binding_items, exchange_items, one_by_one, plan, queue_items
+from broker.core.nodes import CLUSTER, LOCAL, Nodes, QueueNode, Refused
 from broker.core.state import State
 from tests.broker.core.definitions import batch, bind, exchange, queue
 
@@ -25,8 +27,13 @@ def nodes() -> Nodes:
     return made
 
 
+def listed(stream: Stream) -> list[dict[str, Any]]:
+    """The items of a stream."""
+    return [found[1] for found in stream if found is not None]
+
+
 def test_queues_are_listed_by_name_with_what_is_in_them(nodes: Nodes) -> None:
-    items = queue_items(nodes, "", lambda node: len(node.name))
+    items = listed(queue_items(nodes, "", lambda node: len(node.name)))
     assert [item["name"] for item in items] == ["a", "b", "c"]
     a, b, c = items
     assert (b["messages"], b["messagesIn"], b["messagesOut"], b["bytes"], b["bytesIn"], b["bytesOut"]) == (2, 2, 0, 8, 8, 0)
@@ -41,15 +48,15 @@ def test_queues_are_listed_by_name_with_what_is_in_them(nodes: Nodes) -> None:
 
 
 def test_one_queue_may_be_asked_for(nodes: Nodes) -> None:
-    assert [item["name"] for item in queue_items(nodes, "b", lambda node: 0)] == ["b"]
+    assert [item["name"] for item in listed(queue_items(nodes, "b", lambda node: 0))] == ["b"]
     with pytest.raises(Refused) as refused:
-        queue_items(nodes, "none", lambda node: 0)
+        listed(queue_items(nodes, "none", lambda node: 0))
     assert refused.value.status == 404
 
 
 def test_exchanges_are_listed_by_name_and_the_default_one_has_none(nodes: Nodes) -> None:
     nodes.exchanges["mine"].received = 3
-    items = exchange_items(nodes, "", all_of_them=True)
+    items = listed(exchange_items(nodes, "", all_of_them=True))
     assert [item["name"] for item in items] == ["", "amq.direct", "amq.fanout", "amq.match", "amq.topic", "mine"]
     by_name = {item["name"]: item for item in items}
     assert by_name["mine"]["messagesIn"] == 3
@@ -62,15 +69,15 @@ def test_exchanges_are_listed_by_name_and_the_default_one_has_none(nodes: Nodes)
 
 
 def test_one_exchange_may_be_asked_for_and_be_the_default_one(nodes: Nodes) -> None:
-    assert [item["name"] for item in exchange_items(nodes, "", all_of_them=False)] == [""]
-    assert [item["name"] for item in exchange_items(nodes, "mine", all_of_them=False)] == ["mine"]
+    assert [item["name"] for item in listed(exchange_items(nodes, "", all_of_them=False))] == [""]
+    assert [item["name"] for item in listed(exchange_items(nodes, "mine", all_of_them=False))] == ["mine"]
     with pytest.raises(Refused) as refused:
-        exchange_items(nodes, "none", all_of_them=False)
+        listed(exchange_items(nodes, "none", all_of_them=False))
     assert refused.value.status == 404
 
 
 def test_bindings_are_listed_with_those_that_every_queue_has(nodes: Nodes) -> None:
-    assert [(item["exchange"], item["queue"], item["key"], item["replicate"]) for item in binding_items(nodes)] == [
+    assert [(item["exchange"], item["queue"], item["key"], item["replicate"]) for item in listed(binding_items(nodes))] == [
         ("", "a", "a", "all"),
         ("", "b", "b", "all"),
         ("", "c", "c", "configuration"),
@@ -78,7 +85,86 @@ def test_bindings_are_listed_with_those_that_every_queue_has(nodes: Nodes) -> No
         ("amq.topic", "b", "l", "configuration"),
         ("mine", "b", "k", "none"),
     ]
-    assert binding_items(nodes)[-1]["arguments"] == {"colour": "red"}
+    assert listed(binding_items(nodes))[-1]["arguments"] == {"colour": "red"}
+
+
+# ---- pages
+
+
+def pages(listing: Callable[[Place, int], Stream], count: int = 3, max_bytes: int = 1 << 20) -> list[list[Any]]:
+    """The names of the items of each page, asked for until there is no next one."""
+    found, after = [], ()
+    while True:
+        page = Page(count, max_bytes)
+        for _ in page.fill(listing(after, count + 1)):
+            pass
+        body = values.decode(values.encode(page.body))
+        found.append([item.get("key") or item["name"] for item in body["items"]])
+        if "next" not in body:
+            return found
+        after = tuple(body["next"])
+
+
+@pytest.mark.parametrize("n_queues", [0, 1, 3, 4, 6, LOOKED_AT, 2 * LOOKED_AT + 1])
+@pytest.mark.parametrize("count", [1, 3, LOOKED_AT])
+def test_pages_together_are_all_there_is_in_order_and_only_the_last_may_have_room(n_queues: int, count: int) -> None:
+    names = [f"q{number * 7919 % 10007:05}" for number in range(min(n_queues, 20 * count))]
+    cluster = State()
+    cluster.apply(batch(1, *map(queue, names)))
+    made = Nodes(clustered=True)
+    made.rebuild({CLUSTER: cluster, LOCAL: State()})
+    found = pages(lambda after, most: queue_items(made, "", lambda node: 0, after, most), count)
+    assert [name for page in found for name in page] == sorted(names)
+    assert all(len(page) == count for page in found[:-1])
+    of_bindings = pages(lambda after, most: binding_items(made, after, most), count)
+    assert [name for page in of_bindings for name in page] == sorted(names)
+
+
+@pytest.mark.parametrize("at_once", [1, LOOKED_AT])
+def test_pages_of_bindings_go_on_within_and_between_exchanges(
+    nodes: Nodes, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(management, "LOOKED_AT", at_once)
+    found = pages(lambda after, most: binding_items(nodes, after, most), 2)
+    assert found == [["a", "b"], ["c", "k"], ["l", "k"]]
+    found = pages(lambda after, most: exchange_items(nodes, "", all_of_them=True, after=after, most=most), 4)
+    assert [name for page in found for name in page] == sorted(nodes.exchanges)
+
+
+def test_a_page_ends_when_it_has_enough_bytes_and_has_one_item_at_least() -> None:
+    items = [{"name": f"{number}" * 40} for number in range(5)]
+    assert [len(page) for page in pages(lambda after, most: one_by_one(items, after), 100, 100)] == [2, 2, 1]
+    assert [len(page) for page in pages(lambda after, most: one_by_one(items, after), 100, 1)] == [1] * 5
+
+
+def test_what_was_there_all_the_time_is_told_once_whatever_is_made_or_deleted_between_two_pages(nodes: Nodes) -> None:
+    first = Page(2, 1 << 20)
+    for _ in first.fill(queue_items(nodes, "", lambda node: 0, (), 3)):
+        pass
+    assert first.next == ("b",)
+    del nodes.queues["a"], nodes.queues["b"]
+    assert [item["name"] for item in listed(queue_items(nodes, "", lambda node: 0, first.next, 3))] == ["c"]
+
+
+def test_a_long_listing_is_made_in_small_pieces() -> None:
+    """Breaks when a query over twenty thousand queues keeps everybody else waiting."""
+    cluster = State()
+    cluster.apply(batch(1, *(queue(f"q{number}") for number in range(10 * LOOKED_AT))))
+    made = Nodes(clustered=True)
+    made.rebuild({CLUSTER: cluster, LOCAL: State()})
+    looked: list[int] = [0]
+
+    def consumers(node: QueueNode) -> int:
+        looked[0] += 1
+        return 0
+
+    page = Page(100, 1 << 20)
+    most = n_pieces = 0
+    for _ in page.fill(queue_items(made, "", consumers, (), 101)):
+        most, looked[0] = max(most, looked[0]), 0
+        n_pieces += 1
+    assert most == 1, "one item a piece"
+    assert n_pieces == 10 + 100
 
 
 BINDING = {"exchange": "amq.topic", "queue": "b", "key": "k"}

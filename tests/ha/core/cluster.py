@@ -23,6 +23,7 @@ from ha.core.effects import (
     InstallSnapshot,
     MembershipChanged,
     ProposeMembers,
+    Quiesce,
     SaveHardState,
     Send,
     SendEntries,
@@ -87,6 +88,8 @@ class Node:
         self.disk = Disk((0, 0, members), (0, 0, members))
         self.replica: Replica | None = None
         self.ended: list[Effect] = []
+        self.has_clients = False
+        """Whether there are clients who take their time to become quiet: the test says when they are."""
         self.start()
 
     # Life
@@ -168,6 +171,8 @@ class Node:
                     self.ended.append(effect)
         if asked is not None:
             self.propose(asked if asked.cluster_id else asked.named(self.cluster.new_id()))
+        if not self.has_clients and any(isinstance(effect, Quiesce) for effect in effects):
+            self.run(self.live.quiesced(self.cluster.now))
 
     def store(self, first: int, last: int) -> None:
         for index in range(first, last + 1):

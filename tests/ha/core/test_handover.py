@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ha.core.effects import PromotionEnded, TermEnded, TransferEnded, WritableChanged
+from ha.core.effects import PromotionEnded, Quiesce, Resume, TermEnded, TransferEnded, WritableChanged
 from ha.core.messages import TimeoutNow, TransferReply, TransferRequest
 from tests.ha.core.cluster import Cluster, led
 
@@ -35,14 +35,66 @@ def test_promoting_a_backup_while_the_primary_is_healthy_hands_over() -> None:
     assert [end.planned for end in cluster["a"].ends(TermEnded)] == [True]
 
 
-def test_the_primary_takes_no_proposals_while_it_hands_over() -> None:
-    """Else the candidate would never be level."""
+def test_the_clients_become_quiet_first_and_then_the_primary_takes_no_more_proposals() -> None:
+    """What consumers settle until then is in the log that the candidate gets; without an end to it, it would never be level."""
     cluster = led("a", "b", "c")
-    cluster.call("a", lambda replica: replica.transfer(cluster.now, "b"), settle=False)
+    cluster["a"].has_clients = True
+    cluster.promote("b")
+    assert cluster["a"].ends(Quiesce) == [Quiesce(within_s=2.5)]
+    cluster.propose("a", 3)
+    cluster.pass_time(0.3)
+    assert cluster.states() == {"a": "active", "b": "ready", "c": "ready"}, "clients are not quiet"
+    cluster.call("a", lambda replica: replica.quiesced(cluster.now), settle=False)
     assert not cluster["a"].live.writable
     assert cluster["a"].ends(WritableChanged)[-1] == WritableChanged(False)
     cluster.settle()
     assert cluster.states()["b"] == "active"
+    assert cluster["b"].applied == cluster["a"].live.next_index - 1 == 5, "with the first batch of its own epoch"
+
+
+def test_the_candidate_is_let_go_when_all_is_committed_and_on_the_primarys_own_disk() -> None:
+    """Only then has the primary applied it, and told its clients."""
+    cluster = led("a", "b", "c")
+    cluster.propose("a", settle=False)
+    cluster.promote("b", settle=False)
+    while cluster.wires or cluster["b"].writing or cluster["c"].writing:
+        for node in (cluster["b"], cluster["c"]):
+            node.sync()
+        if cluster.wires:
+            cluster.deliver()
+    assert cluster["a"].live.commit_index == cluster["a"].live.next_index - 1, "the backups are a majority"
+    assert cluster.states()["a"] == "active"
+    cluster.settle()
+    assert cluster.states()["b"] == "active"
+
+
+def test_clients_go_on_when_the_handover_is_called_off_and_their_quiet_counts_for_nothing_later() -> None:
+    """Without a handover there is nothing to be quiet for."""
+    cluster = led("a", "b", "c")
+    cluster["a"].has_clients = True
+    cluster.promote("b", settle=False)
+    cluster.deliver()
+    cluster.disconnect("a", "b")
+    assert len(cluster["a"].ends(Resume)) == 1
+    cluster.call("a", lambda replica: replica.quiesced(cluster.now))
+    assert cluster["a"].live.writable
+    cluster.call("b", lambda replica: replica.quiesced(cluster.now))
+
+
+def test_no_learner_is_raised_while_the_primary_hands_over() -> None:
+    """The change would end with the term."""
+    cluster = led("a", "b", "c")
+    cluster.add("d", cluster["a"].live.members)
+    cluster["a"].has_clients = True
+    cluster.isolate("d")
+    cluster.call("a", lambda replica: replica.add_member(cluster.now, "d", "add"))
+    cluster.promote("b")
+    cluster.connect_all()
+    cluster.pass_time(0.3)
+    assert cluster["a"].live.members.learners == ("d",)
+    cluster.call("a", lambda replica: replica.quiesced(cluster.now))
+    cluster.pass_time(0.3)
+    assert cluster["b"].live.members.voters == ("a", "b", "c", "d"), "the next primary does it"
 
 
 def test_a_handover_that_comes_to_nothing_is_called_off() -> None:

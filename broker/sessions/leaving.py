@@ -1,0 +1,98 @@
+"""What comes before a handover: the clients become quiet, so that the next primary repeats nothing that they have settled.
+
+Life of a handover here: the log asks for quiet (`begin`). Queues give out no more, and who connects now waits. Consumers settle
+what they have; once nothing is unsettled, or nobody has settled anything for `limits.QUIET_S`, or `limits.SETTLE_S` is over,
+nothing more is taken from clients: what they still send is for the next primary. When all that they had sent is committed, and
+answered, the log is told. Then it lets go, and this broker's service ends (`over`); or it was called off (`give_up`): those who
+were not listened to are cut off, for what they said is lost, and all others go on.
+
+Invariants: the log is told once for each `begin`, unless that was given up or the service has ended; consumers are given nothing
+from `begin` until `give_up`; what was received before the clients were no longer listened to is answered, if the log takes it in
+time.
+
+Source: breaking a link without settling what is outstanding makes it come again, AMQP 1.0 part 2.6.13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+
+from broker.core import limits
+from broker.sessions.admission import Admission
+from broker.sessions.logs import Logs
+from broker.sessions.queues import Queues
+
+
+class Leaving:
+    """See the module."""
+
+    def __init__(self, clock: IReactorTime, logs: Logs, queues: Queues, admission: Admission) -> None:
+        self._clock = clock
+        self._logs = logs
+        self._queues = queues
+        self._admission = admission
+        self._done: Callable[[], None] | None = None
+        self._call: IDelayedCall | None = None
+        self._settle_until_s = self._until_s = self._moved_s = 0.0
+        self._unsettled = 0
+        self._heeds = True
+        """Whether clients are listened to."""
+
+    def begin(self, within_s: float, done: Callable[[], None]) -> None:
+        """Let the clients become quiet, then call `done`: after `within_s` seconds in any case, and not at once."""
+        now_s = self._clock.seconds()
+        self._done, self._heeds = done, True
+        self._until_s = now_s + within_s
+        self._settle_until_s = now_s + min(limits.SETTLE_S, within_s / 2)
+        self._moved_s, self._unsettled = now_s, 0
+        self._queues.hold()
+        self._admission.hold()
+        self._look_again(0)
+
+    def _look_again(self, after_s: float) -> None:
+        self._call = self._clock.callLater(after_s, self._look)
+
+    def _look(self) -> None:
+        self._call = None
+        now_s, ledgers = self._clock.seconds(), self._logs.ledgers.values()
+        if self._heeds and self._settled(now_s):
+            self._heeds = False
+            self._admission.heed_no_clients()
+        if not self._heeds:
+            for ledger in ledgers:
+                ledger.pump()
+            if now_s >= self._until_s or all(ledger.idle for ledger in ledgers):
+                done, self._done = self._done, None
+                assert done is not None
+                done()
+                return
+        self._look_again(limits.QUIET_LOOK_S)
+
+    def _settled(self, now_s: float) -> bool:
+        """Whether consumers have settled what they will."""
+        unsettled = self._queues.unsettled()
+        if unsettled != self._unsettled:
+            self._unsettled, self._moved_s = unsettled, now_s
+        return not unsettled or now_s - self._moved_s >= limits.QUIET_S or now_s >= self._settle_until_s
+
+    def give_up(self) -> None:
+        """The handover was called off: serve on."""
+        if self._queues.held:
+            self._forget()
+            self._admission.serve_again()
+            self._queues.give_out_again()
+
+    def over(self) -> None:
+        """This broker serves no more."""
+        if self._queues.held:
+            self._forget()
+            self._admission.drop_held()
+
+    def _forget(self) -> None:
+        self._done = None
+        self._queues.held = False
+        if self._call is not None:
+            self._call.cancel()
+            self._call = None

@@ -1,0 +1,104 @@
+"""Consumers that hold messages up: looked for, told of, and ended if the broker is told to.
+
+Life of a slow consumer: messages wait on its queue, or another consumer waits for some, and it has brought no outcome for what it
+holds, or its client has read nothing, for `limit_s` seconds; the log says so, and it counts as slow until it moves again or
+nobody waits any more. With `closes` it is ended instead: its link, so that what it holds goes to others, or the connection of a
+client that does not read, which would not hear of its link's end. Both get `amqp:resource-limit-exceeded`.
+
+A client that takes its time with a message while nobody waits is not slow; nor is a browser, which holds nothing up.
+
+Invariant: to look takes small pieces of turns, however many queues there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+
+from broker.amqp.links import Condition
+from broker.core import limits
+from broker.sessions.queues import Queues, QueueTerminus, Subscription
+from broker.sessions.refusals import Bounded
+from broker.sessions.turn import Turn
+
+_log = Logger()
+
+
+class SlowConsumers:
+    """See the module. `limit_s` 0: nobody is slow."""
+
+    def __init__(self, clock: IReactorTime, queues: Queues, turn: Turn, limit_s: float, closes: bool) -> None:
+        self._clock = clock
+        self._queues = queues
+        self._turn = turn
+        self._limit_s = limit_s
+        self._closes = closes
+        self._known: dict[Subscription, None] = {}
+        self.ended = 0
+        """How many were ended."""
+        self._lines = Bounded(clock.seconds, lambda line: _log.warn("{line}", line=line), "lines about slow consumers")
+        self._looking: Iterator[None] = iter(())
+        self._call: IDelayedCall | None = None
+        if limit_s:
+            self._call = clock.callLater(self._pause_s, self._look)
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self._known)
+
+    @property
+    def _pause_s(self) -> float:
+        return max(self._limit_s / 4, 0.25)
+
+    def close(self) -> None:
+        """Look no more."""
+        if self._call is not None:
+            self._call.cancel()
+            self._call = None
+
+    def _look(self) -> None:
+        """Begin to look, or go on."""
+        self._looking = self._look_at_all()
+        self._look_on()
+
+    def _look_on(self) -> None:
+        began_s = self._clock.seconds()
+        for _ in self._looking:
+            if self._clock.seconds() - began_s >= limits.SHARE_TURN_S:
+                self._call = self._clock.callLater(0, self._look_on)
+                break
+        else:
+            self._call = self._clock.callLater(self._pause_s, self._look)
+        self._turn.flush()
+
+    def _look_at_all(self) -> Iterator[None]:
+        for subscription in [each for each in self._known if each not in each.queue.subscriptions]:
+            del self._known[subscription]
+        for terminus in self._queues.termini:
+            if terminus.subscriptions:
+                for subscription in list(terminus.subscriptions):
+                    self._look_at(terminus, subscription)
+                    yield
+            yield
+
+    def _look_at(self, terminus: QueueTerminus, subscription: Subscription) -> None:
+        still_s = subscription.still_s
+        if still_s < self._limit_s or not terminus.has_others_wait(subscription):
+            self._known.pop(subscription, None)
+        elif subscription not in self._known:
+            name, address = subscription.link.name, subscription.session.address
+            text = (
+                f"consumer {name!r} of {address} is slow: for {still_s:.0f} s no outcome has come for the "
+                f"{subscription.link.account.n_unsettled} messages that it holds of queue {terminus.node.name!r}, or its client "
+                "does not read, while others wait"
+            )
+            if self._closes:
+                self.ended += 1
+                subscription.end_slow(Condition("amqp:resource-limit-exceeded", text))
+                self._lines.line(f"{text}: it was ended")
+            else:
+                self._known[subscription] = None
+                self._lines.line(text)

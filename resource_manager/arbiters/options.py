@@ -1,0 +1,50 @@
+"""A plug-in's own options, `--arbiter-option KEY=VALUE`, read by a table of `broker.options.Option`s, as all options are.
+
+A plug-in need not use this: it is given its options as text, and may read them as it likes.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from broker.options import Option
+
+SECRETS = ("password", "secret", "token")
+"""Words for what must not stand on a command line, which others on the machine can see."""
+
+
+def pairs(value: str) -> dict[str, str]:
+    """`KEY=VALUE KEY=VALUE`, quoted as in a shell where a value has spaces. ValueError."""
+    found: dict[str, str] = {}
+    try:
+        words = shlex.split(value)
+    except ValueError as error:
+        raise ValueError(f"{value!r} cannot be read: {str(error).lower()}") from None
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not equals or not key:
+            raise ValueError(f"{word!r} is not KEY=VALUE, as in endpoints=http://host1:2379")
+        if key in found:
+            raise ValueError(f"{key} is given twice")
+        if key in SECRETS:
+            raise ValueError(f"others on this machine can see a {key} here: put it into a file, and give {key}-file=FILE")
+        found[key] = text
+    return found
+
+
+def read(table: Iterable[Option], given: Mapping[str, str], arbiter: str) -> dict[str, Any]:
+    """The value of each option by its field name. ValueError for one that is not in the table, or cannot be read."""
+    options = {option.name: option for option in table}
+    for name in given:
+        if name not in options:
+            there_are = f"; there are: {', '.join(options)}" if options else ", and takes none"
+            raise ValueError(f"{arbiter} has no option {name!r}{there_are}")
+    values: dict[str, Any] = {}
+    for name, option in options.items():
+        try:
+            values[option.field] = option.parse(given[name]) if name in given else option.default
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+    return values

@@ -1,0 +1,151 @@
+"""The arbiter as the daemon uses it: what a plug-in does wrong is caught here, and what its absence means is decided.
+
+Life of `Arbitration`: it makes the plug-in and, beside it, the built-in arbiter. Each call goes to the plug-in under a guard: one
+that raises is logged once for each kind of error, and taken for unreachable. `acts_at` joins the plug-in's word with the built-in
+arbiter's, as `core.patience` says. The log has a line when the outside system goes away, when it is back, and when the daemon
+acts without it.
+
+Invariants: nothing that a plug-in raises gets past here; after `close` the plug-in's watcher does nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from math import inf, isnan
+from typing import Any, TypeVar
+
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.logger import Logger
+
+from resource_manager import arbiters
+from resource_manager.arbiters.builtin import BuiltinArbiter
+from resource_manager.core import patience
+from resource_manager.core.arbiter import CLOSE_S, NEVER, ArbiterSettings, Health, Published
+
+T = TypeVar("T")
+
+
+class Arbitration:
+    """Whose turn it is. SettingsError when there is no such arbiter, or its options are wrong. `patience_s` may be infinite."""
+
+    log = Logger(namespace="resource_manager")
+
+    def __init__(self, reactor: Any, name: str, settings: ArbiterSettings, daemon: str, patience_s: float) -> None:
+        self._reactor = reactor
+        self._name = name
+        self._patience_s = patience_s
+        self._arbiter = arbiters.make(name, settings, reactor, daemon)
+        self._builtin = self._arbiter if isinstance(self._arbiter, BuiltinArbiter) else BuiltinArbiter(daemon)
+        self._on_change: Callable[[], None] | None = None
+        self._started_s = reactor.seconds()
+        self._fault, self._fault_text = "", ""
+        self._logged: set[str] = set()
+        self._fault_s = self._started_s
+        self._answered_s: float | None = None
+        self._news: Any = None
+        self._away = False
+        self._without = False
+
+    def start(self, on_change: Callable[[], None]) -> None:
+        """Begin; `on_change` is called when `acts_at` may answer something else than before."""
+        self._on_change = on_change
+        self._started_s = self._reactor.seconds()
+        self._guarded("watch", lambda: self._arbiter.watch(self._changed), None)
+
+    def close(self) -> Deferred[None]:
+        """Give up what is held. Fires when that is done, or CLOSE_S are over."""
+        self._on_change = None
+        if self._news is not None and self._news.active():
+            self._news.cancel()
+        done = maybeDeferred(lambda: self._guarded("close", self._arbiter.close, None))
+        return done.addTimeout(CLOSE_S, self._reactor).addBoth(lambda _: None)
+
+    def acts_at(self, needed_since_s: float, now_s: float) -> float:
+        """When this daemon may ask for the promotion that has been needed since then; NEVER: not before `on_change` is called."""
+        said_s = self._guarded("acts_at", lambda: float(self._arbiter.acts_at(needed_since_s, now_s)), NEVER)
+        turn = patience.turn(
+            NEVER if isnan(said_s) else said_s,
+            self.health(),
+            needed_since_s,
+            now_s,
+            self._started_s,
+            self._patience_s,
+            self._builtin.delay_s,
+        )
+        if turn.without and turn.at_s <= now_s and not self._without:
+            self._without = True
+            self.log.warn(
+                "acts without the arbiter {name}, which has been away for {patience:g} s",
+                name=self._name,
+                patience=self._patience_s,
+            )
+        return turn.at_s
+
+    def rest(self) -> None:
+        """No promotion is needed any more."""
+        self._without = False
+        self._guarded("rest", self._arbiter.rest, None)
+
+    def hears_of(self, daemons: Collection[str]) -> None:
+        """The daemons that there are. Look again afterwards: turns may be others."""
+        self._builtin.hears_of(daemons)
+        if self._arbiter is not self._builtin:
+            self._guarded("hears_of", lambda: self._arbiter.hears_of(daemons), None)
+        self.look()
+
+    def publish(self, view: Published) -> None:
+        """Make this known outside."""
+        self._guarded("publish", lambda: self._arbiter.publish(view), None)
+
+    def health(self) -> Health:
+        """What the plug-in says of itself; unreachable since its last good answer when it raises."""
+        said = self._guarded("health", self._arbiter.health, None)
+        if isinstance(said, Health) and not self._fault:
+            self._answered_s = said.answered_s
+            return said
+        since_s = self._fault_s if self._answered_s is None else self._answered_s
+        return Health(False, since_s, self._fault_text or f"its health is {said!r}, and not a Health")
+
+    def look(self) -> None:
+        """Say in the log when the outside system has gone away, or is back."""
+        now_s, health = self._reactor.seconds(), self.health()
+        away = patience.away_since(health, self._started_s, now_s, self._patience_s) < inf
+        if away == self._away:
+            return
+        self._away = away
+        if not away:
+            self.log.info("the arbiter {name} is reachable again", name=self._name)
+            return
+        then = "promotions wait for it" if self._patience_s == inf else f"{self._patience_s:g} s later promotions go without it"
+        self.log.warn(
+            "the arbiter {name} cannot be reached: {reason}; {then}; a primary that serves is not touched",
+            name=self._name,
+            reason=health.reason or "it has not answered",
+            then=then,
+        )
+
+    def _changed(self) -> None:
+        """In a turn of its own, so that a plug-in may say it from anywhere without our being entered again."""
+        if self._on_change is not None and (self._news is None or not self._news.active()):
+            self._news = self._reactor.callLater(0, self._tell)
+
+    def _tell(self) -> None:
+        self.look()
+        if self._on_change is not None:
+            self._on_change()
+
+    def _guarded(self, call: str, function: Callable[[], T], otherwise: T) -> T:
+        try:
+            result = function()
+        except Exception as error:
+            fault = f"{call} {type(error).__name__}"
+            if not self._fault:
+                self._fault_s = self._reactor.seconds()
+            self._fault, self._fault_text = fault, f"{call} raised {type(error).__name__}: {' '.join(str(error).split())}"
+            if fault not in self._logged:
+                self._logged.add(fault)
+                self.log.failure("the arbiter {name} is at fault: {text}", name=self._name, text=self._fault_text)
+            return otherwise
+        if self._fault.startswith(f"{call} "):
+            self._fault = self._fault_text = ""
+        return result

@@ -1,0 +1,369 @@
+"""One daemon's candidacy in a store that has leases (etcd): its lease, and its turn, a key that hangs on the lease.
+
+Life: the candidate is granted a lease and renews it each `interval_s`; with each renewal it reads who has the turn. This is its
+health too: it is reachable while renewals are answered. When a promotion is needed (`wants`) it campaigns: one transaction makes
+the key if there is none. It wins, or learns who was first and waits until the key is gone, of which a watch tells at once and the
+next reading at the latest. It resigns when the need is over (`rest`), and when its turn has brought nothing for `max_turn_s`;
+then it lets others go first for a moment.
+
+Invariants:
+
+- one request at a time is under way, the watch aside; each ends with `succeeded` or `failed`;
+- it has its turn only while its lease runs, counted from when the renewal was *sent*, less a tenth for clocks that differ in
+  speed;
+- an answer that was lost leaves nothing behind: a campaign is asked again and finds its own key, a lease that nobody knows of
+  ends by itself;
+- it does not campaign, renew or publish more often than each `recheck_s` for one cause, and after failures less and less often.
+
+A store that takes no writes any more (etcd's NOSPACE alarm) answers readings, but cannot decide turns: it counts as away until a
+grant, tried again each interval, is taken.
+
+Pure: times in seconds of a monotonic clock, passed in; events in, effects out, to be carried out in their order. A `WakeAt`
+replaces the one before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from math import inf
+from typing import assert_never
+
+from resource_manager.core.arbiter import NEVER, Health, Published
+
+NO_LEASE = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateSettings:
+    """All times in seconds."""
+
+    ttl_s: float = 5.0
+    max_turn_s: float = 10.0
+    """Longest turn. A daemon that could not promote anybody in this time lets others try."""
+    barred_s: float = 1.0
+    recheck_s: float = 0.5
+    first_pause_s: float = 0.05
+    longest_pause_s: float = 2.0
+
+    @property
+    def interval_s(self) -> float:
+        """Time between two renewals: two may fail without a loss."""
+        return self.ttl_s / 3
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who has the turn, at a revision of the store: `lease` is NO_LEASE when nobody has."""
+
+    lease: int
+    name: str
+    revision: int
+
+
+# Requests, of which one is under way at a time, and their answers.
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A new lease is wanted."""
+
+    ttl_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """The lease, and how long it runs."""
+
+    lease: int
+    ttl_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Renew:
+    """Renew the lease; then read who has the turn, not from a member's copy that may be stale."""
+
+    lease: int
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """How long the lease runs, 0 when it is gone, and who has the turn."""
+
+    ttl_s: float
+    holder: Holder
+
+
+@dataclass(frozen=True, slots=True)
+class Campaign:
+    """Make the turn's key with this lease, if there is none."""
+
+    lease: int
+
+
+@dataclass(frozen=True, slots=True)
+class Campaigned:
+    """Who has the turn now."""
+
+    holder: Holder
+
+
+@dataclass(frozen=True, slots=True)
+class Resign:
+    """Delete the turn's key, if it hangs on this lease."""
+
+    lease: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resigned:
+    """It is not ours, from this revision on."""
+
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Make this known, unless a higher epoch is."""
+
+    view: Published
+
+
+@dataclass(frozen=True, slots=True)
+class PublishDone:
+    """It is known, or a newer one is."""
+
+
+Request = Grant | Renew | Campaign | Resign | Publish
+Answer = Granted | Renewed | Campaigned | Resigned | PublishDone
+
+
+class Trouble(Enum):
+    """Why a request failed."""
+
+    AWAY = "no usable answer"
+    LEASE_GONE = "the lease is not known"
+    READ_ONLY = "the store takes no writes"
+
+
+# Other effects.
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Tell of every change of the turn's key after this revision, with `watched`; and of the watch's end, with `watch_ended`."""
+
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class WakeAt:
+    """Call `wake` then."""
+
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """The turn or the reachability is another than before."""
+
+
+Effect = Request | Watch | WakeAt | Changed
+
+
+class Candidate:
+    """See the module. `start` first; then any event."""
+
+    def __init__(self, settings: CandidateSettings) -> None:
+        self._settings = settings
+        self._lease = NO_LEASE
+        self._lease_ends_s = -inf
+        self._holder = Holder(NO_LEASE, "", 0)
+        self._turn_s: float | None = None
+        self._turn_ends_s = -inf
+        self._gives_up = False
+        self._wanted_s = -inf
+        self._barred_until_s = -inf
+        self._pending: Request | None = None
+        self._due_s = -inf
+        self._retry_s = -inf
+        self._failures = 0
+        self._read_only = False
+        self._watching = False
+        self._view: Published | None = None
+        self._told: Published | None = None
+        self._health = Health(False, None, "it has not been asked yet")
+        self._was = self._state()
+
+    # What is known.
+
+    @property
+    def lease(self) -> int:
+        """The lease that it has; NO_LEASE without one."""
+        return self._lease
+
+    @property
+    def health(self) -> Health:
+        """See Arbiter."""
+        return self._health
+
+    @property
+    def holder(self) -> str:
+        """Who had the turn when the store was last heard; "" for nobody."""
+        return self._holder.name
+
+    def acts_at(self, now_s: float) -> float:
+        """Since when it has its turn; NEVER without one."""
+        return NEVER if self._turn_s is None or now_s >= self._lease_ends_s else self._turn_s
+
+    # Events.
+
+    def start(self, now_s: float) -> list[Effect]:
+        """Begin."""
+        return self._go_on(now_s)
+
+    def wake(self, now_s: float) -> list[Effect]:
+        """A WakeAt is due."""
+        return self._go_on(now_s)
+
+    def wants(self, now_s: float) -> list[Effect]:
+        """A promotion is needed, and this daemon could ask for it. To be said again while this is so."""
+        self._wanted_s = now_s
+        self._due_s = min(self._due_s, now_s + self._settings.recheck_s)
+        return self._go_on(now_s)
+
+    def rest(self, now_s: float) -> list[Effect]:
+        """No promotion is needed any more."""
+        self._wanted_s = -inf
+        return self._go_on(now_s)
+
+    def publish(self, view: Published, now_s: float) -> list[Effect]:
+        """Make this known; the last one counts."""
+        self._view = view
+        return self._go_on(now_s)
+
+    def watched(self, holder: Holder, now_s: float) -> list[Effect]:
+        """The watch tells of a change."""
+        self._learn(holder, now_s)
+        return self._go_on(now_s)
+
+    def watch_ended(self, now_s: float) -> list[Effect]:
+        """The watch has ended, for whatever reason: the next reading, which comes soon, begins another."""
+        self._watching = False
+        self._due_s = min(self._due_s, now_s + self._settings.recheck_s)
+        return self._go_on(now_s)
+
+    def failed(self, trouble: Trouble, reason: str, now_s: float, wait_s: float = 0.0) -> list[Effect]:
+        """The request that was under way has failed. `wait_s`: the store asks for this pause."""
+        self._pending = None
+        settings = self._settings
+        pause_s = min(settings.first_pause_s * 2.0 ** min(self._failures, 30), settings.longest_pause_s)
+        self._failures += 1
+        self._retry_s = now_s + max(pause_s, wait_s)
+        if trouble is Trouble.LEASE_GONE:
+            self._lose_lease()
+            return self._go_on(now_s)
+        if trouble is Trouble.READ_ONLY:
+            self._read_only = True
+            self._due_s = max(self._due_s, now_s + settings.recheck_s)
+        self._health = Health(False, self._health.answered_s, reason)
+        return self._go_on(now_s)
+
+    def succeeded(self, answer: Answer, sent_s: float, now_s: float) -> list[Effect]:
+        """The request that was under way has its answer, and was sent at `sent_s`."""
+        request, self._pending = self._pending, None
+        self._failures = 0
+        effects: list[Effect] = []
+        match answer:
+            case Granted(lease, ttl_s):
+                self._lease, self._read_only, self._due_s = lease, False, now_s
+                self._lease_runs(sent_s, ttl_s)
+            case Renewed(ttl_s, holder):
+                self._due_s = now_s + (self._settings.recheck_s if self._waits(now_s) else self._settings.interval_s)
+                if ttl_s <= 0:
+                    self._lose_lease()
+                elif self._lease:  # else it has run out here while the answer was on its way
+                    self._lease_runs(sent_s, ttl_s)
+                self._learn(holder, now_s)
+                if not self._watching:
+                    self._watching = True
+                    effects.append(Watch(holder.revision))
+            case Campaigned(holder):
+                self._read_only = False
+                self._learn(holder, now_s)
+            case Resigned(revision):
+                self._gives_up = False
+                self._learn(Holder(NO_LEASE, "", revision), now_s)
+            case PublishDone():
+                self._read_only = False
+                self._told = request.view if isinstance(request, Publish) else None
+            case _:
+                assert_never(answer)
+        if not self._read_only:
+            self._health = Health(True, sent_s)
+        return [*effects, *self._go_on(now_s)]
+
+    # From here on: what follows.
+
+    def _wants(self, now_s: float) -> bool:
+        return now_s < self._wanted_s + self._settings.max_turn_s
+
+    def _waits(self, now_s: float) -> bool:
+        return self._turn_s is None and self._wants(now_s)
+
+    def _lease_runs(self, sent_s: float, ttl_s: float) -> None:
+        self._lease_ends_s = sent_s + 0.9 * ttl_s
+
+    def _lose_lease(self) -> None:
+        self._lease, self._lease_ends_s, self._turn_s, self._gives_up = NO_LEASE, -inf, None, False
+
+    def _learn(self, holder: Holder, now_s: float) -> None:
+        """Who has the turn; what is older than what is known says nothing."""
+        if holder.revision < self._holder.revision:
+            return
+        self._holder = holder
+        if holder.lease == NO_LEASE or holder.lease != self._lease:
+            self._turn_s = None
+        elif self._turn_s is None and not self._gives_up and self._wants(now_s):
+            self._turn_s, self._turn_ends_s = now_s, now_s + self._settings.max_turn_s
+
+    def _go_on(self, now_s: float) -> list[Effect]:
+        """The next request, or when to look again; and whether something is another than before."""
+        effects: list[Effect] = []
+        if self._lease and now_s >= self._lease_ends_s:
+            self._lose_lease()
+        if self._turn_s is not None and not (self._wants(now_s) and now_s < self._turn_ends_s):
+            self._turn_s, self._gives_up, self._barred_until_s = None, True, now_s + self._settings.barred_s
+        if self._pending is None:
+            request = self._request(now_s) if now_s >= self._retry_s else None
+            self._pending = request
+            effects.append(WakeAt(self._wake_s(now_s)) if request is None else request)
+        if self._state() != self._was:
+            self._was = self._state()
+            effects.append(Changed())
+        return effects
+
+    def _request(self, now_s: float) -> Request | None:
+        if not self._lease:
+            return Grant(self._settings.ttl_s)
+        if self._gives_up or (self._holder.lease == self._lease and self._turn_s is None and not self._wants(now_s)):
+            return Resign(self._lease)
+        free = self._holder.lease in (NO_LEASE, self._lease)
+        if self._waits(now_s) and free and not self._read_only and now_s >= self._barred_until_s:
+            return Campaign(self._lease)
+        if now_s >= self._due_s:
+            return Grant(self._settings.ttl_s) if self._read_only and self._turn_s is None else Renew(self._lease)
+        if self._view is not None and self._view != self._told and not self._read_only:
+            return Publish(self._view)
+        return None
+
+    def _wake_s(self, now_s: float) -> float:
+        """When to look again, with nothing to do now: after the pause, or when a renewal is due at the latest."""
+        if now_s < self._retry_s:
+            return self._retry_s
+        turn_s = inf if self._turn_s is None else min(self._turn_ends_s, self._wanted_s + self._settings.max_turn_s)
+        barred_s = self._barred_until_s if self._waits(now_s) and self._barred_until_s > now_s else inf
+        return min(self._due_s, turn_s, barred_s)
+
+    def _state(self) -> tuple[float | None, bool]:
+        return self._turn_s, self._health.reachable

@@ -1,0 +1,140 @@
+"""What clients together, and a client on all of its links, may have the broker keep."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+import pytest
+
+from broker.core import limits
+from broker.core.limits import KIB, MIB
+from tests.broker.clients import Bench, Client, bench, condition, request
+from tests.broker.core.stream import BEGIN, frame
+
+
+def begin(client: Client, address: str, nbytes: int) -> Any:
+    """Send so much of a message that does not end."""
+    link = client.sender(address)
+    link.delivery("unfinished")
+    link.stream(b"\x00\x53\x75\xb0" + (1 << 30).to_bytes(4, "big") + bytes(nbytes))
+    client.bench.settle()
+    return link
+
+
+def mailbox(b: Bench) -> str:
+    """The address of one: it takes messages that are whole, so that an unfinished one stays in memory."""
+    return str(b.client().receiver(None, dynamic=True).remote_source.address)
+
+
+def test_unfinished_messages_of_all_connections_have_a_bound_and_who_has_most_of_them_has_to_go() -> None:
+    """Breaks when many connections that keep within their own bound take all memory together."""
+    with bench(message_memory=32 * MIB) as b:
+        address, clients = mailbox(b), [b.client() for _ in range(4)]
+        for client, nbytes in zip(clients, (2 * MIB, 3 * MIB, MIB, 2 * MIB + MIB // 2), strict=True):
+            begin(client, address, nbytes)
+        assert [condition(client.connection) for client in clients] == ["", "amqp:resource-limit-exceeded", "", ""]
+        assert (
+            "the unfinished messages of all connections may take 8388608 bytes"
+            in clients[1].connection.remote_condition.description
+        )
+        admission = b.broker.admission
+        assert sum(client.server.engine.unfinished_bytes for client in clients) == admission._unfinished.nbytes < 6 * MIB
+        for client in clients:
+            client.lose()
+        assert admission._unfinished.nbytes == 0
+
+
+def test_what_can_go_to_the_log_goes_there_before_anybody_has_to_go() -> None:
+    with bench(message_memory=32 * MIB) as b:
+        b.queue("q")
+        address, clients, uploader = mailbox(b), [b.client() for _ in range(2)], b.client()
+        for client in clients:
+            begin(client, address, 4 * MIB - 50 * KIB)
+        for number in range(8):
+            link = uploader.sender("q", name=f"to-q-{number}")
+            link.delivery("unfinished")
+            link.stream(b"\x00\x53\x75\xb0" + (1 << 30).to_bytes(4, "big") + bytes(100 * KIB))
+            b.settle()
+        assert [condition(each.connection) for each in (*clients, uploader)] == ["", "", ""]
+        assert uploader.server.engine.unfinished_bytes < 200 * KIB
+
+
+def test_a_client_that_does_not_read_is_sent_no_more_than_a_bound_over_all_of_its_links_and_sessions() -> None:
+    """Breaks when each of 256 sessions may have its own megabyte of output in memory."""
+    with bench() as b:
+        b.queue("q")
+        sender = (producer := b.client()).sender("q")
+        producer.send(sender, *([bytes(100 * KIB)] * 120))
+        client = b.client()
+        client.server.pauseProducing()  # its socket is full
+        engine, receivers = client.server.engine, []
+        for number in range(10):
+            session = client.connection.session()
+            session.incoming_capacity = 1 << 30
+            session.open()
+            link = session.receiver(f"r{number}")
+            link.source.address = "q"
+            link.open()
+            link.flow(1000)
+            receivers.append(link)
+            client.received[link.name] = []
+        b.settle()
+        assert limits.MAX_SENT_BYTES < engine.sent_bytes < limits.MAX_SENT_BYTES + 2 * MIB
+        client.server.resumeProducing()
+        b.settle()
+        assert sum(len(client.received[link.name]) for link in receivers) == 120
+        assert engine.sent_bytes < limits.MAX_SENT_BYTES
+
+
+def test_answers_wait_in_their_mailbox_while_their_client_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breaks when a client that asks and asks, and reads nothing, has all the answers kept in the output."""
+    monkeypatch.setattr(limits, "MAX_OUTPUT_BYTES", 10 * KIB)
+    monkeypatch.setattr(limits, "MAILBOXES_BYTES", 50 * KIB)
+    with bench() as b:
+        for number in range(10):
+            b.queue(f"q{number}")
+        clients = [b.client() for _ in range(2)]
+        for client in clients:
+            reply = client.receiver(None, credit=10_000, dynamic=True)
+            link, numbers = client.sender("$management"), count()
+            client.server.pauseProducing()
+            for _ in range(20):
+                data = request("QUERY", "queue", "", reply.remote_source.address, next(numbers))
+                client.server.dataReceived(_wire(client, link, data))
+                b.settle()
+        boxes = b.broker.mailboxes
+        assert 40 * KIB < boxes.nbytes <= 50 * KIB
+        assert all(client.server.engine.sent_bytes < 20 * KIB for client in clients)
+        clients[0].server.resumeProducing()
+        b.settle()
+        assert boxes.nbytes < 40 * KIB
+        for client in clients:
+            client.lose()
+        assert boxes.nbytes == 0
+
+
+def test_a_session_too_many_ends_the_connection() -> None:
+    with bench() as b:
+        client = b.client()
+        assert client.transport.remote_channel_max == limits.MAX_SESSIONS_PER_CONNECTION - 1
+        client.server.dataReceived(frame(BEGIN[8:], channel=limits.MAX_SESSIONS_PER_CONNECTION))
+        b.settle()
+        assert condition(client.connection) == "amqp:connection:framing-error"
+
+
+def test_a_subscription_too_many_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_CONSUMERS_PER_QUEUE", 2)
+    with bench() as b:
+        b.queue("q")
+        links = [b.client().receiver("q") for _ in range(3)]
+        assert [condition(link) for link in links] == ["", "", "amqp:resource-limit-exceeded"]
+
+
+def _wire(client: Client, link: Any, data: bytes) -> bytes:
+    """The frames of a message of this client's."""
+    client.send_encoded(link, data, settle=False)
+    waiting = client.transport.pending()
+    found = bytes(client.transport.peek(waiting))
+    client.transport.pop(waiting)
+    return found

@@ -1,0 +1,108 @@
+"""Consumers that hold messages up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.broker.clients import Bench, Client, bench, condition
+
+LIMIT_S = 10.0
+
+
+def holder(b: Bench, credit: int = 2, **options: Any) -> tuple[Client, Any]:
+    """A consumer that takes messages and says nothing of them."""
+    client = b.client()
+    client.auto_accept = False
+    return client, client.receiver("q", credit, **options)
+
+
+def broker_item(b: Bench) -> tuple[int, int]:
+    """How many are slow, and how many were ended."""
+    (item,) = b.client().request("QUERY", "broker")[2]["items"]
+    return item["slowConsumers"], item["slowConsumersEnded"]
+
+
+def still(b: Bench) -> list[float]:
+    return [item["still_s"] for item in b.client().request("QUERY", "subscription")[2]["items"]]
+
+
+def filled(b: Bench, count: int = 5) -> None:
+    b.queue("q")
+    client = b.client()
+    client.send(client.sender("q"), *range(count))
+
+
+def test_a_consumer_that_holds_messages_while_others_wait_is_slow_until_it_moves() -> None:
+    with bench(slow_s=LIMIT_S) as b:
+        filled(b)
+        client, link = holder(b)
+        b.pass_time(LIMIT_S - 1)
+        assert broker_item(b) == (0, 0)
+        b.pass_time(5)
+        assert broker_item(b) == (1, 0)
+        assert still(b) == [pytest.approx(LIMIT_S + 4, abs=1)]
+        assert condition(link) == "", "it is told of, and no more"
+        delivery, _ = client.received[link.name][0]
+        delivery.update(delivery.ACCEPTED)
+        delivery.settle()
+        b.pass_time(5)
+        assert broker_item(b) == (0, 0)
+
+
+@pytest.mark.parametrize("messages,credit", [(2, 2), (5, 0)], ids=["nothing waits for anybody", "it holds nothing"])
+def test_who_holds_nobody_up_is_not_slow(messages: int, credit: int) -> None:
+    with bench(slow_s=LIMIT_S, ends_slow=True) as b:
+        filled(b, messages)
+        _, link = holder(b, credit)
+        b.pass_time(5 * LIMIT_S)
+        assert broker_item(b) == (0, 0)
+        assert condition(link) == ""
+
+
+def test_a_browser_holds_nobody_up() -> None:
+    with bench(slow_s=LIMIT_S, ends_slow=True) as b:
+        filled(b)
+        _, link = holder(b, browse=True)
+        b.pass_time(5 * LIMIT_S)
+        assert (broker_item(b), condition(link)) == ((0, 0), "")
+
+
+@pytest.mark.parametrize("messages", [5, 2], ids=["messages wait", "another consumer waits"])
+def test_a_slow_consumer_is_ended_if_the_broker_is_told_to_and_others_get_what_it_held(messages: int) -> None:
+    with bench(slow_s=LIMIT_S, ends_slow=True) as b:
+        filled(b, messages)
+        _, link = holder(b)
+        other = b.client()
+        receiver = other.receiver("q", 1 if messages == 5 else 10)
+        b.pass_time(2 * LIMIT_S)
+        assert condition(link) == "amqp:resource-limit-exceeded"
+        assert "is slow" in link.remote_condition.description
+        assert broker_item(b) == (0, 1)
+        receiver.flow(10)
+        b.settle()
+        assert len(other.received[receiver.name]) == messages
+
+
+def test_the_connection_of_a_client_that_does_not_read_is_ended() -> None:
+    """Its link's end would never reach it; presettled messages have no outcome to wait for."""
+    with bench(slow_s=LIMIT_S, ends_slow=True) as b:
+        filled(b)
+        client = b.client()
+        client.server.pauseProducing()  # its socket is full
+        client.receiver("q", 2, presettled=True)
+        b.pass_time(LIMIT_S / 2)
+        (unread,) = [item["unread_s"] for item in b.client().request("QUERY", "connection")[2]["items"] if item["unread_s"]]
+        assert unread == pytest.approx(LIMIT_S / 2, abs=1)
+        b.pass_time(LIMIT_S * 3)
+        assert client.lost, "it does not read the Close either"
+        assert broker_item(b) == (0, 1)
+
+
+def test_nobody_is_slow_where_that_is_not_asked_for() -> None:
+    with bench() as b:
+        filled(b)
+        holder(b)
+        b.pass_time(100)
+        assert broker_item(b) == (0, 0)
