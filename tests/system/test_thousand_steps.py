@@ -2,7 +2,8 @@
 is lost.
 
 The plan of steps is made beforehand from a seed: which brokers are up decides what can be done next, so the same seed gives
-the same thousand steps. What comes of them (which promotion is won, who is asked in vain) depends on the moment, and must not matter.
+the same thousand steps. What comes of them (which promotion is won, who is asked in vain) depends on the moment, and must not
+matter.
 
 Between steps the test waits until a few more messages are accepted, or a short while: steps fall into elections, catching up,
 replaying, and into one another. Now and then the cluster is let heal and one broker loses its store.
