@@ -1,6 +1,6 @@
-"""Sets of numbers as closed ranges, `[[first, last], ...]`, in order and apart; and *runs*, in order but perhaps over each other.
+"""Sets of numbers as closed ranges, `[[first, last], ...]`, in order and apart.
 
-A sender numbers its lines without a break, so what it has written is few ranges. A number that is there twice is in two runs.
+A sender numbers its lines without a break, so what it has written is few ranges.
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ def united(*several: Iterable[list[int]]) -> Ranges:
     return joined
 
 
-def doubled(runs: Iterable[list[int]]) -> Ranges:
-    """The numbers that are in more than one run."""
-    found, reach = [], -1
-    for first, last in sorted(runs):
-        if first <= reach:
-            found.append([first, min(last, reach)])
-        reach = max(reach, last)
-    return united(found)
+def of_bits(first: int, bits: int) -> Ranges:
+    """The numbers of the bits that are set in a long, where the lowest bit stands for `first`."""
+    found, bits = [], bits & 0xFFFF_FFFF_FFFF_FFFF
+    while bits:
+        begin = (bits & -bits).bit_length() - 1
+        rest = bits >> begin
+        length = (rest + 1 & ~rest).bit_length() - 1
+        found.append([first + begin, first + begin + length - 1])
+        bits = rest >> length << begin + length
+    return found
 
 
 def common(one: Ranges, other: Ranges) -> Ranges:
@@ -43,28 +45,6 @@ def common(one: Ranges, other: Ranges) -> Ranges:
         else:
             j += 1
     return found
-
-
-def without(one: Ranges, other: Ranges) -> Ranges:
-    """The numbers of one that the other has not got."""
-    gaps, begin = [], -1
-    for first, last in other:
-        if begin <= first - 1:
-            gaps.append([begin, first - 1])
-        begin = last + 1
-    if one and begin <= one[-1][1]:
-        gaps.append([begin, one[-1][1]])
-    return common(one, gaps)
-
-
-def reaching(ranges: Ranges, first: int, last: int) -> Ranges:
-    """Those that have to do with the numbers from first to last."""
-    return [one for one in ranges if one[0] <= last and one[1] >= first]
-
-
-def size(ranges: Iterable[list[int]]) -> int:
-    """How many numbers."""
-    return sum(last - first + 1 for first, last in ranges)
 
 
 def capped(ranges: Ranges, most: int) -> Ranges:

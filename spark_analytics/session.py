@@ -26,6 +26,7 @@ from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.cloudpickle import register_pickle_by_value
 from pyspark.errors import PySparkException
+from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
 import spark_analytics
@@ -98,6 +99,7 @@ def start(master: str | None = None, *, app: str = "qpid-lag", heap: str = "1g",
     logging = f"-Dlog4j2.configurationFile={_own('log4j2.properties')}"
     java_options = " ".join([*compiler, collector, archive.option(java), logging])
     settings = {
+        "spark.driver.extraClassPath": _usual_jars(),
         "spark.app.name": app,
         "spark.master": master,
         "spark.ui.enabled": "false",
@@ -113,6 +115,20 @@ def start(master: str | None = None, *, app: str = "qpid-lag", heap: str = "1g",
         except Exception as error:
             raise Refused(f"Spark did not start on {master}: {_first_line(error)}; its own words are in {log}") from error
     return _ready(spark)
+
+
+_USUAL_JARS: Final = (
+    *("scala-library", "spark-catalyst", "spark-core", "spark-sql", "spark-sql-api", "spark-common-utils", "spark-unsafe"),
+    *("hadoop-client-api", "hadoop-client-runtime", "jackson-core", "jackson-databind", "jackson-module-scala"),
+)
+
+
+def _usual_jars() -> str:
+    """The jars that nearly every class comes from, as the beginning of a class path: for each class Java looks into one after the
+    other of Spark's 280, which takes a tenth of the processor's time of a short job.
+    """
+    jars = Path(_find_spark_home(), "jars")
+    return os.pathsep.join(str(jar) for name in _USUAL_JARS for jar in sorted(jars.glob(f"{name}[-_][0-9]*.jar")))
 
 
 MEANING: Final = {"spark.sql.session.timeZone": "UTC", "spark.sql.files.ignoreCorruptFiles": "true"}

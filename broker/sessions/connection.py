@@ -274,7 +274,7 @@ class Connection(TwistedProtocol):
             except Exception:  # as Twisted does with what `dataReceived` raises
                 _log.failure("{address} is dropped", address=self.address)
                 self.drop()
-        self._late = not self._gone and (bool(self._to_do) or self.engine.has_more)
+        self._late = not self._gone and self.heeded and (bool(self._to_do) or self.engine.has_more)
         if not self._late:
             self._to_do.clear()
             self._follow_reading()

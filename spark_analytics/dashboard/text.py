@@ -166,7 +166,8 @@ def _hours(report: Report, paper: _Paper) -> Iterator[str]:
     yield "WORST HOURS"
     for row in hours:
         when = moment(row["start_ms"], day=True)[5:16]
-        yield from _wrapped(f"  {when} {row['backup']} {row['status']}, {share(row['over_share'])} over the objective", paper)
+        over, worst = share(row["over_share"]), duration(row["worst_ms"])
+        yield from _wrapped(f"  {when} {row['backup']}: {over} over the objective, worst {worst}", paper)
     yield ""
 
 

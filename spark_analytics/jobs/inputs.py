@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from spark_analytics import sources
 from spark_analytics.errors import Refused
@@ -23,6 +24,8 @@ from spark_analytics.transforms import parse
 _COMPILING: Final = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
 _WORTH_COMPILING: Final = 20_000
 _BYTES_A_LINE: Final = 600
+_FEW_BLOCKS: Final = 32
+"""Of lines that came again: of so few, they are told apart by their numbers alone, without a join."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +81,6 @@ def compiled(spark: SparkSession, *, lines: int | None) -> Iterator[None]:
             spark.conf.set(name, value)
 
 
-def _both(one: Callable[[], Any], other: Callable[[], Any]) -> Callable[[], Any]:
-    return lambda: (one(), other())
-
-
 def read(
     spark: SparkSession,
     path: str,
@@ -98,14 +97,33 @@ def read(
     if kafka is None and is_store(path):
         return _from_store(spark, Store(path), since_ms=since_ms, until_ms=until_ms)
     text = sources.read_kafka(spark, kafka) if kafka is not None else sources.read_lines(spark, path)
+    releases: list[Callable[[], Any]] = []
+
+    def keep(frame: DataFrame) -> DataFrame:
+        kept, release = _worked_out_once(frame)
+        releases.append(release)
+        return kept
+
     with compiled(spark, lines=None if nbytes is None else nbytes // _BYTES_A_LINE):
-        lines, release = _worked_out_once(of_lines.kept(parse.parse(text, now_ms=now_ms)))
-        repeated = of_lines.repeated(lines)
-    if repeated:
-        lines, release_single = _worked_out_once(of_lines.single(lines, materialised(of_lines.copies(lines))))
-        release = _both(release, release_single)
+        lines = keep(of_lines.kept(parse.parse(text, now_ms=now_ms)).drop(*of_lines.UNUSED))
+        lines, repeated = single(lines, of_lines.blocks(lines), keep)
     files = None if kafka is not None else len(text.inputFiles())
-    return Inputs("telemetry", lines, repeated, {"files": files, "late": None}, release)
+    return Inputs("telemetry", lines, repeated, {"files": files, "late": None}, lambda: [release() for release in releases])
+
+
+def single(lines: DataFrame, blocks: DataFrame, keep: Callable[[DataFrame], DataFrame]) -> tuple[DataFrame, int]:
+    """The lines, one of each number, and how many others there were.
+
+    `blocks` are `lines.blocks` of them; what came again is worked out once, and kept by `keep`.
+    """
+    again = materialised(of_lines.repeats(blocks))
+    found = again.limit(_FEW_BLOCKS + 1).collect()
+    if not found:
+        return lines, 0
+    few = len(found) <= _FEW_BLOCKS
+    untouched, once = of_lines.single(lines, again, [row["block"] for row in found] if few else None)
+    counts = found if few else again.agg(F.sum("again").alias("again")).collect()
+    return untouched.unionByName(keep(once)), sum(row["again"] for row in counts)
 
 
 def _from_store(spark: SparkSession, store: Store, *, since_ms: int | None, until_ms: int | None) -> Inputs:

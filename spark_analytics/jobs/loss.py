@@ -61,8 +61,8 @@ def _sentence(loss: dict[str, Any]) -> tuple[str, str]:
     if loss["answer"] == "no":
         return "No", f"{left} of {members - 1} backups can be reached, and a promotion needs {needed} of the {members} brokers."
     spare = left - needed
-    more = f"{spare} more may fail" if spare else "no other broker may fail with it"
+    more = f"{spare} more may fail" if spare else "no other broker may fail as well"
     if loss["answer"] == "yes":
         return "Yes", f"{left} of {members - 1} backups can be reached, and hold every record; {more}."
-    some = "record is" if records == 1 else "records are"
-    return f"Yes, with {records:,} at risk", f"{records:,} {some} on no backup yet, and not accepted; {more}."
+    some, are = ("record", "is") if records == 1 else ("records", "are")
+    return f"Yes, with {records:,} {some} at risk", f"{records:,} {some} {are} on no backup yet, and not accepted; {more}."

@@ -55,7 +55,9 @@ def _state(backup: str | None, rows: Rows, rates: dict[str, float | None], budge
 
 
 def _rates(rows: Rows, axis: Axis, budget: float) -> dict[str, list[float | None]]:
-    """The burn rate over each of SPANS at the end of each step."""
+    """The burn rate over each of SPANS at the end of each step; None where less than half of it was expected, as of a backup that
+    has just become the primary: a second's lag would burn there as an outage does.
+    """
     over, expected = [0] * (axis.count + 1), [0] * (axis.count + 1)
     for row in rows:
         over[axis.at(row) + 1] += row["over_ms"]
@@ -69,7 +71,7 @@ def _rates(rows: Rows, axis: Axis, budget: float) -> dict[str, list[float | None
         values: list[float | None] = [None] * max(1, axis.count)
         for end in range(max(1, steps), axis.count + 1) if steps else ():
             seen = expected[end] - expected[end - steps]
-            if seen:
+            if seen * 2 >= length:
                 values[end - 1] = round((over[end] - over[end - steps]) / seen / budget, 3)
         rates[name] = values
     return rates

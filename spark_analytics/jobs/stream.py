@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import Final
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, Row, SparkSession, Window
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_analytics import ranges, sources, tail
 from spark_analytics.errors import Refused
-from spark_analytics.jobs import compact
+from spark_analytics.jobs import compact, inputs
 from spark_analytics.jobs.inputs import materialised
 from spark_analytics.places import is_remote, located
 from spark_analytics.ranges import Ranges
@@ -204,8 +204,9 @@ def add_batch(store: Store, asked: Streaming, batch: DataFrame, number: int, *, 
     parsed = of_lines.kept(parse.parse(batch, now_ms=now_ms), F.xxhash64("file").alias("origin"))
     typed = materialised(of_lines.tagged(parsed, since_ms=asked.since_ms))
     files = {row["origin"] for row in typed.select("origin").distinct().collect()}
-    numbers = _numbers(typed)
-    lines, repeated = _new(typed, numbers, manifest.seen)
+    blocks = materialised(of_lines.blocks(typed))
+    numbers = _numbers(blocks)
+    lines, repeated = _new(typed, blocks, numbers, manifest.seen)
     presence = of_lines.presence(lines).collect()
     if presence:
         _write(store, manifest, number, lines.where("inside"), now_ms)
@@ -225,22 +226,19 @@ def add_batch(store: Store, asked: Streaming, batch: DataFrame, number: int, *, 
     return Progress(number, count, manifest.counters["lines"], newest, dict(manifest.heard))
 
 
-def _numbers(lines: DataFrame) -> dict[str, Ranges]:
+def _numbers(blocks: DataFrame) -> dict[str, Ranges]:
     """By `store.names` of cluster and sender, the numbers of a batch's good lines: few ranges, since they have few holes."""
-    order = Window.partitionBy("cluster", "sender").orderBy("seq")
-    numbers = lines.where("problem IS NULL").select(*of_lines.IDENTITY).distinct()
-    runs = numbers.withColumn("run", F.col("seq") - F.row_number().over(order)).groupBy("cluster", "sender", "run")
     found: dict[str, Ranges] = {}
-    for row in runs.agg(F.min("seq").alias("first"), F.max("seq").alias("last")).collect():
-        found.setdefault(names(row["cluster"], row["sender"]), []).append([row["first"], row["last"]])
+    for row in blocks.collect():
+        found.setdefault(names(row["cluster"], row["sender"]), []).extend(
+            ranges.of_bits(row["block"] * of_lines.BLOCK, row["bits"])
+        )
     return {key: ranges.united(its) for key, its in found.items()}
 
 
-def _new(lines: DataFrame, numbers: dict[str, Ranges], seen: dict[str, Ranges]) -> tuple[DataFrame, int]:
+def _new(lines: DataFrame, blocks: DataFrame, numbers: dict[str, Ranges], seen: dict[str, Ranges]) -> tuple[DataFrame, int]:
     """The lines that have not come before, one of each, and how many others there were."""
-    repeated = of_lines.repeated(lines)
-    if repeated:
-        lines = of_lines.single(lines, materialised(of_lines.copies(lines)))
+    lines, repeated = inputs.single(lines, blocks, materialised)
     known: list[tuple[str, str, int, int]] = [
         (names_of(key)[0], names_of(key)[1], first, last)
         for key, its in numbers.items()

@@ -167,8 +167,8 @@ def _report(read: Inputs, request: Request, progress: Callable[[str], None]) -> 
     progress("adding up samples")
     with compiled(lines.sparkSession, lines=found.samples):
         state = _state(lines, cut, found, request)
-        progress("summarising windows")
-        rows = _found(state, cut, found, request)
+    progress("summarising windows")
+    rows = _found(state, cut, found, request)
     totals = _of(rows, _WHOLE_SPAN_MS)
     if not totals:
         raise Refused(

@@ -17,6 +17,11 @@ from spark_analytics.schemas import EVENT, LINE
 IDENTITY: Final = ("cluster", "sender", "seq")
 """A line's, which no restart repeats: the number begins at the time of the process's start, its epoch."""
 ROSTER: Final = ("cluster", "epoch", "primary", "backups", "queues")
+UNUSED: Final = (
+    *("replicate", "role", "sent_index", "received_index", "applied_index", "sync_ms", "sync_max_ms", "round_trip_ms"),
+    *("records_per_s", "bytes_per_s", "reach", "asked", "answered", "round_trip_max_ms", "broker_epoch", "last_index"),
+)
+"""What no summary looks at."""
 MINUTE_MS: Final = 60_000
 _LEAP_MS: Final = 5 * MINUTE_MS
 WRONG_CLOCK: Final = "time ahead of later lines"
@@ -43,22 +48,43 @@ def tagged(lines: DataFrame, *, since_ms: int | None = None, until_ms: int | Non
     return lines.withColumns({"inside": F.coalesce(inside, F.lit(True)), "mine": F.coalesce(mine, F.lit(False))})
 
 
-def copies(lines: DataFrame) -> DataFrame:
-    """IDENTITY of good lines that are there more than once, and how many `copies`: the lines themselves are not moved for it."""
-    return lines.where("problem IS NULL").groupBy(*IDENTITY).agg(F.count("*").alias("copies")).where("copies > 1")
+def blocks(lines: DataFrame) -> DataFrame:
+    """The numbers of good lines by the 64: `cluster`, `sender`, `block`, how many `lines` it has, and `bits`, one a number.
+
+    A sender numbers its lines without a break, so blocks are few, and the lines themselves are not moved for them.
+    """
+    bits = F.expr("bit_or(shiftleft(1L, cast(seq & 63 AS int)))").alias("bits")
+    good = lines.where("problem IS NULL").groupBy("cluster", "sender", _block().alias("block"))
+    return good.agg(F.count("*").alias("lines"), bits)
 
 
-def repeated(lines: DataFrame) -> int:
-    """How many good lines are there besides the first of their kind."""
-    row = copies(lines).agg(F.sum(F.col("copies") - 1).alias("repeated")).first()
-    return int(row["repeated"] or 0) if row else 0
+def repeats(blocks: DataFrame) -> DataFrame:
+    """Those of `blocks` of which lines came more than once, and how many besides the first of each number (`again`)."""
+    again = F.expr("lines - bit_count(bits)").alias("again")
+    return blocks.select(*_OF_BLOCK, again).where("again > 0")
 
 
-def single(lines: DataFrame, again: DataFrame) -> DataFrame:
-    """The lines, one of each of `again` (`copies`)."""
-    names = F.broadcast(again.select(*IDENTITY))
-    twice = lines.join(names, [*IDENTITY], "left_semi").dropDuplicates([*IDENTITY])
-    return lines.join(names, [*IDENTITY], "left_anti").unionByName(twice).select(*lines.columns)
+def single(lines: DataFrame, repeats: DataFrame, few: Sequence[int] | None) -> tuple[DataFrame, DataFrame]:
+    """The lines in two parts, one of each number: those that nothing is done to, and those that stand in `repeats`.
+
+    `few` are the numbers of its blocks where they are so few that lines are told apart by them alone.
+    """
+    if few is None:
+        marks = F.broadcast(repeats.select(*_OF_BLOCK, F.lit(True).alias("doubtful")))
+        marked = lines.withColumn("block", _block()).join(marks, [*_OF_BLOCK], "left")
+    else:
+        marked = lines.withColumn("doubtful", _block().isin(*few))
+    doubtful = F.coalesce("doubtful", F.lit(False)) & F.col("problem").isNull()
+    once = marked.where(doubtful).dropDuplicates([*IDENTITY])
+    return marked.where(~doubtful).select(*lines.columns), once.select(*lines.columns)
+
+
+BLOCK: Final = 64
+_OF_BLOCK: Final = ("cluster", "sender", "block")
+
+
+def _block() -> Column:
+    return F.shiftright("seq", 6)
 
 
 def presence(lines: DataFrame) -> DataFrame:
@@ -85,7 +111,8 @@ def with_leaps(presence: DataFrame) -> DataFrame:
     col = F.col
     good = col("problem").isNull() & col("inside")
     whose = Window.partitionBy("cluster", "sender")
-    after = whose.orderBy("first_seq").rowsBetween(1, Window.unboundedFollowing)
+    # From the last to the first: a frame that ends in the future is worked out anew for each row.
+    after = whose.orderBy(col("first_seq").desc()).rowsBetween(Window.unboundedPreceding, -1)
     later_ms = F.min(F.when(good, col("start_ms"))).over(after)
     rows = presence.withColumn("ahead", good & F.coalesce(col("start_ms") > later_ms + _LEAP_MS, F.lit(False)))
     ahead = F.sum(F.when(col("ahead"), col("lines")).otherwise(0)).over(whose)

@@ -27,7 +27,8 @@ def parse(lines: DataFrame, *, now_ms: int) -> DataFrame:
     Lines from the day after the next one, and later, are a problem too: one wrong clock must not stretch a summary by years.
     (Whole days, because Spark compiles anew for each number that it has not met.)
     """
-    line = lines.where(F.col("value").rlike(r"\S")).withColumn("line", F.from_json("value", JUDGED, _JSON_OPTIONS))
+    filled = F.col("value").startswith("{") | F.col("value").rlike(r"\S")
+    line = lines.where(filled).withColumn("line", F.from_json("value", JUDGED, _JSON_OPTIONS))
     typed = line.select(*lines.columns, "line.*")
     usual = (F.octet_length("ts") == _USUAL_TIME_BYTES) & F.col("ts").endswith("Z")
     ts_ms = F.when(usual | F.col("ts").rlike(_ISO), F.expr("unix_millis(try_cast(ts AS TIMESTAMP))"))
@@ -38,8 +39,7 @@ def _problem(now_ms: int) -> Column:
     col = F.col
     # What is true of nearly every line is asked first, and cheaply.
     whole = col("value").endswith("}") | col("value").rlike(r"\}\s*$")
-    follows = col("value").contains("}{") | col("value").contains("} ") | col("value").contains("}\t")
-    another = follows & col("value").rlike(r'\}\s*\{\s*"')
+    another = (F.locate("{", "value", 2) > 0) & col("value").rlike(r'\}\s*\{\s*"')
     is_sample, is_roster = col("kind") == "sample", col("kind") == "roster"
     missing = _any_null("cluster", "epoch", "sender", "seq")
     sample_missing = _any_null("interval_ms", "primary", "backup", "lag_records", "lag_ms", "commit_index", "connected")

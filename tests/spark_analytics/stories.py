@@ -18,6 +18,11 @@ def at(second: float) -> str:
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z"
 
 
+def moment_ms(line: Line) -> int:
+    """When it was said, by its own word."""
+    return round(datetime.fromisoformat(line["ts"]).timestamp() * 1000)
+
+
 class Teller:
     """A broker or a resource manager, which numbers its lines; `ahead_s` is how far its clock is ahead."""
 

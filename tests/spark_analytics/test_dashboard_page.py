@@ -30,7 +30,7 @@ def test_every_part_of_the_report_is_drawn_and_nothing_is_asked_of_anybody(brows
     assert len(parts) == 15, parts
     assert tab.count(".failed") == 0
     assert (tab.text(".verdict .word"), tab.text(".verdict h2")) == ("Can I lose the primary now?", "Yes")
-    assert "2 of 2 backups can be reached, and hold every record; no other broker may fail with it." in tab.text(".verdict")
+    assert "2 of 2 backups can be reached, and hold every record; no other broker may fail as well." in tab.text(".verdict")
     assert tab.text(".verdict h3") == "Every backup keeps up"
     for wanted in ("epoch 3", "2 of 2", "58 s", "within", "Budget left", "old when this was made"):
         assert wanted.lower() in tab.text(".hero").lower(), wanted

@@ -56,6 +56,13 @@ def test_a_step_that_is_longer_than_a_rates_span_gives_none() -> None:
     assert slo.burn(rows, rows, axis, axis, target=0.5)["backups"][0]["rates"]["5m"] is None
 
 
+def test_a_backup_that_has_become_the_primary_burns_nothing_by_its_last_second_as_a_backup() -> None:
+    axis = Axis.over(0, 10 * MINUTE, MINUTE)
+    rows = [step(0, 0), step(MINUTE, 0), step(2 * MINUTE, 0), step(3 * MINUTE, 1, expected=1)]
+    rates = slo.burn(rows, rows, axis, axis, target=0.99)["series"]["backups"]["b"]["5m"]
+    assert rates[4:] == [pytest.approx(100 / 181, abs=1e-3), None, None, None, None, None]
+
+
 def test_neighbouring_steps_of_one_status_are_one_piece_of_a_lane_and_spells_are_counted_by_coming_to_it() -> None:
     axis = Axis.over(500, 6000, 1000)
     statuses = ["OK", "SILENT", "STOPPED", "STALLED", "SILENT"]

@@ -28,7 +28,7 @@ def asked(
         ({"b": "OK", "c": "STOPPED"}, {}, "no", "No"),
         ({"b": "OK"}, {}, "no", "No"),
         ({}, {}, "no", "No"),
-        ({"b": "LAGGING", "c": "GAP"}, {"b": 900, "c": 3}, "at risk", "Yes, with 3 at risk"),
+        ({"b": "LAGGING", "c": "GAP"}, {"b": 900, "c": 3}, "at risk", "Yes, with 3 records at risk"),
         ({"b": "OK", "c": "OK", "d": "OK", "e": "SILENT"}, {"b": 5}, "yes", "Yes"),
         ({"b": "OK", "c": "OK", "d": "REWOUND", "e": "SILENT"}, {}, "no", "No"),
         ({"b": "OK", "c": "OK", "d": "PRIMARY"}, {}, "yes", "Yes"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from itertools import pairwise
 
 from hypothesis import given
@@ -30,23 +29,15 @@ def test_ranges_hold_what_sets_hold(one: Ranges, other: Ranges) -> None:
     assert members(first) == members(one)
     assert members(both) == members(one) | members(other)
     assert is_plain(both)
-    assert ranges.size(both) == len(members(both))
     assert members(ranges.common(first, second)) == members(one) & members(other)
-    assert members(ranges.without(first, second)) == members(one) - members(other)
 
 
-@given(RUNS)
-def test_what_is_in_several_runs_is_doubled(runs: Ranges) -> None:
-    times = Counter(number for run in runs for number in members([run]))
-    found = ranges.doubled(runs)
-    assert members(found) == {number for number, count in times.items() if count > 1}
+@given(st.integers(0, 2**40), st.sets(st.integers(0, 63)))
+def test_the_bits_of_a_long_are_the_numbers_that_they_stand_for(first: int, numbers: set[int]) -> None:
+    unsigned = sum(1 << number for number in numbers)
+    found = ranges.of_bits(first, unsigned - (1 << 64 if 63 in numbers else 0))
+    assert members(found) == {first + number for number in numbers}
     assert is_plain(found)
-
-
-@given(RUNS, st.integers(0, 60), st.integers(0, 9))
-def test_what_reaches_is_what_has_numbers_in_common(runs: Ranges, first: int, more: int) -> None:
-    found = ranges.reaching(runs, first, first + more)
-    assert found == [run for run in runs if members([run]) & members([[first, first + more]])]
 
 
 def test_endless_holes_are_bounded_by_taking_in_the_oldest_gaps() -> None:

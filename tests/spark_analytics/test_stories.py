@@ -77,95 +77,6 @@ def test_a_lost_sample_and_a_gap_of_less_than_a_second_leave_percentiles_alone(s
     assert [steady[name] for name in ("p50_ms", "p95_ms", "p99_ms")] == pytest.approx([3, 3, 3], rel=0.2)
 
 
-# ---- failovers
-
-
-def changed(summary: Summarise, folder: Path, *tellers: Teller) -> list[dict[str, Any]]:
-    """The changes of primary."""
-    return list(told(summary, folder, *tellers)["failovers"])
-
-
-def times(change: dict[str, Any]) -> list[float | None]:
-    """The gap, and its parts."""
-    return [change[f"{name}_ms"] for name in ("gap", "detection", "decision", "promotion")]
-
-
-def test_an_alarm_that_was_false_is_no_cause(summary: Summarise, tmp_path: Path) -> None:
-    """A backup that was paused at 25 s took the primary for dead. The primary died at 55 s: noticed 20 ms later, asked 20 ms on,
-    served 60 ms after that.
-    """
-    p, q, c = Teller("p"), Teller("q"), Teller("c")
-    for second in middles(0, 55):
-        p.sample(second, "q")
-        p.sample(second, "c")
-    c.event(25.0, "failure_detected", "p", epoch=1)
-    q.event(55.02, "failure_detected", "p", epoch=1)
-    q.event(55.04, "promote_asked", epoch=1)
-    q.event(55.1, "failover_done", epoch=2, to="q", duration_ms=100.0)
-    for second in middles(55, 90):
-        q.sample(second + 0.2, "c", epoch=2)
-    (change,) = changed(summary, tmp_path, p, q, c)
-    assert (change["kind"], times(change)) == ("failover", [100, 20, 20, 60])
-    assert change["at_ms"] == START_MS + 55_100
-
-
-def test_a_gap_that_is_counted_from_noticing_has_the_time_until_then_added(summary: Summarise, tmp_path: Path) -> None:
-    """The primary's machine froze: 947 ms until the new one noticed, and 101 ms from there, which is what it says of the gap.
-
-    A minute later that one froze, and nobody says how long it took to notice: its last sample is of 89.5 s, the gap is no longer
-    than from there, and so it is told.
-    """
-    p, q, r = Teller("p"), Teller("q"), Teller("r")
-    for second in middles(0, 30):
-        p.sample(second, "q")
-    q.event(30.947, "failure_detected", "p", epoch=1, duration_ms=947.0)
-    q.event(30.957, "promote_asked", epoch=1)
-    q.event(31.048, "failover_done", epoch=2, to="q", duration_ms=101.0)
-    for second in middles(31, 90):
-        q.sample(second, "p", epoch=2, connected=False)
-    r.event(90.947, "failure_detected", "q", epoch=2)
-    r.event(91.048, "failover_done", epoch=3, to="r", duration_ms=101.0)
-    for second in middles(91, 120):
-        r.sample(second + 0.2, "q", epoch=3, connected=False)
-    measured, estimated = changed(summary, tmp_path, p, q, r)
-    assert (times(measured), measured["measured"]) == ([1048, 947, 10, 91], True)
-    assert (estimated["gap_ms"], estimated["detection_ms"], estimated["measured"]) == (1548, 1447, False)
-
-
-@pytest.mark.parametrize("ahead_s", [3.0, -1.5], ids=["ahead", "behind"])
-def test_a_resource_managers_clock_changes_no_length(summary: Summarise, tmp_path: Path, ahead_s: float) -> None:
-    """Killed at 40 s, noticed 500 ms later, asked 50 ms later, served 300 ms after that; the role is told 50 ms before."""
-    p, q, manager = Teller("p"), Teller("q"), Teller("rm", ahead_s=ahead_s)
-    for second in middles(0, 40):
-        p.sample(second, "q")
-    manager.event(40.5, "failure_detected", "p", epoch=1)
-    manager.event(40.55, "promote_asked", "q", epoch=1)
-    q.event(40.55, "promote_asked", epoch=1)
-    q.event(40.8, "role", epoch=2, to="active", **{"from": "recovering"})
-    q.event(40.85, "failover_done", epoch=2, to="q", duration_ms=850.0)
-    manager.event(40.86, "promote_won", "q", epoch=2, duration_ms=310.0)
-    for second in middles(41, 70):
-        q.sample(second, "p", epoch=2, connected=False)
-    (change,) = changed(summary, tmp_path, p, q, manager)
-    assert (times(change), change["at_ms"]) == ([850, 500, 50, 300], START_MS + 40_850)
-
-
-def test_two_failovers_in_a_minute_have_their_own_times(summary: Summarise, tmp_path: Path) -> None:
-    """Each is noticed after 600 ms, asked at once, and over 300 ms later."""
-    tellers = {name: Teller(name) for name in "pqr"}
-    for epoch, (old, new, killed_s) in enumerate([("p", "q", 20), ("q", "r", 40)], 1):
-        for second in middles(killed_s - 20, killed_s):
-            tellers[old].sample(second + (0.95 if epoch > 1 and second < 21 else 0), "c", epoch=epoch)
-        teller = tellers[new]
-        teller.event(killed_s + 0.6, "failure_detected", old, epoch=epoch)
-        teller.event(killed_s + 0.6, "promote_asked", epoch=epoch)
-        teller.event(killed_s + 0.9, "failover_done", epoch=epoch + 1, to=new, duration_ms=900.0)
-    for second in middles(41, 60):
-        tellers["r"].sample(second, "c", epoch=3)
-    found = changed(summary, tmp_path, *tellers.values())
-    assert [times(change) for change in found] == [[900, 600, 0, 300]] * 2
-
-
 # ---- the error budget
 
 
@@ -212,20 +123,6 @@ def test_a_clock_that_leaps_two_hours_for_one_line_stretches_nothing(summary: Su
     assert report["quality"]["problems"] == {"time ahead of later lines": 1}
 
 
-def test_six_hundred_samples_are_six_hundred_expected_and_a_second_that_is_lost_costs_one(
-    summary: Summarise, tmp_path: Path
-) -> None:
-    p = Teller("p")
-    for second in middles(0, 600):
-        p.sample(second, "b")
-        if second not in (200.5, 599.5):
-            p.sample(second, "b", queue="q")
-    report = told(summary, tmp_path, p)
-    for row, heard in ((backup(report, "b"), 600), (report["queues"][0], 598)):
-        assert (row["expected"], row["n"]) == (600, heard)
-        assert row["over_share"] == pytest.approx((600 - heard) / 600, abs=1e-4)
-
-
 def test_when_the_interval_changes_a_minute_of_silence_is_still_a_minute(summary: Summarise, tmp_path: Path) -> None:
     """300 s at a second, 300 s at ten; nothing is said of the backup from 400 s to 460 s: 60 of 600 s."""
     p = Teller("p")
@@ -252,14 +149,80 @@ def test_at_a_sample_every_100_ms_a_share_is_a_share_of_samples(summary: Summari
     assert row["over_share"] == pytest.approx(0.03)
 
 
-def test_lags_below_a_millisecond_and_above_an_hour_are_told_as_they_are(summary: Summarise, tmp_path: Path) -> None:
+# ---- ten minutes in which something else happens to each backup and queue
+
+PAINTS, OWNS = "b\x1b[31m", "\x1b]0;owned\x07\u202eq\nq"
+FALLS_S = (47, 50, 53, 60)
+
+
+@pytest.fixture(scope="module")
+def ten_minutes(summary: Summarise, tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """The report of one story, since each costs seconds: each test below is of a backup or queue that no other one looks at."""
     p = Teller("p")
-    for second in middles(0, 100):
-        p.sample(second, "b", 0.45)
-        p.sample(second, "c", 0.25)
-        p.sample(second, "d", 2_567_352.0)
-    report = told(summary, tmp_path, p)
-    assert [row["p50_ms"] for row in report["backups"]] == [0.45, 0.25, 2_567_352]
+    for second in middles(0, 600):
+        p.sample(second, "whole")
+        p.sample(second, PAINTS)
+        for lag_ms in (0.45, 0.25, 2_567_352.0):
+            p.sample(second, f"lags {lag_ms}", lag_ms)
+        for fall_s in FALLS_S:
+            p.sample(second, f"falls {fall_s}", 5.0, acked_index=1000 + int(second) - (40 if second > fall_s else 0))
+        p.sample(second, "spike", 5000.0 if second == 4.5 else 1.0)
+        p.sample(second, "grows", 900.0 + 60 * int(second), acked_index=1000 + int(second) // 2, lag_records=9 + int(second))
+        there = {
+            "two lost": second not in (200.5, 599.5),
+            "twice silent": not (100 <= second < 120 or 300 <= second < 320),
+            "flaps": int(second) % 2 == 0 or second < 300,
+            OWNS: True,
+        }
+        for queue in (queue for queue, is_there in there.items() if is_there):
+            p.sample(second, "whole", queue=queue)
+    return told(summary, tmp_path_factory.mktemp("ten_minutes"), p, window_ms=10_000)
+
+
+def queue_of(report: Report, name: str) -> dict[str, Any]:
+    """A queue's row."""
+    (row,) = [row for row in report["queues"] if row["queue"] == name]
+    return dict(row)
+
+
+def test_six_hundred_samples_are_six_hundred_expected_and_a_second_that_is_lost_costs_one(ten_minutes: Report) -> None:
+    for row, heard in ((backup(ten_minutes, "whole"), 600), (queue_of(ten_minutes, "two lost"), 598)):
+        assert (row["expected"], row["n"]) == (600, heard)
+        assert row["over_share"] == pytest.approx((600 - heard) / 600, abs=1e-4)
+
+
+def test_lags_below_a_millisecond_and_above_an_hour_are_told_as_they_are(ten_minutes: Report) -> None:
+    for lag_ms in (0.45, 0.25, 2_567_352.0):
+        row = backup(ten_minutes, f"lags {lag_ms}")
+        assert (row["p50_ms"], row["p99_ms"]) == (lag_ms, lag_ms)
+
+
+def test_silences_of_a_queue_are_each_as_long_as_it_was_not_heard(ten_minutes: Report) -> None:
+    """Samples of 100 s to 120 s and of 300 s to 320 s are not there: from 99.5 s to 120.5 s. Of `flaps` every other one."""
+    assert queue_of(ten_minutes, "twice silent")["silence_ms"] == 21_000
+    assert queue_of(ten_minutes, "flaps")["silence_ms"] == 2000
+
+
+def test_an_index_that_goes_back_is_seen_wherever_in_a_window_it_does(ten_minutes: Report) -> None:
+    """Stores that were restored: from then on each backup holds 40 batches less, at the same pace."""
+    rewound = {(row["backup"], row["start_ms"] - START_MS) for row in ten_minutes["windows"] if row["status"] == "REWOUND"}
+    assert rewound == {(f"falls {fall_s}", fall_s // 10 * 10_000) for fall_s in FALLS_S}
+    for fall_s in FALLS_S:
+        assert backup(ten_minutes, f"falls {fall_s}")["status"] == "REWOUND"
+
+
+def test_lagging_is_decided_over_a_window_and_not_by_one_sample(ten_minutes: Report) -> None:
+    of = {name: {row["status"] for row in ten_minutes["windows"] if row["backup"] == name} for name in ("spike", "grows")}
+    assert of == {"spike": {"OK"}, "grows": {"LAGGING"}}
+    assert backup(ten_minutes, "grows")["backlog"] > 0
+    assert backup(ten_minutes, "grows")["forecast_ms"] is None, "it gains nothing: never"
+
+
+def test_a_name_that_would_paint_the_terminal_is_shown_in_letters(ten_minutes: Report) -> None:
+    shown = text.render(ten_minutes)
+    assert not [letter for letter in shown if letter != "\n" and not letter.isprintable()]
+    assert "\\x1b[31m" in shown
+    assert "\\x1b]0;owned" in shown
 
 
 # ---- who is expected
@@ -298,40 +261,12 @@ def test_a_backup_that_is_replaced_by_another_is_not_missed(summary: Summarise, 
     }
 
 
-def test_silences_of_a_queue_are_each_as_long_as_it_was_not_heard(summary: Summarise, tmp_path: Path) -> None:
-    """Samples of 100 s to 120 s and of 300 s to 320 s are not there: from 99.5 s to 120.5 s. Of `flaps` every other one."""
-    p = Teller("p")
-    for second in middles(0, 600):
-        p.sample(second, "b")
-        if not (100 <= second < 120 or 300 <= second < 320):
-            p.sample(second, "b", queue="twice")
-        if int(second) % 2 == 0 or second < 300:
-            p.sample(second, "b", queue="flaps")
-    report = told(summary, tmp_path, p)
-    assert {row["queue"]: row["silence_ms"] for row in report["queues"]} == {"twice": 21_000, "flaps": 2000}
-
-
 def test_when_the_primary_alone_is_silent_for_half_a_minute_it_is_31_seconds(summary: Summarise, tmp_path: Path) -> None:
     p = Teller("p")
     for second in middles(0, 300):
         if not 100 <= second < 130:
             p.sample(second, "b")
     assert backup(told(summary, tmp_path, p), "b")["silence_ms"] == 31_000
-
-
-# ---- indexes and epochs
-
-
-def test_an_index_that_goes_back_is_seen_wherever_in_a_window_it_does(summary: Summarise, tmp_path: Path) -> None:
-    """Stores that were restored: from then on each backup holds 40 batches less, at the same pace."""
-    p, falls_s = Teller("p"), (47, 50, 53, 60)
-    for second in middles(0, 120):
-        for fall_s in falls_s:
-            p.sample(second, f"b{fall_s}", 5.0, acked_index=1000 + int(second) - (40 if second > fall_s else 0))
-    report = told(summary, tmp_path, p, window_ms=10_000)
-    assert {row["status"] for row in report["backups"]} == {"REWOUND"}
-    rewound = {(row["backup"], row["start_ms"] - START_MS) for row in report["windows"] if row["status"] == "REWOUND"}
-    assert rewound == {(f"b{fall_s}", fall_s // 10 * 10_000) for fall_s in falls_s}
 
 
 def test_a_deposed_primary_has_no_say_once_the_next_has_begun(summary: Summarise, tmp_path: Path) -> None:
@@ -348,19 +283,6 @@ def test_a_deposed_primary_has_no_say_once_the_next_has_begun(summary: Summarise
     row, gone = backup(report, "c"), backup(report, "gone")
     assert (row["n"], row["max_ms"], row["worst_ms"], row["over_share"]) == (200, 3, 3, 0)
     assert (gone["n"], gone["now"]) == (200, "STOPPED")
-
-
-# ---- names
-
-
-def test_a_name_that_would_paint_the_terminal_is_shown_in_letters(summary: Summarise, tmp_path: Path) -> None:
-    p = Teller("p")
-    for second in middles(0, 30):
-        p.sample(second, "b\x1b[31m")
-        p.sample(second, "b\x1b[31m", queue="\x1b]0;owned\x07\u202eq\nq")
-    shown = text.render(told(summary, tmp_path, p))
-    assert not [letter for letter in shown if letter != "\n" and not letter.isprintable()]
-    assert "\\x1b[31m" in shown
 
 
 def test_an_empty_span_to_compare_with_is_refused_in_a_line_that_names_it(summary: Summarise, tmp_path: Path) -> None:

@@ -232,55 +232,6 @@ def test_a_backup_on_the_roster_that_was_never_sampled_is_silent_all_along(summa
     assert row_of(report, "ghost")["over_share"] == 1
 
 
-def test_lagging_is_decided_over_a_window_and_not_by_one_sample(summary: Summarise, tmp_path: Path) -> None:
-    spike = [sample(s + 0.5, lag_ms=5000.0 if s == 4 else 1.0, lag_records=9, acked_index=90 + s) for s in range(20)]
-    growing = [
-        sample(s + 0.5, backup="g", seq=9_000_000 + s, lag_ms=900.0 + 60 * s, lag_records=9 + s, acked_index=90 + s // 2)
-        for s in range(20)
-    ]
-    report = summary(written(tmp_path, spike + growing), window_ms=10_000)
-    by_backup = {(row["backup"], row["start_ms"] - START_MS): row["status"] for row in report["windows"]}
-    assert by_backup == {("b", 0): "OK", ("b", 10_000): "OK", ("g", 0): "LAGGING", ("g", 10_000): "LAGGING"}
-    assert row_of(report, "g")["backlog"] > 0
-    assert row_of(report, "g")["forecast_ms"] is None, "it gains nothing: never"
-
-
-def event(second: float, type_: str, *, sender: str, **fields: Any) -> dict[str, Any]:
-    """An event at `second`."""
-    head = {name: sample(second)[name] for name in ("v", "cluster", "ts")}
-    return head | {"kind": "event", "sender": sender, "seq": int(second * 1000) + 1, "broker": sender, "type": type_} | fields
-
-
-def test_a_restart_after_an_outage_is_a_failover_although_nobody_noticed_a_failure(summary: Summarise, tmp_path: Path) -> None:
-    old = [sample(s + 0.5) for s in range(10)]
-    asked = event(20.1, "promote_asked", sender="p", epoch=1, detail="there is no primary yet")
-    done = event(20.2, "failover_done", sender="p", epoch=2, to="p", duration_ms=None)
-    new = [sample(s + 0.5, epoch=2) for s in range(20, 30)]
-    (change,) = summary(written(tmp_path, [*old, asked, done, *new]))["failovers"]
-    assert (change["kind"], change["measured"], change["gap_ms"]) == ("failover", False, 10_700)
-
-
-def test_a_switchover_is_one_although_its_new_primary_fails_later(summary: Summarise, tmp_path: Path) -> None:
-    old = [sample(s + 0.5) for s in range(10)]
-    asked = event(10.1, "promote_asked", sender="q", epoch=1, detail="planned switchover")
-    done = event(10.2, "failover_done", sender="q", epoch=2, to="q", duration_ms=100)
-    new = [sample(s + 0.5, epoch=2, sender="q") for s in range(10, 20)]
-    failed = event(21.0, "failure_detected", sender="rm", epoch=2, broker="q")
-    last = [sample(s + 0.5, epoch=3) for s in range(22, 30)]
-    changes = summary(written(tmp_path, [*old, asked, done, *new, failed, *last]))["failovers"]
-    assert [change["kind"] for change in changes] == ["switchover", "failover"]
-    assert [change["detection_ms"] is not None for change in changes] == [False, True]
-
-
-def test_a_failover_without_any_event_is_still_found_and_its_gap_said_to_be_estimated(summary: Summarise, tmp_path: Path) -> None:
-    old = [sample(s + 0.5) for s in range(10)]
-    new = [sample(s + 0.5, epoch=2, sender="q") for s in range(13, 20)]
-    report = summary(written(tmp_path, old + new))
-    (change,) = report["failovers"]
-    assert (change["kind"], change["previous"], change["primary"], change["measured"]) == ("failover", "p", "q", False)
-    assert change["gap_ms"] == 4000
-
-
 @pytest.mark.parametrize(
     "lines, asked, sentence",
     [

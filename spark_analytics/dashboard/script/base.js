@@ -127,6 +127,9 @@ function share(value) {
 }
 /** A round share, as somebody has set it: 99 %, 99.9 %. */
 const percent = (value) => (isNumber(value) ? String(Number((value * 100).toFixed(4))) + "\u00a0%" : "–");
+/** A cluster that has no name of its own is called by an identifier, of which people need the beginning. */
+const clusterName = (report) =>
+  /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/.test(report.cluster) ? "cluster " + report.cluster.slice(0, 8) : report.cluster || "cluster";
 /** A forecast: -1 is never, and nothing when nothing waits. */
 const forecast = (seconds) =>
   seconds === -1 ? "never at this rate" : isNumber(seconds) ? "in " + duration(seconds * 1e3) : "nothing waits";

@@ -94,7 +94,7 @@ function header(report) {
       "div",
       { class: "brand" },
       h("p", { class: "kicker" }, "Understudy · replication lag"),
-      h("h1", null, report ? report.cluster || "cluster" : "replication lag"),
+      h("h1", { title: report ? report.cluster : null }, report ? clusterName(report) : "replication lag"),
     ),
     report &&
       h(
@@ -199,7 +199,7 @@ function redraw() {
     ? (state.lost || state.problem ? "! " : "") +
       part("t", (r) => verdict(r).title, state.report) +
       " · " +
-      (state.report.cluster || "cluster")
+      clusterName(state.report)
     : "Replication lag";
   document.documentElement.dataset.drawn = "yes";
   document.documentElement.dataset.height = String(document.documentElement.scrollHeight);

@@ -631,6 +631,7 @@ function sloCard(report) {
   if (!slo) return null;
   const rows = records(slo.backups),
     names = ["5m", "1h", "6h", "3d"],
+    budgeted = rows.some((row) => isNumber(row.spent)),
     rate = (x) => (isNumber(x) ? brief(x) + " ×" : "–");
   const said = (row) =>
     list(row.alerts).length
@@ -641,31 +642,35 @@ function sloCard(report) {
   const series =
     slo.series && slo.series.backups
       ? Object.entries(slo.series.backups).flatMap(([name, s]) => {
-          const column = ["1h", "5m", "6h", "3d"].find((w) => list(s[w]).some(isNumber));
+          const column = ["1h", "5m", "6h", "3d"].find((w) => list(s[w]).filter(isNumber).length > 1);
           return column ? [{ name, what: "over " + column, c: colourOf(report, name), values: s[column] }] : [];
         })
       : [];
   return card(
     "slo",
     "Objective",
-    `${percent(slo.target)} of the time within ${duration(report.objective_ms)}. A burn rate of 1 × spends exactly the allowance of ${duration(slo.budget_ms)} a backup in this span.`,
-    h(
-      "ul",
-      { key: "bars", class: "budgets" },
-      rows.map((row) =>
-        h(
-          "li",
-          { key: String(row.backup), class: row.spent > 1 ? "over" : null },
-          h("span", { class: "who" }, row.backup === null ? "all together" : backupButton(report, row.backup)),
+    `${percent(slo.target)} of the time within ${duration(report.objective_ms)}. ` +
+      (budgeted
+        ? `A burn rate of 1 × spends exactly the allowance of ${duration(slo.budget_ms)} a backup in this span.`
+        : "The span is too short for a budget: a restart of some seconds would spend all of it."),
+    budgeted &&
+      h(
+        "ul",
+        { key: "bars", class: "budgets" },
+        rows.map((row) =>
           h(
-            "span",
-            { class: "meter", "aria-hidden": "true" },
-            h("span", { style: { width: clamp(row.spent || 0, 0, 1) * 100 + "%" } }),
+            "li",
+            { key: String(row.backup), class: row.spent > 1 ? "over" : null },
+            h("span", { class: "who" }, row.backup === null ? "all together" : backupButton(report, row.backup)),
+            h(
+              "span",
+              { class: "meter", "aria-hidden": "true" },
+              h("span", { style: { width: clamp(row.spent || 0, 0, 1) * 100 + "%" } }),
+            ),
+            h("b", null, isNumber(row.spent) ? (row.spent > 1 ? brief(row.spent) + " × spent" : share(row.spent) + " spent") : "–"),
           ),
-          h("b", null, isNumber(row.spent) ? (row.spent > 1 ? brief(row.spent) + " × spent" : share(row.spent) + " spent") : "–"),
         ),
       ),
-    ),
     series.length > 0 &&
       lines(report, {
         id: "burn",
@@ -776,12 +781,12 @@ function hoursCard(report) {
       `${row.start_ms}${row.backup}${row.queue}`,
     ),
     row.queue === null ? row.backup : row.queue,
-    badge(row.status, report.meaning),
     share(row.over_share),
     duration(row.p99_ms),
+    duration(row.worst_ms),
     duration(row.stall_ms),
   ];
-  const heads = (what) => ["Hour (UTC)", what, "Status", ">Over objective", ">p99", ">Longest stall"];
+  const heads = (what) => ["Hour (UTC)", what, ">Over objective", ">p99", ">Worst", ">Longest stall"];
   return card(
     "hours",
     "Worst hours",
