@@ -145,8 +145,8 @@ async def test_a_turn_that_was_won_ends_with_its_lease_in_a_fault(etcd: Etcd) ->
 async def test_a_watch_that_is_always_told_of_compactions_does_no_harm(etcd: Etcd) -> None:
     with fault_proxy(etcd.port) as proxy:
         proxy.becomes("compacted")
-        daemon = Daemon(proxy.url, "compacted always")
-        other = Daemon(etcd.url, "compacted always")
+        daemon = Daemon(proxy.url, "compacted always", ttl="10")
+        other = Daemon(etcd.url, "compacted always", ttl="10")
         try:
             await until(other.acts)
             daemon.needs()
