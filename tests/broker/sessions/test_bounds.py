@@ -100,11 +100,12 @@ def test_large_messages_go_out_a_few_at_a_time_to_a_client_that_does_not_read(mo
         for link in links:
             link.flow(1)
         b.settle()
-        assert client.server.session.large == 3
+        session: Any = client.server.session
+        assert session.large == 3
         client.server.resumeProducing()
         b.settle()
         assert sum(len(client.received[link.name]) for link in links) == 8
-        assert client.server.session.large == 0
+        assert session.large == 0
 
 
 def test_answers_wait_in_their_mailbox_while_their_client_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
