@@ -21,7 +21,7 @@ from resource_manager.arbiters.etcd import EtcdArbiter
 from resource_manager.core.arbiter import NEVER, ArbiterSettings, Guarantee, Published
 from tests.broker.real_time import time_passes, until
 from tests.certificates import Authority
-from tests.resource_manager.etcd import Etcd, encoded, running_etcd
+from tests.resource_manager.etcd import Etcd, encoded, running_etcd, three_members
 
 reactor: Any = installed_reactor
 
@@ -186,6 +186,25 @@ async def test_it_follows_a_member_that_moves_and_is_reachable_again(tmp_path: P
             await until(lambda: "no answer for 0.4 s" in daemon.reason)
             await until(lambda: not daemon.has_turn())
             moving.signal(signal.SIGCONT)
+            await until(lambda: daemon.reachable and daemon.has_turn())
+
+
+@pytest_twisted.ensureDeferred
+async def test_of_three_members_a_majority_is_enough_and_a_single_one_decides_nothing(tmp_path: Path) -> None:
+    """Breaks when a member that has lost the others, and knows of a lease that may have ended, is believed."""
+    with three_members(tmp_path) as three:
+        async with daemons(",".join(etcd.url for etcd in three), "three", "rm-1", ttl="2") as [daemon]:
+            await until(daemon.has_turn)
+            three[0].kill()
+            killed_s = reactor.seconds()
+            await until(lambda: (daemon.arbiter.health().answered_s or 0.0) > killed_s and daemon.has_turn())
+            three[1].kill()
+            await until(lambda: not daemon.reachable)
+            await until(lambda: not daemon.has_turn())
+            seen = three[2].call("kv/range", {"key": encoded("/understudy/three/turn"), "serializable": True})
+            assert seen.get("kvs"), "who asks for what may be stale would still be told of the turn"
+            for etcd in three[:2]:
+                etcd.spawn()
             await until(lambda: daemon.reachable and daemon.has_turn())
 
 
