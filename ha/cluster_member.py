@@ -312,14 +312,24 @@ class ClusterMember:
 
     # ---- what clients are told
 
+    def _brokers_url(self) -> urls.Url:
+        """The members in force: first those of --ha-brokers-url, in its order."""
+        given = self._settings.ha_brokers_url
+        assert given is not None, "a member of a cluster was given its URL"
+        members = self.log.replica.members.addresses
+        here = {address.name: address for address in given.addresses if address.name in members}
+        others = (urls.parse(name).addresses[0] for name in members if name not in here)
+        return urls.Url((*here.values(), *(replace(each, transport=given.addresses[0].transport) for each in others)))
+
     def _failover_urls(self) -> list[dict[Any, Any]]:
+        public = self._settings.ha_public_url or self._brokers_url()
         return [
             {
                 Symbol("network-host"): address.host,
                 Symbol("port"): address.port,
                 Symbol("scheme"): Symbol("amqps" if address.transport == urls.SSL else "amqp"),
             }
-            for address in self._settings.client_addresses
+            for address in public.addresses
         ]
 
     # ---- broker.administration.Extension
@@ -354,13 +364,13 @@ class ClusterMember:
                 item["refused"] = refusals[address]
             members.append(item)
         journal = self.log.journal.figures
-        public = self._settings.ha_public_url or self._settings.ha_brokers_url
+        brokers = self._brokers_url()
         return {
             "status": self._broker.state,
             "brokerId": self._broker.broker_id,
             "address": self.me,
-            "brokersUrl": str(self._settings.ha_brokers_url),
-            "publicUrl": str(public),
+            "brokersUrl": str(brokers),
+            "publicUrl": str(self._settings.ha_public_url or brokers),
             "replicateDefault": self._settings.ha_replicate,
             "clusterId": self._store.cluster_id,
             "epoch": status.epoch,
