@@ -212,9 +212,9 @@ async def test_of_three_members_a_majority_is_enough_and_a_single_one_decides_no
 async def test_a_full_etcd_counts_as_away_until_there_is_room(tmp_path: Path) -> None:
     with running_etcd(tmp_path / "etcd", "--quota-backend-bytes", str(300_000)) as full:
         async with daemons(full.url, "full", "rm-1") as [daemon]:
-            while "error" not in (answer := full.put("/filler", "x" * 60_000)):
+            while "code" not in (answer := full.put("/filler", "x" * 60_000)):
                 pass
-            assert "space exceeded" in answer["error"]
+            assert "space exceeded" in answer["message"]
             await until(lambda: daemon.has_turn() or not daemon.reachable)
             assert "429 etcdserver: mvcc: database space exceeded" in daemon.reason
             answered_s = daemon.arbiter.health().answered_s
@@ -260,6 +260,7 @@ async def test_over_tls_both_sides_show_who_they_are_and_files_may_be_replaced(t
     context = ssl.create_default_context(cafile=str(ca))
     context.load_cert_chain(certificate, key)
     words = ["--cert-file", certificate, "--key-file", key, "--client-cert-auth", "--trusted-ca-file", ca]
+    before = set(reactor.getDelayedCalls())
     with running_etcd(tmp_path / "etcd", *map(str, words), tls=context) as guarded:
         shown = {"ca_file": str(ca), "certificate": str(late), "key": str(late_key)}
         expired = Daemon(guarded.url, "expired", "tls", **shown)
@@ -274,15 +275,16 @@ async def test_over_tls_both_sides_show_who_they_are_and_files_may_be_replaced(t
         assert [daemon.reachable for daemon in (stranger, elsewhere)] == [False, False]
         for daemon in (expired, stranger, elsewhere):
             await daemon.arbiter.close()
+    await until(lambda: before.issuperset(reactor.getDelayedCalls()))
 
 
 @pytest_twisted.ensureDeferred
 async def test_after_its_end_there_is_no_timer(etcd: Etcd) -> None:
-    before = len(reactor.getDelayedCalls())
+    before = set(reactor.getDelayedCalls())
     async with daemons(etcd.url, "ending", "rm-1") as [daemon]:
         await until(daemon.has_turn)
     assert not daemon.has_turn()
-    await until(lambda: len(reactor.getDelayedCalls()) <= before)
+    await until(lambda: before.issuperset(reactor.getDelayedCalls()))
 
 
 def test_who_has_never_reached_etcd_has_no_turn() -> None:
