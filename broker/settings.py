@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from broker.core import limits, sasl
 from broker.core.acl.grammar import MAX_QUOTA
 from broker.core.limits import MIB
 from broker.core.mechanisms import LOOKED_AT, NAMES_IN_CERTIFICATES, REALM
-from broker.options import Option, SettingsError, file, folder, number, one_of, size, yes_no
+from broker.options import Option, SettingsError, file, folder, number, one_of, size, text, yes_no
 from broker.tls_files import FILES, SERVER, TlsFiles
 
 MECHANISMS = (*LOOKED_AT, sasl.ANONYMOUS)
@@ -60,6 +61,22 @@ def _realm(value: str) -> str:
     return value
 
 
+def _token_keys(value: str) -> Path | str:
+    """A file, or a URL whose answer nobody on the way can change."""
+    if "://" not in value:
+        return file(value)
+    try:
+        parts = urlsplit(value)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        host, port = "", None
+    if not host or port == 0 or not value.isascii() or not value.isprintable() or " " in value or parts.username is not None:
+        raise ValueError("this is no URL of keys: https://host/path is one, without a user")
+    if parts.scheme != "https" and not (parts.scheme == "http" and host in ("localhost", "127.0.0.1", "::1")):
+        raise ValueError("keys come over https:, or over http: from this machine (127.0.0.1) alone: others could change them")
+    return value
+
+
 def _log_level(value: str) -> str:
     """qpidd writes `notice+` for notice and all above."""
     return one_of(*LOG_LEVELS)(value.strip().lower().removesuffix("+"))
@@ -71,7 +88,7 @@ OPTIONS = (
     *SERVER,
     *FILES,
     Option("data-dir", folder, Path("~/.qpidd"), "DIR", "Folder of the store. It is created if it does not exist."),
-    Option("auth", yes_no, None, "yes|no", "Demand a login of every client. Default: `yes` with --users, else `no`."),
+    Option("auth", yes_no, None, "yes|no", "Demand a login of every client. Default: `yes` with --users or --token-keys."),
     Option(
         "users", file, None, "FILE", "Names and keys of those who may log in, as qpid-passwd writes them. Read again at SIGHUP."
     ),
@@ -90,7 +107,19 @@ OPTIONS = (
         "FIELD",
         f"What names the user in a client's certificate, for EXTERNAL: {', '.join(NAMES_IN_CERTIFICATES)}.",
     ),
-    Option("plain-without-tls", yes_no, False, "yes|no", "Offer PLAIN on connections that are not encrypted, too."),
+    Option(
+        "plain-without-tls", yes_no, False, "yes|no", "Offer PLAIN, and take tokens, on connections that are not encrypted, too."
+    ),
+    Option(
+        "token-keys",
+        _token_keys,
+        None,
+        "FILE|URL",
+        "Public keys of who signs tokens (JWT), as JSON (JWKS) or PEM. A file is read again at SIGHUP, a URL every 5 minutes.",
+    ),
+    Option("token-issuer", text, "", "ISSUER", "Who has to have issued a token: its claim `iss`."),
+    Option("token-audience", text, "", "NAME", "For whom a token has to be: among its claim `aud`."),
+    Option("token-user-claim", text, "sub", "CLAIM", "The claim of a token that names the user."),
     Option(
         "max-connections",
         number(1, 100_000),
@@ -207,6 +236,11 @@ class BrokerSettings:
     sasl_mechanisms: tuple[str, ...]
     ssl_user_name: str
     plain_without_tls: bool
+    token_keys: Path | str | None
+    """A file, or a URL."""
+    token_issuer: str
+    token_audience: str
+    token_user_claim: str
     max_connections: int
     max_negotiate_time: int
     max_frame_size: int
@@ -235,14 +269,17 @@ class BrokerSettings:
         own = {option.field: values.get(option.field, option.default) for option in OPTIONS}
         for name in ("data_dir", "telemetry_dir", "users", "acl_file"):
             own[name] = _at_home(name, own[name])
+        if isinstance(own["token_keys"], Path):
+            own["token_keys"] = _at_home("token_keys", own["token_keys"])
         if own["acl_file"] is not None:
             own["acl_file"] = own["data_dir"] / own["acl_file"]
         if own["data_dir"] == own["telemetry_dir"]:
             raise SettingsError(f"--telemetry-dir and --data-dir are the same folder, {own['data_dir']}: give each its own")
         if own["auth"] is None:
-            own["auth"] = own["users"] is not None
-        if own["auth"] and own["users"] is None and not ALONE.issuperset(own["sasl_mechanisms"]):
+            own["auth"] = own["users"] is not None or own["token_keys"] is not None
+        if own["auth"] and own["users"] is None and own["token_keys"] is None and not ALONE.issuperset(own["sasl_mechanisms"]):
             raise SettingsError("--auth yes needs --users FILE: qpid-passwd add FILE NAME makes one")
+        _check_tokens(own)
         settings = cls(**own)
         settings._check_tls()
         return settings
@@ -267,6 +304,21 @@ class BrokerSettings:
     def exposed(self) -> bool:
         """Whether other machines can reach this broker, which serves anybody who reaches it while `auth` is off."""
         return not all(ip_address(one).is_loopback for one in self.interface)
+
+
+def _check_tokens(own: Mapping[str, Any]) -> None:
+    needed = {"--token-issuer": own["token_issuer"], "--token-audience": own["token_audience"]}
+    missing = [name for name, value in needed.items() if not value]
+    if own["token_keys"] is None:
+        if len(missing) < len(needed):
+            raise SettingsError("--token-issuer and --token-audience are of no use without --token-keys")
+    elif missing or not own["token_user_claim"]:
+        raise SettingsError(
+            f"--token-keys needs {' and '.join(missing) or '--token-user-claim'}: a token of another issuer, or for another "
+            "service, must not let anybody in here"
+        )
+    elif own["ssl_certificate"] is None and not own["plain_without_tls"]:
+        raise SettingsError("--token-keys needs --ssl-certificate: tokens are taken over TLS, or with --plain-without-tls yes")
 
 
 def _at_home(name: str, path: Path | None) -> Path | None:

@@ -100,7 +100,6 @@ class ClusterMember:
         self._wall = wall
         self._telemetry = telemetry
         self._asked_because = ""
-        self._primary_lost_at: float | None = None
         self._last_refusal = ""
         self._looking_since = self._catching_up_since = 0.0
         self._was = ("joining", "", 0)
@@ -236,8 +235,6 @@ class ClusterMember:
     def _state_changed(self, state: str, epoch: int, primary: str) -> None:
         was, was_primary, was_epoch = self._was
         self._was = (state, primary, epoch)
-        if was_primary and not primary and self._primary_lost_at is None:
-            self._primary_lost_at = self._clock.seconds()
         if state == was and primary == was_primary:
             return
         _log.info(
@@ -248,7 +245,13 @@ class ClusterMember:
         )
         if was_primary not in ("", self.me) and not primary and epoch == was_epoch:
             # With a higher epoch it would be an election that took the primary away, perhaps a planned one.
-            self.note("failure_detected", epoch=epoch, broker=was_primary, detail="nothing was heard of the primary")
+            self.note(
+                "failure_detected",
+                epoch=epoch,
+                broker=was_primary,
+                duration_ms=self._silence_ms(),
+                detail="nothing was heard of the primary",
+            )
         self.note("role", epoch=epoch, from_=was, to=state, peer=primary or None)
         if primary not in ("", self.me):
             self._followed = primary
@@ -259,8 +262,6 @@ class ClusterMember:
             self._raising_to = 0
             self._write_term(epoch)
             self._raise_version()  # so that a new cluster begins with it
-        elif state in ("ready", "catchup"):
-            self._primary_lost_at = None
 
     def _look_for_primary(self) -> None:
         self._looking_since = self._clock.seconds()
@@ -283,20 +284,25 @@ class ClusterMember:
             self._catching_up_since = self._clock.seconds()
             self.note("catch_up_begin", epoch=epoch, peer=now[1], index=index)
 
+    def _silence_ms(self) -> float | None:
+        """For how long nobody has served, as far as this broker knows: detection included."""
+        silence_s = self.log.silence_s()
+        return None if silence_s is None else silence_s * 1000
+
     def _ms_since(self, moment_s: float) -> float:
         return (self._clock.seconds() - moment_s) * 1000
 
     def _write_term(self, epoch: int) -> None:
-        gap = -1 if self._primary_lost_at is None else round((self._clock.seconds() - self._primary_lost_at) * 1000)
-        self._primary_lost_at = None
+        gap_ms = self._silence_ms()
         self._asked_because = self._asked_because or f"{self._followed} handed over"
         self._asked_because += _given_up(self.log.replica.begun_without)
         moment = datetime.fromtimestamp(self._wall(), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        term = Term(epoch=epoch, primary=self.me, reason=self._asked_because, ts=moment, gap_ms=gap)
+        term = Term(
+            epoch=epoch, primary=self.me, reason=self._asked_because, ts=moment, gap_ms=-1 if gap_ms is None else round(gap_ms)
+        )
         self._broker.lead.change(term, lambda reason: None)
         index = self.log.replica.commit_index
-        known = None if gap < 0 else gap
-        self.note("failover_done", epoch=epoch, to=self.me, index=index, duration_ms=known, detail=self._asked_because)
+        self.note("failover_done", epoch=epoch, to=self.me, index=index, duration_ms=gap_ms, detail=self._asked_because)
         self._asked_because = ""
 
     def note(self, kind: str, **fields: Any) -> None:
@@ -306,14 +312,24 @@ class ClusterMember:
 
     # ---- what clients are told
 
+    def _brokers_url(self) -> urls.Url:
+        """The members in force: first those of --ha-brokers-url, in its order."""
+        given = self._settings.ha_brokers_url
+        assert given is not None, "a member of a cluster was given its URL"
+        members = self.log.replica.members.addresses
+        here = {address.name: address for address in given.addresses if address.name in members}
+        others = (urls.parse(name).addresses[0] for name in members if name not in here)
+        return urls.Url((*here.values(), *(replace(each, transport=given.addresses[0].transport) for each in others)))
+
     def _failover_urls(self) -> list[dict[Any, Any]]:
+        public = self._settings.ha_public_url or self._brokers_url()
         return [
             {
                 Symbol("network-host"): address.host,
                 Symbol("port"): address.port,
                 Symbol("scheme"): Symbol("amqps" if address.transport == urls.SSL else "amqp"),
             }
-            for address in self._settings.client_addresses
+            for address in public.addresses
         ]
 
     # ---- broker.administration.Extension
@@ -348,13 +364,13 @@ class ClusterMember:
                 item["refused"] = refusals[address]
             members.append(item)
         journal = self.log.journal.figures
-        public = self._settings.ha_public_url or self._settings.ha_brokers_url
+        brokers = self._brokers_url()
         return {
             "status": self._broker.state,
             "brokerId": self._broker.broker_id,
             "address": self.me,
-            "brokersUrl": str(self._settings.ha_brokers_url),
-            "publicUrl": str(public),
+            "brokersUrl": str(brokers),
+            "publicUrl": str(self._settings.ha_public_url or brokers),
             "replicateDefault": self._settings.ha_replicate,
             "clusterId": self._store.cluster_id,
             "epoch": status.epoch,

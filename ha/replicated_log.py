@@ -309,6 +309,10 @@ class ReplicatedLog:
 
     # ---- views
 
+    def silence_s(self) -> float | None:
+        """See `Replica.silence_s`."""
+        return self.replica.silence_s(self._awake.seconds())
+
     def status(self) -> ReplicaStatus:
         """The replica's own figures."""
         return self.replica.status(self._awake.seconds())

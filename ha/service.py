@@ -63,7 +63,9 @@ from ha.settings import HaSettings, own_address
 from ha.standalone import Standalone
 
 if TYPE_CHECKING:
+    from broker.core.tokens import Tokens
     from broker.net.credentials import Credentials
+    from broker.net.token_keys import TokenKeys
 
 _log = Logger(namespace="qpidd")
 _STOP_S = 5.0
@@ -121,6 +123,7 @@ class Process:
         self.member: ClusterMember | None = None
         self.lag: LagReporter | None = None
         self.accounts: Accounts | None = None
+        self.token_keys: TokenKeys | None = None
         self.tls: Credentials | None = None
         self.tls_port: int | None = None
         """Where it listens for TLS, if it does."""
@@ -179,6 +182,8 @@ class Process:
             raise CannotStart(str(error)) from None
         if self.lag is not None:
             self.lag.start()
+        if self.token_keys is not None:
+            self.token_keys.start()
 
     def _credentials(self) -> Credentials | None:
         files = self.settings.tls
@@ -189,10 +194,10 @@ class Process:
         return Credentials(files, demands=self.settings.ssl_require_client_authentication, wall=self.host.wall)
 
     def _authentication(self) -> Authentication:
-        """How clients log in. CannotStart when the users' file cannot be read."""
+        """How clients log in. CannotStart when the users' file, or the keys for tokens, cannot be read."""
         settings, host = self.settings, self.host
         users = None
-        if settings.auth or settings.users is not None:
+        if settings.users is not None or (settings.auth and settings.token_keys is None):
             secret = (host.new_id() + host.new_id()).encode()
             users = Users({}, secret)
             if settings.users is not None:
@@ -208,7 +213,24 @@ class Process:
             realm=settings.realm,
             plain_in_clear=settings.plain_without_tls,
             name_in_certificate=settings.ssl_user_name,
+            tokens=self._tokens(),
         )
+
+    def _tokens(self) -> Tokens | None:
+        settings = self.settings
+        if settings.token_keys is None:
+            return None
+        from broker.core.tokens import BadKeys, Rules, Tokens  # what they bring takes time to load
+        from broker.net.token_keys import TokenKeys
+
+        rules = Rules(settings.token_issuer, settings.token_audience, settings.token_user_claim)
+        tokens = Tokens(rules, self.host.wall)
+        self.token_keys = TokenKeys(self.reactor, settings.token_keys, tokens)
+        try:
+            self.token_keys.load()
+        except BadKeys as error:
+            raise CannotStart(f"--token-keys {error}") from None
+        return tokens
 
     def _users(self, accounts: Accounts) -> Users:
         try:
@@ -348,9 +370,11 @@ class Process:
             self.tls.reload()
         if self.accounts is not None:
             self._read_users_again(self.accounts)
+        if self.token_keys is not None:
+            self.token_keys.reload()
         if self.settings.acl_file is not None:
             self.acl_file.reload()
-        if self.tls is None and self.accounts is None and self.settings.acl_file is None:
+        if self.tls is None and self.accounts is None and self.token_keys is None and self.settings.acl_file is None:
             _log.warn("SIGHUP changes nothing: options are read at the start only; restart this broker to change them")
 
     def _read_users_again(self, accounts: Accounts) -> None:
@@ -358,6 +382,7 @@ class Process:
 
         def take(users: Users) -> None:
             self.broker.authentication.users = users
+            self.broker.admission.look_again()
             _log.info("{n} users read from {path}", n=len(users), path=accounts.path)
 
         def keep(failure: Failure) -> None:
@@ -380,6 +405,8 @@ class Process:
             self._handshakes.stop()
         if self.tls is not None:
             self.tls.stop()
+        if self.token_keys is not None:
+            self.token_keys.stop()
         if self.member is not None:
             self.member.stop()
         self.broker.close()

@@ -68,7 +68,7 @@ OPTIONS = (
         urls.parse,
         None,
         "URL",
-        "Addresses for clients to fail over to. Default: those of --ha-brokers-url.",
+        "Addresses for clients to fail over to. Default: the cluster's members.",
         aliases=("ha-public-brokers",),
     ),
     Option(
@@ -221,12 +221,6 @@ class HaSettings:
     def by_certificate(self) -> bool:
         """Whether members log in by their certificates alone."""
         return self.encrypted and self.ha_mechanism == EXTERNAL
-
-    @property
-    def client_addresses(self) -> tuple[Address, ...]:
-        """Where clients are told to go: the public addresses, or else the members' own."""
-        url = self.ha_public_url or self.ha_brokers_url
-        return url.addresses if self.ha_cluster and url is not None else ()
 
     def replica(self) -> ReplicaSettings:
         """What of this the consensus core works with."""

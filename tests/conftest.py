@@ -1,4 +1,4 @@
-"""What every test stands on: one reactor with a monotonic clock, Hypothesis profiles, and markers and groups given by folder.
+"""What every test stands on: one reactor with a monotonic clock, Hypothesis profiles, markers by folder, groups and coverage.
 
 The reactor must be chosen before anything imports `twisted.internet.reactor`; pytest loads this file first, and pytest-twisted
 takes the reactor that it finds. With Twisted's own, timers would follow the wall clock, and tests would not run on what brokers
@@ -11,7 +11,6 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -30,39 +29,14 @@ settings.register_profile("gate", derandomize=True, deadline=None, suppress_heal
 settings.register_profile("explore", deadline=None, max_examples=5_000, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "gate"))
 
+pytest_plugins = ("tests.groups", "tests.own_coverage")
+
 _MARKER_OF_FOLDER = {"system": pytest.mark.system, "spark_analytics": pytest.mark.spark}
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """What is measured beside."""
-    parser.addoption("--cover-cores", action="store_true", help="fail unless their own tests cover every branch of the cores")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Begin to measure before any test is collected."""
-    if config.getoption("--cover-cores"):
-        from tests.own_coverage import OwnCoverage
-
-        config.pluginmanager.register(OwnCoverage(config))
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark each test by its folder, so that nobody forgets to; in a worker, put them in the order in which they are begun."""
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test by its folder, so that nobody forgets to."""
     for item in items:
         marker = _MARKER_OF_FOLDER.get(item.path.relative_to(_HERE).parts[0])
         if marker is not None:
             item.add_marker(marker)
-    if hasattr(config, "workerinput"):
-        from tests.groups import in_order
-
-        in_order(items)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Spread by our own groups where groups are asked for."""
-    if config.getoption("dist") != "loadgroup":
-        return None
-    from tests.groups import Groups
-
-    return Groups(config, log)

@@ -15,6 +15,7 @@ plugin change a test's id. Without xdist nothing is reordered.
 from __future__ import annotations
 
 from pathlib import PurePath
+from typing import Any
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
@@ -59,9 +60,10 @@ def rank(group: str) -> tuple[int, ...]:
     return 1, THEN.index(folder) if folder in THEN else len(THEN)
 
 
-def in_order(items: list[pytest.Item]) -> None:
-    """Put the tests in the order in which workers are to begin them."""
-    items.sort(key=lambda item: rank(group_of(item.nodeid)))
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """In a worker, put the tests in the order in which they are begun."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: rank(group_of(item.nodeid)))
 
 
 class Groups(LoadScopeScheduling):  # type: ignore[misc]  # xdist brings no types
@@ -69,3 +71,9 @@ class Groups(LoadScopeScheduling):  # type: ignore[misc]  # xdist brings no type
 
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid) or nodeid
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups | None:
+    """Spread by our own groups where groups are asked for."""
+    return Groups(config, log) if config.getoption("dist") == "loadgroup" else None

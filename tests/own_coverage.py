@@ -27,6 +27,17 @@ OWN = ("tests/broker/core", "tests/ha/core", "tests/resource_manager/core", "tes
 _FOLDER = "folder_of_coverage"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """What is measured beside."""
+    parser.addoption("--cover-cores", action="store_true", help="fail unless their own tests cover every branch of the cores")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Begin to measure before any test is collected."""
+    if config.getoption("--cover-cores"):
+        config.pluginmanager.register(OwnCoverage(config))
+
+
 class OwnCoverage:
     """The measuring of one process: a worker's, the controller's, or that of both in one."""
 

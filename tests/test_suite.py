@@ -17,11 +17,14 @@ ROOT = Path(__file__).parents[1]
 HERE = Path(__file__).parent
 
 
-def pytest_in(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """A run of pytest by itself."""
+def pytest_in(folder: Path, files: dict[str, str], words: str) -> subprocess.CompletedProcess[str]:
+    """A run of pytest by itself, in a folder with these files, with no plugins but those that it is told."""
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    command = [sys.executable, "-m", "pytest", *words]
-    environment["PYTHONPATH"] = str(ROOT)
+    environment |= {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    command = [sys.executable, "-m", "pytest", "--import-mode", "importlib", *words.split(), "tests"]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 
@@ -51,24 +54,10 @@ def test_whoever_needs_the_session_of_spark_is_in_its_group(request: pytest.Fixt
 
 def test_a_group_stays_in_one_worker(tmp_path: Path) -> None:
     """Breaks when a new xdist, or a new pytest, takes no notice of our groups any more."""
-    for name in ("system/test_failover.py", "system/test_faults_disk.py", "test_docs.py"):
-        file = tmp_path / "tests" / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("".join(f"def test_{number}(): assert True\n" for number in range(4)))
-    (tmp_path / "conftest.py").write_text("from tests.conftest import pytest_xdist_make_scheduler\n")
-    words = [
-        "-v",
-        "-p",
-        "no:cacheprovider",
-        "-n",
-        "2",
-        "--dist",
-        "loadgroup",
-        "--no-loadscope-reorder",
-        "--rootdir",
-        str(tmp_path),
-    ]
-    done = pytest_in(tmp_path, *words, "--import-mode", "importlib", "tests")
+    four = "".join(f"def test_{number}(): assert True\n" for number in range(4))
+    names = ("system/test_failover.py", "system/test_faults_disk.py", "test_docs.py")
+    files = {f"tests/{name}": four for name in names} | {"pytest.ini": "[pytest]"}
+    done = pytest_in(tmp_path, files, "-v -p xdist -p tests.groups -n 2 --dist loadgroup --no-loadscope-reorder")
     ran = re.findall(r"^\[(gw\d)\].* PASSED tests/(\w+)", done.stdout, re.MULTILINE)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len({worker for worker, folder in ran if folder == "system"}) == 1, ran
@@ -81,16 +70,39 @@ def test_the_longest_groups_are_begun_first_and_single_tests_fill_what_is_left()
     assert sorted(backwards, key=groups.rank) == wanted
 
 
-def test_the_run_fails_when_a_core_is_not_covered_by_its_own_tests() -> None:
+LITTLE = {
+    "pyproject.toml": """
+        [tool.pytest.ini_options]
+        [tool.coverage.run]
+        branch = true
+        source_pkgs = ["little"]
+        [tool.coverage.report]
+        fail_under = 100
+    """,
+    "little/__init__.py": "",
+    "little/halves.py": "def half(number):\n    if number % 2:\n        return None\n    return number // 2\n",
+    f"{own_coverage.OWN[0]}/test_own.py": "from little.halves import half\ndef test_own(): assert half(4) == 2\n",
+    "tests/test_other.py": "from little.halves import half\ndef test_other(): assert half(5) is None\n",
+}
+"""A project of one core, whose own test leaves out what another one covers."""
+
+
+def test_the_run_fails_when_a_core_is_not_covered_by_its_own_tests(tmp_path: Path) -> None:
     """Breaks when coverage is measured and nobody looks, or when what other tests reach counts."""
-    words = ["-q", "-p", "no:cacheprovider", "--cover-cores", "tests/cli/verify/test_tally.py", "tests/broker/test_settings.py"]
-    done = pytest_in(ROOT, *words)
-    assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout
+    done = pytest_in(tmp_path, LITTLE, "-q -p tests.own_coverage --cover-cores")
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout + done.stderr
     assert re.search(r"the cores' own tests cover [\d.]+ %, not 100 %", done.stdout)
-    assert re.search(r" passed in ", done.stdout.splitlines()[-1])
-    reported = re.search(r"^broker/core/urls\.py +\d+ +(\d+)", done.stdout, re.MULTILINE)
-    assert reported is not None, done.stdout
-    assert int(reported[1]) > 0, "test_settings parses URLs, and is none of the core's own tests"
+    assert re.search(r"^2 passed in ", done.stdout.splitlines()[-1])
+    missed = re.search(r"^little/halves\.py +4 +(\d)", done.stdout, re.MULTILINE)
+    assert missed is not None, done.stdout
+    assert missed[1] == "1"
+
+
+def test_the_run_passes_when_every_branch_is_covered(tmp_path: Path) -> None:
+    (own,) = (name for name in LITTLE if name.endswith("test_own.py"))
+    both = LITTLE | {own: LITTLE[own] + LITTLE["tests/test_other.py"]}
+    done = pytest_in(tmp_path, both, "-q -p tests.own_coverage --cover-cores")
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_gate_of_tox_is_on_the_same_tests() -> None:

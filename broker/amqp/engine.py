@@ -92,9 +92,9 @@ class EngineListener(Protocol):
 class Engine:
     """One AMQP connection's protocol state. A server's door says who comes in, a client logs in as its `login` says.
 
-    `nonce`: a text that cannot be guessed, for a client's login. `offer`: the mechanisms by which clients may log in to a server.
-    `scratch` is shared by the engines of a thread; without one this engine has its own. `unfinished`: the sum that this engine's
-    unfinished messages count in.
+    `nonce`: a text that cannot be guessed, for a client's login. `offer`: the mechanisms by which clients may log in to a server,
+    in frames of `sasl_frame` bytes at most. `scratch` is shared by the engines of a thread; without one this engine has its own.
+    `unfinished`: the sum that this engine's unfinished messages count in.
     """
 
     def __init__(
@@ -107,6 +107,7 @@ class Engine:
         login: Login = ANONYMOUS,
         nonce: str = "",
         offer: sasl.Offer = sasl.OFFERED,
+        sasl_frame: int = limits.SASL_FRAME_BYTES,
         scratch: Scratch | None = None,
         unfinished: Unfinished | None = None,
     ) -> None:
@@ -140,7 +141,7 @@ class Engine:
         lib.pn_connection_collect(self.connection, self._collector)
         lib.pn_transport_set_max_frame(self.transport, max_frame)
         lib.pn_transport_set_channel_max(self.transport, limits.MAX_SESSIONS_PER_CONNECTION - 1)
-        self._door = Door(max_frame, offer) if server else None
+        self._door = Door(max_frame, offer, sasl_frame) if server else None
         self._layer = None if server else ClientLayer(login, nonce)
         """A client's, until it is over."""
         if server:

@@ -82,10 +82,14 @@ _HEADERS = frozenset((_At.START, _At.HEADER))
 
 
 class Door:
-    """See the module. `max_frame_bytes`: what this side's Open announces, 0 for any size."""
+    """See the module. `max_frame_bytes`: what this side's Open announces, 0 for any size. `sasl_frame_bytes`: the largest
+    frame of a login by what is offered."""
 
-    def __init__(self, max_frame_bytes: int, offer: sasl.Offer = sasl.OFFERED) -> None:
+    def __init__(
+        self, max_frame_bytes: int, offer: sasl.Offer = sasl.OFFERED, sasl_frame_bytes: int = limits.SASL_FRAME_BYTES
+    ) -> None:
         self.max_frame_bytes = max_frame_bytes
+        self._sasl_frame_bytes = sasl_frame_bytes
         self.output = bytearray()
         """What is to be written before anything of proton's; who writes it takes it away."""
         self.refusal: Refusal | None = None
@@ -223,10 +227,10 @@ class Door:
     def _small_frame(self, data: bytes, position: int) -> tuple[int, bool]:
         """Where the frame at `position` ends, -1 while it is not whole, and whether it goes through."""
         at = self._at
-        max_bytes = limits.SASL_FRAME_BYTES if at is _At.SASL else limits.EARLY_FRAME_BYTES
+        max_bytes = self._sasl_frame_bytes if at is _At.SASL else limits.EARLY_FRAME_BYTES
         if at is _At.LEAVING:
             max_bytes = max(limits.MAX_FRAME_BYTES, self.max_frame_bytes)
-        elif self.max_frame_bytes:
+        elif self.max_frame_bytes and at is not _At.SASL:
             max_bytes = min(max_bytes, self.max_frame_bytes)
         body, stop = _bounds(data, position, 1 if at is _At.SASL else 0, max_bytes)
         if stop < 0 or stop > len(data):

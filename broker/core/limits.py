@@ -74,6 +74,21 @@ MAX_AUTO_DELETE_S = 10 * 366 * 24 * 3600
 SASL_FRAME_BYTES = 512
 """Largest frame of the SASL layer: AMQP's own MIN-MAX-FRAME-SIZE (part 5.3.1)."""
 
+TOKEN_FRAME_BYTES = 4 * KIB
+"""The same where tokens are taken (`--token-keys`): those of most issuers have one or two thousand bytes."""
+
+MAX_TOKEN_KEYS = 100
+"""Keys by which tokens are looked at."""
+
+MAX_TOKEN_KEYS_BYTES = 256 * KIB
+"""The file, or the answer of the server, that has them."""
+
+TOKEN_KEYS_TIMEOUT_S = 10.0
+"""How long that server may take to answer."""
+
+TOKEN_LEEWAY_S = 60.0
+"""How far the clocks of a token's issuer and of this broker may be apart."""
+
 MAX_USERS = 100_000
 """Users in a users' file."""
 
@@ -91,6 +106,12 @@ LOGINS_WAITING = 4096
 
 LOGIN_DELAY_S = 2.0
 """The longest that a login is put off because others from its host, or as its user, have failed."""
+
+LOGIN_TRIES_AT_ONCE = 64
+"""Logins from one host, some of which have failed, that may be on their way to success at a time."""
+
+LOGIN_TRIES_A_S = 20.0
+"""Logins a second of such a host that come to nothing."""
 
 LOGIN_FORGET_S = 300.0
 """After so long without another one failed logins are forgotten."""

@@ -24,7 +24,9 @@ from functools import partial
 from scramp import ScramException, ScramMechanism
 
 from broker.core import limits, sasl
+from broker.core.bearer import OAUTHBEARER, XOAUTH2, Desk
 from broker.core.identity import Certificate
+from broker.core.tokens import may_be_token
 from broker.core.users import HASHES, BadPassword, Keys, Users, derive, name_of, prepared
 
 _NOT_READ = "cannot be read"
@@ -80,28 +82,34 @@ class TakenAtItsWord:
 
 
 class Plain:
-    """PLAIN against keys."""
+    """PLAIN against keys; a password that has the shape of a token is looked at as one where there is a `desk` for them."""
 
-    def __init__(self, register: Register) -> None:
+    def __init__(self, register: Register | None, desk: Desk | None = None) -> None:
         self._register = register
+        self._desk = desk
 
     def step(self, response: bytes) -> sasl.Step:
         """Look at name and password, elsewhere."""
         register = self._register
         try:
             name, password = _plain(response)
+            if self._desk is not None and may_be_token(password):
+                return self._desk.look(sasl.PLAIN, name, password)
+            if register is None:
+                raise BadPassword("the password is no token, and there are no users (--users)")
             name, password = register.name_of(name), prepared(password, "password")
         except BadPassword as error:
             return sasl.Deny(f"SASL PLAIN: {error}")
         mechanism = register.users.mechanism_of(name)
         keys = register.users.find(mechanism, name)
         work = partial(_stored_key, mechanism, password, keys)
-        return sasl.Wait(partial(self._compared, name, keys), work, register.delay_s(name))
+        return sasl.Wait(partial(_compared, register, name, keys), work, register.delay_s(name))
 
-    def _compared(self, name: str, keys: Keys, stored: bytes) -> sasl.Step:
-        if hmac.compare_digest(stored, keys.stored):
-            return self._register.granted(name, sasl.PLAIN)
-        return sasl.Deny(f"SASL PLAIN as {name}: {_WRONG}", name)
+
+def _compared(register: Register, name: str, keys: Keys, stored: bytes) -> sasl.Step:
+    if hmac.compare_digest(stored, keys.stored):
+        return register.granted(name, sasl.PLAIN)
+    return sasl.Deny(f"SASL PLAIN as {name}: {_WRONG}", name)
 
 
 def _stored_key(mechanism: str, password: str, keys: Keys) -> bytes:
@@ -194,5 +202,5 @@ class External:
         return sasl.Grant(user, sasl.EXTERNAL, authenticated=True)
 
 
-LOOKED_AT = (sasl.EXTERNAL, *HASHES, sasl.PLAIN)
+LOOKED_AT = (sasl.EXTERNAL, *HASHES, OAUTHBEARER, XOAUTH2, sasl.PLAIN)
 """The mechanisms by which a client can show who it is, the best first."""

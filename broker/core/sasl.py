@@ -46,11 +46,13 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The client is `user`. `mechanism` says by which means that came out, `authenticated` whether it has been shown."""
+    """The client is `user`. `mechanism` says by which means that came out, `authenticated` whether it has been shown; `until_s`,
+    in seconds since 1970, until when that counts (None: as long as it stays)."""
 
     user: str
     mechanism: str
     authenticated: bool = False
+    until_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

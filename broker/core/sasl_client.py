@@ -26,6 +26,7 @@ from broker.core.users import HASHES
 
 MECHANISMS = (*HASHES, sasl.PLAIN, sasl.EXTERNAL, sasl.ANONYMOUS)
 """What a client can be told to use."""
+NO_AMQP = "the broker does not speak AMQP 1.0 with a SASL layer"
 _SIZE_BYTES = 4
 _HEAD_BYTES = 8
 
@@ -155,7 +156,7 @@ class ClientLayer:
         if not self._began:
             found = held[:_HEAD_BYTES]
             if not sasl.HEADER.startswith(found):
-                raise Refusal(FRAMING_ERROR, "the broker does not speak AMQP 1.0 with a SASL layer")
+                raise Refusal(FRAMING_ERROR, NO_AMQP)
             if len(found) < _HEAD_BYTES:
                 return False
             self._began, self._held = True, held[_HEAD_BYTES:]

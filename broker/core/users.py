@@ -197,6 +197,9 @@ class Users:
     def __len__(self) -> int:
         return len(self._by_name)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
     def find(self, mechanism: str, name: str) -> Keys:
         """The user's keys, or, when there are none, keys that no password has: they are not derived from one."""
         decoy = self._decoy(mechanism, name)

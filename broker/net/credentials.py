@@ -332,6 +332,15 @@ def why_untrusted(number: int) -> str:
     return _WHY.get(number, f"error {number} of OpenSSL")
 
 
+def what_failed(error: SSL.Error, untrusted: int) -> str:
+    """What a person is told of an error of OpenSSL's; `untrusted`: its number for what was wrong with the certificate, or 0."""
+    if untrusted:
+        return f"the other side's certificate is not trusted: {why_untrusted(untrusted)}"
+    parts = error.args[0] if error.args and isinstance(error.args[0], list) else []
+    words = "; ".join(part[-1] for part in parts if part[-1])
+    return f"TLS: {words or 'the connection broke off'}"
+
+
 # ---- files
 
 

@@ -30,7 +30,7 @@ from twisted.internet.tcp import Connection
 from twisted.python.failure import Failure
 
 from broker.amqp.engine import Engine
-from broker.net.credentials import Credentials, objection_to_server, why_untrusted
+from broker.net.credentials import Credentials, objection_to_server, what_failed
 from broker.net.output import READ_BYTES, REST_BYTES, TlsFailed, Writing, is_idle, wait_with_more
 
 RECORD_BYTES = 16 * 1024
@@ -153,11 +153,7 @@ class TlsSocket(Writing, TwistedProtocol):
 
     def _told(self, error: SSL.Error) -> str:
         """What a person is told of an error."""
-        if self.untrusted:
-            return f"the other side's certificate is not trusted: {why_untrusted(self.untrusted)}"
-        parts = error.args[0] if error.args and isinstance(error.args[0], list) else []
-        words = "; ".join(part[-1] for part in parts if part[-1])
-        return f"TLS: {words or 'the connection broke off'}"
+        return what_failed(error, self.untrusted)
 
     def _too_slow(self) -> None:
         self._timer = None

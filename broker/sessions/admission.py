@@ -6,7 +6,8 @@ at again (`look_again`). An Open with a property that is registered in `roles` i
 served whatever this broker's state is, and is not cut off when this broker stops serving.
 
 A connection logs in first, by what it is offered (`broker.sessions.authentication`). Where a login is demanded, it is a stranger
-until then: strangers are few, and half of them at most come from one host.
+until then: strangers are few, and half of them at most come from one host. It ends when what it has logged in by has: when its
+token has expired, or its user is gone from the users' file.
 
 Invariants: clients are admitted only while this broker serves, administrators always; there are never more than `max_connections`
 and `limits.SPARE_CONNECTIONS` sockets; a user's connections count from their admission to their end, but for those of roles.
@@ -124,8 +125,16 @@ class Admission:
             self._refusals.told(socket.address, "too many connections have not logged in; it was closed at once")
             return None
         number, self._next_number = self._next_number, self._next_number + 1
-        offer = self._authentication.offer(socket)
-        connection = Connection(self, self._turn, self._clock, number, socket, offer=offer, **self._engine_options)
+        connection = Connection(
+            self,
+            self._turn,
+            self._clock,
+            number,
+            socket,
+            offer=self._authentication.offer(socket),
+            sasl_frame_bytes=self._authentication.frame_bytes(socket),
+            **self._engine_options,
+        )
         connection.session = ClientSession(connection, self._termini, self._turn, self._logs.inflow, self._guard)
         return connection
 
@@ -178,6 +187,7 @@ class Admission:
     def connection_lost(self, connection: Connection) -> None:
         """A socket is gone."""
         self.connections.pop(connection.number, None)
+        self._authentication.left(connection.number)
         self._is_none(connection)
         for counter, key in zip((self._by_user, self._by_host), self._counted.pop(connection.number, ()), strict=False):
             counter[key] -= 1
@@ -194,7 +204,8 @@ class Admission:
 
     def login_waits(self, connection: Connection, waits: sasl.Wait) -> None:
         """Its login is paused."""
-        attended = self._authentication.attend(waits, lambda: connection.number in self.connections)
+        number = connection.number
+        attended = self._authentication.attend(waits, lambda: number in self.connections, connection.socket.host, number)
         if attended is None:
             connection.refuse_login(f"{limits.LOGINS_WAITING} logins wait already")
         else:
@@ -207,6 +218,8 @@ class Admission:
     def admit(self, connection: Connection) -> None:
         """Answer an Open, keep it waiting, or turn the peer away; Condition says why."""
         self._is_none(connection)
+        if connection.principal.authenticated:
+            self._authentication.succeeded(connection.number)
         denial = self._denial(connection)
         if denial:
             raise Condition(UNAUTHORIZED, denial)
@@ -234,7 +247,10 @@ class Admission:
         return str(connection.properties.get(name) or "")
 
     def _denial(self, connection: Connection) -> str:
-        """Why the rules do not let this connection be; "" if they do."""
+        """Why its login, or the rules, do not let this connection be; "" if they do."""
+        ended = self._authentication.ended(connection.principal)
+        if ended:
+            return ended
         rights = Rights(self._guard, connection)
         needs: Lookups = (questions.ADMINISTER,) if connection.admin else ()
         if any(self._role_value(connection, name) for name in self.roles):
@@ -257,8 +273,8 @@ class Admission:
         self._by_host[host] += 1
 
     def look_again(self) -> None:
-        """Other rules are in force: end the connections and links that they do not allow, in this turn or, where there are many,
-        in the next ones."""
+        """Other rules are in force, or other users are known: end the connections and links that they do not allow, in this turn
+        or, where there are many, in the next ones."""
         self._unlooked = dict.fromkeys(self.connections)
         if self._look_call is None:
             self._look_on()
@@ -342,6 +358,8 @@ class Admission:
         now = self._clock.seconds()
         for connection in list(self.connections.values()):
             connection.tick(now)
+            if connection.principal.until_s is not None and (ended := self._authentication.ended(connection.principal)):
+                connection.turn_out(Condition(UNAUTHORIZED, ended))
         self._turn.flush()
 
     def close(self) -> None:

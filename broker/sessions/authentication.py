@@ -1,8 +1,10 @@
 """How clients log in to this broker: which mechanisms each is offered, what their logins wait for, and what failed ones cost.
 
 Life of a login here: a socket is accepted and its connection gets an offer, of mechanisms made for it alone; a mechanism that has
-to look at a password says so, and the work is done in a thread after the others that wait (`attend`), and after the time that
-earlier failures cost; a failed login is `failed`.
+to look at a password says so, and the work is done in a thread when its turn has come (`attend`), and after the time that earlier
+failures cost; a login comes to something (`succeeded`), or has `failed`, or its connection has `left`. Where others from its host
+have failed, it needs a try of that host's too (`broker.core.turnstile`), and waits in the host's line for one. The hosts take
+turns at the threads, so that however many logins come from one, another's waits for one of them.
 
 Where no login is demanded, everybody is let in: as `anonymous`, or by PLAIN under any name, and the password is not looked at
 (qpidd's `--auth no`). If there are users all the same, SCRAM is offered too, so that a cluster can change over broker by broker.
@@ -15,20 +17,57 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IReactorTime
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.python.failure import Failure
 
 from broker.core import limits, sasl
 from broker.core.backoff import Backoff
+from broker.core.bearer import OAUTHBEARER, XOAUTH2, Desk, Oauth
 from broker.core.identity import Socket
 from broker.core.mechanisms import LOOKED_AT, REALM, External, Plain, Register, Scram, TakenAtItsWord
-from broker.core.users import Users
+from broker.core.tokens import Tokens
+from broker.core.turnstile import Turnstile
+from broker.core.users import HASHES, Users
+from broker.sessions.principal import Principal
 
+BY_USERS = frozenset((*HASHES, sasl.PLAIN))
+"""The mechanisms that look at the users' file."""
 InThread = Callable[[Callable[[], bytes]], Deferred[bytes]]
 """Does the work in a thread; fires with its result in the reactor's."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A login that waits, of the connection with this number."""
+
+    waits: sasl.Wait
+    wanted: Callable[[], bool]
+    host: str
+    number: int
+    attended: Deferred[bytes]
+
+
+@dataclass(slots=True)
+class _Line:
+    """The logins of a host that wait for a try, and the call for the next one."""
+
+    jobs: deque[_Job] = field(default_factory=deque)
+    call: IDelayedCall | None = None
+
+    def wait(self, clock: IReactorTime, wait_s: float, go_on: Callable[[], None]) -> None:
+        """Call it then, and not before."""
+        self.end()
+        self.call = clock.callLater(wait_s, go_on)
+
+    def end(self) -> None:
+        """Wait no more."""
+        if self.call is not None and self.call.active():
+            self.call.cancel()
+        self.call = None
 
 
 class Authentication:
@@ -36,7 +75,7 @@ class Authentication:
 
     `demanded`: whether a client has to show who it is. `mechanisms`: those that may be offered, the best first.
     `plain_in_clear`: PLAIN without TLS too. `name_in_certificate`: where EXTERNAL finds a user (`NAMES_IN_CERTIFICATES`).
-    `new_nonce` gives texts that cannot be guessed, and never the same one.
+    `new_nonce` gives texts that cannot be guessed, and never the same one. `tokens`: what looks at tokens, where they are taken.
     """
 
     def __init__(
@@ -51,11 +90,13 @@ class Authentication:
         realm: str = REALM,
         plain_in_clear: bool = False,
         name_in_certificate: str = "cn",
+        tokens: Tokens | None = None,
     ) -> None:
         self.demanded = demanded
         self.realm = realm
         self.users = users
         """May be replaced; logins that have begun go on with the one that they began with."""
+        self.tokens = tokens
         self.waiting = 0
         """Logins that wait for their turn or their time."""
         self._clock = clock
@@ -65,7 +106,13 @@ class Authentication:
         self._plain_in_clear = plain_in_clear
         self._name_in_certificate = name_in_certificate
         self._backoff = Backoff()
-        self._queued: deque[tuple[Callable[[], bytes], Callable[[], bool], Deferred[bytes]]] = deque()
+        self._turnstile = Turnstile()
+        self._lines: dict[str, _Line] = {}
+        """Host -> its logins that wait for a try."""
+        self._tries: dict[int, str] = {}
+        """Number of each connection whose login has taken a try -> its host."""
+        self._queued: dict[str, deque[_Job]] = {}
+        """Host -> its work that waits for a thread; whose turn is next stands first."""
         self._working = 0
 
     def offer(self, socket: Socket) -> sasl.Offer:
@@ -75,14 +122,26 @@ class Authentication:
         if self.users is not None:
             register = Register(self.users, self.realm, partial(self._delay_s, socket.host))
         for name in self._mechanisms:
-            maker = self._maker(name, socket, register)
+            maker = self._maker(name, socket, register, self._desk(socket))
             if maker is not None:
                 found[name] = maker
         if not self.demanded:
             found |= {sasl.ANONYMOUS: sasl.Anonymous, sasl.PLAIN: partial(TakenAtItsWord, self.realm)}
         return found
 
-    def _maker(self, name: str, socket: Socket, register: Register | None) -> Callable[[], sasl.Mechanism] | None:
+    def frame_bytes(self, socket: Socket) -> int:
+        """The largest frame of the SASL layer over this socket: a token takes more than AMQP has for it."""
+        return limits.SASL_FRAME_BYTES if self._desk(socket) is None else limits.TOKEN_FRAME_BYTES
+
+    def _desk(self, socket: Socket) -> Desk | None:
+        """Where tokens are looked at; None where they are not taken: in the clear others would read them."""
+        if self.tokens is None or not (socket.encrypted or self._plain_in_clear):
+            return None
+        return Desk(self.tokens, self.realm, partial(self._delay_s, socket.host, ""))
+
+    def _maker(
+        self, name: str, socket: Socket, register: Register | None, desk: Desk | None
+    ) -> Callable[[], sasl.Mechanism] | None:
         """What makes a mechanism for this socket; None where there cannot be one."""
         if name == sasl.ANONYMOUS:
             return sasl.Anonymous
@@ -90,11 +149,22 @@ class Authentication:
             certificate = socket.certificate
             where = self._name_in_certificate
             return None if certificate is None else partial(External, certificate, where, self.realm)
-        if register is None:
+        if name in (OAUTHBEARER, XOAUTH2):
+            return None if desk is None else partial(Oauth, name, desk)
+        if name == sasl.PLAIN and (socket.encrypted or self._plain_in_clear) and (register is not None or desk is not None):
+            return partial(Plain, register, desk)
+        if register is None or name == sasl.PLAIN:
             return None
-        if name == sasl.PLAIN:
-            return partial(Plain, register) if socket.encrypted or self._plain_in_clear else None
         return lambda: Scram(name, register, self._new_nonce())
+
+    def ended(self, principal: Principal) -> str:
+        """Why who has logged in before may be here no longer, in words for a client; "" if it may."""
+        if principal.until_s is not None and self.tokens is not None:
+            return "" if self.tokens.wall() < principal.until_s else f"the token of {principal.user} has expired: get a new one"
+        if principal.mechanism not in BY_USERS or not principal.authenticated or self.users is None:
+            return ""
+        there = principal.user.removesuffix(f"@{self.realm}") in self.users
+        return "" if there else f"{principal.user} is no user of this broker any more"
 
     def _delay_s(self, host: str, user: str) -> float:
         return self._backoff.delay_s(host, user, self._clock.seconds())
@@ -103,36 +173,72 @@ class Authentication:
         """A login over this socket as `user` ("": it did not come so far) has failed."""
         self._backoff.failed(socket.host, user, self._clock.seconds())
 
-    def attend(self, waits: sasl.Wait, wanted: Callable[[], bool]) -> Deferred[bytes] | None:
-        """Fires with what the exchange is to be resumed with. None: too many logins wait already.
+    def succeeded(self, number: int) -> None:
+        """The login of that connection has come to something."""
+        host = self._tries.pop(number, None)
+        if host is not None:
+            self._turnstile.give_back(host, self._clock.seconds())
+            self._let_in(host)
+
+    def left(self, number: int) -> None:
+        """That connection has ended."""
+        self._tries.pop(number, None)
+
+    def attend(self, waits: sasl.Wait, wanted: Callable[[], bool], host: str, number: int) -> Deferred[bytes] | None:
+        """Fires with what the exchange of that connection, from `host`, is to be resumed with. None: too many logins wait.
 
         When its turn comes, work that is not `wanted` any more is left out.
         """
         if self.waiting >= limits.LOGINS_WAITING:
             return None
         self.waiting += 1
-        attended: Deferred[bytes] = Deferred()
+        job = _Job(waits, wanted, host, number, Deferred())
         if waits.delay_s:
-            self._clock.callLater(waits.delay_s, self._queue, waits, wanted, attended)
+            self._clock.callLater(waits.delay_s, self._line_up, job)
         else:
-            self._queue(waits, wanted, attended)
-        return attended
+            self._queue(job)
+        return job.attended
 
-    def _queue(self, waits: sasl.Wait, wanted: Callable[[], bool], attended: Deferred[bytes]) -> None:
-        if waits.work is None:
-            self._attended(b"", attended)
+    def _line_up(self, job: _Job) -> None:
+        line = self._lines.setdefault(job.host, _Line())
+        line.jobs.append(job)
+        if line.call is None:
+            self._let_in(job.host)
+
+    def _let_in(self, host: str) -> None:
+        """Those who wait in a host's line, as many as it has tries; whoever has gone needs none."""
+        line = self._lines.get(host)
+        while line is not None and line.jobs:
+            if line.jobs[0].wanted():
+                wait_s = self._turnstile.enter(host, self._clock.seconds())
+                if wait_s:
+                    line.wait(self._clock, wait_s, partial(self._let_in, host))
+                    return
+                self._tries[line.jobs[0].number] = host
+            self._queue(line.jobs.popleft())
+        if line is not None:
+            line.end()
+            self._lines.pop(host, None)
+
+    def _queue(self, job: _Job) -> None:
+        if job.waits.work is None:
+            self._attended(b"", job.attended)
             return
-        self._queued.append((waits.work, wanted, attended))
+        self._queued.setdefault(job.host, deque()).append(job)
         self._work()
 
     def _work(self) -> None:
         while self._queued and self._working < limits.LOGINS_AT_ONCE:
-            work, wanted, attended = self._queued.popleft()
-            if not wanted():
-                self._attended(b"", attended)
+            host = next(iter(self._queued))
+            jobs = self._queued.pop(host)
+            job = jobs.popleft()
+            if jobs:
+                self._queued[host] = jobs
+            if not job.wanted() or job.waits.work is None:
+                self._attended(b"", job.attended)
                 continue
             self._working += 1
-            self._in_thread(work).addBoth(self._worked, attended)
+            self._in_thread(job.waits.work).addBoth(self._worked, job.attended)
 
     def _worked(self, result: bytes | Failure, attended: Deferred[bytes]) -> None:
         self._working -= 1

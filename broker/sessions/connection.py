@@ -122,7 +122,8 @@ class Owner(Protocol):
 class Connection(TwistedProtocol):
     """One accepted connection. Its `session` is set by its owner before a byte has come.
 
-    `socket`: what is known of its other end. `offer`: how its peer may log in. `container`: this broker's name on the wire.
+    `socket`: what is known of its other end. `offer`: how its peer may log in, in frames of at most
+    `sasl_frame_bytes`. `container`: this broker's name on the wire.
     `open_timeout_s`: how long the peer may take until its Open.
     """
 
@@ -137,6 +138,7 @@ class Connection(TwistedProtocol):
         socket: Socket,
         *,
         offer: sasl.Offer,
+        sasl_frame_bytes: int,
         container: str,
         max_frame_bytes: int,
         max_message_bytes: int,
@@ -160,6 +162,7 @@ class Connection(TwistedProtocol):
             container=container,
             max_frame=max_frame_bytes,
             offer=offer,
+            sasl_frame=sasl_frame_bytes,
             scratch=scratch,
             unfinished=unfinished,
         )
@@ -271,7 +274,7 @@ class Connection(TwistedProtocol):
             except Exception:  # as Twisted does with what `dataReceived` raises
                 _log.failure("{address} is dropped", address=self.address)
                 self.drop()
-        self._late = not self._gone and (bool(self._to_do) or self.engine.has_more)
+        self._late = not self._gone and self.heeded and (bool(self._to_do) or self.engine.has_more)
         if not self._late:
             self._to_do.clear()
             self._follow_reading()

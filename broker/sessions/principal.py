@@ -10,12 +10,13 @@ from broker.core import sasl
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """`user` in qpidd's form, with the realm behind it where there is one (`ann@QPID`), or `anonymous`; the SASL `mechanism`; and
-    whether anything has shown that it is that user."""
+    """`user` in qpidd's form, with the realm behind it where there is one (`ann@QPID`), or `anonymous`; the SASL `mechanism`;
+    whether anything has shown that it is that user; and, where that was a token, until when it counts, in seconds since 1970."""
 
     user: str
     mechanism: str
     authenticated: bool
+    until_s: float | None = None
 
 
 ANONYMOUS = Principal(sasl.NOBODY, sasl.ANONYMOUS, authenticated=False)
@@ -23,4 +24,6 @@ ANONYMOUS = Principal(sasl.NOBODY, sasl.ANONYMOUS, authenticated=False)
 
 def principal_of(granted: sasl.Grant | None) -> Principal:
     """Who a connection acts for after its login; None: it came without one."""
-    return ANONYMOUS if granted is None else Principal(granted.user, granted.mechanism, granted.authenticated)
+    if granted is None:
+        return ANONYMOUS
+    return Principal(granted.user, granted.mechanism, granted.authenticated, granted.until_s)

@@ -19,7 +19,9 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
+from cli.demo.credentials import MANAGER, OPERATOR, Credentials
 from cli.programs import MODULES
 
 STEP_TIMEOUT_S = 60.0
@@ -137,25 +139,24 @@ class Process:
 
 
 class Cluster:
-    """Three brokers and a resource manager, and our own commands to look at them."""
+    """Three brokers and a resource manager, and our own commands to look at them. All of it is over TLS, and logs in."""
 
     def __init__(self, folder: Path, *, tied: bool) -> None:
         self.folder = folder
         self.telemetry = folder / "telemetry"
         self.addresses = [f"127.0.0.1:{port}" for port in free_ports(3)]
+        self.credentials = Credentials(folder, self.addresses)
         self.brokers: dict[str, Process] = {}
-        shared = ["--ha-cluster", "yes", "--ha-brokers-url", f"amqp:{self.url}", "--telemetry-dir", str(self.telemetry)]
+        every = ",".join(self.addresses)
+        shared = ["--ha-cluster", "yes", "--ha-brokers-url", f"amqps:{every}", "--telemetry-dir", str(self.telemetry)]
+        shared += ["--telemetry-interval-ms", "200"]
         for number, address in enumerate(self.addresses, 1):
-            own = ["--port", address.rpartition(":")[2], "--data-dir", str(folder / f"store{number}")]
-            interval = ["--telemetry-interval-ms", "200"]
-            self.brokers[address] = Process(f"qpidd-{number}", [*command("qpidd"), *own, *shared, *interval], folder, tied=tied)
-        arguments = [*command("qpid-resource-manager"), "--brokers", f"amqp:{self.url}", "--telemetry-dir", str(self.telemetry)]
+            own = ["--ssl-port", address.rpartition(":")[2], "--data-dir", str(folder / f"store{number}")]
+            arguments = [*command("qpidd"), *own, *shared, *self.credentials.of_broker(number)]
+            self.brokers[address] = Process(f"qpidd-{number}", arguments, folder, tied=tied)
+        arguments = [*command("qpid-resource-manager"), "--brokers", f"amqps:{MANAGER}@{every}"]
+        arguments += [*self.credentials.of_manager(), "--telemetry-dir", str(self.telemetry)]
         self.resource_manager = Process("qpid-resource-manager", arguments, folder, tied=tied)
-
-    @property
-    def url(self) -> str:
-        """The list of addresses, as the commands take it."""
-        return ",".join(self.addresses)
 
     @property
     def processes(self) -> list[Process]:
@@ -175,14 +176,23 @@ class Cluster:
         for broker in self.brokers.values():
             broker.stop()
 
+    def ask(self, *words: str, also_fine: Sequence[int] = ()) -> str:
+        """Run one of our commands as who administers the cluster; see `ask`."""
+        return ask([*words, "--config", str(self.credentials.config)], also_fine=also_fine)
+
+    def connections(self) -> list[dict[str, Any]]:
+        """Those of the primary, as `qpid-stat -c` tells them."""
+        return list(json.loads(self.ask("qpid-stat", "-c", "--format", "json")))
+
     def states(self) -> dict[str, str]:
         """What each broker says it is, by address, as `qpid-ha status --all` tells it; "" for one that does not answer."""
-        answer = ask(["qpid-ha", "status", "--all", "--format", "json", "-b", self.url, "--timeout", "3"], also_fine=(3,))
+        answer = self.ask("qpid-ha", "status", "--all", "--format", "json", "--timeout", "3", also_fine=(3,))
         return {str(item["broker"]): str(item["status"]) for item in json.loads(answer)}
 
     def state(self, address: str) -> str:
         """The same of one; "" while it does not answer."""
-        answer = ask(["qpid-ha", "status", "--format", "json", "-b", address, "--timeout", "3"], also_fine=(3,))
+        url = f"amqps:{OPERATOR}@{address}"
+        answer = self.ask("qpid-ha", "status", "--format", "json", "-b", url, "--timeout", "3", also_fine=(3,))
         return str(json.loads(answer)["status"]) if answer else ""
 
     def primary(self) -> str:

@@ -1,6 +1,7 @@
 """`make demo`: the main job on real input, with everything that a cluster is for happening to it on the way.
 
-Life of a run: three brokers and a resource manager start on loopback, with their stores in a temporary folder; `qpid-config`
+Life of a run: an authority, certificates and users are made for it; three brokers and a resource manager start on loopback, with
+their stores in a temporary folder; everything between them, the clients and the commands is over TLS, and logs in; `qpid-config`
 makes a replicated queue; a producer sends every line of a text as a message while a consumer takes them; half-way the primary
 gets kill -9, and the resource manager has a backup promoted; the killed broker comes back and catches up; `qpid-ha
 switchover` moves the primary once more; what was accepted is compared with what was received; the brokers stop; Spark makes a
@@ -26,11 +27,15 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from broker.core.sasl_client import Login
+from broker.tls_files import TlsFiles
 from cli.demo.cluster import STEP_TIMEOUT_S, Cluster, Failed, ask, command, wait_until
+from cli.demo.credentials import CLIENT, USERS
 from cli.demo.screen import Screen
 from cli.demo.text import BadInput, Lines, choose_text, planned, read_text, split_lines, usual_texts
 from cli.output import figures
@@ -62,12 +67,25 @@ class Demo:
         self.keep = keep
         self.cluster = Cluster(folder, tied=not keep)
         addresses = self.cluster.addresses
-        self.work = Run(Workload(addresses, [QUEUE], bodies=Lines(copy), window=WINDOW, at_least=self.whole))
+        credentials = self.cluster.credentials
+        self.work = Run(
+            Workload(
+                [f"amqps://{address}" for address in addresses],
+                [QUEUE],
+                bodies=Lines(copy),
+                window=WINDOW,
+                at_least=self.whole,
+                login=Login(CLIENT, credentials.passwords[CLIENT]),
+                tls=TlsFiles(authorities=credentials.authority),
+            )
+        )
         self.screen = Screen(self.whole)
         self.sending = False
         self.failover = self.switchover = (0.0, 0.0)
         """When they began, and when both clients went on, in seconds of the monotonic clock."""
         self.catch_up_s = 0.0
+        self.connections: list[dict[str, Any]] = []
+        """Those of the last primary while the clients were there."""
 
     # ---- the steps
 
@@ -92,13 +110,14 @@ class Demo:
         again = "" if self.whole == self.lines else f", sent {self.whole // self.lines} times"
         say(f"{self.text}: {self.lines:,} lines{again}: {self.whole:,} messages")
         cluster.start()
-        say(f"three brokers at {cluster.url.replace(',', ', ')}, and a resource manager; stores in {self.folder}")
+        say(f"three brokers at {', '.join(cluster.addresses)}, and a resource manager; stores in {self.folder}")
+        say("each broker has a certificate bound to its address; everything is over TLS, and everybody logs in by SCRAM")
         self._wait(lambda: sorted(cluster.states().values()) == ["active", "ready", "ready"], "one broker active and two ready")
         say(f"the resource manager had {cluster.primary()} promoted; the two others are ready")
 
     def _begin_to_send(self) -> None:
         words = ["qpid-config", "add", "queue", QUEUE, "--replicate", "all"]
-        ask([*words, "-b", self.cluster.url])
+        self.cluster.ask(*words)
         self.screen.say(" ".join(words))
         self.work.open()
         self.sending = True
@@ -128,10 +147,11 @@ class Demo:
     def _switch_over(self) -> None:
         """Hand over as planned, until both clients go on with the new primary."""
         old, before, begin = self.cluster.primary(), self._opened(), time.monotonic()
-        ask(["qpid-ha", "switchover", "-b", self.cluster.url])
+        self.cluster.ask("qpid-ha", "switchover")
         self._wait(lambda: self._gone_on(before), "both clients being served by the new primary")
         self.switchover = begin, time.monotonic()
         self.screen.say(f"qpid-ha switchover: {old} has handed over to {self._primary_after(old)}")
+        self.connections = self.cluster.connections()
 
     def _primary_after(self, old: str) -> str:
         found = [old]
@@ -151,7 +171,7 @@ class Demo:
         return report
 
     def _queue_is_empty(self) -> bool:
-        answer = ask(["qpid-stat", "-q", QUEUE, "--format", "json", "-b", self.cluster.url])
+        answer = self.cluster.ask("qpid-stat", "-q", QUEUE, "--format", "json")
         return [item["messages"] for item in json.loads(answer)] == [0]
 
     def _make_page(self) -> tuple[Path | None, str, str]:
@@ -217,6 +237,8 @@ class Demo:
             ("failover gap", gap(self.failover)),
             ("switchover gap", gap(self.switchover)),
             ("catch-up time", f"{self.catch_up_s:.1f} s from the start of the killed broker's process to ready"),
+            ("encrypted", f"{encrypted(self.connections)} of {len(self.connections)} connections of the last primary, by TLS"),
+            ("logged in", logins(self.connections)),
             ("time in all", f"{time.monotonic() - self.screen.began:.0f} s"),
             ("replication lag", f"{page}" if page else "no page, see below"),
             *([("", f"which shows {changes} without a primary")] if changes else []),
@@ -224,7 +246,7 @@ class Demo:
 
     def _faults(self, report: Report) -> list[str]:
         """What must not be, a line each."""
-        faults = report.faults()
+        faults = [*report.faults(), *unsecured(self.connections)]
         if not report.measures.drained and not report.lost:
             faults.append(
                 f"the queue was not empty, or {report.unknown:,} messages open, {QUIET_S:.0f} s after the last one moved"
@@ -235,21 +257,21 @@ class Demo:
 
     def commands(self) -> str:
         """What can be done with a cluster that was left running."""
-        url, primary = self.cluster.url, self.cluster.primary()
+        primary = self.cluster.primary()
 
         def line(*words: str) -> str:
-            return "  " + shlex.join([*command(words[0]), *words[1:]])
+            return "  " + shlex.join([*command(words[0]), *words[1:], "--config", str(self.cluster.credentials.config)])
 
         pids = [str(process.pid) for process in self.cluster.processes]
         return "\n".join(
             [
                 "The cluster goes on running. Look at it:",
-                line("qpid-ha", "status", "--all", "-b", url),
-                line("qpid-ha", "query", "-b", url),
-                line("qpid-ha", "history", "-b", url),
-                line("qpid-stat", "-q", "-b", url),
+                line("qpid-ha", "status", "--all"),
+                line("qpid-ha", "query"),
+                line("qpid-ha", "history"),
+                line("qpid-stat", "-q"),
                 "Let the primary hand over, or kill it and see the resource manager act:",
-                line("qpid-ha", "switchover", "-b", url),
+                line("qpid-ha", "switchover"),
                 f"  kill -9 {self.cluster.brokers[primary].pid}" if primary else "  kill -9 PID",
                 "Stop it:",
                 f"  kill {' '.join(pids)}; sleep 2; rm -r {shlex.quote(str(self.folder))}",
@@ -266,6 +288,31 @@ class Demo:
         """The last lines of every log."""
         found = [(process.name, process.tail()) for process in self.cluster.processes]
         return "\n".join(f"  {name}: {line}" for name, lines in found for line in lines)
+
+
+def encrypted(connections: Sequence[Mapping[str, Any]]) -> int:
+    """How many of them are."""
+    return sum(bool(one["encrypted"]) for one in connections)
+
+
+def logins(connections: Sequence[Mapping[str, Any]]) -> str:
+    """Who has logged in how, and how often."""
+    found = Counter((one["user"].partition("@")[0], one["mechanism"], bool(one["certificate"])) for one in connections)
+    by_how: dict[str, list[str]] = {}
+    for (user, mechanism, certified), count in sorted(found.items()):
+        how = f"{mechanism} with a certificate" if certified else mechanism
+        by_how.setdefault(how, []).append(f"{user} ({count})" if count > 1 else user)
+    return "; ".join(f"{', '.join(users)} by {how}" for how, users in sorted(by_how.items()))
+
+
+def unsecured(connections: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What is wrong with how they came in, a line each."""
+    faults = [f"a connection of {one['user']} was not encrypted" for one in connections if not one["encrypted"]]
+    faults += [
+        f"{one['user']} logged in by {one['mechanism']}" for one in connections if not one["mechanism"].startswith("SCRAM")
+    ]
+    missing = [user for user in USERS if not any(one["user"].startswith(f"{user}@") for one in connections)]
+    return [*faults, *([f"no connection of {', '.join(missing)} was seen"] if missing else [])]
 
 
 def changes_shown(changes: list[dict[str, Any]]) -> str:

@@ -29,11 +29,13 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from cproton_ffi import ffi, lib
-from proton import Condition, Delivery, Handler, Message, MessageException, SSLDomain
+from proton import Condition, Delivery, Handler, Message, MessageException
 from proton.handlers import EndpointStateHandler
 from proton.reactor import Container
 
+from broker.core.sasl_client import Login
 from broker.tls_files import TlsFiles
+from cli.verify.channel import UNAUTHORIZED, Gate
 from cli.verify.core.bodies import Bodies, Name, read_id, write_id
 from cli.verify.core.checker import Stream
 from cli.verify.core.measures import Gap, Gaps, Histogram
@@ -75,7 +77,7 @@ class Setting:
     at_least: int
     heartbeat_s: float
     reconnect_s: float
-    login: dict[str, Any] = field(repr=False)
+    login: Login = field(repr=False)
     tls: TlsFiles
 
 
@@ -131,25 +133,6 @@ def add(runs: Runs, stream: Stream, number: int) -> None:
         found.append((number, 1))
 
 
-def url_of(address: str) -> str:
-    """An address as proton takes it; without a scheme it is one in the clear."""
-    return address if "://" in address else f"amqp://{address}"
-
-
-def domain_of(urls: list[str], files: TlsFiles) -> dict[str, Any]:
-    """What proton is told besides for addresses over TLS: whom to trust, and what to show."""
-    if not any(url.startswith("amqps:") for url in urls):
-        return {}
-    domain = SSLDomain(SSLDomain.MODE_CLIENT)
-    if files.authorities is not None:
-        domain.set_trusted_ca_db(str(files.authorities))
-    if files.certificate is not None:
-        password = files.password.read_text().strip("\r\n") if files.password is not None else None
-        domain.set_credentials(str(files.certificate), str(files.key or files.certificate), password)
-    domain.set_peer_authentication(SSLDomain.VERIFY_PEER_NAME)
-    return {"ssl_domain": domain}
-
-
 class Patient(Handler):
     """Stands before proton's own I/O: an address that cannot be looked up or reached at all, or a broker that has fallen silent,
     is no reason to end or to wait, but to go on to the next one."""
@@ -188,11 +171,12 @@ class Patient(Handler):
 class Client(Handler):
     """What both have in common: the addresses, the links of each connection, the pipe."""
 
-    def __init__(self, pipe: Connection, setting: Setting) -> None:
+    def __init__(self, pipe: Connection, setting: Setting, urls: list[str]) -> None:
         super().__init__()
         self.handlers = [EndpointStateHandler(False, weakref.proxy(self))]
         self.pipe = pipe
         self.setting = setting
+        self.urls = urls
         self.stream = f"{setting.run}.{setting.number}"
         self.enough = self.stopped = self.ending = False
         self.opened = self.here = 0
@@ -217,10 +201,8 @@ class Client(Handler):
     def connect(self, container: Any) -> None:
         """To one of the addresses, now and whenever the connection drops."""
         setting = self.setting
-        urls = list(map(url_of, setting.addresses))
         again = Steadily(setting.reconnect_s)
-        login = setting.login | domain_of(urls, setting.tls)
-        self.connection = container.connect(urls=urls, reconnect=again, heartbeat=setting.heartbeat_s, **login)
+        self.connection = container.connect(urls=self.urls, reconnect=again, heartbeat=setting.heartbeat_s, sasl_enabled=False)
 
     def on_connection_opened(self, event: Any) -> None:
         """A broker serves us: make new links."""
@@ -239,6 +221,8 @@ class Client(Handler):
         their credit and deliveries are void."""
         if event.connection == self.connection:
             condition = event.transport.condition
+            if condition is not None and condition.name == UNAUTHORIZED:
+                self.turn.trouble.append(str(condition.description)[:MAX_TROUBLE_CHARS])
             silent = condition is not None and "local-idle-timeout" in str(condition.description)
             old = self.endpoints
             self.end_links(str(condition or "closed"), silent=silent)
@@ -365,7 +349,7 @@ class Client(Handler):
 class Producer(Client):
     """Sends numbered messages, and again whatever has no outcome when a connection drops."""
 
-    def __init__(self, pipe: Connection, setting: Setting) -> None:
+    def __init__(self, pipe: Connection, setting: Setting, urls: list[str]) -> None:
         queues = range(len(setting.queues))
         self.next = [0] * len(queues)
         self.unsettled: list[dict[int, float]] = [{} for _ in queues]
@@ -380,7 +364,7 @@ class Producer(Client):
         self.at = 0
         self.budget = 0.0
         self.last_s = time.monotonic()
-        super().__init__(pipe, setting)
+        super().__init__(pipe, setting, urls)
 
     def attach(self, container: Any, names: list[str]) -> list[Any]:
         """Senders; everything unsettled is to be sent over them first."""
@@ -496,10 +480,10 @@ class Producer(Client):
 class Consumer(Client):
     """Accepts what comes, and compares it with what was sent."""
 
-    def __init__(self, pipe: Connection, setting: Setting) -> None:
+    def __init__(self, pipe: Connection, setting: Setting, urls: list[str]) -> None:
         self.waiting: dict[bytes, tuple[Stream, int]] = {}
         """What was accepted and not confirmed, by its delivery's tag and its link."""
-        super().__init__(pipe, setting)
+        super().__init__(pipe, setting, urls)
 
     def attach(self, container: Any, names: list[str]) -> list[Any]:
         """Receivers, each with a window of credit."""
@@ -581,8 +565,10 @@ def run(pipe: Connection, setting: Setting) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.getLogger("proton").setLevel(logging.CRITICAL)  # it would write about each attempt to connect that failed
     try:
-        client = Producer(pipe, setting) if setting.role == "producer" else Consumer(pipe, setting)
-        container = Container(client)
+        gate = Gate(setting.addresses, setting.login, setting.tls)
+        kind = Producer if setting.role == "producer" else Consumer
+        client = kind(pipe, setting, gate.urls)
+        container = Container(client, global_handler=gate)
         container.global_handler = Patient(container.global_handler)
         container.timeout = LONGEST_WAIT_S
         container.start()

@@ -21,6 +21,7 @@ from typing import Any
 import click
 
 from broker.core import urls
+from broker.core.sasl_client import MECHANISMS, Login
 from broker.core.urls import Url
 from broker.options import (
     CONFIG,
@@ -84,7 +85,7 @@ OPTIONS = (
     Option("drain-timeout", seconds(0, 86_400), 60.0, "SECONDS", "Time to wait for missing messages while none arrives."),
     Option("heartbeat", seconds(2, 3600), 5.0, "SECONDS", "A client gives up a broker that is silent for this time."),
     Option("timeout", seconds(0.1, 3600), 10.0, "SECONDS", "Time to wait for a primary at the start.", short="t"),
-    Option("sasl-mechanism", one_of("ANONYMOUS", "PLAIN"), "", "MECH", "SASL mechanism. Default: PLAIN if the URL names a user."),
+    Option("sasl-mechanism", one_of(*MECHANISMS), "", "MECH", f"{', '.join(MECHANISMS)}. Default: the best that the broker has."),
     PASSWORD_FILE,
     *FILES,
 )
@@ -116,9 +117,6 @@ def read(command_line: Mapping[str, str | None], environ: Mapping[str, str]) -> 
         from broker.net.credentials import Credentials  # what it brings takes time to load
 
         Credentials(files)  # says in one line what is wrong with a file
-    login = {"allowed_mechs": values["sasl_mechanism"] or ("PLAIN" if url.user else "ANONYMOUS")}
-    if url.user:
-        login |= {"user": url.user, "password": url.password}
     workload = Workload(
         addresses=[f"amqps://{one.name}" if one.transport == urls.SSL else one.name for one in url.addresses],
         queues=[f"{values['queue_prefix']}-{position}" for position in range(1, values["queues"] + 1)],
@@ -128,7 +126,7 @@ def read(command_line: Mapping[str, str | None], environ: Mapping[str, str]) -> 
         rate=values["rate"] or None,
         window=values["window"],
         heartbeat_s=values["heartbeat"],
-        login=login,
+        login=Login(url.user or None, url.password, values["sasl_mechanism"]),
         tls=files,
     )
     return Settings(

@@ -13,10 +13,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from proton import ConnectionException, Message, ProtonException, Timeout
+from proton.reactor import Container
 from proton.utils import BlockingConnection, SyncRequestResponse
 
+from broker.core.sasl_client import NO_AMQP, Login
 from broker.tls_files import NO_TLS, TlsFiles
-from cli.verify.clients import domain_of, url_of
+from cli.verify.channel import REFUSED, Gate
 
 ATTEMPT_S = 3.0
 """How long a broker has to answer before the next one is asked."""
@@ -45,19 +47,21 @@ class Queues:
         names: Sequence[str],
         level: str,
         *,
-        login: dict[str, Any],
+        login: Login,
         timeout_s: float,
         tls: TlsFiles = NO_TLS,
     ) -> None:
         self.names = list(names)
         self._addresses = list(addresses)
         self._level = level
-        self._login = login | domain_of(list(map(url_of, addresses)), tls)
+        self._login = login
+        self._tls = tls
         self._timeout_s = timeout_s
         self._made: list[str] = []
         self._address = ""
         self._connection: Any = None
         self._client: Any = None
+        self._gate: Gate | None = None
 
     def prepare(self) -> None:
         """Have all queues there, empty and as asked for. NotServed, or NotSo with what to do."""
@@ -117,14 +121,15 @@ class Queues:
             with contextlib.suppress(ProtonException, OSError):
                 return self._request(operation, name, body)
         while True:
-            said = []
+            said, denied = [], 0
             for address in self._addresses:
                 try:
                     self._connect(address)
                     return self._request(operation, name, body)
                 except (ProtonException, OSError) as error:
-                    said.append(f"{address} {_why(error)}")
-            if time.monotonic() >= deadline:
+                    said.append(f"{address} {_why(error, self._gate)}")
+                    denied += self._gate is not None and self._gate.denied
+            if time.monotonic() >= deadline or denied == len(said):
                 raise NotServed(f"no broker serves us: {', '.join(said)}")
             time.sleep(PAUSE_S)
 
@@ -132,7 +137,9 @@ class Queues:
         self.close()
         timeout_s = min(ATTEMPT_S, self._timeout_s)
         self._address = address
-        self._connection = BlockingConnection(url_of(address), timeout=timeout_s, **self._login)
+        self._gate = gate = Gate([address], self._login, self._tls)
+        container = Container(global_handler=gate)
+        self._connection = BlockingConnection(gate.urls[0], timeout=timeout_s, container=container, sasl_enabled=False)
         self._client = SyncRequestResponse(self._connection, "$management")
 
     def _request(self, operation: str, name: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -145,18 +152,20 @@ class Queues:
         return dict(reply.body or {})
 
 
-def _why(error: Exception) -> str:
+def _why(error: Exception, gate: Gate | None) -> str:
     """What a broker has done, in a few words."""
-    text = str(error)
+    text, reason = str(error), gate.reason if gate is not None else ""
     match error:
         case Timeout():
             return "does not answer"
-        case ConnectionException() if "refused" in text:
+        case ConnectionException() if reason == REFUSED:
             return "refuses the connection"
+        case ConnectionException() if reason == NO_AMQP:
+            return "does not speak AMQP"
+        case ConnectionException() if reason:
+            return f"does not let us in ({reason})"
         case ConnectionException() if "no protocol header found" in text or "connection aborted" in text:
             return "closed the connection, as a backup does"
-        case ConnectionException() if "Unknown protocol" in text:
-            return "does not speak AMQP"
         case OSError():
             return f"cannot be reached ({error.strerror or text})"
         case _:

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from broker.core.sasl_client import ANONYMOUS, Login
 from broker.tls_files import NO_TLS, TlsFiles
 from cli.verify import clients
 from cli.verify.clients import Broken, Ended, Setting, Turn
@@ -55,7 +56,7 @@ class RunError(Exception):
 class Workload:
     """What is to be sent and received. The queues exist already.
 
-    `rate`: messages a second over all producers; None is as fast as they go. `login`: what proton's `connect` is told besides.
+    `rate`: messages a second over all producers; None is as fast as they go. `login`: who the clients are.
     """
 
     addresses: Sequence[str]
@@ -72,7 +73,7 @@ class Workload:
     """Messages that each producer sends before it may end."""
     heartbeat_s: float = 5.0
     """A broker that is silent for so long is given up."""
-    login: dict[str, Any] = field(default_factory=dict, repr=False)
+    login: Login = field(default=ANONYMOUS, repr=False)
     tls: TlsFiles = NO_TLS
 
 

@@ -22,7 +22,6 @@ class Backup:
     """The role of a backup in one epoch. `told_commit` is the highest commit index that the primary has spoken of."""
 
     __slots__ = (
-        "_heard_at",
         "_incoming",
         "_member",
         "_ready",
@@ -36,7 +35,6 @@ class Backup:
 
     def __init__(self, member: Member) -> None:
         self._member = member
-        self._heard_at = 0.0
         self._ready = False
         self._target = 0
         self._target_at = 0.0
@@ -61,7 +59,7 @@ class Backup:
 
     def tick(self, now: float) -> None:
         """Forget a primary that has been silent for too long."""
-        if self.primary and now - self._heard_at >= self._member.settings.election_s:
+        if self.primary and not self.hears(now):
             self.forget()
 
     def forget(self) -> None:
@@ -91,7 +89,7 @@ class Backup:
 
     def heard(self, now: float) -> None:
         """The primary is in the midst of a large message. It is told, unasked, that this member lives."""
-        self._heard_at = now
+        self._member.heard_at = now
         self._reply(0)
 
     def stored(self, now: float) -> None:
@@ -160,10 +158,11 @@ class Backup:
 
     def hears(self, now: float) -> bool:
         """Whether a live primary was heard lately, so that nobody else need be elected (the lease)."""
-        return bool(self.primary) and now - self._heard_at < self._member.settings.election_s
+        silence_s = self._member.silence_s(now)
+        return bool(self.primary) and silence_s is not None and silence_s < self._member.settings.election_s
 
     def _hear(self, now: float, sender: str, commit_index: int) -> None:
-        self._heard_at = now
+        self._member.heard_at = now
         self.told_commit = max(self.told_commit, commit_index)
         if self.primary != sender:
             self.primary = sender

@@ -15,7 +15,8 @@ from ha.core.settings import ReplicaSettings
 class Member:
     """The state that outlives roles. `durable_index` is how far the journal is synced, `connected` whom messages can reach,
     `cluster_id` the cluster that the store belongs to for good: that of the first membership that it knows to be committed;
-    `halted` why this member applies nothing more ("": it does).
+    `halted` why this member applies nothing more ("": it does); `heard_at` when it last heard a primary, or was one (None: not
+    since its start).
     """
 
     __slots__ = (
@@ -28,6 +29,7 @@ class Member:
         "epoch",
         "floor",
         "halted",
+        "heard_at",
         "log",
         "me",
         "settings",
@@ -47,6 +49,7 @@ class Member:
         self.cluster_id = ""
         self.floor: Position | None = None
         self.halted = ""
+        self.heard_at: float | None = None
         self._effects: list[Effect] = []
 
     def emit(self, effect: Effect) -> None:
@@ -69,6 +72,10 @@ class Member:
         self.epoch = epoch
         self.voted_for = voted_for
         self._effects.append(SaveHardState(epoch, voted_for))
+
+    def silence_s(self, now: float) -> float | None:
+        """Since when no primary was heard, nor this member was one, in seconds; None: not since its start."""
+        return None if self.heard_at is None else now - self.heard_at
 
     @property
     def position(self) -> Position:

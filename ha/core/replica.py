@@ -209,6 +209,12 @@ class Replica:
         """How far the log is synced here."""
         return self._member.durable_index
 
+    def silence_s(self, now: float) -> float | None:
+        """How long ago the last primary that this member knows of may have accepted something: it heard it then, or was it
+        itself. None: it has heard of none since its start.
+        """
+        return self._member.silence_s(now)
+
     def status(self, now: float) -> ReplicaStatus:
         """For people and telemetry."""
         member, log = self._member, self._member.log
@@ -463,6 +469,7 @@ class Replica:
                     and self._campaign is None
                     and not self._unfit()
                 ):
+                    self._member.heard_at = now
                     self._run(now, transfer=True)
             case _:
                 assert_never(message)
@@ -651,13 +658,15 @@ class Replica:
         begun = epoch > self._member.epoch
         self._member.save(epoch, voted_for)
         if begun:
-            self._retire(reason)
+            self._retire(now, reason)
         else:
             self._give_up(reason)
 
-    def _retire(self, reason: str) -> None:
+    def _retire(self, now: float, reason: str) -> None:
         """Be a backup that knows no primary. Announced at once: what follows in this list is no longer a primary's."""
         if isinstance(self._role, Primary):
+            if self._role.active:
+                self._member.heard_at = now
             self._role.end(reason)
         self._role = Backup(self._member)
         self._give_up(reason)
@@ -677,7 +686,7 @@ class Replica:
     def _done(self, now: float) -> list[Effect]:
         """Every input ends here: a primary that must step down does, and what has changed is announced."""
         if isinstance(self._role, Primary) and self._role.resigned:
-            self._retire(self._role.resigned)
+            self._retire(now, self._role.resigned)
         self._announce()
         return self._member.take()
 

@@ -582,7 +582,7 @@ class Peers:
         """A member, whose address is `value`, opened a connection to us: take it, or say in a Condition why not."""
         self._recognise(value, connection)
         principal = connection.principal
-        if self._user and not (principal.authenticated and principal.user == self._user):
+        if self._user and not (principal.authenticated and principal.user == self._user and principal.until_s is None):
             raise Condition(
                 "amqp:unauthorized-access", f"{principal.user} is not the user as which brokers log in (--ha-username)"
             )

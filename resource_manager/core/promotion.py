@@ -222,7 +222,7 @@ class Promotion:
         turn_s = acts_at(need.since_s, now_s)
         if turn_s > now_s:
             need.has_turn = False
-            return [*self._wait("it is another daemon's turn"), *([WakeAt(turn_s)] if isfinite(turn_s) else [])]
+            return [*self._wait("it is not this daemon's turn yet"), *([WakeAt(turn_s)] if isfinite(turn_s) else [])]
         if not need.has_turn:  # an arbiter may be a stranger's: a turn that moves on with each answer must not age the views
             need.has_turn, need.fresh_from_s = True, max(need.fresh_from_s, turn_s)
         return self._look(sight, need, now_s)

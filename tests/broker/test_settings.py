@@ -49,7 +49,7 @@ def test_where_a_login_is_demanded_there_is_a_way_to_log_in() -> None:
 
 
 def test_mechanisms_are_offered_in_the_order_in_which_they_stand_and_must_be_known() -> None:
-    assert settings().sasl_mechanisms == ("EXTERNAL", "SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
+    assert settings().sasl_mechanisms == ("EXTERNAL", "SCRAM-SHA-512", "SCRAM-SHA-256", "OAUTHBEARER", "XOAUTH2", "PLAIN")
     assert settings(sasl_mechanisms="plain, ANONYMOUS plain").sasl_mechanisms == ("PLAIN", "ANONYMOUS")
     for wrong in ("CRAM-MD5", ",", "PLAIN,GSSAPI"):
         with pytest.raises(SettingsError, match=r"^--sasl-mechanisms: "):
@@ -112,6 +112,40 @@ def test_an_acl_file_lies_in_the_data_folder_unless_its_name_says_where(tmp_path
 def test_quotas_of_users_may_be_set_with_an_acl_file_and_without_one(option: str) -> None:
     assert getattr(settings(**{option: "5"}), option) == 5
     assert getattr(settings(acl_file="a.acl", **{option: "5"}), option) == 5
+
+
+TOKENS = {"token_keys": "/keys.json", "token_issuer": "https://issuer", "token_audience": "broker", "ssl_certificate": "/b.pem"}
+
+
+def test_tokens_are_a_way_to_log_in() -> None:
+    made = settings(**TOKENS)
+    assert (made.auth, made.users, made.token_keys, made.token_user_claim) == (True, None, Path("/keys.json"), "sub")
+    assert settings(**TOKENS | {"auth": "no"}).auth is False
+    for url in ("https://issuer/keys", "http://127.0.0.1:8080/keys", "http://[::1]/keys", "http://localhost/keys"):
+        assert settings(**TOKENS | {"token_keys": url}).token_keys == url
+
+
+@pytest.mark.parametrize(
+    "given, why",
+    [
+        ({"token_issuer": ""}, "--token-keys needs --token-issuer: a token of another issuer"),
+        ({"token_issuer": "", "token_audience": ""}, "--token-keys needs --token-issuer and --token-audience"),
+        ({"token_user_claim": ""}, "--token-keys needs --token-user-claim"),
+        ({"token_keys": None}, "are of no use without --token-keys"),
+        ({"ssl_certificate": None}, "--token-keys needs --ssl-certificate: tokens are taken over TLS"),
+        ({"token_keys": "http://issuer/keys"}, "keys come over https:, or over http: from this machine"),
+        ({"token_keys": "ftp://issuer/keys"}, "keys come over https:"),
+        ({"token_keys": "https://me:secret@issuer/keys"}, "is no URL of keys"),
+        ({"token_keys": "https://issuer:port/keys"}, "is no URL of keys"),
+        ({"token_keys": "https:///keys"}, "is no URL of keys"),
+        ({"token_keys": " "}, "--token-keys: a file is needed"),
+    ],
+)
+def test_tokens_of_anybody_s_or_for_anybody_are_refused(given: dict[str, str | None], why: str) -> None:
+    """Breaks when a token that the same issuer has made for another service, or another issuer's, lets somebody in."""
+    texts = {name: text for name, text in (TOKENS | given).items() if text is not None}
+    with pytest.raises(SettingsError, match=why):
+        settings(**texts)
 
 
 def test_settings_can_be_made_without_texts_for_use_from_code(tmp_path: Path) -> None:

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import pickle
+import stat
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.demo.command import changes_missed, changes_shown, copy_telemetry
+from broker import users_file
+from broker.net.credentials import Credentials as TlsCredentials
+from broker.net.credentials import told as told_of
+from cli.demo.command import changes_missed, changes_shown, copy_telemetry, encrypted, logins, unsecured
+from cli.demo.credentials import USERS, Credentials
 from cli.demo.screen import progress, wrapped
 from cli.demo.text import MAX_LINE_BYTES, BadInput, Lines, choose_text, planned, read_text, split_lines, usual_texts
+from ha import settings as ha_settings
+from ha.core.identity import objection_to_member
 
 # ---- the text
 
@@ -69,6 +77,49 @@ def test_the_text_that_is_asked_for_wins_and_else_the_first_that_is_there(tmp_pa
 def test_python_itself_brings_the_last_resort() -> None:
     *_, last = usual_texts()
     assert len(split_lines(read_text(last))) > 1000
+
+
+# ---- who is who
+
+
+def test_what_is_secret_is_its_owner_s_alone_and_tells_the_brokers_who_is_who(tmp_path: Path) -> None:
+    addresses = ["127.0.0.1:1001", "127.0.0.1:1002"]
+    made = Credentials(tmp_path, addresses)
+    folder = made.authority.parent
+    kept = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
+    secret = {"broker1.key", "broker2.key", "users", *(f"{user}.password" for user in USERS)}
+    assert {name for name, mode in kept.items() if mode == 0o600} == secret
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert sorted(users_file.checked(made.users, users_file.read(made.users))) == sorted(USERS)
+    told = made.of_broker(2)
+    assert not any(password in " ".join(told) for password in made.passwords.values())
+    assert not any(password in made.config.read_text() for password in made.passwords.values())
+    broker, ha = ha_settings.read(
+        {
+            "ha_cluster": "yes",
+            "ha_brokers_url": f"amqps:{','.join(addresses)}",
+            **{name.removeprefix("--").replace("-", "_"): value for name, value in zip(told[::2], told[1::2], strict=True)},
+        },
+        {},
+    )
+    assert (ha.login.user, ha.login.password) == ("brokers", made.passwords["brokers"])
+    TlsCredentials(broker.tls)  # takes them as they are
+    shown = told_of(x509.load_pem_x509_certificate((folder / "broker2.pem").read_bytes()))
+    assert [objection_to_member(address, shown) == "" for address in addresses] == [False, True]
+
+
+def connection(user: str, mechanism: str = "SCRAM-SHA-512", certificate: str = "", **more: object) -> dict[str, object]:
+    return {"user": f"{user}@QPID", "mechanism": mechanism, "certificate": certificate, "encrypted": True} | more
+
+
+def test_who_came_in_how_is_told_and_whoever_came_in_otherwise_is_a_fault() -> None:
+    all_of_them = [connection("client"), connection("client"), connection("manager"), connection("operator")]
+    all_of_them.append(connection("brokers", certificate="CN=broker 1"))
+    assert logins(all_of_them) == "client (2), manager, operator by SCRAM-SHA-512; brokers by SCRAM-SHA-512 with a certificate"
+    assert (encrypted(all_of_them), unsecured(all_of_them)) == (5, [])
+    bad = [*all_of_them[2:], connection("client", "PLAIN", encrypted=False)]
+    assert unsecured(bad) == ["a connection of client@QPID was not encrypted", "client@QPID logged in by PLAIN"]
+    assert unsecured(all_of_them[1:3]) == ["no connection of brokers, operator was seen"]
 
 
 # ---- what is shown

@@ -18,6 +18,8 @@ from tests.cli.running import ROOT, run
     [
         ([], "--brokers URL is needed"),
         (["--brokers", "a", "--arbiter", "zookeeper"], "there is no arbiter 'zookeeper'; there are: builtin"),
+        (["--brokers", "a", "--arbiter", "etcd"], "the arbiter etcd: endpoints are needed"),
+        (["--brokers", "a", "--arbiter", "etcd", "--arbiter-option", "a=b c"], "the arbiter etcd: etcd has no option 'a'"),
         (["--brokers", "a", "--priority", "a=1", "--priority", "b=2"], "which is none of --brokers"),
         (["--brokers", "a", "--config", "/nowhere"], "cannot read the configuration file /nowhere"),
         (["--dance"], "--dance"),

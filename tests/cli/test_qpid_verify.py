@@ -53,7 +53,7 @@ def test_a_password_is_in_no_repr_of_what_is_told_a_command_or_a_daemon() -> Non
     settings = read({}, {"QPID_BROKERS": "amqp:me/secret@a"})
     line = Line("me", "secret", "", "daemon", 1.0, 1.0)
     target = Target(settings.url, 1.0, "", False)
-    assert "secret" in (settings.workload.login["password"], line.password)
+    assert "secret" in (settings.workload.login.password, line.password)
     assert "secret" not in repr((settings, line, target, settings.url, Login("me", "secret")))
     assert [one.repr for one in fields(Setting) if one.name == "login"] == [False]
 
@@ -121,9 +121,6 @@ def test_options_come_from_the_environment_too() -> None:
 
 
 def test_a_user_in_the_url_is_who_the_clients_are() -> None:
-    assert read({}, {"QPID_BROKERS": "amqp:me/secret@a"}).workload.login == {
-        "user": "me",
-        "password": "secret",
-        "allowed_mechs": "PLAIN",
-    }
-    assert read({"brokers": "a"}, {}).workload.login == {"allowed_mechs": "ANONYMOUS"}
+    assert read({}, {"QPID_BROKERS": "amqp:me/secret@a"}).workload.login == Login("me", "secret")
+    assert read({"brokers": "a"}, {}).workload.login == Login()
+    assert read({"brokers": "a", "sasl_mechanism": "EXTERNAL"}, {}).workload.login == Login(mechanism="EXTERNAL")

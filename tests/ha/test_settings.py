@@ -30,7 +30,7 @@ def member(**given: str) -> HaSettings:
 
 def test_a_broker_that_is_told_nothing_is_in_no_cluster() -> None:
     alone = settings()
-    assert (alone.ha_cluster, alone.members, alone.client_addresses, alone.ha_replicate) == (False, (), (), "none")
+    assert (alone.ha_cluster, alone.members, alone.ha_replicate) == (False, (), "none")
     assert alone.replica().standalone
 
 
@@ -49,7 +49,8 @@ def test_members_are_named_as_they_stand_in_the_url() -> None:
 def test_the_preview_s_spellings_still_work(alias: str) -> None:
     made = settings({alias: THREE, "QPID_HA_PUBLIC_BROKERS": "amqp:front:5672", "QPID_HA_CLUSTER": "yes"})
     assert len(made.members) == 3
-    assert [address.name for address in made.client_addresses] == ["front:5672"]
+    assert made.ha_public_url is not None
+    assert made.ha_public_url.names == ("front:5672",)
 
 
 def test_a_file_may_hold_broker_and_cluster_options_side_by_side(tmp_path: Path) -> None:
@@ -62,10 +63,6 @@ def test_a_file_may_hold_broker_and_cluster_options_side_by_side(tmp_path: Path)
 def test_the_process_s_own_environment_is_read_when_none_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QPID_HA_REPLICATE", "configuration")
     assert read({})[1].ha_replicate == "configuration"
-
-
-def test_clients_go_to_the_members_when_no_public_addresses_are_given() -> None:
-    assert [address.port for address in member().client_addresses] == [6001, 6002, 6003]
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,12 @@ class Etcd:
             else:
                 return
 
+    @property
+    def pid(self) -> int:
+        """The process's id."""
+        assert self._process is not None
+        return self._process.pid
+
     def kill(self) -> None:
         """kill -9, and wait until it is gone."""
         if self._process is not None:

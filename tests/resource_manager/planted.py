@@ -93,6 +93,11 @@ class Sound:
             self.renewing.stop()
 
 
+def make(settings: ArbiterSettings, reactor: Any, daemon: str) -> Sound:
+    """The sound one. See `resource_manager.core.arbiter.Plugin`."""
+    return Sound(settings, reactor, daemon)
+
+
 class MovesItsTurn(Sound):
     def acts_at(self, needed_since_s: float, now_s: float) -> Any:
         return now_s if super().acts_at(needed_since_s, now_s) <= now_s else NEVER

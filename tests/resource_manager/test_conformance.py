@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 import pytest_twisted
 from twisted.internet import reactor as installed_reactor
+from twisted.internet.utils import getProcessOutputAndValue
 
 from resource_manager import arbiters
 from resource_manager.conformance import RULES, Outcome, Subject, examine
@@ -51,7 +51,7 @@ def plant(monkeypatch: pytest.MonkeyPatch, kind: type[planted.Sound], *, any_opt
             raise ValueError("there is no option 'no-such-option'")
         return kind(settings, made_in, daemon)
 
-    monkeypatch.setattr(planted, "make", make, raising=False)
+    monkeypatch.setattr(planted, "make", make)
     monkeypatch.setitem(arbiters.OWN, "planted", "tests.resource_manager.planted")
     planted.TURNS.clear()
 
@@ -87,8 +87,6 @@ async def test_an_arbiter_that_takes_any_option_is_found(monkeypatch: pytest.Mon
 
 async def run_kit(*words: str) -> tuple[str, str, int]:
     """What it prints, and how it ends, while our reactor goes on."""
-    from twisted.internet.utils import getProcessOutputAndValue
-
     arguments = ["-m", "resource_manager.conformance", *words]
     out, err, status = await getProcessOutputAndValue(sys.executable, arguments, {"PYTHONPATH": str(ROOT)}, str(ROOT))
     return out.decode(), err.decode(), status
@@ -97,23 +95,30 @@ async def run_kit(*words: str) -> tuple[str, str, int]:
 @pytest_twisted.ensureDeferred
 async def test_etcds_keeps_every_rule_while_a_real_etcd_is_frozen_and_thawed(tmp_path: Path) -> None:
     with running_etcd(tmp_path / "etcd") as etcd:
-        subject = Subject(
-            "etcd",
-            {"endpoints": etcd.url, "ttl": "2"},
-            cut=lambda: etcd.signal(signal.SIGSTOP),
-            mend=lambda: etcd.signal(signal.SIGCONT),
-            still_s=0.3,
+        words = ["--arbiter", "etcd", "--arbiter-option", f"endpoints={etcd.url}", "--arbiter-option", "ttl=2", "--still", "0.3"]
+        out, err, status = await run_kit(
+            *words, "--break", f"/bin/kill -STOP {etcd.pid}", "--mend", f"/bin/kill -CONT {etcd.pid}"
         )
-        assert verdicts(await examine(reactor, subject)) == dict.fromkeys((sentence for sentence, _ in RULES), "holds")
+    assert (out.splitlines(), err, status) == ([f"holds   {sentence}" for sentence, _ in RULES], "", 0)
 
 
 @pytest_twisted.ensureDeferred
 async def test_the_builtin_one_keeps_every_rule_that_can_be_tried() -> None:
-    out, err, status = await run_kit("--arbiter", "builtin")
-    assert (err, status) == ("", 0)
-    lines = out.splitlines()
-    assert [line.split()[0] for line in lines].count("holds") == len(RULES) - 4
-    assert lines[5] == "untried When the need is over the turn goes to the next, whose watcher is called. It promises no leases."
+    found = await examine(reactor, Subject("builtin", {}, still_s=0.3))
+    assert {one.why for one in found if one.verdict == "untried"} == {
+        "it promises no leases",
+        "it has no outside system",
+        "give --break and --mend, which cut its outside system off and undo that",
+    }
+    assert [one for one in found if one.verdict == "broken"] == []
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_rule_that_is_broken_is_told_with_what_was_seen_and_by_the_exit_code() -> None:
+    words = ["--arbiter", "etcd", "--arbiter-option", "endpoints=http://127.0.0.1:1", "--wait", "0.1", "--still", "0.1"]
+    out, err, status = await run_kit(*words)
+    assert (err, status) == ("", 1)
+    assert "broken  A daemon that is alone gets its turn. It is not reachable within 0.1 s." in out.splitlines()
 
 
 @pytest.mark.parametrize(

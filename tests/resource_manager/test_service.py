@@ -18,10 +18,12 @@ from twisted.internet import reactor as installed_reactor
 
 from broker.client import ManagementClient
 from broker.core import urls
+from resource_manager import arbiters
 from resource_manager.service import ResourceManager
 from resource_manager.settings import read
 from tests.broker.management_peer import Peer, running_peer
 from tests.broker.real_time import PATIENCE_S, time_passes, until
+from tests.resource_manager import planted
 
 reactor: Any = installed_reactor
 
@@ -230,6 +232,27 @@ async def test_a_second_daemon_lets_the_first_act(peers: Any, manage: Any) -> No
     await watcher.promoted()
     await time_passes(0.5)
     assert len(await watcher.promotions()) == 1
+    await watcher.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_daemon_acts_in_its_turn_and_gives_it_back_when_a_primary_serves(
+    peers: Any, manage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Breaks when a daemon asks for a promotion without its turn, or keeps the turn from the others afterwards."""
+    monkeypatch.setitem(arbiters.OWN, "planted", "tests.resource_manager.planted")
+    taken: Any = object()
+    monkeypatch.setattr(planted, "TURNS", {"": taken})
+    broker = peers(ha=JOINING)
+    watcher = await Watcher.of(broker)
+    service = manage([broker], arbiter="planted")
+    await sees(service, 1)
+    await time_passes(0.3)
+    assert await watcher.promotions() == [], "it is another daemon's turn"
+    planted.TURNS.clear()
+    await watcher.promoted()
+    await until(lambda: service._promotion._served is not None)
+    assert planted.TURNS == {"": None}
     await watcher.close()
 
 

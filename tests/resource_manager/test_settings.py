@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -38,12 +39,23 @@ def test_file_and_environment_are_read_as_well(tmp_path: Path) -> None:
     assert (settings.promotion.priorities, settings.detection_s) == ({"a:5672": 3, "b:5672": -1}, 0.7)
 
 
+def test_an_arbiters_own_options_stand_in_one_line_of_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "rm.conf"
+    file.write_text("brokers = a\narbiter = etcd\narbiter-option = endpoints=http://[::1]:1,http://[::1]:2 'user=a b'\n")
+    settings = read({"config": str(file)}, {"QPID_ARBITER_PATIENCE": "never", "QPID_CLUSTER_NAME": "orders"})
+    assert settings.for_arbiter.options == {"endpoints": "http://[::1]:1,http://[::1]:2", "user": "a b"}
+    assert (settings.for_arbiter.cluster, settings.arbiter, settings.arbiter_patience_s) == ("orders", "etcd", inf)
+    assert read({"brokers": "a"}, {}).arbiter_patience_s == 10.0
+
+
 @pytest.mark.parametrize(
     "options, text",
     [
         ({}, "--brokers URL is needed"),
         ({"brokers": "a b"}, "is no host name"),
         ({"brokers": "a", "arbiter": "zookeeper"}, "there is no arbiter 'zookeeper'; there are: builtin"),
+        ({"brokers": "a", "arbiter_option": "x"}, "--arbiter-option: 'x' is not KEY=VALUE"),
+        ({"brokers": "a", "arbiter_patience": "-1"}, "--arbiter-patience: '-1' is not a number of seconds.*nor `never`"),
         ({"brokers": "a", "priority": "b=1"}, "which is none of --brokers"),
         ({"brokers": "a", "priority": "a"}, "is not ADDR=N"),
         ({"brokers": "a", "priority": "a=x"}, "is not ADDR=N"),

@@ -40,6 +40,8 @@ LOG = HOME / "cluster"
 Held = dict[tuple[int, int], bytes]
 Script = Iterator[Callable[[], bool]]
 QUEUES = 3
+LOOK_S = 0.001
+"""How often a script looks whether it can go on: ten calls of the disk, so that most events are those of the log."""
 
 
 class Replica:
@@ -108,7 +110,7 @@ class Replica:
                 self.script = None
                 return
         if not self.ready or script is not None:
-            self.clock.callLater(0.0002, threads.enter, self.step, script, threads)
+            self.clock.callLater(LOOK_S, threads.enter, self.step, script, threads)
 
     def crash(self) -> None:
         """The power is gone."""

@@ -13,18 +13,39 @@ from tests.simulation.test_world import FIXED
 
 FIRST = range(1, 13)
 """Runs shift with every change of the plans or of production code; what is common is still caught by one of these."""
+LAST_CAUGHT_BY = {
+    "applies-twice": 6,
+    "checkpoint-forgets-sequences": 6,
+    "checkpoint-keeps-the-dead": 6,
+    "counts-its-own-unsynced": 3,
+    "counts-received": 3,
+    "forgets-releases": 3,
+    "keeps-files-for-nobody": 5,
+    "leaves-what-it-truncates": 4,
+    "lets-go-late": 3,
+    "redelivers-last": 3,
+    "stands-below-its-floor": 6,
+    "stands-unasked": 5,
+    "torn-tail-taken-as-whole": 3,
+    "votes-below-its-floor": 4,
+    "votes-for-older-logs": 3,
+    "waits-for-a-silent-reader": 5,
+    "whole-before-it-is-on-disk": 6,
+}
+"""Seeds to begin with, where the first two find nothing: only a matter of time."""
 
 
 @pytest.mark.simulation
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_caught_by_a_seed_that_finds_nothing_wrong_without_it(name: str) -> None:
     """What the seeds of a bug without a plan of its own find without it is what test_world runs them for."""
-    finding = hunt(name, run_of(name), FIRST) if name in PROVOKED else hunt(name, world.run, FIRST, sound=FIXED)
+    seeds = sorted(FIRST, key=lambda seed: seed != LAST_CAUGHT_BY.get(name))
+    finding = hunt(name, run_of(name), seeds) if name in PROVOKED else hunt(name, world.run, seeds, sound=FIXED)
     assert finding.seed, f"{name} is caught by none of the seeds {FIRST.start} to {FIRST.stop - 1}"
 
 
-def test_plans_that_provoke_are_for_bugs_that_there_are() -> None:
-    assert set(PROVOKED) - set(BUGS) == set()
+def test_plans_that_provoke_and_seeds_to_begin_with_are_for_bugs_that_there_are() -> None:
+    assert (set(PROVOKED) | set(LAST_CAUGHT_BY)) - set(BUGS) == set()
 
 
 def test_a_bug_is_there_while_it_is_planted_and_gone_without_a_trace_after() -> None:

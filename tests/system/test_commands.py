@@ -142,9 +142,16 @@ def test_members_are_added_and_removed(three: Cluster, tmp_path: Path) -> None:
         newcomer.wait_for("ready")
         members = json_of("qpid-ha", "query", "-b", primary.address)["members"]
         assert [member["role"] for member in members if member["address"] == newcomer.address] == ["voter"]
+        assert newcomer.address in ok("qpid-ha", "status", "--all", "-b", primary.address)
+        client = BlockingConnection(primary.address, timeout=30)
+        connection: Any = client.conn
+        told = [each["port"] for each in connection.remote_properties["failover-server-list"]]
+        client.close()
+        assert told == [*(int(each.rpartition(":")[2]) for each in three.addresses), port], "as they were given, then the others"
         assert json_of("qpid-ha", "remove-broker", newcomer.address, "-b", primary.address)["done"] is True
         members = json_of("qpid-ha", "query", "-b", primary.address)["members"]
         assert newcomer.address not in [member["address"] for member in members]
+        assert newcomer.address not in ok("qpid-ha", "query", "-b", primary.address)
         backup = backup_of(three)
         assert run("qpid-ha", "add-broker", "127.0.0.1:1", "-b", backup.address).status == REFUSED
     finally:

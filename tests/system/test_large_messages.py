@@ -23,7 +23,7 @@ MIB = 1 << 20
 LARGE_BYTES = 100 * MIB
 """The body of the largest message."""
 SENDERS = 20
-EACH_BYTES = 16 * MIB
+EACH_BYTES = 8 * MIB
 """So much each of many senders has sent of its message when all of them have been measured."""
 MOST_ABOVE_IDLE = 64 * MIB
 LEFT_BYTES = 64 * MIB

@@ -1,19 +1,23 @@
-"""Clients that others wrote log in by the mechanisms that they have: Proton in Python and C++, rhea, and the commands of ours.
+"""Clients that others wrote log in by the mechanisms that they have: Proton in Python and C++, rhea, Azure's AMQP. So do ours.
 
 One broker offers every mechanism that there is. What a client is let in as is read from the broker's own list of connections.
-C++ and rhea need a compiler, libraries and Node, which not every machine has: there a warning says why they were not tried.
+C++, rhea and Azure's need a compiler, libraries, Node and registries, which not every machine has: there a warning says why they
+were not tried.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
 
@@ -24,11 +28,13 @@ from proton.utils import BlockingConnection
 from broker import users_file
 from broker.core import users
 from tests.certificates import CLIENT, authority
-from tests.cli.running import ROOT, environment, run
+from tests.cli.running import ROOT, Ran, environment, run
 from tests.system.harness import BrokerProcess, ask, cluster, eventually, spawn, standalone
 from tests.system.test_interop import HERE, INSTALL_S, NotHere, compiled
+from tests.tokens import AUDIENCE, ISSUER, key_set, token
 
 MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN", "ANONYMOUS")
+"""Those by which our commands log in without a certificate."""
 PASSWORD = "pencil"
 Program = list[str]
 
@@ -38,7 +44,10 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     folder = tmp_path_factory.mktemp("logins")
     keys = {mechanism: users.derive(mechanism, PASSWORD, b"salt" * 4) for mechanism in users.HASHES}
     users_file.change(folder / "users", lambda text: users.with_line(text, "ann", users.line_of("ann", keys)))
-    options = ["--users", folder / "users", "--sasl-mechanisms", f"EXTERNAL,{','.join(MECHANISMS)}", "--plain-without-tls", "yes"]
+    options = ["--users", folder / "users", "--sasl-mechanisms", f"EXTERNAL,XOAUTH2,OAUTHBEARER,{','.join(MECHANISMS)}"]
+    (folder / "keys.json").write_text(key_set("RS256"))
+    options += ["--token-keys", folder / "keys.json", "--token-issuer", ISSUER, "--token-audience", AUDIENCE]
+    options += ["--plain-without-tls", "yes"]
     certificate, key = authority().issue("broker", "127.0.0.1").write(folder, "broker")
     options += ["--ssl-certificate", certificate, "--ssl-key", key, "--ssl-ca-file", authority().write(folder)]
     with standalone(folder, *map(str, options), "--ssl-port", "0") as found:
@@ -78,13 +87,28 @@ def rhea(folder: Path) -> Program:
     return [node, str(folder / "login.js")]
 
 
-CLIENTS: dict[str, tuple[Callable[[Path], Program], tuple[str, ...]]] = {
-    "python": (python, ("PLAIN", "ANONYMOUS")),
-    "cpp": (cpp, ("PLAIN", "ANONYMOUS")),
-    "rhea": (rhea, ("PLAIN", "ANONYMOUS")),
+def azure(folder: Path) -> Program:
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(folder / "azure"), "azure-servicebus>=7.14,<8"]
+    try:
+        made = subprocess.run(install, capture_output=True, text=True, timeout=INSTALL_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise NotHere(f"needs azure-servicebus from PyPI, which did not come within {INSTALL_S} s") from None
+    if made.returncode != 0:
+        raise NotHere(f"needs azure-servicebus from PyPI: {made.stderr.strip().splitlines()[-1]}")
+    path = f"import sys; sys.path.insert(0, {str(folder / 'azure')!r}); sys.argv.pop(0); import runpy; "
+    return [sys.executable, "-c", path + "runpy.run_path(sys.argv[0], run_name='__main__')", str(HERE / "login_azure.py")]
+
+
+TOKEN = "PLAIN with a token"
+EVERY = ("PLAIN", TOKEN, "EXTERNAL", "ANONYMOUS")
+CLIENTS: dict[str, tuple[Callable[[Path], Program], tuple[str, ...], tuple[str, ...]]] = {
+    "python": (python, EVERY, ("SCRAM-SHA-256", "XOAUTH2", "OAUTHBEARER")),
+    "cpp": (cpp, EVERY, ("SCRAM-SHA-256", "XOAUTH2", "OAUTHBEARER")),
+    "rhea": (rhea, (*EVERY, "XOAUTH2"), ()),
+    "azure": (azure, EVERY, ()),
 }
-"""Each client, and the mechanisms that it has as it is installed: neither Debian's Proton nor PyPI's is built with Cyrus SASL, so
-that SCRAM is tried by our own commands."""
+"""Each client, the logins that it has as it is installed, and those that it can be told to use and has not: neither Debian's
+Proton nor PyPI's is built with Cyrus SASL, so that SCRAM is tried by our own commands."""
 
 
 @contextlib.contextmanager
@@ -120,32 +144,90 @@ def present(broker: BrokerProcess) -> set[tuple[str, str]]:
     return set(found)
 
 
+def verify(*words: object) -> Ran:
+    """To the broker that the first word is the URL of."""
+    return run("qpid-verify", "-b", *words, "--seconds", "0.2", "--json")
+
+
+@pytest.mark.parametrize("how", ["SCRAM-SHA-256 in the clear", "the best over TLS", "EXTERNAL over TLS"])
+def test_the_clients_of_qpid_verify_log_in_by_what_proton_itself_has_not(
+    broker: BrokerProcess, certified: list[str], how: str, tmp_path: Path
+) -> None:
+    """Nothing of theirs comes in by another name or mechanism meanwhile."""
+    secure, certificate, key, trusted = certified
+    password = tmp_path / "password"
+    password.write_text(PASSWORD)
+    by_password = ["--password-file", password]
+    words: tuple[object, ...] = {
+        "SCRAM-SHA-256 in the clear": (f"ann@{broker.address}", *by_password, "--sasl-mechanism", "SCRAM-SHA-256"),
+        "the best over TLS": (f"amqps:ann@{secure}", *by_password, "--ssl-ca-file", trusted),
+        "EXTERNAL over TLS": (
+            *(f"amqps:{secure}", "--sasl-mechanism", "EXTERNAL", "--ssl-ca-file", trusted),
+            *("--ssl-certificate", certificate, "--ssl-key", key),
+        ),
+    }[how]
+    seen: set[tuple[str, str]] = set()
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(lambda: verify(*words))
+        while not wait([running], 0.1).done:
+            seen |= present(broker)
+        ran = running.result()
+    assert ran.status == 0, ran.err
+    assert json.loads(ran.out)["accepted"] > 0
+    mechanism = how.split(maxsplit=1)[0] if how[0] != "t" else "SCRAM-SHA-512"
+    assert seen == {(mechanism, "ann@QPID")}
+
+
+@pytest.mark.parametrize(
+    "words, why",
+    [
+        (("amqps:ann@{secure}",), "the other side's certificate is not trusted: "),
+        (("amqps:ann@localhost:{port}", "--ssl-ca-file", "{trusted}"), "the server's certificate is not for localhost: it names"),
+        (("amqps:ann@{secure}", "--ssl-ca-file", "{trusted}"), "the broker does not let this login in"),
+        (("amqps:{secure}", "--ssl-ca-file", "{trusted}", "--sasl-mechanism", "EXTERNAL"), "and this client wants EXTERNAL"),
+    ],
+)
+def test_qpid_verify_says_why_it_is_not_let_in(
+    broker: BrokerProcess, certified: list[str], words: tuple[str, ...], why: str, tmp_path: Path
+) -> None:
+    password = tmp_path / "password"
+    password.write_text("wrong")
+    known = {"secure": certified[0], "port": certified[0].rpartition(":")[2], "trusted": certified[3]}
+    by_password = ["--password-file", password] if "@" in words[0] else []
+    ran = verify(*(word.format(**known) for word in words), *by_password, "--timeout", "1")
+    assert (ran.status, why in ran.err, "Traceback" in ran.err) == (3, True, False), ran.err
+
+
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_client_logs_in_by_each_mechanism_that_it_has(broker: BrokerProcess, client: str, tmp_path: Path) -> None:
-    make, mechanisms = CLIENTS[client]
+def test_a_client_logs_in_by_each_mechanism_that_it_has(
+    broker: BrokerProcess, certified: list[str], client: str, tmp_path: Path
+) -> None:
+    """And by no other, where it can be told to: the table in docs/howto/users.md is made of this."""
+    make, has, has_not = CLIENTS[client]
     try:
         program = make(tmp_path)
     except NotHere as reason:
         warnings.warn(f"{client} was not tried: it {reason}", stacklevel=1)
         return
-    for mechanism in mechanisms:
-        log = tmp_path / f"{mechanism}.log"
-        who = [] if mechanism == "ANONYMOUS" else ["ann", PASSWORD]
-        with logged_in(program, broker.address, mechanism, who, log) as said:
-            assert said == "open", (mechanism, log.read_text())
+    address, certificate, key, trusted = certified
+    issued = token("RS256", exp=time.time() + 600)
+    for login in has:
+        mechanism = "PLAIN" if login == TOKEN else login
+        secret = issued if login in (TOKEN, "XOAUTH2") else PASSWORD
+        log = tmp_path / f"{login}.log"
+        with logged_in(program, address, mechanism, ["ann", secret, trusted, certificate, key], log) as said:
+            assert (login, said) == (login, "open"), log.read_text()
             user = "anonymous" if mechanism == "ANONYMOUS" else "ann@QPID"
             assert present(broker) == {(mechanism, user)}
         eventually(lambda: present(broker), lambda left: not left, "its leaving")
-        if mechanism != "ANONYMOUS":
-            with logged_in(program, broker.address, mechanism, ["ann", "wrong"], log) as said:
-                assert (mechanism, said) == (mechanism, "refused")
+    for login in (*has_not, "PLAIN"):
+        with logged_in(program, address, login, ["ann", "wrong", trusted, certificate, key], tmp_path / "refused.log") as said:
+            assert (login, said) == (login, "refused")
+    assert not any(part in broker.log() for part in issued.split(".")), "nothing of a token is in a log"
 
 
 def test_a_certificate_is_a_login(broker: BrokerProcess, certified: list[str], tmp_path: Path) -> None:
     address, certificate, key, trusted = certified
-    with logged_in(python(tmp_path), address, "EXTERNAL", [certificate, key, trusted], tmp_path / "log") as said:
-        assert said == "open", (tmp_path / "log").read_text()
-        assert present(broker) == {("EXTERNAL", "ann@QPID")}
     files = ["--ssl-certificate", certificate, "--ssl-key", key, "--ssl-ca-file", trusted]
     ran = run("qpid-stat", "-c", "-b", f"amqps:{address}", "--sasl-mechanism", "EXTERNAL", *files)
     assert (ran.status, "EXTERNAL" in ran.out, "ann@QPID" in ran.out) == (0, True, True), ran.err
@@ -173,6 +255,11 @@ def test_the_users_are_read_again_at_a_hangup_unless_they_have_become_wrong(brok
     hang_up_until(f"{file}:1: bob has keys that cannot be read")
     assert status() == 0, "the old ones stay in force"
     file.write_text(right)
+    staying = BlockingConnection(f"amqp://{broker.address}", user="bob", password="other", allowed_mechs="PLAIN")
+    users_file.change(file, lambda text: users.with_line(text, "bob", None))
+    hang_up_until(f"1 users read from {file}")
+    with pytest.raises(ProtonException, match="bob@QPID is no user of this broker any more"):
+        staying.wait(lambda: False, timeout=30)
 
 
 @pytest.mark.parametrize("mechanism", ["", *MECHANISMS])

@@ -286,6 +286,14 @@ def test_a_primary_that_slept_through_its_replacement_says_that_it_was_fenced(na
     assert roles[-1] == "ready"
 
 
+def test_the_gap_of_a_failover_begins_with_the_old_primarys_last_word(nap: Story) -> None:
+    """Breaks when detection is left out: a broker takes a second of silence to notice it."""
+    (noticed,) = nap.events(nap.successor, "failure_detected")
+    done = nap.events(nap.successor, "failover_done")[-1]
+    assert noticed["duration_ms"] >= 1000
+    assert done["duration_ms"] >= noticed["duration_ms"]
+
+
 def test_the_resource_manager_tells_its_probes_and_promotions_under_the_clusters_own_name(nap: Story) -> None:
     clusters = {line["cluster"] for line in nap.lines if line["sender"] == nap.successor and line["epoch"] > 1}
     told = [line for line in nap.lines if line["sender"] == "rm"]

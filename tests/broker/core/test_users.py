@@ -131,3 +131,8 @@ def test_passwords_are_looked_at_by_the_cheapest_keys_that_a_user_has_and_a_stra
     few = Users({"ann": {SHA_512: large}, "bob": {SHA_512: large}, "eve": {SHA_512: large, SHA_256: KEYS}}, b"")
     assert [few.mechanism_of(name) for name in ("ann", "eve", "nobody")] == [SHA_512, SHA_256, SHA_512]
     assert Users({}, b"").mechanism_of("nobody") == SHA_256
+
+
+def test_who_is_in_the_file_is_known_by_name_alone() -> None:
+    found = Users({"ann": {SHA_256: users.derive(SHA_256, "secret", b"salt" * 4)}}, b"nobody knows")
+    assert ("ann" in found, "bob" in found, 7 in found) == (True, False, False)

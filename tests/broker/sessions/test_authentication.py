@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -13,12 +14,14 @@ from twisted.internet.testing import StringTransport
 from broker.core import limits, sasl, users, values
 from broker.core.door import HEADER
 from broker.core.identity import Certificate, Socket
+from broker.core.tokens import Rules, Tokens, parse_keys
 from broker.core.users import SHA_256, Users
 from broker.sessions.authentication import Authentication, InThread
 from broker.sessions.connection import Connection
 from broker.sessions.principal import ANONYMOUS, Principal
 from tests.broker.clients import Bench, Client, bench
 from tests.broker.core.stream import OPEN, init
+from tests.tokens import AUDIENCE, ISSUER, NOW_S, key_set, token
 
 ENCRYPTED = Socket("10.0.0.1:1", encrypted=True)
 KEYS = users.derive(SHA_256, "secret", b"salt" * 4)
@@ -173,11 +176,11 @@ def test_a_password_that_nobody_waits_for_any_more_is_not_looked_at() -> None:
     authentication = demanding(threads.run)(Clock())
     waits = sasl.Wait(lambda result: sasl.Deny("never"), lambda: b"key")
     for _ in range(limits.LOGINS_AT_ONCE):
-        authentication.attend(waits, lambda: True)
+        authentication.attend(waits, lambda: True, "a", 1)
     for _ in range(limits.LOGINS_WAITING - limits.LOGINS_AT_ONCE - 1):
-        assert authentication.attend(waits, lambda: False) is not None
+        assert authentication.attend(waits, lambda: False, "a", 1) is not None
     done: list[bytes] = []
-    stays = authentication.attend(waits, lambda: True)
+    stays = authentication.attend(waits, lambda: True, "a", 1)
     assert stays is not None
     stays.addCallback(done.append)
     assert (len(threads.jobs), done, authentication.waiting) == (limits.LOGINS_AT_ONCE, [], limits.LOGINS_WAITING)
@@ -225,6 +228,62 @@ def test_failures_put_the_next_login_off_and_a_right_password_gets_in_all_the_sa
         assert is_open(client)
 
 
+def test_a_host_that_guesses_has_few_passwords_looked_at_and_others_do_not_wait_for_it() -> None:
+    """However many connections it has at a time: they would each wait two seconds, side by side."""
+    looked_at: Counter[str] = Counter()
+    clock = Clock()
+    authentication = demanding()(clock)
+    waiting = {"guesser": 0, "other": 0}
+
+    def begin(host: str, delay_s: float) -> None:
+        def work() -> bytes:
+            looked_at[host] += 1
+            return b"key"
+
+        waits = sasl.Wait(lambda result: sasl.Deny("wrong"), work, delay_s)
+        attended = authentication.attend(waits, lambda: True, host, looked_at.total())
+        assert attended is not None
+        waiting[host] += 1
+        attended.addCallback(lambda _: waiting.__setitem__(host, waiting[host] - 1))
+
+    for _ in range(600):
+        for _ in range(1000 - waiting["guesser"]):
+            begin("guesser", limits.LOGIN_DELAY_S)
+        begin("other", limits.LOGIN_DELAY_S)
+        clock.advance(0.1)
+    assert looked_at["guesser"] <= limits.LOGIN_TRIES_AT_ONCE + 60 * limits.LOGIN_TRIES_A_S
+    assert looked_at["guesser"] > 50 * limits.LOGIN_TRIES_A_S
+    assert waiting["other"] <= 0.1 + limits.LOGIN_DELAY_S / 0.1, "but for the time that its own failures cost"
+
+
+def test_a_host_whose_logins_succeed_is_not_held_up_by_one_that_fails() -> None:
+    with bench(authentication=demanding()) as b:
+        for _ in range(4):
+            ann(b, "wrong")
+            b.clock.advance(limits.LOGIN_DELAY_S)
+            b.settle()
+        many = [ann(b) for _ in range(3 * limits.LOGIN_TRIES_AT_ONCE)]
+        b.clock.advance(limits.LOGIN_DELAY_S)
+        b.settle()
+        assert all(map(is_open, many))
+
+
+def test_the_hosts_take_turns_at_the_threads() -> None:
+    """Breaks when a thousand logins from one host, which have not failed yet, have all others wait for them."""
+    threads = Threads()
+    with bench(authentication=demanding(threads.run)) as b:
+        crowd = [ann(b) for _ in range(50)]
+        other = ann(b, socket=Socket("10.0.0.2:1", encrypted=True))
+        for _ in range(limits.LOGINS_AT_ONCE + 2):
+            threads.finish()
+            b.settle()
+        assert is_open(other)
+        while threads.jobs:
+            threads.finish()
+            b.settle()
+        assert all(map(is_open, crowd))
+
+
 def test_failures_are_counted_for_a_login_that_named_nobody_too() -> None:
     with bench(authentication=demanding()) as b:
         for _ in range(4):
@@ -238,6 +297,80 @@ def test_failures_are_counted_for_a_login_that_named_nobody_too() -> None:
         b.clock.advance(limits.LOGIN_DELAY_S)
         b.settle()
         assert is_open(client)
+
+
+def taking_tokens(**options: Any) -> Callable[[Clock], Authentication]:
+    """Where the clock begins at `NOW_S`."""
+
+    def make(clock: Clock) -> Authentication:
+        tokens = Tokens(Rules(ISSUER, AUDIENCE), lambda: NOW_S + clock.seconds())
+        tokens.keys = parse_keys(key_set("RS256"))
+        options.setdefault("users", USERS)
+        return Authentication(clock, maybeDeferred, lambda: "nonce", demanded=True, tokens=tokens, **options)
+
+    return make
+
+
+def by_token(b: Bench, exp_s: float = 600, name: str = "ann", **claims: Any) -> Client:
+    """Proton's client, which sends a frame of more than AMQP's 512 bytes."""
+    said = token("RS256", exp=NOW_S + b.clock.seconds() + exp_s, **claims)
+    return b.client(mechanism="PLAIN", user=name, password=said, socket=ENCRYPTED)
+
+
+def test_a_client_is_let_in_by_its_token_and_turned_out_when_that_has_expired() -> None:
+    """Before its Open it is not served either. Who has logged in by a password stays."""
+    with bench(authentication=taking_tokens()) as b:
+        short, long, other = by_token(b, 10 - limits.TOKEN_LEEWAY_S), by_token(b, sub="bob", name="bob"), ann(b)
+        assert short.server.principal == Principal("ann@QPID", "PLAIN", True, NOW_S + 10)
+        assert (is_open(short), is_open(long), is_open(other)) == (True, True, True)
+        b.clock.advance(9)
+        b.settle()
+        assert not short.connection.remote_condition
+        b.clock.advance(2)
+        b.settle()
+        condition = short.connection.remote_condition
+        assert (condition.name, condition.description) == (
+            "amqp:unauthorized-access",
+            "the token of ann@QPID has expired: get a new one",
+        )
+        assert not long.connection.remote_condition
+        assert not other.connection.remote_condition
+
+
+def test_a_token_is_taken_where_nobody_can_read_it_and_long_frames_there_alone() -> None:
+    authentication = taking_tokens()(Clock())
+    clear, long = Socket("h:1"), limits.TOKEN_FRAME_BYTES
+    assert list(authentication.offer(clear)) == ["SCRAM-SHA-512", "SCRAM-SHA-256"]
+    assert list(authentication.offer(ENCRYPTED)) == ["SCRAM-SHA-512", "SCRAM-SHA-256", "OAUTHBEARER", "XOAUTH2", "PLAIN"]
+    assert list(taking_tokens(users=None)(Clock()).offer(ENCRYPTED)) == ["OAUTHBEARER", "XOAUTH2", "PLAIN"]
+    assert (authentication.frame_bytes(clear), authentication.frame_bytes(ENCRYPTED)) == (limits.SASL_FRAME_BYTES, long)
+    told = taking_tokens(plain_in_clear=True)(Clock())
+    assert ("XOAUTH2" in told.offer(clear), told.frame_bytes(clear)) == (True, long)
+    without = demanding()(Clock())
+    assert ("XOAUTH2" in without.offer(ENCRYPTED), without.frame_bytes(ENCRYPTED)) == (False, limits.SASL_FRAME_BYTES)
+    with bench(authentication=demanding()) as b:
+        assert by_token(b).lost, "no frame of this length comes in where no token is taken"
+    with bench(authentication=taking_tokens()) as b:
+        assert by_token(b, more="x" * limits.TOKEN_FRAME_BYTES).lost
+
+
+def test_who_is_gone_from_the_users_file_is_turned_out_and_nobody_else() -> None:
+    keys = {SHA_256: KEYS}
+    with bench(authentication=taking_tokens(users=Users({"ann": keys, "bob": keys}, b"nobody knows"))) as b:
+        gone, stays, token_s = ann(b), b.client(mechanism="PLAIN", user="bob", password="secret", socket=ENCRYPTED), by_token(b)
+        certified = b.client(mechanism="EXTERNAL", socket=Socket("h:1", encrypted=True, certificate=Certificate("CN=ann", "ann")))
+        assert all(map(is_open, (gone, stays, token_s, certified)))
+        b.broker.authentication.users = Users({"bob": keys}, b"nobody knows")
+        b.broker.admission.look_again()
+        b.settle()
+        condition = gone.connection.remote_condition
+        assert condition.description == "ann@QPID is no user of this broker any more"
+        assert not any(client.connection.remote_condition for client in (stays, token_s, certified))
+    with bench(authentication=lambda clock: Authentication(clock, maybeDeferred, lambda: "nonce", users=USERS)) as b:
+        client = b.client(mechanism="PLAIN", user="nobody-of-these", password="any", socket=ENCRYPTED)
+        b.broker.admission.look_again()
+        b.settle()
+        assert not client.connection.remote_condition, "who has not shown who it is need not be in the file"
 
 
 def test_what_comes_behind_a_login_waits_for_it() -> None:

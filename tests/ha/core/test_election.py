@@ -400,3 +400,29 @@ def test_a_store_that_contradicts_itself_is_our_own_bug(epoch: int, commit_index
     cluster = led("a")
     with pytest.raises(AssertionError, match=text):
         Replica("a", SMALL, epoch=epoch, voted_for=None, log=cluster["a"].live.log, commit_index=commit_index)
+
+
+def test_silence_counts_from_the_last_word_of_a_primary() -> None:
+    """From then on nobody can have served, as far as this member knows: the gap of a failover begins there, and not when it
+    was noticed."""
+    cluster = Cluster("a", "b", "c")
+    assert cluster["b"].live.silence_s(cluster.now) is None, "it has heard of none"
+    cluster.promote("a")
+    cluster.pass_time(0.3)
+    last_word = cluster.now - (cluster["b"].live.silence_s(cluster.now) or 0.0)
+    assert last_word >= cluster.now - cluster.settings.heartbeat_s
+    cluster["a"].replica = None
+    cluster.pass_time(1.5)
+    assert cluster["b"].live.primary == ""
+    cluster.promote("b")
+    assert cluster["b"].live.silence_s(cluster.now) == pytest.approx(cluster.now - last_word)
+
+
+def test_a_primary_that_steps_down_was_the_last_to_serve_as_far_as_it_knows() -> None:
+    cluster = led("a", "b", "c")
+    cluster.isolate("a")
+    cluster.pass_time(0.9)
+    assert cluster.states()["a"] == "active"
+    cluster.pass_time(0.5)
+    assert cluster.states()["a"] == "joining"
+    assert (cluster["a"].live.silence_s(cluster.now) or 0.0) < 0.5

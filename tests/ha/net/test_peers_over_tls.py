@@ -7,17 +7,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from twisted.internet.defer import maybeDeferred
+from twisted.internet.task import Clock
 from twisted.internet.testing import MemoryReactorClock
 
+from broker.core import sasl, values
+from broker.core.door import HEADER
 from broker.core.identity import Certificate, Socket
+from broker.core.sasl_client import Login
+from broker.core.tokens import Rules, Tokens, parse_keys
 from broker.net.credentials import Credentials
+from broker.sessions.authentication import Authentication
+from broker.sessions.principal import Principal
 from broker.tls_files import TlsFiles
 from ha.core.membership import Membership
 from ha.core.versions import Versions
 from ha.net.peers import PEER_PROPERTY, Peers
 from tests.broker.clients import Bench, Client, bench, condition
+from tests.broker.core.stream import init
 from tests.broker.net.visitor import Visitor
 from tests.certificates import CLIENT, authority
+from tests.tokens import AUDIENCE, ISSUER, NOW_S, key_set, token
 
 ME, OTHER, THIRD = "broker1:5671", "broker2:5671", "broker3:5671"
 CLUSTER_ID = "the cluster's id"
@@ -42,7 +52,7 @@ class Events:
         pass
 
 
-def peers_of(folder: Path) -> Peers:
+def peers_of(folder: Path, **options: Any) -> Peers:
     """The links of broker1, with a certificate of its own."""
     certificate, key = authority().issue("broker1", "broker1").write(folder, "broker1")
     reactor = MemoryReactorClock()
@@ -58,6 +68,7 @@ def peers_of(folder: Path) -> Peers:
         versions=Versions(1),
         cluster_version=lambda: 1,
         credentials=Credentials(TlsFiles(certificate, key, authorities=authority().write(folder))),
+        **options,
     )
 
 
@@ -76,10 +87,10 @@ def broker(peers: Peers) -> Iterator[Bench]:
         yield made
 
 
-def knocks(broker: Bench, socket: Socket, says: str = OTHER) -> Client:
+def knocks(broker: Bench, socket: Socket, says: str = OTHER, **login: Any) -> Client:
     """Who opens a connection by this socket and says that it is that member."""
     properties = Versions(1).properties() | {PEER_PROPERTY: says, "qpid.ha-cluster": CLUSTER_ID}
-    client = Client(broker, properties, socket=socket)
+    client = Client(broker, properties, socket=socket, **login)
     broker.clients.append(client)
     return client.open()
 
@@ -139,7 +150,49 @@ def test_who_has_no_address_is_no_member_though_it_knows_the_cluster(broker: Ben
     assert "is no address of a broker" in str(client.connection.remote_condition.description)
 
 
+def demanding(clock: Clock) -> Authentication:
+    """By certificate or by token."""
+    tokens = Tokens(Rules(ISSUER, AUDIENCE), lambda: NOW_S)
+    tokens.keys = parse_keys(key_set("ES256"))
+    return Authentication(clock, maybeDeferred, lambda: "nonce", demanded=True, tokens=tokens)
+
+
+def test_where_logins_are_demanded_a_member_logs_in_by_its_certificate_alone(peers: Peers) -> None:
+    """It is both: who it is for access control, and which member."""
+    with bench(authentication=demanding) as broker:
+        broker.broker.admission.roles[PEER_PROPERTY] = peers
+        socket = over_tls(dns_names=("broker2",), common_name="broker2")
+        taken = knocks(broker, socket, mechanism="EXTERNAL")
+        assert (condition(taken.connection), list(peers.incoming)) == ("", [OTHER])
+        assert taken.server.principal == Principal("broker2@QPID", "EXTERNAL", authenticated=True)
+        other = knocks(broker, over_tls(dns_names=("broker3",), common_name="broker2"), mechanism="EXTERNAL")
+        assert condition(other.connection) == "amqp:unauthorized-access"
+        assert not knocks(broker, socket, mechanism="ANONYMOUS").server.opened
+
+
+def test_nobody_is_a_member_by_a_token(tmp_path: Path) -> None:
+    """Breaks when a member's certificate will do together with any name that a provider of identities lets somebody choose."""
+    peers = peers_of(tmp_path, user="brokers@QPID")
+    with bench(authentication=demanding) as broker:
+        broker.broker.admission.roles[PEER_PROPERTY] = peers
+        login = {"mechanism": "PLAIN", "user": "brokers", "password": token(sub="brokers")}
+        refused = knocks(broker, over_tls(dns_names=("broker2",)), **login)
+        assert refused.server.principal.user == "brokers@QPID"
+        assert (condition(refused.connection), peers.incoming) == ("amqp:unauthorized-access", {})
+
+
 # ---- the other direction
+
+
+def test_a_member_that_is_told_to_shows_its_certificate_as_its_login(tmp_path: Path) -> None:
+    peers = peers_of(tmp_path, login=Login(mechanism="EXTERNAL", encrypted=True))
+    visitor = called(peers, tmp_path, "broker2").turn()
+    visitor.send(sasl.HEADER, sasl.frame(sasl.MECHANISMS, values.symbols(["PLAIN", "EXTERNAL"])))
+    assert visitor.came == sasl.HEADER + init("EXTERNAL", values.encode(b""))
+    visitor.send(sasl.frame(sasl.OUTCOME, b"\x50\x00"))
+    assert visitor.came.removeprefix(sasl.HEADER + init("EXTERNAL", values.encode(b""))).startswith(HEADER)
+    visitor.lose()
+    peers.stop()
 
 
 def called(peers: Peers, folder: Path, *names: str, **options: Any) -> Visitor:

@@ -36,7 +36,9 @@ class Daemon:
     """An arbiter as a daemon has it, and how often its watcher was called."""
 
     def __init__(self, url: str, name: str, cluster: str, **options: str) -> None:
-        settings = ArbiterSettings(cluster, {"endpoints": url, "ttl": "2"} | {k.replace("_", "-"): v for k, v in options.items()})
+        settings = ArbiterSettings(
+            cluster, {"endpoints": url, "ttl": "10"} | {k.replace("_", "-"): v for k, v in options.items()}
+        )
         arbiter = arbiters.make("etcd", settings, reactor, name)
         assert isinstance(arbiter, EtcdArbiter)
         self.arbiter = arbiter
@@ -172,7 +174,7 @@ async def test_it_follows_a_member_that_moves_and_is_reachable_again(tmp_path: P
     with running_etcd(tmp_path / "etcd") as moving:
         old = moving.url
         moved = Etcd(tmp_path / "etcd")
-        async with daemons(f"{old},{moved.url}", "moving", "rm-1") as [daemon]:
+        async with daemons(f"{old},{moved.url}", "moving", "rm-1", ttl="2") as [daemon]:
             moving.kill()
             await until(lambda: "refused" in daemon.reason)
             assert not daemon.reachable
@@ -216,7 +218,7 @@ async def test_with_users_it_logs_in_and_again_with_a_new_password_when_its_toke
         guarded.call("auth/role/add", {"name": "root"})
         guarded.call("auth/user/grant", {"user": "root", "role": "root"})
         guarded.call("auth/enable", {})
-        daemon = Daemon(guarded.url, "rm-1", "guarded", user="root", password_file=str(password))
+        daemon = Daemon(guarded.url, "rm-1", "guarded", user="root", password_file=str(password), ttl="2")
         await until(lambda: "authentication failed, invalid user ID or password" in daemon.reason)
         assert "tomato" not in daemon.reason
         password.write_text("tomato\n")

@@ -145,8 +145,8 @@ async def test_a_turn_that_was_won_ends_with_its_lease_in_a_fault(etcd: Etcd) ->
 async def test_a_watch_that_is_always_told_of_compactions_does_no_harm(etcd: Etcd) -> None:
     with fault_proxy(etcd.port) as proxy:
         proxy.becomes("compacted")
-        daemon = Daemon(proxy.url, "compacted always")
-        other = Daemon(etcd.url, "compacted always")
+        daemon = Daemon(proxy.url, "compacted always", ttl="10")
+        other = Daemon(etcd.url, "compacted always", ttl="10")
         try:
             await until(other.acts)
             daemon.needs()
@@ -167,9 +167,11 @@ async def test_one_endpoint_that_is_at_fault_among_several_is_left_for_another(e
     with fault_proxy(etcd.port) as proxy:
         proxy.becomes("503")
         daemon = Daemon(f"{proxy.url},http://127.0.0.1:1,{etcd.url}", "several")
+        client: Any = daemon.arbitration._arbiter._client  # type: ignore[attr-defined]
         try:
             await until(lambda: daemon.arbitration.health().reachable)
             daemon.needs()
             await until(daemon.acts)
+            assert client._endpoints[client._at] == etcd.url
         finally:
             await daemon.arbitration.close()

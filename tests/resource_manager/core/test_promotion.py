@@ -250,7 +250,7 @@ def test_when_it_is_anothers_turn_the_daemon_waits_and_then_looks_again() -> Non
     story = Story.with_a_failed_primary()
     joining = [gone("a"), says("b", "joining", 10.01), says("c", "joining", 10.01)]
     effects = story.see(10.01, *joining, acts_at=lambda since_s, _: since_s + 0.2)
-    assert effects == [Waiting("it is another daemon's turn"), WakeAt(10.2)]
+    assert effects == [Waiting("it is not this daemon's turn yet"), WakeAt(10.2)]
     effects = story.see(10.2, *joining, acts_at=lambda since_s, _: since_s + 0.2)
     assert (asked(effects), AskAll() in effects) == ([], True)
     again = [gone("a"), says("b", "joining", 10.21), says("c", "joining", 10.21)]
@@ -260,7 +260,7 @@ def test_when_it_is_anothers_turn_the_daemon_waits_and_then_looks_again() -> Non
 def test_a_daemon_whose_turn_never_comes_sets_no_timer() -> None:
     story = Story.with_a_failed_primary()
     effects = story.see(10.01, gone("a"), *(says(n, "joining", 10.01) for n in "bc"), acts_at=lambda *_: NEVER)
-    assert effects == [Waiting("it is another daemon's turn")]
+    assert effects == [Waiting("it is not this daemon's turn yet")]
 
 
 def test_while_a_request_is_under_way_no_other_is_made() -> None:
@@ -398,7 +398,7 @@ def test_after_a_turn_was_lost_the_next_one_asks_for_new_views() -> None:
     story = Story.with_a_failed_primary()
     old = gone("a"), says("b", "joining", 10.01), says("c", "joining", 9.9)
     assert asked(story.see(10.02, *old, acts_at=lambda since_s, now_s: now_s)) == []
-    assert reasons(story.see(10.05, *old, acts_at=lambda since_s, now_s: NEVER)) == ["it is another daemon's turn"]
+    assert reasons(story.see(10.05, *old, acts_at=lambda since_s, now_s: NEVER)) == ["it is not this daemon's turn yet"]
     seen = gone("a"), says("b", "joining", 10.5), says("c", "joining", 10.5)
     assert asked(story.see(11.0, *seen, acts_at=lambda since_s, now_s: 11.0)) == []
     fresh = gone("a"), says("b", "joining", 11.1), says("c", "joining", 11.1)

@@ -1,7 +1,7 @@
-"""A client on python-qpid-proton that logs in: login.py HOST:PORT MECHANISM [USER PASSWORD], or over TLS with its certificate:
-login.py HOST:PORT EXTERNAL CERTIFICATE KEY AUTHORITY.
+"""A client on python-qpid-proton that logs in over TLS: login.py HOST:PORT MECHANISM USER SECRET AUTHORITY CERTIFICATE KEY.
 
-It prints `open` when it is let in, and stays until its standard input ends; `refused` when it is not.
+A mechanism takes of the words what it needs. It prints `open` when it is let in, and stays until its standard input ends;
+`refused` when it is not.
 """
 
 from __future__ import annotations
@@ -22,19 +22,16 @@ class Client(MessagingHandler):
         self.address, self.mechanism, self.words = address, mechanism, words
 
     def on_start(self, event: Any) -> None:
-        who: dict[str, Any] = {}
+        user, secret, authority, certificate, key = self.words
+        domain = SSLDomain(SSLDomain.MODE_CLIENT)
+        domain.set_trusted_ca_db(authority)
+        who: dict[str, Any] = {"ssl_domain": domain}
         if self.mechanism == "EXTERNAL":
-            certificate, key, authority = self.words
-            domain = who["ssl_domain"] = SSLDomain(SSLDomain.MODE_CLIENT)
-            domain.set_trusted_ca_db(authority)
             domain.set_credentials(certificate, key, None)
-            domain.set_peer_authentication(SSLDomain.VERIFY_PEER)
-        elif self.words:
-            who["user"], who["password"] = self.words
-        scheme = "amqps" if self.mechanism == "EXTERNAL" else "amqp"
-        event.container.connect(
-            f"{scheme}://{self.address}", allowed_mechs=self.mechanism, allow_insecure_mechs=True, reconnect=False, **who
-        )
+        elif self.mechanism != "ANONYMOUS":
+            who |= {"user": user, "password": secret}
+        domain.set_peer_authentication(SSLDomain.VERIFY_PEER)
+        event.container.connect(f"amqps://{self.address}", allowed_mechs=self.mechanism, reconnect=False, **who)
 
     def on_connection_opened(self, event: Any) -> None:
         print("open", flush=True)

@@ -1,0 +1,40 @@
+"""A client on the AMQP of Azure's libraries for Python that logs in over TLS: login_azure.py HOST:PORT MECHANISM USER SECRET
+AUTHORITY CERTIFICATE KEY.
+
+It prints `open` when it is let in, and stays until its standard input ends; `refused` when it is not.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from azure.servicebus._pyamqp import sasl
+from azure.servicebus._pyamqp._connection import Connection
+from azure.servicebus._pyamqp.constants import ConnectionState
+
+
+def main(address: str, mechanism: str, user: str, secret: str, authority: str, certificate: str, key: str) -> None:
+    host, _, port = address.partition(":")
+    files: dict[str, Any] = {"ca_certs": authority}
+    if mechanism == "EXTERNAL":
+        credential: Any = sasl.SASLExternalCredential()
+        files |= {"certfile": certificate, "keyfile": key}
+    else:
+        credential = sasl.SASLAnonymousCredential() if mechanism == "ANONYMOUS" else sasl.SASLPlainCredential(user, secret)
+    transport = sasl.SASLTransport(host, credential, port=int(port), ssl_opts=files)
+    connection = Connection(f"amqps://{address}", transport=transport, sasl_credential=credential)
+    try:
+        connection.open(wait=True)
+        is_open = connection.state == ConnectionState.OPENED
+    except Exception as error:
+        print(repr(error), file=sys.stderr)
+        is_open = False
+    print("open" if is_open else "refused", flush=True)
+    if is_open:
+        sys.stdin.read()
+        connection.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
