@@ -208,11 +208,11 @@ class Backup:
         entry)").
         """
         self.verified_index = max(self.verified_index, index)
-        member, incoming = self._member, self._incoming
-        member.commit_to(min(self.told_commit, self.verified_index))
-        if incoming is not None and not incoming.complete and incoming.index <= member.commit_index:
+        self._member.commit_to(min(self.told_commit, self.verified_index))
+        incoming = self._incoming
+        if incoming is not None and not incoming.complete and incoming.index <= self._member.commit_index:
             self._incoming = None
-            member.emit(LeaveSnapshot())
+            self._member.emit(LeaveSnapshot())
         self._judge(now)
 
     def _judge(self, now: float) -> None:
