@@ -14,7 +14,7 @@ import click
 
 from cli.lag.dashboard import dashboard
 from cli.lag.demo_data import demo_data
-from cli.lag.shell import refuse
+from cli.lag.shell import refuse, wipe
 from cli.lag.stream import stream
 from cli.lag.summarise import summarise
 
@@ -33,13 +33,17 @@ class _Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run it; without the packages that Spark needs, say how to get them."""
+        """Run it; without the packages that Spark needs, say how to get them. Ctrl-C ends it, at any moment, in one line."""
         try:
             return super().invoke(ctx)
         except ModuleNotFoundError as error:
             if (error.name or "").split(".")[0] not in _OF_SPARK:
                 raise
             refuse(f"this needs Spark, and there is no {error.name} here: pip install 'understudy[spark]'")
+        except KeyboardInterrupt:
+            wipe()
+            click.echo("qpid-lag: interrupted", err=True)
+            raise SystemExit(_INTERRUPTED) from None
 
 
 def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -67,13 +71,14 @@ main.add_command(summarise)
 @main.command()
 def prepare() -> None:
     """Make later summaries start faster: keep Spark's loaded classes in an archive in the user's cache folder."""
-    from spark_analytics import archive
-    from spark_analytics.errors import Refused
-
     try:
-        made = archive.make()
-    except Refused as refused:
-        refuse(str(refused))
+        from spark_analytics import archive
+        from spark_analytics.errors import Refused
+
+        try:
+            made = archive.make()
+        except Refused as refused:
+            refuse(str(refused))
     except KeyboardInterrupt:
         click.echo("qpid-lag: interrupted; no class archive was made, summaries work without it", err=True)
         raise SystemExit(_INTERRUPTED) from None

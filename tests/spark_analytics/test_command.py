@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -51,6 +52,17 @@ def test_a_command_that_there_is_not_and_the_version_are_a_line(monkeypatch: pyt
 
 def _interrupted() -> None:
     raise KeyboardInterrupt
+
+
+def test_a_command_that_is_interrupted_says_so_in_a_line(tmp_path: Path) -> None:
+    """While it looks at the folder: a file of it is a pipe, which is opened when somebody opens the other end."""
+    os.mkfifo(tmp_path / "a.jsonl")
+    command = [sys.executable, "-m", "cli.lag.qpid_lag", "summarise", "--input", str(tmp_path)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        with (tmp_path / "a.jsonl").open("w"):
+            process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=120)[1]
+    assert (process.returncode, said) == (130, "qpid-lag: interrupted\n")
 
 
 def test_without_sparks_packages_the_way_to_get_them_is_told(tmp_path: Path) -> None:

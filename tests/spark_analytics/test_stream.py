@@ -25,7 +25,7 @@ from spark_analytics.jobs import compact, spans, stream
 from spark_analytics.jobs.summarise import Report, Request, summarise
 from spark_analytics.places import first_line
 from spark_analytics.schemas import LINES
-from spark_analytics.store import Manifest, Store
+from spark_analytics.store import Manifest, Store, names_of
 from tests.spark_analytics.conftest import START_MS
 from tests.spark_analytics.test_summarise import sample
 
@@ -110,36 +110,39 @@ def test_a_batch_that_spark_runs_again_changes_nothing(spark: SparkSession, tele
     assert store.load() == before
 
 
-@pytest.mark.parametrize(
-    "numbers, repeated",
-    [
-        pytest.param([[7, 8, 9], [10, 11]], 0, id="going on"),
-        pytest.param([[7, 8, 8, 10], [11]], 1, id="one twice in place of another"),
-        pytest.param([[7, 8, 9], [9, 10]], 1, id="one again in the next batch"),
-        pytest.param([[10, 11], [7, 8]], 0, id="late"),
-        pytest.param([[7, 9, 12], [8, 11]], 0, id="holes that are filled later"),
-        pytest.param([[7, 9, 12], [10, 9, 8]], 1, id="holes, and one again"),
-    ],
-)
-def test_each_number_counts_once_however_the_batches_are_cut(
-    spark: SparkSession, tmp_path: Path, numbers: list[list[int]], repeated: int
-) -> None:
+CUTS = {
+    "going on": [[7, 8, 9], [10, 11]],
+    "one twice in place of another": [[7, 8, 8, 10], [11]],
+    "one again in the next batch": [[7, 8, 9], [9, 10]],
+    "late": [[10, 11], [7, 8]],
+    "holes that are filled later": [[7, 9, 12], [8, 11]],
+    "holes, and one again": [[7, 9, 12], [10, 9, 8]],
+    "over the edge of a block of numbers": [[62, 63, 64, 65], [64, 66]],
+}
+"""By sender, the numbers of its lines in two batches."""
+
+
+def test_each_number_counts_once_however_the_batches_are_cut(spark: SparkSession, tmp_path: Path) -> None:
     store = stream.prepare(asked(tmp_path, tmp_path / "out"))
-    for batch, its in enumerate(numbers):
-        lines = [(json.dumps(sample(float(number), seq=number)), "file:///one") for number in its]
+    for batch in (0, 1):
+        numbers = [(sender, number) for sender, its in CUTS.items() for number in its[batch]]
+        lines = [(json.dumps(sample(float(number), sender=sender, seq=number)), "file:///one") for sender, number in numbers]
         done = stream.add_batch(
             store, asked(tmp_path, tmp_path / "out"), spark.createDataFrame(lines, LINES), batch, now_ms=NOW_MS
         )
         assert done is not None
-        assert done.lines == len(its)
+        assert done.lines == len(numbers)
     manifest = store.load()
-    told_of = {number for its in numbers for number in its}
-    assert manifest.counters["repeated"] == repeated
-    assert sum(last - first + 1 for ranges in manifest.seen.values() for first, last in ranges) == len(told_of)
+    once = {sender: sorted({number for numbers in its for number in numbers}) for sender, its in CUTS.items()}
+    assert manifest.counters["repeated"] == sum(len(its[0] + its[1]) - len(once[sender]) for sender, its in CUTS.items()) == 4
+    seen = {names_of(key)[1]: [n for first, last in its for n in range(first, last + 1)] for key, its in manifest.seen.items()}
+    assert seen == once
     rows = compact.read(spark, store, manifest, sorted(manifest.dirty()))
     assert rows is not None
-    assert {row["seq"] for row in rows.select("seq").collect()} == told_of
-    assert rows.count() == len(told_of)
+    found: dict[str, list[int]] = {}
+    for row in rows.select("sender", "seq").orderBy("sender", "seq").collect():
+        found.setdefault(row["sender"], []).append(row["seq"])
+    assert found == once
     assert manifest.counters["files"] == 1
 
 
