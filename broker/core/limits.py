@@ -259,6 +259,9 @@ SHARE_TURN_S = 0.001
 """Time that connections which are not open yet, and links that come and go, may take of one turn of the reactor; some work is
 always done."""
 
+ADMIT_TURN_S = 0.005
+"""Time of one turn of the reactor that a new primary takes to answer the Opens that have waited for it."""
+
 LINKS_AT_ONCE = 16
 """Begins, attaches, detaches and ends of one connection that are looked at at once."""
 

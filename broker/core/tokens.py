@@ -98,13 +98,26 @@ def _made(what: str, kind: str, data: Any, algorithms: tuple[str, ...], kid: str
     from joserfc.jwk import JWKRegistry
 
     try:
-        key: Any = JWKRegistry.import_key(data, kind)
-        bits = key.public_key.key_size if kind == "RSA" else _MIN_RSA_BITS
+        if kind == "RSA":
+            _weigh(what, data)
+        return Key(kid, algorithms, JWKRegistry.import_key(data, kind))
+    except BadKeys:
+        raise
     except (JoseError, ValueError, TypeError, KeyError):
         raise BadKeys(f"{what} cannot be read") from None
+
+
+def _weigh(what: str, data: Any) -> None:
+    """BadKeys when an RSA key is too small. joserfc would write a warning to stderr, and take it."""
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+    if isinstance(data, bytes):
+        public: Any = load_pem_public_key(data)
+        bits = int(public.key_size)
+    else:
+        bits = int.from_bytes(_decoded(data["n"]), "big").bit_length()
     if bits < _MIN_RSA_BITS:
         raise BadKeys(f"{what} has {bits} bits: {_MIN_RSA_BITS} are the least for RSA")
-    return Key(kid, algorithms, key)
 
 
 def _from_pem(text: str) -> list[Key]:

@@ -106,7 +106,9 @@ class Admission:
         }
         self._refusals = Refusals(clock.seconds, lambda line: _log.warn("{line}", line=line))
         self._next_number = 1
-        self._held_opens: list[Connection] = []
+        self._held_opens: dict[Connection, None] = {}
+        self._admit_call: IDelayedCall | None = None
+        """While it serves, and many of them are still to be answered."""
         self._holding = False
         """Whether clients that come now wait, because another broker is about to take over."""
         self._ticker = LoopingCall(self._tick)
@@ -194,8 +196,7 @@ class Admission:
             if not counter[key]:
                 del counter[key]
         self._turn.forget(connection)
-        if connection in self._held_opens:
-            self._held_opens.remove(connection)
+        self._held_opens.pop(connection, None)
         self._turn.flush()
 
     def ended_with(self, connection: Connection, reason: str) -> None:
@@ -238,7 +239,7 @@ class Admission:
             connection.complete_open()
         elif self._holding or self._logs.state == "recovering":
             connection.waiting = True
-            self._held_opens.append(connection)
+            self._held_opens[connection] = None
         else:
             connection.drop()
 
@@ -310,17 +311,31 @@ class Admission:
     # ---- what the broker's state means
 
     def admit_held(self) -> None:
-        """This broker serves now: answer the Opens that wait."""
-        held, self._held_opens = self._held_opens, []
-        for connection in held:
+        """This broker serves now: answer the Opens that wait, in this turn or, where there are many, in the next ones."""
+        if self._admit_call is None:
+            self._admit_some()
+
+    def _admit_some(self) -> None:
+        self._admit_call = None
+        began_s = self._clock.seconds()
+        while self._held_opens and not self._holding:
+            connection = next(iter(self._held_opens))
+            del self._held_opens[connection]
             connection.complete_open()
             connection.engine.drain()
             self._turn.touch(connection)
+            if self._held_opens and self._clock.seconds() - began_s >= limits.ADMIT_TURN_S:
+                self._admit_call = self._clock.callLater(0, self._admit_some)
+                break
+        self._turn.flush()
 
     def drop_held(self) -> None:
         """This broker is not about to serve any more."""
         self._holding = False
-        held, self._held_opens = self._held_opens, []
+        if self._admit_call is not None:
+            self._admit_call.cancel()
+            self._admit_call = None
+        held, self._held_opens = self._held_opens, {}
         for connection in held:
             connection.drop()
 
@@ -348,6 +363,8 @@ class Admission:
     def stop_serving(self) -> None:
         """Cut the clients off; leave administrators nothing but management."""
         where = f"; the primary is {self._logs.primary}" if self._logs.primary else ""
+        if self._admit_call is not None:
+            self.drop_held()
         for connection in list(self.connections.values()):
             if connection.admin:
                 connection.session.end_service(Condition("amqp:not-allowed", f"this broker is a backup now{where}"))
@@ -370,6 +387,8 @@ class Admission:
             self._look_call.cancel()
         if self._relief_call is not None:
             self._relief_call.cancel()
+        if self._admit_call is not None:
+            self._admit_call.cancel()
         self._share.close()
         for connection in list(self.connections.values()):
             connection.cut_off()

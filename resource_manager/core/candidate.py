@@ -333,7 +333,9 @@ class Candidate:
         if self._lease and now_s >= self._lease_ends_s:
             self._lose_lease()
         if self._turn_s is not None and not (self._wants(now_s) and now_s < self._turn_ends_s):
-            self._turn_s, self._gives_up, self._barred_until_s = None, True, now_s + self._settings.barred_s
+            if self._wants(now_s):
+                self._barred_until_s = now_s + self._settings.barred_s
+            self._turn_s, self._gives_up = None, True
         if self._pending is None:
             request = self._request(now_s) if now_s >= self._retry_s else None
             self._pending = request

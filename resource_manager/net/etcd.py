@@ -8,7 +8,8 @@ a user, it gets a token first, and another one when etcd does not take the token
 Invariants: an answer has at most MAX_ANSWER_BYTES; an answer of another etcd cluster than the first is refused; one to a reading
 or a transaction that is older than what was seen before is stale and refused; passwords and tokens stand in no text.
 
-Gateway: false, zero and empty fields are left out of answers; numbers of 64 bits are strings; keys and values are Base64.
+Gateway: false, zero and empty fields are left out of answers; numbers of 64 bits are strings; keys and values are Base64; what is
+wrong stands in `message` (and in etcd 3.4 in `error` too).
 Source: https://etcd.io/docs/v3.4/dev-guide/api_grpc_gateway/ and rpc.proto of etcd 3.4.
 """
 
@@ -235,6 +236,8 @@ class EtcdClient:
         """End what is under way, and the connections."""
         for one in list(self._under_way):
             one.cancel()
+        # A connection goes back to the pool only some turns after its last answer was delivered: it is not to stay there.
+        self._pool.cachedConnectionTimeout = 0
         closed: Deferred[None] = self._pool.closeCachedConnections()
         return closed
 
@@ -274,7 +277,7 @@ def _refusal(response: Any, content: bytes) -> _Refused:
     text, code = response.phrase.decode("ascii", "replace"), 0
     try:
         said = _parsed(content)
-        text, code = str(said.get("error") or text), int(said.get("code") or 0)
+        text, code = str(said.get("message") or text), int(said.get("code") or 0)
     except ValueError:
         pass
     asked = (response.headers.getRawHeaders("Retry-After") or ["0"])[0].strip()
@@ -287,7 +290,8 @@ def _watched(line: bytes, on_change: Callable[[Holder], None]) -> str:
     said = _parsed(line)
     result = said.get("result")
     if not isinstance(result, dict):
-        return f"the watch failed: {said.get('error')}"
+        refused = said.get("error")
+        return f"the watch failed: {refused.get('message') if isinstance(refused, dict) else refused or 'it tells nothing'}"
     for event in result.get("events") or ():
         kv = event.get("kv") or {}
         on_change(holder_of({} if event.get("type") == "DELETE" else kv, _number(kv, "mod_revision")))

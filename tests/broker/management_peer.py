@@ -118,7 +118,10 @@ class Responder(MessagingHandler):
                 return 200, "OK", {"items": [self.given["ha"]]}
             case "QUERY", _ if type_ in self.given.get("items", {}):
                 wanted = (body or {}).get("name")
-                return 200, "OK", {"items": [i for i in self.given["items"][type_] if not wanted or i["name"] == wanted]}
+                found = [i for i in self.given["items"][type_] if not wanted or i["name"] == wanted]
+                first, count = ((body or {}).get("after") or [0])[0], self.given.get("page", len(found) or 1)
+                more = {"next": [first + count]} if first + count < len(found) else {}
+                return 200, "OK", {"items": found[first : first + count]} | more
             case "PROMOTE", "ha":
                 ha = self.given["ha"]
                 ha["status"], ha["epoch"] = "active", ha.get("epoch", 0) + 1

@@ -52,6 +52,18 @@ async def test_an_answer_reaches_the_request_that_it_belongs_to(peers: Any) -> N
 
 
 @pytest_twisted.ensureDeferred
+@pytest.mark.parametrize("page", [1, 2, 3, 5])
+async def test_a_query_reads_all_pages(peers: Any, page: int) -> None:
+    """Breaks when a command shows the first thousand queues as if there were no more."""
+    names = [{"name": name} for name in "abcde"]
+    client = await connect(peers(items={"queue": names, "none": []}, page=page))
+    assert await client.query("queue") == names
+    assert await client.query("queue", "c") == [{"name": "c"}]
+    assert await client.query("none") == []
+    await client.close()
+
+
+@pytest_twisted.ensureDeferred
 async def test_the_open_says_who_we_are_and_keeps_what_the_broker_says(peers: Any) -> None:
     """Breaks when the administrator's mark is missing (a backup would hang up) or is sent by those who did not ask for it."""
     peer = peers()

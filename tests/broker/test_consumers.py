@@ -19,6 +19,7 @@ from tests.broker.clients import (
     creating,
     statuses,
 )
+from tests.broker.core.stream import frame
 
 
 def test_messages_come_in_order_as_they_were_sent_and_leave_the_queue_when_accepted() -> None:
@@ -129,7 +130,7 @@ def test_a_consumer_with_more_credit_than_may_be_unsettled_goes_on_when_it_has_s
         assert len(client.received[consumer.name]) == limits.MAX_UNSETTLED_PER_LINK
         accepted, last = b"\x00\x53\x24\x45", struct.pack(">I", limits.MAX_UNSETTLED_PER_LINK - 1)
         fields = b"\x41\x43\x70" + last + b"\x42" + accepted  # from a receiver: deliveries 0 to the last, not settled, accepted
-        client.say(b"\x00\x53\x15\xc0" + bytes([len(fields) + 1, 5]) + fields)
+        client.say(frame(b"\x00\x53\x15\xc0" + bytes([len(fields) + 1, 5]) + fields))
         b.settle()
         assert len(client.received[consumer.name]) == total
 
@@ -151,7 +152,7 @@ def test_a_consumer_whose_session_window_was_full_goes_on_when_it_has_read() -> 
         assert link.account.n_unsettled < 40, "the window of its session is closed"
         reader.pump = lambda: False  # type: ignore[method-assign]
         many = b"\x70\x00\x00\xff\xff"
-        reader.say(b"\x00\x53\x13\xc0\x0d\x04\x40" + many + b"\x43" + many)
+        reader.say(frame(b"\x00\x53\x13\xc0\x0d\x04\x40" + many + b"\x43" + many))
         b.settle()
         assert link.account.n_unsettled == 40
 

@@ -20,7 +20,7 @@ from tests.broker.clients import (
     request,
     statuses,
 )
-from tests.system.wire import transfer
+from tests.broker.core.stream import transfer
 
 
 def test_a_message_is_accepted_when_it_is_committed_and_not_before() -> None:
@@ -112,10 +112,10 @@ def test_a_client_that_sends_beyond_its_credit_loses_its_link_and_nothing_of_oth
         b.lead.automatic = False
         one = bytes(proton.Message(body="x").encode())
         for number in range(limits.CREDIT_WINDOW):
-            heedless.say(transfer(number, one))
+            heedless.say(transfer(one, number=number, settled=True, more=False))
         b.settle()
         assert producer.state & proton.Endpoint.REMOTE_ACTIVE, "as much as it had credit for is welcome"
-        heedless.say(transfer(limits.CREDIT_WINDOW, one))
+        heedless.say(transfer(one, number=limits.CREDIT_WINDOW, settled=True, more=False))
         b.settle()
         assert condition(producer) == "amqp:link:transfer-limit-exceeded"
         assert "1 more messages came than this link had credit for" in producer.remote_condition.description

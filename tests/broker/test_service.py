@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import proton
+import pytest
 
 from broker.amqp.links import Condition, Link, Receiver, Sender
 from broker.core import limits
@@ -20,6 +21,7 @@ from tests.broker.clients import (
     bench,
     condition,
     creating,
+    one_turn,
     statuses,
 )
 
@@ -71,6 +73,30 @@ def test_opens_and_the_links_behind_them_wait_while_a_primary_recovers() -> None
         assert client.connection.state & proton.Endpoint.REMOTE_ACTIVE
         client.send(producer, "one")
         assert client.bodies(consumer) == ["one"]
+
+
+@pytest.mark.parametrize("lasts", [True, False])
+def test_many_opens_that_waited_are_answered_in_several_turns_or_dropped_if_service_ends_before(
+    lasts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Breaks when ten thousand clients that wait make a new primary silent to its backups for a second."""
+    monkeypatch.setattr(limits, "ADMIT_TURN_S", 0.0)
+    with bench(clustered=True, state="recovering") as b:
+        clients = [Client(b) for _ in range(5)]
+        for client in clients:
+            b.clients.append(client)
+            client.connection.open()
+        b.settle()
+        clients[1].lose()
+        b.lead.become("active")
+        assert sum(client.server.opened for client in clients) == 1
+        one_turn(b.clock)
+        assert sum(client.server.opened for client in clients) == 2
+        if not lasts:
+            b.lead.become("ready")
+        b.settle()
+        assert [client.lost for client in clients] == [not lasts, True, *[not lasts] * 3]
+        assert sum(client.server.opened for client in clients) == (4 if lasts else 2)
 
 
 def test_opens_that_waited_for_a_promotion_that_failed_are_dropped() -> None:

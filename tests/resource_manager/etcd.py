@@ -25,7 +25,9 @@ class Etcd:
         self.folder = folder
         self.options = options
         self._tls = tls
-        self.port, self._peer_port = free_ports(2)
+        self.port, peer_port = free_ports(2)
+        self.name, self.peer = "one", f"http://127.0.0.1:{peer_port}"
+        self.members = f"{self.name}={self.peer}"
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -36,13 +38,20 @@ class Etcd:
 
     def start(self) -> None:
         """Start, and wait until it answers."""
-        peer = f"http://127.0.0.1:{self._peer_port}"
-        words = ["etcd", "--data-dir", str(self.folder / "data"), "--unsafe-no-fsync", "--logger", "zap"]
-        words += ["--listen-client-urls", self.url, "--advertise-client-urls", self.url, "--listen-peer-urls", peer]
-        words += ["--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}"]
+        self.spawn()
+        self.wait()
+
+    def spawn(self) -> None:
+        """Start."""
+        words = ["etcd", "--name", self.name, "--data-dir", str(self.folder / "data"), "--unsafe-no-fsync", "--logger", "zap"]
+        words += ["--listen-client-urls", self.url, "--advertise-client-urls", self.url, "--listen-peer-urls", self.peer]
+        words += ["--initial-advertise-peer-urls", self.peer, "--initial-cluster", self.members]
         words += ["--heartbeat-interval", "20", "--election-timeout", "200", *self.options]
         with (self.folder / "etcd.log").open("ab") as log:
             self._process = subprocess.Popen(words, stdout=log, stderr=log)
+
+    def wait(self) -> None:
+        """Until it answers."""
         until_s = time.monotonic() + START_S
         while True:
             try:
@@ -109,3 +118,22 @@ def running_etcd(folder: Path, *options: str, tls: ssl.SSLContext | None = None)
         yield etcd
     finally:
         etcd.kill()
+
+
+@contextmanager
+def three_members(folder: Path) -> Iterator[list[Etcd]]:
+    """An etcd of three, which run."""
+    three = [Etcd(folder / name) for name in ("one", "two", "three")]
+    for etcd in three:
+        etcd.name = etcd.folder.name
+    for etcd in three:
+        etcd.members = ",".join(f"{each.name}={each.peer}" for each in three)
+    try:
+        for etcd in three:
+            etcd.spawn()
+        for etcd in three:
+            etcd.wait()
+        yield three
+    finally:
+        for etcd in three:
+            etcd.kill()

@@ -22,9 +22,9 @@ SILENT = ("hang after accept", "hang", "delay")
 _REFUSALS: dict[str, tuple[int, Any, dict[str, str]]] = {
     "500": (500, "<html>Internal Server Error</html>", {}),
     "503": (503, "upstream connect error", {"Retry-After": "1"}),
-    "429": (429, {"error": "too many requests", "code": 8}, {"Retry-After": "1"}),
-    "401": (401, {"error": "etcdserver: invalid auth token", "code": 16}, {}),
-    "no leader": (503, {"error": "etcdserver: no leader", "code": 14}, {}),
+    "429": (429, {"message": "too many requests", "code": 8}, {"Retry-After": "1"}),
+    "401": (401, {"message": "etcdserver: invalid auth token", "code": 16}, {}),
+    "no leader": (503, {"message": "etcdserver: no leader", "code": 14}, {}),
     "nonsense": (200, "<html>Welcome to the hotel</html>", {}),
     "not etcd": (200, {}, {}),
 }

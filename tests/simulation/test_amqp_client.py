@@ -9,9 +9,10 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 
 from broker.amqp.engine import Engine
-from broker.amqp.links import Link, Receiver, Sender
+from broker.amqp.links import Link
+from tests.broker.amqp.pairs import Listener
+from tests.broker.core.stream import transfer
 from tests.simulation.amqp_client import ACCEPTED, ClientConnection
-from tests.system.wire import frame, transfer
 
 MESSAGE = b"\x00\x53\x75\xa0\x02hi"
 
@@ -44,8 +45,8 @@ class User:
         self.beyond.append(count)
 
 
-class Broker:
-    """The broker's end: an engine, and a way around it. Fulfils EngineListener."""
+class Broker(Listener):
+    """The broker's end: an engine, and a way around it."""
 
     def __init__(self, user: User, credit: int, *, settled: bool = False) -> None:
         self.link: Any = None
@@ -73,7 +74,7 @@ class Broker:
 
     def force(self, *numbers: int) -> None:
         """Messages with these numbers, whatever the engine says, all in one flight."""
-        self.client.dataReceived(b"".join(frame(transfer(number, MESSAGE)) for number in numbers))
+        self.client.dataReceived(b"".join(transfer(MESSAGE, number=number, settled=True, more=False) for number in numbers))
 
     def end(self) -> None:
         self.client.release()
@@ -85,13 +86,6 @@ class Broker:
     def on_link(self, engine: Engine, link: Link) -> None:
         self.link = link
         link.accept()
-
-    def on_link_open(self, engine: Engine, link: Link) -> None: ...
-    def on_messages(self, engine: Engine, link: Receiver) -> None: ...
-    def on_outcomes(self, engine: Engine, link: Sender) -> None: ...
-    def on_credit(self, engine: Engine, link: Sender) -> None: ...
-    def on_link_closed(self, engine: Engine, link: Link) -> None: ...
-    def on_close(self, engine: Engine, reason: str) -> None: ...
 
 
 @pytest.mark.parametrize("grants", [False, True])

@@ -22,9 +22,10 @@ from proton.utils import BlockingConnection, LinkDetached, SendException
 
 from broker.amqp.links import Sender
 from broker.core import limits
-from tests.broker.core.stream import SIXTY_KB_OF_EMPTY_LISTS
+from broker.core.door import HEADER
+from tests.broker.core.stream import BEGIN, OPEN, SIXTY_KB_OF_EMPTY_LISTS, ZERO, frame, performative
 from tests.system.harness import BrokerProcess, ask, eventually, standalone
-from tests.system.wire import BEGIN, HEADER, OPEN, TRANSFER_CODE, Peer, Wire, frame, performative
+from tests.system.wire import Peer, Wire
 
 MAX_FRAME = 32 * 1024
 MAX_MESSAGE = 1024 * 1024
@@ -102,11 +103,9 @@ def new_lines(broker: BrokerProcess, before: str) -> list[str]:
         ),
         pytest.param(HEADER + OPEN + frame(b"\xff" * 9), "amqp:decode-error: a frame cannot be decoded", id="no-performative"),
         pytest.param(HEADER + OPEN + BEGIN[:-4], None, id="half-a-frame"),
+        pytest.param(HEADER + OPEN + performative(0x14, ZERO), "amqp:not-allowed: no such channel: 0", id="no-session"),
         pytest.param(
-            HEADER + OPEN + performative(TRANSFER_CODE, b"\x43"), "amqp:not-allowed: no such channel: 0", id="no-session"
-        ),
-        pytest.param(
-            HEADER + OPEN + BEGIN + performative(TRANSFER_CODE, b"\x43"),
+            HEADER + OPEN + BEGIN + performative(0x14, ZERO),
             "amqp:session:window-violation: incoming",
             id="transfer-at-once",
         ),

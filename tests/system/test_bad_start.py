@@ -112,6 +112,16 @@ def test_a_wrong_line_in_the_acl_file_is_told_with_file_and_line(tmp_path: Path)
     assert [path.name for path in (tmp_path / "store").iterdir()] == ["a.acl"], "nothing else was touched"
 
 
+def test_a_wrong_file_of_keys_for_tokens_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    options = ["--port", 0, "--data-dir", tmp_path / "store", "--plain-without-tls", "yes", "--token-keys", file]
+    options += ["--token-issuer", "https://issuer", "--token-audience", "broker"]
+    assert refusal(*options) == f"--token-keys {file}: cannot be read: No such file or directory"
+    file.write_text('{"keys": [{"kty": "oct", "k": "c2VjcmV0"}]}')
+    assert refusal(*options) == f"--token-keys {file}: key 1 is a secret: only public keys belong here"
+    assert not (tmp_path / "store").exists()
+
+
 def test_a_hangup_reads_the_acl_file_again(tmp_path: Path) -> None:
     file = tmp_path / "a.acl"
     file.write_text("acl allow anonymous all\n")

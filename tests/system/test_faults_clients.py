@@ -20,12 +20,14 @@ from proton import Message
 from proton.utils import BlockingConnection
 
 from broker.core import limits
+from broker.core.door import HEADER
 from cli.verify.run import Run, Workload
+from tests.broker.core.stream import BEGIN, OPEN, transfer
 from tests.system.harness import BrokerProcess, Cluster, ask, cluster, eventually
 from tests.system.terms import go_on, traffic
 from tests.system.test_bad_input import rss_bytes
 from tests.system.traffic import take
-from tests.system.wire import BEGIN, HEADER, OPEN, Peer, attach, frame, transfer
+from tests.system.wire import Peer, attach_to
 
 MIB = limits.MIB
 POURED_BYTES = 20_000
@@ -155,11 +157,11 @@ def pour(port: int, limit: int) -> int:
     message = encoded(POURED_BYTES)
     sent, heard = 0, b""
     with socket.create_connection(("127.0.0.1", port), timeout=30) as client, contextlib.suppress(ConnectionError):
-        client.sendall(HEADER + OPEN + BEGIN + attach("heedless"))
+        client.sendall(HEADER + OPEN + BEGIN + attach_to("heedless"))
         while FLOW not in heard:
             heard += client.recv(65_536)
         for number in range(limit // len(message)):
-            client.sendall(frame(transfer(number, message)))
+            client.sendall(transfer(message, number=number, settled=True, more=False))
             sent += len(message)
     return sent
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import random
 import select
-import socket
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,9 +14,10 @@ from proton import Message
 from proton.utils import BlockingConnection
 
 from broker.amqp.engine import Engine
-from broker.amqp.links import Link, Receiver, Sender
+from broker.amqp.links import Sender
 from broker.core.links import ACCEPTED
 from tests.system.harness import BrokerProcess, cluster, eventually
+from tests.system.wire import Peer
 
 MIB = 1 << 20
 LARGE_BYTES = 100 * MIB
@@ -44,42 +44,27 @@ def digest(nbytes: int) -> str:
     return found.hexdigest()
 
 
-class Upload:
-    """A connection that sends one large message, made piece by piece, to queue "q". Fulfils EngineListener and PieceSource.
+class Upload(Peer):
+    """A connection that sends one large message, made piece by piece, to queue "q". Fulfils PieceSource.
 
-    `sent` counts the bytes of its body that the engine has taken, and no more than `until` of them go out.
+    `sent_bytes` of its body are with the engine, and no more than `until` of them go out.
     """
 
     def __init__(self, port: int, nbytes: int = LARGE_BYTES, until: int = LARGE_BYTES) -> None:
+        super().__init__(port, container=f"sender-{id(self)}")
         self.nbytes, self.until = nbytes, until
         self.sent_bytes = 0
         self.outcomes: list[int] = []
-        self.ended = ""
         self._begun = False
-        self.socket = socket.create_connection(("127.0.0.1", port))
-        self.socket.setblocking(False)
-        self.engine = Engine(self, server=False, container=f"sender-{id(self)}")
-        self.engine.open(hostname="broker")
-        self.link = self.engine.attach_sender(self.engine.new_session(), "large", "q", presettled=False)
+        self.engine.attach_sender(self.session, "large", "q", presettled=False)
 
-    def move(self) -> None:
-        """Carry bytes both ways, as far as they go at once."""
-        try:
-            self.engine.send_output(self.socket.send)
-            data = self.socket.recv(65_536)
-            if not data:
-                self.ended = self.ended or "the broker has closed the socket"
-            self.engine.push(data)
-            self.engine.drain()
-        except BlockingIOError:
-            pass
-        except OSError as error:
-            self.ended = str(error)
+    def on_outcomes(self, engine: Engine, link: Sender) -> None:
+        self.outcomes += [outcome for _, count, outcome, _ in link.take_outcomes() for _ in range(count)]
 
-    def close(self) -> None:
-        """End it without a word."""
-        self.socket.close()
-        self.engine.free()
+    def on_credit(self, engine: Engine, link: Sender) -> None:
+        if not self._begun:
+            self._begun = True
+            link.send_pieces(self, 0, False)
 
     # ---- PieceSource
 
@@ -99,47 +84,18 @@ class Upload:
         """All of it is with the engine."""
 
     def dropped(self) -> None:
-        self.ended = "the broker has settled the message before it had all of it"
-
-    # ---- EngineListener
-
-    def on_open(self, engine: Engine) -> None:
-        """The broker's Open has come."""
-
-    def on_link(self, engine: Engine, link: Link) -> None:
-        """Brokers attach nothing."""
-
-    def on_link_open(self, engine: Engine, link: Link) -> None:
-        """The link is attached."""
-
-    def on_messages(self, engine: Engine, link: Receiver) -> None:
-        """Nothing comes."""
-
-    def on_outcomes(self, engine: Engine, link: Sender) -> None:
-        self.outcomes += [outcome for _, count, outcome, _ in link.take_outcomes() for _ in range(count)]
-
-    def on_credit(self, engine: Engine, link: Sender) -> None:
-        if not self._begun:
-            self._begun = True
-            link.send_pieces(self, 0, False)
-
-    def on_link_closed(self, engine: Engine, link: Link) -> None:
-        self.ended = f"the broker has closed the link: {link.reason}"
-
-    def on_close(self, engine: Engine, reason: str) -> None:
-        self.ended = f"the broker has closed the connection: {reason}"
+        self.reason = "the broker has settled the message before it had all of it"
 
 
 def carry(uploads: Sequence[Upload], done: Callable[[], bool], timeout_s: float = 60.0) -> None:
-    """Carry the bytes of all of them until it is done, or one of them has ended. AssertionError when that takes too long."""
+    """Carry the bytes of all of them until it is done. AssertionError when that takes too long, or the broker ends one."""
     deadline = time.monotonic() + timeout_s
     while not done():
         assert time.monotonic() < deadline, f"not done in {timeout_s} s: {[upload.sent_bytes for upload in uploads]}"
-        ready = [upload.socket for upload in uploads if not upload.ended]
-        select.select(ready, [], [], 0.002)
+        select.select([upload.socket for upload in uploads], [], [], 0.002)
         for upload in uploads:
-            if not upload.ended:
-                upload.move()
+            upload.move()
+        assert [(upload.reason, upload.ended) for upload in uploads] == [("", False)] * len(uploads)
 
 
 def resident_bytes(broker: BrokerProcess, what: str = "VmRSS") -> int:
@@ -174,8 +130,8 @@ def test_a_message_of_100_mib_survives_the_primary_that_took_it_and_one_that_was
         first.create("queue", "q")
         idle = {broker.port: resident_bytes(broker) for broker in brokers.brokers}
         whole = Upload(first.port)
-        carry([whole], lambda: bool(whole.outcomes or whole.ended))
-        assert (whole.outcomes, whole.ended) == ([ACCEPTED], "")
+        carry([whole], lambda: bool(whole.outcomes))
+        assert whole.outcomes == [ACCEPTED]
         assert 101 * MIB > first.queue("q")["bytes"] > LARGE_BYTES
         for broker in brokers.brokers:
             assert resident_bytes(broker, "VmHWM") - idle[broker.port] < MOST_ABOVE_IDLE
@@ -200,8 +156,7 @@ def test_twenty_large_messages_at_once_cost_little_memory_on_any_broker(tmp_path
         primary.create("queue", "q")
         idle = {broker.port: resident_bytes(broker) for broker in brokers.brokers}
         uploads = [Upload(primary.port, until=EACH_BYTES) for _ in range(SENDERS)]
-        carry(uploads, lambda: all(upload.ended or upload.sent_bytes >= EACH_BYTES for upload in uploads))
-        assert [upload.ended for upload in uploads] == [""] * SENDERS
+        carry(uploads, lambda: all(upload.sent_bytes >= EACH_BYTES for upload in uploads))
         above = {broker.port: resident_bytes(broker, "VmHWM") - idle[broker.port] for broker in brokers.brokers}
         print(f"\nabove idle, in MiB: {[round(each / MIB) for each in above.values()]}")
         assert max(above.values()) < MOST_ABOVE_IDLE

@@ -280,6 +280,17 @@ def test_our_commands_log_in_by_each_mechanism(broker: BrokerProcess, mechanism:
     )
 
 
+def test_our_commands_show_a_token_as_a_password(broker: BrokerProcess, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    words = ["-b", f"ann@{broker.address}", "--password-file", file, "--sasl-mechanism", "PLAIN"]
+    file.write_text(token("RS256", exp=time.time() + 600))
+    ran = run("qpid-stat", "-c", *words)
+    assert (ran.status, "ann@QPID" in ran.out) == (0, True), ran.err
+    file.write_text(token("RS256", exp=time.time() - 600))
+    assert run("qpid-stat", "-c", *words).status == 3
+    assert "SASL PLAIN: the token has expired" in broker.log()
+
+
 def test_a_cluster_s_brokers_log_in_to_each_other_and_nobody_else_replicates(tmp_path: Path) -> None:
     """Its resource manager logs in too, and promotes the next primary. The tests ask as nobody, which this cluster allows."""
     file, password = tmp_path / "users", tmp_path / "password"

@@ -114,7 +114,8 @@ def test_a_member_that_is_put_back_to_an_older_release_says_so_and_leads_nobody(
         assert f"'machine-version' needs machine version {NEWEST}" in stopped["stopped"]
         assert "upgrade this broker" in stopped["stopped"]
         assert "upgrade this broker" in older.log()
-        brokers.level(older)
+        last = primary.status()["lastIndex"]
+        eventually(lambda: older.status()["lastIndex"], lambda index: index >= last, "all of it on the older one's disk")
         assert not older.status()["inSync"]
         with pytest.raises(Refused, match="cannot apply its log"):
             ask(older.address, "PROMOTE", "ha")

@@ -6,51 +6,31 @@ broker's own engine at the client's end of a blocking socket: it sends by the th
 
 from __future__ import annotations
 
+import contextlib
 import select
 import socket
-import struct
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 from proton import symbol
 
 from broker.amqp.engine import Engine
-from broker.amqp.links import Link, Receiver, Sender
+from broker.amqp.links import Link, Sender
+from tests.broker.amqp.pairs import Listener
+from tests.broker.core.stream import NULL, ZERO, attach
 
-HEADER = b"AMQP\x00\x01\x00\x00"
-OPEN_CODE, BEGIN_CODE, ATTACH_CODE, TRANSFER_CODE = 0x10, 0x11, 0x12, 0x14
 WAIT_S = 30.0
+SETTLED = b"\x50\x01"
+NOWHERE = b"\x00\x53\x28\x45"
+"""A source without an address."""
 
 
-def frame(body: bytes, channel: int = 0) -> bytes:
-    """An AMQP frame (part 2.3) with this body."""
-    return struct.pack(">IBBH", 8 + len(body), 2, 0, channel) + body
-
-
-def performative(code: int, *fields: bytes) -> bytes:
-    """A frame with a performative: its descriptor and a list of encoded fields."""
-    content = b"".join(fields)
-    return frame(bytes((0x00, 0x53, code, 0xC0, len(content) + 1, len(fields))) + content)
-
-
-OPEN = performative(OPEN_CODE, b"\xa1\x04wire")
-BEGIN = performative(BEGIN_CODE, b"\x40", b"\x43", b"\x70\x00\x00\x10\x00", b"\x70\x00\x00\x10\x00")
-
-
-def attach(target: str) -> bytes:
+def attach_to(target: str) -> bytes:
     """A frame that attaches a sending link to a target, with the handle 0, whose messages are all settled."""
     address = b"\xa1" + bytes((len(target),)) + target.encode()
     terminus = b"\x00\x53\x29\xc0" + bytes((len(address) + 1, 1)) + address
-    source, unsettled = b"\x00\x53\x28\x45", (b"\x40", b"\x40")
-    fields = (b"\xa1\x04wire", b"\x43", b"\x42", b"\x50\x01", b"\x40", source, terminus, *unsettled, b"\x43")
-    return performative(ATTACH_CODE, *fields)
-
-
-def transfer(number: int, message: bytes) -> bytes:
-    """The body of a frame with an encoded message, settled, on the link with the handle 0."""
-    fields = b"".join((b"\x43", b"\x70" + struct.pack(">I", number), b"\xa0\x01x", b"\x43", b"\x41"))
-    return bytes((0x00, 0x53, TRANSFER_CODE, 0xC0, len(fields) + 1, 5)) + fields + message
+    return attach(0, SETTLED, NULL, NOWHERE, terminus, NULL, NULL, ZERO)
 
 
 class Wire:
@@ -87,15 +67,17 @@ class Wire:
         self.socket.close()
 
 
-class Peer:
-    """A connection on the broker's own engine. Its sending links are presettled, so that nothing has to be remembered.
+class Peer(Listener):
+    """A connection on the broker's own engine, on a socket that never blocks. Its sending links are presettled, unless an heir
+    makes others, so that nothing has to be remembered.
 
-    Fulfils EngineListener.
+    `reason` is what the broker gave for closing the link or the connection, and `ended` whether it has ended the TCP stream.
     """
 
-    def __init__(self, port: int, properties: dict[str, Any] | None = None) -> None:
+    def __init__(self, port: int, properties: dict[str, Any] | None = None, container: str = "peer") -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=WAIT_S)
-        self.engine = Engine(self, server=False, container="peer")
+        self.socket.setblocking(False)
+        self.engine = Engine(self, server=False, container=container)
         self.engine.open({symbol(key): value for key, value in (properties or {}).items()}, hostname="127.0.0.1")
         self.session = self.engine.new_session()
         self.reason = ""
@@ -121,38 +103,38 @@ class Peer:
             offsets: Sequence[int] = range(0, (batch + 1) * len(message), len(message))
             link.send(message * batch, offsets, 0, batch, 0, True)
             left -= batch
-        self.run(lambda: not (link.buffered_bytes or self.engine.pending), "the last messages leaving")
+        self.run(lambda: self.ended or not (link.buffered_bytes or self.engine.pending), "the last messages leaving")
 
     def run(self, done: Callable[[], bool], what: str) -> None:
         """Read and write until it is done; AssertionError when that takes too long."""
         deadline = time.monotonic() + WAIT_S
-        while True:
-            self._turn(0.05)
-            if done():
-                return
+        self.move()
+        while not done():
             assert time.monotonic() < deadline, f"{what} did not come; {self.reason}"
+            if not self.ended:
+                select.select([self.socket], [self.socket] if self.engine.pending else [], [], 0.05)
+            self.move()
 
-    def _turn(self, wait_s: float) -> None:
-        for piece in self.engine.take_output():
-            self.socket.sendall(piece)
-        if self.ended or not select.select([self.socket], [], [], wait_s)[0]:
+    def move(self) -> None:
+        """Carry bytes both ways, as far as they go at once."""
+        if self.ended:
             return
-        try:
-            data = self.socket.recv(1 << 18)
-        except ConnectionResetError:
-            data = b""
-        if data:
+        self.engine.send_output(self.socket.send)
+        with contextlib.suppress(BlockingIOError):
+            try:
+                data = self.socket.recv(1 << 18)
+            except ConnectionResetError:
+                data = b""
+            self.ended = not data
             self.engine.push(data)
             self.engine.drain()
-        else:
-            self.ended = True
 
     def close(self) -> None:
         """End the connection without a word."""
         self.engine.free()
         self.socket.close()
 
-    def __enter__(self) -> Peer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -160,13 +142,8 @@ class Peer:
 
     # ---- EngineListener
 
-    def on_open(self, engine: Engine) -> None: ...
-    def on_link(self, engine: Engine, link: Link) -> None: ...
-    def on_link_open(self, engine: Engine, link: Link) -> None: ...
-    def on_messages(self, engine: Engine, link: Receiver) -> None: ...
-    def on_outcomes(self, engine: Engine, link: Sender) -> None: ...
-    def on_credit(self, engine: Engine, link: Sender) -> None: ...
-    def on_link_closed(self, engine: Engine, link: Link) -> None: ...
+    def on_link_closed(self, engine: Engine, link: Link) -> None:
+        self.reason = f"link closed: {link.reason}"
 
     def on_close(self, engine: Engine, reason: str) -> None:
         self.reason = reason

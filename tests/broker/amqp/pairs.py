@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from typing import Any
 
 import proton
@@ -10,10 +9,21 @@ import proton
 from broker.amqp.engine import Engine
 from broker.amqp.links import Condition, Link, Receiver, Sender
 
-HEADER = b"AMQP\x00\x01\x00\x00"
+
+class Listener:
+    """An EngineListener that takes no notice of what it is told."""
+
+    def on_open(self, engine: Engine) -> None: ...
+    def on_link(self, engine: Engine, link: Link) -> None: ...
+    def on_link_open(self, engine: Engine, link: Link) -> None: ...
+    def on_messages(self, engine: Engine, link: Receiver) -> None: ...
+    def on_outcomes(self, engine: Engine, link: Sender) -> None: ...
+    def on_credit(self, engine: Engine, link: Sender) -> None: ...
+    def on_link_closed(self, engine: Engine, link: Link) -> None: ...
+    def on_close(self, engine: Engine, reason: str) -> None: ...
 
 
-class Side:
+class Side(Listener):
     """A listener that keeps what it is told; `server` attaches every link and grants credit."""
 
     def __init__(self, *, server: bool, credit: int = 100, **options: Any) -> None:
@@ -177,10 +187,3 @@ class Proton:
     def into(self, name: str) -> Receiver:
         """The server's end of one of our senders."""
         return next(link for link in self.server.links if isinstance(link, Receiver) and link.name == name)
-
-
-def frame(channel: int, body: bytes) -> bytes:
-    return struct.pack(">IBBH", 8 + len(body), 2, 0, channel) + body
-
-
-# ---- two engines

@@ -9,8 +9,10 @@ import pytest
 
 from broker.amqp.links import Condition
 from broker.core import limits
+from broker.core.door import HEADER
 from broker.core.links import ACCEPTED, REJECTED, RELEASED
-from tests.broker.amqp.pairs import HEADER, Pair, Proton, Side, frame
+from tests.broker.amqp.pairs import Pair, Proton, Side
+from tests.broker.core.stream import frame, transfer
 
 
 def test_two_engines_open_attach_and_send_by_the_batch() -> None:
@@ -41,12 +43,6 @@ def test_a_link_that_this_side_closes_is_told_to_nobody_again() -> None:
     assert tuple(pair.client.engine.links) == tuple(pair.server.engine.links) == ()
 
 
-def transfer(number: int, data: bytes, *, more: bool) -> bytes:
-    """A frame with (a piece of) an unsettled message on the first link of the first session."""
-    fields = b"\x43\x70" + number.to_bytes(4, "big") + b"\xa0\x01x\x43\x42" + (b"\x41" if more else b"\x42")
-    return frame(0, b"\x00\x53\x14\xc0" + bytes((len(fields) + 1, 6)) + fields + data)
-
-
 @pytest.mark.parametrize(
     "nbytes, endless", [(1, False), (60_000, False), (60_000, True)], ids=["small messages", "large ones", "one without end"]
 )
@@ -60,7 +56,7 @@ def test_a_peer_that_sends_on_and_on_after_the_end_of_its_link_is_cut_off(nbytes
     most = limits.SESSION_WINDOW_BYTES // nbytes if endless else window
     came = 0
     while not peer.server.closed and came <= most:
-        peer.to_server(transfer(0 if endless else came, b"x" * nbytes, more=endless))
+        peer.to_server(transfer(b"x" * nbytes, number=0 if endless else came, more=endless))
         peer.server.engine.take_output()
         came += 1
     assert peer.server.closed == ["amqp:resource-limit-exceeded: more than a session's window came on a link after its end"]
@@ -340,9 +336,9 @@ def test_an_open_whose_properties_cannot_be_read_has_none() -> None:
     [
         b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
-        HEADER + frame(0, b"\x00\x53\x77\xc1\x00"),
-        HEADER + frame(0, b"\x00\x53\x10\xff\xff\xff"),
-        HEADER + frame(7, b"\x00\x53\x14\xc0\x01\x00"),
+        HEADER + frame(b"\x00\x53\x77\xc1\x00"),
+        HEADER + frame(b"\x00\x53\x10\xff\xff\xff"),
+        HEADER + frame(b"\x00\x53\x14\xc0\x01\x00", channel=7),
         HEADER + b"\x00\x00\x00\x01\x02\x00\x00\x00",
         HEADER + b"\xff\xff\xff\xff\x02\x00\x00\x00" + b"x" * 100,
         b"AMQP\x09\x09\x09\x09",
@@ -366,7 +362,7 @@ def test_bytes_that_are_no_amqp_end_the_connection_with_a_reason(rubbish: bytes)
 def test_a_frame_that_is_larger_than_announced_ends_the_connection() -> None:
     peer = Proton(max_frame=4096).open()
     assert peer.transport.remote_max_frame_size == 4096
-    peer.to_server(frame(0, b"\x00\x53\x14" + b"x" * 5000))
+    peer.to_server(frame(b"\x00\x53\x14" + b"x" * 5000))
     assert "framing-error" in peer.server.closed[0]
 
 

@@ -31,10 +31,20 @@ def performative(code: int, *fields: bytes, channel: int = 0, wide: bool = False
     return frame(b"\x00\x53" + bytes((code,)) + listed(*fields, wide=wide), channel=channel)
 
 
-def transfer(payload: bytes, *, wide: bool = False, tag: bytes = b"t", extended: bytes = b"") -> bytes:
-    """A frame with a piece of a message."""
-    body = b"\x00\x53\x14" + listed(ZERO, ZERO, values.encode(tag), ZERO, FALSE, TRUE, wide=wide) + payload
-    return frame(body, extended=extended)
+def transfer(
+    payload: bytes,
+    *,
+    number: int = 0,
+    settled: bool = False,
+    more: bool = True,
+    wide: bool = False,
+    tag: bytes = b"t",
+    extended: bytes = b"",
+) -> bytes:
+    """A frame with a piece of a message on the link with the handle 0: of the delivery with this number, and more to come."""
+    flags = (TRUE if settled else FALSE, TRUE if more else FALSE)
+    fields = (ZERO, b"\x70" + struct.pack(">I", number), values.encode(tag), ZERO, *flags)
+    return frame(b"\x00\x53\x14" + listed(*fields, wide=wide) + payload, extended=extended)
 
 
 def attach(handle: int, *more: bytes, name: bytes = b"\xa1\x01l", channel: int = 0) -> bytes:

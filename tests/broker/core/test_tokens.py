@@ -184,6 +184,11 @@ def small_rsa() -> dict[str, Any]:
     return {"kty": "RSA", "n": encoded, "e": "AQAB"}
 
 
+def small_rsa_pem() -> str:
+    made = rsa.generate_private_key(65537, 1024).public_key()
+    return made.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+
+
 def private_pem() -> str:
     made = ec.generate_private_key(ec.SECP256R1())
     return made.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
@@ -204,6 +209,9 @@ def private_pem() -> str:
         (json.dumps({"keys": [public("ES256", x="AA")]}), "key 1 cannot be read"),
         (json.dumps({"keys": [public("ES256", x=7)]}), "key 1 cannot be read"),
         (json.dumps({"keys": [small_rsa()]}), "key 1 has 1024 bits: 2048 are the least"),
+        (json.dumps({"keys": [small_rsa() | {"n": "AAAAA"}]}), "key 1 cannot be read"),
+        (json.dumps({"keys": [{"kty": "RSA", "e": "AQAB"}]}), "key 1 cannot be read"),
+        (small_rsa_pem(), "PEM block 1 has 1024 bits: 2048 are the least"),
         (private_pem(), "PEM block 1 is neither a public key nor a certificate"),
         ("-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n", "PEM block 1 cannot be read"),
         (pem("ES256") * (limits.MAX_TOKEN_KEYS + 1), "there are more than"),

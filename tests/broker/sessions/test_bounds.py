@@ -87,6 +87,27 @@ def test_a_client_that_does_not_read_is_sent_no_more_than_a_bound_over_all_of_it
         assert engine.sent_bytes < limits.MAX_SENT_BYTES
 
 
+def test_large_messages_go_out_a_few_at_a_time_to_a_client_that_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breaks when a client with four thousand links has as many large messages read ahead into memory."""
+    monkeypatch.setattr(limits, "LARGE_AT_ONCE", 3)
+    with bench(part_bytes=4 * KIB) as b:
+        b.queue("q")
+        sender = (producer := b.client()).sender("q")
+        producer.send(sender, *([bytes(100 * KIB)] * 8))
+        client = b.client()
+        links = [client.receiver("q", 0, name=f"r{number}") for number in range(8)]
+        client.server.pauseProducing()
+        for link in links:
+            link.flow(1)
+        b.settle()
+        session: Any = client.server.session
+        assert session.large == 3
+        client.server.resumeProducing()
+        b.settle()
+        assert sum(len(client.received[link.name]) for link in links) == 8
+        assert session.large == 0
+
+
 def test_answers_wait_in_their_mailbox_while_their_client_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Breaks when a client that asks and asks, and reads nothing, has all the answers kept in the output."""
     monkeypatch.setattr(limits, "MAX_OUTPUT_BYTES", 10 * KIB)

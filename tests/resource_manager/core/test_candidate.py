@@ -176,6 +176,15 @@ def test_when_the_need_is_over_it_gives_the_turn_up_for_others() -> None:
     assert (story.request, story.candidate.holder) == (None, "")
 
 
+def test_the_next_need_is_not_kept_waiting_by_the_one_before() -> None:
+    """Breaks when a primary that fails just after its promotion costs a second, which is for turns that brought nothing."""
+    story = Story.with_the_turn()
+    story.rest(1.2)
+    story.want(1.21)
+    story.answer(Resigned(12), 1.22)
+    assert story.request == Campaign(7)
+
+
 def test_a_need_that_nobody_speaks_of_any_more_is_over() -> None:
     """Breaks when a daemon that has lost sight of the brokers keeps the turn."""
     story = Story.with_the_turn(1.0)

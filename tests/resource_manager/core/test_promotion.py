@@ -403,3 +403,20 @@ def test_after_a_turn_was_lost_the_next_one_asks_for_new_views() -> None:
     assert asked(story.see(11.0, *seen, acts_at=lambda since_s, now_s: 11.0)) == []
     fresh = gone("a"), says("b", "joining", 11.1), says("c", "joining", 11.1)
     assert asked(story.see(11.2, *fresh, acts_at=lambda since_s, now_s: 11.0)) == ["b"]
+
+
+def test_while_a_primary_serves_nobody_asks_the_arbiter() -> None:
+    """Breaks when an arbiter, whatever it says, could touch a healthy primary."""
+    asked_at: list[float] = []
+
+    def notes(since_s: float, now_s: float) -> float:
+        asked_at.append(now_s)
+        return since_s
+
+    story = Story()
+    backups = says("b", "ready", 9.0, primary="a"), says("c", "ready", 9.0, primary="a")
+    for now_s in (1.0, 5.0, 9.0):
+        story.see(now_s, says("a", "active", now_s), *backups, acts_at=notes)
+    assert (asked_at, story.promotion.is_needed) == ([], False)
+    story.see(10.0, gone("a"), *backups, acts_at=notes)
+    assert asked_at == [10.0]
