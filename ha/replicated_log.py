@@ -390,7 +390,7 @@ class ReplicatedLog:
                 self._sender.send(peer, append)
             case do.SendSnapshot(peer, epoch, index, offset):
                 self._send_snapshot(peer, epoch, index, offset)
-            case do.StoreChunk() | do.InstallSnapshot():
+            case do.StoreChunk() | do.LeaveSnapshot() | do.InstallSnapshot():
                 self._take_snapshot(effect)
             case do.ProposeMembers(members):
                 self._members_due = members
@@ -496,9 +496,11 @@ class ReplicatedLog:
 
     # ---- snapshots and checkpoints
 
-    def _take_snapshot(self, effect: do.StoreChunk | do.InstallSnapshot) -> None:
+    def _take_snapshot(self, effect: do.StoreChunk | do.LeaveSnapshot | do.InstallSnapshot) -> None:
         if isinstance(effect, do.StoreChunk):
             self._store_chunk(effect.chunk)
+        elif isinstance(effect, do.LeaveSnapshot):
+            self._snapshots.give_up_receiving()
         else:
             self._install(effect.index, effect.epoch)
 

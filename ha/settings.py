@@ -246,6 +246,10 @@ def read(command_line: Mapping[str, str | None], environ: Mapping[str, str] | No
         raise SettingsError(
             "--ha-brokers-url with amqps: needs --ssl-certificate and --ssl-ca-file: brokers know each other by them"
         )
+    if broker.auth and ha.ha_cluster and not ha.by_certificate and broker.token_keys is not None and broker.users is None:
+        raise SettingsError(
+            "--token-keys in a cluster needs --users FILE too, or --ha-mechanism EXTERNAL over TLS: no broker logs in by a token"
+        )
     if ha.ha_cluster and broker.require_encryption and not ha.encrypted:
         raise SettingsError(
             "--require-encryption yes needs --ha-brokers-url amqps:...: nobody listens in the clear for the others"

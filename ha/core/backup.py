@@ -11,7 +11,7 @@ what is verified and on disk is acknowledged.
 
 from __future__ import annotations
 
-from ha.core.effects import InstallSnapshot, MembershipChanged, State, StoreChunk, StoreEntries
+from ha.core.effects import InstallSnapshot, LeaveSnapshot, MembershipChanged, State, StoreChunk, StoreEntries
 from ha.core.member import Member
 from ha.core.membership import Membership
 from ha.core.messages import Append, AppendReply, Entry, Position, SnapshotChunk, SnapshotReply
@@ -209,6 +209,10 @@ class Backup:
         """
         self.verified_index = max(self.verified_index, index)
         self._member.commit_to(min(self.told_commit, self.verified_index))
+        incoming = self._incoming
+        if incoming is not None and not incoming.complete and incoming.index <= self._member.commit_index:
+            self._incoming = None
+            self._member.emit(LeaveSnapshot())
         self._judge(now)
 
     def _judge(self, now: float) -> None:

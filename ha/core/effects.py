@@ -121,6 +121,11 @@ class StoreChunk:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaveSnapshot:
+    """The log has overtaken the snapshot of which chunks were stored: remove them. Should more come, they begin anew."""
+
+
+@dataclass(frozen=True, slots=True)
 class InstallSnapshot:
     """The checkpoint received replaces all that was stored and applied: the log goes on after `index` (§7)."""
 
@@ -222,6 +227,7 @@ Effect: TypeAlias = (
     | SendEntries
     | SendSnapshot
     | StoreChunk
+    | LeaveSnapshot
     | InstallSnapshot
     | StateChanged
     | TermEnded

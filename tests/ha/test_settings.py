@@ -143,6 +143,11 @@ def test_where_logins_are_demanded_the_brokers_have_one() -> None:
     over_tls = given | TLS | {"ha_brokers_url": OVER_TLS}
     assert read(over_tls | {"ha_mechanism": "EXTERNAL"}, {})[1].by_certificate, "their certificates are enough"
     assert not read(over_tls | {"ha_username": "brokers"}, {})[1].by_certificate
+    tokens = {"users": None, "token_keys": "/keys", "token_issuer": "https://issuer", "token_audience": "broker"}
+    with pytest.raises(SettingsError, match=r"^--token-keys in a cluster needs --users FILE too"):
+        read(over_tls | tokens | {"ha_username": "brokers"}, {})
+    assert read(over_tls | tokens | {"ha_mechanism": "EXTERNAL"}, {})[0].auth
+    assert read(over_tls | tokens | {"users": "users", "ha_username": "brokers"}, {})[0].auth
 
 
 # ---- links over TLS

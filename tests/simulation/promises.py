@@ -107,9 +107,14 @@ class Promises:
         return not any(self.is_hurt(each) for each in self._hosts if each.address in voters)
 
 
+def _of_the_store(paths: Iterable[str]) -> list[str]:
+    """The files of the cluster's log, but for what was put aside because it is damaged."""
+    return [path for path in paths if path.startswith(_CLUSTER) and "damaged-" not in path]
+
+
 def files_to_lose(paths: Iterable[str]) -> list[str]:
     """Which of a host's files may be lost: rule 3."""
-    found = [path for path in paths if path.startswith(_CLUSTER)]
+    found = _of_the_store(paths)
     logs = sorted(path for path in found if path.endswith(segments.SUFFIX))
     others = [path for path in found if path.endswith((".checkpoint", f"/{WHOLE}", f"/{hard_state.NAME}"))]
     return logs[:-1] + others
@@ -117,11 +122,7 @@ def files_to_lose(paths: Iterable[str]) -> list[str]:
 
 def file_to_rot(paths: Iterable[str], rng: Random) -> str:
     """One of a host's files in which a bit may flip, rather one of the log's newest; "" when there is none."""
-    found = [
-        path
-        for path in paths
-        if path.startswith(_CLUSTER) and "damaged-" not in path and not path.endswith((ASIDE, f"/{FLOOR}", f"/{RESET}"))
-    ]
+    found = [path for path in _of_the_store(paths) if not path.endswith((ASIDE, f"/{FLOOR}", f"/{RESET}"))]
     logs = sorted(path for path in found if path.endswith(segments.SUFFIX))
     if logs and rng.random() < _OF_THE_LOG:
         return rng.choice(logs[-2:])
@@ -133,7 +134,7 @@ def bytes_to_flip(path: str, disk: SimulatedDisk) -> range:
     content = disk.content(path)
     if not path.endswith(segments.SUFFIX):
         return range(len(content))
-    newest = max(each for each in disk.paths() if each.startswith(_CLUSTER) and each.endswith(segments.SUFFIX))
+    newest = max(each for each in _of_the_store(disk.paths()) if each.endswith(segments.SUFFIX))
     end = newest_mark(content).end
     return range(end if path == newest else max(end, len(content.rstrip(b"\0"))))
 

@@ -6,12 +6,15 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from random import Random
 
 import pytest
 
 from tests.simulation import plan as plans
-from tests.simulation import world
+from tests.simulation import promises, world
 from tests.simulation.__main__ import report
+from tests.simulation.disk import SimulatedDisk
 from tests.simulation.regressions import REGRESSIONS
 from tests.simulation.shrink import ddmin
 
@@ -84,3 +87,19 @@ def test_the_shrinker_ends_in_time_with_what_fails_still() -> None:
     assert fails(kept)
     assert len(kept) < 60
     assert len(runs) <= 41
+
+
+def test_what_was_put_aside_as_damaged_is_no_part_of_a_store_that_may_be_hurt() -> None:
+    """Its name stands behind those of all segments: it was taken for the newest one, and so the newest one was damaged."""
+    names = ("00000000000000000044.seg", "00000000000000000048.seg", "damaged-00000000000000000020.seg")
+    paths = [f"/store/cluster/{name}" for name in names]
+    assert promises.files_to_lose(paths) == paths[:1]
+    assert {promises.file_to_rot(paths, Random(seed)) for seed in range(20)} == set(paths[:2])
+    disk = SimulatedDisk(Random(1))
+    disk.make_folder(Path("/store/cluster"))
+    for path in paths:
+        fd = disk.open(Path(path), os.O_RDWR | os.O_CREAT)
+        disk.write(fd, [bytes(8192), b"unmarked"], 0)
+        disk.close(fd)
+    assert promises.bytes_to_flip(paths[0], disk) == range(8200)
+    assert not promises.bytes_to_flip(paths[1], disk), "its last group is not marked"

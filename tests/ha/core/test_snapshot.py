@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ha.core.effects import Commit, InstallSnapshot, MembershipChanged, Send, SendSnapshot, StoreChunk, StoreWhole
+from ha.core.effects import Commit, InstallSnapshot, LeaveSnapshot, MembershipChanged, Send, SendSnapshot, StoreChunk, StoreWhole
 from ha.core.log import Log
 from ha.core.membership import Membership
 from ha.core.messages import AppendReply, SnapshotChunk, SnapshotReply
@@ -108,6 +108,15 @@ class TestReceiving:
         assert (replica.commit_index, replica.next_index) == (9, 13)
         assert replica.step(1.0, "a", chunk(0)) == [Send("a", AppendReply(2, 0, True, 12, 12))]
         assert replica.step(1.0, "a", chunk(0, index=11)) == [Commit(11), Send("a", AppendReply(2, 0, True, 12, 12))]
+
+    def test_a_snapshot_that_has_not_come_whole_is_left_when_the_log_has_overtaken_it(self) -> None:
+        """A backup that is a little behind may be sent one in vain: what came of it took room until the next start."""
+        replica = backup()
+        receive(replica, 1)
+        assert LeaveSnapshot() not in replica.step(1.0, "a", append(2, (0, 0), *[1] * 8, commit=8))
+        assert LeaveSnapshot() in replica.step(1.0, "a", append(2, (8, 1), 1, commit=9))
+        assert replica.chunk_stored(1.0, 9) == [], "it is forgotten"
+        assert LeaveSnapshot() not in replica.step(1.0, "a", append(2, (9, 1), 1, commit=10)), "once"
 
     def test_news_of_a_snapshot_that_nobody_waits_for_is_ignored(self) -> None:
         """The term in which it was sent is over, or another one is on its way."""
