@@ -2,15 +2,17 @@
 # Install what is missing for `make demo` (bootstrap.sh run) or `make test` (bootstrap.sh test), and nothing else.
 #
 # Through apt, as root or with a sudo that asks nothing: what python-qpid-proton is compiled with, the Java that Spark runs on,
-# iproute2 for the tests' networks, etcd for the tests of its arbiter, and the browser in which tests look at the dashboard. Into
-# .venv through pip: the package with its dependencies (run), or tox (test), which keeps environments of its own. When all is
-# there it looks at a few versions and returns; a stamp in .venv says for which pyproject.toml and interpreter it was filled. The
-# full output of apt and pip goes to build/setup.log.
+# iproute2 for the tests' networks, and the browser in which tests look at the dashboard. Into build/services, unpacked and not
+# installed, so that no service is started on this machine: what tests start themselves (etcd) or only ask (promtool). Into .venv
+# through pip: the package with its dependencies (run), or tox (test), which keeps environments of its own. When all is there it
+# looks at a few versions and returns; a stamp in .venv says for which pyproject.toml and interpreter it was filled. The full
+# output of apt and pip goes to build/setup.log.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly PURPOSE=${1:-run}
 readonly LOG=build/setup.log
+readonly SERVICES=build/services
 readonly JAVA_AT_LEAST=17
 PYTHON=
 
@@ -53,7 +55,6 @@ missing_packages() {
     pkg-config --exists openssl 2>/dev/null || echo libssl-dev
     PATH=$PATH:/usr/sbin:/sbin command -v ip >/dev/null || echo iproute2
     java_is_there || echo openjdk-17-jre-headless
-    [[ $PURPOSE != test ]] || command -v etcd >/dev/null || echo etcd-server
     [[ $PURPOSE != test ]] || browser_is_there || echo chromium chromium-sandbox
     [[ $PURPOSE != test ]] || ((EUID != 0)) || packages_for_faults
 }
@@ -99,6 +100,36 @@ install_packages() {
     ((${#packages[@]} == 0)) || die "apt installed what was asked, yet these are missing for $PYTHON: ${packages[*]}; is it Debian's own Python?"
 }
 
+# The Debian packages whose programs tests need, and which would start a service if they were installed.
+missing_services() {
+    local PATH=$PWD/$SERVICES/usr/bin:$PATH
+    command -v etcd >/dev/null || echo etcd-server
+    command -v promtool >/dev/null || echo prometheus
+}
+
+unpack_services() {
+    local -a packages
+    local file
+    read -ra packages <<<"$(missing_services | tr '\n' ' ')"
+    ((${#packages[@]})) || return 0
+    command -v apt-get >/dev/null ||
+        die "these are missing, and there is no apt-get to fetch them with: ${packages[*]}; install them and run this again"
+    say "unpacking into $SERVICES: ${packages[*]}"
+    mkdir -p "$SERVICES"
+    if ! (cd "$SERVICES" && apt-get -q download "${packages[@]}") >>"$LOG" 2>&1; then
+        local -a root=()
+        ((EUID == 0)) || root=(sudo -n)
+        logged "apt could not read its lists (is there a network?)" "${root[@]}" apt-get -q -o DPkg::Lock::Timeout=120 update
+        (cd "$SERVICES" && apt-get -q download "${packages[@]}") >>"$LOG" 2>&1 || die "apt could not fetch ${packages[*]} (all of it: $LOG)"
+    fi
+    for file in "$SERVICES"/*.deb; do
+        logged "could not unpack $file" dpkg-deb -x "$file" "$SERVICES"
+        rm "$file"
+    done
+    read -ra packages <<<"$(missing_services | tr '\n' ' ')"
+    ((${#packages[@]} == 0)) || die "these were unpacked into $SERVICES, and yet their programs are missing: ${packages[*]}"
+}
+
 make_venv() {
     .venv/bin/python -c 'import pip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && return
     say "making .venv with $PYTHON"
@@ -138,5 +169,6 @@ mkdir -p build
 : >"$LOG"
 find_python
 install_packages
+[[ $PURPOSE != test ]] || unpack_services
 make_venv
 fill_venv

@@ -150,11 +150,9 @@ MAX_WALK_DEPTH = 64
 ATTACHED_BYTES = 8 * MIB
 """The attaches of one connection whose links have not ended: their names, addresses, properties and filters are kept."""
 
-SETTLE_S = 1.0
-"""How long at most consumers may settle what they have before another broker takes over as planned."""
-
-QUIET_S = 0.1
-"""After so long without anything settled, the consumers have settled what they will."""
+QUIET_SHARE = 10
+"""When consumers have settled nothing for one part in so many of the time that they have before another broker takes over as
+planned, they have settled what they will."""
 
 QUIET_LOOK_S = 0.005
 """How often that is looked at."""

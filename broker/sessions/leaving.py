@@ -1,9 +1,9 @@
 """What comes before a handover: the clients become quiet, so that the next primary repeats nothing that they have settled.
 
 Life of a handover here: the log asks for quiet (`begin`). Queues give out no more, and who connects now waits. Consumers settle
-what they have; once nothing is unsettled, or nobody has settled anything for `limits.QUIET_S`, or `limits.SETTLE_S` is over,
-nothing more is taken from clients: what they still send is for the next primary. When all that they had sent is committed, and
-answered, the log is told. Then it lets go, and this broker's service ends (`over`); or it was called off (`give_up`): those who
+what they have. Once nothing is unsettled, or nobody has settled anything for a while, or half of the time that the log gave is
+over, nothing more is taken from clients: what they still send is for the next primary. When all that they had sent is committed,
+and answered, the log is told. Then it lets go, and this broker's service ends (`over`); or it was called off (`give_up`): those who
 were not listened to are cut off, for what they said is lost, and all others go on.
 
 Invariants: the log is told once for each `begin`, unless that was given up or the service has ended; consumers are given nothing
@@ -35,7 +35,7 @@ class Leaving:
         self._admission = admission
         self._done: Callable[[], None] | None = None
         self._call: IDelayedCall | None = None
-        self._settle_until_s = self._until_s = self._moved_s = 0.0
+        self._settle_until_s = self._until_s = self._moved_s = self._quiet_s = 0.0
         self._unsettled = 0
         self._heeds = True
         """Whether clients are listened to."""
@@ -45,7 +45,8 @@ class Leaving:
         now_s = self._clock.seconds()
         self._done, self._heeds = done, True
         self._until_s = now_s + within_s
-        self._settle_until_s = now_s + min(limits.SETTLE_S, within_s / 2)
+        self._settle_until_s = now_s + within_s / 2
+        self._quiet_s = within_s / limits.QUIET_SHARE
         self._moved_s, self._unsettled = now_s, 0
         self._queues.hold()
         self._admission.hold()
@@ -75,7 +76,7 @@ class Leaving:
         unsettled = self._queues.unsettled()
         if unsettled != self._unsettled:
             self._unsettled, self._moved_s = unsettled, now_s
-        return not unsettled or now_s - self._moved_s >= limits.QUIET_S or now_s >= self._settle_until_s
+        return not unsettled or now_s - self._moved_s >= self._quiet_s or now_s >= self._settle_until_s
 
     def give_up(self) -> None:
         """The handover was called off: serve on."""

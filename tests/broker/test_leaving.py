@@ -11,6 +11,9 @@ import pytest
 from broker.core import limits
 from tests.broker.clients import ACCEPTED, ADMIN, Bench, bench, statuses
 
+WITHIN_S = 2.5
+SETTLE_S, QUIET_S = WITHIN_S / 2, WITHIN_S / limits.QUIET_SHARE
+
 
 class Asked:
     """A broker of a cluster with the queue `q`, whose log asks it for quiet. `quiet` counts how often it said so."""
@@ -20,7 +23,7 @@ class Asked:
         self.quiet = 0
         b.queue("q")
 
-    def ask(self, within_s: float = 2.5) -> None:
+    def ask(self, within_s: float = WITHIN_S) -> None:
         before = self.quiet
         self.b.lead.ledger.on_quiesce(within_s, self._done)
         assert self.quiet == before, "not from within the call"
@@ -57,7 +60,7 @@ def test_consumers_settle_what_they_have_and_get_nothing_more(asked: Asked) -> N
     client, link = asked.consumer(accepts=False, credit=3)
     asked.ask()
     link.flow(10)
-    asked.pass_time(limits.QUIET_S / 2)
+    asked.pass_time(QUIET_S / 2)
     assert client.bodies(link) == [0, 1, 2]
     assert asked.quiet == 0
     for delivery, _ in client.received[link.name]:
@@ -80,7 +83,7 @@ def test_consumers_that_do_not_settle_are_not_waited_for_long(asked: Asked, busy
             client.give(client.received[link.name].pop(0)[0], proton.Delivery.ACCEPTED)
         asked.pass_time()
         waited_s += 0.02
-    assert waited_s == pytest.approx(limits.SETTLE_S if busy else limits.QUIET_S, abs=0.06)
+    assert waited_s == pytest.approx(SETTLE_S if busy else QUIET_S, abs=0.06)
 
 
 def test_browsers_hold_nothing_up(asked: Asked) -> None:
@@ -148,7 +151,7 @@ def test_when_it_is_called_off_everybody_is_served_again(asked: Asked) -> None:
     link.flow(2)
     asked.b.settle()
     asked.b.lead.ledger.on_resume()
-    asked.pass_time(2 * limits.QUIET_S)
+    asked.pass_time(2 * QUIET_S)
     assert asked.quiet == 0, "nobody waits for it"
     assert late.server.opened
     assert client.bodies(link) == [0, 1, 2, 3, 4]

@@ -148,7 +148,7 @@ BUGS = {
         "hands over while its consumers have not settled what they have",
         "broker.sessions.leaving",
         "Leaving._settled",
-        "return not unsettled or now_s - self._moved_s >= limits.QUIET_S or now_s >= self._settle_until_s",
+        "return not unsettled or now_s - self._moved_s >= self._quiet_s or now_s >= self._settle_until_s",
         "return True",
     ),
     "follows-old-primaries": Bug(

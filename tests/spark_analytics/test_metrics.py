@@ -68,10 +68,11 @@ def test_rules_board_and_reference_speak_of_metrics_that_there_are() -> None:
 
 
 def promtool(*words: str, text: str = "") -> None:
-    """Prometheus' own judgement, where its tool is installed (Debian: apt-get install prometheus)."""
-    if tool := shutil.which("promtool"):
-        done = subprocess.run([tool, *words], cwd=RULES, input=text, capture_output=True, text=True, check=False, timeout=60)
-        assert done.returncode == 0, done.stdout + done.stderr
+    """Prometheus' own judgement."""
+    tool = shutil.which("promtool")
+    assert tool is not None, "promtool is needed (deploy/bootstrap.sh test; Debian's package prometheus has it)"
+    done = subprocess.run([tool, *words], cwd=RULES, input=text, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_prometheus_finds_the_metrics_and_the_rules_right() -> None:

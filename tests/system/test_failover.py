@@ -18,6 +18,8 @@ from tests.system.terms import active, check_one_primary_an_epoch, new_primary, 
 AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
 OPEN, CLOSE = b"\x00\x53\x10", b"\x00\x53\x18"
 OPEN_FRAME = b"\x00\x00\x00\x12\x02\x00\x00\x00" + OPEN + b"\xc0\x05\x01\xa1\x02me"
+PATIENT = ("--ha-switchover-timeout", "120")
+"""However busy the machine is, consumers have the time to settle what they have before a handover."""
 
 
 def test_a_killed_primary_is_replaced_without_anybody_asking_and_clients_go_on(tmp_path: Path) -> None:
@@ -82,7 +84,7 @@ def test_a_frozen_primary_is_replaced_and_steps_down_when_it_thaws(tmp_path: Pat
 
 def test_a_backup_takes_over_from_a_healthy_primary_when_asked(tmp_path: Path) -> None:
     """Breaks when a planned switchover loses, repeats without need, or leaves two brokers serving."""
-    with cluster(tmp_path, 3, "--ha-replicate", "all") as brokers:
+    with cluster(tmp_path, 3, "--ha-replicate", "all", *PATIENT) as brokers:
         with traffic(brokers, once=True) as run:
             for turn in range(6):
                 candidate = brokers.brokers[(turn + 1) % 3]
@@ -102,7 +104,7 @@ def test_a_backup_takes_over_from_a_healthy_primary_when_asked(tmp_path: Path) -
 
 def test_a_primary_that_is_told_to_stop_hands_over_first(tmp_path: Path) -> None:
     """Breaks when SIGTERM costs a failure's time, or repeats a message. There is no resource manager: nobody else promotes."""
-    with cluster(tmp_path, 3, "--ha-replicate", "all") as brokers:
+    with cluster(tmp_path, 3, "--ha-replicate", "all", *PATIENT) as brokers:
         first = brokers.brokers[0]
         with traffic(brokers, once=True):
             assert first.stop() == 0
