@@ -3,8 +3,8 @@
 Life of a handover here: the log asks for quiet (`begin`). Queues give out no more, and who connects now waits. Consumers settle
 what they have. Once nothing is unsettled, or nobody has settled anything for a while, or half of the time that the log gave is
 over, nothing more is taken from clients: what they still send is for the next primary. When all that they had sent is committed,
-and answered, the log is told. Then it lets go, and this broker's service ends (`over`); or it was called off (`give_up`): those who
-were not listened to are cut off, for what they said is lost, and all others go on.
+and answered, the log is told. Then it lets go, and this broker's service ends (`over`). Or it was called off (`give_up`): those
+who were not listened to are cut off, for what they said is lost, and all others go on.
 
 Invariants: the log is told once for each `begin`, unless that was given up or the service has ended; consumers are given nothing
 from `begin` until `give_up`; what was received before the clients were no longer listened to is answered, if the log takes it in
