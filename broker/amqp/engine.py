@@ -144,6 +144,9 @@ class Engine:
         self._door = Door(max_frame, offer, sasl_frame) if server else None
         self._layer = None if server else ClientLayer(login, nonce)
         """A client's, until it is over."""
+        self._idle_ms = 0
+        self._layer_heard_ms: int | None = None
+        """By `tick`, while that lasts: proton has not begun, and does not notice that the peer is silent."""
         if server:
             lib.pn_transport_set_server(self.transport)
         lib.pn_transport_bind(self.transport, self.connection)
@@ -167,7 +170,8 @@ class Engine:
         if offered:
             put_value(lib.pn_connection_offered_capabilities(self.connection), values.symbols(offered))
         if idle_timeout_s:
-            lib.pn_transport_set_idle_timeout(self.transport, int(idle_timeout_s * 1000))
+            self._idle_ms = int(idle_timeout_s * 1000)
+            lib.pn_transport_set_idle_timeout(self.transport, self._idle_ms)
         lib.pn_connection_open(self.connection)
         if self._door is not None:
             self._door.admit()
@@ -292,6 +296,7 @@ class Engine:
         if door is not None:
             self._let_through(door, door.take(data))
         elif self._layer is not None:
+            self._layer_heard_ms = None
             self._after_layer(self._layer, self._layer.take(data))
         else:
             self._to_proton(data)
@@ -479,6 +484,10 @@ class Engine:
         a Close waits for it, which may never leave if its socket is full."""
         if not self.alive:
             return False
+        if self._layer is not None:
+            if self._layer_heard_ms is None:
+                self._layer_heard_ms = now_ms
+            return 0 < self._idle_ms <= now_ms - self._layer_heard_ms
         condition = lib.pn_transport_condition(self.transport)
         failed = lib.pn_condition_is_set(condition)
         lib.pn_transport_tick(self.transport, now_ms)

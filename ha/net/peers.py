@@ -212,6 +212,8 @@ class _Outgoing(TwistedProtocol):
         silent = self.engine.tick(int(now_s * 1000))
         self.engine.drain()
         self.flush()
+        if silent and not self.up:
+            self._refusal = self._refusal or "it takes the connection, and says nothing"
         if silent or self.engine.finished:
             self.drop()
 

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 from twisted.internet.defer import maybeDeferred
+from twisted.internet.error import ConnectionDone
 from twisted.internet.task import Clock
-from twisted.internet.testing import MemoryReactor
+from twisted.internet.testing import MemoryReactor, StringTransport
+from twisted.python.failure import Failure
 
 from broker.core import users
 from broker.core.commands import MACHINE_VERSION
@@ -16,7 +18,7 @@ from broker.core.users import SHA_256, Users
 from broker.sessions.authentication import Authentication
 from ha.core.membership import Membership
 from ha.core.versions import Versions
-from ha.net.peers import PEER_PROPERTY, IncomingPeer, Peers
+from ha.net.peers import PEER_PROPERTY, TICK_S, IncomingPeer, Peers
 from tests.broker.clients import Bench, bench
 
 USERS = Users({name: {SHA_256: users.derive(SHA_256, "secret", b"salt" * 4)} for name in ("ann", "brokers")}, b"nobody knows")
@@ -75,4 +77,30 @@ def test_where_no_login_is_demanded_members_are_taken_as_before() -> None:
         made = peers(b, "")
         b.client({PEER_PROPERTY: OTHER})
         assert list(made.incoming) == [OTHER]
+        made.stop()
+
+
+def test_a_member_that_takes_the_connection_and_says_nothing_is_tried_again() -> None:
+    """Its host went away in the middle of the login. The link to it stood still for ever, and it stayed `joining` when it was
+    back."""
+    with bench() as b:
+        made = peers(b, "")
+        made.set_members(Membership.of([ME, OTHER]))
+        reactor = made.reactor
+        ((_, _, link, *_),) = reactor.tcpClients
+        connection: Any = link.buildProtocol(None)
+        transport = StringTransport()
+        connection.makeConnection(transport)
+        for _ in range(9):
+            b.clock.advance(TICK_S)
+            made.tick()
+        assert not transport.disconnected
+        for _ in range(2):
+            b.clock.advance(TICK_S)
+            made.tick()
+        assert transport.disconnected, "after silence_s"
+        connection.connectionLost(Failure(ConnectionDone()))
+        b.clock.advance(1)
+        assert len(reactor.tcpClients) == 2
+        assert made.trouble() == {OTHER: "is not linked to: it takes the connection, and says nothing"}
         made.stop()

@@ -104,6 +104,18 @@ def test_a_peer_that_falls_silent_is_given_up_and_one_that_is_ticked_is_not() ->
     pair.server.engine.tick(1)
 
 
+def test_a_server_that_says_nothing_before_the_login_is_over_is_given_up_too() -> None:
+    """Proton has not begun then, and measures no silence. A host that goes away in that moment ends no connection."""
+    client = Side(server=False)
+    client.engine.open(idle_timeout_s=10)
+    assert not client.engine.tick(1000)
+    assert not client.engine.tick(10_000)
+    client.engine.push(b"AMQP\x03")
+    assert not client.engine.tick(11_500), "a part of a header has come"
+    assert not client.engine.tick(21_400)
+    assert client.engine.tick(21_500)
+
+
 def test_what_an_open_says_of_itself_arrives() -> None:
     peer = Proton()
     peer.server.open_at_once = False
