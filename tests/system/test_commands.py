@@ -285,10 +285,10 @@ def busy(three: Cluster) -> Iterator[str]:
     "option, headings",
     [
         ("-g", "uptime cluster connections sessions exchanges queues"),
-        ("-c", "connection cproc cpid mech auth connected idle msgIn msgOut"),
+        ("-c", "connection cproc cpid mech auth connected idle msgIn msgOut unread"),
         ("-e", "exchange type dur bind msgIn msgOut msgDrop"),
         ("-q", "queue dur autoDel excl msg msgIn msgOut bytes bytesIn bytesOut cons bind"),
-        ("-u", "subscr queue conn procName procId browse acked excl creditMode delivered sessUnacked"),
+        ("-u", "subscr queue conn procName procId browse acked excl creditMode delivered sessUnacked still"),
     ],
 )
 def test_each_table_has_qpid_s_columns_and_its_json_the_broker_s_figures(url: str, busy: str, option: str, headings: str) -> None:
