@@ -287,11 +287,12 @@ def test_a_primary_that_slept_through_its_replacement_says_that_it_was_fenced(na
 
 
 def test_the_gap_of_a_failover_begins_with_the_old_primarys_last_word(nap: Story) -> None:
-    """Breaks when detection is left out: a broker takes a second of silence to notice it."""
-    (noticed,) = nap.events(nap.successor, "failure_detected")
+    """Breaks when detection is left out: nobody votes for another primary before a second of silence. Who takes over may be
+    asked before it has noticed anything itself."""
+    silences = [event["duration_ms"] for event in nap.events(nap.successor, "failure_detected")]
     done = nap.events(nap.successor, "failover_done")[-1]
-    assert noticed["duration_ms"] >= 1000
-    assert done["duration_ms"] >= noticed["duration_ms"]
+    assert all(silence_ms >= 1000 for silence_ms in silences)
+    assert done["duration_ms"] >= max([1000, *silences])
 
 
 def test_the_resource_manager_tells_its_probes_and_promotions_under_the_clusters_own_name(nap: Story) -> None:
