@@ -323,7 +323,7 @@ class Door:
         return data
 
     def _stop(self, data: bytes, position: int) -> bytes:
-        """That was enough for now."""
+        """Keep what lies behind `position` until `take` is called again: the allowance is used up."""
         self._held, self._through, self.enough = data[position:], 0, True
         return data[:position]
 

@@ -654,7 +654,7 @@ class Queues:
         self.bodies = BodyReader(logs.residency, turn)
         self.crowded: dict[QueueTerminus, None] = {}
         self.held = False
-        """Whether nothing is given out for now."""
+        """Whether consumers get nothing, because another broker is about to take over."""
         self._termini: dict[str, QueueTerminus] = {}
 
     def at(self, node: QueueNode) -> QueueTerminus:
