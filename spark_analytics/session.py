@@ -33,7 +33,7 @@ import spark_analytics
 import telemetry
 from spark_analytics import archive
 from spark_analytics.errors import Refused
-from spark_analytics.places import cause
+from spark_analytics.locations import cause
 
 JAVA_MINIMUM: Final = 17
 MASTER: Final = "local[2]"

@@ -19,13 +19,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_analytics import sources
-from spark_analytics.dashboard.words import span as span_of
+from spark_analytics.dashboard.formatting import span as span_of
 from spark_analytics.errors import Refused
 from spark_analytics.jobs import clocks, compare, inputs, loss, scope, series, slo, spans
 from spark_analytics.jobs.inputs import Inputs, compiled, materialised
 from spark_analytics.jobs.scope import Scope
 from spark_analytics.jobs.series import Axis, Rows
-from spark_analytics.places import first_line, located
+from spark_analytics.locations import first_line, located
 from spark_analytics.transforms import expected, failovers, lag, quality, windows
 from spark_analytics.transforms import lines as of_lines
 from spark_analytics.transforms.lag import Grains
