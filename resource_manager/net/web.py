@@ -36,12 +36,14 @@ _IDLE_S = 30.0
 
 
 class StoreError(Exception):
-    """A call brought no usable answer. The text says who was asked, and why; `wait_s` is the pause that was asked for."""
+    """A call brought no usable answer. The text says who was asked, and why; `wait_s` is the pause that was asked for, `status`
+    the answer's, 0 without one."""
 
-    def __init__(self, trouble: Trouble, text: str, wait_s: float = 0.0) -> None:
+    def __init__(self, trouble: Trouble, text: str, wait_s: float = 0.0, status: int = 0) -> None:
         super().__init__(text)
         self.trouble = trouble
         self.wait_s = wait_s
+        self.status = status
 
 
 @dataclass(slots=True)
@@ -68,8 +70,9 @@ class Web:
 
     def send(self, method: str, url: str, headers: dict[str, str], data: bytes = b"") -> Deferred[Any]:
         """The answer's head."""
+        fields: dict[bytes | str, bytes | str] = dict(headers.items())
         sent: Deferred[Any] = self._http.request(
-            method, url, data=data or None, headers=dict(headers), allow_redirects=False, unbuffered=True, reactor=self._reactor
+            method, url, data=data or None, headers=fields, allow_redirects=False, unbuffered=True, reactor=self._reactor
         )
         return sent
 
