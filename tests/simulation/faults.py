@@ -383,9 +383,11 @@ class Faults:
         if removed and (gone is None or len(members.addresses) <= 3):
             return "too few members"
         for host in strangers[:added]:
-            self._world.operators.ask(primary, "ADD-BROKER", "ha", body={"address": host.address})
+            self._world.operators.ask(primary, "ADD-BROKER", "ha", body={"address": host.address, "force": True})
         if removed and gone is not None:
-            self._world.operators.ask(primary, "REMOVE-BROKER", "ha", body={"address": gone.address})
+            self._world.operators.ask(
+                primary, "REMOVE-BROKER", "ha", body={"address": gone.address, "force": True, "abrupt": True}
+            )
         return None
 
     def _recreate(self, action: Action) -> str | None:
