@@ -141,7 +141,7 @@ class Primary:
             self._quiesce()
             self._let_go(now)
             self._raise_learner(progress)
-        elif progress.refused(reply, self._member.log):
+        elif progress.refused(reply, self._member.log, current=reply.round == self._round):
             self._probe(progress, now)
 
     def snapshot_reply(self, now: float, sender: str, reply: SnapshotReply) -> None:
