@@ -454,7 +454,7 @@ class ClusterMember:
         """PROMOTE, BOOTSTRAP, ADD-BROKER, REMOVE-BROKER."""
         match operation:
             case "PROMOTE":
-                return self._promote(str(body.get("reason") or "asked by management"))
+                return self._promote(str(body.get("reason") or "asked by management"), insist=body.get("insist") is not False)
             case "BOOTSTRAP":
                 return self._bootstrap(force=body.get("force") is True)
             case "ADD-BROKER" | "REMOVE-BROKER":
@@ -465,11 +465,13 @@ class ClusterMember:
             case _:
                 return succeed((501, f"this broker does not have the operation {operation!r} on its cluster", {}))
 
-    def _promote(self, reason: str) -> Deferred[Answer]:
+    def _promote(self, reason: str, *, insist: bool) -> Deferred[Answer]:
+        """Make this broker the primary. Without `insist`, which a resource manager does without, it does not wait for another one
+        to be elected before it."""
         began = self._clock.seconds()
         if self._broker.state == "active":
             return succeed((200, "this broker is the primary already", self._promoted(began)))
-        return self._stand(began, reason, lambda: self.log.promote(reason))
+        return self._stand(began, reason, lambda: self.log.promote(insist=insist))
 
     def _stand(self, began: float, reason: str, stand: Callable[[], Deferred[PromotionEnded]]) -> Deferred[Answer]:
         self._asked_because = reason

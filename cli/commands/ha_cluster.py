@@ -101,7 +101,7 @@ async def hand_over(target: Target, reactor: Any, to: urls.Address | None, reaso
         told = ", ".join(f"{view['broker']} ({view['status'] or view['error']})" for view in found)
         raise endings.Refused(f"there is no primary to hand over: {told}")
     address = candidate_among(found, to)
-    body = {"reason": reason, "force_switchover": True, "timeout_s": target.timeout_s}
+    body = {"reason": reason}
     return address, await ask(target.at(address), reactor, "PROMOTE", "ha", body)
 
 

@@ -142,13 +142,14 @@ def _show_promoted(answer: dict[str, Any], broker: str, form: str) -> None:
 def promote(cluster_manager: bool, form: str, **given: Any) -> None:
     """Make the broker the primary.
 
-    The brokers vote on it: one that has not the newest log, or no majority, is refused. When there is a healthy primary, it hands
-    over without loss.
+    When there is a healthy primary, it lets this broker catch up and hands over without loss. When there is none, and this broker
+    has not the newest log, a better one is elected first and hands over. It fails when no majority of the brokers can be reached,
+    or when this broker stays behind; the text says which brokers, and how far.
     """
     target = options.target(given, admin=True)
     if len(target.url.addresses) != 1:
         raise click.UsageError("name the one broker to promote with -b, or use switchover")
-    body = {"reason": "qpid-ha promote", "force_switchover": False, "timeout_s": target.timeout_s}
+    body = {"reason": "qpid-ha promote"}
     answer = endings.run(lambda reactor: ask(target, reactor, "PROMOTE", "ha", body))
     _show_promoted(answer, target.url.names[0], form)
 
