@@ -28,10 +28,11 @@ from broker.service import Broker
 from broker.sessions.connection import Role
 from broker.sessions.principal import Principal
 from broker.telemetry import TelemetryWriter
-from ha.core.effects import MembershipEnded, PromotionEnded, TransferEnded
+from ha.core.effects import PromotionEnded, TransferEnded
 from ha.core.membership import Membership
 from ha.core.messages import Message
 from ha.core.versions import Versions, next_version
+from ha.member_changes import MemberChanges, Reach
 from ha.net.peers import PEER_PROPERTY, TICK_S, Peers
 from ha.outbox import Peers as LogPeers
 from ha.replicated_log import ReplicatedLog
@@ -55,7 +56,7 @@ class ClusterStore(Protocol):
         """Belong to this cluster, durably."""
 
 
-class Links(LogPeers, Role, Protocol):
+class Links(LogPeers, Reach, Role, Protocol):
     """The links to the other members, as `ha.net.peers.Peers` makes them."""
 
     def machine_versions(self) -> dict[str, int]:
@@ -63,6 +64,9 @@ class Links(LogPeers, Role, Protocol):
 
     def refusals(self) -> dict[str, str]:
         """Why there is no link with a member, where one side refuses it."""
+
+    def tell_removed(self, members: Membership) -> None:
+        """These are the members, committed: let the others learn that they are none."""
 
     def tick(self) -> None:
         """Time has passed: called each TICK_S."""
@@ -108,7 +112,8 @@ class ClusterMember:
         """The last other primary."""
         self._succeeded: Deferred[None] | None = None
         """Fires when another primary is known."""
-        self.log: ReplicatedLog
+        self._log: ReplicatedLog
+        self._changes: MemberChanges
         self.peers = links(
             reactor,
             clock,
@@ -123,6 +128,8 @@ class ClusterMember:
             login=replace(settings.login, or_nobody=not broker.authentication.demanded),
             user=self._user_of_brokers(),
             credentials=credentials,
+            removed_at=self._removed_at,
+            on_removed=self._is_removed_from,
         )
         self._ticker = LoopingCall(self._tick)
         self._ticker.clock = clock
@@ -130,6 +137,22 @@ class ClusterMember:
         broker.admission.roles[PEER_PROPERTY] = self.peers
         broker.admission.failover_urls = self._failover_urls
         broker.on_state = self._state_changed
+
+    @property
+    def log(self) -> ReplicatedLog:
+        """The cluster's log, set once before `start`."""
+        return self._log
+
+    @log.setter
+    def log(self, log: ReplicatedLog) -> None:
+        self._log = log
+        self._changes = MemberChanges(self.me, log, self.peers)
+
+    def _removed_at(self, address: str) -> int:
+        return self._changes.removed_at(address)
+
+    def _is_removed_from(self, index: int) -> None:
+        self._changes.is_removed_from(index)
 
     def _user_of_brokers(self) -> str:
         """Who has to be at the other end of a member's link; "" for anybody, or for whoever has the member's certificate."""
@@ -229,6 +252,7 @@ class ClusterMember:
             self._store.adopt_cluster(members.cluster_id)
             if self._telemetry is not None:
                 self._telemetry.cluster = members.cluster_id
+        self.peers.tell_removed(members)
 
     # ---- what the log's state means
 
@@ -338,6 +362,11 @@ class ClusterMember:
         """The one item of `QUERY ha`."""
         return [self._item()]
 
+    @property
+    def _status(self) -> str:
+        """The broker's state, or `removed` while it looks in vain for the primary of a cluster that it is not in any more."""
+        return "removed" if self._broker.state == "joining" and self._changes.removed else self._broker.state
+
     def _item(self) -> dict[str, Any]:
         status, state = self.log.status(), self._broker.lead.state
         figures = self.log.lag(status)
@@ -366,7 +395,7 @@ class ClusterMember:
         journal = self.log.journal.figures
         brokers = self._brokers_url()
         return {
-            "status": self._broker.state,
+            "status": self._status,
             "brokerId": self._broker.broker_id,
             "address": self.me,
             "brokersUrl": str(brokers),
@@ -386,9 +415,20 @@ class ClusterMember:
             "blank": self.log.replica.blank,
             "reason": self._why_no_primary(),
             "members": members,
+            "membership": self._membership(),
             "inSync": self._broker.state in ("ready", "active") and not self.log.halted,
             "store": {"segments": journal.segments, "bytes": journal.bytes_on_disk, "checkpointIndex": journal.checkpoint_index},
             "telemetry": {} if self._telemetry is None else self._telemetry.figures._asdict(),
+        }
+
+    def _membership(self) -> dict[str, Any]:
+        """The members in force, as every broker tells them alike."""
+        log = self.log.replica.log
+        return {
+            "index": log.members_index,
+            "committed": log.members_index <= self.log.replica.commit_index,
+            "voters": list(log.members.voters),
+            "learners": list(log.members.learners),
         }
 
     def _why_no_primary(self) -> str:
@@ -396,6 +436,8 @@ class ClusterMember:
         replica = self.log.replica
         if self._broker.state != "joining" or replica.primary:
             return ""
+        if self._changes.removed:
+            return f"{self.me} has been removed from the cluster: stop it, or add it again with qpid-ha add-broker {self.me}"
         trouble = self.peers.trouble()
         cut_off = "; ".join(f"{address} {why}" for address, why in sorted(trouble.items()))
         if replica.unfit:
@@ -412,19 +454,24 @@ class ClusterMember:
         """PROMOTE, BOOTSTRAP, ADD-BROKER, REMOVE-BROKER."""
         match operation:
             case "PROMOTE":
-                return self._promote(str(body.get("reason") or "asked by management"))
+                return self._promote(str(body.get("reason") or "asked by management"), insist=body.get("insist") is not False)
             case "BOOTSTRAP":
                 return self._bootstrap(force=body.get("force") is True)
             case "ADD-BROKER" | "REMOVE-BROKER":
-                return self._change_members(operation, str(body.get("address") or ""))
+                address, force = str(body.get("address") or ""), body.get("force") is True
+                if operation == "ADD-BROKER":
+                    return self._changes.add(address, force=force)
+                return self._changes.remove(address, force=force, abrupt=body.get("abrupt") is True)
             case _:
                 return succeed((501, f"this broker does not have the operation {operation!r} on its cluster", {}))
 
-    def _promote(self, reason: str) -> Deferred[Answer]:
+    def _promote(self, reason: str, *, insist: bool) -> Deferred[Answer]:
+        """Make this broker the primary. Without `insist`, which a resource manager does without, it does not wait for another one
+        to be elected before it."""
         began = self._clock.seconds()
         if self._broker.state == "active":
             return succeed((200, "this broker is the primary already", self._promoted(began)))
-        return self._stand(began, reason, lambda: self.log.promote(reason))
+        return self._stand(began, reason, lambda: self.log.promote(insist=insist))
 
     def _stand(self, began: float, reason: str, stand: Callable[[], Deferred[PromotionEnded]]) -> Deferred[Answer]:
         self._asked_because = reason
@@ -463,20 +510,6 @@ class ClusterMember:
 
     def _promoted(self, began: float) -> dict[str, Any]:
         return {"status": self._broker.state, "epoch": self.log.epoch, "duration_ms": self._ms_since(began)}
-
-    def _change_members(self, operation: str, text: str) -> Deferred[Answer]:
-        try:
-            addresses = urls.parse(text).addresses
-        except urls.BadUrl as error:
-            return succeed((400, str(error), {}))
-        if len(addresses) != 1:
-            return succeed((400, f"give the one address to add or remove, host:port, not {text!r}", {}))
-        change = self.log.add_member if operation == "ADD-BROKER" else self.log.remove_member
-        return change(addresses[0].name).addCallback(_membership_ended)
-
-
-def _membership_ended(ended: MembershipEnded) -> Answer:
-    return (200, ended.reason or "done", {}) if ended.done else (409, ended.reason, {})
 
 
 def _given_up(without: tuple[str, ...]) -> str:

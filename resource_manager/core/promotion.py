@@ -3,7 +3,8 @@
 Life of a need: it begins when no reachable broker serves any more (or none has served since the daemon's start), and ends when
 one does. In between `Promotion.step` goes down the same list each time, and stops at the first point that says wait:
 
-1. a majority of all brokers answers (without one no election could be won);
+0. the brokers are of one cluster (strays beside a cluster of which a majority of the voters answers do not count);
+1. a majority of all voting brokers answers (without one no election could be won);
 2. at the start: all brokers are there, or `start_grace_s` is over, so that the newest log is among those to choose from;
 3. it is this daemon's turn (the arbiter says when);
 4. every reachable broker has said what it sees since then; those that do not say it in `ask_grace_s` are left out if a majority
@@ -151,6 +152,10 @@ class Promotion:
     def step(self, sight: Sight, now_s: float, acts_at: Callable[[float, float], float]) -> list[Effect]:
         """What to do now. `acts_at` is the arbiter's: (needed since, now) to the time of our turn. It is asked only within a
         need, and only when nothing else that comes before it says wait."""
+        cluster = sight.cluster
+        if cluster is None:
+            return self._wait(f"the brokers are of {_told(sight.clusters)}: this daemon acts for none; give it those of one")
+        sight = sight.electors(cluster)
         primary = sight.primary
         if primary is not None and primary.view is not None:
             return self._served_by(primary.name, primary.view.epoch, now_s)
@@ -247,7 +252,7 @@ class Promotion:
         return self._choose(fresh, need, now_s)
 
     def _choose(self, fresh: list[Seen], need: _Need, now_s: float) -> list[Effect]:
-        candidates = [seen for seen in fresh if seen.view and seen.view.status in _CANDIDATES and not seen.view.learner]
+        candidates = [seen for seen in fresh if seen.view and seen.view.status in _CANDIDATES]
         rested = [seen for seen in candidates if seen.name not in self._refusals or self._refusals[seen.name].until_s <= now_s]
         if not rested:
             awake_s = [self._refusals[seen.name].until_s for seen in candidates]
@@ -276,6 +281,11 @@ class Promotion:
             return []
         self._said = reason
         return [Waiting(reason)]
+
+
+def _told(clusters: Mapping[str, tuple[str, ...]]) -> str:
+    each = " and ".join(f"{cluster} ({', '.join(names)})" for cluster, names in clusters.items())
+    return f"{len(clusters)} clusters, {each}"
 
 
 def _cause(primary: Seen | None) -> str:

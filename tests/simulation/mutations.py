@@ -86,6 +86,20 @@ BUGS = {
         "provisional=provisional and not self.forced",
         "provisional=False",
     ),
+    "gives-up-on-newer-logs": Bug(
+        "gives up, though it is insisted on, when others have newer logs, and asks none of them to stand first",
+        "ha.core.replica",
+        "Replica._seek",
+        "if best:",
+        "if best == member.me:",
+    ),
+    "leaves-it-at-the-better-one": Bug(
+        "lets the better broker be the primary that it has asked to stand first, and asks for no handover",
+        "ha.core.replica",
+        "Replica._set_back",
+        "if insisting and pursuit is not None:",
+        "if False:",
+    ),
     "stands-unasked": Bug(
         "campaigns as soon as the link to its primary breaks",
         "ha.core.replica",
@@ -737,8 +751,8 @@ position = run_end
         "leaves the mark of a segment behind the end to which it is truncated",
         "broker.disk.segments",
         "Segment.clear",
-        "if self.mark.end > self.end:",
-        "if False:",
+        "for _ in _MARK_OFFSETS:",
+        "for _ in ():",
     ),
     "reset-keeps-segments": Bug(
         "leaves the segments of a log that a checkpoint replaces",
