@@ -71,6 +71,7 @@ browser_is_there() {
 packages_for_faults() {
     local PATH=$PATH:/usr/sbin:/sbin
     command -v nft >/dev/null || echo nftables
+    compgen -G '/usr/lib/*/faketime/libfaketime.so.1' >/dev/null || echo faketime
     command -v mkfs.ext4 >/dev/null || echo e2fsprogs
     command -v mount >/dev/null || echo mount
 }
