@@ -323,7 +323,7 @@ class Faults:
         host, primary = self._host(action.who), self._world.primary()
         if host is None or primary is None:
             return "no primary"
-        body = {"setting": "tags", "address": host.address, "tags": {"priority": 1 + action.other}}
+        body = {"setting": "tags", "address": host.address, "tags": {"priority": 5}}
         self._world.operators.ask(primary, "SET", "ha", body=body)
         return None
 

@@ -171,7 +171,7 @@ PAUSED = _plan(
 """The primary dies in a pause, and nobody takes its place before a person asks for it."""
 _TAGGED = _plan(
     BUSY,
-    *(Action(0.8 + 0.2 * number, "tag", number, number) for number in range(3)),
+    *(Action(0.8 + 0.2 * number, "tag", number) for number in range(3)),
     *(Action(1.6 + 0.3 * number, "kill", "backup", seconds=0.1) for number in range(4)),
     checkpoint_bytes=2048,
 )

@@ -210,7 +210,7 @@ def test_an_option_of_the_daemon_goes_before_the_tag() -> None:
 
 def test_of_equal_priority_the_site_of_the_failed_primary_is_preferred() -> None:
     story = Story()
-    tags = {"tags_a": {"site": "east"}, "tags_c": {"site": "east"}}
+    tags: Any = {"tags_a": {"site": "east"}, "tags_c": {"site": "east"}}
     story.see(1.0, agreeing("a", status="active", **tags), agreeing("b", **tags), agreeing("c", **tags))
     assert asked(story.see(2.0, gone("a"), agreeing("b", at_s=2.0, **tags), agreeing("c", at_s=2.0, **tags))) == ["c"]
 
