@@ -256,13 +256,13 @@ MAX_REQUEST_BYTES = 1 * MIB
 MANAGEMENT_WINDOW = 32
 """Management requests that a link may send ahead of their answers."""
 
-MANAGEMENT_TURN_S = 0.001
+MANAGEMENT_TURN_S = 0.0005
 """Time that management may take of one turn of the reactor before everything else has its own; some work is always done."""
 
 MANAGEMENT_WAITING_BYTES = 16 * MIB
 """Management requests that wait for their turn, over all connections; one more is rejected."""
 
-SHARE_TURN_S = 0.001
+SHARE_TURN_S = 0.0005
 """Time that connections which are not open yet, and links that come and go, may take of one turn of the reactor; some work is
 always done."""
 
