@@ -181,10 +181,12 @@ class Administration:
                     self._audit.managed(rights.who, "the answer is dropped", 403, denial)
                     return
                 data = management_node.encode(request, status, text, body)
-                if not has_room(queue, 1, len(data)):
-                    _log.warn("the answer to a management request was dropped: {text}", text=full_text(queue, len(data)))
+                ledger, size = self._logs.ledger_of(queue), len(data)
+                if not (has_room(queue, 1, size) and ledger.takes(size)):
+                    why = ledger.storage_text if ledger.low else full_text(queue, size)
+                    _log.warn("the answer to a management request was dropped: {why}", why=why)
                     return
-                self._logs.ledger_of(queue).enqueue(queue, [data], len(data))
+                ledger.enqueue(queue, [data], size)
 
         try:
             denial = rights.denial((lookup,))
@@ -385,4 +387,6 @@ def _term_item(term: Term) -> dict[str, Any]:
         "primary": term.primary,
         "reason": term.reason,
         "gap_ms": term.gap_ms,
+        "by": term.by,
+        "planned": term.planned,
     }

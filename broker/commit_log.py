@@ -51,8 +51,9 @@ class LogListener(Protocol):
     def on_storage_error(self, text: str, fatal: bool) -> None:
         """The disk refused a write. Full: producers must wait (`fatal` false). Failed sync: the broker must stop."""
 
-    def on_storage_low(self, text: str) -> None:
-        """Room runs out: producers must wait, while consuming goes on and frees some; "" when there is enough again."""
+    def on_storage_low(self, text: str, spare_bytes: int = 0) -> None:
+        """Room runs out: producers must wait, while consuming goes on and frees some; "" when there is enough again. Messages of
+        `spare_bytes` may still be proposed, which clients had been promised to be taken."""
 
     def snapshot(self) -> Iterable[BatchBuilder]:
         """What is applied now, as builders of snapshot batches. Taken at once, consumed later in another thread: it holds

@@ -73,7 +73,7 @@ def arguments_of(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Unplaced(Exception):
-    """A queue has no place for its messages on this broker yet."""
+    """A queue has no place for a message on this broker now: that comes again with time."""
 
 
 @dataclass(slots=True, eq=False)

@@ -153,14 +153,15 @@ class Segment:
     def clear(self, disk: Disk, dirty_end: int) -> None:
         """Make zeros of everything from `end` to `dirty_end`. Synced when it returns; may be done again.
 
-        First the marks, each with a sync of its own, so that neither can speak of what is about to go; then the zeros. A crash in
-        between leaves batches beyond the mark: whole ones come back, as if nobody had asked yet, and what is not whole is
-        taken for a torn group and zeroed then.
+        First the marks, each with a sync of its own, so that neither can speak of what is about to go; then the zeros. Both are
+        written even when the mark that was read says nothing of it: a slot that could not be read then may be readable later,
+        and a higher number in it would count. A crash in between leaves batches beyond the mark: whole ones come back, as if
+        nobody had asked yet, and what is not whole is taken for a torn group and zeroed then.
         """
-        if self.mark.end > self.end:
-            for _ in _MARK_OFFSETS:
-                self.write_mark(disk, self.end, self.last)
-                sync_or_stop(disk, self.fd, self.path)
+        end, last = (self.end, self.last) if self.mark.end > self.end else (self.mark.end, self.mark.last)
+        for _ in _MARK_OFFSETS:
+            self.write_mark(disk, end, last)
+            sync_or_stop(disk, self.fd, self.path)
         for at in range(self.end, dirty_end, len(_ZEROS)):
             write_all(disk, self.fd, _ZEROS[: dirty_end - at], at)
         sync_or_stop(disk, self.fd, self.path)

@@ -61,10 +61,11 @@ class ExchangeTerminus:
         self._exchanges.logs.must_serve()
 
     def attached(self, producer: Producer) -> None:
-        """Nothing is kept of the producers of an exchange."""
+        """Nothing is kept of the producers of an exchange while they may send."""
 
     def left(self, producer: Producer) -> None:
-        """Nothing was kept of it."""
+        """One fewer that waits."""
+        self._exchanges.queues.wait_for_disk.pop(producer, None)
 
     def receive(self, producer: Producer, first: int, messages: list[bytes]) -> None:
         """Each by its own key."""
@@ -92,7 +93,11 @@ class ExchangeTerminus:
         return Uploading(self._exchanges.logs, producer, self._route(head), head)
 
     def may_flow(self, producer: Producer) -> bool:
-        """An exchange holds nothing, so that it is never full."""
+        """Not while a disk is full: an exchange itself holds nothing, and which queues are next is not known."""
+        queues = self._exchanges.queues
+        if any(ledger.storage_text for ledger in queues.logs.ledgers.values()):
+            queues.wait_for_disk[producer] = None
+            return False
         return True
 
     # ---- messages out
@@ -122,7 +127,7 @@ class Exchanges:
 
     def __init__(self, logs: Logs, queues: Queues, quota: QueueQuota, new_id: Callable[[], str]) -> None:
         self.logs = logs
-        self._queues = queues
+        self.queues = queues
         self._quota = quota
         self._new_id = new_id
 
@@ -158,7 +163,7 @@ class Exchanges:
         bind = Bind(exchange=exchange.uuid, queue=queue_id, key=key, arguments=arguments)
 
         def made(reason: str) -> None:
-            queue = self._queues.named(name)
+            queue = self.queues.named(name)
             if queue is None:
                 return
             denial = attach.session.rights.denial(needs)  # the rules may be others by now
@@ -171,7 +176,7 @@ class Exchanges:
             else:
                 queue.add(attach, link, needs, browse=False)
             attach.session.touch()
-            self._queues.turn.flush()
+            self.queues.turn.flush()
 
         local.change(create, self._quota.proposed(user, queue_id, local.name))
         local.change(bind, made)

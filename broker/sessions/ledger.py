@@ -104,7 +104,9 @@ class Ledger:
         self.state = State(version, residency=self.residency, keeps_bodies=False)
         self.log: CommitLog | None = None
         self.storage_text = ""
-        self._low = False
+        self.low = False
+        """Whether room runs out on the disk: `takes` is to be asked before a message is put."""
+        self._spare_bytes = 0
         self._clock = clock
         self._owner = owner
         self._inflow = inflow if inflow is not None else Inflow(limits.INFLOW_BYTES)
@@ -125,6 +127,15 @@ class Ledger:
     def serving(self) -> bool:
         """Whether this broker may write to the log now."""
         return self._leads and self.log is not None and self.log.state in SERVING
+
+    def takes(self, nbytes: int) -> bool:
+        """Whether messages of so many bytes may be put, as far as the disk is concerned. While room runs out, a little of what
+        clients have credit for is taken, and nothing behind the first that is too much."""
+        if not self.low:
+            return True
+        fits = nbytes <= self._spare_bytes
+        self._spare_bytes = self._spare_bytes - nbytes if fits else 0
+        return fits
 
     def enqueue(self, node: QueueNode, messages: list[bytes], nbytes: int, link: Receiver | None = None, first: int = 0) -> None:
         """Put messages (of `nbytes` in all) on a queue; the deliveries of `link` with the ids from `first` on, one a message, are
@@ -356,7 +367,7 @@ class Ledger:
 
     def on_writable(self) -> None:
         """The log takes another batch."""
-        if self.storage_text and not self._low:
+        if self.storage_text and not self.low:
             self.storage_text = ""
             self._owner.ledger_writable(self)
         self.pump()
@@ -374,9 +385,9 @@ class Ledger:
         self.storage_text = text
         self._owner.ledger_storage_error(self, text, fatal)
 
-    def on_storage_low(self, text: str) -> None:
+    def on_storage_low(self, text: str, spare_bytes: int = 0) -> None:
         """Remember whether room runs out, so that producers wait, and nobody else."""
-        self._low = bool(text)
+        self.low, self._spare_bytes = bool(text), spare_bytes
         if text:
             self.on_storage_error(text, fatal=False)
         elif self.storage_text:

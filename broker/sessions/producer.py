@@ -7,9 +7,9 @@ handed to the target with their delivery ids, and each message gets its outcome 
 of the log is committed; with the outcome its credit comes back, unless the target has no room.
 
 Invariants: what is no AMQP message is rejected, and no target sees it; a message gets `accepted` only when every queue that it
-was routed to holds it durably (or no queue wanted it), and `released` while one of them has no place for messages on this broker
-yet, which takes a moment on a new primary; credit out plus messages that wait for their outcome never exceed the window: the link
-of a client that sends more than it has credit for ends.
+was routed to holds it durably (or no queue wanted it), and `released` while one of them has no place for it on this broker: for a
+moment on a new primary, and while the disk is nearly full and more comes than it can take; credit out plus messages that wait for
+their outcome never exceed the window: the link of a client that sends more than it has credit for ends.
 """
 
 from __future__ import annotations

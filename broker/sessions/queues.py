@@ -340,7 +340,7 @@ class QueueTerminus:
         """All of it at once if there is room for all of it, and else one by one."""
         node = self.node
         nbytes = sum(map(len, messages))
-        if node.messages is not None and has_room(node, len(messages), nbytes):
+        if node.messages is not None and not self.ledger.low and has_room(node, len(messages), nbytes):
             self.ledger.enqueue(node, messages, nbytes, producer.link, first)
         else:
             producer.one_by_one(first, messages, self._put)
@@ -653,6 +653,8 @@ class Queues:
         self.unused = Unused(logs, schedule, self.users)
         self.bodies = BodyReader(logs.residency, turn)
         self.crowded: dict[QueueTerminus, None] = {}
+        self.wait_for_disk: dict[Producer, None] = {}
+        """Producers of exchanges that get no credit until the disk takes writes again."""
         self.held = False
         """Whether consumers get nothing, because another broker is about to take over."""
         self._termini: dict[str, QueueTerminus] = {}
@@ -698,10 +700,13 @@ class Queues:
             terminus.resume()
 
     def resume_all(self, ledger: Ledger) -> None:
-        """The disk takes writes again: let all producers of this ledger's queues go on."""
+        """The disk takes writes again: let all producers of this ledger's queues go on, and of exchanges."""
         for terminus in self._termini.values():
             if terminus.ledger is ledger:
                 terminus.resume()
+        waiting, self.wait_for_disk = self.wait_for_disk, {}
+        for producer in waiting:
+            producer.resume()
 
     def gone(self, node: QueueNode) -> None:
         """This queue was deleted."""

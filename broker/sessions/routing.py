@@ -7,7 +7,7 @@ of it has committed that.
 from __future__ import annotations
 
 from broker.core import message
-from broker.core.nodes import ExchangeNode, Nodes, QueueNode
+from broker.core.nodes import ExchangeNode, Nodes, QueueNode, Unplaced
 from broker.sessions.logs import Logs
 from broker.sessions.producer import Full, Producer
 from broker.sessions.room import check_places, full_text, has_room
@@ -31,7 +31,7 @@ def route(nodes: Nodes, exchange: ExchangeNode, key: str, data: bytes) -> list[Q
 
 
 def put(logs: Logs, queues: list[QueueNode], producer: Producer, delivery_id: int, data: bytes) -> None:
-    """Put a producer's message into all of these queues; Unplaced or Full when one of them cannot have it."""
+    """Put a producer's message into all of these queues; Unplaced or Full when one of them, or the disk, cannot have it."""
     size = len(data)
     check_places(queues)
     for queue in queues:
@@ -41,6 +41,8 @@ def put(logs: Logs, queues: list[QueueNode], producer: Producer, delivery_id: in
         producer.done(delivery_id)
         return
     ledgers = {logs.ledger_of(queue).name: logs.ledger_of(queue) for queue in queues}
+    if not all(ledger.takes(size * len(queues)) for ledger in ledgers.values()):
+        raise Unplaced
     if len(ledgers) == 1:
         for queue in queues[:-1]:
             logs.ledger_of(queue).enqueue(queue, [data], size)

@@ -89,10 +89,18 @@ class Progress:
         self.next_index = max(self.next_index, self.received_index + 1)
         return grown
 
-    def refused(self, reply: AppendReply, log: Log) -> bool:
-        """The logs do not agree at `reply.prev_index`: go back. Returns whether that was news."""
-        if reply.prev_index <= self.match_index or self.pace is Pace.SNAPSHOT:
+    def refused(self, reply: AppendReply, log: Log, *, current: bool) -> bool:
+        """The logs do not agree at `reply.prev_index`: go back. Returns whether that was news.
+
+        `current`: it answers the newest heartbeat. Then it speaks of the log as it is, and what the member acknowledged up to
+        there is gone: it came back without a part of its log, and a word from before reached the primary after its new link.
+        """
+        if self.pace is Pace.SNAPSHOT:
             return False
+        if reply.prev_index <= self.match_index:
+            if not current:
+                return False
+            self.match_index = 0
         if self.pace is Pace.PROBE and reply.prev_index != self.next_index - 1:
             return False
         agreed = log.agreement(min(reply.hint_index, reply.prev_index - 1), reply.hint_epoch)

@@ -57,6 +57,8 @@ RATE = 64 * MIB
 FILES_IN_TWO_SEGMENTS = 8
 FILES_IN_RESERVE = 4
 """The reserve, in full-sized files, and beside them twice a checkpoint; but no more than a quarter of the file system."""
+SPARE = 8
+"""One part in so many of the reserve is for messages that producers still have credit for when it is reached."""
 WORTH_ITS_HEADS = 4
 """Files that gain nothing but the head of each become one when those are more than this part of them."""
 MANY_SMALL = 8
@@ -371,7 +373,7 @@ class Retention:
                 f"only {free // 1024} KiB are free where the {self._name} log lies, and {reserve // 1024} KiB of them are kept "
                 f"for what consuming writes; make room on that disk, or consume"
             )
-            self._listener.on_storage_low(text)
+            self._listener.on_storage_low(text, reserve // SPARE)
         else:
             _log.info("there is room on the disk again ({name} log)", name=self._name)
             self._listener.on_storage_low("")

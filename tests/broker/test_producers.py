@@ -57,6 +57,50 @@ def test_a_message_that_is_sent_settled_is_queued_and_its_credit_comes_back() ->
 # ---- limits
 
 
+@pytest.mark.parametrize("sent_to", ["q", "amq.fanout", None])
+def test_while_room_on_the_disk_runs_out_few_bytes_are_taken_and_the_rest_may_come_again(sent_to: str | None) -> None:
+    """Credit is counted in messages, and a thousand large ones fill a disk that is nearly full: then consuming frees nothing."""
+    with bench() as b:
+        b.queue("q")
+        client = b.client()
+        assert client.request("CREATE", "binding", "", {"exchange": "amq.fanout", "queue": "q", "key": ""})[0] == 201
+        producer = client.sender(sent_to)
+        message = bytes(proton.Message(body=b"x" * 800, address=None if sent_to else "q").encode())
+        ledger = b.broker.ledgers[LOCAL]
+        ledger.on_storage_low("little room", 3000)
+        small = bytes(proton.Message(body=b"x", address=None if sent_to else "q").encode())
+        deliveries = client.send_encoded(producer, *[message] * 5, small)
+        taken, not_taken = proton.Delivery.ACCEPTED, proton.Delivery.RELEASED
+        found = [delivery.remote_state for delivery in deliveries]
+        assert found == [taken] * 3 + [not_taken] * 3, "nothing overtakes what did not fit"
+        assert b.depth("q") == 3
+        if sent_to:
+            assert producer.credit == limits.CREDIT_WINDOW - 6, "no new credit"
+        ledger.on_storage_low("")
+        b.settle()
+        assert producer.credit == limits.CREDIT_WINDOW
+        client.send_encoded(producer, *[message] * 6)
+        assert b.depth("q") == 9
+        ledger.on_storage_error("cannot write: full", fatal=False)
+        client.send_encoded(producer, message)
+        assert b.depth("q") == 10, "what is full and not low takes what clients have credit for, and waits"
+        ledger.on_writable()
+        b.settle()
+        assert producer.credit == limits.CREDIT_WINDOW
+
+
+def test_a_producer_of_an_exchange_that_leaves_while_it_waits_for_the_disk_is_forgotten() -> None:
+    with bench() as b:
+        b.queue("q")
+        client = b.client()
+        producer = client.sender("amq.fanout")
+        b.broker.ledgers[LOCAL].on_storage_low("little room", 0)
+        client.send(producer, "one")
+        assert len(b.broker.queues.wait_for_disk) == 1
+        client.lose()
+        assert not b.broker.queues.wait_for_disk
+
+
 def test_a_full_queue_rejects_and_says_which_limit_is_reached() -> None:
     with bench() as b:
         b.queue("q", arguments={"qpid.max_count": 10})

@@ -93,7 +93,7 @@ class Ledger:
     def moved(self, queue: int, moves: Iterable[Any]) -> None:
         raise AssertionError("nothing lies in a file")
 
-    def on_storage_low(self, text: str) -> None:
+    def on_storage_low(self, text: str, spare_bytes: int = 0) -> None:
         self.errors.append((text, False))
 
     def on_quiesce(self, within_s: float, done: Callable[[], None]) -> None:
@@ -323,7 +323,7 @@ class Machine:
 
     def promote(self, address: str) -> Any:
         """Ask for a promotion; returns its end."""
-        return self.result(self.brokers[address].log.promote("a test asks"))
+        return self.result(self.brokers[address].log.promote())
 
     def result(self, deferred: Deferred[Any]) -> Any:
         found: list[Any] = []

@@ -46,7 +46,7 @@ class Stating:
     def on_storage_error(self, text: str, fatal: bool) -> None:
         self.errors.append((text, fatal))
 
-    def on_storage_low(self, text: str) -> None:
+    def on_storage_low(self, text: str, spare_bytes: int = 0) -> None:
         """There is room."""
 
     def on_quiesce(self, within_s: float, done: Callable[[], None]) -> None:

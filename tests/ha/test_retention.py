@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from broker.disk.files import RealDisk, Space
-from ha.log.retention import MANY_SMALL, ROOM_S
+from ha.log.retention import MANY_SMALL, ROOM_S, SPARE
 from ha.snapshots import _Sending
 from tests.ha.log_on_disk import FILE, LogOnDisk
 
@@ -131,10 +131,15 @@ def test_before_the_disk_is_full_producers_wait_and_consuming_lets_them_go_on(tm
     while not ledger.storage_text:
         log.put(*(body(at) for at in range(20)))
         assert log.real_bytes < 40 * FILE
-    assert re.search(
-        r"only \d+ KiB are free where the cluster log lies, .*; make room on that disk, or consume", ledger.storage_text
+    found = re.search(
+        r"only \d+ KiB are free where the cluster log lies, and (\d+) KiB .*; make room on that disk, or consume",
+        ledger.storage_text,
     )
+    assert found is not None
     assert log.owner.errors == [(ledger.storage_text, False)]
+    spare = int(found[1]) * 1024 // SPARE
+    assert ledger.takes(spare - 1024), "a little of what producers have credit for"
+    assert not ledger.takes(spare), "and no more"
     while ledger.storage_text:
         assert log.alive, "all was consumed, and no room came of it"
         log.take(*sorted(log.alive)[:200])

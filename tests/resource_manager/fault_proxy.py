@@ -12,7 +12,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -89,14 +89,19 @@ KUBERNETES = Dialect(
 class FaultProxy:
     """See the module."""
 
-    def __init__(self, port: int, dialect: Dialect) -> None:
+    def __init__(
+        self, port: int, inside: Callable[[], AbstractContextManager[Any]] = nullcontext, dialect: Dialect = ETCD
+    ) -> None:
+        """In front of what listens on that port of loopback. `inside` is the context (a network namespace, say) in which it
+        listens."""
         self.dialect = dialect
         self.fault = ""
         self.read_first: bytes | None = None
         """The first answer to a reading: what a member that has lost the others would go on to say."""
         self._upstream = port
         self._mended = threading.Condition()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler_for(self))
+        with inside():
+            self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler_for(self))
         self._server.daemon_threads = True
         self._server.block_on_close = False
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
@@ -116,7 +121,7 @@ class FaultProxy:
     def wait_while(self, *faults: str) -> None:
         """Until the fault is none of these."""
         with self._mended:
-            self._mended.wait_for(lambda: self.fault not in faults, timeout=60)
+            self._mended.wait_for(lambda: self.fault not in faults, timeout=600)
 
     def upstream(self) -> HTTPConnection:
         """A connection to the store."""
@@ -213,7 +218,7 @@ def _handler_for(proxy: FaultProxy) -> type[BaseHTTPRequestHandler]:
 @contextmanager
 def fault_proxy(port: int, dialect: Dialect = ETCD) -> Iterator[FaultProxy]:
     """One that runs in front of what listens on that port of loopback."""
-    proxy = FaultProxy(port, dialect)
+    proxy = FaultProxy(port, dialect=dialect)
     try:
         yield proxy
     finally:

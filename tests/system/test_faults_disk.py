@@ -88,7 +88,8 @@ def test_a_primary_whose_disk_is_full_lets_producers_wait_and_goes_on_when_there
 
 @where_possible
 def test_producers_wait_before_the_disk_is_full_and_go_on_when_messages_were_consumed(tmp_path: Path) -> None:
-    """Breaks when the last bytes go to producers, or when what is consumed does not leave the disk."""
+    """Breaks when the last bytes go to producers, or when what is consumed does not leave the disk. What producers have credit
+    for would fill the disk: a thousand messages of 100 KB."""
     with memory(tmp_path / "store", 160 * MIB) as small, standalone(tmp_path) as broker:
         broker.create("queue", "jobs")
         accepted = sent_until_refused(broker)
@@ -104,8 +105,8 @@ def test_producers_wait_before_the_disk_is_full_and_go_on_when_messages_were_con
 
 
 def sent_until_refused(broker: BrokerProcess, most: int = 100_000) -> int:
-    """Send messages of 10 KB until none is accepted for some seconds; how many were."""
-    message: Any = Message(body=b"x" * 10_000, durable=True)
+    """Send messages of 100 KB until none is accepted for some seconds; how many were."""
+    message: Any = Message(body=b"x" * 100_000, durable=True)
     return send_encoded(broker.address, "jobs", [bytes(message.encode())] * most, quiet_s=3)
 
 

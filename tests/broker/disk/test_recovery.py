@@ -162,6 +162,23 @@ def test_unreadable_sectors_are_damage_and_not_a_crash_of_the_broker(tmp_path: P
     assert found.floor == (1, 30)
 
 
+def test_a_mark_that_could_not_be_read_does_not_speak_again_of_what_was_dropped(tmp_path: Path) -> None:
+    # A sector that fails once may be readable later. Its mark then says: synced up to there. That would be taken for damage.
+    class BadSector(RealDisk):
+        def read(self, fd: int, nbytes: int, offset: int) -> bytes:
+            if offset in (512, 1024):
+                raise OSError(errno.EIO, "Input/output error")
+            return super().read(fd, nbytes, offset)
+
+    written(tmp_path, batches(1, 9))
+    log = Log(tmp_path, disk=BadSector())
+    assert indexes(log.found) == list(range(1, 10))
+    log.truncate(6)
+    log.close()
+    found = recovered(tmp_path)
+    assert (indexes(found), found.floor) == ([1, 2, 3, 4, 5], None)
+
+
 def test_both_marks_gone_whole_batches_further_on_still_tell_damage(tmp_path: Path) -> None:
     written(tmp_path, batches(1, 9))
     for slot in (512, 1024):

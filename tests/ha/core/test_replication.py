@@ -20,7 +20,7 @@ from ha.core.effects import (
 )
 from ha.core.log import Log
 from ha.core.membership import Membership
-from ha.core.messages import Append, AppendReply, Entry, PreVoteReply, SnapshotReply, TransferReply, VoteReply
+from ha.core.messages import Append, AppendReply, Entry, Position, PreVoteReply, SnapshotReply, TransferReply, VoteReply
 from ha.core.replica import Replica
 from ha.core.settings import ReplicaSettings
 from tests.ha.core.cluster import BATCH_BYTES, SMALL, Cluster, led
@@ -301,6 +301,22 @@ class TestPrimary:
         cluster.wires.clear()
         stale = AppendReply(1, 0, False, 0, 0, prev_index=2, hint_index=1, hint_epoch=1)
         assert replica.step(cluster.now, "b", stale) == []
+
+    def test_a_word_from_before_a_loss_does_not_keep_a_backup_behind(self) -> None:
+        """A member dies, loses acknowledged batches and comes back; what it had said before reaches the primary last of all."""
+        cluster = led("a", "b", "c")
+        cluster.propose("a", 5)
+        cluster.crash("b")
+        del cluster["b"].disk.log[3:]
+        cluster["b"].disk.floor = Position(1, 6)
+        cluster.restart("b")
+        cluster.disconnect("a", "b")
+        cluster.connect("a", "b")
+        cluster["a"].live.step(cluster.now, "b", AppendReply(1, 0, True, 6, 6))
+        cluster.pass_time(0.5)
+        assert cluster.states()["b"] == "ready"
+        assert cluster["b"].disk.log == cluster["a"].disk.log
+        assert cluster["b"].disk.floor is None
 
     def test_a_hung_majority_ends_the_term(self) -> None:
         """Check-quorum (dissertation §6.2): nobody is served by a primary that can commit nothing."""
