@@ -311,5 +311,7 @@ MAILBOX_BYTES = 16 * MIB
 MAILBOXES_BYTES = 64 * MIB
 """Answers that wait on all dynamic sources; the oldest of the fullest go first."""
 
+MAX_SETTINGS = 64
+"""What a cluster agrees on: a few facts, and tags for each member."""
 MAX_HISTORY = 100
 """Terms of primaries that a cluster remembers."""
