@@ -231,9 +231,10 @@ def arena(folder: Path, arbiter: str, times: Times) -> Iterator[Arena]:
         brokers = Cluster(folder, len(BROKERS), ["--ha-replicate", "all"], lan.places[: len(BROKERS)])
         stack.callback(brokers.close)
         brokers.start()
-        daemons = [
-            Daemon(folder, f"rm-{host}", lan, host, ["--brokers", brokers.url, *control.options(host)]) for host in DAEMONS
-        ]
+        daemons = []
+        for host in DAEMONS:
+            options = ["--brokers", brokers.url, *control.options(host, brokers.addresses)]
+            daemons.append(Daemon(folder, f"rm-{host}", lan, host, options))
         for daemon in daemons:
             stack.callback(daemon.kill)
             daemon.start()

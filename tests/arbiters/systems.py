@@ -11,13 +11,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from tests.resource_manager.api_server import DAEMON, pod
 from tests.resource_manager.etcd import running_etcd
-from tests.resource_manager.fault_proxy import FaultProxy
+from tests.resource_manager.fault_proxy import KUBERNETES, FaultProxy
+from tests.resource_manager.kube_apiserver import a_server
 from tests.system.means import program
 from tests.system.namespaces import Lan
 
 AWAY = "away"
 """The fault in which the system is dead, and not only out of reach."""
+
+
+_PODS = 3
 
 
 class System:
@@ -30,8 +35,8 @@ class System:
     def __init__(self, folder: Path, lan: Lan, hosts: Sequence[int], stack: ExitStack) -> None:
         """Begin it; the stack ends it."""
 
-    def options(self, host: int) -> list[str]:
-        """Options of the daemon on that host."""
+    def options(self, host: int, brokers: Sequence[str]) -> list[str]:
+        """Options of the daemon on that host, for brokers at these addresses."""
         return []
 
     def spoil(self, fault: str) -> None:
@@ -69,7 +74,7 @@ class EtcdSystem(System):
             self._proxies[host] = FaultProxy(self._etcd.port, lambda host=host: lan.inside(host))  # type: ignore[misc]
             stack.callback(self._proxies[host].close)
 
-    def options(self, host: int) -> list[str]:
+    def options(self, host: int, brokers: Sequence[str]) -> list[str]:
         return ["--arbiter", "etcd", "--arbiter-option", f"endpoints={self._proxies[host].url}"]
 
     def spoil(self, fault: str) -> None:
@@ -85,7 +90,72 @@ class EtcdSystem(System):
             self._etcd.start()
 
 
-SYSTEMS: Mapping[str, type[System]] = {kind.name: kind for kind in (System, EtcdSystem)}
+class KubernetesSystem(System):
+    """One API server (a stand-in, or the real one that KUBE_APISERVER names), and a proxy before it on each daemon's host."""
+
+    name = "kubernetes"
+    faults = (
+        "hang after accept",
+        "hang",
+        "hang in half a body",
+        "reset",
+        "500",
+        "503",
+        "429",
+        "401",
+        "no leader",
+        "stale read",
+        "410",
+        "409 for ever",
+        "403 on writes",
+        "500 on writes",
+        "hang in writes",
+        "nonsense",
+        "delay",
+    )
+
+    def __init__(self, folder: Path, lan: Lan, hosts: Sequence[int], stack: ExitStack) -> None:
+        program("etcd", "etcd-server")
+        self._server = stack.enter_context(a_server(folder / "kubernetes"))
+        self._token = folder / "token"
+        folder.mkdir(parents=True, exist_ok=True)
+        self._token.write_text(DAEMON)
+        for number in range(_PODS):
+            self._server.make(pod(f"understudy-{number}"))
+        self._proxies: dict[int, FaultProxy] = {}
+        for host in hosts:
+            self._proxies[host] = FaultProxy(
+                self._server.port,
+                lambda host=host: lan.inside(host),  # type: ignore[misc]
+                KUBERNETES,
+                self._server.context,
+            )
+            stack.callback(self._proxies[host].close)
+
+    def options(self, host: int, brokers: Sequence[str]) -> list[str]:
+        names = ",".join(f"{address}=understudy-{number}" for number, address in enumerate(brokers))
+        given = {"server": self._proxies[host].url, "namespace": "default", "token-file": str(self._token)}
+        given |= {"pods": "app=understudy", "pod-names": names}
+        return [
+            "--arbiter",
+            "kubernetes",
+            *(word for key, value in given.items() for word in ("--arbiter-option", f"{key}={value}")),
+        ]
+
+    def spoil(self, fault: str) -> None:
+        if fault == AWAY:
+            self._server.kill()
+        for proxy in self._proxies.values():
+            proxy.becomes("" if fault == AWAY else fault)
+
+    def mend(self) -> None:
+        for proxy in self._proxies.values():
+            proxy.becomes("")
+        if not self._server.running:
+            self._server.start()
+
+
+SYSTEMS: Mapping[str, type[System]] = {kind.name: kind for kind in (System, EtcdSystem, KubernetesSystem)}
 """By the arbiters' names."""
 
 
