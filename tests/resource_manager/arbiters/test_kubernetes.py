@@ -370,7 +370,7 @@ def selected(server: Client) -> list[str]:
 @pytest.mark.usefixtures("pods")
 @pytest_twisted.ensureDeferred
 async def test_the_service_follows_the_primary_and_an_older_epoch_never_replaces_it(
-    server: Any, token: Path, monkeypatch: pytest.MonkeyPatch
+    server: Any, token: Path, monkeypatch: pytest.MonkeyPatch, lines: list[str]
 ) -> None:
     monkeypatch.setattr(roles, "_AGAIN_S", 0.2)
     async with daemons(server, token, "told", "rm-1", "rm-2", pods="app=understudy") as [first, second]:
@@ -385,6 +385,8 @@ async def test_the_service_follows_the_primary_and_an_older_epoch_never_replaces
         server.make(pod("understudy-2"))
         await until(lambda: told(server) == [("backup", "4"), ("primary", "4"), ("backup", "4")])
         assert selected(server) == ["understudy-1"], "nobody took it back, and a pod that is made anew is given its role"
+        text = "pods are labelled for epoch 4, and the cluster is in 3: if it was made anew, make them anew"
+        await until(lambda: any(text in line for line in lines))
 
 
 @pytest.mark.usefixtures("pods")
