@@ -343,6 +343,9 @@ class ClusterMember:
 
     def _write_term(self, epoch: int) -> None:
         gap_ms = self._silence_ms()
+        told_ms, ended_ms = gap_ms, self._broker.lead.state.ended_ms
+        if gap_ms is None and ended_ms:  # all brokers were down: the log says when something was last accepted
+            told_ms = max(self._wall() * 1000 - ended_ms, 0.0)
         if not self._asked_because:
             self._asked_because, self._planned = f"{self._followed} handed over", True
         self._asked_because += _given_up(self.log.replica.begun_without)
@@ -352,7 +355,8 @@ class ClusterMember:
             primary=self.me,
             reason=self._asked_because,
             ts=moment,
-            gap_ms=-1 if gap_ms is None else round(gap_ms),
+            gap_ms=-1 if told_ms is None else round(told_ms),
+            estimated=gap_ms is None and told_ms is not None,
             by=self._asked_by,
             planned=self._planned,
         )

@@ -266,6 +266,21 @@ def test_store_info_of_a_folder_needs_no_broker(tmp_path: Any) -> None:
     assert (found["clean"], found["cluster_id"]) == (True, "")
 
 
+def test_of_several_stores_the_newest_is_told_and_damage_ends_with_1(tmp_path: Any) -> None:
+    """Breaks when a damaged store passes for a whole one after an outage of all."""
+    from broker.disk.store import Store
+
+    for name in ("one", "two"):
+        Store.open(tmp_path / name).close(clean=True)
+    ran = run("qpid-ha", "store-info", tmp_path / "one", tmp_path / "two")
+    assert ran.status == 0
+    assert [line.split()[:2] for line in ran.out.splitlines()[-2:]] == [[str(tmp_path / name), "Y"] for name in ("one", "two")]
+    (tmp_path / "two" / "store.json").write_bytes(b"garbled")
+    ran = run("qpid-ha", "store-info", tmp_path / "one", tmp_path / "two", "--format", "json")
+    assert (ran.status, ran.err) == (1, f"qpid-ha: damaged: {tmp_path / 'two'}\n")
+    assert "store.json" in json.loads(ran.out)[1]["error"]
+
+
 def test_help_lists_the_commands_and_help_all_their_options() -> None:
     assert "switchover" in run("qpid-ha", "help").out
     assert "--candidate" in run("qpid-ha", "help", "switchover").out
