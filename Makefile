@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .ONESHELL:
-.PHONY: help setup demo test unit system simulation soak fuzz spark core bench bench-lag format lint types imports clean
+.PHONY: help setup demo test test-pacemaker unit system simulation soak fuzz spark core bench bench-lag format lint types imports clean
 
 PYTHON := .venv/bin/python
 TOX := .venv/bin/tox run
@@ -33,6 +33,12 @@ test: ## everything that must hold, in WORKERS=3 processes; ends with pytest's c
 	@$(TOX_READY)
 	$(TOX) -q -e tests --notest
 	$(TOX) -qq -e tests --skip-pkg-install -- $(AT_ONCE) --cover-cores
+
+ROUNDS ?=
+test-pacemaker: ## a real Pacemaker cluster of three in namespaces: 20 moves, kill, cut, ... (root; ROUNDS="moves cut")
+	@((EUID == 0)) || { echo "test-pacemaker: this needs root" >&2; exit 2; }
+	$(TOX_READY)
+	$(TOX) -q -e pacemaker -- $(ROUNDS)
 
 unit: ## the tests without clusters of processes, without Spark and without tools
 	@$(TOX_READY)
