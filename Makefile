@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .ONESHELL:
-.PHONY: help setup demo test test-pacemaker unit system simulation soak fuzz spark core bench bench-lag format lint types imports clean
+.PHONY: help setup demo test test-pacemaker unit system simulation soak fuzz spark core bench bench-lag arbiters format lint types imports clean
 
 PYTHON := .venv/bin/python
 TOX := .venv/bin/tox run
@@ -78,6 +78,11 @@ SAMPLES ?= 2000000
 bench-lag: ## measure summaries and the stream of replication lag, beside plain Spark and DuckDB (SAMPLES=n)
 	@$(TOX_READY)
 	$(TOX) -q -e bench-lag -- --samples $(SAMPLES)
+
+ROUNDS ?= 3
+arbiters: ## every arbiter in every fault, on real brokers (ROUNDS=n; needs root)
+	@$(TOX_READY)
+	$(TOX) -q -e arbiters -- --rounds $(ROUNDS)
 
 format: ## format the files and mend what ruff can mend
 	@$(TOX_READY)

@@ -87,6 +87,14 @@ OPTIONS = (
     Option("interface", _interfaces, ("127.0.0.1",), "IP,...", "IP addresses to listen on. 0.0.0.0 or :: means all."),
     *SERVER,
     *FILES,
+    Option(
+        "admin-port",
+        number(0, 65_535),
+        None,
+        "PORT",
+        "TCP port for probes by HTTP: /livez, /startedz, /readyz. 0: any free port. Without it there are none.",
+    ),
+    Option("admin-interface", _interfaces, ("127.0.0.1",), "IP,...", "IP addresses on which it listens for probes."),
     Option("data-dir", folder, Path("~/.qpidd"), "DIR", "Folder of the store. It is created if it does not exist."),
     Option("auth", yes_no, None, "yes|no", "Demand a login of every client. Default: `yes` with --users or --token-keys."),
     Option(
@@ -220,6 +228,8 @@ class BrokerSettings:
 
     port: int
     interface: tuple[str, ...]
+    admin_port: int | None
+    admin_interface: tuple[str, ...]
     ssl_port: int
     ssl_sni_certificates: tuple[Path, ...] | None
     ssl_require_client_authentication: bool

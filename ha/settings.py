@@ -189,6 +189,11 @@ class HaSettings:
             raise SettingsError(
                 "--ha-cluster yes needs the addresses of all members: give --ha-brokers-url amqp:host1:5672,host2:5672,host3:5672"
             )
+        if url is not None and not own["ha_cluster"]:
+            raise SettingsError(
+                "--ha-brokers-url names a cluster, and without --ha-cluster yes this broker would serve alone, with a log of its "
+                "own: give --ha-cluster yes, or leave --ha-brokers-url out"
+            )
         if own["ha_password"] and own["ha_password_file"]:
             raise SettingsError("--ha-password and --ha-password-file name the same thing: leave one of them out")
         if (own["ha_password"] or own["ha_password_file"]) and not own["ha_username"]:

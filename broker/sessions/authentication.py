@@ -40,15 +40,16 @@ InThread = Callable[[Callable[[], bytes]], Deferred[bytes]]
 """Does the work in a thread; fires with its result in the reactor's."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Job:
-    """A login that waits, of the connection with this number."""
+    """A login that waits, of the connection with this number; `delayed` while it is put off."""
 
     waits: sasl.Wait
     wanted: Callable[[], bool]
     host: str
     number: int
     attended: Deferred[bytes]
+    delayed: IDelayedCall | None = None
 
 
 @dataclass(slots=True)
@@ -109,6 +110,8 @@ class Authentication:
         self._turnstile = Turnstile()
         self._lines: dict[str, _Line] = {}
         """Host -> its logins that wait for a try."""
+        self._jobs: dict[int, _Job] = {}
+        """Number of each connection whose login waits -> what for."""
         self._tries: dict[int, str] = {}
         """Number of each connection whose login has taken a try -> its host."""
         self._queued: dict[str, deque[_Job]] = {}
@@ -181,8 +184,14 @@ class Authentication:
             self._let_in(host)
 
     def left(self, number: int) -> None:
-        """That connection has ended."""
+        """That connection has ended: its login is told nothing, and is put off no longer. What stands in a line stays there."""
         self._tries.pop(number, None)
+        job = self._jobs.pop(number, None)
+        if job is not None:
+            job.attended.cancel()
+            if job.delayed is not None:
+                job.delayed.cancel()
+                self.waiting -= 1
 
     def attend(self, waits: sasl.Wait, wanted: Callable[[], bool], host: str, number: int) -> Deferred[bytes] | None:
         """Fires with what the exchange of that connection, from `host`, is to be resumed with. None: too many logins wait.
@@ -192,14 +201,15 @@ class Authentication:
         if self.waiting >= limits.LOGINS_WAITING:
             return None
         self.waiting += 1
-        job = _Job(waits, wanted, host, number, Deferred())
+        job = self._jobs[number] = _Job(waits, wanted, host, number, Deferred())
         if waits.delay_s:
-            self._clock.callLater(waits.delay_s, self._line_up, job)
+            job.delayed = self._clock.callLater(waits.delay_s, self._line_up, job)
         else:
             self._queue(job)
         return job.attended
 
     def _line_up(self, job: _Job) -> None:
+        job.delayed = None
         line = self._lines.setdefault(job.host, _Line())
         line.jobs.append(job)
         if line.call is None:
@@ -222,7 +232,7 @@ class Authentication:
 
     def _queue(self, job: _Job) -> None:
         if job.waits.work is None:
-            self._attended(b"", job.attended)
+            self._attended(b"", job)
             return
         self._queued.setdefault(job.host, deque()).append(job)
         self._work()
@@ -235,16 +245,17 @@ class Authentication:
             if jobs:
                 self._queued[host] = jobs
             if not job.wanted() or job.waits.work is None:
-                self._attended(b"", job.attended)
+                self._attended(b"", job)
                 continue
             self._working += 1
-            self._in_thread(job.waits.work).addBoth(self._worked, job.attended)
+            self._in_thread(job.waits.work).addBoth(self._worked, job)
 
-    def _worked(self, result: bytes | Failure, attended: Deferred[bytes]) -> None:
+    def _worked(self, result: bytes | Failure, job: _Job) -> None:
         self._working -= 1
-        self._attended(result, attended)
+        self._attended(result, job)
         self._work()
 
-    def _attended(self, result: bytes | Failure, attended: Deferred[bytes]) -> None:
+    def _attended(self, result: bytes | Failure, job: _Job) -> None:
         self.waiting -= 1
-        attended.callback(result)
+        self._jobs.pop(job.number, None)
+        job.attended.callback(result)

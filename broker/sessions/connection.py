@@ -320,6 +320,7 @@ class Connection(TwistedProtocol):
         self.engine.free()
         self.session.lost()
         self._owner.connection_lost(self)
+        del self.session  # the two would keep each other: thousands at once would be left to the garbage collector
 
     def pauseProducing(self) -> None:
         """The socket is full: the engine keeps what comes until it is not."""

@@ -166,9 +166,85 @@ def test_history_is_a_table_with_no_gap_where_none_is_known(primary: Any) -> Non
     ]
 
 
-@pytest.mark.parametrize("command", ["add-broker", "remove-broker"])
-def test_members_come_and_go_by_address(primary: Any, command: str) -> None:
-    assert run("qpid-ha", command, "d:5672", "-b", primary.name).status == 0
+@pytest.mark.parametrize("words", [["add-broker", "--wait", "0"], ["remove-broker"]], ids=" ".join)
+def test_members_come_and_go_by_address(primary: Any, words: list[str]) -> None:
+    assert run("qpid-ha", *words, "d:5672", "-b", primary.name).status == 0
+
+
+def test_a_broker_that_does_not_catch_up_is_said_to_be_a_member(primary: Any) -> None:
+    ran = run("qpid-ha", "add-broker", "--wait", "0.1", "d:5672", "-b", primary.name)
+    assert ran.status == 1
+    assert "d:5672 is a member, and has not caught up within 0.1 s" in ran.err
+
+
+def requests(path: Any) -> list[tuple[str, Any]]:
+    """What the responder was asked to do."""
+    return [(line["what"], (line["body"] or {}).get("address")) for line in map(json.loads, path.read_text().splitlines())]
+
+
+def test_a_primary_that_is_to_be_removed_hands_over_and_its_successor_removes_it(peers: Any, tmp_path: Any) -> None:
+    """Breaks when it goes without a handover: a second without service."""
+    asked = tmp_path / "asked"
+    refusal = [421, "it is the primary", None]
+    primary = peers(ha=PRIMARY, answers={"REMOVE-BROKER ha": refusal}, record=str(asked))
+    backup = peers(ha=READY, record=str(asked))
+    assert run("qpid-ha", "remove-broker", "a:1", "-b", f"{primary.name},{backup.name}").status == 0
+    assert requests(asked) == [("REMOVE-BROKER ha", "a:1"), ("PROMOTE ha", None), ("REMOVE-BROKER ha", "a:1")]
+
+
+def test_a_broker_is_replaced_by_adding_one_and_then_removing_the_other(peers: Any, tmp_path: Any) -> None:
+    asked = tmp_path / "asked"
+    voters = [{"address": address, "role": "voter"} for address in ("a:1", "b:1")]
+    primary = peers(ha=PRIMARY | {"members": voters}, record=str(asked))
+    assert run("qpid-ha", "replace-broker", "a:1", "b:1", "-b", primary.name).status == 0
+    assert requests(asked) == [("REMOVE-BROKER ha", "a:1")], "b:1 is a member already: the command was given again"
+    ran = run("qpid-ha", "replace-broker", "x:1", "y:1", "-b", primary.name)
+    assert (ran.status, "x:1 is no member; there are: a:1, b:1" in ran.err) == (1, True)
+
+
+@pytest.mark.parametrize(
+    "words, body",
+    [
+        (["authority", "etcd"], {"setting": "authority", "kind": "etcd"}),
+        (["pause", "--reason", "disks"], {"setting": "pause", "reason": "disks"}),
+        (["resume"], {"setting": "resume"}),
+        (["tag", "a:1", "--site", "west"], {"setting": "tags", "address": "a:1", "tags": {"priority": 3, "site": "west"}}),
+        (["tag", "a:1", "--clear", "--nofailover"], {"setting": "tags", "address": "a:1", "tags": {"nofailover": True}}),
+        (
+            ["switchover", "--scheduled", "2027-01-15T08:00", "--candidate", "b:1"],
+            {"setting": "switchover", "at": "2027-01-15T08:00", "candidate": "b:1"},
+        ),
+        (["switchover", "--cancel"], {"setting": "switchover", "at": "", "candidate": ""}),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_the_cluster_is_to_agree_on_is_asked_of_its_primary(
+    peers: Any, tmp_path: Any, words: list[str], body: dict[str, Any]
+) -> None:
+    settings = {"authority": {"kind": "hand"}, "tags:a:1": {"priority": 3}}
+    peer = peers(ha=PRIMARY | {"settings": settings}, record=str(tmp_path / "asked"))
+    assert run("qpid-ha", *words, "-b", peer.name).status == 0
+    (line,) = (tmp_path / "asked").read_text().splitlines()
+    assert (json.loads(line)["what"], json.loads(line)["body"]) == ("SET ha", body)
+
+
+def test_what_the_cluster_agrees_on_is_told(peers: Any) -> None:
+    settings = {
+        "authority": {"kind": "hand"},
+        "pause": {"since": "2027-01-15T08:00:00Z", "reason": "disks"},
+        "switchover": {"at": "2027-01-15T09:00:00Z", "candidate": "a:1"},
+        "tags:a:1": {"priority": 3, "nofailover": True},
+    }
+    peer = peers(ha=PRIMARY | {"settings": settings})
+    assert run("qpid-ha", "authority", "-b", peer.name).out == "hand\n"
+    out = run("qpid-ha", "query", "-b", peer.name).out
+    for line in (
+        "Authority:           hand",
+        "Paused:              since 2027-01-15T08:00:00Z: disks",
+        "Switchover:          2027-01-15T09:00:00Z to a:1",
+        "Tags:                a:1 nofailover, priority=3",
+    ):
+        assert line in out.splitlines()
 
 
 def test_store_info_of_a_broker_shows_its_place_in_the_log(primary: Any) -> None:
@@ -207,6 +283,12 @@ def test_help_lists_the_commands_and_help_all_their_options() -> None:
         ["status", "--expect", "ready", "--is-primary"],
         ["promote", "-b", "a,b"],
         ["add-broker"],
+        ["replace-broker", "a:1"],
+        ["tag", "a:1"],
+        ["tag", "a:1,b:1", "--clear"],
+        ["switchover", "--scheduled", "2027-01-15T08:00", "--cancel"],
+        ["replace-broker", "a:1", "a:1"],
+        ["remove-broker", "a:1,b:1"],
     ],
 )
 def test_wrong_usage_ends_with_2_and_one_line(words: list[str]) -> None:

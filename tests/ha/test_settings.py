@@ -68,6 +68,7 @@ def test_the_process_s_own_environment_is_read_when_none_is_given(monkeypatch: p
 @pytest.mark.parametrize(
     "given, said",
     [
+        ({"ha_cluster": "no"}, "names a cluster, and without --ha-cluster yes this broker would serve alone"),
         ({"ha_replicate": "some"}, "--ha-replicate: 'some' is not one of none, configuration, all"),
         ({"ha_cluster": "maybe"}, "--ha-cluster: 'maybe' is neither yes nor no"),
         ({"ha_brokers_url": "amqp:a:b"}, '--ha-brokers-url: .*"b"'),
@@ -159,7 +160,7 @@ OVER_TLS = THREE.replace("amqp:", "amqps:")
 def test_links_are_over_tls_when_the_addresses_are() -> None:
     assert member(ha_brokers_url=OVER_TLS, **TLS).encrypted
     assert not member(**TLS).encrypted
-    assert not settings(ha_brokers_url=OVER_TLS).encrypted
+    assert not settings().encrypted
 
 
 @pytest.mark.parametrize("missing", ["ssl_certificate", "ssl_ca_file"])

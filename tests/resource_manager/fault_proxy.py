@@ -11,8 +11,8 @@ import json
 import socket
 import struct
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from http.client import HTTPConnection, HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -33,13 +33,16 @@ _REFUSALS: dict[str, tuple[int, Any, dict[str, str]]] = {
 class FaultProxy:
     """See the module."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, inside: Callable[[], AbstractContextManager[Any]] = nullcontext) -> None:
+        """In front of what listens on that port of loopback. `inside` is the context (a network namespace, say) in which it
+        listens."""
         self.fault = ""
         self.read_first: bytes | None = None
         """The first answer to a reading: what a member that has lost the others would go on to say."""
         self._upstream = port
         self._mended = threading.Condition()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler_for(self))
+        with inside():
+            self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler_for(self))
         self._server.daemon_threads = True
         self._server.block_on_close = False
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
@@ -59,7 +62,7 @@ class FaultProxy:
     def wait_while(self, *faults: str) -> None:
         """Until the fault is none of these."""
         with self._mended:
-            self._mended.wait_for(lambda: self.fault not in faults, timeout=60)
+            self._mended.wait_for(lambda: self.fault not in faults, timeout=600)
 
     def upstream(self) -> HTTPConnection:
         """A connection to etcd."""

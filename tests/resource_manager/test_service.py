@@ -265,3 +265,21 @@ async def test_after_its_end_the_daemon_has_no_timer_and_no_connection(peers: An
     service.stopService()
     assert not service.running
     await until(lambda: len(reactor.getDelayedCalls()) <= before)
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_daemon_follows_the_members_that_the_log_names(peers: Any, manage: Any) -> None:
+    """Breaks when `qpid-ha add-broker` needs a restart of the daemons, or a removed broker counts for their majority."""
+    first, second, third = peers(ha=ACTIVE), peers(ha=JOINING), peers(ha=JOINING)
+    members = {"index": 5, "committed": True, "voters": [first.name, third.name], "learners": []}
+    told = {"address": first.name, "clusterId": "one", "brokersUrl": f"amqp:{first.name},{third.name}", "membership": members}
+    watcher = await Watcher.of(first)
+    service = manage([first, second])
+    await sees(service, 2)
+    await watcher.becomes(**ACTIVE | told)
+    await until(lambda: list(service._probes) == [first.name, third.name])
+    await sees(service, 2)
+    await watcher.becomes(**ACTIVE | told | {"membership": members | {"index": 4, "voters": [first.name, second.name]}})
+    await time_passes(0.2)
+    assert list(service._probes) == [first.name, third.name], "an older membership is none any more"
+    await watcher.close()

@@ -12,7 +12,7 @@ import pytest
 from proton import Message
 from proton.utils import BlockingConnection
 
-from tests.system.harness import Refused, ask, cluster, eventually, spawn
+from tests.system.harness import Refused, ask, cluster, eventually
 from tests.system.terms import active, check_one_primary_an_epoch, new_primary, resource_manager, terms, traffic
 
 AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
@@ -160,26 +160,6 @@ def test_two_resource_managers_do_not_get_into_each_others_way(tmp_path: Path) -
             first.wait_for("ready")
         history = terms(second)
         assert [primary for _, primary in history] == [first.address, second.address], "one failure, one promotion"
-        check_one_primary_an_epoch(brokers)
-
-
-def test_when_the_first_resource_manager_is_gone_the_second_acts(tmp_path: Path) -> None:
-    """Breaks when daemons rely on the one whose turn comes first."""
-    with (
-        cluster(tmp_path, 3, "--ha-replicate", "all", promote=False) as brokers,
-        resource_manager(tmp_path, brokers, "rm-2") as other,
-    ):
-        own = ["--brokers", brokers.url, "--name", "rm-1", "--detection-time", "1"]
-        doomed = spawn(tmp_path / "rm-1.log", "qpid-resource-manager", *own)
-        try:
-            first = eventually(brokers.primary, bool, "a first primary")
-            for broker in brokers.brokers:
-                broker.wait_for("ready", "active")
-        finally:
-            doomed.kill()
-        first.kill()
-        second = new_primary(brokers, first)
-        assert f"{second.address}: asked to become the primary" in other.log()
         check_one_primary_an_epoch(brokers)
 
 
