@@ -113,7 +113,7 @@ missing_services() {
 # Pacemaker's scheduler, which decides on a file, with its libraries and schemas: the daemons are no part of it.
 packages_for_scheduler() {
     local own='cib|crm|lrmd|pacemaker|pe-|qb|stonithd'
-    echo pacemaker-cli-utils pacemaker-common libxslt1.1
+    echo pacemaker-cli-utils pacemaker-common libdbus-1-3 libltdl7 libpils2 libxslt1.1
     apt-cache depends pacemaker-cli-utils 2>/dev/null | sed -nE "s/^ +Depends: (lib($own).*)/\1/p"
 }
 

@@ -6,7 +6,9 @@ tells Pacemaker; `promote` makes it the primary; `demote` has another broker tak
 process of its own; what they share is a file with the broker's process id and the time at which that process began.
 
 Each node gives its own broker a promotion score, by what the broker holds; it is written only when it changes, and goes when the
-node leaves. It is a preference alone: whichever broker Pacemaker promotes becomes the primary (docs/adr/0030).
+node leaves. It is a preference alone: whichever broker Pacemaker promotes becomes the primary (docs/adr/0030). Beside it stands
+the broker's address, so that the agent that demotes can hand over to the very broker that Pacemaker is about to promote: with
+`notify=true` Pacemaker names that one's node. A third broker in between would be seen, and recovered, as promoted by mistake.
 
 Invariants: what is told is the broker's own view, not what was done last; a broker is taken for failed only when its process is
 gone, or when it has not answered for the whole time that the action has; `demote` stops nothing, and leaves a primary that nobody
@@ -31,12 +33,15 @@ from typing import Any
 SUCCESS, ERR_GENERIC, ERR_UNIMPLEMENTED, ERR_INSTALLED, ERR_CONFIGURED = 0, 1, 3, 5, 6
 NOT_RUNNING, RUNNING_PROMOTED, FAILED_PROMOTED = 7, 8, 9
 PRIMARY = ("active", "recovering")
+ADDRESS = "qpidd-address"
+"""The node attribute that holds the address of a node's broker."""
 NEVER = "-INFINITY"
 _SCORES = {"active": 1000, "recovering": 1000, "ready": 900, "catchup": 100}
 _JOINING, _STEP, _LEAST = 500, 10, 10
 _PAUSE_S = 0.2
 _RESERVE_S = 2.0
 """What is left of an action's time for its own end."""
+_UNTIL_REBOOT = ("--lifetime", "reboot")
 _SHORTEST_S, _ANSWER_S, _KILL_S = 1.0, 5.0, 1.5
 
 PARAMETERS = {
@@ -62,6 +67,7 @@ ACTIONS = (
     ("demote", 30, None, None),
     ("monitor", 20, 10, "Unpromoted"),
     ("monitor", 20, 5, "Promoted"),
+    ("notify", 10, None, None),
     ("meta-data", 5, None, None),
     ("validate-all", 20, None, None),
 )
@@ -172,6 +178,7 @@ class Agent:
             raise Failed(ERR_GENERIC, f"the broker does not answer at {self._given['broker']}; see {self._log_file}")
         self._refuse_standalone(view)
         self._tell_score(view)
+        _run(["crm_attribute", "--name", ADDRESS, *_UNTIL_REBOOT, "--update", str(view.get("address"))], _ANSWER_S)
         return SUCCESS
 
     def stop(self) -> int:
@@ -210,9 +217,10 @@ class Agent:
 
     def demote(self) -> int:
         """Have another broker take over. One that nobody can replace goes on serving, and this fails."""
-        view = self._running()
+        view = self._running(self._left_s() / 3)
         refusals = []
-        for member in successors(view) if view.get("status") in PRIMARY else ():
+        wanted = self._next_primary()
+        for member in sorted(successors(view), key=lambda one: one != wanted) if view.get("status") in PRIMARY else ():
             done, text = self._ask("promote", at(member, view, self._given["broker"]), self._left_s())
             if done:
                 break
@@ -224,7 +232,10 @@ class Agent:
                 raise Failed(ERR_GENERIC, f"this broker goes on as the primary, because no other can take over: {why}")
             if view.get("status") in PRIMARY:
                 self._pause()
-        self._tell_score(view)
+        return SUCCESS  # the score is the next monitor's: to write it now would have Pacemaker decide anew, before it promotes
+
+    def notify(self) -> int:
+        """Pacemaker tells what it is about to do; `demote` reads it."""
         return SUCCESS
 
     def validate_all(self) -> int:
@@ -293,23 +304,33 @@ class Agent:
 
     # ---- questions to brokers
 
-    def _running(self) -> dict[str, Any]:
+    def _running(self, within_s: float | None = None) -> dict[str, Any]:
         """The view of a broker that must run."""
         if not self._pid():
             raise Failed(NOT_RUNNING, "the broker does not run")
-        view = self._answer()
+        view = self._answer(within_s)
         if view is None:
             raise Failed(ERR_GENERIC, f"the broker does not answer at {self._given['broker']}")
         return view
 
-    def _answer(self) -> dict[str, Any] | None:
+    def _next_primary(self) -> str:
+        """The address of the broker that Pacemaker promotes after this demotion, "" when it does not say."""
+        node = self._environ.get("OCF_RESKEY_CRM_meta_notify_promote_uname", "").strip()
+        if not node or " " in node:
+            return ""
+        known, text = _run(["crm_attribute", "--node", node, "--name", ADDRESS, *_UNTIL_REBOOT, "--query", "--quiet"], _ANSWER_S)
+        return text if known else ""
+
+    def _answer(self, within_s: float | None = None) -> dict[str, Any] | None:
         """The broker's view of itself, asked again until it comes; None when its process ends, or this action must."""
+        deadline = self._deadline if within_s is None else min(self._deadline, time.monotonic() + within_s)
         while True:
-            done, text = self._ask("query", self._given["broker"], min(_ANSWER_S, self._left_s()), "--format", "json")
+            left_s = max(deadline - time.monotonic(), _SHORTEST_S)
+            done, text = self._ask("query", self._given["broker"], min(_ANSWER_S, left_s), "--format", "json")
             if done:
                 view = json.loads(text)
                 return view if isinstance(view, dict) else None
-            if time.monotonic() >= self._deadline or not self._pid():
+            if time.monotonic() >= deadline or not self._pid():
                 return None
             self._pause()
 
@@ -410,6 +431,7 @@ def main(words: Sequence[str], environ: Mapping[str, str]) -> int:
         "monitor": agent.monitor,
         "promote": agent.promote,
         "demote": agent.demote,
+        "notify": agent.notify,
         "validate-all": agent.validate_all,
     }
     if action not in actions:

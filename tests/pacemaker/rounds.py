@@ -135,7 +135,7 @@ def standby(nodes: Nodes, account: Account) -> None:
     nodes.stable(*others)
     nodes.on_some("crm_attribute", "--node", primary, "--name", "standby", "--delete")
     nodes.stable()
-    assert nodes.failures() == []
+    assert nodes.failures() == [], "a switchover by standby has a failed action"
 
 
 def maintenance(nodes: Nodes, account: Account) -> None:
@@ -148,8 +148,8 @@ def maintenance(nodes: Nodes, account: Account) -> None:
     nodes.on_some("crm_resource", "--refresh", "--resource", "brokers", timeout_s=60)
     nodes.wait(lambda: nodes.promoted() == target, "the new primary in Pacemaker's eyes")
     nodes.on_some("crm_attribute", "--name", "maintenance-mode", "--delete")
-    assert nodes.stable() == target
-    assert nodes.failures() == []
+    assert nodes.stable() == target, "the primary moves when maintenance ends"
+    assert nodes.failures() == [], "what was done by hand meanwhile counts as a failure"
 
 
 def two_dead(nodes: Nodes, account: Account) -> None:

@@ -34,6 +34,8 @@ while :; do read line < {folder}/never || sleep 1000; done
 """
 _ATTRIBUTE = """#!/bin/sh
 case "$*" in
+    --node*qpidd-address*--query*) cat {folder}/attribute.$2 2>/dev/null || exit 105 ;;
+    --name*qpidd-address*--update*) for word; do :; done; echo "$word" > {folder}/attribute.here ;;
     *--query*) cat {folder}/score 2>/dev/null || exit 105 ;;
     *--delete*) rm -f {folder}/score ;;
     *) for word; do :; done; echo "score $word" >> {folder}/calls; echo "$word" > {folder}/score ;;

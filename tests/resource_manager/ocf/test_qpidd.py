@@ -57,6 +57,7 @@ def test_the_meta_data_are_what_pacemaker_needs_of_a_promotable_agent() -> None:
         "promote",
         "demote",
         "monitor",
+        "notify",
         "meta-data",
         "validate-all",
     }
@@ -246,6 +247,20 @@ def test_demote_asks_the_next_one_when_the_best_will_not(machine: Machine) -> No
     assert [call.split()[3] for call in machine.calls("qpid-ha promote")] == ["n3:5672", "n2:5672"]
 
 
+@pytest.mark.parametrize("node, asked", [("n2", "n2:5672"), ("n3", "n3:5672"), ("unknown", "n3:5672"), ("n2 n3", "n3:5672")])
+def test_demote_hands_over_to_the_broker_that_pacemaker_promotes_next(machine: Machine, node: str, asked: str) -> None:
+    """Breaks when a third one becomes the primary in between: its monitor would find it promoted, and have it recovered."""
+    for name in ("n2", "n3"):
+        (machine.folder / f"attribute.{name}").write_text(f"{name}:5672\n")
+        machine.says(f"promote.{name}:5672", "", then=machine.turns(view("ready")))
+    started(machine, "active")
+    assert (machine.folder / "attribute.here").read_text() == "n1:5672\n"
+    assert act(machine, "notify") == SUCCESS
+    assert act(machine, "demote", CRM_meta_notify_promote_uname=f"{node} ") == SUCCESS
+    assert [call.split()[3] for call in machine.calls("qpid-ha promote")] == [asked]
+    assert machine.calls("score ") == ["score 1000"], "another score would have Pacemaker decide anew before it promotes"
+
+
 @pytest.mark.parametrize("connected, reason", [(True, "qpid-ha: n3 no; qpid-ha: n2 no"), (False, "no other voting member")])
 def test_a_primary_that_nobody_can_replace_goes_on(
     machine: Machine, connected: bool, reason: str, capfd: pytest.CaptureFixture[str]
@@ -294,7 +309,7 @@ def test_a_probe_needs_no_program_to_see_that_nothing_runs(machine: Machine) -> 
     assert act(machine, "monitor", qpidd="no-such-qpidd", config="/no/such/file", CRM_meta_interval="0") == NOT_RUNNING
 
 
-@pytest.mark.parametrize("words", [[], ["reload"], ["notify"], ["monitor", "twice"]])
+@pytest.mark.parametrize("words", [[], ["reload"], ["migrate_to"], ["monitor", "twice"]])
 def test_an_action_that_is_not_built_is_said_to_be_so(words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     assert qpidd.main(words, {}) == ERR_UNIMPLEMENTED
     assert "usage: qpidd start|stop" in capfd.readouterr().err
