@@ -262,14 +262,16 @@ class Nodes:
         raise OSError(last)
 
     def roles(self, by: str = "") -> dict[str, str]:
-        """The role of the resource on each node on which it runs, as Pacemaker sees it."""
+        """The role of the resource on each node that is online and on which it runs, as Pacemaker sees it."""
         words = ("crm_mon", "-1", "--output-as=xml")
         tree = ET.fromstring(self[by].run(*words) if by else self.on_some(*words))
+        online = {node.get("name", "") for node in tree.iterfind("nodes/node") if node.get("online") == "true"}
         return {
             node.get("name", ""): resource.get("role", "")
             for resource in tree.iter("resource")
             if resource.get("id") == RESOURCE
             for node in resource.iter("node")
+            if node.get("name") in online
         }
 
     def promoted(self) -> str:

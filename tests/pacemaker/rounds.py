@@ -17,7 +17,7 @@ from collections.abc import Callable
 from proton import Message, ProtonException
 from proton.utils import BlockingConnection
 
-from tests.pacemaker.nodes import RESOURCE, Node, Nodes, freeze
+from tests.pacemaker.nodes import Node, Nodes, freeze
 from tests.system.harness import Refused, ask
 from tests.system.namespaces import CLIENT
 
@@ -159,8 +159,7 @@ def two_dead(nodes: Nodes, account: Account) -> None:
     (left,) = [node for node in nodes.all if node not in dead]
     for node in dead:
         node.kill()
-    nodes.wait(lambda: nodes.status(left) != "active" and RESOURCE not in nodes.roles(left.name), "nobody serving")
-    assert nodes.promoted() == ""
+    nodes.wait(lambda: nodes.status(left) == "" and nodes.roles(left.name) == {}, "nobody serving")
     for node in dead:
         node.start()
 
