@@ -228,8 +228,6 @@ class BrokerSettings:
 
     port: int
     interface: tuple[str, ...]
-    admin_port: int | None
-    admin_interface: tuple[str, ...]
     ssl_port: int
     ssl_sni_certificates: tuple[Path, ...] | None
     ssl_require_client_authentication: bool
@@ -239,6 +237,8 @@ class BrokerSettings:
     ssl_cert_password_file: Path | None
     ssl_ca_file: Path | None
     ssl_crl_file: Path | None
+    admin_port: int | None
+    admin_interface: tuple[str, ...]
     data_dir: Path
     auth: bool
     users: Path | None

@@ -391,7 +391,8 @@ class ClusterMember:
             {
                 Symbol("network-host"): address.host,
                 Symbol("port"): address.port,
-                Symbol("scheme"): Symbol("amqps" if address.transport == urls.SSL else "amqp"),
+                # A string, as Qpid JMS insists; as a symbol it leaves the list unread.
+                Symbol("scheme"): "amqps" if address.transport == urls.SSL else "amqp",
             }
             for address in public.addresses
         ]
