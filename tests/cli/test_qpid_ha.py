@@ -60,6 +60,21 @@ def test_without_a_broker_the_exit_code_is_3_and_the_line_says_why() -> None:
     assert (ran.status, ran.out, ran.err) == (3, "", "qpid-ha: 127.0.0.1:1: connection refused\n")
 
 
+def test_options_may_stand_before_the_command_as_in_the_original(backup: Any) -> None:
+    after = run("qpid-ha", "status", "-b", backup.name, "--expect", "active")
+    before = run("qpid-ha", "-b", backup.name, "--expect", "active", "status")
+    assert (before.status, before.err) == (after.status, after.err) == (1, "qpid-ha: the broker is ready, not active\n")
+    nothing = run("qpid-ha", "-b", backup.name)
+    assert nothing.status == 2
+    assert nothing.err.startswith("qpid-ha: name a command: add-broker, ")
+
+
+def test_without_a_word_the_help_is_shown_as_it_is() -> None:
+    ran = run("qpid-ha")
+    assert (ran.status, ran.err) == (2, "")
+    assert ran.out.startswith("Usage: qpid-ha [OPTIONS] COMMAND [ARGS]...\n\n")
+
+
 def test_status_is_one_word(primary: Any, backup: Any) -> None:
     assert (run("qpid-ha", "status", "-b", primary.name).out, run("qpid-ha", "status", "-b", backup.name).out) == (
         "active\n",
