@@ -11,18 +11,19 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Any
 
+from broker import qpidd_options
 from broker import settings as broker_settings
 from broker.core import urls
 from broker.core.commands import MACHINE_VERSION
 from broker.core.sasl import EXTERNAL
 from broker.core.sasl_client import MECHANISMS, Login
 from broker.core.urls import Address, Url
-from broker.options import Option, SettingsError, gather, number, one_of, password_file, seconds, size, text, yes_no
+from broker.options import Foreign, Option, SettingsError, gather, number, one_of, password_file, seconds, size, text, yes_no
 from broker.settings import BrokerSettings
 from ha.core.settings import MIB, ReplicaSettings
 
@@ -239,9 +240,15 @@ class HaSettings:
         )
 
 
-def read(command_line: Mapping[str, str | None], environ: Mapping[str, str] | None = None) -> tuple[BrokerSettings, HaSettings]:
-    """All settings of a broker: `command_line` as `broker.options.gather` takes it, `environ` is the process's by default."""
-    values = gather((*broker_settings.OPTIONS, *OPTIONS), command_line, os.environ if environ is None else environ)
+def read(
+    command_line: Mapping[str, str | None],
+    environ: Mapping[str, str] | None = None,
+    note: Callable[[str], None] = lambda line: None,
+) -> tuple[BrokerSettings, HaSettings]:
+    """All settings of a broker: `command_line` as `broker.options.gather` takes it, `environ` is the process's by default. `note`
+    is told a line for each option of Apache Qpid's qpidd in the file that has no effect here."""
+    table, given = (*broker_settings.OPTIONS, *OPTIONS), os.environ if environ is None else environ
+    values = gather(table, command_line, given, Foreign(qpidd_options.WITHOUT_EFFECT, qpidd_options.INSTEAD, note))
     broker, ha = BrokerSettings.from_values(values), HaSettings.from_values(values)
     if broker.auth and ha.ha_cluster and not ha.ha_username and not ha.by_certificate:
         raise SettingsError(

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from broker import qpidd_options
+from broker import settings as broker_settings
 from broker.core.sasl_client import Login
 from broker.options import Option, SettingsError, show
 from ha.core.settings import ReplicaSettings
@@ -23,6 +25,22 @@ def settings(environ: dict[str, str] | None = None, **given: str) -> HaSettings:
 
 def member(**given: str) -> HaSettings:
     return read({"ha_cluster": "yes", "ha_brokers_url": THREE, **given}, {})[1]
+
+
+def test_a_file_of_apache_qpid_s_qpidd_is_taken_and_what_has_no_effect_is_noted(tmp_path: Path) -> None:
+    file, noted = tmp_path / "qpidd.conf", list[str]()
+    file.write_text("auth=no\nworker-threads=4\nlog-to-syslog=yes\nha-cluster=yes\nha-brokers-url=amqp:127.0.0.1:6001\n")
+    assert read({"config": str(file)}, {}, noted.append)[1].ha_cluster
+    assert [line.split(" has ")[0] for line in noted] == [f"{file}:2: worker-threads", f"{file}:3: log-to-syslog"]
+    file.write_text("queue-patterns=foo\n")
+    with pytest.raises(SettingsError, match="'queue-patterns': nodes are not made by attaching"):
+        read({"config": str(file)}, {})
+
+
+def test_what_is_said_of_the_other_broker_s_options_is_of_none_of_ours() -> None:
+    ours = {name for option in (*broker_settings.OPTIONS, *OPTIONS) for name in option.names}
+    assert not ours & (qpidd_options.WITHOUT_EFFECT.keys() | qpidd_options.INSTEAD.keys())
+    assert not qpidd_options.WITHOUT_EFFECT.keys() & qpidd_options.INSTEAD.keys()
 
 
 # ---- what a cluster needs
