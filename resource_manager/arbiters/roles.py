@@ -88,7 +88,7 @@ class Roles:
         newest = max(pod.epoch for pod in pods)
         self._overtaken = self._overtaken + 1 if newest > view.epoch else 0
         if self._overtaken > 1:  # once may be that others have heard of a promotion first
-            return f"pods are labelled for epoch {newest}, and the cluster is in {view.epoch}: if it was made anew, make them anew"
+            return f"pods are labelled for epoch {newest}, and the cluster is in {view.epoch}: if it was made anew, delete them"
         for pod in changes(name, view.epoch, pods):
             patch = {
                 "metadata": {

@@ -385,7 +385,7 @@ async def test_the_service_follows_the_primary_and_an_older_epoch_never_replaces
         server.make(pod("understudy-2"))
         await until(lambda: told(server) == [("backup", "4"), ("primary", "4"), ("backup", "4")])
         assert selected(server) == ["understudy-1"], "nobody took it back, and a pod that is made anew is given its role"
-        text = "pods are labelled for epoch 4, and the cluster is in 3: if it was made anew, make them anew"
+        text = "pods are labelled for epoch 4, and the cluster is in 3: if it was made anew, delete them"
         await until(lambda: any(text in line for line in lines))
 
 

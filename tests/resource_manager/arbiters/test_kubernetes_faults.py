@@ -176,9 +176,9 @@ async def test_a_watch_is_told_of_changes_past_bookmarks_and_why_it_ended(stand_
     stand_in.make({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "watched"}, "spec": {}})
     stand_in.make(pod("something-else"))
     stand_in.compact()
-    daemon = Daemon("kubernetes", "watched", options_of(stand_in.url, token))
+    arbiter: Any = arbiters.make("kubernetes", ArbiterSettings("watched", options_of(stand_in.url, token)), reactor, "rm-1")
     seen, ended = list[tuple[str, bool]](), list[str]()
-    client = daemon.arbiter._client
+    client = arbiter._client  # without the arbiter's own writes
     client.watch("watched", lambda lease, gone: seen.append((lease["spec"].get("holderIdentity", ""), gone))).addCallback(
         ended.append
     )
@@ -192,7 +192,7 @@ async def test_a_watch_is_told_of_changes_past_bookmarks_and_why_it_ended(stand_
     stand_in.change("pods", "something-else", {"metadata": {"labels": {"app": "x"}}})
     await until(lambda: bool(ended))
     assert ended[0].startswith("the history that the watch needs is gone: too old resource version")
-    await daemon.arbitration.close()
+    await arbiter.close()
 
 
 @pytest_twisted.ensureDeferred
