@@ -7,6 +7,7 @@ each host had a control network besides the one that is cut: what listens there 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -43,7 +44,7 @@ class System:
         """Nothing is between them and the system."""
 
 
-class ProxiedSystem(System):
+class ProxiedSystem(System, ABC):
     """One store, and a proxy in front of it on each daemon's host."""
 
     def __init__(self, lan: Lan, hosts: Sequence[int], port: int, dialect: Dialect, stack: ExitStack) -> None:
@@ -57,9 +58,9 @@ class ProxiedSystem(System):
         own = self.own_options(self._proxies[host].url)
         return ["--arbiter", self.name, *(word for option in own for word in ("--arbiter-option", option))]
 
+    @abstractmethod
     def own_options(self, url: str) -> list[str]:
         """The arbiter's own, with the store at that URL."""
-        raise NotImplementedError
 
     def spoil(self, fault: str) -> None:
         for proxy in self._proxies.values():
