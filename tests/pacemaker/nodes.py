@@ -300,12 +300,11 @@ class Nodes:
 
         def well() -> bool:
             roles = self.roles()
-            return set(roles) == names and sorted(roles.values()).count("Promoted") + sorted(roles.values()).count("Master") == 1
+            promoted = [name for name, role in roles.items() if role in ("Promoted", "Master")]
+            return set(roles) == names and len(promoted) == 1 and self.status(self[promoted[0]]) == "active"
 
-        self.wait(well, f"one promoted among {', '.join(sorted(names))}")
-        name = self.promoted()
-        self.wait(lambda: self.status(self[name]) == "active", f"the broker of {name} active")
-        return name
+        self.wait(well, f"one promoted and active among {', '.join(sorted(names))}")
+        return self.promoted()
 
 
 def commands(folder: Path) -> None:
