@@ -39,6 +39,8 @@ wish, which is refused for neither."""
 ADDRESS = "qpidd-address"
 """The node attribute that holds the address of a node's broker."""
 NEVER = "-INFINITY"
+KIND = "pacemaker"
+"""What `qpid-ha authority` calls this manager."""
 _SCORES = {"active": 1000, "recovering": 1000, "ready": 900, "catchup": 100}
 _JOINING, _STEP, _LEAST = 500, 10, 10
 _PAUSE_S = 0.2
@@ -113,10 +115,20 @@ def score(view: Mapping[str, Any], views: Sequence[Mapping[str, Any]] = ()) -> s
     if view.get("stopped") or role != "voter":
         return NEVER
     status = str(view.get("status"))
+    if status not in PRIMARY and _held_back(view):
+        return NEVER
     if status in _SCORES:
         return str(_SCORES[status])
     newer = sum(_end(other) > _end(view) for other in views)
     return str(max(_JOINING - _STEP * newer, _LEAST))
+
+
+def _held_back(view: Mapping[str, Any]) -> bool:
+    """Whether the cluster agrees that Pacemaker promotes nobody, or not this broker (docs/adr/0031)."""
+    settings = view.get("settings") or {}
+    kind = (settings.get("authority") or {}).get("kind", KIND)
+    tags = settings.get(f"tags:{view.get('address')}") or {}
+    return "pause" in settings or kind != KIND or tags.get("nofailover") is True
 
 
 def _end(view: Mapping[str, Any]) -> tuple[int, int]:

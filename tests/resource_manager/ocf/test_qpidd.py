@@ -85,6 +85,13 @@ def test_the_meta_data_are_what_pacemaker_needs_of_a_promotable_agent() -> None:
         (view("ready", stopped="an unknown record"), [], qpidd.NEVER),
         (view("ready", members=[{"address": "n1:5672", "role": "learner"}]), [], qpidd.NEVER),
         (view("joining", members=[]), [], qpidd.NEVER),
+        (view("ready", settings={"pause": {"since": "then"}}), [], qpidd.NEVER),
+        (view("active", settings={"pause": {"since": "then"}}), [], "1000"),
+        (view("ready", settings={"authority": {"kind": "etcd"}}), [], qpidd.NEVER),
+        (view("active", settings={"authority": {"kind": "etcd"}}), [], "1000"),
+        (view("ready", settings={"authority": {"kind": "pacemaker"}}), [], "900"),
+        (view("ready", settings={"tags:n1:5672": {"nofailover": True}, "tags:n2:5672": {}}), [], qpidd.NEVER),
+        (view("ready", settings={"tags:n2:5672": {"nofailover": True}}), [], "900"),
     ],
 )
 def test_the_score_says_who_would_be_the_better_primary(mine: Any, others: Any, expected: str) -> None:
