@@ -37,6 +37,7 @@ from ha.member_changes import MemberChanges, Reach
 from ha.net.peers import PEER_PROPERTY, TICK_S, Peers
 from ha.outbox import Peers as LogPeers
 from ha.replicated_log import ReplicatedLog
+from ha.role_callback import RoleCallback
 from ha.settings import HaSettings
 
 if TYPE_CHECKING:
@@ -140,6 +141,7 @@ class ClusterMember:
             removed_at=self._removed_at,
             on_removed=self._is_removed_from,
         )
+        self._callback = RoleCallback(reactor, settings.ha_on_role_change, settings.ha_on_role_change_timeout, me)
         self._agreed = Agreed(broker, lambda: self.log.replica.members, lambda: self.log.primary, wall, self._planned_switchover)
         self._ticker = LoopingCall(self._tick)
         self._ticker.clock = clock
@@ -290,6 +292,7 @@ class ClusterMember:
         if state == was and primary == was_primary:
             return
         self._agreed.state_changed(state)
+        self._callback.changed(state, epoch, primary)
         _log.info(
             "{state} in epoch {epoch}{where}",
             state=state,

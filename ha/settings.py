@@ -10,6 +10,8 @@ does not start; the times and bounds of the consensus core have their defaults i
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -44,6 +46,15 @@ def _brokers_url(value: str) -> Url:
             "links between brokers are all over TLS or all in the clear: write amqps:host:port,host:port,... or amqp:..."
         )
     return url
+
+
+def _program(value: str) -> tuple[str, ...]:
+    """A program with its arguments, quoted as for a shell. It must be there, and this user must be allowed to run it."""
+    words = tuple(shlex.split(value))
+    found = shutil.which(words[0]) if words else None
+    if found is None:
+        raise ValueError(f"{value!r} is no program that this user may run")
+    return (found, *words[1:])
 
 
 def _member(value: str) -> str:
@@ -142,6 +153,14 @@ OPTIONS = (
         f"SASL mechanism between brokers: {', '.join(MECHANISMS)}. Default: the best that there is.",
     ),
     Option(
+        "ha-on-role-change",
+        _program,
+        (),
+        "COMMAND",
+        "Program, with arguments, that is told of each change of role: it gets role, epoch, the primary's address and its own.",
+    ),
+    Option("ha-on-role-change-timeout", seconds(0.1, 600), 10.0, "SECONDS", "That program is killed when it takes longer."),
+    Option(
         "link-heartbeat-interval",
         number(1, 3600),
         2,
@@ -176,6 +195,9 @@ class HaSettings:
     ha_password_file: str | None = field(repr=False)
     """What stands in that file."""
     ha_mechanism: str
+    ha_on_role_change: tuple[str, ...]
+    """A program with its arguments; () for none."""
+    ha_on_role_change_timeout: float
     link_heartbeat_interval: int
 
     @classmethod

@@ -7,22 +7,22 @@ each host had a control network besides the one that is cut: what listens there 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
+from ssl import SSLContext
 
-from tests.resource_manager.api_server import DAEMON, pod
+from tests.resource_manager.api_server import DAEMON, all_leases
 from tests.resource_manager.etcd import running_etcd
-from tests.resource_manager.fault_proxy import KUBERNETES, FaultProxy
+from tests.resource_manager.fault_proxy import ETCD, KUBERNETES, Dialect, FaultProxy
 from tests.resource_manager.kube_apiserver import a_server
 from tests.system.means import program
 from tests.system.namespaces import Lan
 
 AWAY = "away"
 """The fault in which the system is dead, and not only out of reach."""
-
-
-_PODS = 3
 
 
 class System:
@@ -35,8 +35,8 @@ class System:
     def __init__(self, folder: Path, lan: Lan, hosts: Sequence[int], stack: ExitStack) -> None:
         """Begin it; the stack ends it."""
 
-    def options(self, host: int, brokers: Sequence[str]) -> list[str]:
-        """Options of the daemon on that host, for brokers at these addresses."""
+    def options(self, host: int) -> list[str]:
+        """Options of the daemon on that host."""
         return []
 
     def spoil(self, fault: str) -> None:
@@ -46,111 +46,102 @@ class System:
         """Nothing is between them and the system."""
 
 
-class EtcdSystem(System):
-    """One etcd, and a proxy in front of it on each daemon's host."""
+class ProxiedSystem(System, ABC):
+    """One store, and a proxy in front of it on each daemon's host."""
+
+    def __init__(
+        self, lan: Lan, hosts: Sequence[int], port: int, dialect: Dialect, stack: ExitStack, tls: SSLContext | None = None
+    ) -> None:
+        """`tls` is what the store itself is connected to with; None in the clear."""
+        self._proxies: dict[int, FaultProxy] = {}
+        for host in hosts:
+            self._proxies[host] = FaultProxy(port, partial(lan.inside, host), dialect, tls)
+            stack.callback(self._proxies[host].close)
+
+    def options(self, host: int) -> list[str]:
+        """Options of the daemon on that host."""
+        own = self.own_options(self._proxies[host].url)
+        return ["--arbiter", self.name, *(word for option in own for word in ("--arbiter-option", option))]
+
+    @abstractmethod
+    def own_options(self, url: str) -> list[str]:
+        """The arbiter's own, with the store at that URL."""
+
+    def spoil(self, fault: str) -> None:
+        for proxy in self._proxies.values():
+            proxy.becomes("reset" if fault == AWAY else fault)
+
+    def mend(self) -> None:
+        for proxy in self._proxies.values():
+            proxy.becomes("")
+
+
+_OF_ANY = ("hang after accept", "hang", "hang in half a body", "reset", "delay", "stale read", "nonsense")
+
+
+class EtcdSystem(ProxiedSystem):
+    """A real etcd of one member."""
 
     name = "etcd"
-    faults = (
-        "hang after accept",
-        "hang",
-        "hang in half a body",
-        "reset",
-        "500",
-        "503",
-        "429",
-        "401",
-        "no leader",
-        "stale read",
-        "compacted",
-        "nonsense",
-        "delay",
-    )
+    faults = (*_OF_ANY, "500", "503", "429", "401", "no leader", "compacted")
 
     def __init__(self, folder: Path, lan: Lan, hosts: Sequence[int], stack: ExitStack) -> None:
         program("etcd", "etcd-server")
         self._etcd = stack.enter_context(running_etcd(folder / "etcd"))
-        self._proxies: dict[int, FaultProxy] = {}
-        for host in hosts:
-            self._proxies[host] = FaultProxy(self._etcd.port, lambda host=host: lan.inside(host))  # type: ignore[misc]
-            stack.callback(self._proxies[host].close)
+        super().__init__(lan, hosts, self._etcd.port, ETCD, stack)
 
-    def options(self, host: int, brokers: Sequence[str]) -> list[str]:
-        return ["--arbiter", "etcd", "--arbiter-option", f"endpoints={self._proxies[host].url}"]
+    def own_options(self, url: str) -> list[str]:
+        return [f"endpoints={url}"]
 
     def spoil(self, fault: str) -> None:
         if fault == AWAY:
             self._etcd.kill()
-        for proxy in self._proxies.values():
-            proxy.becomes("" if fault == AWAY else fault)
+        super().spoil(fault)
 
     def mend(self) -> None:
-        for proxy in self._proxies.values():
-            proxy.becomes("")
+        super().mend()
         if not self._etcd.running:
             self._etcd.start()
 
 
-class KubernetesSystem(System):
-    """One API server (a stand-in, or the real one that KUBE_APISERVER names), and a proxy before it on each daemon's host."""
+class KubernetesSystem(ProxiedSystem):
+    """A stand-in of the API server, as strict as that one with versions, schemas and rights; or a real one, where
+    KUBE_APISERVER names it."""
 
     name = "kubernetes"
     faults = (
-        "hang after accept",
-        "hang",
-        "hang in half a body",
-        "reset",
+        *_OF_ANY,
         "500",
         "503",
         "429",
         "401",
         "no leader",
-        "stale read",
-        "410",
         "409 for ever",
         "403 on writes",
         "500 on writes",
         "hang in writes",
-        "nonsense",
-        "delay",
+        "410",
     )
 
     def __init__(self, folder: Path, lan: Lan, hosts: Sequence[int], stack: ExitStack) -> None:
-        program("etcd", "etcd-server")
-        self._server = stack.enter_context(a_server(folder / "kubernetes"))
         self._token = folder / "token"
         folder.mkdir(parents=True, exist_ok=True)
-        self._token.write_text(DAEMON)
-        for number in range(_PODS):
-            self._server.make(pod(f"understudy-{number}"))
-        self._proxies: dict[int, FaultProxy] = {}
-        for host in hosts:
-            self._proxies[host] = FaultProxy(
-                self._server.port,
-                lambda host=host: lan.inside(host),  # type: ignore[misc]
-                KUBERNETES,
-                self._server.context,
-            )
-            stack.callback(self._proxies[host].close)
+        self._token.write_text(f"{DAEMON}\n")
+        self._server = stack.enter_context(a_server(folder / "kubernetes"))
+        for thing in all_leases():
+            self._server.make(thing)
+        super().__init__(lan, hosts, self._server.port, KUBERNETES, stack, self._server.context)
 
-    def options(self, host: int, brokers: Sequence[str]) -> list[str]:
-        names = ",".join(f"{address}=understudy-{number}" for number, address in enumerate(brokers))
-        given = {"server": self._proxies[host].url, "namespace": "default", "token-file": str(self._token)}
-        given |= {"pods": "app=understudy", "pod-names": names}
-        return [
-            "--arbiter",
-            "kubernetes",
-            *(word for key, value in given.items() for word in ("--arbiter-option", f"{key}={value}")),
-        ]
+    def own_options(self, url: str) -> list[str]:
+        return [f"server={url}", "namespace=default", f"token-file={self._token}"]
 
     def spoil(self, fault: str) -> None:
         if fault == AWAY:
             self._server.kill()
-        for proxy in self._proxies.values():
-            proxy.becomes("" if fault == AWAY else fault)
+        super().spoil(fault)
 
     def mend(self) -> None:
-        for proxy in self._proxies.values():
-            proxy.becomes("")
+        super().mend()
         if not self._server.running:
             self._server.start()
 

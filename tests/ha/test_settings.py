@@ -46,6 +46,11 @@ def test_what_is_said_of_the_other_broker_s_options_is_of_none_of_ours() -> None
 # ---- what a cluster needs
 
 
+def test_a_program_for_roles_has_its_own_arguments() -> None:
+    program, *own = member(ha_on_role_change="sh -c 'echo a b'").ha_on_role_change
+    assert (Path(program).is_absolute(), own) == (True, ["-c", "echo a b"])
+
+
 def test_a_broker_that_is_told_nothing_is_in_no_cluster() -> None:
     alone = settings()
     assert (alone.ha_cluster, alone.members, alone.ha_replicate) == (False, (), "none")
@@ -88,6 +93,11 @@ def test_the_process_s_own_environment_is_read_when_none_is_given(monkeypatch: p
     [
         ({"ha_cluster": "no"}, "names a cluster, and without --ha-cluster yes this broker would serve alone"),
         ({"ha_replicate": "some"}, "--ha-replicate: 'some' is not one of none, configuration, all"),
+        (
+            {"ha_on_role_change": "no-such-program x"},
+            "--ha-on-role-change: 'no-such-program x' is no program that this user may run",
+        ),
+        ({"ha_on_role_change": "unclosed '"}, "--ha-on-role-change: "),
         ({"ha_cluster": "maybe"}, "--ha-cluster: 'maybe' is neither yes nor no"),
         ({"ha_brokers_url": "amqp:a:b"}, '--ha-brokers-url: .*"b"'),
         (

