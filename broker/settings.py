@@ -87,6 +87,14 @@ OPTIONS = (
     Option("interface", _interfaces, ("127.0.0.1",), "IP,...", "IP addresses to listen on. 0.0.0.0 or :: means all."),
     *SERVER,
     *FILES,
+    Option(
+        "admin-port",
+        number(0, 65_535),
+        None,
+        "PORT",
+        "TCP port for probes by HTTP: /livez, /startedz, /readyz. 0: any free port. Without it there are none.",
+    ),
+    Option("admin-interface", _interfaces, ("127.0.0.1",), "IP,...", "IP addresses on which it listens for probes."),
     Option("data-dir", folder, Path("~/.qpidd"), "DIR", "Folder of the store. It is created if it does not exist."),
     Option("auth", yes_no, None, "yes|no", "Demand a login of every client. Default: `yes` with --users or --token-keys."),
     Option(
@@ -229,6 +237,8 @@ class BrokerSettings:
     ssl_cert_password_file: Path | None
     ssl_ca_file: Path | None
     ssl_crl_file: Path | None
+    admin_port: int | None
+    admin_interface: tuple[str, ...]
     data_dir: Path
     auth: bool
     users: Path | None

@@ -3,7 +3,7 @@
 #
 # Through apt, as root or with a sudo that asks nothing: what python-qpid-proton is compiled with, the Java that Spark runs on,
 # iproute2 for the tests' networks, and the browser in which tests look at the dashboard. Into build/services, unpacked and not
-# installed, so that no service is started on this machine: what tests start themselves (etcd) or only ask (promtool). Into .venv
+# installed, so that no service is started on this machine: what tests start themselves (etcd, haproxy) or only ask (promtool). Into .venv
 # through pip: the package with its dependencies (run), or tox (test), which keeps environments of its own. When all is there it
 # looks at a few versions and returns; a stamp in .venv says for which pyproject.toml and interpreter it was filled. The full
 # output of apt and pip goes to build/setup.log.
@@ -103,9 +103,10 @@ install_packages() {
 
 # The Debian packages whose programs tests need, and which would start a service if they were installed.
 missing_services() {
-    local PATH=$PWD/$SERVICES/usr/bin:$PATH
+    local PATH=$PWD/$SERVICES/usr/bin:$PWD/$SERVICES/usr/sbin:$PATH
     command -v etcd >/dev/null || echo etcd-server
     command -v promtool >/dev/null || echo prometheus
+    command -v haproxy >/dev/null || echo haproxy liblua5.3-0 libopentracing1 libopentracing-c-wrapper0
 }
 
 unpack_services() {

@@ -28,6 +28,7 @@ from broker.service import Broker
 from broker.sessions.connection import Role
 from broker.sessions.principal import Principal
 from broker.telemetry import TelemetryWriter
+from ha.agreed import Agreed
 from ha.core.effects import PromotionEnded, TransferEnded
 from ha.core.membership import Membership
 from ha.core.messages import Message
@@ -104,6 +105,10 @@ class ClusterMember:
         self._wall = wall
         self._telemetry = telemetry
         self._asked_because = ""
+        self._asked_by = ""
+        """The kind of cluster manager that has asked for the promotion; "" for a person."""
+        self._planned = False
+        """Whether a primary served when it was asked for."""
         self._last_refusal = ""
         self._looking_since = self._catching_up_since = 0.0
         self._was = ("joining", "", 0)
@@ -131,6 +136,7 @@ class ClusterMember:
             removed_at=self._removed_at,
             on_removed=self._is_removed_from,
         )
+        self._agreed = Agreed(broker, lambda: self.log.replica.members, lambda: self.log.primary, wall, self._planned_switchover)
         self._ticker = LoopingCall(self._tick)
         self._ticker.clock = clock
         broker.administration.extensions["ha"] = self
@@ -172,15 +178,32 @@ class ClusterMember:
         over, or after --ha-switchover-timeout. At once when this broker is not the primary."""
         if self._broker.state != "active":
             return succeed(None)
-        voters, peers = self.log.replica.members.voters, self.log.status().peers
-        backups = sorted(
-            (each for each in peers if each.connected and each.address in voters), key=lambda each: each.match_index, reverse=True
-        )
         succeeded = self._succeeded = Deferred()
         timeout = self._clock.callLater(self._settings.ha_switchover_timeout, self._another_leads)
         succeeded.addBoth(lambda _: timeout.cancel() if timeout.active() else None)
-        self._hand_over_to([each.address for each in backups])
+        self._hand_over_to(self._successors())
         return succeeded
+
+    def _successors(self) -> list[str]:
+        """Who could take over, the best one first: those that no tag keeps back, and of these who has most of the log."""
+        voters = self.log.replica.members.voters
+        backups = [each for each in self.log.status().peers if each.connected and each.address in voters]
+        tags = {each.address: self._agreed.tags(each.address) for each in backups}
+        backups.sort(key=lambda each: (tags[each.address].nofailover, -each.match_index, -tags[each.address].priority))
+        return [each.address for each in backups]
+
+    def _planned_switchover(self, candidate: str) -> None:
+        """Hand over as planned: to the candidate, or to whom it goes best."""
+        candidates = [candidate] if candidate else self._successors()
+
+        def ended(outcome: TransferEnded) -> None:
+            if not outcome.done:
+                _log.warn("the planned switchover did not come to be: {reason}", reason=outcome.reason)
+
+        if candidates:
+            self.log.transfer(candidates[0]).addCallback(ended)
+        else:
+            _log.warn("the planned switchover did not come to be: no other voting member is connected")
 
     def _hand_over_to(self, candidates: list[str], refused: str = "no other voting member is connected") -> None:
         if candidates:
@@ -208,6 +231,7 @@ class ClusterMember:
     def _tick(self) -> None:
         self.peers.tick()
         self._raise_version()
+        self._agreed.tick()
 
     def has_first_release(self) -> bool:
         """Whether a member may be of release 0.1, which reads batches of the first format alone."""
@@ -261,6 +285,7 @@ class ClusterMember:
         self._was = (state, primary, epoch)
         if state == was and primary == was_primary:
             return
+        self._agreed.state_changed(state)
         _log.info(
             "{state} in epoch {epoch}{where}",
             state=state,
@@ -318,16 +343,23 @@ class ClusterMember:
 
     def _write_term(self, epoch: int) -> None:
         gap_ms = self._silence_ms()
-        self._asked_because = self._asked_because or f"{self._followed} handed over"
+        if not self._asked_because:
+            self._asked_because, self._planned = f"{self._followed} handed over", True
         self._asked_because += _given_up(self.log.replica.begun_without)
         moment = datetime.fromtimestamp(self._wall(), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         term = Term(
-            epoch=epoch, primary=self.me, reason=self._asked_because, ts=moment, gap_ms=-1 if gap_ms is None else round(gap_ms)
+            epoch=epoch,
+            primary=self.me,
+            reason=self._asked_because,
+            ts=moment,
+            gap_ms=-1 if gap_ms is None else round(gap_ms),
+            by=self._asked_by,
+            planned=self._planned,
         )
         self._broker.lead.change(term, lambda reason: None)
         index = self.log.replica.commit_index
         self.note("failover_done", epoch=epoch, to=self.me, index=index, duration_ms=gap_ms, detail=self._asked_because)
-        self._asked_because = ""
+        self._asked_because, self._asked_by, self._planned = "", "", False
 
     def note(self, kind: str, **fields: Any) -> None:
         """Tell telemetry of an event: the fields are those of `TelemetryWriter.event`."""
@@ -351,7 +383,8 @@ class ClusterMember:
             {
                 Symbol("network-host"): address.host,
                 Symbol("port"): address.port,
-                Symbol("scheme"): Symbol("amqps" if address.transport == urls.SSL else "amqp"),
+                # A string, as Qpid JMS insists; as a symbol it leaves the list unread.
+                Symbol("scheme"): "amqps" if address.transport == urls.SSL else "amqp",
             }
             for address in public.addresses
         ]
@@ -416,6 +449,7 @@ class ClusterMember:
             "reason": self._why_no_primary(),
             "members": members,
             "membership": self._membership(),
+            "settings": self._agreed.told(),
             "inSync": self._broker.state in ("ready", "active") and not self.log.halted,
             "store": {"segments": journal.segments, "bytes": journal.bytes_on_disk, "checkpointIndex": journal.checkpoint_index},
             "telemetry": {} if self._telemetry is None else self._telemetry.figures._asdict(),
@@ -451,10 +485,13 @@ class ClusterMember:
         return f"{state}. All members are connected: one of them has to be promoted{self._last_refusal}"
 
     def act(self, operation: str, body: dict[str, Any], principal: Principal) -> Deferred[Answer]:
-        """PROMOTE, BOOTSTRAP, ADD-BROKER, REMOVE-BROKER."""
+        """PROMOTE, BOOTSTRAP, SET, ADD-BROKER, REMOVE-BROKER."""
         match operation:
             case "PROMOTE":
-                return self._promote(str(body.get("reason") or "asked by management"), insist=body.get("insist") is not False)
+                reason, manager = str(body.get("reason") or "asked by management"), str(body.get("manager") or "")
+                return self._promote(reason, manager, insist=body.get("insist") is not False)
+            case "SET":
+                return self._agreed.ask(body)
             case "BOOTSTRAP":
                 return self._bootstrap(force=body.get("force") is True)
             case "ADD-BROKER" | "REMOVE-BROKER":
@@ -465,12 +502,17 @@ class ClusterMember:
             case _:
                 return succeed((501, f"this broker does not have the operation {operation!r} on its cluster", {}))
 
-    def _promote(self, reason: str, *, insist: bool) -> Deferred[Answer]:
+    def _promote(self, reason: str, manager: str, *, insist: bool) -> Deferred[Answer]:
         """Make this broker the primary. Without `insist`, which a resource manager does without, it does not wait for another one
         to be elected before it."""
         began = self._clock.seconds()
         if self._broker.state == "active":
             return succeed((200, "this broker is the primary already", self._promoted(began)))
+        hears = self.log.replica.primary
+        objection = self._agreed.objection(manager, hears) if manager else ""
+        if objection:
+            return succeed((409, objection, {}))
+        self._asked_by, self._planned = manager, bool(hears)
         return self._stand(began, reason, lambda: self.log.promote(insist=insist))
 
     def _stand(self, began: float, reason: str, stand: Callable[[], Deferred[PromotionEnded]]) -> Deferred[Answer]:
@@ -505,6 +547,7 @@ class ClusterMember:
             self._last_refusal = ""
             return 200, ended.reason or "promoted", self._promoted(began)
         _log.warn("promotion refused: {reason}", reason=ended.reason)
+        self._asked_by, self._planned = "", False
         self._last_refusal = f". The last promotion here was refused: {ended.reason}"
         return 409, ended.reason, {}
 

@@ -26,9 +26,10 @@ from twisted.python.failure import Failure
 from broker.client import ClientError
 from broker.core import urls
 from broker.telemetry import TelemetryWriter
+from ha.core import cluster_settings
 from resource_manager.arbitration import Arbitration
 from resource_manager.core.arbiter import Published
-from resource_manager.core.detector import BadView, Detector, View
+from resource_manager.core.detector import BadView, Detector, Sight, View
 from resource_manager.core.promotion import (
     AskAll,
     AskToPromote,
@@ -74,6 +75,8 @@ class ResourceManager(Service):
         self._new_probe = lambda address: Probe(reactor, address, line, self, jitter)
         self._probes = {address.name: self._new_probe(address) for address in url.addresses}
         self._members_index = 0
+        self._watches = ""
+        """Why the cluster's settings forbid this daemon to act."""
         self._detector = Detector(url.names, settings.detection_s)
         self._promotion = Promotion(settings.promotion, reactor.seconds())
         self._arbitration = Arbitration(
@@ -212,6 +215,7 @@ class ResourceManager(Service):
             return
         now_s = self._reactor.seconds()
         sight = self._detector.sight(now_s)
+        self._tell_whether_it_watches(sight)
         wake_s = [silence_s] if (silence_s := self._detector.next_silence_s(now_s)) is not None else []
         needed = self._promotion.is_needed
         wake_s += self._carry_out(self._promotion.step(sight, now_s, self._arbitration.acts_at))
@@ -221,6 +225,13 @@ class ResourceManager(Service):
             self._timer.cancel()
         if wake_s:
             self._timer = self._reactor.callLater(max(min(wake_s) - now_s, 0.001), self._step)
+
+    def _tell_whether_it_watches(self, sight: Sight) -> None:
+        """Log what the cluster's settings mean for this daemon, when that has changed."""
+        watches = cluster_settings.objection(self._settings.arbiter, sight.settings, (), "", 0.0)
+        if watches != self._watches:
+            self._watches = watches
+            self.log.info("{reason}", reason=f"it only watches: {watches}" if watches else "it acts again when it is needed")
 
     def _carry_out(self, effects: list[Effect]) -> list[float]:
         """Do these, in their order; returns the times at which to step again."""
@@ -244,7 +255,7 @@ class ResourceManager(Service):
         name = effect.name
         self.log.info("{broker}: asked to become the primary, because {reason}", broker=name, reason=effect.reason)
         self._event("promote_asked", name, detail=effect.reason)
-        answer = self._probes[name].promote(effect.reason, effect.timeout_s)
+        answer = self._probes[name].promote(effect.reason, effect.timeout_s, self._settings.arbiter)
 
         def won(body: dict[str, Any]) -> list[Effect]:
             return self._promotion.promoted(name, int(body.get("epoch") or 0), self._reactor.seconds())

@@ -55,6 +55,15 @@ RESERVED_DESCRIPTORS = 256
 MAX_HANDSHAKES = 128
 """Sockets that are in the midst of a TLS handshake: one more takes the place of the oldest."""
 
+PROBE_CONNECTIONS = 64
+"""Sockets of the admin port at a time; one more is closed at once."""
+
+PROBE_HEADER_BYTES = 4096
+"""Of a request's line and headers."""
+
+PROBE_IDLE_S = 5.0
+"""For which a socket of the admin port may be silent."""
+
 MAX_SESSIONS_PER_CONNECTION = 256
 """Sessions of one connection: announced as channel-max of this minus one."""
 
@@ -302,5 +311,7 @@ MAILBOX_BYTES = 16 * MIB
 MAILBOXES_BYTES = 64 * MIB
 """Answers that wait on all dynamic sources; the oldest of the fullest go first."""
 
+MAX_SETTINGS = 64
+"""What a cluster agrees on: a few facts, and tags for each member."""
 MAX_HISTORY = 100
 """Terms of primaries that a cluster remembers."""

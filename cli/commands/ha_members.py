@@ -27,10 +27,6 @@ _wait = click.option(
 )
 
 
-def register() -> None:
-    """The commands belong to `qpid-ha` once this module is loaded."""
-
-
 @ha_command("add-broker")
 @click.argument("addresses", metavar="ADDRESS...", nargs=-1, required=True)
 @click.option("--force", is_flag=True, help="Add it though it cannot be reached.")

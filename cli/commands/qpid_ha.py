@@ -15,7 +15,7 @@ import click
 
 from broker.core import urls
 from cli import endings, options
-from cli.commands import ha_members
+from cli.commands import ha_members, ha_settings
 from cli.commands.ha_cluster import NAME, ask, command, ha_command, hand_over, view_of, views_of
 from cli.output import Column, show_json, show_table, text
 
@@ -109,6 +109,8 @@ def _show_view(view: dict[str, Any], named: bool) -> None:
     for label, field in fields:
         if field in view and (field != "reason" or view[field]):
             click.echo(f"{'  ' if named else ''}{label + ':':<20} {view[field]}".rstrip())
+    for label, told in _settings_told(dict(view.get("settings") or {})):
+        click.echo(f"{'  ' if named else ''}{label + ':':<20} {told}")
     for label, field in (("Stopped", "stopped"), ("Disk", "disk")):
         if view.get(field):
             click.echo(f"{'  ' if named else ''}{label + ':':<20} {view[field]}")
@@ -129,6 +131,23 @@ def _show_view(view: dict[str, Any], named: bool) -> None:
         show_table("Lag:", columns, view.get("members") or [])
 
 
+def _settings_told(settings: dict[str, Any]) -> list[tuple[str, str]]:
+    """What the cluster agrees on, for people."""
+    told = []
+    if "authority" in settings:
+        told.append(("Authority", str(settings["authority"].get("kind"))))
+    if "pause" in settings:
+        pause = settings["pause"]
+        told.append(("Paused", f"since {pause.get('since')}" + (f": {pause['reason']}" if pause.get("reason") else "")))
+    if "switchover" in settings:
+        plan = settings["switchover"]
+        told.append(("Switchover", f"{plan.get('at')}" + (f" to {plan['candidate']}" if plan.get("candidate") else "")))
+    for key in sorted(key for key in settings if key.startswith("tags:")):
+        tags = ", ".join(name if value is True else f"{name}={value}" for name, value in sorted(settings[key].items()))
+        told.append(("Tags", f"{key.removeprefix('tags:')} {tags}"))
+    return told
+
+
 def _show_promoted(answer: dict[str, Any], broker: str, form: str) -> None:
     if form == "json":
         show_json({"broker": broker} | answer)
@@ -139,7 +158,8 @@ def _show_promoted(answer: dict[str, Any], broker: str, form: str) -> None:
 
 @ha_command("promote")
 @click.option("--cluster-manager", is_flag=True, help="Accepted for old scripts. It changes nothing.")
-def promote(cluster_manager: bool, form: str, **given: Any) -> None:
+@click.option("--manager", metavar="KIND", default="", help="A cluster manager of this kind asks, not a person.")
+def promote(cluster_manager: bool, manager: str, form: str, **given: Any) -> None:
     """Make the broker the primary.
 
     When there is a healthy primary, it lets this broker catch up and hands over without loss. When there is none, and this broker
@@ -149,7 +169,7 @@ def promote(cluster_manager: bool, form: str, **given: Any) -> None:
     target = options.target(given, admin=True)
     if len(target.url.addresses) != 1:
         raise click.UsageError("name the one broker to promote with -b, or use switchover")
-    body = {"reason": "qpid-ha promote"}
+    body = {"reason": f"{manager or 'qpid-ha'} promote", "manager": manager}
     answer = endings.run(lambda reactor: ask(target, reactor, "PROMOTE", "ha", body))
     _show_promoted(answer, target.url.names[0], form)
 
@@ -173,12 +193,21 @@ def bootstrap(force: bool, form: str, **given: Any) -> None:
 
 @ha_command("switchover")
 @click.option("--candidate", metavar="BROKER", help="Backup that takes over. Default: the one with the newest log.")
-def switchover(candidate: str | None, form: str, **given: Any) -> None:
+@click.option("--scheduled", metavar="TIME", help="Do it at this time, as in 2026-01-31T04:00:00Z, whoever is the primary then.")
+@click.option("--cancel", is_flag=True, help="Take a scheduled one back.")
+def switchover(candidate: str | None, scheduled: str | None, cancel: bool, form: str, **given: Any) -> None:
     """Let the primary hand over to a backup, without loss."""
-    target = options.target(given, admin=True)
     chosen = urls.parse(candidate) if candidate else None
     if chosen is not None and len(chosen.addresses) != 1:
         raise click.UsageError("--candidate takes one broker")
+    if scheduled and cancel:
+        raise click.UsageError("--scheduled and --cancel exclude each other")
+    if scheduled or cancel:
+        ha_settings.set_in_cluster(
+            given, form, setting="switchover", at=scheduled or "", candidate=chosen.names[0] if chosen else ""
+        )
+        return
+    target = options.target(given, admin=True)
 
     async def change(reactor: Any) -> tuple[str, dict[str, Any]]:
         address, answer = await hand_over(target, reactor, chosen.addresses[0] if chosen else None, "planned switchover")
@@ -266,7 +295,7 @@ def help_all(context: click.Context) -> None:
     click.echo("\n\n".join([parent.get_help(), *texts]))
 
 
-ha_members.register()
+__all__ = ["command", "ha_members", "ha_settings", "main"]
 
 
 def main() -> None:

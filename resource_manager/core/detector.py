@@ -12,9 +12,11 @@ Pure: times are float seconds of a monotonic clock, passed in.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
+
+from ha.core.cluster_settings import TAGS, Tags
 
 SERVING = "active"
 FOLLOWING = frozenset({"catchup", "ready"})
@@ -59,6 +61,9 @@ class View:
     """"" while it belongs to no cluster."""
     members: Members | None = None
     """Those of its cluster; None when it does not say, or says it of another address than the one that it is asked at."""
+    applied_index: int = 0
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """What the cluster agreed on, as far as this broker had applied the log."""
 
     @classmethod
     def of(cls, item: Mapping[str, Any], member: str) -> View:
@@ -83,7 +88,14 @@ class View:
             item.get("blank") is True,
             str(item.get("clusterId") or ""),
             Members.of(item) if item.get("address") == member else None,
+            applied if isinstance(applied := item.get("appliedIndex"), int) else 0,
+            _settings_of(item),
         )
+
+
+def _settings_of(item: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    told = item.get("settings")
+    return {str(key): value for key, value in told.items() if isinstance(value, Mapping)} if isinstance(told, Mapping) else {}
 
 
 class Reach(Enum):
@@ -167,6 +179,17 @@ class Sight:
         views = [seen.view for seen in self.reachable if seen.view is not None and seen.view.cluster_id == cluster]
         told = [view.members for view in views if view.members is not None]
         return max(told, key=lambda members: members.index, default=None)
+
+    @property
+    def settings(self) -> Mapping[str, Mapping[str, Any]]:
+        """What the cluster agrees on, by the broker that has applied most, be it gone by now: what is committed stays so."""
+        views = [seen.view for seen in self.brokers if seen.view is not None]
+        newest = max(views, key=lambda view: view.applied_index, default=None)
+        return {} if newest is None else newest.settings
+
+    def tags(self, name: str) -> Tags:
+        """The tags of this broker."""
+        return Tags.of(self.settings.get(TAGS + name))
 
     def electors(self, cluster: str) -> Sight:
         """Those whose votes count in an election of this cluster, as far as is known: no learners, nor others' members."""

@@ -202,6 +202,51 @@ def test_a_broker_is_replaced_by_adding_one_and_then_removing_the_other(peers: A
     assert (ran.status, "x:1 is no member; there are: a:1, b:1" in ran.err) == (1, True)
 
 
+@pytest.mark.parametrize(
+    "words, body",
+    [
+        (["authority", "etcd"], {"setting": "authority", "kind": "etcd"}),
+        (["pause", "--reason", "disks"], {"setting": "pause", "reason": "disks"}),
+        (["resume"], {"setting": "resume"}),
+        (["tag", "a:1", "--site", "west"], {"setting": "tags", "address": "a:1", "tags": {"priority": 3, "site": "west"}}),
+        (["tag", "a:1", "--clear", "--nofailover"], {"setting": "tags", "address": "a:1", "tags": {"nofailover": True}}),
+        (
+            ["switchover", "--scheduled", "2027-01-15T08:00", "--candidate", "b:1"],
+            {"setting": "switchover", "at": "2027-01-15T08:00", "candidate": "b:1"},
+        ),
+        (["switchover", "--cancel"], {"setting": "switchover", "at": "", "candidate": ""}),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_the_cluster_is_to_agree_on_is_asked_of_its_primary(
+    peers: Any, tmp_path: Any, words: list[str], body: dict[str, Any]
+) -> None:
+    settings = {"authority": {"kind": "hand"}, "tags:a:1": {"priority": 3}}
+    peer = peers(ha=PRIMARY | {"settings": settings}, record=str(tmp_path / "asked"))
+    assert run("qpid-ha", *words, "-b", peer.name).status == 0
+    (line,) = (tmp_path / "asked").read_text().splitlines()
+    assert (json.loads(line)["what"], json.loads(line)["body"]) == ("SET ha", body)
+
+
+def test_what_the_cluster_agrees_on_is_told(peers: Any) -> None:
+    settings = {
+        "authority": {"kind": "hand"},
+        "pause": {"since": "2027-01-15T08:00:00Z", "reason": "disks"},
+        "switchover": {"at": "2027-01-15T09:00:00Z", "candidate": "a:1"},
+        "tags:a:1": {"priority": 3, "nofailover": True},
+    }
+    peer = peers(ha=PRIMARY | {"settings": settings})
+    assert run("qpid-ha", "authority", "-b", peer.name).out == "hand\n"
+    out = run("qpid-ha", "query", "-b", peer.name).out
+    for line in (
+        "Authority:           hand",
+        "Paused:              since 2027-01-15T08:00:00Z: disks",
+        "Switchover:          2027-01-15T09:00:00Z to a:1",
+        "Tags:                a:1 nofailover, priority=3",
+    ):
+        assert line in out.splitlines()
+
+
 def test_store_info_of_a_broker_shows_its_place_in_the_log(primary: Any) -> None:
     out = run("qpid-ha", "store-info", "-b", primary.name).out
     assert "lastIndex:           120" in out
@@ -239,6 +284,9 @@ def test_help_lists_the_commands_and_help_all_their_options() -> None:
         ["promote", "-b", "a,b"],
         ["add-broker"],
         ["replace-broker", "a:1"],
+        ["tag", "a:1"],
+        ["tag", "a:1,b:1", "--clear"],
+        ["switchover", "--scheduled", "2027-01-15T08:00", "--cancel"],
         ["replace-broker", "a:1", "a:1"],
         ["remove-broker", "a:1,b:1"],
     ],

@@ -16,7 +16,7 @@ from joserfc import jwk
 
 from broker.amqp import management_node
 from broker.core import sasl, values
-from broker.core.commands import Bind, QueueAdd, Term
+from broker.core.commands import Bind, QueueAdd, Setting, Term
 from broker.core.door import HEADER
 from broker.core.users import SHA_256, derive, line_of
 from ha.amqp import replication_link
@@ -92,6 +92,7 @@ SEEDS: dict[str, list[bytes]] = {
         QueueAdd(uuid="u", name="q", level="all").text,
         Bind(exchange="e", queue="u", key="k", arguments={"x-match": "all"}).text,
         Term(epoch=3, primary="a:1", reason="asked", ts="2026-01-01", gap_ms=7).text,
+        Setting(key="pause", value={"since": "2026-01-01"}).text,
         json.dumps({"op": "queue-add", "name": float("nan")}).encode(),
     ],
     "log": [b"\0\0\0\x01", b"\x01\x01\0\x04\x02\x10\x20\xff"],

@@ -22,6 +22,8 @@ SCRATCH = "scratch"
 EXCHANGE = "news"
 LEVELS = ("all", "configuration", "none")
 _MADE_SO_S = 2.0
+_COMMITTED_S = 0.4
+"""A setting is committed in this time, where nothing goes wrong."""
 _GLANCE_S = 0.0005
 _ASKED = 6
 _ASK_AGAIN_S = 0.2
@@ -315,6 +317,44 @@ class Faults:
             checks.faults.append(
                 f"insisted: {host.name} was to be made the primary after epoch {epoch}, and is not after a while"
             )
+
+    def _tag(self, action: Action) -> str | None:
+        """An operator gives a broker a priority."""
+        host, primary = self._host(action.who), self._world.primary()
+        if host is None or primary is None:
+            return "no primary"
+        body = {"setting": "tags", "address": host.address, "tags": {"priority": 5}}
+        self._world.operators.ask(primary, "SET", "ha", body=body)
+        return None
+
+    def _pause(self, action: Action) -> str | None:
+        """An operator pauses the cluster: for so many seconds nobody is promoted, since no person asks for it either."""
+        primary = self._world.primary()
+        if primary is None:
+            return "no primary"
+        self._world.operators.ask(primary, "SET", "ha", body={"setting": "pause", "reason": "an operator's whim"})
+        self._later(_COMMITTED_S, self._is_paused, action.seconds)
+        return None
+
+    def _is_paused(self, seconds: float) -> None:
+        checks = self._world.checks
+        if "pause" in checks.reference.settings:
+            self._later(seconds, self._was_paused, max(checks.consensus.primaries))
+
+    def _was_paused(self, epoch: int) -> None:
+        checks = self._world.checks
+        for since, primary in checks.consensus.primaries.items():
+            if since > epoch:
+                checks.faults.append(f"paused: {primary} became the primary of epoch {since} while the cluster was paused")
+
+    def _resume(self, action: Action) -> str | None:
+        """An operator ends the pause."""
+        del action
+        primary = self._world.primary()
+        if primary is None:
+            return "no primary"
+        self._world.operators.ask(primary, "SET", "ha", body={"setting": "resume"})
+        return None
 
     def _promote_two(self, action: Action) -> str | None:
         for who in (action.who, action.other):

@@ -86,6 +86,20 @@ BUGS = {
         "provisional=provisional and not self.forced",
         "provisional=False",
     ),
+    "forgets-that-it-is-paused": Bug(
+        "lets managers promote though the cluster is paused",
+        "ha.core.cluster_settings",
+        "objection",
+        "if PAUSE in settings:",
+        "if False:",
+    ),
+    "checkpoint-forgets-settings": Bug(
+        "leaves out of a checkpoint what the cluster agrees on",
+        "broker.core.definitions",
+        "Definitions.commands",
+        "*self.settings.values(), ",
+        "",
+    ),
     "gives-up-on-newer-logs": Bug(
         "gives up, though it is insisted on, when others have newer logs, and asks none of them to stand first",
         "ha.core.replica",

@@ -160,6 +160,21 @@ def _the_best_are_not_asked(at_s: float) -> list[Action]:
 
 INSISTED = _plan(BUSY, *_the_best_are_not_asked(1.0), duration_s=10.0)
 """Whoever is insisted on becomes the primary."""
+PAUSED = _plan(
+    BUSY,
+    Action(0.8, "pause", seconds=2.0),
+    Action(1.4, "kill", "primary", seconds=0.3),
+    Action(3.4, "promote-laggiest"),
+    Action(5.6, "resume"),
+    duration_s=6.5,
+)
+"""The primary dies in a pause, and nobody takes its place before a person asks for it."""
+_TAGGED = _plan(
+    BUSY,
+    *(Action(0.8 + 0.2 * number, "tag", number) for number in range(3)),
+    *(Action(1.6 + 0.3 * number, "kill", "backup", seconds=0.1) for number in range(4)),
+    checkpoint_bytes=2048,
+)
 _COUNTED = _plan([_PRODUCERS[0], ClientPlan("consumer", "c", "q0", window=20, modify=0.6)], repeats=True, duration_s=3.0)
 _BEHIND = _plan(BUSY, *(Action(at_s, "kill", "backup", seconds=1.2) for at_s in (1.0, 2.6)), checkpoint_bytes=2048)
 _KILLS = [Action(1.2 + 0.4 * number, "kill", "primary", seconds=0.1) for number in range(6)]
@@ -177,6 +192,8 @@ PROVOKED: dict[str, Plan] = {
     "begins-anew": LOST_STORES,
     "gives-up-on-newer-logs": INSISTED,
     "leaves-it-at-the-better-one": INSISTED,
+    "forgets-that-it-is-paused": PAUSED,
+    "checkpoint-forgets-settings": _TAGGED,
     "votes-twice": _RIVALS,
     "wins-with-refusals": _RIVALS,
     "counts-learners": _plan(BUSY, *(replace(each, choice=1.0) for each in _SLOW_DISKS[1:]), Action(1.05, "add"), spares=1),

@@ -191,6 +191,7 @@ def test_the_open_names_all_brokers_to_fail_over_to(tmp_path: Path) -> None:
         client = BlockingConnection(brokers.brokers[0].address, timeout=30)
         listed = remote_properties(client)["failover-server-list"]
         assert [f"{each['network-host']}:{each['port']}" for each in listed] == brokers.addresses
+        assert {type(each["scheme"]) for each in listed} == {str}, "Qpid JMS reads no list with symbols there"
         client.close()
     with cluster(tmp_path / "public", 1, "--ha-public-url", public) as brokers:
         client = BlockingConnection(brokers.brokers[0].address, timeout=30)

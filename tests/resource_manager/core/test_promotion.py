@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -181,6 +182,60 @@ def test_among_equal_logs_priority_decides_and_then_the_name() -> None:
 
     assert chosen(priorities={"c": 1}) == ["c"]
     assert chosen(priorities={"a": -1}) == ["b"]
+
+
+def agreeing(name: str, applied: int = 1, status: str = "joining", at_s: float = 1.0, **settings: Any) -> Seen:
+    """A broker that has applied so much of the log, and found there what the cluster agrees on."""
+    view = View(status, 3, 3, 70, "", applied_index=applied, settings={key.replace("_", ":"): settings[key] for key in settings})
+    return Seen(name, Reach.REACHABLE, "", view, at_s)
+
+
+@pytest.mark.parametrize(
+    "tags, chosen",
+    [
+        ({"tags_c": {"priority": 1}}, ["c"]),
+        ({"tags_a": {"nofailover": True}, "tags_b": {"priority": -1}}, ["c"]),
+        ({"tags_c": {"priority": 1, "nofailover": True}}, ["a"]),
+        ({"tags_c": {"site": "east"}}, ["a"]),
+    ],
+)
+def test_tags_decide_among_equal_logs_and_keep_a_broker_back(tags: Any, chosen: list[str]) -> None:
+    assert asked(Story().see(1.0, *(agreeing(name, **tags) for name in "abc"))) == chosen
+
+
+def test_an_option_of_the_daemon_goes_before_the_tag() -> None:
+    brokers = [agreeing(name, tags_c={"priority": 1}) for name in "abc"]
+    assert asked(Story(priorities={"b": 2, "c": 0}).see(1.0, *brokers)) == ["b"]
+
+
+def test_of_equal_priority_the_site_of_the_failed_primary_is_preferred() -> None:
+    story = Story()
+    tags: Any = {"tags_a": {"site": "east"}, "tags_c": {"site": "east"}}
+    story.see(1.0, agreeing("a", status="active", **tags), agreeing("b", **tags), agreeing("c", **tags))
+    assert asked(story.see(2.0, gone("a"), agreeing("b", at_s=2.0, **tags), agreeing("c", at_s=2.0, **tags))) == ["c"]
+
+
+def test_when_tags_keep_every_broker_back_the_log_says_so() -> None:
+    brokers = [agreeing(name, tags_a={"nofailover": True}, tags_b={"nofailover": True}) for name in "ab"]
+    assert reasons(Story().see(1.0, *brokers)) == ["no broker that answers can be promoted"]
+
+
+@pytest.mark.parametrize(
+    "settings, said",
+    [
+        ({"pause": {"since": "then"}}, "the cluster is paused since then: qpid-ha resume ends that"),
+        (
+            {"authority": {"kind": "pacemaker"}},
+            "the authority of this cluster is 'pacemaker' (qpid-ha authority), and 'builtin' watches",
+        ),
+        ({"authority": {"kind": "builtin"}}, ""),
+    ],
+)
+def test_a_daemon_keeps_to_what_the_broker_says_that_has_applied_most(settings: Any, said: str) -> None:
+    """Be that one gone by now. Breaks when a pause ends with the primary that took it."""
+    brokers = [agreeing("a"), agreeing("b"), replace(agreeing("c", 2, **settings), reach=Reach.ABSENT, reason="gone")]
+    effects = Story(start_grace_s=0.0).see(1.0, *brokers)
+    assert (asked(effects), reasons(effects)) == (([], [said]) if said else (["a"], []))
 
 
 def test_a_learner_is_never_asked() -> None:

@@ -1,0 +1,21 @@
+"""A pause in a whole cluster: while it lasts daemons promote nobody, and what a person asks for is done."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.simulation.provoked import PAUSED
+from tests.simulation.world import World
+
+
+@pytest.mark.simulation
+@pytest.mark.parametrize("message_links", [False, True])
+def test_in_a_pause_nobody_is_promoted_but_by_hand(message_links: bool) -> None:
+    world = World(replace(PAUSED, seed=1, message_links=message_links))
+    outcome = world.run()
+    assert not outcome.violation, "\n".join([*outcome.trace[-60:], outcome.violation])
+    assert (outcome.done["pause"], outcome.done["resume"]) == (1, 1)
+    assert world.operators.done["SET"] == 2
+    assert outcome.counts["accepted"] > 50
