@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .ONESHELL:
-.PHONY: help setup demo test test-kubernetes unit system simulation soak fuzz spark core bench bench-lag arbiters format lint types imports clean
+.PHONY: help setup demo test test-kubernetes test-pacemaker unit system simulation soak fuzz spark core bench bench-lag arbiters format lint types imports clean
 
 PYTHON := .venv/bin/python
 TOX := .venv/bin/tox run
@@ -41,6 +41,12 @@ test-kubernetes: ## the arbiter for Kubernetes against a real API server (KUBE_A
 	@[[ -x "$${KUBE_APISERVER:-}" ]] || { echo "test-kubernetes: give KUBE_APISERVER=path of a kube-apiserver that runs here (docs/howto/kubernetes.md says how to get one)" >&2; exit 2; }
 	$(TOX_READY)
 	KUBE_APISERVER=$$(realpath "$$KUBE_APISERVER") $(TOX) -q -e tests -- tests/resource_manager/arbiters/test_kubernetes.py
+
+TROUBLES ?=
+test-pacemaker: ## a real Pacemaker cluster of three in namespaces: 20 moves, kill, cut, ... (root; TROUBLES="moves cut")
+	@((EUID == 0)) || { echo "test-pacemaker: this needs root" >&2; exit 2; }
+	$(TOX_READY)
+	$(TOX) -q -e pacemaker -- $(TROUBLES)
 
 unit: ## the tests without clusters of processes, without Spark and without tools
 	@$(TOX_READY)

@@ -389,4 +389,5 @@ def _term_item(term: Term) -> dict[str, Any]:
         "gap_ms": term.gap_ms,
         "by": term.by,
         "planned": term.planned,
+        "estimated": term.estimated,
     }

@@ -37,6 +37,7 @@ from ha.member_changes import MemberChanges, Reach
 from ha.net.peers import PEER_PROPERTY, TICK_S, Peers
 from ha.outbox import Peers as LogPeers
 from ha.replicated_log import ReplicatedLog
+from ha.role_callback import RoleCallback
 from ha.settings import HaSettings
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 
 _log = Logger(namespace="ha")
 Answer = tuple[int, str, dict[str, Any]]
+_ANSWER_S = 0.1
+"""Time for an answer to leave before this broker stops."""
 
 
 class ClusterStore(Protocol):
@@ -80,7 +83,7 @@ class Links(LogPeers, Reach, Role, Protocol):
 
 
 class ClusterMember:
-    """See the module. `wall` gives seconds since 1970, for records that people read. Fulfils
+    """See the module. `wall` gives seconds since 1970, for records that people read; `end` ends the process. Fulfils
     `broker.administration.Extension`."""
 
     def __init__(
@@ -96,6 +99,7 @@ class ClusterMember:
         telemetry: TelemetryWriter | None,
         links: Callable[..., Links] = Peers,
         credentials: Credentials | None = None,
+        end: Callable[[], None] = lambda: None,
     ) -> None:
         self.me = me
         self._clock = clock
@@ -103,6 +107,7 @@ class ClusterMember:
         self._store = store
         self._settings = settings
         self._wall = wall
+        self._end = end
         self._telemetry = telemetry
         self._asked_because = ""
         self._asked_by = ""
@@ -136,6 +141,7 @@ class ClusterMember:
             removed_at=self._removed_at,
             on_removed=self._is_removed_from,
         )
+        self._callback = RoleCallback(reactor, settings.ha_on_role_change, settings.ha_on_role_change_timeout, me)
         self._agreed = Agreed(broker, lambda: self.log.replica.members, lambda: self.log.primary, wall, self._planned_switchover)
         self._ticker = LoopingCall(self._tick)
         self._ticker.clock = clock
@@ -286,6 +292,7 @@ class ClusterMember:
         if state == was and primary == was_primary:
             return
         self._agreed.state_changed(state)
+        self._callback.changed(state, epoch, primary)
         _log.info(
             "{state} in epoch {epoch}{where}",
             state=state,
@@ -343,6 +350,9 @@ class ClusterMember:
 
     def _write_term(self, epoch: int) -> None:
         gap_ms = self._silence_ms()
+        told_ms, ended_ms = gap_ms, self._broker.lead.state.ended_ms
+        if gap_ms is None and ended_ms:  # all brokers were down: the log says when something was last accepted
+            told_ms = max(self._wall() * 1000 - ended_ms, 0.0)
         if not self._asked_because:
             self._asked_because, self._planned = f"{self._followed} handed over", True
         self._asked_because += _given_up(self.log.replica.begun_without)
@@ -352,7 +362,8 @@ class ClusterMember:
             primary=self.me,
             reason=self._asked_because,
             ts=moment,
-            gap_ms=-1 if gap_ms is None else round(gap_ms),
+            gap_ms=-1 if told_ms is None else round(told_ms),
+            estimated=gap_ms is None and told_ms is not None,
             by=self._asked_by,
             planned=self._planned,
         )
@@ -485,11 +496,13 @@ class ClusterMember:
         return f"{state}. All members are connected: one of them has to be promoted{self._last_refusal}"
 
     def act(self, operation: str, body: dict[str, Any], principal: Principal) -> Deferred[Answer]:
-        """PROMOTE, BOOTSTRAP, SET, ADD-BROKER, REMOVE-BROKER."""
+        """PROMOTE, BOOTSTRAP, SET, STOP, ADD-BROKER, REMOVE-BROKER."""
         match operation:
             case "PROMOTE":
                 reason, manager = str(body.get("reason") or "asked by management"), str(body.get("manager") or "")
                 return self._promote(reason, manager, insist=body.get("insist") is not False)
+            case "STOP":
+                return succeed(self._stop_process(force=body.get("force") is True))
             case "SET":
                 return self._agreed.ask(body)
             case "BOOTSTRAP":
@@ -514,6 +527,17 @@ class ClusterMember:
             return succeed((409, objection, {}))
         self._asked_by, self._planned = manager, bool(hears)
         return self._stand(began, reason, lambda: self.log.promote(insist=insist))
+
+    def _stop_process(self, *, force: bool) -> Answer:
+        """Stop this broker in order, unless the others are no majority without it."""
+        voters, trouble = self.log.replica.members.voters, self.peers.trouble()
+        others = [voter for voter in voters if voter != self.me and voter not in trouble]
+        if self.me in voters and 2 * len(others) <= len(voters) and not force:
+            text = f"without {self.me} only {len(others)} of {len(voters)} voting members are there, and the cluster stands still"
+            return 409, f"nothing was done: {text}; use --force", {}
+        _log.info("management asks this broker to stop")
+        self._clock.callLater(_ANSWER_S, self._end)
+        return 202, "the broker stops", {}
 
     def _stand(self, began: float, reason: str, stand: Callable[[], Deferred[PromotionEnded]]) -> Deferred[Answer]:
         self._asked_because = reason

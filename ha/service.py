@@ -328,6 +328,7 @@ class Process:
             telemetry=telemetry,
             links=self.links,
             credentials=self.tls if self.ha.encrypted else None,
+            end=self._end,
         )
         log = self._open_log(CLUSTER, me, self.ha.replica(), Membership.of(self.ha.members), member.peers, member)
         if self.store.cluster_id and not set(self.ha.members) & set(log.replica.members.addresses):

@@ -76,7 +76,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, dict=True, rename="came
 
 
 _ALWAYS = object()
-_LEFT_OUT: dict[str, Any] = {"needs": 1, "number": None, "owner": "", "by": "", "planned": False}
+_LEFT_OUT: dict[str, Any] = {"needs": 1, "number": None, "owner": "", "by": "", "planned": False, "estimated": False}
 """Members that are not written while they have this value."""
 
 
@@ -179,8 +179,8 @@ class Unbind(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
 
 class Term(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
     """A broker became primary: `ts` in ISO 8601, `gap_ms` without a primary before (-1: not known). `by`: the kind of cluster
-    manager that had asked ("": none, or an older release); `planned`: another broker served until then. Who does not know these
-    two does without."""
+    manager that had asked ("": none, or an older release); `planned`: another broker served until then; `estimated`: the gap is
+    counted from the last batch before, by the clocks of two brokers. Who does not know these three does without."""
 
     OP: ClassVar[str] = "reign"
     """The name in the log: stores of every release have it."""
@@ -192,6 +192,7 @@ class Term(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
     gap_ms: int = -1
     by: str = ""
     planned: bool = False
+    estimated: bool = False
 
 
 class Numbers(Command, frozen=True, kw_only=True, dict=True, rename="camel"):

@@ -18,7 +18,21 @@ from cli.options import Target
 NAME = "qpid-ha"
 
 
-@click.group(context_settings=options.CONTEXT)
+class AnyOrder(click.Group):
+    """A group whose commands take their options before their name, too, as in `qpid-ha -b host:port status`: Apache Qpid's
+    qpid-ha takes the first word that is a command's name for the command."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put the command first."""
+        at = next((at for at, word in enumerate(args) if word in self.commands), len(args))
+        if at and args[0].startswith("-") and not {"--help", "-h", "--version"} & set(args[:at]):
+            if at == len(args):
+                raise click.UsageError(f"name a command: {', '.join(sorted(self.commands))}")
+            args = [args[at], *args[:at], *args[at + 1 :]]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=AnyOrder, context_settings=options.CONTEXT)
 @click.version_option(options.VERSION, prog_name=NAME)
 def command() -> None:
     """Look at a cluster of brokers, and change who leads it."""
@@ -114,8 +128,8 @@ def candidate_among(views: list[dict[str, Any]], wanted: urls.Address | None) ->
             raise endings.Refused(f"{wanted.name} is no member; there are: {', '.join(view['broker'] for view in views)}")
         if view["status"] == "active":
             raise endings.Refused(f"{wanted.name} is the primary already")
-        if view["status"] != "ready":
-            raise endings.Refused(f"{wanted.name} is {view['status'] or view['error']}, not ready")
+        if view["status"] not in ("ready", "catchup"):
+            raise endings.Refused(f"{wanted.name} is {view['status'] or view['error']} and cannot take over")
         return address_of(view)
     if not ready:
         raise endings.Refused("no backup is ready to take over; qpid-ha status --all shows what each is doing")

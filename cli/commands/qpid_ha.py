@@ -7,15 +7,13 @@ which says so.
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import click
 
 from broker.core import urls
 from cli import endings, options
-from cli.commands import ha_members, ha_settings
+from cli.commands import ha_members, ha_operations, ha_settings, ha_stores
 from cli.commands.ha_cluster import NAME, ask, command, ha_command, hand_over, view_of, views_of
 from cli.output import Column, show_json, show_table, text
 
@@ -225,48 +223,17 @@ def history(form: str, **given: Any) -> None:
     if form == "json":
         show_json(items)
         return
+    for item in items:
+        known = isinstance(item.get("gap_ms"), int | float) and item["gap_ms"] >= 0
+        item["gap"] = f"{'~' if item.get('estimated') else ''}{item['gap_ms']:.0f}" if known else ""
     columns = (
         Column("time", "ts", text),
         Column("epoch", "epoch", text, number=True),
         Column("primary", "primary", text),
-        Column("gapMs", "gap_ms", lambda value: "" if value is None or value < 0 else f"{value:.0f}", number=True),
+        Column("gapMs", "gap", text, number=True),
         Column("reason", "reason", text),
     )
     show_table("Primaries:", columns, items)
-
-
-@ha_command("store-info")
-@options.data_dir_option
-def store_info(data_dir: Path | None, form: str, **given: Any) -> None:
-    """Print what a broker's store holds: after an outage of all, the store with the highest epoch and index is the newest.
-
-    With --data-dir the folder itself is looked at, whether its broker runs or not; else the broker is asked.
-    """
-    if data_dir is None:
-        target = options.target(given, admin=True)
-        view = endings.run(lambda reactor: view_of(target, reactor))
-        found = {field: view.get(field) for field in ("brokerId", "clusterId", "epoch", "lastEpoch", "lastIndex", "commitIndex")}
-        found |= dict(view.get("store") or {})
-    else:
-        found = _inspected(data_dir)
-    if form == "json":
-        show_json(found)
-        return
-    logs = found.pop("logs", [])
-    for field, value in found.items():
-        click.echo(f"{field + ':':<20} {text(value)}".rstrip())
-    if logs:
-        show_table("Logs:", [Column(field, field, text, number=field not in ("name", "voted_for")) for field in logs[0]], logs)
-
-
-def _inspected(data_dir: Path) -> dict[str, Any]:
-    from broker.disk import store
-    from broker.disk.durable import DamagedStore, StorageError
-
-    try:
-        return asdict(store.inspect(data_dir))
-    except (FileNotFoundError, DamagedStore, StorageError, OSError) as error:
-        raise endings.Refused(f"{data_dir}: {error}") from None
 
 
 @command.command("help")
@@ -295,7 +262,7 @@ def help_all(context: click.Context) -> None:
     click.echo("\n\n".join([parent.get_help(), *texts]))
 
 
-__all__ = ["command", "ha_members", "ha_settings", "main"]
+__all__ = ["command", "ha_members", "ha_operations", "ha_settings", "ha_stores", "main"]
 
 
 def main() -> None:

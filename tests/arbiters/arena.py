@@ -43,6 +43,8 @@ class Times:
     freeze: float = 30.0
     short: float = 5.0
     """For which a daemon is cut off, or two of three brokers are dead."""
+    patience: float = 10.0
+    """The daemons' --arbiter-patience."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,9 +233,8 @@ def arena(folder: Path, arbiter: str, times: Times) -> Iterator[Arena]:
         brokers = Cluster(folder, len(BROKERS), ["--ha-replicate", "all"], lan.places[: len(BROKERS)])
         stack.callback(brokers.close)
         brokers.start()
-        daemons = [
-            Daemon(folder, f"rm-{host}", lan, host, ["--brokers", brokers.url, *control.options(host)]) for host in DAEMONS
-        ]
+        own = ["--brokers", brokers.url, "--arbiter-patience", f"{times.patience:g}"]
+        daemons = [Daemon(folder, f"rm-{host}", lan, host, [*own, *control.options(host)]) for host in DAEMONS]
         for daemon in daemons:
             stack.callback(daemon.kill)
             daemon.start()

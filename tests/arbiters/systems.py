@@ -7,12 +7,15 @@ each host had a control network besides the one that is cut: what listens there 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
+from tests.resource_manager.api_server import DAEMON, all_leases, running_api_server
 from tests.resource_manager.etcd import running_etcd
-from tests.resource_manager.fault_proxy import FaultProxy
+from tests.resource_manager.fault_proxy import ETCD, KUBERNETES, Dialect, FaultProxy
 from tests.system.means import program
 from tests.system.namespaces import Lan
 
@@ -41,51 +44,82 @@ class System:
         """Nothing is between them and the system."""
 
 
-class EtcdSystem(System):
-    """One etcd, and a proxy in front of it on each daemon's host."""
+class ProxiedSystem(System, ABC):
+    """One store, and a proxy in front of it on each daemon's host."""
 
-    name = "etcd"
-    faults = (
-        "hang after accept",
-        "hang",
-        "hang in half a body",
-        "reset",
-        "500",
-        "503",
-        "429",
-        "401",
-        "no leader",
-        "stale read",
-        "compacted",
-        "nonsense",
-        "delay",
-    )
-
-    def __init__(self, folder: Path, lan: Lan, hosts: Sequence[int], stack: ExitStack) -> None:
-        program("etcd", "etcd-server")
-        self._etcd = stack.enter_context(running_etcd(folder / "etcd"))
+    def __init__(self, lan: Lan, hosts: Sequence[int], port: int, dialect: Dialect, stack: ExitStack) -> None:
         self._proxies: dict[int, FaultProxy] = {}
         for host in hosts:
-            self._proxies[host] = FaultProxy(self._etcd.port, lambda host=host: lan.inside(host))  # type: ignore[misc]
+            self._proxies[host] = FaultProxy(port, partial(lan.inside, host), dialect)
             stack.callback(self._proxies[host].close)
 
     def options(self, host: int) -> list[str]:
-        return ["--arbiter", "etcd", "--arbiter-option", f"endpoints={self._proxies[host].url}"]
+        """Options of the daemon on that host."""
+        own = self.own_options(self._proxies[host].url)
+        return ["--arbiter", self.name, *(word for option in own for word in ("--arbiter-option", option))]
+
+    @abstractmethod
+    def own_options(self, url: str) -> list[str]:
+        """The arbiter's own, with the store at that URL."""
 
     def spoil(self, fault: str) -> None:
-        if fault == AWAY:
-            self._etcd.kill()
         for proxy in self._proxies.values():
-            proxy.becomes("" if fault == AWAY else fault)
+            proxy.becomes("reset" if fault == AWAY else fault)
 
     def mend(self) -> None:
         for proxy in self._proxies.values():
             proxy.becomes("")
+
+
+_OF_ANY = ("hang after accept", "hang", "hang in half a body", "reset", "delay", "stale read", "nonsense")
+
+
+class EtcdSystem(ProxiedSystem):
+    """A real etcd of one member."""
+
+    name = "etcd"
+    faults = (*_OF_ANY, "500", "503", "429", "401", "no leader", "compacted")
+
+    def __init__(self, folder: Path, lan: Lan, hosts: Sequence[int], stack: ExitStack) -> None:
+        program("etcd", "etcd-server")
+        self._etcd = stack.enter_context(running_etcd(folder / "etcd"))
+        super().__init__(lan, hosts, self._etcd.port, ETCD, stack)
+
+    def own_options(self, url: str) -> list[str]:
+        return [f"endpoints={url}"]
+
+    def spoil(self, fault: str) -> None:
+        if fault == AWAY:
+            self._etcd.kill()
+        super().spoil(fault)
+
+    def mend(self) -> None:
+        super().mend()
         if not self._etcd.running:
             self._etcd.start()
 
 
-SYSTEMS: Mapping[str, type[System]] = {kind.name: kind for kind in (System, EtcdSystem)}
+class KubernetesSystem(ProxiedSystem):
+    """A stand-in of the API server, as strict as that one with versions, schemas and rights. It is away when it is out of
+    reach."""
+
+    name = "kubernetes"
+    faults = (*_OF_ANY, "500", "503", "429", "401", "no leader", "409 for ever", "403 on writes", "hang in writes", "410")
+
+    def __init__(self, folder: Path, lan: Lan, hosts: Sequence[int], stack: ExitStack) -> None:
+        self._token = folder / "token"
+        folder.mkdir(parents=True, exist_ok=True)
+        self._token.write_text(f"{DAEMON}\n")
+        server = stack.enter_context(running_api_server())
+        for thing in all_leases():
+            server.make(thing)
+        super().__init__(lan, hosts, server.port, KUBERNETES, stack)
+
+    def own_options(self, url: str) -> list[str]:
+        return [f"server={url}", "namespace=default", f"token-file={self._token}"]
+
+
+SYSTEMS: Mapping[str, type[System]] = {kind.name: kind for kind in (System, EtcdSystem, KubernetesSystem)}
 """By the arbiters' names."""
 
 

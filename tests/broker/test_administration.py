@@ -63,6 +63,7 @@ def test_management_answers_what_it_is_asked() -> None:
             "gap_ms": 7,
             "by": "",
             "planned": False,
+            "estimated": False,
         }
         assert client.request("QUERY", "weather")[0] == 404
         assert client.request("JUGGLE", "queue")[0] == 501

@@ -318,6 +318,21 @@ class Faults:
                 f"insisted: {host.name} was to be made the primary after epoch {epoch}, and is not after a while"
             )
 
+    def _promote_as(self, action: Action) -> str | None:
+        """A second kind of cluster manager, started by mistake, wants another primary than the one that serves."""
+        host, checks = self._host(action.who), self._world.checks
+        if host is None or self._world.primary() is None:
+            return "no primary"
+        self._world.operators.ask(host, "PROMOTE", "ha", body={"reason": "a second kind of manager", "manager": "another"})
+        self._later(action.seconds, self._was_moved, max(checks.consensus.primaries))
+        return None
+
+    def _was_moved(self, epoch: int) -> None:
+        checks = self._world.checks
+        for since, primary in checks.consensus.primaries.items():
+            if since > epoch:
+                checks.faults.append(f"moved: {primary} became the primary of epoch {since} for a second kind of manager")
+
     def _tag(self, action: Action) -> str | None:
         """An operator gives a broker a priority."""
         host, primary = self._host(action.who), self._world.primary()

@@ -15,9 +15,10 @@ from tests.arbiters.arena import Happened, Times, arena, faketime
 from tests.arbiters.systems import SYSTEMS
 from tests.system.means import where_possible
 
-TIMES = Times(control_plane=1.0, freeze=1.5, short=1.0)
+TIMES = Times(control_plane=1.0, freeze=1.5, short=1.0, patience=2.0)
 ROUND = {
     "builtin": list(faults.OF_ALL),
+    "kubernetes": ["the primary is killed", "kubernetes: 409 for ever, then the primary is killed"],
     "etcd": ["the primary is killed", "the control plane is dead", "etcd: hang in half a body, then the primary is killed"],
 }
 
