@@ -211,7 +211,7 @@ def test_a_process_that_got_the_number_of_a_dead_broker_is_not_the_broker(machin
 def test_a_broker_that_does_not_come_up_is_told_with_its_last_words(machine: Machine, capfd: pytest.CaptureFixture[str]) -> None:
     (machine.folder / "dies").touch()
     assert act(machine, "start") == ERR_GENERIC
-    assert "ocf-exit-reason:qpidd ended with status 1: qpidd: the store is in use" in capfd.readouterr().err
+    assert "ocf-exit-reason:qpidd has ended: qpidd: the store is in use" in capfd.readouterr().err
 
 
 def test_a_broker_that_runs_and_never_answers_does_not_count_as_started(
@@ -244,6 +244,16 @@ def test_a_refused_promotion_is_told_with_the_brokers_own_reason(machine: Machin
     machine.says(f"promote.{machine.broker}", "qpid-ha: n2 is not connected; n3 is not connected\n", 1)
     assert act(machine, "promote") == ERR_GENERIC
     assert "ocf-exit-reason:not promoted: qpid-ha: n2 is not connected; n3 is not connected" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("primary, words", [("", "--manager pacemaker"), ("n2:5672", "")])
+def test_a_failover_is_pacemakers_and_a_move_an_administrators(machine: Machine, primary: str, words: str) -> None:
+    """A pause, or the authority of another manager, holds for the first alone."""
+    started(machine, "joining", primary=primary)
+    machine.says(f"promote.{machine.broker}", "")
+    assert act(machine, "promote") == SUCCESS
+    (call,) = machine.calls("qpid-ha promote")
+    assert call.partition(" -t ")[2].partition(" ")[2] == words
 
 
 def test_demote_asks_the_next_one_when_the_best_will_not(machine: Machine) -> None:
