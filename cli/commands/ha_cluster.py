@@ -128,8 +128,8 @@ def candidate_among(views: list[dict[str, Any]], wanted: urls.Address | None) ->
             raise endings.Refused(f"{wanted.name} is no member; there are: {', '.join(view['broker'] for view in views)}")
         if view["status"] == "active":
             raise endings.Refused(f"{wanted.name} is the primary already")
-        if view["status"] != "ready":
-            raise endings.Refused(f"{wanted.name} is {view['status'] or view['error']}, not ready")
+        if view["status"] not in ("ready", "catchup"):
+            raise endings.Refused(f"{wanted.name} is {view['status'] or view['error']} and cannot take over")
         return address_of(view)
     if not ready:
         raise endings.Refused("no backup is ready to take over; qpid-ha status --all shows what each is doing")

@@ -33,9 +33,14 @@ from typing import Any
 SUCCESS, ERR_GENERIC, ERR_UNIMPLEMENTED, ERR_INSTALLED, ERR_CONFIGURED = 0, 1, 3, 5, 6
 NOT_RUNNING, RUNNING_PROMOTED, FAILED_PROMOTED = 7, 8, 9
 PRIMARY = ("active", "recovering")
+_KIND = ("--manager", "pacemaker")
+"""Said when there is no primary: a pause, or another authority, then refuses it. With a primary, moving it is an administrator's
+wish, which is refused for neither."""
 ADDRESS = "qpidd-address"
 """The node attribute that holds the address of a node's broker."""
 NEVER = "-INFINITY"
+KIND = "pacemaker"
+"""What `qpid-ha authority` calls this manager."""
 _SCORES = {"active": 1000, "recovering": 1000, "ready": 900, "catchup": 100}
 _JOINING, _STEP, _LEAST = 500, 10, 10
 _PAUSE_S = 0.2
@@ -110,10 +115,20 @@ def score(view: Mapping[str, Any], views: Sequence[Mapping[str, Any]] = ()) -> s
     if view.get("stopped") or role != "voter":
         return NEVER
     status = str(view.get("status"))
+    if status not in PRIMARY and _held_back(view):
+        return NEVER
     if status in _SCORES:
         return str(_SCORES[status])
     newer = sum(_end(other) > _end(view) for other in views)
     return str(max(_JOINING - _STEP * newer, _LEAST))
+
+
+def _held_back(view: Mapping[str, Any]) -> bool:
+    """Whether the cluster agrees that Pacemaker promotes nobody, or not this broker (docs/adr/0031)."""
+    settings = view.get("settings") or {}
+    kind = (settings.get("authority") or {}).get("kind", KIND)
+    tags = settings.get(f"tags:{view.get('address')}") or {}
+    return "pause" in settings or kind != KIND or tags.get("nofailover") is True
 
 
 def _end(view: Mapping[str, Any]) -> tuple[int, int]:
@@ -174,6 +189,8 @@ class Agent:
         if not self._pid():
             self._spawn()
         view = self._answer()
+        if view is None and not self._pid():
+            raise Failed(ERR_GENERIC, f"qpidd has ended: {_last_line(self._log_file)}")
         if view is None:
             raise Failed(ERR_GENERIC, f"the broker does not answer at {self._given['broker']}; see {self._log_file}")
         self._refuse_standalone(view)
@@ -209,7 +226,8 @@ class Agent:
         """Make this broker the primary, whatever the others hold."""
         view = self._running()
         if view.get("status") != "active":
-            done, text = self._ask("promote", self._given["broker"], self._left_s())
+            kind = () if view.get("primary") else _KIND
+            done, text = self._ask("promote", self._given["broker"], self._left_s(), *kind)
             if not done:
                 raise Failed(ERR_GENERIC, f"not promoted: {text}")
         self._tell_score(dict(view, status="active"))
@@ -281,10 +299,6 @@ class Agent:
                 env={name: value for name, value in self._environ.items() if not name.startswith(("OCF_", "HA_", "PCMK_"))},
             )
         self._pid_file.write_text(f"{broker.pid} {_began(broker.pid)}\n")
-        while time.monotonic() < self._deadline and not self._ask("ping", given["broker"], self._left_s())[0]:
-            if broker.poll() is not None:
-                raise Failed(ERR_GENERIC, f"qpidd ended with status {broker.returncode}: {_last_line(self._log_file)}")
-            self._pause()
 
     def _end(self, pid: int) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -158,12 +158,21 @@ def test_a_switchover_to_a_candidate_asks_that_one(peers: Any) -> None:
     assert run("qpid-ha", "switchover", "-b", everyone, "--candidate", wanted.name).out.split()[0] == wanted.name
 
 
+@pytest.mark.parametrize("status, code", [("catchup", 0), ("standalone", 1)])
+def test_a_candidate_that_is_behind_is_asked_all_the_same_and_the_primary_waits_for_it(
+    peers: Any, status: str, code: int
+) -> None:
+    primary, behind = peers(ha=PRIMARY), peers(ha=READY | {"status": status})
+    ran = run("qpid-ha", "switchover", "-b", f"{primary.name},{behind.name}", "--candidate", behind.name)
+    assert ran.status == code
+    assert ("cannot take over" in ran.err) == bool(code)
+
+
 def test_a_switchover_that_cannot_be_is_refused_with_the_reason(peers: Any) -> None:
     primary, catching_up = peers(ha=PRIMARY), peers(ha=READY | {"status": "catchup"})
     everyone = f"{primary.name},{catching_up.name}"
     refusals = {
         (): "no backup is ready to take over",
-        ("--candidate", catching_up.name): "is catchup, not ready",
         ("--candidate", primary.name): "is the primary already",
         ("--candidate", "z:1"): "z:1 is no member",
     }

@@ -125,9 +125,7 @@ class Node:
         _script(self.folder / "sbin/fence_understudy", fence)
         shutil.copy(AGENT, self.folder / "resource.d/understudy/qpidd")
         (self.folder / "resource.d/understudy/qpidd").chmod(0o755)
-        for name in ("qpidd", "qpid_ha"):
-            command = f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m cli.commands.{name} "$@"\n'
-            _script(self.folder / "sbin" / name.replace("_", "-"), command)
+        commands(self.folder / "sbin")
         for folder in ("var/lib/pacemaker", "var/log/pacemaker"):
             for path in (self.folder / folder, *(self.folder / folder).rglob("*")):
                 shutil.chown(path, "hacluster", "haclient")
@@ -302,12 +300,18 @@ class Nodes:
 
         def well() -> bool:
             roles = self.roles()
-            return set(roles) == names and sorted(roles.values()).count("Promoted") + sorted(roles.values()).count("Master") == 1
+            promoted = [name for name, role in roles.items() if role in ("Promoted", "Master")]
+            return set(roles) == names and len(promoted) == 1 and self.status(self[promoted[0]]) == "active"
 
-        self.wait(well, f"one promoted among {', '.join(sorted(names))}")
-        name = self.promoted()
-        self.wait(lambda: self.status(self[name]) == "active", f"the broker of {name} active")
-        return name
+        self.wait(well, f"one promoted and active among {', '.join(sorted(names))}")
+        return self.promoted()
+
+
+def commands(folder: Path) -> None:
+    """Write qpidd and qpid-ha into this folder, as an installation puts them on PATH."""
+    for name in ("qpidd", "qpid_ha"):
+        command = f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m cli.commands.{name} "$@"\n'
+        _script(folder / name.replace("_", "-"), command)
 
 
 def _script(path: Path, text: str) -> None:

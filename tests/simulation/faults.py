@@ -7,6 +7,7 @@ Life of a fault: it begins at its time and, where it lasts, ends by itself; `hea
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -318,6 +319,21 @@ class Faults:
                 f"insisted: {host.name} was to be made the primary after epoch {epoch}, and is not after a while"
             )
 
+    def _promote_as(self, action: Action) -> str | None:
+        """A second kind of cluster manager, started by mistake, wants another primary than the one that serves."""
+        host, checks = self._host(action.who), self._world.checks
+        if host is None or self._world.primary() is None:
+            return "no primary"
+        self._world.operators.ask(host, "PROMOTE", "ha", body={"reason": "a second kind of manager", "manager": "another"})
+        self._later(action.seconds, self._was_moved, max(checks.consensus.primaries))
+        return None
+
+    def _was_moved(self, epoch: int) -> None:
+        checks = self._world.checks
+        for since, primary in checks.consensus.primaries.items():
+            if since > epoch:
+                checks.faults.append(f"moved: {primary} became the primary of epoch {since} for a second kind of manager")
+
     def _tag(self, action: Action) -> str | None:
         """An operator gives a broker a priority."""
         host, primary = self._host(action.who), self._world.primary()
@@ -325,6 +341,15 @@ class Faults:
             return "no primary"
         body = {"setting": "tags", "address": host.address, "tags": {"priority": 5}}
         self._world.operators.ask(primary, "SET", "ha", body=body)
+        return None
+
+    def _schedule(self, action: Action) -> str | None:
+        """An operator plans a switchover, for a time soon by the primary's own clock."""
+        primary = self._world.primary()
+        if primary is None:
+            return "no primary"
+        at = datetime.fromtimestamp(primary.process.host.wall() + action.seconds, UTC).isoformat()
+        self._world.operators.ask(primary, "SET", "ha", body={"setting": "switchover", "at": at})
         return None
 
     def _pause(self, action: Action) -> str | None:

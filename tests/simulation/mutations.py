@@ -93,6 +93,13 @@ BUGS = {
         "if PAUSE in settings:",
         "if False:",
     ),
+    "lets-two-kinds-move-it": Bug(
+        "lets a second kind of manager move a primary that another kind has just made",
+        "ha.core.cluster_settings",
+        "objection",
+        'if term.by not in ("", kind) and age_s < OTHERS_CALM_S:',
+        "if False:",
+    ),
     "checkpoint-forgets-settings": Bug(
         "leaves out of a checkpoint what the cluster agrees on",
         "broker.core.definitions",

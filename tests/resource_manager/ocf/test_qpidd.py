@@ -85,6 +85,13 @@ def test_the_meta_data_are_what_pacemaker_needs_of_a_promotable_agent() -> None:
         (view("ready", stopped="an unknown record"), [], qpidd.NEVER),
         (view("ready", members=[{"address": "n1:5672", "role": "learner"}]), [], qpidd.NEVER),
         (view("joining", members=[]), [], qpidd.NEVER),
+        (view("ready", settings={"pause": {"since": "then"}}), [], qpidd.NEVER),
+        (view("active", settings={"pause": {"since": "then"}}), [], "1000"),
+        (view("ready", settings={"authority": {"kind": "etcd"}}), [], qpidd.NEVER),
+        (view("active", settings={"authority": {"kind": "etcd"}}), [], "1000"),
+        (view("ready", settings={"authority": {"kind": "pacemaker"}}), [], "900"),
+        (view("ready", settings={"tags:n1:5672": {"nofailover": True}, "tags:n2:5672": {}}), [], qpidd.NEVER),
+        (view("ready", settings={"tags:n2:5672": {"nofailover": True}}), [], "900"),
     ],
 )
 def test_the_score_says_who_would_be_the_better_primary(mine: Any, others: Any, expected: str) -> None:
@@ -204,7 +211,7 @@ def test_a_process_that_got_the_number_of_a_dead_broker_is_not_the_broker(machin
 def test_a_broker_that_does_not_come_up_is_told_with_its_last_words(machine: Machine, capfd: pytest.CaptureFixture[str]) -> None:
     (machine.folder / "dies").touch()
     assert act(machine, "start") == ERR_GENERIC
-    assert "ocf-exit-reason:qpidd ended with status 1: qpidd: the store is in use" in capfd.readouterr().err
+    assert "ocf-exit-reason:qpidd has ended: qpidd: the store is in use" in capfd.readouterr().err
 
 
 def test_a_broker_that_runs_and_never_answers_does_not_count_as_started(
@@ -237,6 +244,16 @@ def test_a_refused_promotion_is_told_with_the_brokers_own_reason(machine: Machin
     machine.says(f"promote.{machine.broker}", "qpid-ha: n2 is not connected; n3 is not connected\n", 1)
     assert act(machine, "promote") == ERR_GENERIC
     assert "ocf-exit-reason:not promoted: qpid-ha: n2 is not connected; n3 is not connected" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("primary, words", [("", "--manager pacemaker"), ("n2:5672", "")])
+def test_a_failover_is_pacemakers_and_a_move_an_administrators(machine: Machine, primary: str, words: str) -> None:
+    """A pause, or the authority of another manager, holds for the first alone."""
+    started(machine, "joining", primary=primary)
+    machine.says(f"promote.{machine.broker}", "")
+    assert act(machine, "promote") == SUCCESS
+    (call,) = machine.calls("qpid-ha promote")
+    assert call.partition(" -t ")[2].partition(" ")[2] == words
 
 
 def test_demote_asks_the_next_one_when_the_best_will_not(machine: Machine) -> None:

@@ -35,7 +35,8 @@ def crm_simulate() -> tuple[str, dict[str, str]]:
     unpacked = SERVICES / "usr/sbin/crm_simulate"
     if not unpacked.exists():
         raise NotHere("crm_simulate (Debian: apt install pacemaker-cli-utils)")
-    libraries = ":".join(str(path) for path in (SERVICES / "usr/lib").glob("*-linux-gnu*"))
+    folders = [SERVICES / "usr/lib", *SERVICES.glob("usr/lib/*-linux-gnu*"), *SERVICES.glob("lib/*-linux-gnu*")]
+    libraries = ":".join(map(str, folders))
     extra = {"LD_LIBRARY_PATH": libraries, "PCMK_schema_directory": str(SERVICES / "usr/share/pacemaker")}
     return str(unpacked), os.environ | extra
 
