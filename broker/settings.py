@@ -129,6 +129,13 @@ OPTIONS = (
     Option("token-audience", text, "", "NAME", "For whom a token has to be: among its claim `aud`."),
     Option("token-user-claim", text, "sub", "CLAIM", "The claim of a token that names the user."),
     Option(
+        "token-put",
+        yes_no,
+        False,
+        "yes|no",
+        "Let clients show their token after an ANONYMOUS login, to the node `$cbs`, as those of Azure Service Bus do.",
+    ),
+    Option(
         "max-connections",
         number(1, 100_000),
         limits.MAX_CONNECTIONS,
@@ -251,6 +258,7 @@ class BrokerSettings:
     token_issuer: str
     token_audience: str
     token_user_claim: str
+    token_put: bool
     max_connections: int
     max_negotiate_time: int
     max_frame_size: int
@@ -322,6 +330,8 @@ def _check_tokens(own: Mapping[str, Any]) -> None:
     if own["token_keys"] is None:
         if len(missing) < len(needed):
             raise SettingsError("--token-issuer and --token-audience are of no use without --token-keys")
+        if own["token_put"]:
+            raise SettingsError("--token-put needs --token-keys: by them a token is looked at")
     elif missing or not own["token_user_claim"]:
         raise SettingsError(
             f"--token-keys needs {' and '.join(missing) or '--token-user-claim'}: a token of another issuer, or for another "
@@ -329,6 +339,8 @@ def _check_tokens(own: Mapping[str, Any]) -> None:
         )
     elif own["ssl_certificate"] is None and not own["plain_without_tls"]:
         raise SettingsError("--token-keys needs --ssl-certificate: tokens are taken over TLS, or with --plain-without-tls yes")
+    elif own["token_put"] and (not own["auth"] or sasl.ANONYMOUS in own["sasl_mechanisms"]):
+        raise SettingsError("--token-put is of no use where everybody is let in (--auth no, or ANONYMOUS in --sasl-mechanisms)")
 
 
 def _at_home(name: str, path: Path | None) -> Path | None:

@@ -218,6 +218,7 @@ class Process:
             plain_in_clear=settings.plain_without_tls,
             name_in_certificate=settings.ssl_user_name,
             tokens=self._tokens(),
+            token_put=settings.token_put,
         )
 
     def _tokens(self) -> Tokens | None:

@@ -86,6 +86,9 @@ SASL_FRAME_BYTES = 512
 TOKEN_FRAME_BYTES = 4 * KIB
 """The same where tokens are taken (`--token-keys`): those of most issuers have one or two thousand bytes."""
 
+TOKEN_MESSAGE_BYTES = 16 * KIB
+"""Largest message that puts a token to the node `$cbs`."""
+
 MAX_TOKEN_KEYS = 100
 """Keys by which tokens are looked at."""
 

@@ -26,7 +26,7 @@ from twisted.python.failure import Failure
 
 from broker.core import limits, sasl
 from broker.core.backoff import Backoff
-from broker.core.bearer import OAUTHBEARER, XOAUTH2, Desk, Oauth
+from broker.core.bearer import OAUTHBEARER, XOAUTH2, Desk, Later, Oauth
 from broker.core.identity import Socket
 from broker.core.mechanisms import LOOKED_AT, REALM, External, Plain, Register, Scram, TakenAtItsWord
 from broker.core.tokens import Tokens
@@ -77,6 +77,7 @@ class Authentication:
     `demanded`: whether a client has to show who it is. `mechanisms`: those that may be offered, the best first.
     `plain_in_clear`: PLAIN without TLS too. `name_in_certificate`: where EXTERNAL finds a user (`NAMES_IN_CERTIFICATES`).
     `new_nonce` gives texts that cannot be guessed, and never the same one. `tokens`: what looks at tokens, where they are taken.
+    `token_put`: whether a client may show one after an ANONYMOUS login.
     """
 
     def __init__(
@@ -92,12 +93,14 @@ class Authentication:
         plain_in_clear: bool = False,
         name_in_certificate: str = "cn",
         tokens: Tokens | None = None,
+        token_put: bool = False,
     ) -> None:
         self.demanded = demanded
         self.realm = realm
         self.users = users
         """May be replaced; logins that have begun go on with the one that they began with."""
         self.tokens = tokens
+        self._token_put = token_put
         self.waiting = 0
         """Logins that wait for their turn or their time."""
         self._clock = clock
@@ -125,18 +128,20 @@ class Authentication:
         if self.users is not None:
             register = Register(self.users, self.realm, partial(self._delay_s, socket.host))
         for name in self._mechanisms:
-            maker = self._maker(name, socket, register, self._desk(socket))
+            maker = self._maker(name, socket, register, self.desk(socket))
             if maker is not None:
                 found[name] = maker
+        if self._token_put and sasl.ANONYMOUS not in found and self.desk(socket) is not None:
+            found[sasl.ANONYMOUS] = Later
         if not self.demanded:
             found |= {sasl.ANONYMOUS: sasl.Anonymous, sasl.PLAIN: partial(TakenAtItsWord, self.realm)}
         return found
 
     def frame_bytes(self, socket: Socket) -> int:
         """The largest frame of the SASL layer over this socket: a token takes more than AMQP has for it."""
-        return limits.SASL_FRAME_BYTES if self._desk(socket) is None else limits.TOKEN_FRAME_BYTES
+        return limits.SASL_FRAME_BYTES if self.desk(socket) is None else limits.TOKEN_FRAME_BYTES
 
-    def _desk(self, socket: Socket) -> Desk | None:
+    def desk(self, socket: Socket) -> Desk | None:
         """Where tokens are looked at; None where they are not taken: in the clear others would read them."""
         if self.tokens is None or not (socket.encrypted or self._plain_in_clear):
             return None

@@ -283,3 +283,19 @@ async def test_the_daemon_follows_the_members_that_the_log_names(peers: Any, man
     await time_passes(0.2)
     assert list(service._probes) == [first.name, third.name], "an older membership is none any more"
     await watcher.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_in_a_pause_the_daemon_watches_and_acts_when_it_ends(peers: Any, manage: Any) -> None:
+    """Breaks when a pause holds back only the daemon that was told of it, or holds for good."""
+    broker = peers(ha=JOINING | {"settings": {"pause": {"since": "then"}}, "appliedIndex": 5})
+    watcher = await Watcher.of(broker)
+    service = manage([broker])
+    await sees(service, 1)
+    await time_passes(0.3)
+    assert await watcher.promotions() == []
+    assert service._watches.startswith("the cluster is paused since then")
+    await watcher.becomes(settings={}, appliedIndex=6)
+    await watcher.promoted()
+    assert [asked["manager"] for asked in await watcher.promotions()] == ["builtin"]
+    await watcher.close()
