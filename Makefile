@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .ONESHELL:
-.PHONY: help setup demo test unit system simulation soak fuzz spark core bench bench-lag format lint types imports clean
+.PHONY: help setup demo test test-kubernetes test-pacemaker unit system simulation soak fuzz spark core bench bench-lag arbiters format lint types imports clean
 
 PYTHON := .venv/bin/python
 TOX := .venv/bin/tox run
@@ -18,9 +18,12 @@ endif
 ifdef KEEP
 export KEEP
 endif
+ifdef KUBE_APISERVER
+export KUBE_APISERVER
+endif
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' Makefile
 
 setup: ## install what is missing: .venv with the package, and through apt what it stands on
 	@./deploy/bootstrap.sh run
@@ -33,6 +36,17 @@ test: ## everything that must hold, in WORKERS=3 processes; ends with pytest's c
 	@$(TOX_READY)
 	$(TOX) -q -e tests --notest
 	$(TOX) -qq -e tests --skip-pkg-install -- $(AT_ONCE) --cover-cores
+
+test-kubernetes: ## the arbiter for Kubernetes against a real API server (KUBE_APISERVER=path of kube-apiserver)
+	@[[ -x "$${KUBE_APISERVER:-}" ]] || { echo "test-kubernetes: give KUBE_APISERVER=path of a kube-apiserver that runs here (docs/howto/kubernetes.md says how to get one)" >&2; exit 2; }
+	$(TOX_READY)
+	KUBE_APISERVER=$$(realpath "$$KUBE_APISERVER") $(TOX) -q -e tests -- tests/resource_manager/arbiters/test_kubernetes.py tests/resource_manager/arbiters/test_kubernetes_faults.py
+
+TROUBLES ?=
+test-pacemaker: ## a real Pacemaker cluster of three in namespaces: 20 moves, kill, cut, ... (root; TROUBLES="moves cut")
+	@((EUID == 0)) || { echo "test-pacemaker: this needs root" >&2; exit 2; }
+	$(TOX_READY)
+	$(TOX) -q -e pacemaker -- $(TROUBLES)
 
 unit: ## the tests without clusters of processes, without Spark and without tools
 	@$(TOX_READY)
@@ -72,6 +86,11 @@ SAMPLES ?= 2000000
 bench-lag: ## measure summaries and the stream of replication lag, beside plain Spark and DuckDB (SAMPLES=n)
 	@$(TOX_READY)
 	$(TOX) -q -e bench-lag -- --samples $(SAMPLES)
+
+ROUNDS ?= 3
+arbiters: ## every arbiter in every fault, on real brokers (ROUNDS=n; needs root)
+	@$(TOX_READY)
+	$(TOX) -q -e arbiters -- --rounds $(ROUNDS)
 
 format: ## format the files and mend what ruff can mend
 	@$(TOX_READY)

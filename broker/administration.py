@@ -387,4 +387,7 @@ def _term_item(term: Term) -> dict[str, Any]:
         "primary": term.primary,
         "reason": term.reason,
         "gap_ms": term.gap_ms,
+        "by": term.by,
+        "planned": term.planned,
+        "estimated": term.estimated,
     }

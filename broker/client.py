@@ -238,7 +238,7 @@ def find_primary(
     timeout_s: float = 10.0,
     credentials: Credentials | None = None,
 ) -> Deferred[ManagementClient]:
-    """An administrative client to the one broker of these that is active or standalone.
+    """An administrative client to the one broker of these that is active (or standalone, if it is the only one).
 
     All are asked at once. A frozen broker does not hold the search up: after the first that says "active" the others get
     0.3 s more, in case one of them is active in a higher epoch, which is then the true one. Fails with NoPrimary, which
@@ -282,6 +282,8 @@ class _Search:
         def answered(body: dict[str, Any]) -> None:
             view = (body.get("items") or [{}])[0]
             self._said[name] = str(view.get("status", "no status"))
+            if self._said[name] == "standalone" and len(self._said) > 1:
+                self._said[name] = "standalone: it is in no cluster (--ha-cluster yes)"
             if self._said[name] in ("active", "standalone"):
                 self._primaries.append((int(view.get("epoch") or 0), clients.pop()))
 

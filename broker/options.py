@@ -92,7 +92,25 @@ class _Given:
     """Whether others on this machine can see it: it stands on the command line."""
 
 
-def gather(options: Iterable[Option], command_line: Mapping[str, str | None], environ: Mapping[str, str]) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """Keys of another program's file: those that change nothing here, with why, and those that are refused, with what to do
+    instead. `note` is told a line for each of the former that stands in the file."""
+
+    without_effect: Mapping[str, str] = field(default_factory=dict)
+    instead: Mapping[str, str] = field(default_factory=dict)
+    note: Callable[[str], None] = lambda line: None
+
+
+NOTHING_FOREIGN = Foreign()
+
+
+def gather(
+    options: Iterable[Option],
+    command_line: Mapping[str, str | None],
+    environ: Mapping[str, str],
+    foreign: Foreign = NOTHING_FOREIGN,
+) -> dict[str, Any]:
     """The value of each option by its field name.
 
     `command_line` maps field names to the texts given there (None: not given), `config` among them if it was. SettingsError when
@@ -101,7 +119,7 @@ def gather(options: Iterable[Option], command_line: Mapping[str, str | None], en
     table = tuple(options)
     from_environ = _from_environ((*table, CONFIG), environ)
     config = _given(CONFIG, command_line) or from_environ.get(CONFIG.name)
-    from_file = dict(_from_file(Path(config.text), table)) if config is not None else {}
+    from_file = dict(_from_file(Path(config.text), table, foreign)) if config is not None else {}
     values: dict[str, Any] = {}
     for option in table:
         given = [_given(option, command_line), from_environ.get(option.name), from_file.get(option.name)]
@@ -170,7 +188,7 @@ def _from_environ(options: Iterable[Option], environ: Mapping[str, str]) -> dict
     return found
 
 
-def _from_file(path: Path, options: Iterable[Option]) -> Iterator[tuple[str, _Given]]:
+def _from_file(path: Path, options: Iterable[Option], foreign: Foreign) -> Iterator[tuple[str, _Given]]:
     by_name = {name: option for option in options for name in option.names}
     line_of: dict[str, int] = {}
     for number, line in enumerate(_lines(path), 1):
@@ -179,8 +197,12 @@ def _from_file(path: Path, options: Iterable[Option]) -> Iterator[tuple[str, _Gi
             continue
         key, equals, text = (part.strip() for part in entry.partition("="))
         option = by_name.get(key)
+        if option is None and key in foreign.without_effect:
+            foreign.note(f"{path}:{number}: {key} has no effect: {foreign.without_effect[key]}")
+            continue
         if option is None:
-            raise SettingsError(f"{path}:{number}: there is no option {key!r}{_nearest(key, by_name)}")
+            way_out = f": {foreign.instead[key]}" if key in foreign.instead else _nearest(key, by_name)
+            raise SettingsError(f"{path}:{number}: there is no option {key!r}{way_out}")
         if option.name in line_of:
             raise SettingsError(f"{path}:{number}: {key} was given in line {line_of[option.name]} already: keep one of them")
         line_of[option.name] = number

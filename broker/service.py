@@ -34,6 +34,7 @@ from broker.host import new_uuid
 from broker.sessions.admission import Admission
 from broker.sessions.audit import Audit
 from broker.sessions.authentication import Authentication
+from broker.sessions.claims import Claims
 from broker.sessions.connection import Connection
 from broker.sessions.exchanges import Exchanges
 from broker.sessions.guard import Guard
@@ -124,6 +125,7 @@ class Broker:
         )
         management = ManagementTerminus(self.administration)
         queue, exchange, mailbox = self.queues.named, self.exchanges.named, self.mailboxes.named
+        claims = Claims(self.mailboxes)
         relay = Relay([management.named, mailbox, queue, exchange])
         self.termini = Termini(
             self.logs,
@@ -132,11 +134,18 @@ class Broker:
                 no_dynamic_target,
                 relay.anonymous,
                 by_address(management.named),
+                by_address(claims.named),
                 by_address(mailbox),
                 by_address(queue),
                 by_address(exchange),
             ],
-            sources=[self.mailboxes.dynamic, no_anonymous_source, source_by_address(queue), source_by_address(exchange)],
+            sources=[
+                self.mailboxes.dynamic,
+                no_anonymous_source,
+                source_by_address(claims.named),
+                source_by_address(queue),
+                source_by_address(exchange),
+            ],
             max_message_bytes=max_message_bytes,
         )
         self.authentication = authentication or Authentication(clock, maybeDeferred, new_id)
@@ -157,6 +166,7 @@ class Broker:
             open_timeout_s=open_timeout_s,
             max_unfinished_bytes=max(2 * limits.UNFINISHED_BYTES, message_memory // limits.UNFINISHED_SHARE),
         )
+        claims.desk = self.admission
         self.leaving = Leaving(clock, self.logs, self.queues, self.admission)
         self.administration.connections = self.connections = self.admission.connections
         self.nodes, self.ledgers, self.lead = self.logs.nodes, self.logs.ledgers, self.logs.lead

@@ -87,6 +87,14 @@ OPTIONS = (
     Option("interface", _interfaces, ("127.0.0.1",), "IP,...", "IP addresses to listen on. 0.0.0.0 or :: means all."),
     *SERVER,
     *FILES,
+    Option(
+        "admin-port",
+        number(0, 65_535),
+        None,
+        "PORT",
+        "TCP port for probes by HTTP: /livez, /startedz, /readyz. 0: any free port. Without it there are none.",
+    ),
+    Option("admin-interface", _interfaces, ("127.0.0.1",), "IP,...", "IP addresses on which it listens for probes."),
     Option("data-dir", folder, Path("~/.qpidd"), "DIR", "Folder of the store. It is created if it does not exist."),
     Option("auth", yes_no, None, "yes|no", "Demand a login of every client. Default: `yes` with --users or --token-keys."),
     Option(
@@ -120,6 +128,13 @@ OPTIONS = (
     Option("token-issuer", text, "", "ISSUER", "Who has to have issued a token: its claim `iss`."),
     Option("token-audience", text, "", "NAME", "For whom a token has to be: among its claim `aud`."),
     Option("token-user-claim", text, "sub", "CLAIM", "The claim of a token that names the user."),
+    Option(
+        "token-put",
+        yes_no,
+        False,
+        "yes|no",
+        "Let clients show their token after an ANONYMOUS login, to the node `$cbs`, as those of Azure Service Bus do.",
+    ),
     Option(
         "max-connections",
         number(1, 100_000),
@@ -229,6 +244,8 @@ class BrokerSettings:
     ssl_cert_password_file: Path | None
     ssl_ca_file: Path | None
     ssl_crl_file: Path | None
+    admin_port: int | None
+    admin_interface: tuple[str, ...]
     data_dir: Path
     auth: bool
     users: Path | None
@@ -241,6 +258,7 @@ class BrokerSettings:
     token_issuer: str
     token_audience: str
     token_user_claim: str
+    token_put: bool
     max_connections: int
     max_negotiate_time: int
     max_frame_size: int
@@ -312,6 +330,8 @@ def _check_tokens(own: Mapping[str, Any]) -> None:
     if own["token_keys"] is None:
         if len(missing) < len(needed):
             raise SettingsError("--token-issuer and --token-audience are of no use without --token-keys")
+        if own["token_put"]:
+            raise SettingsError("--token-put needs --token-keys: by them a token is looked at")
     elif missing or not own["token_user_claim"]:
         raise SettingsError(
             f"--token-keys needs {' and '.join(missing) or '--token-user-claim'}: a token of another issuer, or for another "
@@ -319,6 +339,8 @@ def _check_tokens(own: Mapping[str, Any]) -> None:
         )
     elif own["ssl_certificate"] is None and not own["plain_without_tls"]:
         raise SettingsError("--token-keys needs --ssl-certificate: tokens are taken over TLS, or with --plain-without-tls yes")
+    elif own["token_put"] and (not own["auth"] or sasl.ANONYMOUS in own["sasl_mechanisms"]):
+        raise SettingsError("--token-put is of no use where everybody is let in (--auth no, or ANONYMOUS in --sasl-mechanisms)")
 
 
 def _at_home(name: str, path: Path | None) -> Path | None:

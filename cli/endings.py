@@ -57,6 +57,9 @@ def end(name: str, command: click.Command) -> NoReturn:
     try:
         status = command.main(prog_name=name, standalone_mode=False)
         sys.stdout.flush()
+    except click.exceptions.NoArgsIsHelpError as error:  # its message is the help
+        click.echo(error.format_message())
+        sys.exit(USAGE)
     except (click.UsageError, SettingsError, BadUrl) as error:
         text = error.format_message() if isinstance(error, click.ClickException) else str(error)
         _say(name, f"{text} (see {name} --help)")

@@ -3,10 +3,10 @@
 #
 # Through apt, as root or with a sudo that asks nothing: what python-qpid-proton is compiled with, the Java that Spark runs on,
 # iproute2 for the tests' networks, and the browser in which tests look at the dashboard. Into build/services, unpacked and not
-# installed, so that no service is started on this machine: what tests start themselves (etcd) or only ask (promtool). Into .venv
-# through pip: the package with its dependencies (run), or tox (test), which keeps environments of its own. When all is there it
-# looks at a few versions and returns; a stamp in .venv says for which pyproject.toml and interpreter it was filled. The full
-# output of apt and pip goes to build/setup.log.
+# installed, so that no service is started on this machine: what tests start themselves (etcd, haproxy) or only ask (promtool,
+# crm_simulate). Into .venv through pip: the package with its dependencies (run), or tox (test), which keeps environments of its
+# own. When all is there it looks at a few versions and returns; a stamp in .venv says for which pyproject.toml and interpreter it
+# was filled. The full output of apt and pip goes to build/setup.log.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -71,6 +71,7 @@ browser_is_there() {
 packages_for_faults() {
     local PATH=$PATH:/usr/sbin:/sbin
     command -v nft >/dev/null || echo nftables
+    compgen -G '/usr/lib/*/faketime/libfaketime.so.1' >/dev/null || echo faketime
     command -v mkfs.ext4 >/dev/null || echo e2fsprogs
     command -v mount >/dev/null || echo mount
 }
@@ -102,9 +103,18 @@ install_packages() {
 
 # The Debian packages whose programs tests need, and which would start a service if they were installed.
 missing_services() {
-    local PATH=$PWD/$SERVICES/usr/bin:$PATH
+    local PATH=$PWD/$SERVICES/usr/bin:$PWD/$SERVICES/usr/sbin:$PATH:/usr/sbin
     command -v etcd >/dev/null || echo etcd-server
     command -v promtool >/dev/null || echo prometheus
+    command -v haproxy >/dev/null || echo haproxy liblua5.3-0 libopentracing1 libopentracing-c-wrapper0
+    command -v crm_simulate >/dev/null || packages_for_scheduler
+}
+
+# Pacemaker's scheduler, which decides on a file, with its libraries and schemas: the daemons are no part of it.
+packages_for_scheduler() {
+    local own='cib|crm|lrmd|pacemaker|pe-|qb|stonithd'
+    echo pacemaker-cli-utils pacemaker-common libdbus-1-3 libltdl7 libpils2 libxslt1.1
+    apt-cache depends pacemaker-cli-utils 2>/dev/null | sed -nE "s/^ +Depends: (lib($own).*)/\1/p"
 }
 
 unpack_services() {
@@ -120,6 +130,7 @@ unpack_services() {
         local -a root=()
         ((EUID == 0)) || root=(sudo -n)
         logged "apt could not read its lists (is there a network?)" "${root[@]}" apt-get -q -o DPkg::Lock::Timeout=120 update
+        read -ra packages <<<"$(missing_services | tr '\n' ' ')"
         (cd "$SERVICES" && apt-get -q download "${packages[@]}") >>"$LOG" 2>&1 || die "apt could not fetch ${packages[*]} (all of it: $LOG)"
     fi
     for file in "$SERVICES"/*.deb; do

@@ -28,13 +28,16 @@ from broker.service import Broker
 from broker.sessions.connection import Role
 from broker.sessions.principal import Principal
 from broker.telemetry import TelemetryWriter
-from ha.core.effects import MembershipEnded, PromotionEnded, TransferEnded
+from ha.agreed import Agreed
+from ha.core.effects import PromotionEnded, TransferEnded
 from ha.core.membership import Membership
 from ha.core.messages import Message
 from ha.core.versions import Versions, next_version
+from ha.member_changes import MemberChanges, Reach
 from ha.net.peers import PEER_PROPERTY, TICK_S, Peers
 from ha.outbox import Peers as LogPeers
 from ha.replicated_log import ReplicatedLog
+from ha.role_callback import RoleCallback
 from ha.settings import HaSettings
 
 if TYPE_CHECKING:
@@ -42,6 +45,8 @@ if TYPE_CHECKING:
 
 _log = Logger(namespace="ha")
 Answer = tuple[int, str, dict[str, Any]]
+_ANSWER_S = 0.1
+"""Time for an answer to leave before this broker stops."""
 
 
 class ClusterStore(Protocol):
@@ -55,7 +60,7 @@ class ClusterStore(Protocol):
         """Belong to this cluster, durably."""
 
 
-class Links(LogPeers, Role, Protocol):
+class Links(LogPeers, Reach, Role, Protocol):
     """The links to the other members, as `ha.net.peers.Peers` makes them."""
 
     def machine_versions(self) -> dict[str, int]:
@@ -63,6 +68,9 @@ class Links(LogPeers, Role, Protocol):
 
     def refusals(self) -> dict[str, str]:
         """Why there is no link with a member, where one side refuses it."""
+
+    def tell_removed(self, members: Membership) -> None:
+        """These are the members, committed: let the others learn that they are none."""
 
     def tick(self) -> None:
         """Time has passed: called each TICK_S."""
@@ -75,7 +83,7 @@ class Links(LogPeers, Role, Protocol):
 
 
 class ClusterMember:
-    """See the module. `wall` gives seconds since 1970, for records that people read. Fulfils
+    """See the module. `wall` gives seconds since 1970, for records that people read; `end` ends the process. Fulfils
     `broker.administration.Extension`."""
 
     def __init__(
@@ -91,6 +99,7 @@ class ClusterMember:
         telemetry: TelemetryWriter | None,
         links: Callable[..., Links] = Peers,
         credentials: Credentials | None = None,
+        end: Callable[[], None] = lambda: None,
     ) -> None:
         self.me = me
         self._clock = clock
@@ -98,8 +107,13 @@ class ClusterMember:
         self._store = store
         self._settings = settings
         self._wall = wall
+        self._end = end
         self._telemetry = telemetry
         self._asked_because = ""
+        self._asked_by = ""
+        """The kind of cluster manager that has asked for the promotion; "" for a person."""
+        self._planned = False
+        """Whether a primary served when it was asked for."""
         self._last_refusal = ""
         self._looking_since = self._catching_up_since = 0.0
         self._was = ("joining", "", 0)
@@ -108,7 +122,8 @@ class ClusterMember:
         """The last other primary."""
         self._succeeded: Deferred[None] | None = None
         """Fires when another primary is known."""
-        self.log: ReplicatedLog
+        self._log: ReplicatedLog
+        self._changes: MemberChanges
         self.peers = links(
             reactor,
             clock,
@@ -123,13 +138,33 @@ class ClusterMember:
             login=replace(settings.login, or_nobody=not broker.authentication.demanded),
             user=self._user_of_brokers(),
             credentials=credentials,
+            removed_at=self._removed_at,
+            on_removed=self._is_removed_from,
         )
+        self._callback = RoleCallback(reactor, settings.ha_on_role_change, settings.ha_on_role_change_timeout, me)
+        self._agreed = Agreed(broker, lambda: self.log.replica.members, lambda: self.log.primary, wall, self._planned_switchover)
         self._ticker = LoopingCall(self._tick)
         self._ticker.clock = clock
         broker.administration.extensions["ha"] = self
         broker.admission.roles[PEER_PROPERTY] = self.peers
         broker.admission.failover_urls = self._failover_urls
         broker.on_state = self._state_changed
+
+    @property
+    def log(self) -> ReplicatedLog:
+        """The cluster's log, set once before `start`."""
+        return self._log
+
+    @log.setter
+    def log(self, log: ReplicatedLog) -> None:
+        self._log = log
+        self._changes = MemberChanges(self.me, log, self.peers)
+
+    def _removed_at(self, address: str) -> int:
+        return self._changes.removed_at(address)
+
+    def _is_removed_from(self, index: int) -> None:
+        self._changes.is_removed_from(index)
 
     def _user_of_brokers(self) -> str:
         """Who has to be at the other end of a member's link; "" for anybody, or for whoever has the member's certificate."""
@@ -149,15 +184,32 @@ class ClusterMember:
         over, or after --ha-switchover-timeout. At once when this broker is not the primary."""
         if self._broker.state != "active":
             return succeed(None)
-        voters, peers = self.log.replica.members.voters, self.log.status().peers
-        backups = sorted(
-            (each for each in peers if each.connected and each.address in voters), key=lambda each: each.match_index, reverse=True
-        )
         succeeded = self._succeeded = Deferred()
         timeout = self._clock.callLater(self._settings.ha_switchover_timeout, self._another_leads)
         succeeded.addBoth(lambda _: timeout.cancel() if timeout.active() else None)
-        self._hand_over_to([each.address for each in backups])
+        self._hand_over_to(self._successors())
         return succeeded
+
+    def _successors(self) -> list[str]:
+        """Who could take over, the best one first: those that no tag keeps back, and of these who has most of the log."""
+        voters = self.log.replica.members.voters
+        backups = [each for each in self.log.status().peers if each.connected and each.address in voters]
+        tags = {each.address: self._agreed.tags(each.address) for each in backups}
+        backups.sort(key=lambda each: (tags[each.address].nofailover, -each.match_index, -tags[each.address].priority))
+        return [each.address for each in backups]
+
+    def _planned_switchover(self, candidate: str) -> None:
+        """Hand over as planned: to the candidate, or to whom it goes best."""
+        candidates = [candidate] if candidate else self._successors()
+
+        def ended(outcome: TransferEnded) -> None:
+            if not outcome.done:
+                _log.warn("the planned switchover did not come to be: {reason}", reason=outcome.reason)
+
+        if candidates:
+            self.log.transfer(candidates[0]).addCallback(ended)
+        else:
+            _log.warn("the planned switchover did not come to be: no other voting member is connected")
 
     def _hand_over_to(self, candidates: list[str], refused: str = "no other voting member is connected") -> None:
         if candidates:
@@ -185,6 +237,7 @@ class ClusterMember:
     def _tick(self) -> None:
         self.peers.tick()
         self._raise_version()
+        self._agreed.tick()
 
     def has_first_release(self) -> bool:
         """Whether a member may be of release 0.1, which reads batches of the first format alone."""
@@ -229,6 +282,7 @@ class ClusterMember:
             self._store.adopt_cluster(members.cluster_id)
             if self._telemetry is not None:
                 self._telemetry.cluster = members.cluster_id
+        self.peers.tell_removed(members)
 
     # ---- what the log's state means
 
@@ -237,6 +291,8 @@ class ClusterMember:
         self._was = (state, primary, epoch)
         if state == was and primary == was_primary:
             return
+        self._agreed.state_changed(state)
+        self._callback.changed(state, epoch, primary)
         _log.info(
             "{state} in epoch {epoch}{where}",
             state=state,
@@ -294,16 +350,27 @@ class ClusterMember:
 
     def _write_term(self, epoch: int) -> None:
         gap_ms = self._silence_ms()
-        self._asked_because = self._asked_because or f"{self._followed} handed over"
+        told_ms, ended_ms = gap_ms, self._broker.lead.state.ended_ms
+        if gap_ms is None and ended_ms:  # all brokers were down: the log says when something was last accepted
+            told_ms = max(self._wall() * 1000 - ended_ms, 0.0)
+        if not self._asked_because:
+            self._asked_because, self._planned = f"{self._followed} handed over", True
         self._asked_because += _given_up(self.log.replica.begun_without)
         moment = datetime.fromtimestamp(self._wall(), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         term = Term(
-            epoch=epoch, primary=self.me, reason=self._asked_because, ts=moment, gap_ms=-1 if gap_ms is None else round(gap_ms)
+            epoch=epoch,
+            primary=self.me,
+            reason=self._asked_because,
+            ts=moment,
+            gap_ms=-1 if told_ms is None else round(told_ms),
+            estimated=gap_ms is None and told_ms is not None,
+            by=self._asked_by,
+            planned=self._planned,
         )
         self._broker.lead.change(term, lambda reason: None)
         index = self.log.replica.commit_index
         self.note("failover_done", epoch=epoch, to=self.me, index=index, duration_ms=gap_ms, detail=self._asked_because)
-        self._asked_because = ""
+        self._asked_because, self._asked_by, self._planned = "", "", False
 
     def note(self, kind: str, **fields: Any) -> None:
         """Tell telemetry of an event: the fields are those of `TelemetryWriter.event`."""
@@ -327,7 +394,8 @@ class ClusterMember:
             {
                 Symbol("network-host"): address.host,
                 Symbol("port"): address.port,
-                Symbol("scheme"): Symbol("amqps" if address.transport == urls.SSL else "amqp"),
+                # A string, as Qpid JMS insists; as a symbol it leaves the list unread.
+                Symbol("scheme"): "amqps" if address.transport == urls.SSL else "amqp",
             }
             for address in public.addresses
         ]
@@ -337,6 +405,11 @@ class ClusterMember:
     def items(self) -> list[dict[str, Any]]:
         """The one item of `QUERY ha`."""
         return [self._item()]
+
+    @property
+    def _status(self) -> str:
+        """The broker's state, or `removed` while it looks in vain for the primary of a cluster that it is not in any more."""
+        return "removed" if self._broker.state == "joining" and self._changes.removed else self._broker.state
 
     def _item(self) -> dict[str, Any]:
         status, state = self.log.status(), self._broker.lead.state
@@ -366,7 +439,7 @@ class ClusterMember:
         journal = self.log.journal.figures
         brokers = self._brokers_url()
         return {
-            "status": self._broker.state,
+            "status": self._status,
             "brokerId": self._broker.broker_id,
             "address": self.me,
             "brokersUrl": str(brokers),
@@ -386,9 +459,21 @@ class ClusterMember:
             "blank": self.log.replica.blank,
             "reason": self._why_no_primary(),
             "members": members,
+            "membership": self._membership(),
+            "settings": self._agreed.told(),
             "inSync": self._broker.state in ("ready", "active") and not self.log.halted,
             "store": {"segments": journal.segments, "bytes": journal.bytes_on_disk, "checkpointIndex": journal.checkpoint_index},
             "telemetry": {} if self._telemetry is None else self._telemetry.figures._asdict(),
+        }
+
+    def _membership(self) -> dict[str, Any]:
+        """The members in force, as every broker tells them alike."""
+        log = self.log.replica.log
+        return {
+            "index": log.members_index,
+            "committed": log.members_index <= self.log.replica.commit_index,
+            "voters": list(log.members.voters),
+            "learners": list(log.members.learners),
         }
 
     def _why_no_primary(self) -> str:
@@ -396,6 +481,8 @@ class ClusterMember:
         replica = self.log.replica
         if self._broker.state != "joining" or replica.primary:
             return ""
+        if self._changes.removed:
+            return f"{self.me} has been removed from the cluster: stop it, or add it again with qpid-ha add-broker {self.me}"
         trouble = self.peers.trouble()
         cut_off = "; ".join(f"{address} {why}" for address, why in sorted(trouble.items()))
         if replica.unfit:
@@ -409,22 +496,48 @@ class ClusterMember:
         return f"{state}. All members are connected: one of them has to be promoted{self._last_refusal}"
 
     def act(self, operation: str, body: dict[str, Any], principal: Principal) -> Deferred[Answer]:
-        """PROMOTE, BOOTSTRAP, ADD-BROKER, REMOVE-BROKER."""
+        """PROMOTE, BOOTSTRAP, SET, STOP, ADD-BROKER, REMOVE-BROKER."""
         match operation:
             case "PROMOTE":
-                return self._promote(str(body.get("reason") or "asked by management"))
+                reason, manager = str(body.get("reason") or "asked by management"), str(body.get("manager") or "")
+                return self._promote(reason, manager, insist=body.get("insist") is not False)
+            case "STOP":
+                return succeed(self._stop_process(force=body.get("force") is True))
+            case "SET":
+                return self._agreed.ask(body)
             case "BOOTSTRAP":
                 return self._bootstrap(force=body.get("force") is True)
             case "ADD-BROKER" | "REMOVE-BROKER":
-                return self._change_members(operation, str(body.get("address") or ""))
+                address, force = str(body.get("address") or ""), body.get("force") is True
+                if operation == "ADD-BROKER":
+                    return self._changes.add(address, force=force)
+                return self._changes.remove(address, force=force, abrupt=body.get("abrupt") is True)
             case _:
                 return succeed((501, f"this broker does not have the operation {operation!r} on its cluster", {}))
 
-    def _promote(self, reason: str) -> Deferred[Answer]:
+    def _promote(self, reason: str, manager: str, *, insist: bool) -> Deferred[Answer]:
+        """Make this broker the primary. Without `insist`, which a resource manager does without, it does not wait for another one
+        to be elected before it."""
         began = self._clock.seconds()
         if self._broker.state == "active":
             return succeed((200, "this broker is the primary already", self._promoted(began)))
-        return self._stand(began, reason, lambda: self.log.promote(reason))
+        hears = self.log.replica.primary
+        objection = self._agreed.objection(manager, hears) if manager else ""
+        if objection:
+            return succeed((409, objection, {}))
+        self._asked_by, self._planned = manager, bool(hears)
+        return self._stand(began, reason, lambda: self.log.promote(insist=insist))
+
+    def _stop_process(self, *, force: bool) -> Answer:
+        """Stop this broker in order, unless the others are no majority without it."""
+        voters, trouble = self.log.replica.members.voters, self.peers.trouble()
+        others = [voter for voter in voters if voter != self.me and voter not in trouble]
+        if self.me in voters and 2 * len(others) <= len(voters) and not force:
+            text = f"without {self.me} only {len(others)} of {len(voters)} voting members are there, and the cluster stands still"
+            return 409, f"nothing was done: {text}; use --force", {}
+        _log.info("management asks this broker to stop")
+        self._clock.callLater(_ANSWER_S, self._end)
+        return 202, "the broker stops", {}
 
     def _stand(self, began: float, reason: str, stand: Callable[[], Deferred[PromotionEnded]]) -> Deferred[Answer]:
         self._asked_because = reason
@@ -458,25 +571,12 @@ class ClusterMember:
             self._last_refusal = ""
             return 200, ended.reason or "promoted", self._promoted(began)
         _log.warn("promotion refused: {reason}", reason=ended.reason)
+        self._asked_by, self._planned = "", False
         self._last_refusal = f". The last promotion here was refused: {ended.reason}"
         return 409, ended.reason, {}
 
     def _promoted(self, began: float) -> dict[str, Any]:
         return {"status": self._broker.state, "epoch": self.log.epoch, "duration_ms": self._ms_since(began)}
-
-    def _change_members(self, operation: str, text: str) -> Deferred[Answer]:
-        try:
-            addresses = urls.parse(text).addresses
-        except urls.BadUrl as error:
-            return succeed((400, str(error), {}))
-        if len(addresses) != 1:
-            return succeed((400, f"give the one address to add or remove, host:port, not {text!r}", {}))
-        change = self.log.add_member if operation == "ADD-BROKER" else self.log.remove_member
-        return change(addresses[0].name).addCallback(_membership_ended)
-
-
-def _membership_ended(ended: MembershipEnded) -> Answer:
-    return (200, ended.reason or "done", {}) if ended.done else (409, ended.reason, {})
 
 
 def _given_up(without: tuple[str, ...]) -> str:

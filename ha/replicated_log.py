@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, assert_never
 
 from twisted.internet.defer import Deferred, succeed
@@ -270,10 +271,9 @@ class ReplicatedLog:
 
     # ---- requests
 
-    def promote(self, reason: str) -> Deferred[PromotionEnded]:
-        """Become the primary; fires when active, or when refused."""
-        del reason
-        return self._stand(self.replica.promote)
+    def promote(self, *, insist: bool = False) -> Deferred[PromotionEnded]:
+        """Become the primary; fires when active, or when refused. `insist`: see `ha.core.pursuit`."""
+        return self._stand(partial(self.replica.promote, insist=insist))
 
     def bootstrap(self) -> Deferred[PromotionEnded]:
         """Begin a new cluster from this blank store, without the members that are silent; fires when active, or when refused."""

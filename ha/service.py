@@ -36,7 +36,7 @@ from zope.interface import provider
 
 from broker.acl_file import AclFile
 from broker.core.acl.grammar import BadAcl
-from broker.core.limits import MAX_HANDSHAKES, PART_BYTES, RESERVED_DESCRIPTORS, SPARE_CONNECTIONS
+from broker.core.limits import MAX_HANDSHAKES, PART_BYTES, PROBE_CONNECTIONS, RESERVED_DESCRIPTORS, SPARE_CONNECTIONS
 from broker.core.nodes import CLUSTER, LOCAL
 from broker.core.records import BadBatch
 from broker.core.users import Users
@@ -65,6 +65,7 @@ from ha.standalone import Standalone
 if TYPE_CHECKING:
     from broker.core.tokens import Tokens
     from broker.net.credentials import Credentials
+    from broker.net.probes import Health
     from broker.net.token_keys import TokenKeys
 
 _log = Logger(namespace="qpidd")
@@ -127,6 +128,9 @@ class Process:
         self.tls: Credentials | None = None
         self.tls_port: int | None = None
         """Where it listens for TLS, if it does."""
+        self.admin_port: int | None = None
+        """Where it listens for probes, if it does."""
+        self._stopping = False
         self._handshakes: Handshakes | None = None
         self._ports: list[Any] = []
 
@@ -214,6 +218,7 @@ class Process:
             plain_in_clear=settings.plain_without_tls,
             name_in_certificate=settings.ssl_user_name,
             tokens=self._tokens(),
+            token_put=settings.token_put,
         )
 
     def _tokens(self) -> Tokens | None:
@@ -248,6 +253,7 @@ class Process:
         """As many as asked for, or fewer where the limit of open files is low: the disk and the other members come first."""
         files, wanted = self.host.open_files(), self.settings.max_connections
         kept = RESERVED_DESCRIPTORS + SPARE_CONNECTIONS + (2 * MAX_HANDSHAKES if self.tls is not None else 0)
+        kept += PROBE_CONNECTIONS if self.settings.admin_port is not None else 0
         if files <= kept:
             raise CannotStart(
                 f"only {files} files may be open, and a broker needs {kept} for its disk, the other members and administrators, "
@@ -276,9 +282,21 @@ class Process:
                 self.port = self.tls_port
             self.tls.watch(self.reactor)
 
-    def _listen_on(self, number: int, option: str, factory: ServerFactory) -> int:
+        if settings.admin_port is not None:
+            from broker.net.probes import Probes  # what it brings takes time to load
+
+            probes = Probes(self.reactor, self._health)
+            self.admin_port = self._listen_on(settings.admin_port, "--admin-port", probes, settings.admin_interface)
+
+    def _health(self) -> Health:
+        from broker.net.probes import Health
+
+        logs, ended = self.broker.logs, bool(self.status) or self._stopping
+        return Health(logs.state, logs.serving and not ended, self.broker.leaving.under_way or ended, logs.primary)
+
+    def _listen_on(self, number: int, option: str, factory: ServerFactory, interfaces: tuple[str, ...] = ()) -> int:
         """Listen on this port of every interface; which one it is."""
-        for interface in self.settings.interface:
+        for interface in interfaces or self.settings.interface:
             port = listen(self.reactor, factory, number, interface, option)
             self._ports.append(port)
             where: Any = port.getHost()
@@ -310,6 +328,7 @@ class Process:
             telemetry=telemetry,
             links=self.links,
             credentials=self.tls if self.ha.encrypted else None,
+            end=self._end,
         )
         log = self._open_log(CLUSTER, me, self.ha.replica(), Membership.of(self.ha.members), member.peers, member)
         if self.store.cluster_id and not set(self.ha.members) & set(log.replica.members.addresses):
@@ -394,6 +413,7 @@ class Process:
         """Stop in order: the primary's part, clients, links, logs, store. Fires when what clients were told has left, or soon in
         any case."""
         _log.info("stopping")
+        self._stopping = True
         if self.member is None or self.status:
             return self._stop()
         return self.member.hand_over().addCallback(lambda _: self._stop())

@@ -10,19 +10,22 @@ does not start; the times and bounds of the consensus core have their defaults i
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Any
 
+from broker import qpidd_options
 from broker import settings as broker_settings
 from broker.core import urls
 from broker.core.commands import MACHINE_VERSION
 from broker.core.sasl import EXTERNAL
 from broker.core.sasl_client import MECHANISMS, Login
 from broker.core.urls import Address, Url
-from broker.options import Option, SettingsError, gather, number, one_of, password_file, seconds, size, text, yes_no
+from broker.options import Foreign, Option, SettingsError, gather, number, one_of, password_file, seconds, size, text, yes_no
 from broker.settings import BrokerSettings
 from ha.core.settings import MIB, ReplicaSettings
 
@@ -43,6 +46,15 @@ def _brokers_url(value: str) -> Url:
             "links between brokers are all over TLS or all in the clear: write amqps:host:port,host:port,... or amqp:..."
         )
     return url
+
+
+def _program(value: str) -> tuple[str, ...]:
+    """A program with its arguments, quoted as for a shell. It must be there, and this user must be allowed to run it."""
+    words = tuple(shlex.split(value))
+    found = shutil.which(words[0]) if words else None
+    if found is None:
+        raise ValueError(f"{value!r} is no program that this user may run")
+    return (found, *words[1:])
 
 
 def _member(value: str) -> str:
@@ -141,6 +153,14 @@ OPTIONS = (
         f"SASL mechanism between brokers: {', '.join(MECHANISMS)}. Default: the best that there is.",
     ),
     Option(
+        "ha-on-role-change",
+        _program,
+        (),
+        "COMMAND",
+        "Program, with arguments, that is told of each change of role: it gets role, epoch, the primary's address and its own.",
+    ),
+    Option("ha-on-role-change-timeout", seconds(0.1, 600), 10.0, "SECONDS", "That program is killed when it takes longer."),
+    Option(
         "link-heartbeat-interval",
         number(1, 3600),
         2,
@@ -175,6 +195,9 @@ class HaSettings:
     ha_password_file: str | None = field(repr=False)
     """What stands in that file."""
     ha_mechanism: str
+    ha_on_role_change: tuple[str, ...]
+    """A program with its arguments; () for none."""
+    ha_on_role_change_timeout: float
     link_heartbeat_interval: int
 
     @classmethod
@@ -188,6 +211,11 @@ class HaSettings:
         if own["ha_cluster"] and url is None:
             raise SettingsError(
                 "--ha-cluster yes needs the addresses of all members: give --ha-brokers-url amqp:host1:5672,host2:5672,host3:5672"
+            )
+        if url is not None and not own["ha_cluster"]:
+            raise SettingsError(
+                "--ha-brokers-url names a cluster, and without --ha-cluster yes this broker would serve alone, with a log of its "
+                "own: give --ha-cluster yes, or leave --ha-brokers-url out"
             )
         if own["ha_password"] and own["ha_password_file"]:
             raise SettingsError("--ha-password and --ha-password-file name the same thing: leave one of them out")
@@ -234,9 +262,15 @@ class HaSettings:
         )
 
 
-def read(command_line: Mapping[str, str | None], environ: Mapping[str, str] | None = None) -> tuple[BrokerSettings, HaSettings]:
-    """All settings of a broker: `command_line` as `broker.options.gather` takes it, `environ` is the process's by default."""
-    values = gather((*broker_settings.OPTIONS, *OPTIONS), command_line, os.environ if environ is None else environ)
+def read(
+    command_line: Mapping[str, str | None],
+    environ: Mapping[str, str] | None = None,
+    note: Callable[[str], None] = lambda line: None,
+) -> tuple[BrokerSettings, HaSettings]:
+    """All settings of a broker: `command_line` as `broker.options.gather` takes it, `environ` is the process's by default. `note`
+    is told a line for each option of Apache Qpid's qpidd in the file that has no effect here."""
+    table, given = (*broker_settings.OPTIONS, *OPTIONS), os.environ if environ is None else environ
+    values = gather(table, command_line, given, Foreign(qpidd_options.WITHOUT_EFFECT, qpidd_options.INSTEAD, note))
     broker, ha = BrokerSettings.from_values(values), HaSettings.from_values(values)
     if broker.auth and ha.ha_cluster and not ha.ha_username and not ha.by_certificate:
         raise SettingsError(

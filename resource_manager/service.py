@@ -5,6 +5,8 @@ Life: it keeps a line to every broker (`net.probe`), tells the detector what com
 be missing at its start and come and go; it holds nothing that must survive, and can itself be killed and started at any time,
 and run more than once.
 
+`--brokers` names where to begin: the daemon then watches the members that the cluster's log names, and follows each change.
+
 Invariants: one timer at most; each decision is one line in the log; nothing here decides.
 """
 
@@ -24,9 +26,10 @@ from twisted.python.failure import Failure
 from broker.client import ClientError
 from broker.core import urls
 from broker.telemetry import TelemetryWriter
+from ha.core import cluster_settings
 from resource_manager.arbitration import Arbitration
 from resource_manager.core.arbiter import Published
-from resource_manager.core.detector import BadView, Detector, View
+from resource_manager.core.detector import BadView, Detector, Sight, View
 from resource_manager.core.promotion import (
     AskAll,
     AskToPromote,
@@ -69,7 +72,11 @@ class ResourceManager(Service):
             settings.detection_s,
             self._credentials,
         )
-        self._probes = {address.name: Probe(reactor, address, line, self, jitter) for address in url.addresses}
+        self._new_probe = lambda address: Probe(reactor, address, line, self, jitter)
+        self._probes = {address.name: self._new_probe(address) for address in url.addresses}
+        self._members_index = 0
+        self._watches = ""
+        """Why the cluster's settings forbid this daemon to act."""
         self._detector = Detector(url.names, settings.detection_s)
         self._promotion = Promotion(settings.promotion, reactor.seconds())
         self._arbitration = Arbitration(
@@ -104,7 +111,7 @@ class ResourceManager(Service):
         self.log.info("{name} watches {brokers}", name=settings.name, brokers=", ".join(self._probes))
         for probe in self._probes.values():
             probe.start()
-            self._end.callback(probe.stop)
+        self._end.callback(self._stop_probes)
         self._daemons.start(_DAEMONS_INTERVAL_S, now=False)
         self._end.callback(self._daemons.stop)
 
@@ -115,6 +122,10 @@ class ResourceManager(Service):
             self._timer.cancel()
         self._end.close()
         return self._arbitration.close()
+
+    def _stop_probes(self) -> None:
+        for probe in self._probes.values():
+            probe.stop()
 
     def hang_up(self) -> None:
         """SIGHUP: read the files of TLS again."""
@@ -142,6 +153,7 @@ class ResourceManager(Service):
         self._detector.answered(name, view, self._reactor.seconds())
         if self._telemetry is not None and not self._settings.cluster_name and item.get("clusterId"):
             self._telemetry.writer.cluster = str(item["clusterId"])
+        self._follow(item)
         self._step()
 
     def on_lost(self, name: str, reason: str) -> None:
@@ -155,6 +167,33 @@ class ResourceManager(Service):
         if self._faults.get(name) != reason:
             self._faults[name] = reason
             self.log.warn("{broker}: {reason}", broker=name, reason=reason)
+
+    def _follow(self, item: dict[str, Any]) -> None:
+        """Watch the members that the cluster's log names, when it names others than are watched; `item` is a broker's answer."""
+        sight = self._detector.sight(self._reactor.seconds())
+        members = sight.newest_members(sight.cluster) if sight.cluster else None
+        if members is None or members.index <= self._members_index:
+            return
+        try:
+            addresses = {address.name: address for address in urls.parse(str(item.get("brokersUrl"))).addresses}
+        except urls.BadUrl:
+            return
+        names = (*members.voters, *members.learners)
+        if not set(names) <= addresses.keys() | self._probes.keys():
+            return  # the broker that answered knows older members: another one will tell the addresses
+        self._members_index = members.index
+        gone = [name for name in self._probes if name not in names]
+        new = [name for name in names if name not in self._probes]
+        if not gone and not new:
+            return
+        self.log.info("the members of the cluster are {members} now", members=", ".join(names))
+        for name in gone:
+            self._probes.pop(name).stop()
+            self._faults.pop(name, None)
+        self._detector.watch([*self._probes, *new])
+        for name in new:
+            self._probes[name] = self._new_probe(addresses[name])
+            self._probes[name].start()
 
     def _look_for_daemons(self) -> None:
         """Ask one backup (it has few connections to list) which daemons there are."""
@@ -176,6 +215,7 @@ class ResourceManager(Service):
             return
         now_s = self._reactor.seconds()
         sight = self._detector.sight(now_s)
+        self._tell_whether_it_watches(sight)
         wake_s = [silence_s] if (silence_s := self._detector.next_silence_s(now_s)) is not None else []
         needed = self._promotion.is_needed
         wake_s += self._carry_out(self._promotion.step(sight, now_s, self._arbitration.acts_at))
@@ -185,6 +225,13 @@ class ResourceManager(Service):
             self._timer.cancel()
         if wake_s:
             self._timer = self._reactor.callLater(max(min(wake_s) - now_s, 0.001), self._step)
+
+    def _tell_whether_it_watches(self, sight: Sight) -> None:
+        """Log what the cluster's settings mean for this daemon, when that has changed."""
+        watches = cluster_settings.objection(self._settings.arbiter, sight.settings, (), "", 0.0)
+        if watches != self._watches:
+            self._watches = watches
+            self.log.info("{reason}", reason=f"it only watches: {watches}" if watches else "it acts again when it is needed")
 
     def _carry_out(self, effects: list[Effect]) -> list[float]:
         """Do these, in their order; returns the times at which to step again."""
@@ -208,7 +255,7 @@ class ResourceManager(Service):
         name = effect.name
         self.log.info("{broker}: asked to become the primary, because {reason}", broker=name, reason=effect.reason)
         self._event("promote_asked", name, detail=effect.reason)
-        answer = self._probes[name].promote(effect.reason, effect.timeout_s)
+        answer = self._probes[name].promote(effect.reason, effect.timeout_s, self._settings.arbiter)
 
         def won(body: dict[str, Any]) -> list[Effect]:
             return self._promotion.promoted(name, int(body.get("epoch") or 0), self._reactor.seconds())

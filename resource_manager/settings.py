@@ -116,7 +116,7 @@ OPTIONS = (
         _priorities,
         None,
         "ADDR=N,...",
-        "Among backups with equally new logs, the highest priority is asked first. Default: 0.",
+        "Among backups with equally new logs, the highest priority is asked first. Default: the broker's tag, or 0.",
     ),
     Option("telemetry-dir", folder, None, "DIR", "Folder for telemetry files about failovers. Without it none are written."),
     Option(
@@ -192,7 +192,10 @@ def read(command_line: Mapping[str, str | None], environ: Mapping[str, str] | No
         detection_s=values["detection_time"],
         probe_interval_s=values["probe_interval"],
         promotion=PromotionSettings(
-            start_grace_s=values["start_grace"], promote_timeout_s=values["promote_timeout"], priorities=priorities
+            start_grace_s=values["start_grace"],
+            promote_timeout_s=values["promote_timeout"],
+            priorities=priorities,
+            kind=values["arbiter"],
         ),
         telemetry_dir=values["telemetry_dir"],
         telemetry_interval_ms=values["telemetry_interval_ms"],

@@ -26,6 +26,7 @@ FIRST = (MACHINE, "system/test_thousand_steps.py", SPARK, "test_static.py")
 THEN = ("system", "spark_analytics", "cli")
 """Folders whose groups come next, the longest first."""
 WHOLE_MACHINE = {
+    "system/test_arbiters.py",
     "system/test_failover.py",
     "system/test_faults_clients.py",
     "system/test_faults_disk.py",

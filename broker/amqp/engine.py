@@ -89,6 +89,32 @@ class EngineListener(Protocol):
         """The peer closed the connection, or it broke the protocol (`reason` says how, "" when it closed in order)."""
 
 
+class _Nobody:
+    """Who lives above an engine that is dead. Fulfils `EngineListener`."""
+
+    def on_open(self, engine: Engine) -> None:
+        """Nothing follows."""
+
+    def on_link(self, engine: Engine, link: Link) -> None:
+        """Nothing follows."""
+
+    on_link_open = on_link_closed = on_link
+
+    def on_messages(self, engine: Engine, link: Receiver) -> None:
+        """Nothing follows."""
+
+    def on_outcomes(self, engine: Engine, link: Sender) -> None:
+        """Nothing follows."""
+
+    on_credit = on_outcomes
+
+    def on_close(self, engine: Engine, reason: str) -> None:
+        """Nothing follows."""
+
+
+_NOBODY = _Nobody()
+
+
 class Engine:
     """One AMQP connection's protocol state. A server's door says who comes in, a client logs in as its `login` says.
 
@@ -111,7 +137,7 @@ class Engine:
         scratch: Scratch | None = None,
         unfinished: Unfinished | None = None,
     ) -> None:
-        self.listener = listener
+        self.listener: EngineListener = listener
         self.is_client = not server
         self.scratch = scratch or Scratch()
         self.connection = lib.pn_connection()
@@ -243,6 +269,7 @@ class Engine:
         lib.pn_decref(self.connection)
         lib.pn_decref(self.transport)
         lib.pn_collector_free(self._collector)
+        self.listener = _NOBODY  # or its owner and it would keep each other until the garbage collector comes
 
     # ---- what the peer said of itself
 

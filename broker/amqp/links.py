@@ -40,7 +40,7 @@ class Condition(Exception):
 class Asked:
     """What a peer asked for at one end of a link (part 3.5.3, 3.5.4)."""
 
-    __slots__ = ("address", "coordinator", "copy", "dynamic", "exists", "filters")
+    __slots__ = ("address", "coordinator", "copy", "dynamic", "exists", "filters", "outlives")
 
     def __init__(self, pointer: Any) -> None:
         kind = lib.pn_terminus_get_type(pointer)
@@ -50,6 +50,9 @@ class Asked:
         self.dynamic = bool(lib.pn_terminus_is_dynamic(pointer))
         self.copy = lib.pn_terminus_get_distribution_mode(pointer) == lib.PN_DIST_MODE_COPY
         self.filters = map_of(lib.pn_terminus_filter(pointer))
+        durable = lib.pn_terminus_get_durability(pointer) != lib.PN_NONDURABLE
+        self.outlives = durable or lib.pn_terminus_get_expiry_policy(pointer) == lib.PN_EXPIRE_NEVER
+        """Whether it is to be there when its link, its session and its connection have ended."""
 
 
 class PartsTaker(Protocol):
@@ -157,7 +160,9 @@ class Link:
         lib.pn_link_open(handle)
 
     def refuse(self, condition: Condition) -> None:
-        """Attach with no terminus and detach at once with an error (part 2.6.3)."""
+        """Attach with no terminus where the refused one would be, and detach at once with an error (part 2.6.3)."""
+        own = lib.pn_link_source if self.is_sender else lib.pn_link_target
+        lib.pn_terminus_set_type(own(self.handle), lib.PN_UNSPECIFIED)
         lib.pn_link_open(self.handle)
         self.close(condition)
 

@@ -28,6 +28,18 @@ _HEADER = re.compile(r"[ny],(?:a=([^,]*))?,")
 _SCHEME = "bearer "
 
 
+CBS, CBS_NODE = "CBS", "$cbs"
+"""What the login is called of who shows a token after its Open (AMQP Claims-based Security), and where it does."""
+
+
+class Later:
+    """ANONYMOUS where the client is to show its token after its Open."""
+
+    def step(self, response: bytes) -> sasl.Step:
+        """Let it in, as nobody."""
+        return sasl.Grant(sasl.NOBODY, CBS)
+
+
 @dataclass(frozen=True, slots=True)
 class Desk:
     """Where tokens of one connection are looked at: by `tokens`; users belong to `realm` where they say no other; a login waits

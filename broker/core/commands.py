@@ -21,6 +21,7 @@ The forms (version 1 unless said)::
     numbers       next, seqs                        only in snapshots, last: the counters to go on from
 
     machine-version     needs     (2) from here on the cluster has the version that this needs
+    setting             key value (4) what the cluster agrees on under this key; {} for nothing any more
     queue-del-if-empty  uuid      (2) the end of a queue, if it holds no message when this is applied
 
 Version 3 brought no command: from it on a log may have LARGE records (broker.core.records).
@@ -39,7 +40,7 @@ from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
-MACHINE_VERSION = 3
+MACHINE_VERSION = 4
 """The newest version of the commands and records that this release applies."""
 LARGE_SINCE = 3
 """The machine version that brought LARGE records."""
@@ -75,7 +76,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, dict=True, rename="came
 
 
 _ALWAYS = object()
-_LEFT_OUT: dict[str, Any] = {"needs": 1, "number": None, "owner": ""}
+_LEFT_OUT: dict[str, Any] = {"needs": 1, "number": None, "owner": "", "by": "", "planned": False, "estimated": False}
 """Members that are not written while they have this value."""
 
 
@@ -177,7 +178,9 @@ class Unbind(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
 
 
 class Term(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
-    """A broker became primary: `ts` in ISO 8601, `gap_ms` without a primary before (-1: not known)."""
+    """A broker became primary: `ts` in ISO 8601, `gap_ms` without a primary before (-1: not known). `by`: the kind of cluster
+    manager that had asked ("": none, or an older release); `planned`: another broker served until then; `estimated`: the gap is
+    counted from the last batch before, by the clocks of two brokers. Who does not know these three does without."""
 
     OP: ClassVar[str] = "reign"
     """The name in the log: stores of every release have it."""
@@ -187,6 +190,9 @@ class Term(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
     reason: str = ""
     ts: str = ""
     gap_ms: int = -1
+    by: str = ""
+    planned: bool = False
+    estimated: bool = False
 
 
 class Numbers(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
@@ -217,6 +223,17 @@ class QueueDelIfEmpty(Command, frozen=True, kw_only=True, dict=True, rename="cam
     needs: int = 2
 
 
+class Setting(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
+    """What the cluster agrees on under a key (ha.core.cluster_settings), until another value comes; {} for nothing any more."""
+
+    OP: ClassVar[str] = "setting"
+    SINCE: ClassVar[int] = 4
+
+    key: str
+    value: dict[str, Any] = {}
+    needs: int = 4
+
+
 @dataclass(frozen=True, slots=True)
 class UnknownCommand:
     """A command that this version must not apply; `why` names it, and what it asks for."""
@@ -235,7 +252,7 @@ _KINDS: dict[str, type[Command]] = {
     kind.OP: kind
     for kind in (
         *(QueueAdd, QueueDel, StoreAdd, StoreDel, ExchangeAdd, ExchangeDel, Bind, Unbind, Term, Numbers),
-        *(MachineVersion, QueueDelIfEmpty),
+        *(MachineVersion, QueueDelIfEmpty, Setting),
     )
 }
 _head = msgspec.json.Decoder(_Head).decode

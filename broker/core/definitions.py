@@ -29,6 +29,7 @@ from broker.core.commands import (
     QueueAdd,
     QueueDel,
     QueueDelIfEmpty,
+    Setting,
     StoreAdd,
     StoreDel,
     Term,
@@ -110,6 +111,13 @@ class VersionRose:
 
 
 @dataclass(frozen=True, slots=True)
+class SettingMade:
+    """The cluster agrees on something else under a key, or on nothing any more."""
+
+    setting: Setting
+
+
+@dataclass(frozen=True, slots=True)
 class CountersSet:
     """A snapshot is at its end: queues go on from these sequences."""
 
@@ -135,6 +143,7 @@ Change: TypeAlias = (
     | TermBegan
     | CountersSet
     | VersionRose
+    | SettingMade
     | Nothing
 )
 
@@ -143,8 +152,8 @@ class Definitions:
     """The definitions of one log up to one index. For reading by everybody, changed by `apply` alone."""
 
     __slots__ = (
-        *("_at_exchange", "_at_queue", "_names", "_version", "bindings", "exchanges", "next_number", "queues", "terms"),
-        "stores",
+        *("_at_exchange", "_at_queue", "_names", "_version", "bindings", "exchanges", "next_number", "queues", "settings"),
+        *("stores", "terms"),
     )
 
     def __init__(self) -> None:
@@ -153,6 +162,7 @@ class Definitions:
         self.stores: dict[str, StoreAdd] = {}
         self.exchanges: dict[str, ExchangeAdd] = {}
         self.bindings: dict[Key, Bind] = {}
+        self.settings: dict[str, Setting] = {}
         self.terms: list[Term] = []
         self.next_number = 1
         self._names: set[tuple[str, str]] = set()
@@ -193,6 +203,8 @@ class Definitions:
                 return TermBegan(command), ""
             case MachineVersion():
                 return self._raise_version(command)
+            case Setting():
+                return self._set(command)
             case Numbers():
                 self.next_number = command.next
                 return CountersSet(command), ""
@@ -203,7 +215,7 @@ class Definitions:
         """What rebuilds these definitions, but for the counters."""
         version = () if self._version is None else (self._version,)
         defined = (*self.queues.values(), *self.stores.values(), *self.exchanges.values(), *self.bindings.values())
-        return [*version, *defined, *self.terms]
+        return [*version, *self.settings.values(), *defined, *self.terms]
 
     def bindings_of_queue(self, uuid: str) -> Iterator[Bind]:
         """The bindings that name this queue."""
@@ -254,6 +266,16 @@ class Definitions:
             return Nothing(command), f"the cluster's version is {self.machine_version} already"
         self._version = command
         return VersionRose(command), ""
+
+    def _set(self, command: Setting) -> tuple[Change, str]:
+        if not command.value:
+            if self.settings.pop(command.key, None) is None:
+                return Nothing(command), "nothing is set there"
+        elif command.key not in self.settings and len(self.settings) >= limits.MAX_SETTINGS:
+            return Nothing(command), f"the cluster has {limits.MAX_SETTINGS} settings already"
+        else:
+            self.settings[command.key] = command
+        return SettingMade(command), ""
 
     def _add_exchange(self, command: ExchangeAdd) -> tuple[Change, str]:
         if ("exchange", command.name) in self._names:

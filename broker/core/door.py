@@ -165,7 +165,7 @@ class Door:
 
     def refuse(self, refusal: Refusal) -> None:
         """Let nothing more through."""
-        self.refusal = refusal
+        self.refusal = Refusal(refusal.name, refusal.text)  # one that was raised has all who called in its traceback
         self._at = _At.ENDED
 
     # ---- until the Open is admitted, and after a Close: one header or frame after the other

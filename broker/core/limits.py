@@ -55,6 +55,15 @@ RESERVED_DESCRIPTORS = 256
 MAX_HANDSHAKES = 128
 """Sockets that are in the midst of a TLS handshake: one more takes the place of the oldest."""
 
+PROBE_CONNECTIONS = 64
+"""Sockets of the admin port at a time; one more is closed at once."""
+
+PROBE_HEADER_BYTES = 4096
+"""Of a request's line and headers."""
+
+PROBE_IDLE_S = 5.0
+"""For which a socket of the admin port may be silent."""
+
 MAX_SESSIONS_PER_CONNECTION = 256
 """Sessions of one connection: announced as channel-max of this minus one."""
 
@@ -76,6 +85,9 @@ SASL_FRAME_BYTES = 512
 
 TOKEN_FRAME_BYTES = 4 * KIB
 """The same where tokens are taken (`--token-keys`): those of most issuers have one or two thousand bytes."""
+
+TOKEN_MESSAGE_BYTES = 16 * KIB
+"""Largest message that puts a token to the node `$cbs`."""
 
 MAX_TOKEN_KEYS = 100
 """Keys by which tokens are looked at."""
@@ -247,13 +259,13 @@ MAX_REQUEST_BYTES = 1 * MIB
 MANAGEMENT_WINDOW = 32
 """Management requests that a link may send ahead of their answers."""
 
-MANAGEMENT_TURN_S = 0.001
+MANAGEMENT_TURN_S = 0.0005
 """Time that management may take of one turn of the reactor before everything else has its own; some work is always done."""
 
 MANAGEMENT_WAITING_BYTES = 16 * MIB
 """Management requests that wait for their turn, over all connections; one more is rejected."""
 
-SHARE_TURN_S = 0.001
+SHARE_TURN_S = 0.0005
 """Time that connections which are not open yet, and links that come and go, may take of one turn of the reactor; some work is
 always done."""
 
@@ -302,5 +314,7 @@ MAILBOX_BYTES = 16 * MIB
 MAILBOXES_BYTES = 64 * MIB
 """Answers that wait on all dynamic sources; the oldest of the fullest go first."""
 
+MAX_SETTINGS = 64
+"""What a cluster agrees on: a few facts, and tags for each member."""
 MAX_HISTORY = 100
 """Terms of primaries that a cluster remembers."""

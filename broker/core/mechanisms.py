@@ -116,43 +116,56 @@ def _stored_key(mechanism: str, password: str, keys: Keys) -> bytes:
     return derive(mechanism, password, keys.salt, keys.iterations).stored
 
 
+class _LookUp:
+    """What a SCRAM server asks for a user's keys. It remembers the `name`, "" until then."""
+
+    def __init__(self, mechanism: str, register: Register) -> None:
+        self.name = ""
+        self._mechanism = mechanism
+        self._register = register
+
+    def __call__(self, name: str) -> tuple[bytes, bytes, bytes, int]:
+        self.name = self._register.name_of(name)
+        keys = self._register.users.find(self._mechanism, self.name)
+        return keys.salt, keys.stored, keys.server, keys.iterations
+
+
 class Scram:
-    """SCRAM with the hash function that `mechanism` names. `nonce` is this exchange's own, and cannot be guessed."""
+    """SCRAM with the hash function that `mechanism` names. `nonce` is this exchange's own, and cannot be guessed.
+
+    Nothing in it refers to itself: a flood of logins that are not gone on with would be left to the garbage collector.
+    """
 
     def __init__(self, mechanism: str, register: Register, nonce: str) -> None:
         self._mechanism = mechanism
         self._register = register
-        self._server = ScramMechanism(mechanism).make_server(self._keys, s_nonce=nonce)
-        self._next: Callable[[str], sasl.Step] = self._first
-        self._name = ""
+        self._user = _LookUp(mechanism, register)
+        self._server = ScramMechanism(mechanism).make_server(self._user, s_nonce=nonce)
+        self._next: Callable[[Scram, str], sasl.Step] = Scram._first
 
     def step(self, response: bytes) -> sasl.Step:
         """One message."""
         try:
-            return self._next(response.decode())
+            return self._next(self, response.decode())
         except (ScramException, UnicodeDecodeError):
-            why = f" as {self._name}: {_WRONG}" if self._name else f": {_NOT_READ}"
-            return sasl.Deny(f"SASL {self._mechanism}{why}", self._name)
-
-    def _keys(self, name: str) -> tuple[bytes, bytes, bytes, int]:
-        self._name = self._register.name_of(name)
-        keys = self._register.users.find(self._mechanism, self._name)
-        return keys.salt, keys.stored, keys.server, keys.iterations
+            name = self._user.name
+            why = f" as {name}: {_WRONG}" if name else f": {_NOT_READ}"
+            return sasl.Deny(f"SASL {self._mechanism}{why}", name)
 
     def _first(self, message: str) -> sasl.Step:
         self._server.set_client_first(message)
         asked = sasl.Ask(self._server.get_server_first().encode())
-        self._next = self._final
-        delay_s = self._register.delay_s(self._name)
+        self._next = Scram._final
+        delay_s = self._register.delay_s(self._user.name)
         return sasl.Wait(lambda _: asked, delay_s=delay_s) if delay_s else asked
 
     def _final(self, message: str) -> sasl.Step:
         self._server.set_client_final(message)
-        self._next = self._seen
+        self._next = Scram._seen
         return sasl.Ask(self._server.get_server_final().encode())
 
     def _seen(self, message: str) -> sasl.Step:
-        return self._register.granted(self._name, self._mechanism)
+        return self._register.granted(self._user.name, self._mechanism)
 
 
 REALM = "QPID"

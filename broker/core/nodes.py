@@ -459,6 +459,7 @@ class Nodes:
         if len(self.exchanges) >= limits.MAX_EXCHANGES:
             raise Refused(409, f"this broker has {len(self.exchanges)} exchanges, its limit; delete some first")
         arguments = arguments_of(attributes)
+        _check_known(f"exchange {name!r}", arguments, frozenset({"qpid.replicate"}))
         level = self.level_of(attributes.get("replicate") or arguments.get("qpid.replicate"))
         command = ExchangeAdd(
             uuid=uuid,
@@ -590,13 +591,17 @@ def _version_of(arguments: dict[str, Any]) -> int:
     return max(version_of(arguments), 2 if arguments.get(AUTO_DELETE_TIMEOUT) else 1)
 
 
-def _check_arguments(name: str, arguments: dict[str, Any]) -> None:
+def _check_known(what: str, arguments: dict[str, Any], known: frozenset[str]) -> None:
+    """Arguments that brokers give a meaning to begin with `qpid.` or `x-`; any others are notes of whoever made the object."""
     for key in arguments:
         if not isinstance(key, str):
-            raise Refused(400, f"queue {name!r}: the names of arguments are texts, {key!r} is none")
-        if key.startswith(("qpid.", "x-qpid")) and key not in KNOWN_ARGUMENTS:
-            known = ", ".join(sorted(KNOWN_ARGUMENTS))
-            raise Refused(501, f"queue {name!r}: this broker does not have {key!r} (it knows {known})")
+            raise Refused(400, f"{what}: the names of arguments are texts, {key!r} is none")
+        if key.startswith(("qpid.", "x-")) and key not in known:
+            raise Refused(501, f"{what}: this broker does not have {key!r} (it knows {', '.join(sorted(known))})")
+
+
+def _check_arguments(name: str, arguments: dict[str, Any]) -> None:
+    _check_known(f"queue {name!r}", arguments, KNOWN_ARGUMENTS)
     try:
         priority.levels_of(arguments)
     except ValueError as error:

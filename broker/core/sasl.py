@@ -118,8 +118,8 @@ class Exchange:
 
     @property
     def admits_strangers(self) -> bool:
-        """Whether a client may come in without saying who it is."""
-        return ANONYMOUS in self._offer
+        """Whether a client may come in without this layer, and without saying who it is."""
+        return self._offer.get(ANONYMOUS) is Anonymous
 
     def take(self, body: bytes) -> None:
         """The body of the client's next frame. Afterwards `granted` says whether the layer has ended, and `waits` whether it is

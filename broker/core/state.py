@@ -107,6 +107,8 @@ class State:
         self.live_by_file: dict[int, int] = Counter()
         """Bytes of messages alive, by the file that they lie in (0: in none); a file of which nothing is alive may have a 0."""
         self.index = 0
+        self.made_ms = self.ended_ms = self._epoch = 0
+        """When the last batch was made, and the last one of the epoch before: ms since 1970 by its primary's clock, or 0."""
         self.version = version
         self.definitions = Definitions()
         self.messages: dict[int, Messages] = {}
@@ -161,7 +163,11 @@ class State:
             elif run.kind is Kind.LARGE and not self._put_large(batch, run, applied, snapshot=snapshot):
                 unheld.append(_manifest(batch, run))
         self.parts.drop_unheld(unheld)
-        self.index = max(self.index, batch.header.index)
+        header = batch.header
+        if header.epoch > self._epoch:
+            self._epoch, self.ended_ms = header.epoch, self.made_ms
+        self.made_ms = header.timestamp_ms
+        self.index = max(self.index, header.index)
         return applied
 
     def _messages_of_parts(self, run: Run) -> Messages | None:

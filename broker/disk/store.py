@@ -15,23 +15,19 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from broker.core.records import BadBatch
-from broker.disk import checkpoint, hard_state, segments
 from broker.disk.durable import (
-    ASIDE,
     DamagedStore,
     NewerFormat,
     StorageError,
     exists,
-    opened,
     read_json,
     remove_durably,
     replace_durably,
     seal_json,
 )
 from broker.disk.files import REAL_DISK, Disk, LockHeld
+from broker.disk.inspection import LogInfo, log_info
 from broker.disk.journal import FILE_BYTES, Journal, Recovered
-from broker.disk.segments import Position, Window
 from broker.disk.writer import OnError, Reactor
 from broker.host import REAL_HOST, Host
 
@@ -189,20 +185,6 @@ def _identity(disk: Disk, folder: Path) -> dict[str, Any] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class LogInfo:
-    """One log as `qpid-ha store-info` shows it; sizes in bytes."""
-
-    name: str
-    epoch: int
-    voted_for: str | None
-    last_index: int
-    last_epoch: int
-    checkpoint_index: int
-    segments: int
-    nbytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class StoreInfo:
     """A store as it lies on disk."""
 
@@ -217,51 +199,12 @@ class StoreInfo:
 def inspect(data_dir: Path | str) -> StoreInfo:
     """Look at a store without its lock and without changing it, a running broker's too. FileNotFoundError, DamagedStore.
 
-    What is read may be a moment old, and the batch being written just then does not count.
+    What is read may be a moment old, and the batch being written just then does not count. Damage is told, log by log.
     """
     folder = Path(data_dir)
     identity = _identity(REAL_DISK, folder)
     if identity is None:
         raise FileNotFoundError(f"there is no store in {folder}")
-    logs = tuple(_log_info(REAL_DISK, folder / name) for name in LOGS if exists(REAL_DISK, folder / name))
+    logs = tuple(log_info(REAL_DISK, folder / name) for name in LOGS if exists(REAL_DISK, folder / name))
     clean = exists(REAL_DISK, folder / _CLEAN)
     return StoreInfo(str(folder), identity["store_id"], identity["cluster_id"], identity["format"], clean, logs)
-
-
-def _log_info(disk: Disk, folder: Path) -> LogInfo:
-    epoch, voted_for = hard_state.read(disk, folder) or (0, None)
-    base = Position(0, 0)
-    for path in reversed(checkpoint.listed(disk, folder)):
-        try:
-            found = checkpoint.load(path, disk=disk)
-        except (BadBatch, checkpoint.CheckpointGone):
-            continue
-        base = Position(found.epoch, found.index)
-        break
-    listed = segments.listed(disk, folder)
-    last = max(base, _last_batch(disk, listed))
-    nbytes = sum(_size(disk, folder / name) for name in disk.names(folder))
-    return LogInfo(folder.name, epoch, voted_for, last.index, last.epoch, base.index, len(listed), nbytes)
-
-
-def _size(disk: Disk, path: Path) -> int:
-    """Bytes of a file, 0 when it is unfinished or has just gone."""
-    try:
-        return 0 if path.suffix == ASIDE else disk.status(path).nbytes
-    except FileNotFoundError:
-        return 0
-
-
-def _last_batch(disk: Disk, listed: list[tuple[int, Path]]) -> Position:
-    """The newest batch of the newest segment, which also knows the one before its first."""
-    for first_index, path in reversed(listed):
-        try:
-            with opened(disk, path) as fd:
-                head = segments.read_head(disk, fd, path)
-                last = Position(head.prev_epoch if head is not None else 0, first_index - 1)
-                for _, header in segments.whole_batches(Window(disk, fd, disk.size(fd)), last):
-                    last = Position(header.epoch, header.index)
-                return last
-        except FileNotFoundError:
-            continue
-    return Position(0, 0)

@@ -29,12 +29,15 @@ from broker.amqp.unfinished import Unfinished
 from broker.core import limits, sasl
 from broker.core.acl import questions
 from broker.core.acl.questions import Lookups, shown
+from broker.core.bearer import CBS, CBS_NODE
 from broker.core.identity import Socket
 from broker.sessions.authentication import Authentication
+from broker.sessions.claims import Answer
 from broker.sessions.client import ClientSession
 from broker.sessions.connection import Connection, Role
 from broker.sessions.guard import UNAUTHORIZED, Guard, Rights
 from broker.sessions.logs import Logs
+from broker.sessions.principal import principal_of
 from broker.sessions.refusals import Refusals
 from broker.sessions.share import Share
 from broker.sessions.termini import Termini
@@ -86,6 +89,8 @@ class Admission:
         self._authentication = authentication
         self._strangers: dict[int, str] = {}
         """Number of each connection that has to log in and has not -> its host."""
+        self._shown: set[int] = set()
+        """Numbers of the connections of which a token is being looked at."""
         self._strangers_of: Counter[str] = Counter()
         """Host -> how many of them come from it."""
         self._version = version
@@ -218,6 +223,9 @@ class Admission:
 
     def admit(self, connection: Connection) -> None:
         """Answer an Open, keep it waiting, or turn the peer away; Condition says why."""
+        if connection.principal.owes_token:
+            self._admit_stranger(connection)
+            return
         self._is_none(connection)
         if connection.principal.authenticated:
             self._authentication.succeeded(connection.number)
@@ -231,10 +239,22 @@ class Admission:
                 connection.engine.count_apart()
                 connection.complete_open()
                 return
+        self._make_one_of_many(connection)
+        self._answer_open(connection)
+
+    def _admit_stranger(self, connection: Connection) -> None:
+        """An Open of somebody who is to show a token afterwards, to the node for it: it stays a stranger until then."""
+        if connection.admin or any(self._role_value(connection, name) for name in self.roles):
+            raise Condition(UNAUTHORIZED, f"who shows a token to {CBS_NODE} is a client, and nothing else")
+        self._answer_open(connection)
+
+    def _make_one_of_many(self, connection: Connection) -> None:
         if len(self.connections) > self._max_connections and not connection.admin:
             text = f"this broker serves {self._max_connections} connections at once (--max-connections): close some first"
             raise Condition("amqp:resource-limit-exceeded", text)
         self._count(connection)
+
+    def _answer_open(self, connection: Connection) -> None:
         if connection.admin or (self._logs.serving and not self._holding):
             connection.complete_open()
         elif self._holding or self._logs.state == "recovering":
@@ -242,6 +262,62 @@ class Admission:
             self._held_opens[connection] = None
         else:
             connection.drop()
+
+    # ---- tokens behind an Open
+
+    def take_token(self, number: int, token: str, answer: Answer) -> None:
+        """See `claims.TakeToken`."""
+        connection = self.connections.get(number)
+        desk = None if connection is None else self._authentication.desk(connection.socket)
+        if connection is None or desk is None or connection.principal.mechanism != CBS:
+            answer(403, "this connection has logged in otherwise, and puts no token")
+            return
+        if number in self._shown:
+            answer(429, "another token of this connection is being looked at")
+            return
+        who = connection.principal.user if connection.principal.authenticated else ""
+        step = desk.look(CBS, who, token)
+        if not isinstance(step, sasl.Wait):
+            self._token_shown(connection, step, answer)
+            return
+        then = step.then
+        attended = self._authentication.attend(step, lambda: number in self.connections, connection.socket.host, number)
+        if attended is None:
+            answer(503, f"{limits.LOGINS_WAITING} logins wait already: try again")
+            return
+        self._shown.add(number)
+
+        def looked_at(result: bytes) -> None:
+            self._shown.discard(number)
+            shown = self.connections.get(number)
+            if shown is not None:
+                self._token_shown(shown, then(result), answer)
+                self._turn.flush()
+
+        attended.addCallbacks(looked_at, lambda failure: self._shown.discard(number))
+
+    def _token_shown(self, connection: Connection, step: sasl.Step, answer: Answer) -> None:
+        """A token has come to this."""
+        if not isinstance(step, sasl.Grant):
+            assert isinstance(step, sasl.Deny), "a token is looked at in one step"
+            self.login_failed(connection, step)
+            self._refusals.line(f"a token of {connection.address} was not taken: {step.reason}")
+            answer(401, "the token was not taken; the broker's log says why")
+            return
+        first, connection.principal = connection.principal.owes_token, principal_of(step)
+        try:
+            if first:
+                self._is_none(connection)
+                self._authentication.succeeded(connection.number)
+                denial = self._denial(connection)
+                if denial:
+                    raise Condition(UNAUTHORIZED, denial)
+                self._make_one_of_many(connection)
+        except Condition as condition:
+            self.ended_with(connection, str(condition))
+            connection.turn_out(condition)
+            return
+        answer(200, "OK")
 
     @staticmethod
     def _role_value(connection: Connection, name: str) -> str:

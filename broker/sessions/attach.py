@@ -22,6 +22,10 @@ class Output(Protocol):
         """Whom it acts for."""
 
     @property
+    def number(self) -> int:
+        """Its connection's."""
+
+    @property
     def rights(self) -> Rights:
         """What it may do."""
 

@@ -26,7 +26,7 @@ from twisted.python.failure import Failure
 
 from broker.core import limits, sasl
 from broker.core.backoff import Backoff
-from broker.core.bearer import OAUTHBEARER, XOAUTH2, Desk, Oauth
+from broker.core.bearer import OAUTHBEARER, XOAUTH2, Desk, Later, Oauth
 from broker.core.identity import Socket
 from broker.core.mechanisms import LOOKED_AT, REALM, External, Plain, Register, Scram, TakenAtItsWord
 from broker.core.tokens import Tokens
@@ -40,15 +40,16 @@ InThread = Callable[[Callable[[], bytes]], Deferred[bytes]]
 """Does the work in a thread; fires with its result in the reactor's."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Job:
-    """A login that waits, of the connection with this number."""
+    """A login that waits, of the connection with this number; `delayed` while it is put off."""
 
     waits: sasl.Wait
     wanted: Callable[[], bool]
     host: str
     number: int
     attended: Deferred[bytes]
+    delayed: IDelayedCall | None = None
 
 
 @dataclass(slots=True)
@@ -76,6 +77,7 @@ class Authentication:
     `demanded`: whether a client has to show who it is. `mechanisms`: those that may be offered, the best first.
     `plain_in_clear`: PLAIN without TLS too. `name_in_certificate`: where EXTERNAL finds a user (`NAMES_IN_CERTIFICATES`).
     `new_nonce` gives texts that cannot be guessed, and never the same one. `tokens`: what looks at tokens, where they are taken.
+    `token_put`: whether a client may show one after an ANONYMOUS login.
     """
 
     def __init__(
@@ -91,12 +93,14 @@ class Authentication:
         plain_in_clear: bool = False,
         name_in_certificate: str = "cn",
         tokens: Tokens | None = None,
+        token_put: bool = False,
     ) -> None:
         self.demanded = demanded
         self.realm = realm
         self.users = users
         """May be replaced; logins that have begun go on with the one that they began with."""
         self.tokens = tokens
+        self._token_put = token_put
         self.waiting = 0
         """Logins that wait for their turn or their time."""
         self._clock = clock
@@ -109,6 +113,8 @@ class Authentication:
         self._turnstile = Turnstile()
         self._lines: dict[str, _Line] = {}
         """Host -> its logins that wait for a try."""
+        self._jobs: dict[int, _Job] = {}
+        """Number of each connection whose login waits -> what for."""
         self._tries: dict[int, str] = {}
         """Number of each connection whose login has taken a try -> its host."""
         self._queued: dict[str, deque[_Job]] = {}
@@ -122,18 +128,20 @@ class Authentication:
         if self.users is not None:
             register = Register(self.users, self.realm, partial(self._delay_s, socket.host))
         for name in self._mechanisms:
-            maker = self._maker(name, socket, register, self._desk(socket))
+            maker = self._maker(name, socket, register, self.desk(socket))
             if maker is not None:
                 found[name] = maker
+        if self._token_put and sasl.ANONYMOUS not in found and self.desk(socket) is not None:
+            found[sasl.ANONYMOUS] = Later
         if not self.demanded:
             found |= {sasl.ANONYMOUS: sasl.Anonymous, sasl.PLAIN: partial(TakenAtItsWord, self.realm)}
         return found
 
     def frame_bytes(self, socket: Socket) -> int:
         """The largest frame of the SASL layer over this socket: a token takes more than AMQP has for it."""
-        return limits.SASL_FRAME_BYTES if self._desk(socket) is None else limits.TOKEN_FRAME_BYTES
+        return limits.SASL_FRAME_BYTES if self.desk(socket) is None else limits.TOKEN_FRAME_BYTES
 
-    def _desk(self, socket: Socket) -> Desk | None:
+    def desk(self, socket: Socket) -> Desk | None:
         """Where tokens are looked at; None where they are not taken: in the clear others would read them."""
         if self.tokens is None or not (socket.encrypted or self._plain_in_clear):
             return None
@@ -181,8 +189,14 @@ class Authentication:
             self._let_in(host)
 
     def left(self, number: int) -> None:
-        """That connection has ended."""
+        """That connection has ended: its login is told nothing, and is put off no longer. What stands in a line stays there."""
         self._tries.pop(number, None)
+        job = self._jobs.pop(number, None)
+        if job is not None:
+            job.attended.cancel()
+            if job.delayed is not None:
+                job.delayed.cancel()
+                self.waiting -= 1
 
     def attend(self, waits: sasl.Wait, wanted: Callable[[], bool], host: str, number: int) -> Deferred[bytes] | None:
         """Fires with what the exchange of that connection, from `host`, is to be resumed with. None: too many logins wait.
@@ -192,14 +206,15 @@ class Authentication:
         if self.waiting >= limits.LOGINS_WAITING:
             return None
         self.waiting += 1
-        job = _Job(waits, wanted, host, number, Deferred())
+        job = self._jobs[number] = _Job(waits, wanted, host, number, Deferred())
         if waits.delay_s:
-            self._clock.callLater(waits.delay_s, self._line_up, job)
+            job.delayed = self._clock.callLater(waits.delay_s, self._line_up, job)
         else:
             self._queue(job)
         return job.attended
 
     def _line_up(self, job: _Job) -> None:
+        job.delayed = None
         line = self._lines.setdefault(job.host, _Line())
         line.jobs.append(job)
         if line.call is None:
@@ -222,7 +237,7 @@ class Authentication:
 
     def _queue(self, job: _Job) -> None:
         if job.waits.work is None:
-            self._attended(b"", job.attended)
+            self._attended(b"", job)
             return
         self._queued.setdefault(job.host, deque()).append(job)
         self._work()
@@ -235,16 +250,17 @@ class Authentication:
             if jobs:
                 self._queued[host] = jobs
             if not job.wanted() or job.waits.work is None:
-                self._attended(b"", job.attended)
+                self._attended(b"", job)
                 continue
             self._working += 1
-            self._in_thread(job.waits.work).addBoth(self._worked, job.attended)
+            self._in_thread(job.waits.work).addBoth(self._worked, job)
 
-    def _worked(self, result: bytes | Failure, attended: Deferred[bytes]) -> None:
+    def _worked(self, result: bytes | Failure, job: _Job) -> None:
         self._working -= 1
-        self._attended(result, attended)
+        self._attended(result, job)
         self._work()
 
-    def _attended(self, result: bytes | Failure, attended: Deferred[bytes]) -> None:
+    def _attended(self, result: bytes | Failure, job: _Job) -> None:
         self.waiting -= 1
-        attended.callback(result)
+        self._jobs.pop(job.number, None)
+        job.attended.callback(result)

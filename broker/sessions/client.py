@@ -14,6 +14,7 @@ from typing import Any
 
 from broker.amqp.links import Condition, Link, Receiver, Sender
 from broker.core import limits
+from broker.core.bearer import CBS_NODE
 from broker.sessions.attach import Attach, LinkEnd
 from broker.sessions.connection import Connection
 from broker.sessions.guard import UNAUTHORIZED, Guard, Rights
@@ -43,6 +44,11 @@ class ClientSession:
     def principal(self) -> Principal:
         """Whom the connection acts for."""
         return self._connection.principal
+
+    @property
+    def number(self) -> int:
+        """The connection's."""
+        return self._connection.number
 
     def touch(self) -> None:
         """There is output."""
@@ -99,7 +105,12 @@ class ClientSession:
             self._early_links.append(link)
             return
         try:
-            self._termini.attach(Attach(link, self))
+            attach = Attach(link, self)
+            if self.principal.owes_token and attach.asked.address != CBS_NODE:
+                raise Condition(
+                    UNAUTHORIZED, f"this client has not shown who it is: it may put a token to {CBS_NODE}, and no more"
+                )
+            self._termini.attach(attach)
         except Condition as condition:
             link.refuse(condition)
 

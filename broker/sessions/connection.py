@@ -29,6 +29,7 @@ from broker.amqp.links import Condition, Link, Receiver, Sender
 from broker.amqp.scratch import Scratch
 from broker.amqp.unfinished import Unfinished
 from broker.core import limits, sasl
+from broker.core.bearer import CBS_NODE
 from broker.core.identity import Socket
 from broker.net.output import READ_BYTES, write_output
 from broker.sessions.principal import ANONYMOUS, Principal, principal_of
@@ -171,6 +172,7 @@ class Connection(TwistedProtocol):
         self.principal: Principal = ANONYMOUS
         self._login_waits: sasl.Wait | None = None
         self.opened = False
+        self._opened_s = 0.0
         self.admin = False
         self.idle_timeout_s = limits.IDLE_TIMEOUT_S
         """After so long a silence the peer is taken to be dead."""
@@ -320,6 +322,7 @@ class Connection(TwistedProtocol):
         self.engine.free()
         self.session.lost()
         self._owner.connection_lost(self)
+        del self.session  # the two would keep each other: thousands at once would be left to the garbage collector
 
     def pauseProducing(self) -> None:
         """The socket is full: the engine keeps what comes until it is not."""
@@ -438,6 +441,10 @@ class Connection(TwistedProtocol):
         if not self.opened and not self.waiting and now_s - self.since > limit_s:
             _log.warn("{address} is not open after {limit_s:g} s: dropped", address=self.address, limit_s=limit_s)
             self.drop()
+        elif self._serves and self.opened and self.principal.owes_token and now_s - self._opened_s > limit_s:
+            text = f"no token came to {CBS_NODE} within {limit_s:g} s"
+            self._owner.ended_with(self, text)
+            self.turn_out(Condition("amqp:unauthorized-access", text))
         elif self._turned_out_at is not None and now_s - self._turned_out_at > limit_s:
             self.drop()
         elif self.session.serves_clients:
@@ -476,7 +483,7 @@ class Connection(TwistedProtocol):
         """Answer the Open."""
         if self.opened or not self._serves:
             return
-        self.opened = True
+        self.opened, self._opened_s = True, self._clock.seconds()
         if ITCPTransport.providedBy(self.transport):
             self.transport.bufferSize = READ_BYTES  # type: ignore[attr-defined]
         self.engine.open(

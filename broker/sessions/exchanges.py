@@ -102,8 +102,15 @@ class ExchangeTerminus:
 
     # ---- messages out
 
+    def knows_filter(self, name: str) -> bool:
+        """The binding of the queue that the link gets."""
+        return "binding" in name
+
     def subscribe(self, attach: Attach, link: Sender) -> None:
         """A receiving link gets a queue of its own while it lasts."""
+        if attach.asked.outlives:
+            text = "a durable subscription is not available: bind a queue to the exchange, and receive from the queue"
+            raise Condition("amqp:not-implemented", text)
         self._exchanges.logs.must_serve()
         key, arguments = self._binding(attach.asked.filters)
         self._exchanges.subscribe(attach, link, self.node, key, arguments)

@@ -40,6 +40,11 @@ class Leaving:
         self._heeds = True
         """Whether clients are listened to."""
 
+    @property
+    def under_way(self) -> bool:
+        """Whether a handover is."""
+        return self._queues.held
+
     def begin(self, within_s: float, done: Callable[[], None]) -> None:
         """Let the clients become quiet, then call `done`: after `within_s` seconds in any case, and not at once."""
         now_s = self._clock.seconds()

@@ -146,6 +146,10 @@ class Mailboxes:
         """For a source that this side is to make."""
         return self if attach.asked.dynamic else None
 
+    def knows_filter(self, name: str) -> bool:
+        """None is applied."""
+        return False
+
     def subscribe(self, attach: Attach, link: Sender) -> None:
         """Make a mailbox for this link."""
         box = Mailbox(self, attach.session, link, f"$reply/{self._new_id()}")

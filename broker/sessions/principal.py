@@ -1,11 +1,13 @@
 """Who a connection acts for. Every decision about what a client may do is handed its principal: each attach, each request to
-management. It is set once for a connection, from what its login has come to, before its Open is looked at."""
+management. It is set once for a connection, from what its login has come to, before its Open is looked at; but for who shows a
+token after that, whose it is set from (`broker.sessions.claims`)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from broker.core import sasl
+from broker.core.bearer import CBS
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +19,11 @@ class Principal:
     mechanism: str
     authenticated: bool
     until_s: float | None = None
+
+    @property
+    def owes_token(self) -> bool:
+        """Whether it has been let in to show a token, and has not."""
+        return self.mechanism == CBS and not self.authenticated
 
 
 ANONYMOUS = Principal(sasl.NOBODY, sasl.ANONYMOUS, authenticated=False)

@@ -368,6 +368,10 @@ class QueueTerminus:
 
     # ---- messages out
 
+    def knows_filter(self, name: str) -> bool:
+        """None is applied."""
+        return False
+
     def subscribe(self, attach: Attach, link: Sender) -> None:
         """A client's receiving link on the queue itself."""
         needs = questions.take_from_queue(self.node)

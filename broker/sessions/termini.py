@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from broker.amqp.links import Condition, Receiver, Sender
+from broker.amqp.links import Asked, Condition, Receiver, Sender
 from broker.core import limits
 from broker.core.acl import questions
 from broker.sessions.attach import Attach
@@ -24,6 +24,9 @@ from broker.sessions.producer import Producer, Target
 
 class Source(Protocol):
     """A terminus that messages come from."""
+
+    def knows_filter(self, name: str) -> bool:
+        """Whether it applies a filter of this name. No other may be asked for: its client would get what it does not want."""
 
     def subscribe(self, attach: Attach, link: Sender) -> None:
         """Attach this receiving link of a client, and hang its link end on it; Condition when that cannot be."""
@@ -51,6 +54,7 @@ class Termini:
             for find_source in self.sources:
                 source = find_source(attach)
                 if source is not None:
+                    _check_filters(attach.asked, source)
                     source.subscribe(attach, link)
                     return
         elif isinstance(link, Receiver):
@@ -76,6 +80,13 @@ class Termini:
         link.accept(max_message_size=link.max_bytes)
         target.attached(producer)
         producer.start()
+
+
+def _check_filters(asked: Asked, source: Source) -> None:
+    unknown = [str(name) for name in asked.filters if not source.knows_filter(str(name))]
+    if unknown:
+        names = ", ".join(map(repr, sorted(unknown)))
+        raise Condition("amqp:not-implemented", f"this broker does not apply the filter {names}: attach without it")
 
 
 def by_address(named: Callable[[str], Target | None]) -> FindTarget:

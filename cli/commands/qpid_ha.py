@@ -7,96 +7,41 @@ which says so.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import click
 
 from broker.core import urls
 from cli import endings, options
-from cli.options import Target
+from cli.commands import ha_members, ha_operations, ha_settings, ha_stores
+from cli.commands.ha_cluster import NAME, ask, command, ha_command, hand_over, view_of, views_of
 from cli.output import Column, show_json, show_table, text
 
-NAME = "qpid-ha"
-STATUSES = ("joining", "catchup", "ready", "recovering", "active", "standalone")
+STATUSES = ("joining", "catchup", "ready", "recovering", "active", "standalone", "removed")
 
 
-@click.group(context_settings=options.CONTEXT)
-@click.version_option(options.VERSION, prog_name=NAME)
-def command() -> None:
-    """Look at a cluster of brokers, and change who leads it."""
-
-
-def _command(name: str) -> Callable[[Callable[..., Any]], click.Command]:
-    """A command that talks to a broker."""
-
-    def make(function: Callable[..., Any]) -> click.Command:
-        return command.command(name)(options.connection_options(function))
-
-    return make
-
-
-async def _ask(target: Target, reactor: Any, operation: str, type: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-    """One request over a connection of its own."""
-    client = await target.connect(reactor)
-    answer = await client.request(operation, type, body=body, timeout_s=target.timeout_s)
-    await client.close()
-    return answer
-
-
-async def _view(target: Target, reactor: Any) -> dict[str, Any]:
-    """What the broker says of itself."""
-    items = (await _ask(target, reactor, "QUERY", "ha")).get("items") or [{}]
-    return dict(items[0])
-
-
-async def _views(target: Target, reactor: Any) -> list[dict[str, Any]]:
-    """What every member says of itself, in their order; of those that cannot be reached, `error`."""
-    from twisted.internet.defer import DeferredList, ensureDeferred
-
-    from broker.client import ClientError
-
-    url = target.url
-    if len(url.addresses) == 1:
-        known = str((await _view(target, reactor)).get("brokersUrl") or "")
-        url = urls.parse(known) if known else url
-    everyone = target.at(*url.addresses)
-    results: list[tuple[bool, Any]] = await DeferredList(
-        [ensureDeferred(_view(one, reactor)) for one in everyone.each()], consumeErrors=True
-    )
-    views: list[dict[str, Any]] = []
-    for name, (succeeded, result) in zip(url.names, results, strict=True):
-        if not succeeded and not isinstance(result.value, ClientError):
-            result.raiseException()
-        error = {} if succeeded else {"status": "", "error": str(result.value).removeprefix(f"{name}: ")}
-        views.append({"broker": name} | (result if succeeded else error))
-    return views
-
-
-@_command("ping")
+@ha_command("ping")
 def ping(form: str, **given: Any) -> None:
     """Check that the broker answers."""
     target = options.target(given, admin=True)
-    view = endings.run(lambda reactor: _view(target, reactor))
+    view = endings.run(lambda reactor: view_of(target, reactor))
     if form == "json":
         show_json({"broker": str(target.url), "alive": True, "status": view.get("status")})
 
 
-@_command("status")
+@ha_command("status")
 @click.option("--expect", type=click.Choice(STATUSES), help="Exit with 1 unless the broker has this status.")
 @click.option("--is-primary", is_flag=True, help="Exit with 1 unless the broker is the primary.")
 @click.option("--all", "everyone", is_flag=True, help="Ask every member of the cluster.")
 def status(expect: str | None, is_primary: bool, everyone: bool, form: str, **given: Any) -> None:
-    """Print the broker's status: joining, catchup, ready, recovering, active or standalone."""
+    """Print the broker's status: joining, catchup, ready, recovering, active, standalone or removed."""
     if (expect is not None) + is_primary + everyone > 1:
         raise click.UsageError("--expect, --is-primary and --all exclude each other")
     target = options.target(given, admin=True)
     if everyone:
-        _show_all(endings.run(lambda reactor: _views(target, reactor)), form)
+        _show_all(endings.run(lambda reactor: views_of(target, reactor)), form)
         return
-    view = endings.run(lambda reactor: _view(target, reactor))
+    view = endings.run(lambda reactor: view_of(target, reactor))
     found, reason = str(view.get("status")), str(view.get("reason") or "")
     if form == "json":
         show_json({"status": found} | ({"reason": reason} if reason else {}))
@@ -121,15 +66,15 @@ def _show_all(views: list[dict[str, Any]], form: str) -> None:
         raise click.exceptions.Exit(endings.UNREACHABLE)
 
 
-@_command("query")
+@ha_command("query")
 @click.option("--all", "everyone", is_flag=True, help="Ask every member of the cluster.")
 def query(everyone: bool, form: str, **given: Any) -> None:
     """Print the broker's HA settings, its place in the log, and on the primary how far each backup lags."""
     target = options.target(given, admin=True)
     if everyone:
-        views = endings.run(lambda reactor: _views(target, reactor))
+        views = endings.run(lambda reactor: views_of(target, reactor))
     else:
-        views = [endings.run(lambda reactor: _view(target, reactor))]
+        views = [endings.run(lambda reactor: view_of(target, reactor))]
     if form == "json":
         show_json(views if everyone else views[0])
     else:
@@ -162,6 +107,8 @@ def _show_view(view: dict[str, Any], named: bool) -> None:
     for label, field in fields:
         if field in view and (field != "reason" or view[field]):
             click.echo(f"{'  ' if named else ''}{label + ':':<20} {view[field]}".rstrip())
+    for label, told in _settings_told(dict(view.get("settings") or {})):
+        click.echo(f"{'  ' if named else ''}{label + ':':<20} {told}")
     for label, field in (("Stopped", "stopped"), ("Disk", "disk")):
         if view.get(field):
             click.echo(f"{'  ' if named else ''}{label + ':':<20} {view[field]}")
@@ -182,6 +129,23 @@ def _show_view(view: dict[str, Any], named: bool) -> None:
         show_table("Lag:", columns, view.get("members") or [])
 
 
+def _settings_told(settings: dict[str, Any]) -> list[tuple[str, str]]:
+    """What the cluster agrees on, for people."""
+    told = []
+    if "authority" in settings:
+        told.append(("Authority", str(settings["authority"].get("kind"))))
+    if "pause" in settings:
+        pause = settings["pause"]
+        told.append(("Paused", f"since {pause.get('since')}" + (f": {pause['reason']}" if pause.get("reason") else "")))
+    if "switchover" in settings:
+        plan = settings["switchover"]
+        told.append(("Switchover", f"{plan.get('at')}" + (f" to {plan['candidate']}" if plan.get("candidate") else "")))
+    for key in sorted(key for key in settings if key.startswith("tags:")):
+        tags = ", ".join(name if value is True else f"{name}={value}" for name, value in sorted(settings[key].items()))
+        told.append(("Tags", f"{key.removeprefix('tags:')} {tags}"))
+    return told
+
+
 def _show_promoted(answer: dict[str, Any], broker: str, form: str) -> None:
     if form == "json":
         show_json({"broker": broker} | answer)
@@ -190,23 +154,25 @@ def _show_promoted(answer: dict[str, Any], broker: str, form: str) -> None:
         click.echo(f"{broker} is {answer.get('status', 'active')} in epoch {answer.get('epoch', '?')}{took}")
 
 
-@_command("promote")
+@ha_command("promote")
 @click.option("--cluster-manager", is_flag=True, help="Accepted for old scripts. It changes nothing.")
-def promote(cluster_manager: bool, form: str, **given: Any) -> None:
+@click.option("--manager", metavar="KIND", default="", help="A cluster manager of this kind asks, not a person.")
+def promote(cluster_manager: bool, manager: str, form: str, **given: Any) -> None:
     """Make the broker the primary.
 
-    The brokers vote on it: one that has not the newest log, or no majority, is refused. When there is a healthy primary, it hands
-    over without loss.
+    When there is a healthy primary, it lets this broker catch up and hands over without loss. When there is none, and this broker
+    has not the newest log, a better one is elected first and hands over. It fails when no majority of the brokers can be reached,
+    or when this broker stays behind; the text says which brokers, and how far.
     """
     target = options.target(given, admin=True)
     if len(target.url.addresses) != 1:
         raise click.UsageError("name the one broker to promote with -b, or use switchover")
-    body = {"reason": "qpid-ha promote", "force_switchover": False, "timeout_s": target.timeout_s}
-    answer = endings.run(lambda reactor: _ask(target, reactor, "PROMOTE", "ha", body))
+    body = {"reason": f"{manager or 'qpid-ha'} promote", "manager": manager}
+    answer = endings.run(lambda reactor: ask(target, reactor, "PROMOTE", "ha", body))
     _show_promoted(answer, target.url.names[0], form)
 
 
-@_command("bootstrap")
+@ha_command("bootstrap")
 @click.option("--force", is_flag=True, help="Begin, and give up what the members that do not answer may hold.")
 def bootstrap(force: bool, form: str, **given: Any) -> None:
     """Begin a new cluster with an empty broker, though members are missing.
@@ -219,131 +185,57 @@ def bootstrap(force: bool, form: str, **given: Any) -> None:
     target = options.target(given, admin=True)
     if len(target.url.addresses) != 1:
         raise click.UsageError("name the one broker to begin with: -b")
-    answer = endings.run(lambda reactor: _ask(target, reactor, "BOOTSTRAP", "ha", {"force": force}))
+    answer = endings.run(lambda reactor: ask(target, reactor, "BOOTSTRAP", "ha", {"force": force}))
     _show_promoted(answer, target.url.names[0], form)
 
 
-@_command("switchover")
+@ha_command("switchover")
 @click.option("--candidate", metavar="BROKER", help="Backup that takes over. Default: the one with the newest log.")
-def switchover(candidate: str | None, form: str, **given: Any) -> None:
+@click.option("--scheduled", metavar="TIME", help="Do it at this time, as in 2026-01-31T04:00:00Z, whoever is the primary then.")
+@click.option("--cancel", is_flag=True, help="Take a scheduled one back.")
+def switchover(candidate: str | None, scheduled: str | None, cancel: bool, form: str, **given: Any) -> None:
     """Let the primary hand over to a backup, without loss."""
-    target = options.target(given, admin=True)
     chosen = urls.parse(candidate) if candidate else None
     if chosen is not None and len(chosen.addresses) != 1:
         raise click.UsageError("--candidate takes one broker")
+    if scheduled and cancel:
+        raise click.UsageError("--scheduled and --cancel exclude each other")
+    if scheduled or cancel:
+        ha_settings.set_in_cluster(
+            given, form, setting="switchover", at=scheduled or "", candidate=chosen.names[0] if chosen else ""
+        )
+        return
+    target = options.target(given, admin=True)
 
-    async def hand_over(reactor: Any) -> tuple[str, dict[str, Any]]:
-        views = await _views(target, reactor)
-        primary = next((view for view in views if view["status"] == "active"), None)
-        if primary is None:
-            told = ", ".join(f"{view['broker']} ({view['status'] or view['error']})" for view in views)
-            raise endings.Refused(f"there is no primary to hand over: {told}")
-        address = _candidate(views, chosen.addresses[0] if chosen else None)
-        taker = target.at(address)
-        body = {"reason": "planned switchover", "force_switchover": True, "timeout_s": target.timeout_s}
-        return address.name, await _ask(taker, reactor, "PROMOTE", "ha", body)
+    async def change(reactor: Any) -> tuple[str, dict[str, Any]]:
+        address, answer = await hand_over(target, reactor, chosen.addresses[0] if chosen else None, "planned switchover")
+        return address.name, answer
 
-    name, answer = endings.run(hand_over)
+    name, answer = endings.run(change)
     _show_promoted(answer, name, form)
 
 
-def _candidate(views: list[dict[str, Any]], wanted: urls.Address | None) -> urls.Address:
-    """Who takes over: the broker that is wanted, else the ready backup with the longest log, by its name among equals."""
-    ready = [view for view in views if view["status"] == "ready" and not view.get("stopped")]
-    if wanted is not None:
-        view = next((view for view in views if view["broker"] == wanted.name), None)
-        if view is None:
-            raise endings.Refused(f"{wanted.name} is no member; there are: {', '.join(view['broker'] for view in views)}")
-        if view["status"] == "active":
-            raise endings.Refused(f"{wanted.name} is the primary already")
-        if view["status"] != "ready":
-            raise endings.Refused(f"{wanted.name} is {view['status'] or view['error']}, not ready")
-        return _address_of(view)
-    if not ready:
-        raise endings.Refused("no backup is ready to take over; qpid-ha status --all shows what each is doing")
-    best = max(sorted(ready, key=lambda view: str(view["broker"])), key=lambda view: int(view.get("lastIndex") or 0))
-    return _address_of(best)
-
-
-def _address_of(view: dict[str, Any]) -> urls.Address:
-    """A member's address; whether it is over TLS stands in its own list of brokers."""
-    name = str(view["broker"])
-    known = urls.parse(str(view.get("brokersUrl") or name)).addresses
-    return next((address for address in known if address.name == name), urls.parse(name).addresses[0])
-
-
-@_command("history")
+@ha_command("history")
 def history(form: str, **given: Any) -> None:
     """Print who was the primary when, and why."""
     target = options.target(given, admin=True)
-    items = list(endings.run(lambda reactor: _ask(target, reactor, "QUERY", "history")).get("items") or [])
+    items = list(endings.run(lambda reactor: ask(target, reactor, "QUERY", "history")).get("items") or [])
     if form == "json":
         show_json(items)
         return
+    for item in items:
+        known = isinstance(item.get("gap_ms"), int | float) and item["gap_ms"] >= 0
+        item["asked"] = f"{item.get('by') or ''}{' (planned)' if item.get('planned') else ''}".strip()
+        item["gap"] = f"{'~' if item.get('estimated') else ''}{item['gap_ms']:.0f}" if known else ""
     columns = (
         Column("time", "ts", text),
         Column("epoch", "epoch", text, number=True),
         Column("primary", "primary", text),
-        Column("gapMs", "gap_ms", lambda value: "" if value is None or value < 0 else f"{value:.0f}", number=True),
+        Column("gapMs", "gap", text, number=True),
+        Column("by", "asked", text),
         Column("reason", "reason", text),
     )
     show_table("Primaries:", columns, items)
-
-
-def _membership(name: str, operation: str, summary: str) -> None:
-    """add-broker and remove-broker differ in one word."""
-
-    @_command(name)
-    @click.argument("address")
-    def change(address: str, form: str, **given: Any) -> None:
-        target = options.target(given, admin=True)
-        member = urls.parse(address)
-        if len(member.addresses) != 1:
-            raise click.UsageError("name one broker, host:port")
-        body = {"address": member.names[0]}
-        endings.run(lambda reactor: _ask(target, reactor, operation, "ha", body))
-        if form == "json":
-            show_json(body | {"done": True})
-
-    change.help = summary
-
-
-_membership("add-broker", "ADD-BROKER", "Make the broker at ADDRESS a member of the cluster. Ask the primary.")
-_membership("remove-broker", "REMOVE-BROKER", "Take the broker at ADDRESS out of the cluster. Ask the primary.")
-
-
-@_command("store-info")
-@options.data_dir_option
-def store_info(data_dir: Path | None, form: str, **given: Any) -> None:
-    """Print what a broker's store holds: after an outage of all, the store with the highest epoch and index is the newest.
-
-    With --data-dir the folder itself is looked at, whether its broker runs or not; else the broker is asked.
-    """
-    if data_dir is None:
-        target = options.target(given, admin=True)
-        view = endings.run(lambda reactor: _view(target, reactor))
-        found = {field: view.get(field) for field in ("brokerId", "clusterId", "epoch", "lastEpoch", "lastIndex", "commitIndex")}
-        found |= dict(view.get("store") or {})
-    else:
-        found = _inspected(data_dir)
-    if form == "json":
-        show_json(found)
-        return
-    logs = found.pop("logs", [])
-    for field, value in found.items():
-        click.echo(f"{field + ':':<20} {text(value)}".rstrip())
-    if logs:
-        show_table("Logs:", [Column(field, field, text, number=field not in ("name", "voted_for")) for field in logs[0]], logs)
-
-
-def _inspected(data_dir: Path) -> dict[str, Any]:
-    from broker.disk import store
-    from broker.disk.durable import DamagedStore, StorageError
-
-    try:
-        return asdict(store.inspect(data_dir))
-    except (FileNotFoundError, DamagedStore, StorageError, OSError) as error:
-        raise endings.Refused(f"{data_dir}: {error}") from None
 
 
 @command.command("help")
@@ -370,6 +262,9 @@ def help_all(context: click.Context) -> None:
     assert parent is not None
     texts = [click.Context(one, info_name=name, parent=parent).get_help() for name, one in command.commands.items()]
     click.echo("\n\n".join([parent.get_help(), *texts]))
+
+
+__all__ = ["command", "ha_members", "ha_operations", "ha_settings", "ha_stores", "main"]
 
 
 def main() -> None:

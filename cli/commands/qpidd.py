@@ -43,7 +43,7 @@ def command(**command_line: str | None) -> None:
     Every option can also stand in the file named by --config, as `key=value`, or in the environment, as QPID_KEY.
     """
     try:
-        broker, ha = ha_settings.read(command_line)
+        broker, ha = ha_settings.read(command_line, note=lambda line: click.echo(f"qpidd: {line}", err=True))
     except SettingsError as error:
         raise click.UsageError(str(error)) from None
     reactor = monotonic.install()

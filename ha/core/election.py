@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from ha.core.messages import Position
+from ha.core.messages import Position, PreVoteReply
 from ha.core.quorum import Tally
 
 
@@ -57,8 +57,9 @@ class Round(StrEnum):
 
 class Campaign:
     """One attempt to be elected. `number` marks its pre-votes, `deadline` ends it; a `forced` one waits for everybody's answer
-    until `listen_until` and then goes on `without` those that gave none. `transfer`: the primary has asked for it. Times in
-    seconds.
+    until `listen_until` and then goes on `without` those that gave none. `transfer`: the primary has asked for it. `unfit`: why
+    the candidate must not be elected, so that it only learns what others hold. `replies`: what voters have last answered to
+    pre-votes. Times in seconds.
     """
 
     __slots__ = (
@@ -68,14 +69,24 @@ class Campaign:
         "highest_epoch",
         "listen_until",
         "number",
+        "replies",
         "round",
         "tally",
         "transfer",
+        "unfit",
         "without",
     )
 
     def __init__(
-        self, number: int, voters: tuple[str, ...], now: float, timeout_s: float, *, transfer: bool = False, forced: bool = False
+        self,
+        number: int,
+        voters: tuple[str, ...],
+        now: float,
+        timeout_s: float,
+        *,
+        transfer: bool = False,
+        forced: bool = False,
+        unfit: str = "",
     ) -> None:
         self.number = number
         self.transfer = transfer
@@ -84,6 +95,8 @@ class Campaign:
         self.deadline = now + timeout_s
         self.asked_at = now
         self.highest_epoch = 0
+        self.unfit = unfit
+        self.replies: dict[str, PreVoteReply] = {}
         self.without: tuple[str, ...] = ()
         self.round = Round.PRE_VOTE
         self.tally = Tally(voters)
@@ -102,9 +115,14 @@ class Campaign:
         """Whether this round is won. A forced campaign goes on without the silent ones only after `listen_until`."""
         tally = self.tally
         if not self.forced:
-            return tally.won
+            return tally.won and not self.unfit
         patient = self.round is Round.VOTE or now >= self.listen_until or not tally.unconvinced
         return tally.won and not tally.refused and patient
+
+    @property
+    def is_heard_of(self) -> bool:
+        """Whether a voter says that there is a primary."""
+        return any(reply.hears for reply in self.replies.values())
 
     @property
     def lost(self) -> bool:
@@ -117,6 +135,8 @@ class Campaign:
         refusals += [f"{voter} has a new store and votes only if all do" for voter in sorted(self.tally.provisional)]
         silences = [f"{voter} {'did not answer' if voter in connected else 'is not connected'}" for voter in self.tally.silent]
         others = "; ".join((*refusals, *silences))
+        if self.unfit:
+            return f"{self.unfit}; nobody else was elected first: {others}"
         text = f"{me} got {len(self.tally.granted)} of the {self.tally.needed} votes needed ({self.round}): {others}"
         return text + self._way_out(me)
 

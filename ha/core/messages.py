@@ -20,7 +20,7 @@ import msgspec
 
 from ha.core.membership import Membership
 
-SINCE_WIRE_2 = ("cluster_id", "checkpoint")
+SINCE_WIRE_2 = ("cluster_id", "checkpoint", "hears", "end_index", "end_epoch", "stand", "later")
 """Fields of messages that release 0.1 does not have, and does not bear."""
 
 
@@ -56,13 +56,19 @@ class PreVote(msgspec.Struct, frozen=True, tag_field="kind", tag=True):
 
 
 class PreVoteReply(msgspec.Struct, frozen=True, tag_field="kind", tag=True):
-    """`epoch` is the voter's own, so that the candidate picks one above all of them. `provisional`: see `election.py`."""
+    """`epoch` is the voter's own, so that the candidate picks one above all of them. `provisional`: see `election.py`.
+
+    `hears`: the primary that the voter hears, or is ("": none). `end_index`, `end_epoch`: where its log ends (0: not said).
+    """
 
     epoch: int
     campaign: int
     granted: bool
     provisional: bool = False
     reason: str = ""
+    hears: str = ""
+    end_index: int = 0
+    end_epoch: int = 0
 
 
 class Vote(msgspec.Struct, frozen=True, tag_field="kind", tag=True):
@@ -153,16 +159,22 @@ class SnapshotReply(msgspec.Struct, frozen=True, tag_field="kind", tag=True):
 
 
 class TransferRequest(msgspec.Struct, frozen=True, tag_field="kind", tag=True):
-    """Backup to primary: hand over to me."""
+    """Backup to primary: hand over to me. `stand`: if you are not the primary, hear none, and are in this epoch still, stand for
+    election (-1: do not)."""
 
     epoch: int
+    stand: int = -1
 
 
 class TransferReply(msgspec.Struct, frozen=True, tag_field="kind", tag=True):
-    """Primary to backup: no, or not any more; `reason` says why. (Yes is `TimeoutNow`.)"""
+    """Primary to backup: no, or not any more; `reason` says why. (Yes is `TimeoutNow`.) `later`: the reason will pass.
+
+    Backup to backup: I do not stand for election, or was not elected.
+    """
 
     epoch: int
     reason: str
+    later: bool = False
 
 
 class TimeoutNow(msgspec.Struct, frozen=True, tag_field="kind", tag=True):

@@ -32,16 +32,19 @@ from ha.core.quorum import held_by_majority
 
 
 class Handover:
-    """A transfer under way (dissertation §3.10). `asked` says that the candidate itself asked for it; `quiet`, that the clients
-    are, so that nothing more is proposed; `sent_at` is when it was let go.
+    """A transfer under way (dissertation §3.10). `asked` says that the candidate itself asked for it. While it is far behind, the
+    primary serves on and waits, until `level_by`; then the clients are `quieting`; once they are `quiet`, nothing more is
+    proposed. `sent_at` is when the candidate was let go.
     """
 
-    __slots__ = ("asked", "candidate", "deadline", "quiet", "sent_at")
+    __slots__ = ("asked", "candidate", "deadline", "level_by", "quiet", "quieting", "sent_at")
 
-    def __init__(self, candidate: str, deadline: float, asked: bool) -> None:
+    def __init__(self, candidate: str, now: float, timeout_s: float, asked: bool) -> None:
         self.candidate = candidate
-        self.deadline = deadline
+        self.level_by = now + timeout_s / 2
+        self.deadline = now + timeout_s
         self.asked = asked
+        self.quieting = False
         self.quiet = False
         self.sent_at: float | None = None
 
@@ -135,6 +138,7 @@ class Primary:
             if progress.accepted(reply, self._member.log):
                 self._advance_commit(now)
             self._feed(progress, now)
+            self._quiesce()
             self._let_go(now)
             self._raise_learner(progress)
         elif progress.refused(reply, self._member.log, current=reply.round == self._round):
@@ -156,8 +160,11 @@ class Primary:
         if now >= self._heartbeat_at:
             self._heartbeat(now)
             self._let_go(now)
-        if self._handover is not None and now >= self._handover.deadline:
-            self._call_off(f"{self._handover.candidate} has not taken over within {self._member.settings.transfer_timeout_s:g} s")
+        handover = self._handover
+        if handover is not None and not handover.quieting and now >= handover.level_by:
+            self._call_off(self._distance(handover.candidate, self._member.settings.transfer_timeout_s / 2))
+        elif handover is not None and now >= handover.deadline:
+            self._call_off(f"{handover.candidate} has not taken over within {self._member.settings.transfer_timeout_s:g} s")
         self._check_quorum(now)
 
     def connected(self, now: float, peer: str) -> None:
@@ -180,13 +187,28 @@ class Primary:
         it go."""
         if self._handover is not None and self._handover.candidate == candidate:
             return
-        obstacle = self._obstacle_to(candidate)
+        obstacle, later = self._obstacle_to(candidate)
         if obstacle:
-            self._end_transfer(candidate, obstacle, asked=asked)
+            self._end_transfer(candidate, obstacle, asked=asked, later=later)
             return
-        timeout_s = self._member.settings.transfer_timeout_s
-        self._handover = Handover(candidate, now + timeout_s, asked)
-        self._member.emit(Quiesce(timeout_s / 2))
+        self._handover = Handover(candidate, now, self._member.settings.transfer_timeout_s, asked)
+        self._quiesce()
+
+    def _quiesce(self) -> None:
+        """Let the clients become quiet, once the candidate is near enough to come level while they wait."""
+        handover = self._handover
+        if handover is None or handover.quieting or self._lag(handover.candidate) > self._member.settings.ready_lag_batches:
+            return
+        handover.quieting = True
+        self._member.emit(Quiesce(self._member.settings.transfer_timeout_s / 2))
+
+    def _lag(self, candidate: str) -> int:
+        return self._member.log.last_index - self.peers[candidate].match_index
+
+    def _distance(self, candidate: str, within_s: float) -> str:
+        log = self._member.log
+        left = log.bytes_between(self.peers[candidate].match_index, log.last_index)
+        return f"{candidate} catches up, and is {self._lag(candidate)} batches ({left} bytes) behind after {within_s:g} s"
 
     def quiesced(self, now: float) -> None:
         """The clients are quiet, and the edge proposes nothing more."""
@@ -317,24 +339,21 @@ class Primary:
         if 2 * heard <= len(voters):
             self.resigned = f"{member.me} heard from {heard} of {len(voters)} members only within {election_s:g} s"
 
-    def _obstacle_to(self, candidate: str) -> str:
-        """Why nothing can be handed over to this member, or ""."""
+    def _obstacle_to(self, candidate: str) -> tuple[str, bool]:
+        """Why nothing can be handed over to this member, or ""; and whether that will pass."""
         member = self._member
         progress = self.peers.get(candidate)
         if not self.active:
-            return "the primary has not committed a batch of its own epoch yet; try again"
+            return "the primary has not committed a batch of its own epoch yet; try again", True
         if self._handover is not None:
-            return f"the primary is handing over to {self._handover.candidate} already"
+            return f"the primary is handing over to {self._handover.candidate} already", True
         if self._changing:
-            return "a change of members is not committed yet; try again"
+            return "a change of members is not committed yet; try again", True
         if progress is None or candidate not in member.log.members.voters:
-            return f"{candidate} is not another voting member of this cluster"
+            return f"{candidate} is not another voting member of this cluster", False
         if not progress.connected:
-            return f"{candidate} is not connected to the primary"
-        lag = member.log.last_index - progress.match_index
-        if lag > member.settings.ready_lag_batches:
-            return f"{candidate} is {lag} batches behind the primary; wait until it is ready"
-        return ""
+            return f"{candidate} is not connected to the primary", False
+        return "", False
 
     def _let_go(self, now: float) -> None:
         """When the candidate holds everything, tell it to ask for votes now; again with every heartbeat.
@@ -353,10 +372,11 @@ class Primary:
     def _call_off(self, reason: str) -> None:
         assert self._handover is not None
         handover, self._handover = self._handover, None
-        self._member.emit(Resume())
+        if handover.quieting:
+            self._member.emit(Resume())
         self._end_transfer(handover.candidate, f"the handover was called off: {reason}", asked=handover.asked)
 
-    def _end_transfer(self, candidate: str, reason: str, *, asked: bool) -> None:
+    def _end_transfer(self, candidate: str, reason: str, *, asked: bool, later: bool = False) -> None:
         self._member.emit(TransferEnded(candidate, False, reason))
         if asked:
-            self._member.send(candidate, TransferReply(self._member.epoch, reason))
+            self._member.send(candidate, TransferReply(self._member.epoch, reason, later))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 
 def held_by_majority(indexes: Iterable[int]) -> int:
@@ -50,6 +50,13 @@ class Tally:
     def lost(self) -> bool:
         """Whether it cannot be won any more."""
         return bool(self.refused) and len(self._voters) - len(self.refused) - len(self.provisional) < self.needed
+
+    def hopeless(self, connected: Collection[str]) -> bool:
+        """Whether it is not won by those that have granted and the connected ones that have not answered."""
+        silent = set(self.silent)
+        if len(self.granted | (silent & set(connected))) >= self.needed:
+            return False
+        return bool(self.refused) or not silent.issubset(connected)
 
     @property
     def unconvinced(self) -> list[str]:

@@ -5,8 +5,9 @@ monotonic clock and never goes back.
 
 Life of a member: it begins as a backup that knows no primary. Appends of a primary make it catch up and be ready. `promote` makes
 it campaign (see `election.py`) or, when a primary is alive, asks that one to hand over; if it wins, it is the primary until it
-sees a higher epoch or loses its majority, and then a backup again. Nothing but `promote` (or a primary's handover) ever begins a
-campaign.
+sees a higher epoch or loses its majority, and then a backup again. A promotion that is insisted on goes further (see
+`pursuit.py`). Nothing but `promote`, here or at a member that asks this one to stand in its place, or a primary's handover, ever
+begins a campaign.
 
 The rule of epochs (§5.1): a message of a higher epoch ends whatever this member was doing and brings it into that epoch. Excepted
 are pre-votes, which change nothing, and votes asked for while a live primary is heard, which are refused unread (dissertation
@@ -51,6 +52,7 @@ from ha.core.messages import (
     VoteReply,
 )
 from ha.core.primary import Primary
+from ha.core.pursuit import Pursuit
 from ha.core.settings import ReplicaSettings
 
 
@@ -103,6 +105,8 @@ class Replica:
         "_campaigns",
         "_handover_by",
         "_member",
+        "_patrons",
+        "_pursuit",
         "_requests",
         "_role",
         "_writable",
@@ -140,7 +144,11 @@ class Replica:
         self._role: Backup | Primary = Backup(self._member)
         self._campaign: Campaign | None = None
         self._campaigns = 0
-        self._requests: list[str] = []
+        self._requests: list[tuple[str, bool]] = []
+        """Their ids, and whether each is insisted on."""
+        self._pursuit: Pursuit | None = None
+        self._patrons: set[str] = set()
+        """The members that have asked this one to stand for election in their place."""
         self._handover_by: float | None = None
         self._announced: tuple[State, int, str] | None = None
         self._writable = False
@@ -291,7 +299,8 @@ class Replica:
         campaign = self._campaign
         if campaign is not None:
             if now >= campaign.deadline:
-                self._give_up(f"no majority within {self._member.settings.campaign_timeout_s:g} s: {self._verdict(campaign)}")
+                found = f"no majority within {self._member.settings.campaign_timeout_s:g} s: {self._verdict(campaign)}"
+                self._give_up(found if self._pursuit is None else self._pursuit.told(found))
             else:
                 if now - campaign.asked_at >= self._member.settings.heartbeat_s:
                     self._ask(now, campaign)
@@ -299,6 +308,8 @@ class Replica:
                     self._weigh(now, campaign)
         elif self._handover_by is not None:
             self._await_handover(now, self._handover_by)
+        elif self._pursuit is not None:
+            self._pursue(now, self._pursuit)
         return self._done(now)
 
     def propose(self, now: float, nbytes: int, n_records: int, members: Membership | None = None) -> list[Effect]:
@@ -376,10 +387,17 @@ class Replica:
                 self._run(now)
         return self._done(now)
 
-    def promote(self, now: float, request_id: str) -> list[Effect]:
-        """Become the primary, by a planned switchover if there is a healthy one. Ends with PromotionEnded."""
+    def promote(self, now: float, request_id: str, *, insist: bool = False) -> list[Effect]:
+        """Become the primary, by a planned switchover if there is a healthy one; `insist`: by every way there is (`pursuit.py`).
+
+        Ends with PromotionEnded.
+        """
         member, role = self._member, self._role
-        self._requests.append(request_id)
+        self._requests.append((request_id, insist))
+        if insist and self._pursuit is None:
+            times = member.settings
+            within_s = times.campaign_timeout_s + times.transfer_timeout_s
+            self._pursuit = Pursuit(now, within_s, times.heartbeat_s)
         if isinstance(role, Primary):
             if role.active:
                 self._end_requests(True, f"{member.me} is the primary of epoch {member.epoch} already")
@@ -397,7 +415,7 @@ class Replica:
             self._member.emit(PromotionEnded(request_id, False, obstacle))
         else:
             self._give_up("an operator begins a new cluster with this broker")
-            self._requests.append(request_id)
+            self._requests.append((request_id, False))
             self._run(now, forced=True)
         return self._done(now)
 
@@ -454,13 +472,14 @@ class Replica:
             case VoteReply():
                 self._on_vote_reply(now, sender, message)
             case TransferRequest():
-                if current and isinstance(role, Primary):
+                if isinstance(role, Backup) and message.stand == self._member.epoch:
+                    self._stand_for(now, sender, role)
+                elif current and isinstance(role, Primary):
                     role.transfer(now, sender, asked=True)
                 else:
-                    self._member.send(sender, TransferReply(self._member.epoch, self._not_primary()))
+                    self._member.send(sender, TransferReply(self._member.epoch, self._not_primary(), later=True))
             case TransferReply():
-                if self._handover_by is not None and sender == self.primary:
-                    self._give_up(f"the primary {sender} does not hand over: {message.reason}")
+                self._on_transfer_reply(now, sender, message)
             case TimeoutNow():
                 if (
                     current
@@ -482,11 +501,26 @@ class Replica:
             member.send(sender, AppendReply(member.epoch, round_number, False, 0, 0, reason=reason))
             return
         if self._campaign is not None:
-            self._give_up(f"{sender} is the primary of epoch {message.epoch}")
+            self._set_back(now, f"{sender} is the primary of epoch {message.epoch}")
+        is_news = role.primary != sender
         if isinstance(message, Append):
             role.append(now, sender, message)
         else:
             role.chunk(now, sender, message)
+        if is_news and self._pursuit is not None and self._handover_by is None:
+            self._stand(now, role)
+
+    def _on_transfer_reply(self, now: float, sender: str, message: TransferReply) -> None:
+        """The primary does not hand over, or a member that was asked to stand for election does not."""
+        if self._handover_by is not None and sender == self.primary:
+            reason = f"the primary {sender} does not hand over: {message.reason}"
+            if message.later:
+                self._set_back(now, reason)
+            else:
+                self._give_up(reason)
+        campaign, pursuit = self._campaign, self._pursuit
+        if campaign is not None and pursuit is not None and not message.later and pursuit.refused(sender, message.reason):
+            self._seek(now, campaign, pursuit)
 
     def _on_pre_vote(self, now: float, sender: str, message: PreVote) -> None:
         member = self._member
@@ -495,12 +529,18 @@ class Replica:
             or self._loyalty(now)
             or self._objection(message.last_epoch, message.last_index)
         )
-        member.send(sender, PreVoteReply(member.epoch, message.campaign, not reason, member.blank, reason))
+        hears = self.primary if self._loyalty(now) else ""
+        end = member.position
+        member.send(
+            sender,
+            PreVoteReply(member.epoch, message.campaign, not reason, member.blank, reason, hears, end.index, end.epoch),
+        )
 
     def _on_pre_vote_reply(self, now: float, sender: str, message: PreVoteReply) -> None:
         campaign = self._campaign
         if campaign is not None and campaign.round is Round.PRE_VOTE and campaign.number == message.campaign:
             campaign.highest_epoch = max(campaign.highest_epoch, message.epoch)
+            campaign.replies[sender] = message
             campaign.count(sender, message.granted, provisional=message.provisional, reason=message.reason)
             self._weigh(now, campaign)
 
@@ -561,13 +601,56 @@ class Replica:
     def _stand(self, now: float, role: Backup) -> None:
         """A promotion begins: refused, by handover, or by votes."""
         reason = self._unfit()
-        if reason:
-            self._end_requests(False, reason)
-        elif role.hears(now):
+        if role.hears(now) and (not reason or (self._pursuit is not None and self._may_mend())):
             self._handover_by = now + self._member.settings.transfer_timeout_s + self._member.settings.heartbeat_s
             self._member.send(role.primary, TransferRequest(self._member.epoch))
-        else:
+        elif not reason:
             self._run(now)
+        elif self._pursuit is not None and self._may_mend():
+            self._run(now, unfit=reason)
+        else:
+            self._give_up(reason)
+
+    def _may_mend(self) -> bool:
+        """Whether what makes this member unfit is only that it must catch up with a primary first."""
+        member = self._member
+        return not member.halted and member.me in member.log.members.voters
+
+    def _stand_for(self, now: float, patron: str, role: Backup) -> None:
+        """A member with an older log is to be the primary: be elected, so that it can catch up here and be handed over to."""
+        member = self._member
+        heard, unfit = self._loyalty(now), self._unfit()
+        if heard or unfit:
+            member.send(patron, TransferReply(member.epoch, heard or unfit, later=not unfit))
+        elif self._handover_by is None:
+            self._patrons.add(patron)
+            if self._campaign is None:
+                self._run(now)
+
+    def _pursue(self, now: float, pursuit: Pursuit) -> None:
+        """Between two attempts of a promotion that is insisted on."""
+        role = self._role
+        if isinstance(role, Backup):
+            if now >= pursuit.deadline:
+                self._give_up(pursuit.told(pursuit.reason))
+            elif now >= pursuit.retry_at:
+                self._stand(now, role)
+
+    def _seek(self, now: float, campaign: Campaign, pursuit: Pursuit) -> None:
+        """Nobody can be elected here before another member was: ask the best of those that can be reached to stand."""
+        member = self._member
+        replies = {voter: reply for voter, reply in campaign.replies.items() if voter in member.connected}
+        if campaign.unfit:
+            if any(voter in member.connected for voter in campaign.tally.silent if voter != member.me):
+                return
+        elif not campaign.tally.hopeless(member.connected):
+            return
+        best = pursuit.best_of(replies, Position(0, 0) if campaign.unfit else member.position)
+        if best:
+            if pursuit.may_ask(now, best):
+                member.send(best, TransferRequest(member.epoch, stand=replies[best].epoch))
+        elif not campaign.is_heard_of and (campaign.lost or campaign.unfit):
+            self._give_up(pursuit.told(self._verdict(campaign)))
 
     def _await_handover(self, now: float, deadline: float) -> None:
         """Waiting for the primary to let go: it may be gone in the meantime, or never answer."""
@@ -576,19 +659,20 @@ class Replica:
         elif now >= deadline:
             self._give_up(f"the primary {self.primary} has not handed over within {self._member.settings.transfer_timeout_s:g} s")
 
-    def _run(self, now: float, *, transfer: bool = False, forced: bool = False) -> None:
+    def _run(self, now: float, *, transfer: bool = False, forced: bool = False, unfit: str = "") -> None:
         """Begin a campaign."""
         member = self._member
         self._handover_by = None
         self._campaigns += 1
         timeout_s = member.settings.campaign_timeout_s
         campaign = self._campaign = Campaign(
-            self._campaigns, member.log.members.voters, now, timeout_s, transfer=transfer, forced=forced
+            self._campaigns, member.log.members.voters, now, timeout_s, transfer=transfer, forced=forced, unfit=unfit
         )
         if transfer:
             self._begin_vote(now, campaign)
         else:
-            self._vote_for_oneself(campaign)
+            if not unfit:
+                self._vote_for_oneself(campaign)
             self._ask(now, campaign)
             self._weigh(now, campaign)
 
@@ -627,8 +711,10 @@ class Replica:
             else:
                 self.begun_without = campaign.without
                 self._lead(now)
-        elif campaign.lost:
-            self._give_up(self._verdict(campaign))
+        elif self._pursuit is not None and campaign.round is Round.PRE_VOTE:
+            self._seek(now, campaign, self._pursuit)
+        elif campaign.lost or (self._pursuit is not None and campaign.tally.hopeless(self._member.connected)):
+            self._set_back(now, self._verdict(campaign), turn=self._member.log.members.addresses.index(self._member.me))
 
     def _verdict(self, campaign: Campaign) -> str:
         return campaign.verdict(self._member.me, self._member.connected)
@@ -636,6 +722,7 @@ class Replica:
     def _lead(self, now: float) -> None:
         """Elected."""
         self._campaign = None
+        self._patrons.clear()
         role = self._role = Primary(self._member, now)
         self._announce()
         role.begin(now)
@@ -646,11 +733,26 @@ class Replica:
         """The promotion under way, if any, is refused."""
         self._campaign = None
         self._handover_by = None
+        patrons, self._patrons = self._patrons, set()
+        for patron in sorted(patrons):
+            self._member.send(patron, TransferReply(self._member.epoch, reason))
         self._end_requests(False, reason)
+
+    def _set_back(self, now: float, reason: str, turn: int = 0) -> None:
+        """The attempt under way, if any, has failed for a reason that may pass: who insists tries again, others are refused."""
+        pursuit = self._pursuit
+        insisting = [each for each in self._requests if each[1]]
+        self._requests = [each for each in self._requests if not each[1]]
+        self._give_up(reason)
+        self._requests = insisting
+        if insisting and pursuit is not None:
+            self._pursuit = pursuit
+            pursuit.set_back(now, reason, turn)
 
     def _end_requests(self, won: bool, reason: str) -> None:
         requests, self._requests = self._requests, []
-        for request_id in requests:
+        self._pursuit = None
+        for request_id, _ in requests:
             self._member.emit(PromotionEnded(request_id, won, reason))
 
     def _enter(self, now: float, epoch: int, voted_for: str | None, reason: str) -> None:
@@ -660,7 +762,7 @@ class Replica:
         if begun:
             self._retire(now, reason)
         else:
-            self._give_up(reason)
+            self._set_back(now, reason)
 
     def _retire(self, now: float, reason: str) -> None:
         """Be a backup that knows no primary. Announced at once: what follows in this list is no longer a primary's."""
@@ -669,7 +771,7 @@ class Replica:
                 self._member.heard_at = now
             self._role.end(reason)
         self._role = Backup(self._member)
-        self._give_up(reason)
+        self._set_back(now, reason)
         self._announce()
 
     def _not_primary(self) -> str:

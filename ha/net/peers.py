@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from operator import is_
 from typing import TYPE_CHECKING, Any, Protocol
 
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IPushProducer, IReactorTCP, IReactorTime, ITCPTransport
 from twisted.internet.protocol import ClientFactory
 from twisted.internet.protocol import Protocol as TwistedProtocol
@@ -55,7 +56,10 @@ if TYPE_CHECKING:
 _log = Logger()
 _DELAYS_S = (0.02, 0.05, 0.1, 0.2, 0.4, 0.5)
 _CONNECT_TIMEOUT_S = 3
+_LOOK_S = 0.05
 PEER_ADDRESS = "$ha"
+REMOVED_PROPERTY = "qpid.ha-removed"
+"""The property of an Open that tells a broker of this cluster that it is no member any more: since which index of the log."""
 PEER_PROPERTY = "qpid.ha-peer"
 """The property of an Open by which a member asks for a connection of its own kind; its value is the member's address."""
 TICK_S = 0.2
@@ -173,6 +177,9 @@ class _Outgoing(TwistedProtocol):
 
     def on_open(self, engine: Engine) -> None:
         """The member answered; what it says of its versions is looked at when it would be talked to."""
+        removed_at = engine.remote_properties.get(REMOVED_PROPERTY)
+        if isinstance(removed_at, int) and removed_at > 0:
+            self.link.peers.on_removed(removed_at)
 
     def on_link(self, engine: Engine, link: Link) -> None:
         """A member attaches nothing over a connection that it did not open."""
@@ -371,8 +378,9 @@ class IncomingPeer:
     # ---- broker.sessions.connection.Session
 
     def open_properties(self) -> dict[str, Any]:
-        """What this broker says of itself to a member."""
-        return self.peers.open_properties()
+        """What this broker says of itself to a member; and to one that is none any more, that this is so."""
+        removed_at = self.peers.removed_at(self.peer)
+        return self.peers.open_properties() | ({REMOVED_PROPERTY: removed_at} if removed_at else {})
 
     def opened(self) -> None:
         """Our Open is on its way; the member attaches its link."""
@@ -468,6 +476,8 @@ class Peers:
         login: Login = ANONYMOUS,
         user: str = "",
         credentials: Credentials | None = None,
+        removed_at: Callable[[str], int] = lambda address: 0,
+        on_removed: Callable[[int], None] = lambda index: None,
     ) -> None:
         self.reactor = reactor
         self.clock = clock
@@ -482,6 +492,10 @@ class Peers:
         """Who they have to be towards this one; "" for anybody."""
         self.credentials = credentials
         """With them all links are over TLS, and a member is who has its certificate."""
+        self.removed_at = removed_at
+        """Since which index of the log a broker is no member; 0 when it is one."""
+        self.on_removed = on_removed
+        """Told that this broker is no member since an index of the log, by one that is."""
         self.scratch = Scratch()
         self.incoming: dict[str, IncomingPeer] = {}
         self._cluster_id = cluster_id
@@ -552,6 +566,26 @@ class Peers:
             link = self._links[address] = OutgoingLink(self, address)
             link.start()
         return link
+
+    def tell_removed(self, members: Membership) -> None:
+        """End the connections of brokers that are no members: they come back, and are told so."""
+        for address, incoming in list(self.incoming.items()):
+            if address not in members.addresses:
+                incoming.connection.drop()
+
+    def reach(self, address: str, within_s: float) -> Deferred[str]:
+        """Open a link to this broker, member or not: fires with "" when messages go through, else with why they do not."""
+        link, until_s = self._link_to(address), self.clock.seconds() + within_s
+        reached: Deferred[str] = Deferred()
+
+        def look() -> None:
+            if link.connected or link.refusal or self.clock.seconds() >= until_s:
+                reached.callback("" if link.connected else link.trouble)
+            else:
+                self.clock.callLater(_LOOK_S, look)
+
+        look()
+        return reached
 
     def drop_stranger(self, address: str) -> None:
         """This broker's link to us has ended: if it is no member, nothing is left to say to it."""

@@ -17,7 +17,11 @@ from broker.options import SettingsError
 from resource_manager.core.arbiter import INTERFACE, Arbiter, ArbiterSettings
 
 GROUP = "understudy.arbiters"
-OWN = {"builtin": "resource_manager.arbiters.builtin", "etcd": "resource_manager.arbiters.etcd"}
+OWN = {
+    "builtin": "resource_manager.arbiters.builtin",
+    "etcd": "resource_manager.arbiters.etcd",
+    "kubernetes": "resource_manager.arbiters.kubernetes",
+}
 """Ours by name, as they stand among the entry points of pyproject.toml too."""
 
 

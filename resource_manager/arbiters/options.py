@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping
+from ipaddress import ip_address
 from typing import Any
+from urllib.parse import urlsplit
 
-from broker.options import Option
+from broker.options import Option, file, number, seconds
 
 SECRETS = ("password", "secret", "token")
 """Words for what must not stand on a command line, which others on the machine can see."""
@@ -48,3 +50,50 @@ def read(table: Iterable[Option], given: Mapping[str, str], arbiter: str) -> dic
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
     return values
+
+
+# ---- what arbiters share that hold leases in a store over HTTP
+
+TIMES = (
+    Option("ttl", number(2, 600), 5, "SECONDS", "How long a daemon's lease runs: a dead daemon's turn ends after this time."),
+    Option("timeout", seconds(0.1, 60), None, "SECONDS", "Time for one call. Default: 1, or ttl / 5 if less."),
+)
+
+
+def timeout(values: Mapping[str, Any]) -> float:
+    """The time for one call, in seconds: of values read by TIMES. ValueError when it leaves no time to try again."""
+    timeout_s: float = min(1.0, values["ttl"] / 5) if values["timeout"] is None else values["timeout"]
+    if timeout_s > values["ttl"] / 4:
+        raise ValueError(f"timeout: {timeout_s:g} is too long for a ttl of {values['ttl']}: a fourth of it at most")
+    return timeout_s
+
+
+def tls_files(store: str) -> tuple[Option, ...]:
+    """The options of `net.tls.Tls`."""
+    return (
+        Option("ca-file", file, None, "FILE", f"Authorities that signed the certificates of {store}, in PEM form."),
+        Option("certificate", file, None, "FILE", f"Certificate to show to {store}, in PEM form, above those between."),
+        Option("key", file, None, "FILE", "Its private key. Default: it is in the same file."),
+    )
+
+
+def endpoint(value: str, default_port: int, here: str) -> str:
+    """`https://host:port`, with that port if it has none; http is for loopback alone, for what is called `here`. ValueError."""
+    try:
+        url = urlsplit(value)
+        host, port = url.hostname or "", default_port if url.port is None else url.port
+    except ValueError:
+        host, port = "", 0
+    plain = f"{url.scheme}://{url.netloc}" if host else ""
+    if not host or url.scheme not in ("http", "https") or value.rstrip("/") != plain or url.username or not 0 < port < 65536:
+        raise ValueError(f"{value!r} is not an endpoint as https://host:{default_port}")
+    if url.scheme == "http" and not _is_loopback(host):
+        raise ValueError(f"{value}: over http a stranger could answer for {host}: use https, or {here}")
+    return f"{url.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,4 +1,4 @@
-"""One daemon's candidacy in a store that has leases (etcd): its lease, and its turn, a key that hangs on the lease.
+"""One daemon's candidacy in a store (etcd, Kubernetes): its lease, and its turn, a key that hangs on the lease.
 
 Life: the candidate is granted a lease and renews it each `interval_s`; with each renewal it reads who has the turn. This is its
 health too: it is reachable while renewals are answered. When a promotion is needed (`wants`) it campaigns: one transaction makes
@@ -15,8 +15,11 @@ Invariants:
   ends by itself;
 - it does not campaign, renew or publish more often than each `recheck_s` for one cause, and after failures less and less often.
 
-A store that takes no writes any more (etcd's NOSPACE alarm) answers readings, but cannot decide turns: it counts as away until a
-grant, tried again each interval, is taken.
+A store that takes no writes any more (etcd's NOSPACE alarm, an API server that refuses them) answers readings, but cannot decide
+turns: it counts as away until a grant, tried again each interval, is taken.
+
+A store without leases of its own (Kubernetes) does as well: its candidate has a lease from the start, the turn is a record that
+whoever has it renews, and the store's arbiter tells of a turn as free once its record has not changed for its time.
 
 Pure: times in seconds of a monotonic clock, passed in; events in, effects out, to be carried out in their order. A `WakeAt`
 replaces the one before.
@@ -88,10 +91,11 @@ class Renew:
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """How long the lease runs, 0 when it is gone, and who has the turn."""
+    """How long the lease runs, 0 when it is gone, and who has the turn. `written`: by a write, so that the store takes writes."""
 
     ttl_s: float
     holder: Holder
+    written: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +282,8 @@ class Candidate:
             case Granted(lease, ttl_s):
                 self._lease, self._read_only, self._due_s = lease, False, now_s
                 self._lease_runs(sent_s, ttl_s)
-            case Renewed(ttl_s, holder):
+            case Renewed(ttl_s, holder, written):
+                self._read_only = self._read_only and not written
                 self._due_s = now_s + (self._settings.recheck_s if self._waits(now_s) else self._settings.interval_s)
                 if ttl_s <= 0:
                     self._lose_lease()

@@ -12,17 +12,36 @@ Pure: times are float seconds of a monotonic clock, passed in.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-SERVING = frozenset({"active", "standalone"})
+from ha.core.cluster_settings import TAGS, Tags
+
+SERVING = "active"
 FOLLOWING = frozenset({"catchup", "ready"})
-_STATUSES = frozenset({"joining", "catchup", "ready", "recovering", "active", "standalone"})
+_STATUSES = frozenset({"joining", "catchup", "ready", "recovering", "active", "removed"})
 
 
 class BadView(ValueError):
     """A broker's answer to QUERY ha is not one. The text says what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """A committed membership, and the index in the log at which it stands. By address."""
+
+    index: int
+    voters: tuple[str, ...]
+    learners: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, item: Mapping[str, Any]) -> Members | None:
+        """From an answer; None when it has none that is committed."""
+        match item.get("membership"):
+            case {"index": int(index), "committed": True, "voters": [_, *_] as voters, "learners": [*learners]}:
+                return cls(index, tuple(map(str, voters)), tuple(map(str, learners)))
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +57,23 @@ class View:
     learner: bool = False
     blank: bool = False
     """Whether its store has never been level with a primary."""
+    cluster_id: str = ""
+    """"" while it belongs to no cluster."""
+    members: Members | None = None
+    """Those of its cluster; None when it does not say, or says it of another address than the one that it is asked at."""
+    applied_index: int = 0
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """What the cluster agreed on, as far as this broker had applied the log."""
 
     @classmethod
     def of(cls, item: Mapping[str, Any], member: str) -> View:
-        """Read the item of an answer. BadView when something is missing or of the wrong type."""
+        """Read the item of an answer. BadView when something is missing or of the wrong type, or the broker is in no cluster."""
         status = item.get("status")
+        if status == "standalone":
+            raise BadView("it is in no cluster (standalone): start it with --ha-cluster yes")
         if status not in _STATUSES:
             raise BadView(f"status {status!r} is none of {', '.join(sorted(_STATUSES))}")
-        # A standalone broker has no log that it shares, and so no place in one.
-        numbers = [item.get(field, 0 if status == "standalone" else None) for field in ("epoch", "lastEpoch", "lastIndex")]
+        numbers = [item.get(field) for field in ("epoch", "lastEpoch", "lastIndex")]
         if not all(isinstance(number, int) and number >= 0 for number in numbers):
             raise BadView(f"epoch, lastEpoch, lastIndex are {numbers}, not numbers")
         epoch, last_epoch, last_index = (int(number or 0) for number in numbers)
@@ -59,7 +86,16 @@ class View:
             str(item.get("primary") or ""),
             roles.get(member) == "learner",
             item.get("blank") is True,
+            str(item.get("clusterId") or ""),
+            Members.of(item) if item.get("address") == member else None,
+            applied if isinstance(applied := item.get("appliedIndex"), int) else 0,
+            _settings_of(item),
         )
+
+
+def _settings_of(item: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    told = item.get("settings")
+    return {str(key): value for key, value in told.items() if isinstance(value, Mapping)} if isinstance(told, Mapping) else {}
 
 
 class Reach(Enum):
@@ -83,8 +119,8 @@ class Seen:
 
     @property
     def serves(self) -> bool:
-        """Whether it is reachable and says that it is the primary (or alone)."""
-        return self.reach is Reach.REACHABLE and self.view is not None and self.view.status in SERVING
+        """Whether it is reachable and says that it is the primary."""
+        return self.reach is Reach.REACHABLE and self.view is not None and self.view.status == SERVING
 
     def has_answered_since(self, moment_s: float) -> bool:
         """Whether its view is no older than that."""
@@ -118,9 +154,54 @@ class Sight:
         serving = [seen for seen in self.brokers if seen.serves]
         return max(serving, key=lambda seen: seen.view.epoch if seen.view else 0, default=None)
 
+    @property
+    def clusters(self) -> dict[str, tuple[str, ...]]:
+        """The clusters that reachable brokers belong to, by id, with these brokers."""
+        ids = dict.fromkeys(seen.view.cluster_id for seen in self.reachable if seen.view is not None and seen.view.cluster_id)
+        return {one: tuple(seen.name for seen in self.reachable if seen.view and seen.view.cluster_id == one) for one in ids}
+
+    @property
+    def cluster(self) -> str | None:
+        """The one cluster to act for: the only one there is ("" while there is none), or the only one of which a majority of
+        the voters answers, with strays beside it. None when there are several."""
+        found = self.clusters
+        if len(found) < 2:
+            return next(iter(found), "")
+        living = [one for one, names in found.items() if self._lives(one, names)]
+        return living[0] if len(living) == 1 else None
+
+    def _lives(self, cluster: str, names: tuple[str, ...]) -> bool:
+        members = self.newest_members(cluster)
+        return members is None or 2 * sum(name in members.voters for name in names) > len(members.voters)
+
+    def newest_members(self, cluster: str) -> Members | None:
+        """The newest membership that a reachable broker of this cluster tells of."""
+        views = [seen.view for seen in self.reachable if seen.view is not None and seen.view.cluster_id == cluster]
+        told = [view.members for view in views if view.members is not None]
+        return max(told, key=lambda members: members.index, default=None)
+
+    @property
+    def settings(self) -> Mapping[str, Mapping[str, Any]]:
+        """What the cluster agrees on, by the broker that has applied most, be it gone by now: what is committed stays so."""
+        views = [seen.view for seen in self.brokers if seen.view is not None]
+        newest = max(views, key=lambda view: view.applied_index, default=None)
+        return {} if newest is None else newest.settings
+
+    def tags(self, name: str) -> Tags:
+        """The tags of this broker."""
+        return Tags.of(self.settings.get(TAGS + name))
+
+    def electors(self, cluster: str) -> Sight:
+        """Those whose votes count in an election of this cluster, as far as is known: no learners, nor others' members."""
+        return Sight(tuple(seen for seen in self.brokers if seen.view is None or _elects(seen.view, cluster)))
+
     def seen(self, name: str) -> Seen | None:
         """The broker of that name, if it is one of ours."""
         return next((seen for seen in self.brokers if seen.name == name), None)
+
+
+def _elects(view: View, cluster: str) -> bool:
+    return not view.learner and view.status != "removed" and (not view.cluster_id or view.cluster_id == cluster)
 
 
 @dataclass(slots=True)
@@ -137,6 +218,10 @@ class Detector:
     def __init__(self, names: Iterable[str], detection_s: float) -> None:
         self._records = {name: _Record() for name in names}
         self._detection_s = detection_s
+
+    def watch(self, names: Iterable[str]) -> None:
+        """These are the brokers from now on; what is known of those that stay is kept."""
+        self._records = {name: self._records.get(name) or _Record() for name in names}
 
     def connected(self, name: str, now_s: float) -> None:
         """A connection to the broker is open. It has said nothing yet."""

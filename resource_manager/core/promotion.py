@@ -3,7 +3,9 @@
 Life of a need: it begins when no reachable broker serves any more (or none has served since the daemon's start), and ends when
 one does. In between `Promotion.step` goes down the same list each time, and stops at the first point that says wait:
 
-1. a majority of all brokers answers (without one no election could be won);
+0. the cluster's settings let managers of this kind act (ha.core.cluster_settings), and
+   the brokers are of one cluster (strays beside a cluster of which a majority of the voters answers do not count);
+1. a majority of all voting brokers answers (without one no election could be won);
 2. at the start: all brokers are there, or `start_grace_s` is over, so that the newest log is among those to choose from;
 3. it is this daemon's turn (the arbiter says when);
 4. every reachable broker has said what it sees since then; those that do not say it in `ask_grace_s` are left out if a majority
@@ -11,8 +13,8 @@ one does. In between `Promotion.step` goes down the same list each time, and sto
 5. nobody is being promoted already;
 6. no primary is still heard by most of the reachable backups: what this daemon cannot reach may work well for everybody else;
 7. all brokers are there when every store that answers is new and empty: a first election needs every member (docs/adr/0017);
-8. a candidate: the log that reaches furthest (last epoch, then last index, as votes demand: Raft §5.4.1), then the highest
-   priority, then the name.
+8. a candidate that no tag keeps back: the log that reaches furthest (last epoch, then last index, as votes demand: Raft
+   §5.4.1), then the highest priority, then the site of the primary that failed, then the name.
 
 A candidate that refuses rests for a while, which doubles each time, and the next one is asked after another look at all of
 them. A wrong or repeated request does no harm: the brokers' votes decide (docs/ARCHITECTURE.md, "The one idea").
@@ -26,6 +28,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
 
+from ha.core import cluster_settings
 from resource_manager.core.detector import Reach, Seen, Sight
 
 _CANDIDATES = frozenset({"joining", "catchup", "ready"})
@@ -33,7 +36,8 @@ _CANDIDATES = frozenset({"joining", "catchup", "ready"})
 
 @dataclass(frozen=True, slots=True)
 class PromotionSettings:
-    """All times in seconds. `priorities`: by broker name, higher is preferred, 0 where nothing is said."""
+    """All times in seconds. `priorities`: by broker name, higher is preferred; where nothing is said, the broker's tag counts.
+    `kind`: of this daemon, by which the cluster's authority names it."""
 
     start_grace_s: float = 2.0
     ask_grace_s: float = 0.1
@@ -43,6 +47,7 @@ class PromotionSettings:
     retry_s: float = 0.2
     max_retry_s: float = 5.0
     priorities: Mapping[str, int] = field(default_factory=dict)
+    kind: str = "builtin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +156,10 @@ class Promotion:
     def step(self, sight: Sight, now_s: float, acts_at: Callable[[float, float], float]) -> list[Effect]:
         """What to do now. `acts_at` is the arbiter's: (needed since, now) to the time of our turn. It is asked only within a
         need, and only when nothing else that comes before it says wait."""
+        cluster = sight.cluster
+        if cluster is None:
+            return self._wait(f"the brokers are of {_told(sight.clusters)}: this daemon acts for none; give it those of one")
+        sight = sight.electors(cluster)
         primary = sight.primary
         if primary is not None and primary.view is not None:
             return self._served_by(primary.name, primary.view.epoch, now_s)
@@ -214,6 +223,9 @@ class Promotion:
 
     def _judge(self, sight: Sight, need: _Need, now_s: float, acts_at: Callable[[float, float], float]) -> list[Effect]:
         settings, reachable, total = self._settings, sight.reachable, len(sight.brokers)
+        watches = cluster_settings.objection(settings.kind, sight.settings, (), "", 0.0)
+        if watches:
+            return self._wait(watches)
         if len(reachable) < sight.majority:
             return self._wait(f"{len(reachable)} of {total} brokers answer, and {sight.majority} are needed")
         grace_ends_s = self._started_s + settings.start_grace_s
@@ -244,24 +256,28 @@ class Promotion:
             names = ", ".join(missing)
             text = f"every store that answers is new, and {names} may hold messages: a first election needs every broker"
             return [*self._wait(f"{text}; start {names}"), *self._ask_again(need, now_s)]
-        return self._choose(fresh, need, now_s)
+        return self._choose(sight, fresh, need, now_s)
 
-    def _choose(self, fresh: list[Seen], need: _Need, now_s: float) -> list[Effect]:
-        candidates = [seen for seen in fresh if seen.view and seen.view.status in _CANDIDATES and not seen.view.learner]
+    def _choose(self, sight: Sight, fresh: list[Seen], need: _Need, now_s: float) -> list[Effect]:
+        candidates = [seen for seen in fresh if seen.view and seen.view.status in _CANDIDATES]
+        candidates = [seen for seen in candidates if not sight.tags(seen.name).nofailover]
         rested = [seen for seen in candidates if seen.name not in self._refusals or self._refusals[seen.name].until_s <= now_s]
         if not rested:
             awake_s = [self._refusals[seen.name].until_s for seen in candidates]
             why = "every candidate has refused" if candidates else "no broker that answers can be promoted"
             return [*self._wait(why), *([WakeAt(min(awake_s))] if awake_s else [])]
-        best = min(rested, key=self._order)
+        best = min(rested, key=lambda seen: self._order(sight, seen))
         self._asked, self._said = best.name, ""
         confirmed, need.failure = need.failure, None
         request = AskToPromote(best.name, need.reason, self._settings.promote_timeout_s)
         return [request] if confirmed is None else [confirmed, request]
 
-    def _order(self, seen: Seen) -> tuple[int, int, int, str]:
+    def _order(self, sight: Sight, seen: Seen) -> tuple[int, int, int, bool, str]:
         assert seen.view is not None
-        return -seen.view.last_epoch, -seen.view.last_index, -self._settings.priorities.get(seen.name, 0), seen.name
+        tags, served = sight.tags(seen.name), self._served
+        priority = self._settings.priorities.get(seen.name, tags.priority)
+        elsewhere = served is None or tags.site != sight.tags(served[0]).site
+        return -seen.view.last_epoch, -seen.view.last_index, -priority, elsewhere, seen.name
 
     def _ask_again(self, need: _Need, now_s: float) -> list[Effect]:
         due_s = need.asked_s + need.recheck_s if need.asked_s >= need.fresh_from_s else now_s
@@ -276,6 +292,11 @@ class Promotion:
             return []
         self._said = reason
         return [Waiting(reason)]
+
+
+def _told(clusters: Mapping[str, tuple[str, ...]]) -> str:
+    each = " and ".join(f"{cluster} ({', '.join(names)})" for cluster, names in clusters.items())
+    return f"{len(clusters)} clusters, {each}"
 
 
 def _cause(primary: Seen | None) -> str:

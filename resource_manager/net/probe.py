@@ -130,10 +130,11 @@ class Probe:
         found, self._answers = self._answers, Answers()
         return found
 
-    def promote(self, reason: str, timeout_s: float) -> Deferred[dict[str, Any]]:
-        """Ask the broker to promote itself; the answer's body, or a ClientError. Call only while it is connected."""
+    def promote(self, reason: str, timeout_s: float, manager: str) -> Deferred[dict[str, Any]]:
+        """Ask the broker to promote itself, as this kind of manager; the answer's body, or a ClientError. Call only while it is
+        connected."""
         assert self._client is not None, "a broker without a connection was asked to promote itself"
-        body = {"reason": reason, "force_switchover": False, "timeout_s": timeout_s}
+        body = {"reason": reason, "insist": False, "manager": manager}
         return self._client.request("PROMOTE", "ha", body=body, timeout_s=timeout_s + 0.5)
 
     def daemons(self) -> Deferred[frozenset[str]]:

@@ -55,7 +55,16 @@ def test_management_answers_what_it_is_asked() -> None:
         b.lead.ledger.change(term, lambda reason: None)
         b.settle()
         (row,) = client.request("QUERY", "history")[2]["items"]
-        assert row == {"ts": "2026-01-01", "epoch": 3, "primary": "a:1", "reason": "asked", "gap_ms": 7}
+        assert row == {
+            "ts": "2026-01-01",
+            "epoch": 3,
+            "primary": "a:1",
+            "reason": "asked",
+            "gap_ms": 7,
+            "by": "",
+            "planned": False,
+            "estimated": False,
+        }
         assert client.request("QUERY", "weather")[0] == 404
         assert client.request("JUGGLE", "queue")[0] == 501
         assert client.request("CREATE", "queue", "q", {"arguments": [1]})[0] == 400

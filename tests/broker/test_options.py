@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from broker import options
 from broker.core import urls
-from broker.options import Option, SettingsError, gather
+from broker.options import Foreign, Option, SettingsError, gather
 
 PORT = Option("port", options.number(0, 65_535), 5672, "PORT", "Listen on this port.", short="p")
 URL = Option("ha-brokers-url", options.text, "", "URL", "All brokers.", aliases=("ha-brokers",))
@@ -105,6 +105,17 @@ def test_a_hash_inside_a_word_and_a_second_equals_sign_belong_to_the_value(confi
 
 def test_lines_may_end_as_on_windows(config: Path) -> None:
     assert from_file(config, "port=1\r\nha-cluster=yes\r\n")["ha_cluster"] is True
+
+
+def test_what_another_program_knows_is_noted_or_refused_with_a_way_out(config: Path) -> None:
+    noted: list[str] = []
+    foreign = Foreign({"worker-threads": "there is one"}, {"sasl-config": "name --users"}, noted.append)
+    config.write_text("worker-threads=4\nport=1\n")
+    assert gather(TABLE, {"config": str(config)}, {}, foreign)["port"] == 1
+    assert noted == [f"{config}:1: worker-threads has no effect: there is one"]
+    config.write_text("sasl-config=/etc/sasl2\n")
+    with pytest.raises(SettingsError, match="there is no option 'sasl-config': name --users"):
+        gather(TABLE, {"config": str(config)}, {}, foreign)
 
 
 @pytest.mark.parametrize(

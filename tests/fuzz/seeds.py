@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import shutil
@@ -9,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import proton
+from cryptography.hazmat.primitives.asymmetric import ed25519
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from joserfc import jwk
 
 from broker.amqp import management_node
 from broker.core import sasl, values
-from broker.core.commands import Bind, QueueAdd, Term
+from broker.core.commands import Bind, QueueAdd, Setting, Term
 from broker.core.door import HEADER
 from broker.core.users import SHA_256, derive, line_of
 from ha.amqp import replication_link
@@ -20,6 +24,7 @@ from ha.core.membership import Membership
 from ha.core.messages import Append, AppendReply, SnapshotChunk
 from tests.broker.core.stream import BEGIN, CLOSE, END, OPEN, attach, init, performative, properties, transfer
 from tests.broker.disk.logs import batch
+from tests.tokens import CLAIMS, signed
 
 CORPUS = Path(__file__).with_name("corpus")
 """A folder for each target, with inputs that reached further than what stands here, named after their content."""
@@ -28,6 +33,21 @@ KEPT_BYTES = 8192
 
 
 SCRAM_FINAL = b"\xff\xff\xffc=biws,r=abcnonce,p=v0X8v3Bz2T0CJGbJQyF0X+HI4Ts=\xff\xff\xff"
+
+
+def _private_key() -> Any:
+    """The same in each process: an input is to be read the same way each time."""
+    made = ed25519.Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+    return jwk.OKPKey.import_key(made.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+
+
+@functools.cache
+def public_key() -> str:
+    """What the issuer of `SEED_TOKEN` publishes."""
+    return json.dumps({"keys": [_private_key().as_dict(private=False) | {"kid": "k", "use": "sig"}]})
+
+
+SEED_TOKEN = signed("EdDSA", json.dumps(CLAIMS), {"kid": "k"}, _private_key()).encode()
 
 
 def _message() -> bytes:
@@ -59,6 +79,7 @@ SEEDS: dict[str, list[bytes]] = {
         init("EXTERNAL", values.encode(b"client"))[8:],
         *(init(name, values.encode(b"n,,n=user,r=abc"))[8:] + SCRAM_FINAL for name in ("SCRAM-SHA-256", "SCRAM-SHA-512")),
     ],
+    "token": [public_key().encode() + b"\n" + SEED_TOKEN, b"\n" + json.dumps(CLAIMS).encode()],
     "value": [values.encode({"key": [1, 2.5, "text", b"bytes", None, True]})],
     "sections": [_message()],
     "request": [
@@ -71,6 +92,7 @@ SEEDS: dict[str, list[bytes]] = {
         QueueAdd(uuid="u", name="q", level="all").text,
         Bind(exchange="e", queue="u", key="k", arguments={"x-match": "all"}).text,
         Term(epoch=3, primary="a:1", reason="asked", ts="2026-01-01", gap_ms=7).text,
+        Setting(key="pause", value={"since": "2026-01-01"}).text,
         json.dumps({"op": "queue-add", "name": float("nan")}).encode(),
     ],
     "log": [b"\0\0\0\x01", b"\x01\x01\0\x04\x02\x10\x20\xff"],

@@ -35,6 +35,7 @@ from broker.core.nodes import CLUSTER, LOCAL, Nodes, Refused
 from broker.core.performatives import Refusal
 from broker.core.records import HEADER, HEADER_BYTES, BadBatch, Batch, message_runs
 from broker.core.state import State
+from broker.core.tokens import BadKeys, BadToken, Rules, Tokens, parse_keys
 from broker.core.users import HASHES, BadUsers, Users, derive
 from broker.core.users import parse as parse_users
 from broker.disk.durable import DamagedStore
@@ -48,6 +49,8 @@ from tests.broker.amqp.pairs import Side
 from tests.broker.core.stream import OPEN, Knock, admitted, cut, frame, init
 from tests.broker.core.test_message import plain
 from tests.broker.disk.logs import SMALL, batches, written
+from tests.fuzz.seeds import SEED_TOKEN, public_key
+from tests.tokens import AUDIENCE, ISSUER, NOW_S
 
 Target = Callable[[bytes], None]
 
@@ -123,6 +126,30 @@ def _authentication() -> Authentication:
     keys = {mechanism: derive(mechanism, _PASSWORD, bytes(16)) for mechanism in HASHES}
     users = Users({"user": keys}, bytes(16))
     return Authentication(Clock(), lambda work: succeed(work()), lambda: "nonce", demanded=True, users=users)
+
+
+def token(data: bytes) -> None:
+    """A set of keys, and a token behind its line: read or refused. Only what the issuer has signed counts as signed. Claims
+    are looked at without a signature too, for none that is made here would be right: they name somebody, or nobody."""
+    keys, _, compact = data.partition(b"\n")
+    with suppress(BadKeys):
+        parse_keys(keys.decode(errors="replace"))
+    looked_at = Tokens(Rules(ISSUER, AUDIENCE), lambda: NOW_S)
+    looked_at.keys = parse_keys(public_key())
+    text = compact.decode(errors="replace")
+    with suppress(BadToken):
+        payload = looked_at.looked_at(text)()
+        assert not payload or compact.startswith(SEED_TOKEN.rpartition(b".")[0])
+        _named(looked_at, payload)
+    with suppress(BadToken):
+        _named(looked_at, compact)
+
+
+def _named(tokens: Tokens, payload: bytes) -> None:
+    bearer = tokens.bearer(payload)
+    assert bearer.user
+    assert bearer.user.isprintable()
+    assert NOW_S < bearer.until_s < float("inf")
 
 
 # ---- what is encoded in AMQP
@@ -293,6 +320,7 @@ TARGETS: dict[str, Target] = {
         frames,
         engine,
         login,
+        token,
         value,
         sections,
         request,

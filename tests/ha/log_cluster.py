@@ -323,7 +323,7 @@ class Machine:
 
     def promote(self, address: str) -> Any:
         """Ask for a promotion; returns its end."""
-        return self.result(self.brokers[address].log.promote("a test asks"))
+        return self.result(self.brokers[address].log.promote())
 
     def result(self, deferred: Deferred[Any]) -> Any:
         found: list[Any] = []

@@ -437,7 +437,7 @@ class TestDisk:
         disk = machine.disks["a"] = SlowSegments()
         a, b, c = (machine.start(address, "abc") for address in "abc")
         disk.gate.clear()
-        asked = a.log.promote("a test asks")
+        asked = a.log.promote()
         machine.run_until(lambda: a.log.status().commit_index == b.log.status().last_index == c.log.status().last_index == 1)
         machine.run_for(0.1)
         assert (a.log.state, asked.called) == ("recovering", False)
@@ -468,7 +468,7 @@ class TestDisk:
         machine.write(a, b"beyond")
         machine.run_until(lambda: b.log.status().commit_index == a.log.status().commit_index)
         machine.kill("a")
-        asked = b.log.promote("a test asks")
+        asked = b.log.promote()
         machine.run_for(1.0)
         assert (b.log.state, asked.called, bodies(b)) == ("recovering", False, [])
         disk.full.clear()
@@ -554,7 +554,7 @@ def test_brokers_that_stood_still_together_go_on_as_before(machine: Machine) -> 
 def test_a_clusters_id_is_told_only_when_it_is_committed(machine: Machine) -> None:
     """A member that kept an id which no majority ever had could never join the cluster that the next primary founds."""
     first, second, _ = (machine.start(address, "abc") for address in "abc")
-    ended = first.log.promote("a test asks")
+    ended = first.log.promote()
     machine.run_until(lambda: second.log.status().last_index == 1)
     assert second.log.status().members.cluster_id
     assert second.log.status().commit_index == 0

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from broker import qpidd_options
+from broker import settings as broker_settings
 from broker.core.sasl_client import Login
 from broker.options import Option, SettingsError, show
 from ha.core.settings import ReplicaSettings
@@ -25,7 +27,28 @@ def member(**given: str) -> HaSettings:
     return read({"ha_cluster": "yes", "ha_brokers_url": THREE, **given}, {})[1]
 
 
+def test_a_file_of_apache_qpid_s_qpidd_is_taken_and_what_has_no_effect_is_noted(tmp_path: Path) -> None:
+    file, noted = tmp_path / "qpidd.conf", list[str]()
+    file.write_text("auth=no\nworker-threads=4\nlog-to-syslog=yes\nha-cluster=yes\nha-brokers-url=amqp:127.0.0.1:6001\n")
+    assert read({"config": str(file)}, {}, noted.append)[1].ha_cluster
+    assert [line.split(" has ")[0] for line in noted] == [f"{file}:2: worker-threads", f"{file}:3: log-to-syslog"]
+    file.write_text("queue-patterns=foo\n")
+    with pytest.raises(SettingsError, match="'queue-patterns': nodes are not made by attaching"):
+        read({"config": str(file)}, {})
+
+
+def test_what_is_said_of_the_other_broker_s_options_is_of_none_of_ours() -> None:
+    ours = {name for option in (*broker_settings.OPTIONS, *OPTIONS) for name in option.names}
+    assert not ours & (qpidd_options.WITHOUT_EFFECT.keys() | qpidd_options.INSTEAD.keys())
+    assert not qpidd_options.WITHOUT_EFFECT.keys() & qpidd_options.INSTEAD.keys()
+
+
 # ---- what a cluster needs
+
+
+def test_a_program_for_roles_has_its_own_arguments() -> None:
+    program, *own = member(ha_on_role_change="sh -c 'echo a b'").ha_on_role_change
+    assert (Path(program).is_absolute(), own) == (True, ["-c", "echo a b"])
 
 
 def test_a_broker_that_is_told_nothing_is_in_no_cluster() -> None:
@@ -68,7 +91,13 @@ def test_the_process_s_own_environment_is_read_when_none_is_given(monkeypatch: p
 @pytest.mark.parametrize(
     "given, said",
     [
+        ({"ha_cluster": "no"}, "names a cluster, and without --ha-cluster yes this broker would serve alone"),
         ({"ha_replicate": "some"}, "--ha-replicate: 'some' is not one of none, configuration, all"),
+        (
+            {"ha_on_role_change": "no-such-program x"},
+            "--ha-on-role-change: 'no-such-program x' is no program that this user may run",
+        ),
+        ({"ha_on_role_change": "unclosed '"}, "--ha-on-role-change: "),
         ({"ha_cluster": "maybe"}, "--ha-cluster: 'maybe' is neither yes nor no"),
         ({"ha_brokers_url": "amqp:a:b"}, '--ha-brokers-url: .*"b"'),
         (
@@ -159,7 +188,7 @@ OVER_TLS = THREE.replace("amqp:", "amqps:")
 def test_links_are_over_tls_when_the_addresses_are() -> None:
     assert member(ha_brokers_url=OVER_TLS, **TLS).encrypted
     assert not member(**TLS).encrypted
-    assert not settings(ha_brokers_url=OVER_TLS).encrypted
+    assert not settings().encrypted
 
 
 @pytest.mark.parametrize("missing", ["ssl_certificate", "ssl_ca_file"])

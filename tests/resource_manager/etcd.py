@@ -63,6 +63,11 @@ class Etcd:
                 return
 
     @property
+    def running(self) -> bool:
+        """Whether it has been started and not killed."""
+        return self._process is not None
+
+    @property
     def pid(self) -> int:
         """The process's id."""
         assert self._process is not None

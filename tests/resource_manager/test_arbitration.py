@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from twisted.internet.task import Clock
-from twisted.logger import ILogObserver, LogEvent, formatEvent, globalLogPublisher
-from zope.interface import implementer
 
 from resource_manager import arbiters
 from resource_manager.arbitration import Arbitration
@@ -61,21 +58,6 @@ def stars(monkeypatch: pytest.MonkeyPatch) -> Stars:
     plugin = Stars()
     monkeypatch.setattr(arbiters, "make", lambda *_: plugin)
     return plugin
-
-
-@pytest.fixture
-def lines() -> Iterator[list[str]]:
-    """What the daemon's log is told."""
-    found: list[str] = []
-
-    @implementer(ILogObserver)
-    def note(event: LogEvent) -> None:
-        if event.get("log_namespace", "").startswith("resource_manager"):
-            found.append(formatEvent(event))
-
-    globalLogPublisher.addObserver(note)
-    yield found
-    globalLogPublisher.removeObserver(note)
 
 
 def started(patience_s: float = 10.0) -> tuple[Clock, Arbitration, list[float]]:

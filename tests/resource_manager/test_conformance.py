@@ -124,7 +124,7 @@ async def test_a_rule_that_is_broken_is_told_with_what_was_seen_and_by_the_exit_
 @pytest.mark.parametrize(
     "words, text",
     [
-        (["--arbiter", "zookeeper"], "conformance: there is no arbiter 'zookeeper'; there are: builtin, etcd"),
+        (["--arbiter", "zookeeper"], "conformance: there is no arbiter 'zookeeper'; there are: builtin, etcd, kubernetes"),
         (["--arbiter", "etcd", "--arbiter-option", "x"], "conformance: --arbiter-option: 'x' is not KEY=VALUE"),
     ],
 )

@@ -7,6 +7,7 @@ Life of a fault: it begins at its time and, where it lasts, ends by itself; `hea
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 SCRATCH = "scratch"
 EXCHANGE = "news"
 LEVELS = ("all", "configuration", "none")
+_MADE_SO_S = 2.0
+_COMMITTED_S = 0.4
+"""A setting is committed in this time, where nothing goes wrong."""
 _GLANCE_S = 0.0005
 _ASKED = 6
 _ASK_AGAIN_S = 0.2
@@ -296,6 +300,87 @@ class Faults:
         self._world.operators.ask(host, "PROMOTE", "ha", body={"reason": "an operator's whim"})
         return None
 
+    def _promote_laggiest(self, action: Action) -> str | None:
+        """An operator insists on the broker that has least of all, while all that run can be reached: it becomes the primary."""
+        world = self._world
+        voters = [host for host in world.hosts if host.running]
+        if len(voters) <= len(world.hosts) // 2:
+            return "no majority runs"
+        host = min(voters, key=lambda each: (each.state in ("active", "recovering"), each.log.replica.log.last_index))
+        epoch = max(int(each.log.epoch) for each in voters)
+        world.operators.ask(host, "PROMOTE", "ha", body={"reason": "an operator insists"})
+        self._later(_MADE_SO_S, self._made_so, host, epoch)
+        return None
+
+    def _made_so(self, host: BrokerHost, epoch: int) -> None:
+        checks = self._world.checks
+        if not any(primary == host.address and since > epoch for since, primary in checks.consensus.primaries.items()):
+            checks.faults.append(
+                f"insisted: {host.name} was to be made the primary after epoch {epoch}, and is not after a while"
+            )
+
+    def _promote_as(self, action: Action) -> str | None:
+        """A second kind of cluster manager, started by mistake, wants another primary than the one that serves."""
+        host, checks = self._host(action.who), self._world.checks
+        if host is None or self._world.primary() is None:
+            return "no primary"
+        self._world.operators.ask(host, "PROMOTE", "ha", body={"reason": "a second kind of manager", "manager": "another"})
+        self._later(action.seconds, self._was_moved, max(checks.consensus.primaries))
+        return None
+
+    def _was_moved(self, epoch: int) -> None:
+        checks = self._world.checks
+        for since, primary in checks.consensus.primaries.items():
+            if since > epoch:
+                checks.faults.append(f"moved: {primary} became the primary of epoch {since} for a second kind of manager")
+
+    def _tag(self, action: Action) -> str | None:
+        """An operator gives a broker a priority."""
+        host, primary = self._host(action.who), self._world.primary()
+        if host is None or primary is None:
+            return "no primary"
+        body = {"setting": "tags", "address": host.address, "tags": {"priority": 5}}
+        self._world.operators.ask(primary, "SET", "ha", body=body)
+        return None
+
+    def _schedule(self, action: Action) -> str | None:
+        """An operator plans a switchover, for a time soon by the primary's own clock."""
+        primary = self._world.primary()
+        if primary is None:
+            return "no primary"
+        at = datetime.fromtimestamp(primary.process.host.wall() + action.seconds, UTC).isoformat()
+        self._world.operators.ask(primary, "SET", "ha", body={"setting": "switchover", "at": at})
+        return None
+
+    def _pause(self, action: Action) -> str | None:
+        """An operator pauses the cluster: for so many seconds nobody is promoted, since no person asks for it either."""
+        primary = self._world.primary()
+        if primary is None:
+            return "no primary"
+        self._world.operators.ask(primary, "SET", "ha", body={"setting": "pause", "reason": "an operator's whim"})
+        self._later(_COMMITTED_S, self._is_paused, action.seconds)
+        return None
+
+    def _is_paused(self, seconds: float) -> None:
+        checks = self._world.checks
+        if "pause" in checks.reference.settings:
+            self._later(seconds, self._was_paused, max(checks.consensus.primaries))
+
+    def _was_paused(self, epoch: int) -> None:
+        checks = self._world.checks
+        for since, primary in checks.consensus.primaries.items():
+            if since > epoch:
+                checks.faults.append(f"paused: {primary} became the primary of epoch {since} while the cluster was paused")
+
+    def _resume(self, action: Action) -> str | None:
+        """An operator ends the pause."""
+        del action
+        primary = self._world.primary()
+        if primary is None:
+            return "no primary"
+        self._world.operators.ask(primary, "SET", "ha", body={"setting": "resume"})
+        return None
+
     def _promote_two(self, action: Action) -> str | None:
         for who in (action.who, action.other):
             self._promote(Action(action.at_s, "promote", who))
@@ -383,9 +468,11 @@ class Faults:
         if removed and (gone is None or len(members.addresses) <= 3):
             return "too few members"
         for host in strangers[:added]:
-            self._world.operators.ask(primary, "ADD-BROKER", "ha", body={"address": host.address})
+            self._world.operators.ask(primary, "ADD-BROKER", "ha", body={"address": host.address, "force": True})
         if removed and gone is not None:
-            self._world.operators.ask(primary, "REMOVE-BROKER", "ha", body={"address": gone.address})
+            self._world.operators.ask(
+                primary, "REMOVE-BROKER", "ha", body={"address": gone.address, "force": True, "abrupt": True}
+            )
         return None
 
     def _recreate(self, action: Action) -> str | None:

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from twisted.internet.defer import Deferred, succeed
+
 from broker.amqp.links import Condition
 from broker.core.sasl_client import Login
 from broker.sessions.connection import Session
@@ -69,8 +71,10 @@ class Messenger:
         login: Login,
         user: str,
         credentials: Any = None,
+        removed_at: Callable[[str], int],
+        on_removed: Callable[[int], None],
     ) -> None:
-        del cluster_version, login, user, credentials
+        del cluster_version, login, user, credentials, removed_at, on_removed
         self.versions = versions
         self.mail = mail
         self.reactor = reactor
@@ -130,6 +134,13 @@ class Messenger:
     def refusals(self) -> dict[str, str]:
         """Nobody is refused here."""
         return {}
+
+    def tell_removed(self, members: Membership) -> None:
+        """Nobody is told here."""
+
+    def reach(self, address: str, within_s: float) -> Deferred[str]:
+        """Everybody may be asked to join."""
+        return succeed("")
 
     def accept(self, connection: object, value: str) -> Session:
         """Nobody opens connections here."""

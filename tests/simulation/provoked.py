@@ -148,6 +148,37 @@ FORCED = _plan(
     BUSY, Action(0.06, "kill", 2, seconds=2.0), Action(0.5, "bootstrap", 0), Action(1.5, "promote", "backup"), duration_s=4.0
 )
 """A member is away when the cluster begins, and an operator begins it without that one, by force."""
+
+
+def _the_best_are_not_asked(at_s: float) -> list[Action]:
+    """The primary dies when a backup has just come back that lacks the last second; an operator insists on that one, and no
+    daemon asks for another. Then, with all of them there, on the one that lags most."""
+    away = [Action(at_s, "kill", 2, seconds=0.8), Action(at_s + 0.7, "manager-freeze", seconds=3.0)]
+    died = [Action(at_s + 0.79, "kill", "primary", seconds=2.5), Action(at_s + 0.9, "promote-laggiest")]
+    return [*away, *died, Action(at_s + 4.0, "promote-laggiest"), Action(at_s + 6.2, "promote-laggiest")]
+
+
+INSISTED = _plan(BUSY, *_the_best_are_not_asked(1.0), duration_s=10.0)
+"""Whoever is insisted on becomes the primary."""
+PAUSED = _plan(
+    BUSY,
+    Action(0.8, "pause", seconds=2.0),
+    Action(1.4, "kill", "primary", seconds=0.3),
+    Action(3.4, "promote-laggiest"),
+    Action(5.6, "resume"),
+    duration_s=6.5,
+)
+"""The primary dies in a pause, and nobody takes its place before a person asks for it."""
+TWO_KINDS = _plan(BUSY, *(Action(1.0 + 0.8 * number, "promote-as", "backup", seconds=0.7) for number in range(3)), duration_s=4.0)
+"""The daemons have made a primary, and a second kind of manager asks for another one."""
+SCHEDULED = _plan(BUSY, Action(0.8, "tag", 1), Action(1.0, "schedule", seconds=2.0), duration_s=6.0)
+"""A switchover is planned, and comes at its time."""
+_TAGGED = _plan(
+    BUSY,
+    *(Action(0.8 + 0.2 * number, "tag", number) for number in range(3)),
+    *(Action(1.6 + 0.3 * number, "kill", "backup", seconds=0.1) for number in range(4)),
+    checkpoint_bytes=2048,
+)
 _COUNTED = _plan([_PRODUCERS[0], ClientPlan("consumer", "c", "q0", window=20, modify=0.6)], repeats=True, duration_s=3.0)
 _BEHIND = _plan(BUSY, *(Action(at_s, "kill", "backup", seconds=1.2) for at_s in (1.0, 2.6)), checkpoint_bytes=2048)
 _KILLS = [Action(1.2 + 0.4 * number, "kill", "primary", seconds=0.1) for number in range(6)]
@@ -163,6 +194,11 @@ _STORMS = _plan(
 PROVOKED: dict[str, Plan] = {
     "hands-over-without-quiet": _plan(BUSY, *_repeated((1.0, 1.6, 2.2, 2.8), _back_and_forth), once=True),
     "begins-anew": LOST_STORES,
+    "gives-up-on-newer-logs": INSISTED,
+    "leaves-it-at-the-better-one": INSISTED,
+    "forgets-that-it-is-paused": PAUSED,
+    "lets-two-kinds-move-it": TWO_KINDS,
+    "checkpoint-forgets-settings": _TAGGED,
     "votes-twice": _RIVALS,
     "wins-with-refusals": _RIVALS,
     "counts-learners": _plan(BUSY, *(replace(each, choice=1.0) for each in _SLOW_DISKS[1:]), Action(1.05, "add"), spares=1),

@@ -175,7 +175,7 @@ def _refusal(removed: BrokerProcess, primary: BrokerProcess) -> int:
     """What a removed broker that comes back is told when it is to be the primary; the primary must not notice."""
     epoch = primary.status()["epoch"]
     removed.start()
-    removed.wait_for("joining", "catchup", "ready")
+    removed.wait_for("removed")
     try:
         ask(removed.address, "PROMOTE", "ha", timeout_s=60)
     except Refused as refusal:

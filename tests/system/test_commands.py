@@ -152,8 +152,11 @@ def test_members_are_added_and_removed(three: Cluster, tmp_path: Path) -> None:
         members = json_of("qpid-ha", "query", "-b", primary.address)["members"]
         assert newcomer.address not in [member["address"] for member in members]
         assert newcomer.address not in ok("qpid-ha", "query", "-b", primary.address)
+        newcomer.wait_for("removed")
         backup = backup_of(three)
-        assert run("qpid-ha", "add-broker", "127.0.0.1:1", "-b", backup.address).status == REFUSED
+        refused = run("qpid-ha", "add-broker", "127.0.0.1:1", "-b", backup.address)
+        assert (refused.status, "127.0.0.1:1 cannot be reached" in refused.err) == (REFUSED, True)
+        assert run("qpid-ha", "remove-broker", backup.address, "-b", primary.address).status == REFUSED, "two would be left"
     finally:
         newcomer.kill()
     newcomer.check_log()

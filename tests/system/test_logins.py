@@ -29,7 +29,7 @@ from broker import users_file
 from broker.core import users
 from tests.certificates import CLIENT, authority
 from tests.cli.running import ROOT, Ran, environment, run
-from tests.system.harness import BrokerProcess, ask, cluster, eventually, spawn, standalone
+from tests.system.harness import BrokerProcess, ask, cluster, eventually, free_ports, spawn, standalone
 from tests.system.test_interop import HERE, INSTALL_S, NotHere, compiled
 from tests.tokens import AUDIENCE, ISSUER, key_set, token
 
@@ -45,23 +45,33 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     keys = {mechanism: users.derive(mechanism, PASSWORD, b"salt" * 4) for mechanism in users.HASHES}
     users_file.change(folder / "users", lambda text: users.with_line(text, "ann", users.line_of("ann", keys)))
     options = ["--users", folder / "users", "--sasl-mechanisms", f"EXTERNAL,XOAUTH2,OAUTHBEARER,{','.join(MECHANISMS)}"]
-    (folder / "keys.json").write_text(key_set("RS256"))
-    options += ["--token-keys", folder / "keys.json", "--token-issuer", ISSUER, "--token-audience", AUDIENCE]
     options += ["--plain-without-tls", "yes"]
+    with standalone(folder, *map(str, options), *by_tokens(folder), "--ssl-port", "0") as found:
+        yield found
+
+
+def by_tokens(folder: Path) -> list[str]:
+    """The options of a broker that takes tokens, and the files that they name."""
+    (folder / "keys.json").write_text(key_set("RS256"))
+    options = ["--token-keys", folder / "keys.json", "--token-issuer", ISSUER, "--token-audience", AUDIENCE]
     certificate, key = authority().issue("broker", "127.0.0.1").write(folder, "broker")
     options += ["--ssl-certificate", certificate, "--ssl-key", key, "--ssl-ca-file", authority().write(folder)]
-    with standalone(folder, *map(str, options), "--ssl-port", "0") as found:
-        yield found
+    return list(map(str, options))
+
+
+def tls_of(broker: BrokerProcess) -> str:
+    """Where it listens for TLS."""
+    port = re.search(r"SSL connections on TCP/TCP6 port ([0-9]+)", broker.log())
+    assert port is not None
+    return f"127.0.0.1:{port[1]}"
 
 
 @pytest.fixture(scope="module")
 def certified(broker: BrokerProcess) -> list[str]:
     """Where the broker listens for TLS; certificate and key of ann; and the authority's."""
     folder = broker.store.parent
-    port = re.search(r"SSL connections on TCP/TCP6 port ([0-9]+)", broker.log())
-    assert port is not None
     own = authority().issue("ann", purposes=CLIENT).write(folder, "ann")
-    return [f"127.0.0.1:{port[1]}", *map(str, own), str(folder / "ca.pem")]
+    return [tls_of(broker), *map(str, own), str(folder / "ca.pem")]
 
 
 def python(folder: Path) -> Program:
@@ -224,6 +234,24 @@ def test_a_client_logs_in_by_each_mechanism_that_it_has(
         with logged_in(program, address, login, ["ann", "wrong", trusted, certificate, key], tmp_path / "refused.log") as said:
             assert (login, said) == (login, "refused")
     assert not any(part in broker.log() for part in issued.split(".")), "nothing of a token is in a log"
+    if client == "azure":
+        puts_its_token(program, tmp_path, [trusted, certificate, key])
+
+
+def puts_its_token(program: Program, folder: Path, files: list[str]) -> None:
+    """It comes in as nobody, and shows the node `$cbs` who it is."""
+    options = [*by_tokens(folder), "--token-put", "yes", "--ssl-port", "0"]
+    broker = BrokerProcess(folder / "broker", free_ports(1)[0], options)
+    broker.start()
+    try:
+        eventually(broker.log, lambda log: "Listening for SSL" in log, "a broker that lets nobody in without a login")
+        for secret, outcome in ((token("RS256", exp=time.time() + 600), "open"), ("wrong", "refused")):
+            who = ["ann", secret, *files]
+            with logged_in(program, tls_of(broker), "CBS", who, folder / "put.log") as said:
+                assert said == outcome, (folder / "put.log").read_text()
+        eventually(broker.log, lambda log: "was not taken: SASL CBS: the token is no JSON Web Token" in log, "the refusal")
+    finally:
+        broker.kill()
 
 
 def test_a_certificate_is_a_login(broker: BrokerProcess, certified: list[str], tmp_path: Path) -> None:

@@ -173,6 +173,7 @@ def test_a_link_that_is_refused_says_why_and_leaves_the_session_alone() -> None:
     peer.server.refusal = Condition("amqp:not-found", "there is no queue 'q'")
     link = peer.sender()
     assert (link.remote_condition.name, link.remote_condition.description) == ("amqp:not-found", "there is no queue 'q'")
+    assert link.remote_target.type == proton.Terminus.UNSPECIFIED, "clients take a link with a target for one that was made"
     link.close()
     peer.server.refusal = None
     assert peer.sender("again").credit == 100

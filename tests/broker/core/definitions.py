@@ -74,6 +74,7 @@ def contents(state: State) -> dict[str, Any]:
         "stores": dict(state.definitions.stores),
         "exchanges": dict(state.definitions.exchanges),
         "bindings": dict(state.definitions.bindings),
+        "settings": dict(state.definitions.settings),
         "terms": list(state.definitions.terms),
         "texts": [command.text for command in state.definitions.commands()],
         "messages": alive(state),

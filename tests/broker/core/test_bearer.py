@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from broker.core import limits, sasl, users
-from broker.core.bearer import OAUTHBEARER, XOAUTH2, Desk, Oauth
+from broker.core.bearer import CBS, OAUTHBEARER, XOAUTH2, Desk, Later, Oauth
 from broker.core.mechanisms import Plain, Register
 from broker.core.tokens import Rules, Tokens, parse_keys
 from broker.core.users import SHA_256, Users
@@ -121,3 +121,10 @@ def test_a_password_that_is_no_token_is_looked_at_as_before() -> None:
     )
     without = done(Plain(REGISTER).step(plain("bob", TOKEN)[1]))
     assert without == sasl.Deny("SASL PLAIN as bob: name or password is wrong", "bob")
+
+
+def test_who_is_to_show_a_token_later_comes_in_as_nobody_and_not_without_the_sasl_layer() -> None:
+    exchange = sasl.Exchange({sasl.ANONYMOUS: Later})
+    assert not exchange.admits_strangers
+    assert Later().step(b"me") == sasl.Grant(sasl.NOBODY, CBS)
+    assert sasl.Exchange(sasl.OFFERED).admits_strangers

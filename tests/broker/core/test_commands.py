@@ -20,6 +20,7 @@ from broker.core.commands import (
     QueueAdd,
     QueueDel,
     QueueDelIfEmpty,
+    Setting,
     StoreAdd,
     StoreDel,
     Term,
@@ -126,13 +127,14 @@ SECOND_VERSION: list[tuple[Command, bytes]] = [
     (MachineVersion(), b'{"needs":2,"op":"machine-version"}'),
     (MachineVersion(needs=3), b'{"needs":3,"op":"machine-version"}'),
     (QueueDelIfEmpty(uuid="u"), b'{"needs":2,"op":"queue-del-if-empty","uuid":"u"}'),
+    (Setting(key="k", value={"n": 1}), b'{"key":"k","needs":4,"op":"setting","value":{"n":1}}'),
 ]
 
 
 @pytest.mark.parametrize("command,text", SECOND_VERSION)
 def test_what_the_second_version_brought_is_unknown_to_the_first_and_says_what_it_needs(command: Command, text: bytes) -> None:
     assert command.text == text
-    assert decode(text, 3) == command
+    assert decode(text, MACHINE_VERSION) == command
     found = decode(text, command.needs - 1)
     assert isinstance(found, UnknownCommand)
     assert found.why == f"{command.OP!r} needs machine version {command.needs}"
@@ -145,6 +147,12 @@ def test_a_command_is_unknown_to_a_version_before_its_own_even_if_its_text_does_
     ):
         assert isinstance(decode(text, 1), UnknownCommand)
         assert isinstance(decode(text, 2), QueueDelIfEmpty)
+
+
+def test_who_asked_for_a_term_stands_in_a_text_only_if_somebody_is_known_and_needs_no_newer_version() -> None:
+    text = b'{"by":"etcd","epoch":0,"gapMs":-1,"op":"reign","planned":true,"primary":"","reason":"","ts":""}'
+    assert Term(by="etcd", planned=True).text == text
+    assert decode(text, 1) == Term(by="etcd", planned=True)
 
 
 def test_an_owner_stands_in_a_text_only_if_there_is_one_and_needs_no_newer_version() -> None:

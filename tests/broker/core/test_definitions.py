@@ -9,8 +9,19 @@ from typing import Any
 
 import pytest
 
-from broker.core.commands import Command, MachineVersion, QueueAdd, QueueDel, QueueDelIfEmpty
-from broker.core.definitions import Bound, Definitions, ExchangeGone, Nothing, QueueGone, QueueMade, Unbound, VersionRose
+from broker.core import limits
+from broker.core.commands import Command, MachineVersion, QueueAdd, QueueDel, QueueDelIfEmpty, Setting
+from broker.core.definitions import (
+    Bound,
+    Definitions,
+    ExchangeGone,
+    Nothing,
+    QueueGone,
+    QueueMade,
+    SettingMade,
+    Unbound,
+    VersionRose,
+)
 from broker.core.nodes import CLUSTER, LOCAL, Nodes
 from broker.core.state import State
 from tests.broker.core.definitions import batch, bind, delete, exchange, queue, state_of, unbind
@@ -143,6 +154,27 @@ def test_the_version_only_rises_and_stands_first_in_a_snapshot() -> None:
         assert reason == "the cluster's version is 3 already"
     assert definitions.machine_version == 3
     assert definitions.commands()[0] == MachineVersion(needs=3)
+
+
+def test_a_setting_holds_until_another_value_or_none_comes() -> None:
+    definitions = Definitions()
+    for value in ({"n": 1}, {"n": 2}):
+        setting = Setting(key="k", value=value)
+        assert definitions.apply(setting) == (SettingMade(setting), "")
+    assert definitions.settings == {"k": Setting(key="k", value={"n": 2})}
+    assert definitions.commands() == [Setting(key="k", value={"n": 2})]
+    assert definitions.apply(Setting(key="k")) == (SettingMade(Setting(key="k")), "")
+    assert definitions.apply(Setting(key="k")) == (Nothing(Setting(key="k")), "nothing is set there")
+    assert definitions.commands() == []
+
+
+def test_a_cluster_has_so_many_settings_and_no_more() -> None:
+    definitions = Definitions()
+    for number in range(limits.MAX_SETTINGS):
+        definitions.apply(Setting(key=f"k{number}", value={"n": 1}))
+    one_more = Setting(key="k", value={"n": 1})
+    assert definitions.apply(one_more) == (Nothing(one_more), "the cluster has 64 settings already")
+    assert definitions.apply(Setting(key="k0", value={"n": 2}))[1] == "", "what is there may change"
 
 
 def test_a_queue_that_holds_messages_is_not_deleted_as_empty() -> None:

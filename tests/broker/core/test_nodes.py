@@ -291,13 +291,13 @@ def test_a_standalone_broker_keeps_everything_in_its_log() -> None:
 def test_a_queue_gets_what_was_asked_for() -> None:
     nodes = nodes_of(None, State(), default_queue_bytes=77)
     wanted = {"durable": True, "exclusive": True, "autoDelete": 1, "alternateExchange": "amq.fanout"}
-    _, command = nodes.plan_queue("q", "u", wanted | {"arguments": {"qpid.max_count": 5, "x-other": "kept"}})
+    _, command = nodes.plan_queue("q", "u", wanted | {"arguments": {"qpid.max_count": 5, "our.note": "kept"}})
     assert isinstance(command, QueueAdd)
     assert (command.durable, command.exclusive, command.auto_delete) == (True, True, True)
     assert command.alternate == "amq.fanout"
     nodes.follow(LOCAL, QueueMade(command))
     assert (nodes.queues["q"].max_count, nodes.queues["q"].max_bytes) == (5, 77)
-    assert nodes.queues["q"].definition.arguments["x-other"] == "kept"
+    assert nodes.queues["q"].definition.arguments["our.note"] == "kept"
 
 
 @pytest.mark.parametrize(

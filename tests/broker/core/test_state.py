@@ -290,6 +290,15 @@ def test_only_the_latest_terms_are_remembered() -> None:
     assert [term.epoch for term in state.definitions.terms] == list(range(5, limits.MAX_HISTORY + 5))
 
 
+def test_a_state_knows_when_the_epoch_before_was_last_heard_of() -> None:
+    """Breaks when an outage of all brokers has no beginning."""
+    state = State()
+    assert state.ended_ms == 0
+    for index, (epoch, made_ms) in enumerate([(1, 100), (1, 250), (3, 900), (3, 950)], 1):
+        state.apply(Batch.parse(BatchBuilder().seal(epoch, index, made_ms)))
+    assert (state.ended_ms, state.made_ms) == (250, 950)
+
+
 # ---- snapshots of much
 
 

@@ -6,10 +6,12 @@ import os
 import shutil
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from broker.core.records import parse_header
 from broker.disk.durable import DamagedStore, NewerFormat, seal_json
 from broker.disk.store import LogInfo, Store, StoreInUse, StoreOfAnotherCluster, inspect
 from tests.broker.disk.logs import SMALL, Log, Reactor, batch, batches, flip
@@ -140,7 +142,8 @@ def test_inspect_tells_what_a_running_brokers_store_holds(tmp_path: Path) -> Non
     assert (info.store_id, info.cluster_id, info.clean, info.format) == (store.store_id, "", False, 1)
     (log,) = info.logs
     nbytes = sum(path.stat().st_size for path in (tmp_path / "cluster").iterdir() if path.suffix != ".tmp")
-    assert log == LogInfo("cluster", 4, "127.0.0.1:5672", 100, 3, 0, log.segments, nbytes)
+    at = log.written
+    assert log == LogInfo("cluster", 4, "127.0.0.1:5672", 100, 3, 0, log.segments, nbytes, at, blank=log.blank, damage=())
     assert log.segments == len(list((tmp_path / "cluster").glob("*.seg")))
     store.close()
 
@@ -160,8 +163,55 @@ def test_inspect_of_damage_does_not_repair_it(tmp_path: Path) -> None:
     first_index = int(newest.stem)
     (log,) = inspect(tmp_path).logs
     assert (log.last_index, log.last_epoch) == (first_index - 1, 3)
+    assert log.damage == (
+        f"{newest.name} is damaged at byte 4096: it went up to (epoch 3, index 100), and is whole up to "
+        f"(epoch 3, index {first_index - 1})",
+    )
     for path in (tmp_path / "cluster").iterdir():
         assert path.read_bytes() == (tmp_path.parent / "copy" / "cluster" / path.name).read_bytes()
+
+
+def test_inspect_tells_when_the_last_batch_was_made(tmp_path: Path) -> None:
+    """Breaks when stores cannot be told apart by their age after an outage of all."""
+    filled(tmp_path).close()
+    (log,) = inspect(tmp_path).logs
+    assert log.written == datetime.fromtimestamp(parse_header(batch(100, 3)).timestamp_ms / 1000, UTC).isoformat(
+        timespec="milliseconds"
+    ).replace("+00:00", "Z")
+
+
+@pytest.mark.parametrize("lost", [True, False], ids=["a lost segment", "a damaged one"])
+def test_inspect_tells_of_a_hole_in_the_log(tmp_path: Path, lost: bool) -> None:
+    """Breaks when what follows damage counts as whole, or a lost file goes unnoticed."""
+    filled(tmp_path).close()
+    first, second, *_ = sorted((tmp_path / "cluster").glob("*.seg"))
+    if lost:
+        second.unlink()
+    else:
+        flip(first, 4096)
+    (log,) = inspect(tmp_path).logs
+    assert log.last_index < 100
+    (line,) = log.damage
+    assert "are missing before" in line
+
+
+@pytest.mark.parametrize(
+    "name, content, said",
+    [
+        ("floor", seal_json({"epoch": 3, "index": 200}), "batches up to (epoch 3, index 200) were lost"),
+        ("floor", b"garbled", "floor"),
+        ("hard-state", b"garbled", "hard-state"),
+        ("damaged", seal_json({"why": "rot"}), "a message has rotted"),
+        ("reset", seal_json({"index": 7}), "a checkpoint was being received"),
+        ("damaged-1.seg", b"", "earlier damage was moved aside: damaged-1.seg"),
+        ("00000000000000000060.checkpoint", b"garbled", "00000000000000000060.checkpoint is damaged"),
+    ],
+)
+def test_inspect_tells_what_was_noted_and_what_cannot_be_read(tmp_path: Path, name: str, content: bytes, said: str) -> None:
+    filled(tmp_path).close()
+    (tmp_path / "cluster" / name).write_bytes(content)
+    (log,) = inspect(tmp_path).logs
+    assert any(said in line for line in log.damage), log.damage
 
 
 def test_inspect_knows_checkpoints(tmp_path: Path) -> None:

@@ -194,7 +194,7 @@ def test_a_request_to_hand_over_that_reaches_a_backup_is_refused_with_the_primar
     cluster = led("a", "b", "c")
     cluster.wires.clear()
     cluster["b"].receive("c", TransferRequest(1))
-    assert cluster.wires == [("b", "c", TransferReply(1, "b is not the primary; a is"))]
+    assert cluster.wires == [("b", "c", TransferReply(1, "b is not the primary; a is", later=True))]
     cluster.isolate("b")
     cluster.call("b", lambda replica: replica.transfer(cluster.now, "c"))
     assert cluster["b"].ends(TransferEnded) == [TransferEnded("c", False, "b is not the primary")]
@@ -206,21 +206,57 @@ def test_a_request_to_hand_over_that_reaches_a_backup_is_refused_with_the_primar
         ("a", "a is not another voting member of this cluster"),
         ("x", "x is not another voting member of this cluster"),
         ("c", "c is not connected to the primary"),
-        ("b", "b is 9 batches behind the primary; wait until it is ready"),
     ],
 )
 def test_an_unsuitable_candidate_is_refused_without_a_pause(candidate: str, reason: str) -> None:
     """Producers must not wait for a handover that cannot succeed."""
     cluster = led("a", "b", "c", "d", "e")
     cluster.crash("c")
-    for _ in range(9):
+    cluster.call("a", lambda replica: replica.transfer(cluster.now, candidate), settle=False)
+    assert cluster["a"].ends(TransferEnded) == [TransferEnded(candidate, False, reason)]
+    assert cluster["a"].live.writable
+
+
+def behind(count: int) -> Cluster:
+    """`a` leads five, and what it has proposed last has not gone out to `b`."""
+    cluster = led("a", "b", "c", "d", "e")
+    for _ in range(count):
         cluster.propose("a", settle=False)
         cluster.wires = [wire for wire in cluster.wires if wire[1] != "b"]
     while cluster.wires:
         cluster.deliver()
-    cluster.call("a", lambda replica: replica.transfer(cluster.now, candidate), settle=False)
-    assert cluster["a"].ends(TransferEnded) == [TransferEnded(candidate, False, reason)]
-    assert cluster["a"].live.writable
+    for node in cluster.alive:
+        node.sync()
+    return cluster
+
+
+def test_a_candidate_that_is_behind_is_waited_for_while_producers_go_on() -> None:
+    """Their pause is for the last few batches alone, however many it lacks."""
+    cluster = behind(9)
+    cluster["a"].has_clients = True
+    cluster.promote("b", settle=False)
+    cluster.deliver()
+    assert (cluster["a"].ends(Quiesce), cluster["a"].live.writable) == ([], True)
+    cluster.pass_time(0.3)
+    assert cluster["a"].ends(Quiesce) == [Quiesce(2.5)], "b is near enough"
+    cluster.call("a", lambda replica: replica.quiesced(cluster.now))
+    assert cluster["b"].ends(PromotionEnded)[-1].won
+
+
+def test_a_candidate_that_stays_behind_is_given_up_with_how_far_without_a_pause() -> None:
+    """Half of transfer_timeout_s: the other half is for the switchover itself."""
+    cluster = behind(9)
+    cluster.promote("b", settle=False)
+    for _ in range(60):
+        cluster.tick(0.05)
+        cluster.wires = [wire for wire in cluster.wires if wire[1] != "b" or not getattr(wire[2], "entries", ())]
+        while cluster.wires:
+            cluster.deliver()
+    assert (cluster["a"].ends(Quiesce), cluster["a"].ends(Resume)) == ([], [])
+    text = "the handover was called off: b catches up, and is 9 batches (900 bytes) behind after 2.5 s"
+    assert cluster["a"].ends(TransferEnded) == [TransferEnded("b", False, text)]
+    (ended,) = cluster["b"].ends(PromotionEnded)
+    assert ended.reason == f"the primary a does not hand over: {text}"
 
 
 def test_one_handover_at_a_time_and_none_before_the_primary_is_active() -> None:

@@ -147,6 +147,21 @@ def test_in_a_need_it_campaigns_at_once_and_has_its_turn_from_when_it_won() -> N
     assert [story.candidate.acts_at(now_s) for now_s in (1.1, 1.2, 5.39)] == [1.1, 1.1, 1.1]
 
 
+def test_a_renewal_that_is_a_write_shows_that_the_store_takes_writes_again() -> None:
+    """Breaks when one write that failed leaves a daemon with its turn unreachable for the rest of it."""
+    story = Story.with_the_turn(1.0)
+    story.wake(2.0)
+    story.fail(2.0, Trouble.READ_ONLY, "503")
+    assert story.candidate.health == Health(False, 1.0, "503")
+    for now_s, written in ((3.0, False), (5.0, True)):
+        story.want(now_s)
+        story.wake(now_s)
+        assert story.renews()
+        story.answer(Renewed(6.0, mine(12), written), now_s)
+        assert story.candidate.health == (Health(True, now_s) if written else Health(False, 1.0, "503"))
+        assert story.candidate.acts_at(now_s) == 1.0
+
+
 def test_who_lost_waits_until_the_watch_tells_that_the_turn_is_free() -> None:
     story = Story.idle()
     story.want(1.0)

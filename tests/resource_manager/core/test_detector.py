@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from resource_manager.core.detector import BadView, Detector, Reach, View
+from resource_manager.core.detector import BadView, Detector, Members, Reach, View
 
 ITEM: dict[str, Any] = {"status": "ready", "epoch": 3, "lastEpoch": 3, "lastIndex": 70, "primary": "a:1"}
 
@@ -32,8 +32,71 @@ def test_a_broker_that_knows_no_primary_names_none() -> None:
     assert View.of(ITEM | {"primary": ""}, "b:1").primary == ""
 
 
-def test_a_standalone_broker_needs_no_place_in_a_log() -> None:
-    assert View.of({"status": "standalone"}, "b:1") == View("standalone", 0, 0, 0, "")
+def test_a_standalone_broker_is_no_member_of_a_cluster_and_never_its_primary() -> None:
+    """Breaks when one that was started without --ha-cluster yes passes for the primary of epoch 0, and nobody is promoted."""
+    with pytest.raises(BadView, match="it is in no cluster"):
+        View.of({"status": "standalone"}, "b:1")
+
+
+MEMBERSHIP: dict[str, Any] = {"index": 9, "committed": True, "voters": ["a:1", "b:1"], "learners": ["c:1"]}
+
+
+@pytest.mark.parametrize(
+    "told, members",
+    [
+        ({"address": "b:1", "membership": MEMBERSHIP}, Members(9, ("a:1", "b:1"), ("c:1",))),
+        ({"address": "elsewhere:1", "membership": MEMBERSHIP}, None),
+        ({"address": "b:1", "membership": MEMBERSHIP | {"committed": False}}, None),
+        ({"address": "b:1", "membership": MEMBERSHIP | {"voters": []}}, None),
+        ({"address": "b:1"}, None),
+    ],
+)
+def test_members_count_when_they_are_committed_and_told_of_the_address_that_was_asked(
+    told: dict[str, Any], members: Members | None
+) -> None:
+    """Breaks when a daemon that reaches the brokers by other addresses than they use drops all of its own."""
+    assert View.of(ITEM | told, "b:1").members == members
+
+
+def of(cluster: str, *voters: str, index: int = 1) -> View:
+    """A view of a member of this cluster, which has these voters."""
+    members = Members(index, tuple(f"{voter}:1" for voter in voters)) if voters else None
+    return View("ready", 3, 3, 70, "", cluster_id=cluster, members=members)
+
+
+@pytest.mark.parametrize(
+    "views, cluster, electors",
+    [
+        ({"a": of(""), "b": of("")}, "", "ab"),
+        ({"a": of("X"), "b": of("X"), "c": of("")}, "X", "abc"),
+        ({"a": of("X", *"abc"), "b": of("X", *"abc"), "c": of("Y", *"cde")}, "X", "ab"),
+        ({"a": of("X", "a"), "b": of("Y", "b")}, None, ""),
+        ({"a": of("X", *"abc"), "b": of("Y", *"bde")}, None, ""),
+        ({"a": of("X"), "b": of("Y")}, None, ""),
+        ({"a": of("X", *"abc"), "b": of("X", *"ab", index=2), "c": of("Y", *"cde")}, "X", "ab"),
+    ],
+)
+def test_a_daemon_acts_for_one_cluster_and_for_none_of_several(
+    views: dict[str, View], cluster: str | None, electors: str
+) -> None:
+    """A stray of another cluster is left out where a majority of ours answers."""
+    sight = seeing(**views).sight(10.0)
+    assert sight.cluster == cluster
+    if cluster is not None:
+        assert [seen.name for seen in sight.electors(cluster).brokers] == [f"{name}:1" for name in electors]
+
+
+def test_learners_and_removed_brokers_elect_nobody() -> None:
+    """Breaks when a majority is counted among brokers that have no vote."""
+    learner = View("ready", 3, 3, 70, "", learner=True)
+    sight = seeing(a=view(), b=view(), c=learner, d=view("removed")).sight(10.0)
+    assert [seen.name for seen in sight.electors("").brokers] == ["a:1", "b:1"]
+
+
+def test_who_is_watched_changes_and_what_is_known_of_the_others_stays() -> None:
+    detector = seeing(a=view(), b=view())
+    detector.watch(["b:1", "c:1"])
+    assert [(seen.name, seen.view is not None) for seen in detector.sight(10.0).brokers] == [("b:1", True), ("c:1", False)]
 
 
 def test_a_learner_is_known_by_its_own_entry_among_the_members() -> None:
@@ -115,11 +178,6 @@ def test_the_primary_of_the_highest_epoch_is_the_primary() -> None:
     sight = seeing(a=view("active", epoch=3), b=view("active", epoch=4), c=view()).sight(10.5)
     assert sight.primary is not None
     assert sight.primary.name == "b:1"
-
-
-def test_a_standalone_broker_serves() -> None:
-    sight = seeing(a=view("standalone")).sight(10.5)
-    assert sight.primary is not None
 
 
 def test_a_majority_is_more_than_half_of_all_configured_brokers() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resource_manager.core.arbiter import NEVER
-from resource_manager.core.detector import Reach, Seen, Sight, View
+from resource_manager.core.detector import Members, Reach, Seen, Sight, View
 from resource_manager.core.promotion import (
     AskAll,
     AskToPromote,
@@ -109,6 +110,21 @@ def test_a_silent_primary_is_replaced_once_its_backups_have_given_it_up() -> Non
     assert FailureDetected("a", 3, "no answer for 1 s") in effects
 
 
+def test_of_two_clusters_a_daemon_acts_for_none_and_says_so_once() -> None:
+    """Breaks when the primary of one hides that the other has none, or a broker of one is promoted for the other's failure."""
+
+    def member(name: str, cluster: str, status: str) -> Seen:
+        view = View(status, 3, 3, 70, "", cluster_id=cluster, members=Members(1, (name,)))
+        return Seen(name, Reach.REACHABLE, "", view, 1.0)
+
+    story = Story()
+    two = member("a", "X", "active"), member("b", "Y", "joining")
+    text = "the brokers are of 2 clusters, X (a) and Y (b): this daemon acts for none; give it those of one"
+    assert story.see(1.0, *two) == [Waiting(text)]
+    assert story.see(9.0, *two) == []
+    assert story.see(9.1, two[0]) == [PrimarySeen("a", 3)]
+
+
 def test_while_most_backups_hear_the_primary_nothing_is_promoted() -> None:
     """Breaks when a daemon that is cut off from the primary alone makes the whole cluster fail over."""
     story = Story.with_a_failed_primary()
@@ -166,6 +182,60 @@ def test_among_equal_logs_priority_decides_and_then_the_name() -> None:
 
     assert chosen(priorities={"c": 1}) == ["c"]
     assert chosen(priorities={"a": -1}) == ["b"]
+
+
+def agreeing(name: str, applied: int = 1, status: str = "joining", at_s: float = 1.0, **settings: Any) -> Seen:
+    """A broker that has applied so much of the log, and found there what the cluster agrees on."""
+    view = View(status, 3, 3, 70, "", applied_index=applied, settings={key.replace("_", ":"): settings[key] for key in settings})
+    return Seen(name, Reach.REACHABLE, "", view, at_s)
+
+
+@pytest.mark.parametrize(
+    "tags, chosen",
+    [
+        ({"tags_c": {"priority": 1}}, ["c"]),
+        ({"tags_a": {"nofailover": True}, "tags_b": {"priority": -1}}, ["c"]),
+        ({"tags_c": {"priority": 1, "nofailover": True}}, ["a"]),
+        ({"tags_c": {"site": "east"}}, ["a"]),
+    ],
+)
+def test_tags_decide_among_equal_logs_and_keep_a_broker_back(tags: Any, chosen: list[str]) -> None:
+    assert asked(Story().see(1.0, *(agreeing(name, **tags) for name in "abc"))) == chosen
+
+
+def test_an_option_of_the_daemon_goes_before_the_tag() -> None:
+    brokers = [agreeing(name, tags_c={"priority": 1}) for name in "abc"]
+    assert asked(Story(priorities={"b": 2, "c": 0}).see(1.0, *brokers)) == ["b"]
+
+
+def test_of_equal_priority_the_site_of_the_failed_primary_is_preferred() -> None:
+    story = Story()
+    tags: Any = {"tags_a": {"site": "east"}, "tags_c": {"site": "east"}}
+    story.see(1.0, agreeing("a", status="active", **tags), agreeing("b", **tags), agreeing("c", **tags))
+    assert asked(story.see(2.0, gone("a"), agreeing("b", at_s=2.0, **tags), agreeing("c", at_s=2.0, **tags))) == ["c"]
+
+
+def test_when_tags_keep_every_broker_back_the_log_says_so() -> None:
+    brokers = [agreeing(name, tags_a={"nofailover": True}, tags_b={"nofailover": True}) for name in "ab"]
+    assert reasons(Story().see(1.0, *brokers)) == ["no broker that answers can be promoted"]
+
+
+@pytest.mark.parametrize(
+    "settings, said",
+    [
+        ({"pause": {"since": "then"}}, "the cluster is paused since then: qpid-ha resume ends that"),
+        (
+            {"authority": {"kind": "pacemaker"}},
+            "the authority of this cluster is 'pacemaker' (qpid-ha authority), and 'builtin' watches",
+        ),
+        ({"authority": {"kind": "builtin"}}, ""),
+    ],
+)
+def test_a_daemon_keeps_to_what_the_broker_says_that_has_applied_most(settings: Any, said: str) -> None:
+    """Be that one gone by now. Breaks when a pause ends with the primary that took it."""
+    brokers = [agreeing("a"), agreeing("b"), replace(agreeing("c", 2, **settings), reach=Reach.ABSENT, reason="gone")]
+    effects = Story(start_grace_s=0.0).see(1.0, *brokers)
+    assert (asked(effects), reasons(effects)) == (([], [said]) if said else (["a"], []))
 
 
 def test_a_learner_is_never_asked() -> None:
@@ -300,16 +370,15 @@ def test_after_a_refusal_the_next_candidate_is_asked_on_fresh_views() -> None:
 
 
 def test_one_who_refuses_again_and_again_rests_longer_but_not_for_ever() -> None:
-    story = Story.with_a_failed_primary(retry_s=0.2, max_retry_s=1.0)
+    story = Story(retry_s=0.2, max_retry_s=1.0)
     now_s, rests = 10.0, []
     for _ in range(5):
         now_s += 0.01
-        brokers = [gone("a"), says("b", "joining", now_s), says("c", "joining", now_s, learner=True)]
-        assert asked(story.see(now_s, *brokers)) == ["b"]
+        assert asked(story.see(now_s, says("b", "joining", now_s))) == ["b"]
         refusal = story.promotion.refused("b", "no", now_s)[0]
         assert isinstance(refusal, PromoteRefused)
         rests.append(refusal.rest_s)
-        effects = story.see(now_s + 0.001, gone("a"), *(says(n, "joining", now_s + 0.001, learner=n == "c") for n in "bc"))
+        effects = story.see(now_s + 0.001, says("b", "joining", now_s + 0.001))
         assert reasons(effects) == ["every candidate has refused"]
         wake = next(effect for effect in effects if isinstance(effect, WakeAt))
         assert wake.at_s == pytest.approx(now_s + refusal.rest_s)
@@ -317,12 +386,10 @@ def test_one_who_refuses_again_and_again_rests_longer_but_not_for_ever() -> None
     assert rests == [0.2, 0.4, 0.8, 1.0, 1.0]
 
 
-def test_when_nobody_that_answers_can_be_promoted_the_log_says_so() -> None:
-    story = Story()
-    brokers = [says(name, "joining", 3.0, learner=True) for name in "ab"]
-    story.see(3.0, *brokers)
-    assert story.see(3.1, *brokers) == []
-    assert reasons(Story().see(3.0, *brokers)) == ["no broker that answers can be promoted"]
+def test_learners_make_no_majority() -> None:
+    """Breaks when brokers without a vote are counted: an election would be asked for that cannot be won."""
+    brokers = [says("a", "joining", 3.0), gone("b"), *(says(name, "joining", 3.0, learner=True) for name in "cd")]
+    assert reasons(Story().see(3.0, *brokers)) == ["1 of 2 brokers answer, and 2 are needed"]
 
 
 def test_a_candidate_that_dies_while_being_asked_has_refused() -> None:

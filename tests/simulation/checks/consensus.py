@@ -263,7 +263,7 @@ class Consensus:
         self.of(me).forced = True
 
     def let_go(self, me: str) -> None:
-        """The primary has named this member as its successor."""
+        """The primary has named this member as its successor, or a member with an older log has asked it to stand first."""
         self.of(me).let_go = True
 
     def announces(self, me: str, epoch: int, *, primary: bool, active: bool, voters: Collection[str] = ()) -> None:

@@ -114,6 +114,8 @@ class Reference:
         self._definitions: dict[str, tuple[Any, ...]] = {}
         self._names: set[tuple[str, str]] = set()
         self._bindings: dict[tuple[str, str, str], str] = {}
+        self.settings: dict[str, str] = {}
+        """What the cluster agrees on, as text."""
         self._last_sent: dict[tuple[str, int, str, int], int] = {}
         self._next_number = 1
         self._digest = 0
@@ -328,6 +330,13 @@ class Reference:
                     self._add(-hash((*key, self._bindings[key])))
                 self._bindings[key] = arguments
                 self._add(hash((*key, arguments)))
+            case "setting":
+                key, value = change["key"], json.dumps(change["value"], sort_keys=True)
+                if key in self.settings:
+                    self._add(-hash(("setting", key, self.settings.pop(key))))
+                if change["value"]:
+                    self.settings[key] = value
+                    self._add(hash(("setting", key, value)))
             case "unbind":
                 self._unbind((change["exchange"], change["queue"], change["key"]))
             case _:
@@ -417,6 +426,8 @@ def digest_of(state: State, read: Callable[[int, int], bytes]) -> int:
         found += hash(("exchange", exchange.name, uuid))
     for key, binding in state.definitions.bindings.items():
         found += hash((*key, json.dumps(binding.arguments, sort_keys=True)))
+    for setting in state.definitions.settings.values():
+        found += hash(("setting", setting.key, json.dumps(setting.value, sort_keys=True)))
     for number, messages in state.messages.items():
         found += hash(("number", messages.uuid, number))
         for lane in messages.order.lanes:

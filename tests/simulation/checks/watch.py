@@ -48,6 +48,7 @@ from ha.core.messages import (
     SnapshotChunk,
     SnapshotReply,
     TimeoutNow,
+    TransferRequest,
     Vote,
     VoteReply,
 )
@@ -310,9 +311,9 @@ class Checks:
             self.consensus.synced(log.me, index, epoch)
         method(log, index, epoch, sync_s)
 
-    def _asked(self, method: Any, log: ReplicatedLog, reason: str) -> Any:
+    def _asked(self, method: Any, log: ReplicatedLog, *, insist: bool) -> Any:
         self.consensus.asked(log.me)
-        return method(log, reason)
+        return method(log, insist=insist)
 
     def _forced(self, method: Any, log: ReplicatedLog) -> Any:
         self.consensus.asked(log.me)
@@ -331,6 +332,9 @@ class Checks:
             return
         if isinstance(message, TimeoutNow):
             self.consensus.let_go(log.me)
+        elif isinstance(message, TransferRequest):
+            if message.stand == log.replica.epoch:
+                self.consensus.let_go(log.me)
         elif isinstance(message, Vote | PreVote):
             self.consensus.vote_wanted(log.me, peer, Position(message.last_epoch, message.last_index))
         method(log, peer, message, payload)

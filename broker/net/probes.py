@@ -1,0 +1,136 @@
+"""Probes by HTTP, for load balancers, Kubernetes and whoever watches: is this broker alive, in sync, and the one that serves?
+
+Life of a probe: a socket of the admin port is accepted, its request is answered in the turn in which it has come whole, and the
+socket is kept for the next one for a few seconds. The reactor answers, and nothing else, so that one that stands still is not
+taken for alive. Where the broker says that it no longer serves, or is about to hand over, the next probe knows it.
+
+    /livez     200 while the broker answers
+    /startedz  200 when it is in sync with its primary, or serves
+    /readyz    200 while it serves clients
+
+Any other answer to these is 503. The text is one line that says why. It names nothing that a broker does not tell everybody who
+connects: its state and the address of the primary.
+
+Invariants: nobody is asked who he is, and nothing can be changed; a request has no body and is a few KiB at most; at most
+`limits.PROBE_CONNECTIONS` sockets are open, and files for them are kept in reserve.
+
+Names: those of Kubernetes' own components (kubernetes.io, "Kubernetes API health endpoints").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from twisted.internet.interfaces import IAddress, IReactorTime
+from twisted.internet.protocol import Protocol, ServerFactory
+from twisted.web import http
+
+from broker.core import limits
+
+_IN_SYNC = ("ready", "recovering")
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What a broker says of itself: its state, whether it serves clients, whether it is about to hand over, and the primary's
+    address ("": none is known)."""
+
+    state: str
+    serves: bool
+    leaves: bool
+    primary: str
+
+
+def answer(path: str, health: Health) -> tuple[int, str] | None:
+    """Status and text for that path; None when there is no such probe."""
+    serves = health.serves and not health.leaves
+    if path == "/livez":
+        return http.OK, health.state
+    if path == "/startedz":
+        started = health.serves or health.state in _IN_SYNC
+        return (http.OK if started else http.SERVICE_UNAVAILABLE), health.state
+    if path == "/readyz":
+        return (http.OK, health.state) if serves else (http.SERVICE_UNAVAILABLE, _why_not(health))
+    return None
+
+
+def _why_not(health: Health) -> str:
+    if health.leaves:
+        return f"{health.state}: about to hand over to another broker"
+    if health.primary:
+        return f"{health.state}: the primary is {health.primary}"
+    return f"{health.state}: no primary is known"
+
+
+class _Probe(http.Request):
+    """One request."""
+
+    def gotLength(self, length: int | None) -> None:
+        """What has a body is no probe: it is not read."""
+        super().gotLength(0)
+        if length != 0:
+            transport: Any = self.channel.transport
+            transport.abortConnection()
+
+    def process(self) -> None:
+        """Answer it."""
+        channel: Any = self.channel
+        self.setHeader(b"cache-control", b"no-store")
+        self.setHeader(b"content-type", b"text/plain; charset=utf-8")
+        if self.method not in (b"GET", b"HEAD"):
+            self.setHeader(b"allow", b"GET, HEAD")
+            status, text = http.NOT_ALLOWED, "only GET and HEAD"
+        else:
+            path = self.path.decode("ascii", "replace")
+            status, text = answer(path, channel.factory.health()) or (http.NOT_FOUND, "there are /livez, /startedz and /readyz")
+        content = f"{text}\n".encode()
+        self.setResponseCode(status)
+        self.setHeader(b"content-length", str(len(content)).encode())
+        if self.method != b"HEAD":
+            self.write(content)
+        self.finish()
+
+
+class _Channel(http.HTTPChannel):
+    """One socket."""
+
+    requestFactory = _Probe
+
+    def connectionLost(self, reason: Any = None) -> None:
+        """The socket has ended."""
+        factory: Any = self.factory
+        factory.ended()
+        super().connectionLost(reason)
+
+
+class Probes(ServerFactory):
+    """Answers the probes of an admin port. `health` is asked for each."""
+
+    noisy = False
+
+    def __init__(self, clock: IReactorTime, health: Callable[[], Health]) -> None:
+        self.health = health
+        self._clock = clock
+        self._open = 0
+
+    def buildProtocol(self, addr: IAddress | None) -> Protocol | None:
+        """For an accepted socket; None ends it."""
+        if self._open >= limits.PROBE_CONNECTIONS:
+            return None
+        channel: Any = _Channel()
+        channel.factory = self
+        channel.totalHeadersSize = limits.PROBE_HEADER_BYTES
+        channel.timeOut = limits.PROBE_IDLE_S
+        channel.callLater = self._clock.callLater
+        self._open += 1
+        made: Protocol = channel
+        return made
+
+    def ended(self) -> None:
+        """A socket has."""
+        self._open -= 1
+
+    def log(self, request: http.Request) -> None:
+        """Nothing: probes come every second."""

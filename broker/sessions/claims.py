@@ -1,0 +1,152 @@
+"""Tokens behind an anonymous login: the node `$cbs`, to which a client puts its token before it does anything else.
+
+Life of such a connection: its SASL layer says ANONYMOUS and its Open is answered, but it stays a stranger, which may attach to
+`$cbs` alone and has the time for an Open to come to something. It sends `put-token` there, with a JSON Web Token; the token is
+looked at as one of a login is (`broker.core.tokens`); the answer says what came of it. From then on the connection acts for the
+token's user, and ends with the token, unless the same user has put a later one.
+
+Invariants: a link may send one token ahead of its answer, and a connection has one looked at at a time; nothing of a token is in
+an answer or a log; what has logged in otherwise puts no token.
+
+Source: AMQP Claims-based Security Version 1.0, a working draft of OASIS, as the clients of Azure Service Bus speak it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from broker.amqp.links import Sender
+from broker.core import limits, message
+from broker.core.acl.questions import Lookups
+from broker.core.bearer import CBS_NODE
+from broker.core.message import MessageId
+from broker.sessions.attach import Attach, Output
+from broker.sessions.mailboxes import Mailbox, Mailboxes
+from broker.sessions.producer import Producer, Upload
+from broker.sessions.uploads import Gathering
+
+TYPES = frozenset(("jwt", "amqp:jwt"))
+"""What a client may call a JSON Web Token."""
+Answer = Callable[[int, str], None]
+"""Status, as in HTTP, and text."""
+
+
+class TakeToken(Protocol):
+    """Who looks at tokens."""
+
+    def take_token(self, number: int, token: str, answer: Answer) -> None:
+        """A client has put this token over the connection of that number."""
+
+
+class Claims:
+    """The node, as links see it: a target for tokens and a source of answers."""
+
+    window = 1
+    serves_queues = False
+    takes_large = False
+    identity = ""
+
+    def __init__(self, mailboxes: Mailboxes) -> None:
+        self.desk: TakeToken
+        """To be set before a link attaches."""
+        self._mailboxes = mailboxes
+        self._answers: dict[Output, Mailbox] = {}
+        """Session -> its link for answers."""
+
+    def named(self, address: str) -> Claims | None:
+        """Itself, by its address."""
+        return self if address == CBS_NODE else None
+
+    # ---- answers
+
+    def knows_filter(self, name: str) -> bool:
+        """None: answers are for whoever asked."""
+        return False
+
+    def subscribe(self, attach: Attach, link: Sender) -> None:
+        """The answers to this connection's tokens, in the place of those who had them before."""
+        self._answers[attach.session] = link.context = _Answers(self._mailboxes, attach.session, link, CBS_NODE, self._forget)
+        link.accept()
+
+    def _forget(self, box: Mailbox) -> None:
+        if self._answers.get(box.session) is box:
+            del self._answers[box.session]
+
+    # ---- tokens
+
+    def needs_of_sender(self, session: Output) -> Lookups:
+        """Who somebody is comes before what it may do."""
+        return ()
+
+    def admit(self, attach: Attach) -> None:
+        """Everybody may put a token."""
+
+    def attached(self, producer: Producer) -> None:
+        """A stranger's messages are small."""
+        producer.link.take_whole(limits.TOKEN_MESSAGE_BYTES)
+
+    def left(self, producer: Producer) -> None:
+        """Nothing was kept of it."""
+
+    def may_flow(self, producer: Producer) -> bool:
+        """The window bounds what waits."""
+        return True
+
+    def begin(self, producer: Producer, head: bytes) -> Upload:
+        """A token that comes over a link which is not to this node alone."""
+        return Gathering(producer, self.receive, CBS_NODE)
+
+    def receive(self, producer: Producer, first: int, messages: list[bytes]) -> None:
+        """Tokens, which have their outcome when they have their answer."""
+        producer.one_by_one(first, messages, self._put)
+
+    def _put(self, producer: Producer, delivery_id: int, data: bytes) -> None:
+        session, number, about = producer.session, producer.session.number, _asked_by(data)
+
+        def answer(status: int, text: str) -> None:
+            box = self._answers.get(session)
+            if box is not None:
+                properties = {"status-code": status, "status-description": text}
+                box.put(message.encoded(to=CBS_NODE, correlation_id=about, properties=properties, body=None))
+            producer.done(delivery_id)
+
+        fault, token = _token_of(data)
+        if fault:
+            answer(400, fault)
+        else:
+            self.desk.take_token(number, token, answer)
+
+
+class _Answers(Mailbox):
+    """Where the answers for one connection wait for its credit."""
+
+    __slots__ = ("_left",)
+
+    def __init__(
+        self, mailboxes: Mailboxes, session: Output, link: Sender, address: str, left: Callable[[Mailbox], None]
+    ) -> None:
+        super().__init__(mailboxes, session, link, address)
+        self._left = left
+
+    def detached(self) -> None:
+        """Its link is gone."""
+        super().detached()
+        self._left(self)
+
+
+def _asked_by(data: bytes) -> MessageId | None:
+    """By what an answer is known to belong to this request."""
+    correlation_id = message.correlation_id(data)
+    return message.message_id(data) if correlation_id is None else correlation_id
+
+
+def _token_of(data: bytes) -> tuple[str, str]:
+    """Why there is no token in a request, or "" and the token. BadMessage."""
+    said = message.application_properties(data)
+    if said.get("operation") != "put-token":
+        return "this node has the operation put-token alone", ""
+    if str(said.get("type")) not in TYPES:
+        return f"a token is of the type {' or '.join(sorted(TYPES))} here", ""
+    token = message.body_value(data)
+    return ("", token) if isinstance(token, str) else ("the token is to be a text, the value that is the body", "")

@@ -1,0 +1,144 @@
+"""What the commands of `qpid-ha` share: the group that they belong to, questions to brokers, and who takes over.
+
+A command is made with `ha_command`; it asks one broker (`view_of`), every member (`views_of`), or has the primary found
+(`primary_of`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from broker.core import urls
+from cli import endings, options
+from cli.options import Target
+
+NAME = "qpid-ha"
+
+
+class AnyOrder(click.Group):
+    """A group whose commands take their options before their name, too, as in `qpid-ha -b host:port status`: Apache Qpid's
+    qpid-ha takes the first word that is a command's name for the command."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put the command first."""
+        at = next((at for at, word in enumerate(args) if word in self.commands), len(args))
+        if at and args[0].startswith("-") and not {"--help", "-h", "--version"} & set(args[:at]):
+            if at == len(args):
+                raise click.UsageError(f"name a command: {', '.join(sorted(self.commands))}")
+            args = [args[at], *args[:at], *args[at + 1 :]]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=AnyOrder, context_settings=options.CONTEXT)
+@click.version_option(options.VERSION, prog_name=NAME)
+def command() -> None:
+    """Look at a cluster of brokers, and change who leads it."""
+
+
+def ha_command(name: str) -> Callable[[Callable[..., Any]], click.Command]:
+    """A command that talks to a broker."""
+
+    def make(function: Callable[..., Any]) -> click.Command:
+        return command.command(name)(options.connection_options(function))
+
+    return make
+
+
+async def ask(target: Target, reactor: Any, operation: str, type: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    """One request over a connection of its own."""
+    client = await target.connect(reactor)
+    answer = await client.request(operation, type, body=body, timeout_s=target.timeout_s)
+    await client.close()
+    return answer
+
+
+async def view_of(target: Target, reactor: Any) -> dict[str, Any]:
+    """What the broker says of itself."""
+    items = (await ask(target, reactor, "QUERY", "ha")).get("items") or [{}]
+    return dict(items[0])
+
+
+async def views_of(target: Target, reactor: Any) -> list[dict[str, Any]]:
+    """What every member says of itself, in their order; of those that cannot be reached, `error`."""
+    from twisted.internet.defer import DeferredList, ensureDeferred
+
+    from broker.client import ClientError
+
+    url = target.url
+    if len(url.addresses) == 1:
+        known = str((await view_of(target, reactor)).get("brokersUrl") or "")
+        url = urls.parse(known) if known else url
+    everyone = target.at(*url.addresses)
+    results: list[tuple[bool, Any]] = await DeferredList(
+        [ensureDeferred(view_of(one, reactor)) for one in everyone.each()], consumeErrors=True
+    )
+    views: list[dict[str, Any]] = []
+    for name, (succeeded, result) in zip(url.names, results, strict=True):
+        if not succeeded and not isinstance(result.value, ClientError):
+            result.raiseException()
+        error = {} if succeeded else {"status": "", "error": str(result.value).removeprefix(f"{name}: ")}
+        views.append({"broker": name} | (result if succeeded else error))
+    return views
+
+
+async def primary_of(target: Target, reactor: Any) -> tuple[Target, dict[str, Any]]:
+    """The primary as a target, and what it says of itself; Refused when nobody knows one."""
+    if len(target.url.addresses) == 1:
+        view = await view_of(target, reactor)
+        if view.get("status") == "active":
+            return target, view
+        if view.get("primary"):
+            url = urls.parse(str(view.get("brokersUrl") or view["primary"]))
+            known = next(
+                (each for each in url.addresses if each.name == view["primary"]), urls.parse(view["primary"]).addresses[0]
+            )
+            there = target.at(known)
+            view = await view_of(there, reactor)
+            if view.get("status") == "active":
+                return there, view
+    found = await views_of(target, reactor)
+    active = [view for view in found if view["status"] == "active"]
+    if not active:
+        told = ", ".join(f"{view['broker']} ({view['status'] or view['error']})" for view in found)
+        raise endings.Refused(f"there is no primary: {told}")
+    newest = max(active, key=lambda view: int(view.get("epoch") or 0))
+    return target.at(address_of(newest)), newest
+
+
+async def hand_over(target: Target, reactor: Any, to: urls.Address | None, reason: str) -> tuple[urls.Address, dict[str, Any]]:
+    """A planned switchover: who has taken over, and its answer."""
+    found = await views_of(target, reactor)
+    if not any(view["status"] == "active" for view in found):
+        told = ", ".join(f"{view['broker']} ({view['status'] or view['error']})" for view in found)
+        raise endings.Refused(f"there is no primary to hand over: {told}")
+    address = candidate_among(found, to)
+    body = {"reason": reason}
+    return address, await ask(target.at(address), reactor, "PROMOTE", "ha", body)
+
+
+def candidate_among(views: list[dict[str, Any]], wanted: urls.Address | None) -> urls.Address:
+    """Who takes over: the broker that is wanted, else the ready backup with the longest log, by its name among equals."""
+    ready = [view for view in views if view["status"] == "ready" and not view.get("stopped")]
+    if wanted is not None:
+        view = next((view for view in views if view["broker"] == wanted.name), None)
+        if view is None:
+            raise endings.Refused(f"{wanted.name} is no member; there are: {', '.join(view['broker'] for view in views)}")
+        if view["status"] == "active":
+            raise endings.Refused(f"{wanted.name} is the primary already")
+        if view["status"] not in ("ready", "catchup"):
+            raise endings.Refused(f"{wanted.name} is {view['status'] or view['error']} and cannot take over")
+        return address_of(view)
+    if not ready:
+        raise endings.Refused("no backup is ready to take over; qpid-ha status --all shows what each is doing")
+    best = max(sorted(ready, key=lambda view: str(view["broker"])), key=lambda view: int(view.get("lastIndex") or 0))
+    return address_of(best)
+
+
+def address_of(view: dict[str, Any]) -> urls.Address:
+    """A member's address; whether it is over TLS stands in its own list of brokers."""
+    name = str(view["broker"])
+    known = urls.parse(str(view.get("brokersUrl") or name)).addresses
+    return next((address for address in known if address.name == name), urls.parse(name).addresses[0])

@@ -1,0 +1,154 @@
+"""`qpid-ha add-broker`, `remove-broker`, `replace-broker`: who belongs to a cluster.
+
+Each finds the primary by itself, whichever member `-b` names. Several changes are made one after the other: the next when the one
+before is committed, and a new broker has caught up and votes. What is done already is left out, so a command that was interrupted
+can be given again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from broker.core import urls
+from cli import endings, options
+from cli.commands.ha_cluster import ask, ha_command, hand_over, primary_of, view_of
+from cli.options import Target
+from cli.output import show_json
+
+PRIMARY_ITSELF = 421
+"""The status of an answer: the broker that was asked to be removed is the primary, which hands over first."""
+_LOOK_S = 0.1
+
+_force = click.option("--force", is_flag=True, help="Do it though the cluster is worse off then.")
+_wait = click.option(
+    "--wait", type=click.FloatRange(0, 86_400), default=600.0, metavar="SECONDS", help="Time for a new broker to catch up. [600]"
+)
+
+
+@ha_command("add-broker")
+@click.argument("addresses", metavar="ADDRESS...", nargs=-1, required=True)
+@click.option("--force", is_flag=True, help="Add it though it cannot be reached.")
+@_wait
+def add_broker(addresses: tuple[str, ...], force: bool, wait: float, form: str, **given: Any) -> None:
+    """Make the brokers at ADDRESS members of the cluster, one after the other.
+
+    Each must run, with --ha-cluster yes and the cluster's brokers in its --ha-brokers-url. It learns first, and votes when it has
+    caught up; the command waits for that. With --wait 0 it ends when the broker is a learner.
+    """
+    target, names = options.target(given, admin=True), _names(addresses)
+
+    async def change(reactor: Any) -> None:
+        for name in names:
+            await _add(target, reactor, name, force, wait)
+
+    _run(change, {"address": names[0], "addresses": names}, form)
+
+
+@ha_command("remove-broker")
+@click.argument("addresses", metavar="ADDRESS...", nargs=-1, required=True)
+@_force
+def remove_broker(addresses: tuple[str, ...], force: bool, form: str, **given: Any) -> None:
+    """Take the brokers at ADDRESS out of the cluster, one after the other.
+
+    A primary hands over first. A removal after which the cluster would stop with the loss of one broker more is refused without
+    --force.
+    """
+    target, names = options.target(given, admin=True), _names(addresses)
+
+    async def change(reactor: Any) -> None:
+        for name in names:
+            await _remove(target, reactor, name, force)
+
+    _run(change, {"address": names[0], "addresses": names}, form)
+
+
+@ha_command("replace-broker")
+@click.argument("old")
+@click.argument("new")
+@_wait
+def replace_broker(old: str, new: str, wait: float, form: str, **given: Any) -> None:
+    """Put the broker at NEW in the place of the one at OLD, which may be dead.
+
+    NEW is added and catches up; then OLD is removed. A primary hands over first.
+    """
+    target, (gone, come) = options.target(given, admin=True), _names((old, new))
+    if gone == come:
+        raise click.UsageError("OLD and NEW are the same broker")
+
+    async def change(reactor: Any) -> None:
+        at, view = await primary_of(target, reactor)
+        if not _role(view, gone) and not _role(view, come):
+            raise endings.Refused(f"{gone} is no member; there are: {', '.join(_members(view))}")
+        await _add(at, reactor, come, False, wait)
+        if _role(await view_of(at, reactor), gone):
+            await _remove(at, reactor, gone, False)
+
+    _run(change, {"old": gone, "new": come}, form)
+
+
+def _run(change: Any, said: dict[str, Any], form: str) -> None:
+    endings.run(change)
+    if form == "json":
+        show_json(said | {"done": True})
+
+
+def _names(texts: tuple[str, ...]) -> list[str]:
+    found = [urls.parse(text) for text in texts]
+    if any(len(url.addresses) != 1 for url in found):
+        raise click.UsageError("name one broker at a time, host:port")
+    return [url.names[0] for url in found]
+
+
+def _members(view: dict[str, Any]) -> list[str]:
+    return [str(member.get("address")) for member in view.get("members") or []]
+
+
+def _role(view: dict[str, Any], address: str) -> str:
+    """voter, learner, or "" for a stranger, as the primary says."""
+    return next((str(each.get("role")) for each in view.get("members") or [] if each.get("address") == address), "")
+
+
+async def _add(target: Target, reactor: Any, address: str, force: bool, wait_s: float) -> None:
+    from twisted.internet.task import deferLater
+
+    target, view = await primary_of(target, reactor)
+    if not _role(view, address):
+        await _settled(target, reactor)
+        await ask(target, reactor, "ADD-BROKER", "ha", {"address": address, "force": force})
+    until_s = reactor.seconds() + wait_s
+    while wait_s and _role(view := await view_of(target, reactor), address) != "voter":
+        if view.get("status") != "active":
+            target, view = await primary_of(target, reactor)
+        if reactor.seconds() >= until_s:
+            raise endings.Refused(
+                f"{address} is a member, and has not caught up within {wait_s:g} s: qpid-ha query shows its lag"
+            )
+        await deferLater(reactor, _LOOK_S, lambda: None)
+
+
+async def _remove(target: Target, reactor: Any, address: str, force: bool) -> None:
+    from broker.client import ManagementError
+
+    at, _ = await primary_of(target, reactor)
+    await _settled(at, reactor)
+    body = {"address": address, "force": force}
+    try:
+        await ask(at, reactor, "REMOVE-BROKER", "ha", body)
+    except ManagementError as error:
+        if error.status != PRIMARY_ITSELF:
+            raise
+        taker, _ = await hand_over(target, reactor, None, f"{address} is to be removed")
+        await ask(target.at(taker), reactor, "REMOVE-BROKER", "ha", body)
+
+
+async def _settled(target: Target, reactor: Any) -> None:
+    """Wait until the change of members before is committed: one is made at a time."""
+    from twisted.internet.task import deferLater
+
+    until_s = reactor.seconds() + target.timeout_s
+    while not dict((await view_of(target, reactor)).get("membership") or {}).get("committed", True):
+        if reactor.seconds() >= until_s:
+            raise endings.Refused("another change of members is not committed: qpid-ha query shows who is connected")
+        await deferLater(reactor, _LOOK_S, lambda: None)

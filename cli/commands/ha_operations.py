@@ -1,0 +1,254 @@
+"""`qpid-ha list`, `failover`, `stop`, `rolling-restart`: a cluster at a glance, and what operators do with its brokers.
+
+A picture of the cluster is fresh when a primary and, with it, a majority of the voters have answered just now and are of one
+mind about the epoch: then no other primary can have served in a newer one. Else it is marked STALE, with the reason.
+"""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from typing import Any
+
+import click
+
+from broker.core import urls
+from cli import endings, options
+from cli.commands.ha_cluster import address_of, ask, ha_command, hand_over, primary_of, view_of, views_of
+from cli.options import Target
+from cli.output import Column, show_json, show_table, text
+
+_LOOK_S = 0.1
+
+
+@ha_command("list")
+@click.option("-W", "--watch", is_flag=True, help="Draw it again and again, until interrupted.")
+@click.option(
+    "--interval", type=click.FloatRange(0.1, 3600), default=2.0, metavar="SECONDS", help="Time between two drawings. [2]"
+)
+def list_(watch: bool, interval: float, form: str, **given: Any) -> None:
+    """Print every member with its role, status, place in the log, lag and tags.
+
+    It is drawn from what the members say at this moment. A line that begins with STALE says why it may not be the whole truth.
+    """
+    target = options.target(given, admin=True)
+
+    async def draw(reactor: Any) -> None:
+        from twisted.internet.task import deferLater
+
+        while True:
+            found = await views_of(target, reactor)
+            _draw(found, form)
+            if not watch:
+                return
+            await deferLater(reactor, interval, lambda: None)
+            if form == "text":
+                click.clear()
+
+    endings.run(draw)
+
+
+def _draw(views: list[dict[str, Any]], form: str) -> None:
+    stale, rows = staleness(views), [_row(view, views) for view in views]
+    if form == "json":
+        show_json({"stale": stale, "members": rows})
+        return
+    columns = (
+        Column("member", "member", text),
+        Column("role", "role", text),
+        Column("status", "status", text),
+        Column("epoch", "epoch", text, number=True),
+        Column("index", "index", text, number=True),
+        Column("lag", "lag", text, number=True),
+        Column("tags", "tags", text),
+    )
+    show_table("Members:", columns, rows)
+    settings = _settings_of(views)
+    if "pause" in settings:
+        click.echo(f"Paused since {settings['pause'].get('since')}: qpid-ha resume ends that")
+    if stale:
+        click.echo(f"STALE: {stale}")
+
+
+def staleness(views: list[dict[str, Any]]) -> str:
+    """Why these answers may not be the whole truth, or ""."""
+    active = [view for view in views if view["status"] == "active"]
+    if not active:
+        return "no member says that it is the primary"
+    primary = max(active, key=lambda view: int(view.get("epoch") or 0))
+    voters = list(dict(primary.get("membership") or {}).get("voters") or [view["broker"] for view in views])
+    newer = [view["broker"] for view in views if int(view.get("epoch") or 0) > int(primary.get("epoch") or 0)]
+    if newer:
+        return f"{', '.join(newer)} knows a newer epoch than the primary {primary['broker']}"
+    agreeing = [view["broker"] for view in views if view.get("epoch") == primary.get("epoch") and view["broker"] in voters]
+    if 2 * len(agreeing) <= len(voters):
+        return f"{len(agreeing)} of {len(voters)} voters answer and are in the primary's epoch: no majority"
+    return ""
+
+
+def _settings_of(views: list[dict[str, Any]]) -> dict[str, Any]:
+    newest = max(views, key=lambda view: int(view.get("appliedIndex") or 0), default={})
+    return dict(newest.get("settings") or {})
+
+
+def _row(view: dict[str, Any], views: list[dict[str, Any]]) -> dict[str, Any]:
+    primary = next((each for each in views if each["status"] == "active"), {})
+    seen: dict[str, Any] = next((each for each in primary.get("members") or [] if each.get("address") == view["broker"]), {})
+    tags = dict(_settings_of(views).get(f"tags:{view['broker']}") or {})
+    lag = seen.get("lagRecords", "")
+    return {
+        "member": view["broker"],
+        "role": str(seen.get("role") or ""),
+        "status": view["status"] or view.get("error", ""),
+        "epoch": view.get("epoch", ""),
+        "index": view.get("lastIndex", ""),
+        "lag": "" if lag == -1 else lag,
+        "tags": ", ".join(name if value is True else f"{name}={value}" for name, value in sorted(tags.items())),
+    }
+
+
+@ha_command("failover")
+@click.option("--candidate", metavar="BROKER", help="Broker to promote. Default: the one with the newest log.")
+def failover(candidate: str | None, form: str, **given: Any) -> None:
+    """Promote a broker when there is no primary, as a resource manager would.
+
+    The broker with the newest log is asked, then the next one. With a primary that serves it is refused: use switchover.
+    """
+    from broker.client import ManagementError
+
+    target = options.target(given, admin=True)
+    chosen = urls.parse(candidate).names if candidate else ()
+    if len(chosen) > 1:
+        raise click.UsageError("--candidate takes one broker")
+
+    async def change(reactor: Any) -> tuple[str, dict[str, Any]]:
+        found = await views_of(target, reactor)
+        serving = [view["broker"] for view in found if view["status"] == "active"]
+        if serving:
+            raise endings.Refused(f"{serving[0]} is the primary, and serves: use qpid-ha switchover")
+        able = [
+            view
+            for view in found
+            if view["status"] in ("joining", "catchup", "ready") and view["broker"] in (chosen or (view["broker"],))
+        ]
+        able.sort(key=lambda view: (-int(view.get("lastEpoch") or 0), -int(view.get("lastIndex") or 0), view["broker"]))
+        refusals = [f"{view['broker']} ({view['status'] or view['error']})" for view in found if view not in able]
+        for view in able:
+            try:
+                return view["broker"], await ask(
+                    target.at(address_of(view)), reactor, "PROMOTE", "ha", {"reason": "qpid-ha failover"}
+                )
+            except ManagementError as error:
+                refusals.append(f"{view['broker']} ({error})")
+        raise endings.Refused(f"nobody could be promoted: {', '.join(refusals)}")
+
+    name, answer = endings.run(change)
+    if form == "json":
+        show_json({"broker": name} | answer)
+    else:
+        click.echo(f"{name} is active in epoch {answer.get('epoch', '?')}")
+
+
+@ha_command("stop")
+@click.option("--force", is_flag=True, help="Stop it though the others are no majority without it.")
+def stop(force: bool, form: str, **given: Any) -> None:
+    """Stop the broker of -b in order. A primary hands over first.
+
+    Refused without --force when the cluster would stand still then.
+    """
+    target = options.target(given, admin=True)
+    if len(target.url.addresses) != 1:
+        raise click.UsageError("name the one broker to stop with -b")
+    endings.run(lambda reactor: ask(target, reactor, "STOP", "ha", {"force": force}))
+    if form == "json":
+        show_json({"broker": target.url.names[0], "done": True})
+
+
+@ha_command("rolling-restart")
+@click.option(
+    "--command",
+    "how",
+    metavar="COMMAND",
+    help="Restarts a broker: {host}, {port}, {address} stand for its own. Default: it is stopped, and a supervisor starts it.",
+)
+@click.option(
+    "--wait", type=click.FloatRange(0.1, 86_400), default=300.0, metavar="SECONDS", help="Time for a broker to be back. [300]"
+)
+def rolling_restart(how: str | None, wait: float, form: str, **given: Any) -> None:
+    """Restart all brokers one after the other, the primary last, which hands over first.
+
+    Each must be back and level before the next goes. It ends at the first that is not.
+    """
+    target = options.target(given, admin=True)
+    restarted: list[str] = []
+
+    async def restart(reactor: Any) -> None:
+        at, primary = await primary_of(target, reactor)
+        names = [str(member["address"]) for member in primary.get("members") or []]
+        own = str(primary.get("address"))
+        everyone = {address.name: address for address in urls.parse(str(primary.get("brokersUrl"))).addresses}
+        for name in [*(name for name in names if name != own), own]:
+            await _all_level(at, reactor, wait)
+            if name == own:
+                taker, _ = await hand_over(at, reactor, None, "rolling restart")
+                at = target.at(taker)
+                await _all_level(at, reactor, wait)
+            await _restart(target.at(everyone[name]), reactor, how, wait)
+            restarted.append(name)
+            if form == "text":
+                click.echo(f"{name} restarted")
+        await _all_level(at, reactor, wait)
+
+    endings.run(restart)
+    if form == "json":
+        show_json({"restarted": restarted})
+
+
+async def _all_level(target: Target, reactor: Any, wait_s: float) -> None:
+    """Wait until the primary says that every member follows it closely."""
+    from twisted.internet.task import deferLater
+
+    until_s = reactor.seconds() + wait_s
+    while True:
+        view = await view_of(target, reactor)
+        behind = [str(each["address"]) for each in view.get("members") or [] if each.get("state") not in ("ready", "active")]
+        if not behind:
+            return
+        if reactor.seconds() >= until_s:
+            raise endings.Refused(
+                f"{', '.join(behind)} is not level with the primary after {wait_s:g} s; nothing more is restarted"
+            )
+        await deferLater(reactor, _LOOK_S, lambda: None)
+
+
+async def _restart(target: Target, reactor: Any, how: str | None, wait_s: float) -> None:
+    from twisted.internet.task import deferLater
+    from twisted.internet.threads import deferToThread
+
+    from broker.client import ClientError
+
+    (address,) = target.url.addresses
+    uptime_s = await _uptime(target, reactor)
+    began_s = reactor.seconds()
+    if how is None:
+        await ask(target, reactor, "STOP", "ha", {})
+    else:
+        words = [word.format(host=address.host, port=address.port, address=address.name) for word in shlex.split(how)]
+        ran = await deferToThread(subprocess.run, words, capture_output=True, text=True, check=False)
+        if ran.returncode:
+            said = (ran.stderr or ran.stdout).strip().splitlines() or ["it said nothing"]
+            raise endings.Refused(f"{shlex.join(words)} ended with {ran.returncode}: {said[-1]}")
+    while True:
+        try:
+            if await _uptime(target, reactor) < uptime_s + reactor.seconds() - began_s - _LOOK_S:
+                return
+        except ClientError:
+            pass
+        if reactor.seconds() - began_s >= wait_s:
+            raise endings.Refused(f"{address.name} is not back after {wait_s:g} s; nothing more is restarted")
+        await deferLater(reactor, _LOOK_S, lambda: None)
+
+
+async def _uptime(target: Target, reactor: Any) -> float:
+    items = (await ask(target, reactor, "QUERY", "broker")).get("items") or [{}]
+    return float(items[0].get("uptime_s") or 0.0)

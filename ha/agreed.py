@@ -1,0 +1,133 @@
+"""The cluster's settings (ha.core.cluster_settings) at one broker: asked for, told, and kept to.
+
+Life of a request: the primary checks it, proposes a record, and answers when that is committed; when its term ends before, the
+answer says so. A planned switchover is carried out by whoever is the primary at its time: it takes the plan out of the log first,
+so that it happens once at most, and then hands over. One whose time has passed while nobody served is dropped, with a line in the
+log.
+
+Invariant: what is told is what is committed and applied here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.logger import Logger
+
+from broker.core.commands import Setting
+from broker.service import Broker
+from ha.core import cluster_settings as settings
+from ha.core.cluster_settings import BadSetting, Tags
+from ha.core.membership import Membership
+
+_log = Logger(namespace="ha")
+Answer = tuple[int, str, dict[str, Any]]
+LATE_S = 60.0
+"""A planned switchover that nobody could carry out for this time is dropped."""
+
+
+class Agreed:
+    """See the module. `members` are those in force, `primary` is its address or "", `wall` gives seconds since 1970; `hand_over`
+    begins a switchover to the member of that address, or to the best one for ""."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        members: Callable[[], Membership],
+        primary: Callable[[], str],
+        wall: Callable[[], float],
+        hand_over: Callable[[str], None],
+    ) -> None:
+        self._broker = broker
+        self._members = members
+        self._primary = primary
+        self._wall = wall
+        self._hand_over = hand_over
+        self._waiting: list[Deferred[Answer]] = []
+        self._carrying_out = ""
+        """The time of the plan that is being taken out of the log."""
+
+    def told(self) -> dict[str, dict[str, Any]]:
+        """The settings by key."""
+        return {key: dict(each.value) for key, each in self._broker.lead.state.definitions.settings.items()}
+
+    def tags(self, address: str) -> Tags:
+        """The tags of a member."""
+        found = self._broker.lead.state.definitions.settings.get(settings.TAGS + address)
+        return Tags.of(None if found is None else found.value)
+
+    def objection(self, manager: str, hears: str) -> str:
+        """Why this kind of cluster manager must not promote this broker, which hears that primary ("": none); or ""."""
+        terms = self._broker.lead.state.definitions.terms
+        return settings.objection(manager, self.told(), terms, hears, self._wall())
+
+    def ask(self, body: Mapping[str, Any]) -> Deferred[Answer]:
+        """SET."""
+        try:
+            key, value = settings.checked(body, self._wall())
+        except BadSetting as error:
+            return succeed((400, str(error), {}))
+        obstacle = self._obstacle(key, value)
+        if obstacle:
+            return succeed((409, obstacle, {}))
+        answered: Deferred[Answer] = Deferred()
+        self._waiting.append(answered)
+
+        def committed(reason: str) -> None:
+            if answered in self._waiting:
+                self._waiting.remove(answered)
+                unset = not value and bool(reason)  # it is what was asked for, and was so before
+                answered.callback((200, "done", {"setting": key, "value": value}) if unset or not reason else (409, reason, {}))
+
+        self._broker.lead.change(Setting(key=key, value=value), committed)
+        return answered
+
+    def _obstacle(self, key: str, value: Mapping[str, Any]) -> str:
+        state, members = self._broker.lead.state, self._members().addresses
+        if self._broker.state != "active":
+            where = f": ask the primary, {self._primary()}" if self._primary() else ""
+            return f"this broker is {self._broker.state}, and only the primary changes what the cluster agrees on{where}"
+        if state.definitions.machine_version < Setting.SINCE:
+            return (
+                f"the cluster has machine version {state.definitions.machine_version}, and this needs {Setting.SINCE}: "
+                "upgrade every broker first"
+            )
+        named = key.removeprefix(settings.TAGS) if key.startswith(settings.TAGS) and value else value.get("candidate", "")
+        if named and named not in members:
+            return f"{named} is no member; there are: {', '.join(members)}"
+        return ""
+
+    def state_changed(self, state: str) -> None:
+        """This broker is in another state now."""
+        if state != "active":
+            self._carrying_out = ""
+            waiting, self._waiting = self._waiting, []
+            for answered in waiting:
+                answered.callback((503, "this broker serves no more: ask the next primary what is set", {}))
+
+    def tick(self) -> None:
+        """Time has passed: carry out what is planned for now."""
+        plan = self._broker.lead.state.definitions.settings.get(settings.SWITCHOVER)
+        if plan is None or self._broker.state != "active" or self._carrying_out == plan.value.get("at"):
+            return
+        at, candidate = str(plan.value.get("at")), str(plan.value.get("candidate") or "")
+        try:
+            late_s = self._wall() - settings.moment(at)
+        except BadSetting:
+            late_s = LATE_S
+        if late_s < 0:
+            return
+        self._carrying_out = at
+
+        def taken_out(reason: str) -> None:
+            if reason:
+                return
+            if late_s >= LATE_S:
+                _log.warn("the switchover planned for {at} is dropped: nobody could carry it out then", at=at)
+            else:
+                _log.info("the switchover planned for {at} begins", at=at)
+                self._hand_over(candidate)
+
+        self._broker.lead.change(Setting(key=settings.SWITCHOVER), taken_out)

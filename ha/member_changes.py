@@ -1,0 +1,131 @@
+"""Changes of the members as management asks for them: what stands against one, and who has been removed.
+
+Life of a change on the primary: `add` first reaches the new broker, so that no learner is taken that nobody can talk to; `remove`
+first looks at what would be left. What stands against a change is answered with 409 and what to do; `force` leaves these looks
+out. Then the log is asked, and the answer comes when the change is committed.
+
+A broker that was removed hears no primary any more. The others tell it, when it connects, from which index of the log on it is no
+member (`ha.net.peers`); so it knows itself as removed, until its own log says something newer.
+
+Invariant: nothing here changes the members; the log does, one at a time.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from twisted.internet.defer import Deferred, succeed
+
+from broker.core import urls
+from ha.core.effects import MembershipEnded
+from ha.core.membership import Membership
+from ha.replicated_log import ReplicatedLog
+
+Answer = tuple[int, str, dict[str, Any]]
+REACH_S = 3.0
+"""How long a new broker may take to answer the primary's link."""
+SAFE_VOTERS = 3
+"""With fewer voters, the loss of one broker stops the cluster."""
+
+
+class Reach(Protocol):
+    """What of the links to the others is needed."""
+
+    def reach(self, address: str, within_s: float) -> Deferred[str]:
+        """Open a link to this broker, member or not: fires with "" when messages go through, else with why they do not."""
+
+    def set_members(self, members: Membership) -> None:
+        """Keep links to these members."""
+
+
+class MemberChanges:
+    """See the module. `me` is this broker's address."""
+
+    def __init__(self, me: str, log: ReplicatedLog, links: Reach) -> None:
+        self._me = me
+        self._log = log
+        self._links = links
+        self._removed_at = 0
+
+    @property
+    def removed(self) -> bool:
+        """Whether this broker is a member no more, as far as it can know."""
+        replica = self._log.replica
+        if not replica.members.role(self._me):
+            return replica.log.members_index <= replica.commit_index
+        return self._removed_at > replica.log.members_index
+
+    def is_removed_from(self, index: int) -> None:
+        """Another member says that this broker is none, by the membership that stands in the log at `index`."""
+        self._removed_at = max(self._removed_at, index)
+
+    def removed_at(self, address: str) -> int:
+        """Since which index of the log a broker is no member; 0 when it is one, or that is not committed."""
+        replica = self._log.replica
+        if replica.members.role(address) or replica.log.members_index > replica.commit_index:
+            return 0
+        return replica.log.members_index
+
+    def add(self, text: str, *, force: bool) -> Deferred[Answer]:
+        """ADD-BROKER."""
+        address = _address(text)
+        if isinstance(address, tuple):
+            return succeed(address)
+        if force or self._log.replica.members.role(address) or not self._log.serving:
+            return self._log.add_member(address).addCallback(_ended)
+
+        def reached(trouble: str) -> Answer | Deferred[Answer]:
+            if not trouble:
+                return self._log.add_member(address).addCallback(_ended)
+            self._links.set_members(self._log.replica.members)
+            return 409, f"nothing was changed: {address} {trouble}; start that broker first, with this cluster's brokers", {}
+
+        return self._links.reach(address, REACH_S).addCallback(reached)
+
+    def remove(self, text: str, *, force: bool, abrupt: bool = False) -> Deferred[Answer]:
+        """REMOVE-BROKER. `abrupt`: a primary that is to go goes at once, without a handover."""
+        address = _address(text)
+        if isinstance(address, tuple):
+            return succeed(address)
+        if self._log.serving and not abrupt:
+            obstacle = "" if force else self._obstacle_to_removal(address)
+            if obstacle:
+                return succeed((409, f"nothing was changed: {obstacle}", {}))
+            if address == self._me and self._log.replica.members.voters != (address,):
+                text = f"{address} is the primary: let it hand over first (qpid-ha switchover), and ask the next primary"
+                return succeed((421, f"nothing was changed: {text}", {}))
+        return self._log.remove_member(address).addCallback(_ended)
+
+    def _obstacle_to_removal(self, address: str) -> str:
+        members = self._log.replica.members
+        if address not in members.voters or members.voters == (address,):
+            return ""  # a learner goes without a loss; of strangers, and of the last voter, the log itself has a word
+        left = [voter for voter in members.voters if voter != address]
+        if len(left) < SAFE_VOTERS:
+            return (
+                f"without {address} there are {len(left)} voting members ({', '.join(left)}), and the loss of one of them "
+                "stops the cluster or loses what it alone has; to put another broker in its place use qpid-ha replace-broker, to "
+                "go on use --force"
+            )
+        connected = {peer.address for peer in self._log.status().peers if peer.connected} | {self._me}
+        there = [voter for voter in left if voter in connected]
+        if 2 * len(there) <= len(left):
+            return (
+                f"without {address} only {len(there)} of {len(left)} voting members are connected, and no majority; use --force"
+            )
+        return ""
+
+
+def _address(text: str) -> str | Answer:
+    """The one address in this text, or what to answer instead."""
+    try:
+        addresses = urls.parse(text).addresses
+    except urls.BadUrl as error:
+        return 400, str(error), {}
+    if len(addresses) != 1:
+        return 400, f"give the one address to add or remove, host:port, not {text!r}", {}
+    return addresses[0].name
+
+
+def _ended(ended: MembershipEnded) -> Answer:
+    return (200, ended.reason or "done", {}) if ended.done else (409, ended.reason, {})

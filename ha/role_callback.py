@@ -1,0 +1,115 @@
+"""A program that is told when this broker's role changes: to move an address, to tell a load balancer, to page somebody.
+
+Life of a call: the role changes (`primary`, `backup`, or `joining` while no primary is known); the program is started with its
+own arguments and then role, epoch, the primary's address ("-" for none) and this broker's own. It has `timeout_s`; then it is
+killed, with a line in the log, as there is one for each call that fails. One runs at a time: what changes meanwhile is told when
+it has ended, the newest role alone.
+
+Invariants: the broker waits for no program; what a program prints or does changes nothing here.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from twisted.internet.protocol import ProcessProtocol
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+_log = Logger(namespace="ha")
+_MAX_OUTPUT = 4096
+ROLES = {"active": "primary", "recovering": "backup", "catchup": "backup", "ready": "backup", "joining": "joining"}
+
+
+class RoleCallback:
+    """See the module. `words` is the program with its own arguments; with none of them nothing is called."""
+
+    def __init__(self, reactor: Any, words: Sequence[str], timeout_s: float, me: str) -> None:
+        self._reactor = reactor
+        self._words = tuple(words)
+        self._timeout_s = timeout_s
+        self._me = me
+        self._role = ""
+        self._waiting: tuple[str, ...] | None = None
+        self._running: _Call | None = None
+
+    def changed(self, state: str, epoch: int, primary: str) -> None:
+        """This broker is in that state now; only another role than before is told."""
+        role = ROLES.get(state, "joining")
+        if not self._words or role == self._role:
+            return
+        self._role = role
+        self._waiting = (*self._words, role, str(epoch), primary or "-", self._me)
+        self._next()
+
+    def _next(self) -> None:
+        if self._running is not None or self._waiting is None:
+            return
+        words, self._waiting = self._waiting, None
+        call = self._running = _Call(self, words)
+        try:
+            call.process = self._reactor.spawnProcess(
+                call, words[0], words, env=None, childFDs={0: "w", 1: "r", 2: "r"}, usePTY=False
+            )
+        except OSError as error:
+            self._running = None
+            _log.error("{program} could not be told of the role: {why}", program=words[0], why=str(error))
+            return
+        call.timer = self._reactor.callLater(self._timeout_s, call.too_late, self._timeout_s)
+
+    def ended(self) -> None:
+        """A call is over."""
+        self._running = None
+        self._next()
+
+
+class _Call(ProcessProtocol):
+    """One run of the program."""
+
+    def __init__(self, owner: RoleCallback, words: tuple[str, ...]) -> None:
+        self._owner = owner
+        self._words = words
+        self._said = b""
+        self._late = False
+        self.process: Any = None
+        self.timer: Any = None
+
+    def connectionMade(self) -> None:
+        """It runs, and reads nothing."""
+        assert self.transport is not None
+        self.transport.closeStdin()
+
+    def outReceived(self, data: bytes) -> None:
+        """It says something: the last of it may go to the log."""
+        self._said = (self._said + data)[-_MAX_OUTPUT:]
+
+    errReceived = outReceived
+
+    def too_late(self, timeout_s: float) -> None:
+        """It has had its time."""
+        self._late = True
+        _log.error("{program} has not ended within {s:g} s, and is killed", program=self._words[0], s=timeout_s)
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(self.process.pid, signal.SIGKILL)
+        for fd in (1, 2):  # what it has started may keep these open
+            self.process.closeChildFD(fd)
+
+    def processEnded(self, reason: Failure) -> None:
+        """It has ended, well or not."""
+        if self.timer is not None and self.timer.active():
+            self.timer.cancel()
+        status = getattr(reason.value, "exitCode", None)
+        if status != 0 and not self._late:
+            lines = self._said.decode(errors="replace").strip().splitlines() or ["it said nothing"]
+            _log.error(
+                "{program} {role} ended with {status}: {said}",
+                program=self._words[0],
+                role=self._words[-4],
+                status="a signal" if status is None else status,
+                said=lines[-1],
+            )
+        self._owner.ended()

@@ -1,0 +1,173 @@
+"""What arbiters have in common that give turns by a lease in an outside store: a `Candidate` decides, the store's arbiter asks.
+
+Life: `watch` begins. What the candidate wants asked is asked by `carry_out`, one request at a time, and its answer or its failure
+goes back to the candidate; `follow` listens to changes of the turn, each time for _WATCH_S at most. `close` lets `release` give
+up what is held, as well as it can in the time of one call.
+
+Invariants: no call waits; the watcher is called in a turn of its own; after `close` there is no timer and no call.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection
+from typing import Any, assert_never
+
+from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from resource_manager.core.arbiter import NEVER, Guarantee, Health, Published
+from resource_manager.core.candidate import (
+    Answer,
+    Campaign,
+    Candidate,
+    Changed,
+    Effect,
+    Grant,
+    Holder,
+    Publish,
+    Renew,
+    Request,
+    Resign,
+    Trouble,
+    WakeAt,
+    Watch,
+)
+from resource_manager.net.web import StoreError
+
+_WATCH_S = 60.0
+"""Each watch ends after this time, so that one whose connection is dead without a notice is replaced."""
+
+
+class LeasedArbiter(ABC):
+    """Fulfils `resource_manager.core.arbiter.Arbiter`. `store` is what the store is called in texts."""
+
+    guarantee = Guarantee.LEASED
+    log = Logger()
+
+    def __init__(self, reactor: Any, candidate: Candidate, store: str) -> None:
+        self._reactor = reactor
+        self._candidate = candidate
+        self._store = store
+        self._on_change: Callable[[], None] = lambda: None
+        self._timer: Any = None
+        self._news: Any = None
+        self._watch_timer: Any = None
+        self._closed = False
+
+    # ---- what a store's arbiter adds
+
+    @abstractmethod
+    async def carry_out(self, request: Request) -> Answer:
+        """Ask the store. StoreError; an error of a malformed answer (KeyError, ValueError and the like) counts as one."""
+
+    @abstractmethod
+    def follow(self, revision: int, on_change: Callable[[Holder], None]) -> Deferred[str]:
+        """Tell of each change of the turn after that revision. Fires with the reason when it ends; cancel it to end it."""
+
+    @abstractmethod
+    def release(self) -> Deferred[None]:
+        """Give up what is held, and end all connections. Fires when that is done, whatever came of it."""
+
+    # ---- see Arbiter
+
+    def watch(self, on_change: Callable[[], None]) -> None:
+        """Begin."""
+        self._on_change = on_change
+        self._do(self._candidate.start(self._now_s()))
+
+    def health(self) -> Health:
+        """By the renewals of the lease."""
+        return self._candidate.health
+
+    def acts_at(self, needed_since_s: float, now_s: float) -> float:
+        """Campaigns, and says since when the turn was won."""
+        self._do(self._candidate.wants(now_s))
+        return NEVER if self._closed else self._candidate.acts_at(now_s)
+
+    def rest(self) -> None:
+        """Give up the turn."""
+        self._do(self._candidate.rest(self._now_s()))
+
+    def hears_of(self, daemons: Collection[str]) -> None:
+        """The store knows better."""
+        del daemons
+
+    def publish(self, view: Published) -> None:
+        """Into the store."""
+        self._do(self._candidate.publish(view, self._now_s()))
+
+    def close(self) -> Deferred[None]:
+        """Give up what is held."""
+        self._closed = True
+        for timer in (self._timer, self._news, self._watch_timer):
+            if timer is not None and timer.active():
+                timer.cancel()
+        self._on_change = lambda: None
+        return self.release()
+
+    # ---- what is done
+
+    def _now_s(self) -> float:
+        return float(self._reactor.seconds())
+
+    def _do(self, effects: list[Effect]) -> None:
+        """Do these, in their order. Answers come in turns of the reactor's own."""
+        if self._closed:
+            return
+        for effect in effects:
+            match effect:
+                case WakeAt(at_s):
+                    self._wake_at(at_s)
+                case Changed():
+                    if self._news is None or not self._news.active():
+                        self._news = self._reactor.callLater(0, self._on_change)
+                case Watch(revision):
+                    self._begin_watch(revision)
+                case Grant() | Renew() | Campaign() | Resign() | Publish():
+                    self._ask(effect)
+                case _:
+                    assert_never(effect)
+
+    def _wake_at(self, at_s: float) -> None:
+        if self._timer is not None and self._timer.active():
+            self._timer.cancel()
+        self._timer = self._reactor.callLater(
+            max(at_s - self._now_s(), 0.001), lambda: self._do(self._candidate.wake(self._now_s()))
+        )
+
+    def _ask(self, request: Request) -> None:
+        sent_s = self._now_s()
+
+        def answered(answer: Answer) -> None:
+            self._do(self._candidate.succeeded(answer, sent_s, self._now_s()))
+
+        def failed(failure: Failure) -> None:
+            error = failure.value
+            if isinstance(error, KeyError | IndexError | TypeError | AttributeError | ValueError):
+                error = StoreError(
+                    Trouble.AWAY, f"an answer to {type(request).__name__.lower()} that is not one of {self._store}'s"
+                )
+            if not isinstance(error, StoreError):
+                failure.raiseException()
+            self._do(self._candidate.failed(error.trouble, str(error), self._now_s(), error.wait_s))
+
+        ensureDeferred(self.carry_out(request)).addCallbacks(answered, failed).addErrback(
+            lambda failure: self.log.failure("{store}: a mistake in this daemon", store=self._store, failure=failure)
+        )
+
+    # ---- the watch
+
+    def _begin_watch(self, revision: int) -> None:
+        def changed(holder: Holder) -> None:
+            self._do(self._candidate.watched(holder, self._now_s()))
+
+        def ended(_: object) -> None:
+            if self._watch_timer.active():
+                self._watch_timer.cancel()
+            self._do(self._candidate.watch_ended(self._now_s()))
+
+        watching = self.follow(revision, changed)
+        self._watch_timer = self._reactor.callLater(_WATCH_S, watching.cancel)
+        watching.addBoth(ended)

@@ -1,0 +1,139 @@
+"""A client for the API server of Kubernetes, in Twisted's reactor, by treq: Leases and pods of one namespace.
+
+Life of a `KubernetesClient`: `call` makes one attempt, within one time-out; whoever calls tries again, after a pause of its own.
+The token is read anew for each attempt, because it is replaced in its file while it is in use. `watch` streams the changes of a
+Lease. `close` ends what is under way.
+
+Invariants: an answer is of the kind that was asked for, or it is none; no text has a token in it. Readings ask for no resource
+version, so they are not served from a copy that may be stale. A failed write is READ_ONLY: turns cannot be decided until one
+succeeds, even if readings do. What this account may not do is said as the verb and the resource that its Role lacks.
+
+Source: https://kubernetes.io/docs/reference/using-api/api-concepts/ (resource versions, watches, merge patches).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from twisted.internet.defer import Deferred
+
+from resource_manager.core.candidate import Trouble
+from resource_manager.net.web import LONGEST_WAIT_S, Refused, StoreError, Web, parsed, said
+
+LEASE, POD = "Lease", "Pod"
+_PLACES = {LEASE: ("/apis/coordination.k8s.io/v1", "leases"), POD: ("/api/v1", "pods")}
+_METHODS = {"get": "GET", "list": "GET", "watch": "GET", "create": "POST", "update": "PUT", "patch": "PATCH"}
+_WRITES = ("create", "update", "patch")
+CONFLICT, NOT_FOUND, GONE = 409, 404, 410
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Where the API server is, without a path; which namespace; `token` reads who to be, "" for nobody. ValueError from it
+    when it cannot be read."""
+
+    url: str
+    namespace: str
+    token: Callable[[], str] = str
+
+
+class KubernetesClient:
+    """See the module. `tls` makes the connections if the server is https."""
+
+    def __init__(self, reactor: Any, server: Server, timeout_s: float, tls: Callable[[str], Any] | None = None) -> None:
+        self._server = server
+        self._web = Web(reactor, timeout_s, tls)
+
+    def call(self, verb: str, kind: str, name: str = "", body: Any = None, **query: str) -> Deferred[dict[str, Any]]:
+        """One attempt; StoreError. `verb` is RBAC's; `body` the object, or for `patch` a JSON merge patch."""
+
+        async def attempt() -> dict[str, Any]:
+            answer = parsed(await self._web.whole(await self._send(verb, kind, name, body, query)))
+            if answer.get("kind") != (f"{kind}List" if verb == "list" else kind):
+                raise ValueError("the answer is not one of Kubernetes'")
+            return answer
+
+        return self._in_time(verb, kind, attempt)
+
+    def watch(self, name: str, on_change: Callable[[dict[str, Any], bool], None]) -> Deferred[str]:
+        """Call `on_change` with the Lease, and whether it is deleted: as it is now, and for each change. Fires with the reason
+        when the watch ends.
+
+        It begins at no version of our own: that of a Lease which nobody has changed for long may be gone from the history."""
+        query = {"watch": "true", "fieldSelector": f"metadata.name={name}", "allowWatchBookmarks": "true"}
+
+        async def begin() -> Any:
+            response = await self._send("watch", LEASE, "", None, query)
+            if response.code != 200:
+                await self._web.whole(response)
+            return response
+
+        return self._web.stream(lambda: self._in_time("watch", LEASE, begin), lambda line: _watched(line, on_change))
+
+    def close(self) -> Deferred[None]:
+        """End what is under way, and the connections."""
+        return self._web.close()
+
+    def _send(self, verb: str, kind: str, name: str, body: Any, query: dict[str, str]) -> Deferred[Any]:
+        group, resource = _PLACES[kind]
+        url = "/".join([f"{self._server.url}{group}/namespaces", self._server.namespace, resource, *([name] if name else [])])
+        headers = {"Accept": "application/json", "User-Agent": "understudy"}
+        if token := self._server.token():
+            headers["Authorization"] = f"Bearer {token}"
+        if body is not None:
+            headers["Content-Type"] = "application/merge-patch+json" if verb == "patch" else "application/json"
+        return self._web.send(
+            _METHODS[verb],
+            f"{url}?{urlencode(query)}" if query else url,
+            headers,
+            b"" if body is None else json.dumps(body).encode(),
+        )
+
+    def _in_time(self, verb: str, kind: str, work: Callable[[], Any]) -> Deferred[Any]:
+        return self._web.in_time(work(), lambda error, timed_out: self._error(verb, kind, error, timed_out))
+
+    def _error(self, verb: str, kind: str, error: BaseException, timed_out: bool) -> StoreError:
+        server, trouble = self._server, Trouble.READ_ONLY if verb in _WRITES else Trouble.AWAY
+        match error:
+            case StoreError():
+                return error
+            case Refused(401, text):
+                return StoreError(trouble, f"{server.url}: 401 {text}: its token is not taken", status=401)
+            case Refused(403, text):
+                lacks = f"this account may not {verb} {_PLACES[kind][1]} in the namespace {server.namespace}"
+                return StoreError(trouble, f"{server.url}: 403 {lacks}: {text}", status=403)
+            case Refused(status, text, _, retry_after_s):
+                return StoreError(trouble, f"{server.url}: {status} {text}", min(retry_after_s, LONGEST_WAIT_S), status)
+            case _ if timed_out:
+                return StoreError(trouble, f"{server.url}: no answer for {self._web.timeout_s:g} s")
+            case _:
+                return StoreError(trouble, f"{server.url}: {said(error)}")
+
+
+def version_of(thing: dict[str, Any]) -> int:
+    """The resource version of an object. They are numbers that grow with each change of the object. ValueError, KeyError."""
+    return int(thing["metadata"]["resourceVersion"])
+
+
+def _watched(line: bytes, on_change: Callable[[dict[str, Any], bool], None]) -> str:
+    """Tell of the change in a line of a watch; why it has ended, "" when it has not."""
+    told = parsed(line)
+    thing = told.get("object")
+    if not isinstance(thing, dict):
+        raise ValueError("an event without an object")
+    match told.get("type"):
+        case "ADDED" | "MODIFIED":
+            on_change(thing, False)
+        case "DELETED":
+            on_change(thing, True)
+        case "BOOKMARK":
+            pass
+        case "ERROR" if thing.get("code") == GONE:
+            return f"the history that the watch needs is gone: {thing.get('message')}"
+        case _:
+            return f"the watch failed: {thing.get('message')}"
+    return ""

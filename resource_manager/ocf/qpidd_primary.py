@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+"""LSB script: the primary of a broker cluster as a service of rgmanager. Install as /etc/init.d/qpidd-primary.
+
+A configuration for rgmanager has one service on each node that restarts qpidd there, and one that moves, with this script. So
+`start` begins where a broker runs, or is begun by it: it starts this node's qpidd by its own service and makes it the primary;
+`stop` stops that broker, which hands over first, as the script of Apache Qpid C++ does; `status` asks whether it is the primary.
+
+Environment: QPIDD_SERVICE, the command that the words start, stop and status are given to (default `service qpidd`); QPID_HA
+(default `qpid-ha`); QPID_BROKER and the other variables of qpid-ha; QPIDD_PRIMARY_TIMEOUT, seconds that a start may take (30).
+
+Exit codes (LSB 5.0, init scripts): 0 done, or for `status` the primary; 1 failed; 2 usage; 3 not built, and for `status` the
+broker is not the primary or does not run; 4 for `status` the broker cannot be asked; 5 a program is not installed.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+
+DONE, FAILED, USAGE, UNIMPLEMENTED, NOT_INSTALLED = 0, 1, 2, 3, 5
+NOT_PRIMARY, UNKNOWN = 3, 4
+_REFUSED, _UNREACHABLE = 1, 3
+"""What qpid-ha ends with: not so; no broker answers."""
+_PAUSE_S = 0.2
+_ANSWER_S = 10.0
+
+
+class Script:
+    """One call. `environ`: see the module."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._service = shlex.split(environ.get("QPIDD_SERVICE") or "service qpidd")
+        self._tool = shlex.split(environ.get("QPID_HA") or "qpid-ha")
+        self._timeout_s = float(environ.get("QPIDD_PRIMARY_TIMEOUT") or 30)
+
+    def missing(self) -> str:
+        """The program that is not installed, or ""."""
+        return next((words[0] for words in (self._service, self._tool) if shutil.which(words[0]) is None), "")
+
+    def start(self) -> int:
+        """Start this node's broker, and make it the primary."""
+        started, text = _run([*self._service, "start"], self._timeout_s)
+        if started != 0:
+            return _fail(f"qpidd does not start: {text}")
+        deadline = time.monotonic() + self._timeout_s
+        code, text = self._ask("ping")
+        while code == _UNREACHABLE and time.monotonic() < deadline:
+            time.sleep(_PAUSE_S)
+            code, text = self._ask("ping")
+        if code == 0:
+            code, text = self._ask("promote", "--cluster-manager")
+        return DONE if code == 0 else _fail(f"qpidd is not made the primary: {text}")
+
+    def stop(self) -> int:
+        """Stop this node's broker."""
+        code, text = _run([*self._service, "stop"], 2 * self._timeout_s)
+        return DONE if code == 0 else _fail(f"qpidd does not stop: {text}")
+
+    def restart(self) -> int:
+        """Stop, then start."""
+        return self.stop() or self.start()
+
+    def try_restart(self) -> int:
+        """Restart, if this broker is the primary."""
+        return self.restart() if self.status() == DONE else DONE
+
+    def status(self) -> int:
+        """Whether this node's broker is the primary."""
+        running, text = _run([*self._service, "status"], _ANSWER_S)
+        if running != 0:
+            print(f"qpidd does not run: {text}")
+            return NOT_PRIMARY
+        code, text = self._ask("status", "--is-primary")
+        if code == 0:
+            print("qpidd is the primary")
+            return DONE
+        print(text)
+        return NOT_PRIMARY if code == _REFUSED else UNKNOWN
+
+    def _ask(self, *words: str) -> tuple[int, str]:
+        timeout_s = self._timeout_s if words[0] == "promote" else _ANSWER_S
+        return _run([*self._tool, *words, "-t", f"{timeout_s:g}"], timeout_s + 2)
+
+
+def _run(command: list[str], timeout_s: float) -> tuple[int, str]:
+    """The exit code, and the last line of what it said; _UNREACHABLE when it takes too long."""
+    try:
+        ran = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=timeout_s, check=False)
+    except subprocess.TimeoutExpired:
+        return _UNREACHABLE, f"no answer within {timeout_s:g} s"
+    said = (ran.stderr.strip() or ran.stdout.strip() or f"exit code {ran.returncode}").splitlines()
+    return ran.returncode, said[-1]
+
+
+def _fail(text: str) -> int:
+    print(f"qpidd-primary: {text}", file=sys.stderr)
+    return FAILED
+
+
+def main(words: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Carry out one word; the exit code is LSB's."""
+    word = words[0] if len(words) == 1 else ""
+    if word in ("reload", "force-reload"):
+        print("qpidd-primary: there is nothing to reload: qpidd reads its options at its start", file=sys.stderr)
+        return UNIMPLEMENTED
+    try:
+        script = Script(environ)
+    except ValueError as error:
+        return _fail(f"an environment variable makes no sense: {error}")
+    known = {
+        "start": script.start,
+        "stop": script.stop,
+        "restart": script.restart,
+        "condrestart": script.try_restart,
+        "try-restart": script.try_restart,
+        "status": script.status,
+    }
+    if word not in known:
+        print(f"usage: qpidd-primary {'|'.join(known)}", file=sys.stderr)
+        return USAGE
+    missing = script.missing()
+    if missing:
+        print(f"qpidd-primary: {missing} is not installed", file=sys.stderr)
+        return UNKNOWN if word == "status" else NOT_INSTALLED
+    return known[word]()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], os.environ))

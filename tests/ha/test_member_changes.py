@@ -1,0 +1,144 @@
+"""Changes of the members as management asks for them, at logs in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from twisted.internet.defer import Deferred, succeed
+
+from ha.core.membership import Membership
+from ha.member_changes import MemberChanges
+from tests.ha.log_cluster import Machine
+
+A, B, C, D = (f"{name}:5672" for name in "abcd")
+
+
+class Links:
+    """A network in which these brokers, and no others, can be reached."""
+
+    def __init__(self, *reachable: str) -> None:
+        self.reachable = reachable
+        self.kept: list[Membership] = []
+
+    def reach(self, address: str, within_s: float) -> Deferred[str]:
+        return succeed("" if address in self.reachable else "cannot be reached (no such host)")
+
+    def set_members(self, members: Membership) -> None:
+        self.kept.append(members)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    made = Machine(tmp_path)
+    yield made
+    made.close()
+
+
+def changes(machine: Machine, address: str, *reachable: str) -> MemberChanges:
+    return MemberChanges(address, machine.brokers[address].log, Links(*reachable))
+
+
+def ask(machine: Machine, asked: Any) -> tuple[int, str]:
+    status, text, _ = machine.result(asked)
+    return status, text
+
+
+def test_a_broker_that_cannot_be_reached_is_no_learner(machine: Machine) -> None:
+    """Breaks when a slip of the keyboard makes a member that keeps the cluster's version down and that nobody can talk to."""
+    first = machine.cluster(A, B, C)[0]
+    links = Links()
+    made = MemberChanges(A, first.log, links)
+
+    def learners() -> tuple[str, ...]:
+        return first.log.replica.members.learners
+
+    status, text = ask(machine, made.add("nonsense:5672", force=False))
+    assert status == 409
+    assert text.startswith("nothing was changed: nonsense:5672 cannot be reached (no such host); start that broker first")
+    assert learners() == ()
+    assert links.kept == [first.log.replica.members], "the link to it is given up"
+    assert ask(machine, made.add("nonsense:5672", force=True)) == (200, "committed")
+    assert learners() == ("nonsense:5672",)
+    assert ask(machine, made.remove("nonsense:5672", force=False)) == (200, "committed"), "it blocks no other change"
+
+
+def test_a_broker_that_can_be_reached_becomes_a_member(machine: Machine) -> None:
+    first = machine.cluster(A, B, C)[0]
+    machine.start(D, f"{A},{B},{C},{D}")
+    assert ask(machine, changes(machine, A, D).add("d", force=False)) == (200, "committed")
+    machine.run_until(lambda: D in first.log.replica.members.voters)
+
+
+@pytest.mark.parametrize("wrong", ["", "not an address", "a:1,b:1"])
+def test_what_is_no_address_of_one_broker_is_bad_input(machine: Machine, wrong: str) -> None:
+    machine.cluster(A, B)
+    made = changes(machine, A)
+    assert (ask(machine, made.add(wrong, force=True))[0], ask(machine, made.remove(wrong, force=True))[0]) == (400, 400)
+
+
+@pytest.mark.parametrize(
+    "members, away, removed, said",
+    [
+        ((A, B, C, D), "", A, f"{A} is the primary: let it hand over first"),
+        ((A, B, C), "", C, f"without {C} there are 2 voting members ({A}, {B})"),
+        ((A, B), "", B, f"without {B} there are 1 voting members ({A})"),
+        ((A, B, C, D), D, B, ""),
+        ((A, B, C, D), D, D, ""),
+    ],
+)
+def test_a_removal_is_refused_where_it_would_hurt_unless_it_is_forced(
+    machine: Machine, members: tuple[str, ...], away: str, removed: str, said: str
+) -> None:
+    first = machine.cluster(*members)[0]
+    if away:
+        machine.isolate(away)
+    made = changes(machine, A)
+    status, text = ask(machine, made.remove(removed, force=False))
+    if said:
+        assert (status, text.startswith(f"nothing was changed: {said}")) == (421 if removed == A else 409, True), text
+        assert first.log.replica.members.voters == members
+        status, text = ask(machine, made.remove(removed, force=True, abrupt=True))
+    assert (status, text) == (200, "committed")
+
+
+def test_a_removal_that_leaves_no_majority_connected_is_refused(machine: Machine) -> None:
+    first, *_ = machine.cluster(A, B, C, D)
+    machine.isolate(D)
+    machine.disconnect(A, C)  # noticed, and the term not yet over
+    status, text = ask(machine, changes(machine, A).remove(B, force=False))
+    assert (status, first.log.state) == (409, "active")
+    assert f"without {B} only 1 of 3 voting members are connected" in text
+
+
+def test_a_backup_changes_nothing_and_says_who_does(machine: Machine) -> None:
+    machine.cluster(A, B, C)
+    made = changes(machine, B)
+    for asked in (made.add(D, force=False), made.remove(C, force=False)):
+        assert ask(machine, asked) == (409, f"{B} is not the primary; {A} is")
+
+
+def test_a_broker_knows_that_it_was_removed_until_it_is_added_again(machine: Machine) -> None:
+    """Breaks when it says `joining` for ever, or when an old word outlives a new membership."""
+    first, _, _, fourth = machine.cluster(A, B, C, D)
+    of_first, of_fourth = changes(machine, A, D), changes(machine, D)
+    assert (of_first.removed_at(D), of_fourth.removed) == (0, False)
+    assert ask(machine, of_first.remove(D, force=False)) == (200, "committed")
+    assert of_first.removed_at(D) == first.log.replica.log.members_index
+    of_fourth.is_removed_from(of_first.removed_at(D))
+    assert of_fourth.removed
+    machine.run_for(1.0)
+    assert ask(machine, of_first.add(D, force=False)) == (200, "committed")
+    machine.run_until(lambda: fourth.log.state == "ready")
+    assert (of_fourth.removed, of_first.removed_at(D)) == (False, 0)
+
+
+def test_a_primary_that_was_removed_by_force_knows_it_by_its_own_log(machine: Machine) -> None:
+    first = machine.cluster(A, B, C)[0]
+    made = changes(machine, A)
+    assert ask(machine, made.remove(A, force=True))[0] == 421, "it hands over first all the same"
+    assert ask(machine, made.remove(A, force=False, abrupt=True)) == (200, "committed")
+    machine.run_until(lambda: first.log.state == "joining")
+    assert made.removed

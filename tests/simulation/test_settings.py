@@ -1,0 +1,42 @@
+"""A pause in a whole cluster: while it lasts daemons promote nobody, and what a person asks for is done."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.simulation.provoked import PAUSED, SCHEDULED, TWO_KINDS
+from tests.simulation.world import World
+
+
+@pytest.mark.simulation
+@pytest.mark.parametrize("message_links", [False, True])
+def test_in_a_pause_nobody_is_promoted_but_by_hand(message_links: bool) -> None:
+    world = World(replace(PAUSED, seed=1, message_links=message_links))
+    outcome = world.run()
+    assert not outcome.violation, "\n".join([*outcome.trace[-60:], outcome.violation])
+    assert (outcome.done["pause"], outcome.done["resume"]) == (1, 1)
+    assert world.operators.done["SET"] == 2
+    assert outcome.counts["accepted"] > 50
+
+
+@pytest.mark.simulation
+def test_a_second_kind_of_manager_moves_no_primary_that_the_first_has_made() -> None:
+    world = World(replace(TWO_KINDS, seed=1))
+    outcome = world.run()
+    assert not outcome.violation, "\n".join([*outcome.trace[-60:], outcome.violation])
+    assert outcome.done["promote-as"] == 3
+    assert world.operators.done.get("PROMOTE", 0) == 0
+    assert len(world.checks.consensus.primaries) == 1
+
+
+@pytest.mark.simulation
+def test_a_planned_switchover_happens_at_its_time_and_once() -> None:
+    """Breaks when the plan dies with the term that took it, is carried out again by the next primary, or costs a message."""
+    world = World(replace(SCHEDULED, seed=1))
+    outcome = world.run()
+    assert not outcome.violation, "\n".join([*outcome.trace[-60:], outcome.violation])
+    assert world.operators.done["SET"] == 2
+    assert len(world.checks.consensus.primaries) == 2
+    assert list(world.checks.reference.settings) == [f"tags:{world.hosts[1].address}"]
