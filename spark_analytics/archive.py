@@ -1,7 +1,8 @@
 """An archive of the classes that Spark loads, which halves its start: made once per Java, PySpark and user, optional always.
 
 `make` runs one small summary in a process of its own, told to write the archive when it ends; the file is written aside and
-renamed, so that no start ever meets half of one. Java itself ignores an archive that does not fit it.
+renamed, so that no start ever meets half of one. Java itself ignores an archive that does not fit it, as after an upgrade, and
+warns: on its standard error, for its standard output is that of the command, which may be JSON.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ def path(java: int) -> Path:
     return cache / "understudy" / f"spark-{pyspark.__version__}-java-{java}.jsa"
 
 
-def option(java: int) -> str:
-    """The Java option for the archive: to write it while training, to use it when it is there, none otherwise."""
+def options(java: int) -> str:
+    """Java's options for the archive: to write it while training, to use it when it is there, none otherwise."""
     if wanted := os.environ.get(TRAIN):
         return f"-XX:ArchiveClassesAtExit={wanted}"
     there = path(java)
-    return f"-XX:SharedArchiveFile={there}" if there.is_file() else "-Xshare:auto"
+    return f"-Xlog:disable -Xlog:all=warning:stderr -XX:SharedArchiveFile={there}" if there.is_file() else "-Xshare:auto"
 
 
 def make() -> Path:

@@ -97,7 +97,7 @@ def start(master: str | None = None, *, app: str = "qpid-lag", heap: str = "1g",
     compiler = ["-XX:TieredStopAtLevel=1"] if work == "short" else _LATE_OPTIMISING
     collector = "-XX:+UseSerialGC" if work == "short" else "-XX:+UseParallelGC -XX:-DontCompileHugeMethods"
     logging = f"-Dlog4j2.configurationFile={_own('log4j2.properties')}"
-    java_options = " ".join([*compiler, collector, archive.option(java), logging])
+    java_options = " ".join([*compiler, collector, archive.options(java), logging])
     settings = {
         "spark.driver.extraClassPath": _usual_jars(),
         "spark.app.name": app,

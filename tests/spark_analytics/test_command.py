@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,13 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
+import pyspark
 import pytest
 from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
 from cli.lag.qpid_lag import main
 from cli.lag.shell import drawn
-from spark_analytics import locations, sources, tail
+from spark_analytics import archive, locations, sources, tail
 from spark_analytics.errors import Refused
 from spark_analytics.jobs import spans
 from spark_analytics.session import java_version
@@ -189,6 +191,27 @@ def test_the_version_of_java_is_read_without_starting_it(tmp_path: Path, release
     else:
         with pytest.raises(Refused, match="is Java 8: install one"):
             java_version({"JAVA_HOME": str(tmp_path)})
+
+
+def test_an_archive_that_does_not_fit_any_more_adds_nothing_to_what_is_printed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    java = java_version()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    kept = archive.path(java)
+    kept.parent.mkdir()
+    (jar,) = Path(pyspark.__file__).parent.glob("jars/spark-launcher_*.jar")
+
+    def launched(*options: str, jar: Path) -> subprocess.CompletedProcess[str]:
+        """A small program, which for lack of arguments ends at once."""
+        command = ["java", *options, "-cp", str(jar), "org.apache.spark.launcher.Main"]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    launched(f"-XX:ArchiveClassesAtExit={kept}", jar=jar)
+    assert kept.is_file()
+    elsewhere = Path(shutil.copy(jar, tmp_path / "launcher.jar"))
+    ended = launched(*archive.options(java).split(), jar=elsewhere)
+    assert not ended.stdout
 
 
 def test_a_missing_java_is_said_with_what_to_install(tmp_path: Path) -> None:
