@@ -152,6 +152,14 @@ def maintenance(nodes: Nodes, account: Account) -> None:
     assert nodes.failures() == [], "what was done by hand meanwhile counts as a failure"
 
 
+def by_hand(nodes: Nodes, account: Account) -> None:
+    """Somebody promotes another broker behind Pacemaker's back: the monitors see it, and Pacemaker puts it in order."""
+    primary = nodes.promoted()
+    target = nodes[laggiest(nodes, primary)]
+    target.run("qpid-ha", "promote", "-b", "localhost:5672")
+    nodes.wait(lambda: bool(nodes.failures()), "the failure on record")
+
+
 def two_dead(nodes: Nodes, account: Account) -> None:
     """Two of three nodes lose their power: nobody serves, and when they are back nothing is lost."""
     primary = nodes.promoted()
@@ -172,6 +180,7 @@ ROUNDS: dict[str, Callable[[Nodes, Account], None]] = {
     "cut": cut,
     "standby": standby,
     "maintenance": maintenance,
+    "by-hand": by_hand,
     "two-dead": two_dead,
 }
 
