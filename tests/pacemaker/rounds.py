@@ -190,6 +190,8 @@ def run(nodes: Nodes, account: Account, name: str, trouble: Callable[[Nodes, Acc
     account.send(nodes[nodes.stable()])
     began = time.monotonic()
     trouble(nodes, account)
+    nodes.stable()
+    nodes.on_some("crm_resource", "--wait", "--timeout", "80", timeout_s=90)
     primary = nodes.stable()
     took_s = time.monotonic() - began
     account.check(nodes[primary])
