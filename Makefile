@@ -40,7 +40,7 @@ test: ## everything that must hold, in WORKERS=3 processes; ends with pytest's c
 test-kubernetes: ## the arbiter for Kubernetes against a real API server (KUBE_APISERVER=path of kube-apiserver)
 	@[[ -x "$${KUBE_APISERVER:-}" ]] || { echo "test-kubernetes: give KUBE_APISERVER=path of a kube-apiserver that runs here (docs/howto/kubernetes.md says how to get one)" >&2; exit 2; }
 	$(TOX_READY)
-	KUBE_APISERVER=$$(realpath "$$KUBE_APISERVER") $(TOX) -q -e tests -- tests/resource_manager/arbiters/test_kubernetes.py
+	KUBE_APISERVER=$$(realpath "$$KUBE_APISERVER") $(TOX) -q -e tests -- tests/resource_manager/arbiters/test_kubernetes.py tests/resource_manager/arbiters/test_kubernetes_faults.py
 
 TROUBLES ?=
 test-pacemaker: ## a real Pacemaker cluster of three in namespaces: 20 moves, kill, cut, ... (root; TROUBLES="moves cut")

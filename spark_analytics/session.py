@@ -33,7 +33,7 @@ import spark_analytics
 import telemetry
 from spark_analytics import archive
 from spark_analytics.errors import Refused
-from spark_analytics.places import cause
+from spark_analytics.locations import cause
 
 JAVA_MINIMUM: Final = 17
 MASTER: Final = "local[2]"
@@ -94,7 +94,7 @@ def start(master: str | None = None, *, app: str = "qpid-lag", heap: str = "1g",
     if local:
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    compiler = ["-XX:TieredStopAtLevel=1"] if work == "short" else []
+    compiler = ["-XX:TieredStopAtLevel=1"] if work == "short" else _LATE_OPTIMISING
     collector = "-XX:+UseSerialGC" if work == "short" else "-XX:+UseParallelGC -XX:-DontCompileHugeMethods"
     logging = f"-Dlog4j2.configurationFile={_own('log4j2.properties')}"
     java_options = " ".join([*compiler, collector, archive.option(java), logging])
@@ -117,6 +117,13 @@ def start(master: str | None = None, *, app: str = "qpid-lag", heap: str = "1g",
     return _ready(spark)
 
 
+_LATE_OPTIMISING: Final = [
+    f"-XX:Tier4{name}Threshold={10 * usual}"
+    for name, usual in {"Invocation": 5_000, "MinInvocation": 600, "Compile": 15_000, "BackEdge": 40_000}.items()
+]
+"""Java optimises what was called ten times as often as by default. What is done for each of a million lines gets there at once;
+the planner, and the compiler of what Spark generates, which the optimiser otherwise spends most of its time on, seldom do.
+"""
 _USUAL_JARS: Final = (
     *("scala-library", "spark-catalyst", "spark-core", "spark-sql", "spark-sql-api", "spark-common-utils", "spark-unsafe"),
     *("hadoop-client-api", "hadoop-client-runtime", "jackson-core", "jackson-databind", "jackson-module-scala"),

@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_analytics.errors import Refused
-from spark_analytics.places import first_line, is_remote, located, why_not
+from spark_analytics.locations import first_line, is_remote, located, why_not
 
 SUFFIXES: Final = (".jsonl", ".jsonl.gz")
 UNFINISHED: Final = ".*.part"

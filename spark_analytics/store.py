@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from spark_analytics.errors import Refused
-from spark_analytics.places import here
+from spark_analytics.locations import here
 from spark_analytics.ranges import Ranges
 
 MANIFEST: Final = "lag.json"

@@ -20,10 +20,10 @@ from typing import IO, Any
 
 from pyspark.sql import SparkSession
 
-from spark_analytics import places, session
-from spark_analytics.asked import Asked, request_of, work_of
+from spark_analytics import locations, session
 from spark_analytics.errors import Refused
 from spark_analytics.jobs.summarise import Report, summarise
+from spark_analytics.requests import Asked, request_of, work_of
 
 
 class Worker:
@@ -43,7 +43,7 @@ class Worker:
     def put(self, url: str, content: bytes) -> None:
         """Write a file at a URL, after a report. Refused when it cannot be."""
         assert self._spark is not None, "a report was made before"
-        places.put(self._spark, url, content)
+        locations.put(self._spark, url, content)
 
     def stop(self) -> None:
         """End the session."""

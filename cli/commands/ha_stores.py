@@ -46,8 +46,10 @@ def _show_one(found: dict[str, Any], form: str) -> None:
     if form == "json":
         show_json(found)
         return
-    logs = [dict(log) for log in found.pop("logs", [])]
+    logs = [dict(log) for log in found.get("logs", [])]
     for field, value in found.items():
+        if field == "logs":
+            continue
         click.echo(f"{field + ':':<20} {text(value)}".rstrip())
     if logs:
         fields = [field for field in logs[0] if field != "damage"]

@@ -225,12 +225,14 @@ def history(form: str, **given: Any) -> None:
         return
     for item in items:
         known = isinstance(item.get("gap_ms"), int | float) and item["gap_ms"] >= 0
+        item["asked"] = f"{item.get('by') or ''}{' (planned)' if item.get('planned') else ''}".strip()
         item["gap"] = f"{'~' if item.get('estimated') else ''}{item['gap_ms']:.0f}" if known else ""
     columns = (
         Column("time", "ts", text),
         Column("epoch", "epoch", text, number=True),
         Column("primary", "primary", text),
         Column("gapMs", "gap", text, number=True),
+        Column("by", "asked", text),
         Column("reason", "reason", text),
     )
     show_table("Primaries:", columns, items)

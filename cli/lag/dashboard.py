@@ -68,7 +68,7 @@ def dashboard(
 
 def _write(asked: dict[str, Any], output: str | None, png: str | None, *, width: int, dark: bool) -> None:
     from spark_analytics.dashboard import page, picture
-    from spark_analytics.places import is_remote
+    from spark_analytics.locations import is_remote
     from spark_analytics.worker import Worker
 
     names = [name for name in (output, png) if name is not None]
@@ -99,9 +99,9 @@ def _write(asked: dict[str, Any], output: str | None, png: str | None, *, width:
 def _serve(asked: dict[str, Any], listen: str, port: int, names: frozenset[str], refresh_s: float) -> None:
     from cli import endings
     from spark_analytics import session
-    from spark_analytics.asked import times_of
     from spark_analytics.errors import Refused
-    from spark_analytics.places import is_remote
+    from spark_analytics.locations import is_remote
+    from spark_analytics.requests import times_of
 
     times_of(asked, int(time.time() * 1000))  # refused before anything is started
     if not is_remote(asked["path"]) and not Path(asked["path"]).exists():
@@ -125,7 +125,7 @@ async def _run(reactor: Any, asked: dict[str, Any], address: str, port: int, nam
     from twisted.internet.error import CannotListenError
     from twisted.internet.task import LoopingCall
 
-    from cli.lag.keeper import Keeper
+    from cli.lag.supervisor import Supervisor
     from cli.lag.web import Board, Site, bounded
     from spark_analytics.errors import Refused
     from spark_analytics.session import SUBMITTED
@@ -136,9 +136,9 @@ async def _run(reactor: Any, asked: dict[str, Any], address: str, port: int, nam
     except CannotListenError as error:
         reason = error.socketError.strerror or str(error.socketError)
         raise Refused(f"cannot listen on {address} port {port}: {reason}; choose another --port or --listen") from None
-    keeper = Keeper(reactor, board, asked, refresh_s=refresh_s)
-    reactor.addSystemEventTrigger("before", "shutdown", keeper.stop)
-    keeper.start()
+    supervisor = Supervisor(reactor, board, asked, refresh_s=refresh_s)
+    reactor.addSystemEventTrigger("before", "shutdown", supervisor.stop)
+    supervisor.start()
     shown = f"[{address}]" if ":" in address else address
     click.echo(f"http://{shown}:{listening.getHost().port}/")
     if not ip_address(address).is_loopback:

@@ -57,7 +57,7 @@ def stream(
     from spark_analytics.errors import Refused
     from spark_analytics.jobs import spans
     from spark_analytics.jobs.stream import Streaming, prepare
-    from spark_analytics.places import is_remote
+    from spark_analytics.locations import is_remote
 
     topics = kafka_of(path, kafka, topic)
     try:
@@ -86,7 +86,7 @@ def _run(asked: Streaming, master: str | None) -> None:
     from spark_analytics import session
     from spark_analytics.errors import Refused
     from spark_analytics.jobs import stream as job
-    from spark_analytics.places import cause
+    from spark_analytics.locations import cause
 
     stopping = threading.Event()
     progress("starting Spark")
@@ -150,6 +150,6 @@ class _Watch:
 
 
 def _age(ts_ms: int) -> str:
-    from spark_analytics.dashboard.words import duration
+    from spark_analytics.dashboard.formatting import duration
 
     return duration(max(0.0, time.time() * 1000 - ts_ms))

@@ -38,7 +38,7 @@ def summarise(kafka: str | None, topic: str | None, output: str | None, form: st
     """
     from spark_analytics.dashboard.page import render as rendered
     from spark_analytics.errors import Refused
-    from spark_analytics.places import is_remote
+    from spark_analytics.locations import is_remote
 
     topics = kafka_of(asked["path"], kafka, topic)
     if (asked["compare_since"] is None) != (asked["compare_until"] is None):
@@ -67,19 +67,19 @@ def summarise(kafka: str | None, topic: str | None, output: str | None, form: st
 
 def _report(asked: dict[str, Any], topics: Kafka | None, url: str | None) -> dict[str, Any]:
     """The report; its page is written to the URL while there is a Spark that can."""
-    from spark_analytics import places, session
-    from spark_analytics.asked import request_of, work_of
+    from spark_analytics import locations, session
     from spark_analytics.dashboard.page import render as rendered
     from spark_analytics.jobs.summarise import summarise
+    from spark_analytics.requests import request_of, work_of
 
     request = request_of(asked, int(time.time() * 1000), topics)
     progress("starting Spark")
     spark = session.start(asked["master"], work=work_of(request))
     with session.ends(spark):
         if url is not None:
-            places.writable(spark, url)
+            locations.writable(spark, url)
         with bar(spark):
             report = summarise(spark, request, progress)
         if url is not None:
-            places.put(spark, url, rendered(report).encode())
+            locations.put(spark, url, rendered(report).encode())
         return report

@@ -47,6 +47,7 @@ class Roles:
         self._anew = False
         self._timer: Any = None
         self._failures = 0
+        self._overtaken = 0
         self._told = ""
         self._closed = False
 
@@ -84,6 +85,10 @@ class Roles:
         if name not in {pod.name for pod in pods}:
             which = f"is named {name!r}" if name else "can be told by an IP address: give pod-names"
             return f"{view.primary} is the primary, and no pod of {self._selector} {which}"
+        newest = max(pod.epoch for pod in pods)
+        self._overtaken = self._overtaken + 1 if newest > view.epoch else 0
+        if self._overtaken > 1:  # once may be that others have heard of a promotion first
+            return f"pods are labelled for epoch {newest}, and the cluster is in {view.epoch}: if it was made anew, delete them"
         for pod in changes(name, view.epoch, pods):
             patch = {
                 "metadata": {

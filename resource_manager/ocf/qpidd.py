@@ -33,9 +33,6 @@ from typing import Any
 SUCCESS, ERR_GENERIC, ERR_UNIMPLEMENTED, ERR_INSTALLED, ERR_CONFIGURED = 0, 1, 3, 5, 6
 NOT_RUNNING, RUNNING_PROMOTED, FAILED_PROMOTED = 7, 8, 9
 PRIMARY = ("active", "recovering")
-_KIND = ("--manager", "pacemaker")
-"""Said when there is no primary: a pause, or another authority, then refuses it. With a primary, moving it is an administrator's
-wish, which is refused for neither."""
 ADDRESS = "qpidd-address"
 """The node attribute that holds the address of a node's broker."""
 NEVER = "-INFINITY"
@@ -226,7 +223,8 @@ class Agent:
         """Make this broker the primary, whatever the others hold."""
         view = self._running()
         if view.get("status") != "active":
-            kind = () if view.get("primary") else _KIND
+            # A failover is Pacemaker's own, and refused in a pause; to move a primary that serves is an administrator's wish.
+            kind = () if view.get("primary") else ("--manager", KIND)
             done, text = self._ask("promote", self._given["broker"], self._left_s(), *kind)
             if not done:
                 raise Failed(ERR_GENERIC, f"not promoted: {text}")

@@ -17,7 +17,7 @@ from math import isfinite
 from typing import Any, Final
 
 from spark_analytics.dashboard import text
-from spark_analytics.dashboard.words import MEANING
+from spark_analytics.dashboard.formatting import MEANING
 
 _SCRIPTS: Final = ("base.js", "charts.js", "panels.js", "details.js", "main.js")
 _NOT_DRAWN: Final = ("windows",)

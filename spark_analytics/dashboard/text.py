@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from spark_analytics.dashboard.words import MEANING, count, duration, moment, share, shown, span, sparkline
+from spark_analytics.dashboard.formatting import MEANING, count, duration, moment, share, shown, span, sparkline
 
 MIN_WIDTH: Final = 32
 NARROW: Final = 80

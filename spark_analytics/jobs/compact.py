@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from spark_analytics.errors import Refused
-from spark_analytics.places import located
+from spark_analytics.locations import located
 from spark_analytics.store import HOUR_MS, HOURS_A_DAY, Manifest, Store, drop
 
 MANY_PARTS: Final = 60

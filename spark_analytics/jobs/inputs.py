@@ -16,7 +16,7 @@ from spark_analytics import sources
 from spark_analytics.errors import Refused
 from spark_analytics.jobs import compact
 from spark_analytics.jobs.scope import iso
-from spark_analytics.places import is_remote
+from spark_analytics.locations import is_remote
 from spark_analytics.store import Store, is_store
 from spark_analytics.transforms import lines as of_lines
 from spark_analytics.transforms import parse

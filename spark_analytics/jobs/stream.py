@@ -30,7 +30,7 @@ from spark_analytics import ranges, sources, tail
 from spark_analytics.errors import Refused
 from spark_analytics.jobs import compact, inputs
 from spark_analytics.jobs.inputs import materialised
-from spark_analytics.places import is_remote, located
+from spark_analytics.locations import is_remote, located
 from spark_analytics.ranges import Ranges
 from spark_analytics.store import HOUR_MS, MAX_RANGES, Manifest, Store, is_store, names, names_of
 from spark_analytics.transforms import lines as of_lines

@@ -19,13 +19,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_analytics import sources
-from spark_analytics.dashboard.words import span as span_of
+from spark_analytics.dashboard.formatting import span as span_of
 from spark_analytics.errors import Refused
 from spark_analytics.jobs import clocks, compare, inputs, loss, scope, series, slo, spans
 from spark_analytics.jobs.inputs import Inputs, compiled, materialised
 from spark_analytics.jobs.scope import Scope
 from spark_analytics.jobs.series import Axis, Rows
-from spark_analytics.places import first_line, located
+from spark_analytics.locations import first_line, located
 from spark_analytics.transforms import expected, failovers, lag, quality, windows
 from spark_analytics.transforms import lines as of_lines
 from spark_analytics.transforms.lag import Grains
@@ -125,11 +125,13 @@ class _State:
     rows: DataFrame
     histogram: DataFrame
     segments: DataFrame
+    grain_ms: int | None
+    """Of queues, where there is much to add up."""
 
     def of_queues(self, names: list[str]) -> _State:
         """Of those queues alone."""
         some = F.col("queue").isin(*names)
-        return _State(self.grains, self.rows.where(some), self.histogram.where(some), self.segments.where(some))
+        return _State(self.grains, self.rows.where(some), self.histogram.where(some), self.segments.where(some), self.grain_ms)
 
     def windows(self, lengths: list[int], of_whole_log: list[int], objective_ms: float) -> DataFrame:
         """Rows of `windows.summarise`."""
@@ -139,6 +141,7 @@ class _State:
             self.segments,
             lengths,
             whole_log_only=of_whole_log,
+            grain_ms=self.grain_ms,
             objective_ms=objective_ms,
             materialised=materialised,
         )
@@ -185,8 +188,9 @@ def _state(lines: DataFrame, cut: Cut, found: Scope, request: Request) -> _State
     samples = lag.samples(lines, found.terms)
     rows = materialised(lag.grains(samples, cut.grains, objective_ms=request.objective_ms))
     segments = materialised(expected.segments(rows, of_lines.rosters(lines), found.terms))
-    histogram = materialised(lag.histogram(samples, cut.grains, exact=found.samples <= EXACT_SAMPLES))
-    return _State(rows, materialised(lag.gaps(rows, segments)), histogram, segments)
+    exact = found.samples <= EXACT_SAMPLES
+    histogram = materialised(lag.histogram(samples, cut.grains, exact=exact))
+    return _State(rows, materialised(lag.gaps(rows, segments)), histogram, segments, None if exact else cut.grains.queue_ms)
 
 
 def _put_together(

@@ -154,7 +154,7 @@ def gaps(rows: DataFrame, expected: DataFrame) -> DataFrame:
 def lengths_of(lengths: Sequence[int], whole_log_only: Sequence[int]) -> Column:
     """The window lengths that a row's queue has, as an array: all of them for the whole log."""
     everything, some = (
-        F.array(*(F.lit(length).cast("long") for length in chosen))
+        F.array(*(F.lit(length) for length in chosen)).cast("array<long>")
         for chosen in (lengths, [length for length in lengths if length not in whole_log_only])
     )
     return F.when(F.col("queue").isNull(), everything).otherwise(some)
@@ -202,13 +202,26 @@ def merged(rows: DataFrame, lengths: Sequence[int], *, whole_log_only: Sequence[
 
 
 def percentiles(
-    histogram: DataFrame, windows: DataFrame, lengths: Sequence[int], *, whole_log_only: Sequence[int] = ()
+    histogram: DataFrame,
+    windows: DataFrame,
+    lengths: Sequence[int],
+    *,
+    whole_log_only: Sequence[int] = (),
+    grain_ms: int | None = None,
 ) -> DataFrame:
     """`p50_ms`, `p95_ms`, `p99_ms` per WINDOW by nearest rank over the time `total_ms` of `windows`; null where the rank falls on
     time in which the backup was not heard, which is worse than every lag.
+
+    With `grain_ms`, a queue's grain, windows of that length are not added up, because the histogram has them already: of many
+    samples they are most of all there is to add up. Of few samples the longer plan costs more than it saves.
     """
     col = F.col
-    values = _windowed(histogram, lengths, whole_log_only).groupBy(*WINDOW, "value_ms").agg(F.sum("weight_ms").alias("weight_ms"))
+    is_there = grain_ms is not None and grain_ms in lengths and grain_ms not in whole_log_only
+    besides = [*whole_log_only, grain_ms] if is_there and grain_ms is not None else whole_log_only
+    values = _windowed(histogram, lengths, besides).groupBy(*WINDOW, "value_ms").agg(F.sum("weight_ms").alias("weight_ms"))
+    if is_there:
+        of_grains = histogram.where("queue IS NOT NULL").withColumn("window_ms", F.lit(grain_ms).cast("long"))
+        values = values.unionByName(of_grains)
     totals = windows.select(*(col(name).alias(f"_{name}") for name in WINDOW), "total_ms")
     ranked = values.join(totals, same_window(), "inner").withColumn(
         "reached_ms", F.sum("weight_ms").over(Window.partitionBy(*WINDOW).orderBy("value_ms"))

@@ -33,18 +33,20 @@ def summarise(
     lengths: Sequence[int],
     *,
     whole_log_only: Sequence[int] = (),
+    grain_ms: int | None = None,
     objective_ms: float,
     materialised: Callable[[DataFrame], DataFrame],
 ) -> DataFrame:
     """`lag.gaps`, `lag.histogram` and `expected.segments` to one row per expected window.
 
     Lags in ms, records and bytes; `over_share` in 0..1; `forecast_ms` (backlog / (acknowledge rate - commit rate), in batches)
-    null when nothing waits, and when the backup does not gain. `materialised` works a frame out that is needed twice.
+    null when nothing waits, and when the backup does not gain. `materialised` works a frame out that is needed twice. `grain_ms`
+    is for `lag.percentiles`.
     """
     wanted = expected.windows(segments, lengths, whole_log_only=whole_log_only)
     found = _joined(wanted, lag.merged(rows, lengths, whole_log_only=whole_log_only))
     found = materialised(_with_status(_with_silence(_with_time(found)), objective_ms))
-    lags = lag.percentiles(histogram, found, lengths, whole_log_only=whole_log_only)
+    lags = lag.percentiles(histogram, found, lengths, whole_log_only=whole_log_only, grain_ms=grain_ms)
     return _answers(_joined(found, lags))
 
 

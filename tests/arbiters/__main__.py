@@ -5,9 +5,9 @@ another one accepted (the failover, and in it the time until a daemon said that 
 kept ends the run with 1: a message lost or altered, two primaries in one epoch, a healthy primary that was moved, one that was
 not replaced. A wait above 250 ms while the primary serves is said, and does not: machines are busy with other things at times.
 
-Options: `--arbiter NAME`, `--fault WORDS` (those that contain them), `--rounds N`, `--quick` (short faults). It needs root, for
-network namespaces, and what the arbiters stand on. Brokers, daemons and clients have their defaults, but clients give up a broker
-that is silent for 1 s.
+Options: `--arbiter NAME`, `--fault WORDS` (those that contain them), `--rounds N`, `--brokers N`, `--quick` (short faults). It
+needs root, for network namespaces, and what the arbiters stand on. Brokers, daemons and clients have their defaults, but clients
+give up a broker that is silent for 1 s.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ def main() -> int:
     parser.add_argument("--arbiter", action="append", choices=list(SYSTEMS), help="only this one; may be given again")
     parser.add_argument("--fault", default="", metavar="WORDS", help="only faults whose names contain this")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="how often each is done (3)")
+    parser.add_argument("--brokers", type=int, default=3, metavar="N", help="of how many brokers the cluster is (3)")
     parser.add_argument("--quick", action="store_true", help="faults that last some seconds, and not up to a minute")
     options = parser.parse_args()
     times = QUICK if options.quick else Times()
@@ -48,25 +49,25 @@ def main() -> int:
         print("|---|---|---|---|---|---|---|---|", flush=True)
         for name in options.arbiter or SYSTEMS:
             try:
-                kept &= _table(Path(folder) / name, name, options.fault, options.rounds, times)
+                kept &= _table(Path(folder) / name, name, options, times)
             except NotHere as reason:
                 print(f"not tried: {name}: it needs {reason}", file=sys.stderr)
                 kept = False
     return 0 if kept else 1
 
 
-def _table(folder: Path, name: str, words: str, rounds: int, times: Times) -> bool:
+def _table(folder: Path, name: str, options: argparse.Namespace, times: Times) -> bool:
     """The rows of one arbiter; whether all promises were kept."""
     kept = True
-    with arena(folder, name, times) as place:
+    with arena(folder, name, times, options.brokers) as place:
         for fault, do in faults.of(SYSTEMS[name]).items():
-            if words not in fault:
+            if options.fault not in fault:
                 continue
             if do is faults.set_the_daemons_clocks and faketime() is None:
                 print(f"not tried: {fault}: it needs faketime (Debian: apt install faketime)", file=sys.stderr)
                 continue
             began_s = time.monotonic()
-            outcomes = [place.play(do) for _ in range(rounds)]
+            outcomes = [place.play(do) for _ in range(options.rounds)]
             print(_row(name, fault, outcomes), flush=True)
             print(f"{fault}: {time.monotonic() - began_s:.0f} s", file=sys.stderr)
             for number, outcome in enumerate(outcomes, 1):

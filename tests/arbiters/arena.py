@@ -1,4 +1,4 @@
-"""Three brokers, two daemons and clients, each on a host of its own in one network, and the system of one arbiter.
+"""Brokers, two daemons and clients, each on a host of its own in one network, and the system of one arbiter.
 
 Life of an `Arena`: brokers, system and daemons start; a first primary is promoted by the daemons; faults are done to it one after
 the other, each while messages flow (`Arena.play`), and after each it must be whole again; leaving the context stops everything.
@@ -23,13 +23,13 @@ from cli.verify.core.measures import Gap
 from cli.verify.run import Run, RunError, Workload
 from tests.arbiters.systems import System, system
 from tests.cli.running import ROOT, environment
-from tests.system.harness import BrokerProcess, Cluster, eventually
+from tests.system.harness import BrokerProcess, Cluster, ask, eventually
 from tests.system.namespaces import BridgedLan, bridged_lan
 from tests.system.terms import active, check_one_primary_an_epoch, go_on, healthy, terms
 from tests.system.traffic import accounted
 
-BROKERS, DAEMONS = (1, 2, 3), (4, 5)
-"""The numbers of their hosts; the clients' is 0."""
+DAEMONS = (1, 2)
+"""The numbers of their hosts. The clients' is 0, those of brokers follow."""
 RATE = 700.0
 CLIENT_HEARTBEAT_S = 1.0
 _FAKETIME = "faketime/libfaketime.so.1"
@@ -126,7 +126,7 @@ class Arena:
 
     def host_of(self, broker: BrokerProcess) -> int:
         """The number of its host."""
-        return BROKERS[self.brokers.brokers.index(broker)]
+        return len(DAEMONS) + 1 + self.brokers.brokers.index(broker)
 
     def another(self, was: BrokerProcess) -> BrokerProcess:
         """Wait for another primary."""
@@ -161,9 +161,10 @@ class Arena:
                     report = accounted(run, self.brokers.primary)
                 self._judge(outcome, happened, run, detection)
                 outcome.duplicated = report.duplicated
-            moved = len(terms(primary)) - len(before)
-            if moved != (happened.since_s is not None):
-                outcome.broken.append(f"the primary moved {moved} times")
+            moves = ask(primary.address, "QUERY", "history")["items"][len(before) :]
+            if len(moves) != (happened.since_s is not None):
+                why = "; ".join(f"to {move['primary']} because {move['reason']}" for move in moves)
+                outcome.broken.append(f"the primary moved {len(moves)} times: {why}")
             check_one_primary_an_epoch(self.brokers)
         except (AssertionError, RunError) as error:
             outcome.broken.append(str(error))
@@ -225,12 +226,12 @@ def faketime() -> Path | None:
 
 
 @contextmanager
-def arena(folder: Path, arbiter: str, times: Times) -> Iterator[Arena]:
-    """A running one. NotHere where the machine lacks what it needs."""
+def arena(folder: Path, arbiter: str, times: Times, size: int = 3) -> Iterator[Arena]:
+    """A running one, of so many brokers. NotHere where the machine lacks what it needs."""
     with ExitStack() as stack:
-        lan = stack.enter_context(bridged_lan(len(BROKERS) + len(DAEMONS)))
+        lan = stack.enter_context(bridged_lan(len(DAEMONS) + size))
         control = stack.enter_context(system(arbiter, folder, lan, DAEMONS))
-        brokers = Cluster(folder, len(BROKERS), ["--ha-replicate", "all"], lan.places[: len(BROKERS)])
+        brokers = Cluster(folder, size, ["--ha-replicate", "all"], lan.places[len(DAEMONS) :])
         stack.callback(brokers.close)
         brokers.start()
         own = ["--brokers", brokers.url, "--arbiter-patience", f"{times.patience:g}"]

@@ -50,17 +50,18 @@ def cut_a_daemon_off(arena: Arena) -> Happened:
     return Happened(served, happened.since_s)
 
 
-def kill_two_of_three(arena: Arena) -> Happened:
-    """The primary and a backup: there is no majority until one comes back."""
-    first = arena.primary
-    second = next(broker for broker in arena.brokers.brokers if broker is not first)
-    for broker in (first, second):
+def kill_the_majority(arena: Arena) -> Happened:
+    """The primary and backups: there is no majority until one comes back."""
+    first, every = arena.primary, arena.brokers.brokers
+    second, *others = [broker for broker in every if broker is not first][: len(every) // 2]
+    for broker in (first, second, *others):
         broker.kill()
     arena.go_on_for(arena.times.short)
     since_s = time.monotonic()
     second.start()
     arena.another(first)
-    first.start()
+    for broker in (first, *others):
+        broker.start()
     return Happened(since_s=since_s, detected=False)
 
 
@@ -120,7 +121,7 @@ OF_ALL: Mapping[str, Fault] = {
     "the primary is cut off": cut_the_primary_off,
     "the primary is cut from the daemons": cut_the_primary_from_the_daemons,
     "a daemon is cut off, then the primary is killed": cut_a_daemon_off,
-    "two of three are killed, one comes back": kill_two_of_three,
+    "the majority is killed, one of it comes back": kill_the_majority,
     "the primary is frozen, and wakes": freeze_the_primary,
     "the control plane is dead": kill_the_control_plane,
     "the daemons' clocks are set, then the primary is killed": set_the_daemons_clocks,

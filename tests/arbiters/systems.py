@@ -12,10 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from ssl import SSLContext
 
-from tests.resource_manager.api_server import DAEMON, all_leases, running_api_server
+from tests.resource_manager.api_server import DAEMON, all_leases
 from tests.resource_manager.etcd import running_etcd
 from tests.resource_manager.fault_proxy import ETCD, KUBERNETES, Dialect, FaultProxy
+from tests.resource_manager.kube_apiserver import a_server
 from tests.system.means import program
 from tests.system.namespaces import Lan
 
@@ -47,10 +49,13 @@ class System:
 class ProxiedSystem(System, ABC):
     """One store, and a proxy in front of it on each daemon's host."""
 
-    def __init__(self, lan: Lan, hosts: Sequence[int], port: int, dialect: Dialect, stack: ExitStack) -> None:
+    def __init__(
+        self, lan: Lan, hosts: Sequence[int], port: int, dialect: Dialect, stack: ExitStack, tls: SSLContext | None = None
+    ) -> None:
+        """`tls` is what the store itself is connected to with; None in the clear."""
         self._proxies: dict[int, FaultProxy] = {}
         for host in hosts:
-            self._proxies[host] = FaultProxy(port, partial(lan.inside, host), dialect)
+            self._proxies[host] = FaultProxy(port, partial(lan.inside, host), dialect, tls)
             stack.callback(self._proxies[host].close)
 
     def options(self, host: int) -> list[str]:
@@ -100,23 +105,45 @@ class EtcdSystem(ProxiedSystem):
 
 
 class KubernetesSystem(ProxiedSystem):
-    """A stand-in of the API server, as strict as that one with versions, schemas and rights. It is away when it is out of
-    reach."""
+    """A stand-in of the API server, as strict as that one with versions, schemas and rights; or a real one, where
+    KUBE_APISERVER names it."""
 
     name = "kubernetes"
-    faults = (*_OF_ANY, "500", "503", "429", "401", "no leader", "409 for ever", "403 on writes", "hang in writes", "410")
+    faults = (
+        *_OF_ANY,
+        "500",
+        "503",
+        "429",
+        "401",
+        "no leader",
+        "409 for ever",
+        "403 on writes",
+        "500 on writes",
+        "hang in writes",
+        "410",
+    )
 
     def __init__(self, folder: Path, lan: Lan, hosts: Sequence[int], stack: ExitStack) -> None:
         self._token = folder / "token"
         folder.mkdir(parents=True, exist_ok=True)
         self._token.write_text(f"{DAEMON}\n")
-        server = stack.enter_context(running_api_server())
+        self._server = stack.enter_context(a_server(folder / "kubernetes"))
         for thing in all_leases():
-            server.make(thing)
-        super().__init__(lan, hosts, server.port, KUBERNETES, stack)
+            self._server.make(thing)
+        super().__init__(lan, hosts, self._server.port, KUBERNETES, stack, self._server.context)
 
     def own_options(self, url: str) -> list[str]:
         return [f"server={url}", "namespace=default", f"token-file={self._token}"]
+
+    def spoil(self, fault: str) -> None:
+        if fault == AWAY:
+            self._server.kill()
+        super().spoil(fault)
+
+    def mend(self) -> None:
+        super().mend()
+        if not self._server.running:
+            self._server.start()
 
 
 SYSTEMS: Mapping[str, type[System]] = {kind.name: kind for kind in (System, EtcdSystem, KubernetesSystem)}

@@ -22,8 +22,8 @@ from twisted.internet.task import deferLater
 from twisted.internet.threads import deferToThread
 
 from cli.lag import web
-from cli.lag.keeper import Keeper
 from cli.lag.qpid_lag import main
+from cli.lag.supervisor import Supervisor
 from cli.lag.web import Board, Site, bounded
 from tests.spark_analytics import reports
 from tests.spark_analytics.browsing import Browser
@@ -181,14 +181,14 @@ for n, line in enumerate(sys.stdin):
 
 
 @asynccontextmanager
-async def keeping(board: Board, script: str) -> AsyncIterator[Keeper]:
-    """A keeper with such a child."""
-    keeper = Keeper(reactor, board, {"path": "x"}, refresh_s=0.01, command=child(script))
-    keeper.start()
+async def keeping(board: Board, script: str) -> AsyncIterator[Supervisor]:
+    """A supervisor with such a child."""
+    supervisor = Supervisor(reactor, board, {"path": "x"}, refresh_s=0.01, command=child(script))
+    supervisor.start()
     try:
-        yield keeper
+        yield supervisor
     finally:
-        await keeper.stop()
+        await supervisor.stop()
 
 
 @pytest_twisted.ensureDeferred
@@ -210,7 +210,7 @@ async def test_whoever_waits_for_the_first_report_sees_how_far_it_is() -> None:
 
 @pytest_twisted.ensureDeferred
 async def test_a_child_that_dies_is_replaced_and_the_last_report_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cli.lag.keeper.RESTART_S", 0.05)
+    monkeypatch.setattr("cli.lag.supervisor.RESTART_S", 0.05)
     board = Board()
     async with keeping(board, "say(report=report) if n == 0 else os.kill(os.getpid(), 9)"):
         await until(lambda: "signal 9" in board.problem)
@@ -220,7 +220,7 @@ async def test_a_child_that_dies_is_replaced_and_the_last_report_stays(monkeypat
 
 @pytest_twisted.ensureDeferred
 async def test_spark_failing_in_the_middle_is_said_in_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cli.lag.keeper.RESTART_S", 0.05)
+    monkeypatch.setattr("cli.lag.supervisor.RESTART_S", 0.05)
     board = Board()
     script = 'say(progress="reading"); say(failed="Spark failed: out of memory") if n else say(report=report)\nif n: break'
     async with keeping(board, script):

@@ -346,6 +346,7 @@ def test_store_info_of_a_folder_needs_no_broker(tmp_path: Any) -> None:
     Store.open(tmp_path / "store").close(clean=True)
     found = json.loads(run("qpid-ha", "store-info", "--data-dir", tmp_path / "store", "--format", "json").out)
     assert (found["clean"], found["cluster_id"]) == (True, "")
+    assert "clean:               True" in run("qpid-ha", "store-info", tmp_path / "store").out
 
 
 def test_of_several_stores_the_newest_is_told_and_damage_ends_with_1(tmp_path: Any) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import json
 import re
+import socket
 import threading
 import uuid
 from collections.abc import Iterator
@@ -74,7 +75,7 @@ class Client:
 
     def __init__(self, port: int, context: SSLContext | None = None) -> None:
         self.port = port
-        self._context = context
+        self.context = context
 
     def request(
         self, method: str, path: str, body: Any = None, token: str = ADMIN, content: str = "application/json"
@@ -82,7 +83,7 @@ class Client:
         """Status and body of the answer."""
         there = "127.0.0.1", self.port
         connection = (
-            HTTPSConnection(*there, timeout=20, context=self._context) if self._context else HTTPConnection(*there, timeout=20)
+            HTTPSConnection(*there, timeout=20, context=self.context) if self.context else HTTPConnection(*there, timeout=20)
         )
         try:
             headers = {"Authorization": f"Bearer {token}", "Content-Type": content}
@@ -161,31 +162,51 @@ class ApiServer(Client):
         self._version = 100
         self._oldest = 0
         self._closed = False
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler_for(self))
+        self._tls = tls
+        self._sockets: set[socket.socket] = set()
+        self._server: ThreadingHTTPServer | None = None
+        super().__init__(0, context)
+        self.start()
+
+    def start(self) -> None:
+        """Listen; where it did before, with all that it knew."""
+        self._closed = False
+        self._server = ThreadingHTTPServer(("127.0.0.1", self.port), _handler_for(self))
         self._server.daemon_threads = True
         self._server.block_on_close = False
-        if tls is not None:
-            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
-        super().__init__(self._server.server_address[1], context)
+        if self._tls is not None:
+            self._server.socket = self._tls.wrap_socket(self._server.socket, server_side=True)
+        self.port = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+
+    @property
+    def running(self) -> bool:
+        """Whether it listens."""
+        return self._server is not None
 
     @property
     def url(self) -> str:
         """Where clients go."""
-        return f"{'https' if self._context else 'http'}://127.0.0.1:{self.port}"
+        return f"{'https' if self.context else 'http'}://127.0.0.1:{self.port}"
 
     def compact(self) -> None:
         """Forget what was before the last change."""
         with self._changed:
             self._oldest = self._version
 
-    def close(self) -> None:
-        """End."""
+    def kill(self) -> None:
+        """End, and with it all connections."""
+        if self._server is None:
+            return
         with self._changed:
             self._closed = True
             self._changed.notify_all()
         self._server.shutdown()
         self._server.server_close()
+        self._server = None
+        for one in list(self._sockets):
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
 
     # ---- who may
 
@@ -387,8 +408,10 @@ def _handler_for(server: ApiServer) -> type[BaseHTTPRequestHandler]:
         asked = "", "", ""
 
         def handle(self) -> None:
+            server._sockets.add(self.connection)
             with suppress(OSError):
                 super().handle()
+            server._sockets.discard(self.connection)
 
         def respond(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
@@ -503,4 +526,4 @@ def running_api_server(tls: SSLContext | None = None, context: SSLContext | None
             server.make(thing)
         yield server
     finally:
-        server.close()
+        server.kill()

@@ -14,8 +14,9 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ssl import SSLContext
 from typing import Any
 
 SILENT = ("hang after accept", "hang", "delay")
@@ -90,10 +91,15 @@ class FaultProxy:
     """See the module."""
 
     def __init__(
-        self, port: int, inside: Callable[[], AbstractContextManager[Any]] = nullcontext, dialect: Dialect = ETCD
+        self,
+        port: int,
+        inside: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        dialect: Dialect = ETCD,
+        tls: SSLContext | None = None,
     ) -> None:
-        """In front of what listens on that port of loopback. `inside` is the context (a network namespace, say) in which it
-        listens."""
+        """In front of what listens on that port of loopback, over TLS with `tls`; it listens in the clear itself. `inside` is
+        the context (a network namespace, say) in which it listens."""
+        self._tls = tls
         self.dialect = dialect
         self.fault = ""
         self.read_first: bytes | None = None
@@ -125,7 +131,8 @@ class FaultProxy:
 
     def upstream(self) -> HTTPConnection:
         """A connection to the store."""
-        return HTTPConnection("127.0.0.1", self._upstream, timeout=60)
+        there = "127.0.0.1", self._upstream
+        return HTTPSConnection(*there, timeout=60, context=self._tls) if self._tls else HTTPConnection(*there, timeout=60)
 
     def close(self) -> None:
         """End."""
@@ -216,9 +223,9 @@ def _handler_for(proxy: FaultProxy) -> type[BaseHTTPRequestHandler]:
 
 
 @contextmanager
-def fault_proxy(port: int, dialect: Dialect = ETCD) -> Iterator[FaultProxy]:
+def fault_proxy(port: int, dialect: Dialect = ETCD, tls: SSLContext | None = None) -> Iterator[FaultProxy]:
     """One that runs in front of what listens on that port of loopback."""
-    proxy = FaultProxy(port, dialect=dialect)
+    proxy = FaultProxy(port, dialect=dialect, tls=tls)
     try:
         yield proxy
     finally:

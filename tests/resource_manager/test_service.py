@@ -24,6 +24,7 @@ from resource_manager.settings import read
 from tests.broker.management_peer import Peer, running_peer
 from tests.broker.real_time import PATIENCE_S, time_passes, until
 from tests.resource_manager import planted
+from tests.resource_manager.api_server import DAEMON, pod, running_api_server
 
 reactor: Any = installed_reactor
 
@@ -257,6 +258,41 @@ async def test_a_daemon_acts_in_its_turn_and_gives_it_back_when_a_primary_serves
 
 
 @pytest_twisted.ensureDeferred
+async def test_on_kubernetes_the_service_follows_each_promotion_and_no_turn_is_kept(
+    peers: Any, manage: Any, tmp_path: Path
+) -> None:
+    """Two daemons, as deploy/kubernetes has them. A primary that dies keeps its label until there is another one."""
+    (tmp_path / "token").write_text(DAEMON)
+    first, second = peers(ha=JOINING | {"lastIndex": 71}), peers(ha=JOINING | {"epoch": 4})
+    third = peers(ha=JOINING | {"lastIndex": 1})
+    with running_api_server() as server:
+        for number in range(3):
+            server.make(pod(f"understudy-{number}"))
+        names = ",".join(f"{peer.name}=understudy-{number}" for number, peer in enumerate((first, second, third)))
+        given = f"server={server.url} namespace=default token-file={tmp_path}/token pods=app=understudy pod-names={names}"
+        options = {"arbiter": "kubernetes", "arbiter_option": given, "cluster_name": "orders", "arbiter_patience": "never"}
+        options |= {"detection_time": "30", "start_grace": "60"}  # a busy machine changes nobody's mind
+
+        def points_at() -> list[str]:
+            items = server.get_all("pods", {"labelSelector": "app=understudy,role=primary"})["items"]
+            return [item["metadata"]["name"] for item in items]
+
+        def transitions() -> int:
+            return int(server.get("leases", "understudy-orders")["spec"].get("leaseTransitions", 0))
+
+        daemons = [manage([first, second, third], name=f"rm-{number}", **options) for number in (1, 2)]
+        await until(lambda: points_at() == ["understudy-0"])
+        had = transitions()
+        assert had, "one of them has had its turn"
+        first.kill()
+        await until(lambda: points_at() == ["understudy-1"])
+        assert transitions() > had
+        await until(lambda: "holderIdentity" not in server.get("leases", "understudy-orders")["spec"])
+        for daemon in daemons:
+            await daemon.stopService()
+
+
+@pytest_twisted.ensureDeferred
 async def test_after_its_end_the_daemon_has_no_timer_and_no_connection(peers: Any, manage: Any) -> None:
     peer = peers(ha=ACTIVE)
     before = len(reactor.getDelayedCalls())
@@ -282,4 +318,20 @@ async def test_the_daemon_follows_the_members_that_the_log_names(peers: Any, man
     await watcher.becomes(**ACTIVE | told | {"membership": members | {"index": 4, "voters": [first.name, second.name]}})
     await time_passes(0.2)
     assert list(service._probes) == [first.name, third.name], "an older membership is none any more"
+    await watcher.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_in_a_pause_the_daemon_watches_and_acts_when_it_ends(peers: Any, manage: Any) -> None:
+    """Breaks when a pause holds back only the daemon that was told of it, or holds for good."""
+    broker = peers(ha=JOINING | {"settings": {"pause": {"since": "then"}}, "appliedIndex": 5})
+    watcher = await Watcher.of(broker)
+    service = manage([broker])
+    await sees(service, 1)
+    await time_passes(0.3)
+    assert await watcher.promotions() == []
+    assert service._watches.startswith("the cluster is paused since then")
+    await watcher.becomes(settings={}, appliedIndex=6)
+    await watcher.promoted()
+    assert [asked["manager"] for asked in await watcher.promotions()] == ["builtin"]
     await watcher.close()

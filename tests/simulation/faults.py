@@ -7,6 +7,7 @@ Life of a fault: it begins at its time and, where it lasts, ends by itself; `hea
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -340,6 +341,15 @@ class Faults:
             return "no primary"
         body = {"setting": "tags", "address": host.address, "tags": {"priority": 5}}
         self._world.operators.ask(primary, "SET", "ha", body=body)
+        return None
+
+    def _schedule(self, action: Action) -> str | None:
+        """An operator plans a switchover, for a time soon by the primary's own clock."""
+        primary = self._world.primary()
+        if primary is None:
+            return "no primary"
+        at = datetime.fromtimestamp(primary.process.host.wall() + action.seconds, UTC).isoformat()
+        self._world.operators.ask(primary, "SET", "ha", body={"setting": "switchover", "at": at})
         return None
 
     def _pause(self, action: Action) -> str | None:

@@ -171,6 +171,8 @@ PAUSED = _plan(
 """The primary dies in a pause, and nobody takes its place before a person asks for it."""
 TWO_KINDS = _plan(BUSY, *(Action(1.0 + 0.8 * number, "promote-as", "backup", seconds=0.7) for number in range(3)), duration_s=4.0)
 """The daemons have made a primary, and a second kind of manager asks for another one."""
+SCHEDULED = _plan(BUSY, Action(0.8, "tag", 1), Action(1.0, "schedule", seconds=2.0), duration_s=6.0)
+"""A switchover is planned, and comes at its time."""
 _TAGGED = _plan(
     BUSY,
     *(Action(0.8 + 0.2 * number, "tag", number) for number in range(3)),

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.simulation.provoked import PAUSED, TWO_KINDS
+from tests.simulation.provoked import PAUSED, SCHEDULED, TWO_KINDS
 from tests.simulation.world import World
 
 
@@ -29,3 +29,14 @@ def test_a_second_kind_of_manager_moves_no_primary_that_the_first_has_made() -> 
     assert outcome.done["promote-as"] == 3
     assert world.operators.done.get("PROMOTE", 0) == 0
     assert len(world.checks.consensus.primaries) == 1
+
+
+@pytest.mark.simulation
+def test_a_planned_switchover_happens_at_its_time_and_once() -> None:
+    """Breaks when the plan dies with the term that took it, is carried out again by the next primary, or costs a message."""
+    world = World(replace(SCHEDULED, seed=1))
+    outcome = world.run()
+    assert not outcome.violation, "\n".join([*outcome.trace[-60:], outcome.violation])
+    assert world.operators.done["SET"] == 2
+    assert len(world.checks.consensus.primaries) == 2
+    assert list(world.checks.reference.settings) == [f"tags:{world.hosts[1].address}"]

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from cli.lag.qpid_lag import main
 from cli.lag.shell import drawn
-from spark_analytics import places, sources, tail
+from spark_analytics import locations, sources, tail
 from spark_analytics.errors import Refused
 from spark_analytics.jobs import spans
 from spark_analytics.session import java_version
@@ -164,7 +164,7 @@ def test_of_an_error_the_line_is_told_that_says_what_happened() -> None:
         "": "RuntimeError",
     }
     for text, line in cases.items():
-        assert places.first_line(RuntimeError(text)) == line
+        assert locations.first_line(RuntimeError(text)) == line
 
 
 def test_the_bar_shows_how_much_of_the_running_stages_is_done() -> None:

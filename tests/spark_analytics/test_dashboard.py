@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from spark_analytics.dashboard import page, text, words
+from spark_analytics.dashboard import formatting, page, text
 from spark_analytics.jobs.summarise import Report
 from spark_analytics.transforms.windows import STATUSES
 from tests.spark_analytics import reports
@@ -134,7 +134,7 @@ def test_a_report_without_queues_failovers_or_events_is_a_page_too(report: Repor
 
 
 def test_every_status_has_a_meaning() -> None:
-    assert set(words.MEANING) == {*STATUSES, "PRIMARY"}
+    assert set(formatting.MEANING) == {*STATUSES, "PRIMARY"}
 
 
 @pytest.mark.parametrize(
@@ -152,12 +152,12 @@ def test_every_status_has_a_meaning() -> None:
     ],
 )
 def test_durations_are_written_as_people_do(ms: float | None, said: str) -> None:
-    assert words.duration(ms) == said
+    assert formatting.duration(ms) == said
 
 
 def test_a_share_is_never_rounded_to_perfection() -> None:
-    assert [words.share(x) for x in (0, 0.00001, 0.5, 0.99999, 1)] == ["0 %", "< 0.1 %", "50.0 %", "> 99.9 %", "100 %"]
+    assert [formatting.share(x) for x in (0, 0.00001, 0.5, 0.99999, 1)] == ["0 %", "< 0.1 %", "50.0 %", "> 99.9 %", "100 %"]
 
 
 def test_a_sparkline_shows_the_worst_of_each_piece_and_a_cross_where_nothing_was_heard() -> None:
-    assert words.sparkline([0.0, 9e9, None, None, 1.0, 1.0], [False, False, False, False, True, False], 3) == "█ ×"
+    assert formatting.sparkline([0.0, 9e9, None, None, 1.0, 1.0], [False, False, False, False, True, False], 3) == "█ ×"

@@ -23,7 +23,7 @@ from spark_analytics import demo_data
 from spark_analytics.errors import Refused
 from spark_analytics.jobs import compact, spans, stream
 from spark_analytics.jobs.summarise import Report, Request, summarise
-from spark_analytics.places import first_line
+from spark_analytics.locations import first_line
 from spark_analytics.schemas import LINES
 from spark_analytics.store import Manifest, Store, names_of
 from tests.spark_analytics.conftest import START_MS

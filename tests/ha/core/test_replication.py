@@ -21,6 +21,7 @@ from ha.core.effects import (
 from ha.core.log import Log
 from ha.core.membership import Membership
 from ha.core.messages import Append, AppendReply, Entry, Position, PreVoteReply, SnapshotReply, TransferReply, VoteReply
+from ha.core.progress import Pace, Progress
 from ha.core.replica import Replica
 from ha.core.settings import ReplicaSettings
 from tests.ha.core.cluster import BATCH_BYTES, SMALL, Cluster, led
@@ -411,3 +412,27 @@ def test_sends_of_batches_follow_what_was_saved() -> None:
     cluster = led("a", "b", "c")
     effects = cluster["a"].live.propose(cluster.now, 1, 1)
     assert [type(effect) for effect in effects] == [StoreEntries, SendEntries, SendEntries]
+
+
+@pytest.mark.parametrize("current", [False, True])
+def test_a_refusal_of_what_was_acknowledged_counts_only_as_an_answer_to_the_newest_heartbeat(current: bool) -> None:
+    """A late one speaks of a log that has grown since; the newest one of a log that has lost its end."""
+    log = Log(Membership.of("ab"))
+    for index in range(1, 9):
+        log.append(Entry(index, 1, BATCH_BYTES))
+    progress = Progress("b", 1, 0.0, connected=True)
+    assert progress.accepted(AppendReply(1, 1, True, 6, 6), log)
+    assert (
+        progress.refused(AppendReply(1, 2, False, 0, 0, prev_index=6, hint_index=3, hint_epoch=1), log, current=current)
+        is current
+    )
+    assert (progress.match_index, progress.pace) == ((0, Pace.PROBE) if current else (6, Pace.REPLICATE))
+
+
+def test_a_refusal_counts_for_nothing_while_a_snapshot_is_on_its_way() -> None:
+    """The member says so of each heartbeat until it has the snapshot; to probe would begin it anew."""
+    progress = Progress("b", 9, 0.0, connected=True)
+    progress.send_snapshot(0.0)
+    refusal = AppendReply(1, 2, False, 0, 0, prev_index=8)
+    assert not progress.refused(refusal, Log(Membership.of("ab")), current=True)
+    assert progress.pace is Pace.SNAPSHOT

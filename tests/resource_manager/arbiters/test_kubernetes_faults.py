@@ -24,12 +24,22 @@ from tests.certificates import Authority
 from tests.resource_manager.api_server import ADMIN, DAEMON, USERS, ApiServer, all_leases, path_of, pod, running_api_server
 from tests.resource_manager.arbiters.under_fault import Daemon, check_log, stand
 from tests.resource_manager.fault_proxy import KUBERNETES, fault_proxy
+from tests.resource_manager.kube_apiserver import a_server
 
 reactor: Any = installed_reactor
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[ApiServer]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with a_server(tmp_path_factory.mktemp("kube")) as running:
+        for thing in all_leases():
+            running.make(thing)
+        yield running
+
+
+@pytest.fixture
+def stand_in() -> Iterator[ApiServer]:
+    """One that tests may look into, whichever the server is."""
     with running_api_server() as running:
         for thing in all_leases():
             running.make(thing)
@@ -70,9 +80,9 @@ FAULTS = {
 IN_WRITES = list(FAULTS)[-4:]
 
 
-async def faced(server: ApiServer, token: Path, lines: list[str], fault: str) -> None:
+async def faced(server: Any, token: Path, lines: list[str], fault: str) -> None:
     lease = f"fault-{fault.replace(' ', '-')}"
-    with fault_proxy(server.port, KUBERNETES) as proxy:
+    with fault_proxy(server.port, KUBERNETES, server.context) as proxy:
         daemon = Daemon("kubernetes", "orders", options_of(proxy.url, token) | {"lease": lease})
 
         async def ready() -> None:
@@ -86,7 +96,7 @@ async def faced(server: ApiServer, token: Path, lines: list[str], fault: str) ->
 
 @pytest_twisted.ensureDeferred
 async def test_in_each_fault_the_daemon_waits_for_its_patience_and_acts_and_comes_back(
-    server: ApiServer, token: Path, lines: list[str]
+    server: Any, token: Path, lines: list[str]
 ) -> None:
     """All of them at a time, each behind a proxy of its own."""
     await gatherResults([ensureDeferred(faced(server, token, lines, fault)) for fault in FAULTS], consumeErrors=True)
@@ -94,9 +104,9 @@ async def test_in_each_fault_the_daemon_waits_for_its_patience_and_acts_and_come
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_server_that_only_reads_stays_away_until_a_write_succeeds(server: ApiServer, token: Path) -> None:
+async def test_a_server_that_only_reads_stays_away_until_a_write_succeeds(server: Any, token: Path) -> None:
     """Breaks when readings, which go on to succeed, make each need wait for the patience anew."""
-    with fault_proxy(server.port, KUBERNETES) as proxy:
+    with fault_proxy(server.port, KUBERNETES, server.context) as proxy:
         daemon = Daemon("kubernetes", "reads", options_of(proxy.url, token))
         await until(lambda: daemon.reachable)
         proxy.becomes("500 on writes")
@@ -111,46 +121,49 @@ async def test_a_server_that_only_reads_stays_away_until_a_write_succeeds(server
         await daemon.arbitration.close()
 
 
+@pytest.mark.parametrize("fault", ["hang", "500 on writes"])
 @pytest_twisted.ensureDeferred
-async def test_a_turn_that_was_won_ends_with_its_lease_in_a_fault_and_begins_again_after_it(
-    server: ApiServer, token: Path
-) -> None:
+async def test_a_turn_that_was_won_ends_with_its_lease_in_a_fault(server: Any, token: Path, fault: str) -> None:
     """Breaks when a daemon that cannot renew any more acts beside the one that has taken the Lease over."""
-    with fault_proxy(server.port, KUBERNETES) as proxy:
-        daemon = Daemon("kubernetes", "won", options_of(proxy.url, token))
-        other = Daemon("kubernetes", "won", options_of(server.url, token))
+    with (
+        fault_proxy(server.port, KUBERNETES, server.context) as proxy,
+        fault_proxy(server.port, KUBERNETES, server.context) as sound,
+    ):
+        options = {"lease": f"won-{len(fault)}"}
+        daemon = Daemon("kubernetes", "won", options_of(proxy.url, token) | options)
+        other = Daemon("kubernetes", "won", options_of(sound.url, token) | options)
         try:
             await until(daemon.acts)
-            for fault in ("hang", "500 on writes"):
-                proxy.becomes(fault)
-                while True:
-                    both = daemon.arbiter.acts_at(0.0, reactor.seconds()), other.arbiter.acts_at(0.0, reactor.seconds())
-                    assert NEVER in both, "two have the turn"
-                    if both[1] != NEVER:
-                        break
-                    await time_passes(0.02)
-                proxy.becomes("")
-                other.arbiter.rest()
-                await until(lambda: daemon.arbiter.acts_at(0.0, reactor.seconds()) != NEVER)
-                other.arbiter.rest()
+            proxy.becomes(fault)
+            while True:
+                both = daemon.arbiter.acts_at(0.0, reactor.seconds()), other.arbiter.acts_at(0.0, reactor.seconds())
+                assert NEVER in both, "two have the turn"
+                if both[1] != NEVER:
+                    break
+                await time_passes(0.02)
         finally:
+            proxy.becomes("")
             await daemon.arbitration.close()
             await other.arbitration.close()
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_watch_that_always_ends_with_410_does_no_harm(server: ApiServer, token: Path) -> None:
-    with fault_proxy(server.port, KUBERNETES) as proxy:
+async def test_a_watch_that_always_ends_with_410_does_no_harm(server: Any, token: Path) -> None:
+    with (
+        fault_proxy(server.port, KUBERNETES, server.context) as proxy,
+        fault_proxy(server.port, KUBERNETES, server.context) as sound,
+    ):
         proxy.becomes("410")
         daemon = Daemon("kubernetes", "gone", options_of(proxy.url, token) | {"ttl": "10"})
-        other = Daemon("kubernetes", "gone", options_of(server.url, token) | {"ttl": "10"})
+        other = Daemon("kubernetes", "gone", options_of(sound.url, token) | {"ttl": "10"})
         try:
             await until(other.acts)
             daemon.needs()
             for _ in range(10):
-                assert not daemon.acts()
+                now_s = reactor.seconds()
+                assert NEVER in (daemon.arbiter.acts_at(0.0, now_s), other.arbiter.acts_at(0.0, now_s))
                 await time_passes(0.1)
-            assert daemon.reachable
+            await until(lambda: daemon.reachable)
             other.arbitration.rest()
             await until(daemon.acts)
         finally:
@@ -159,38 +172,35 @@ async def test_a_watch_that_always_ends_with_410_does_no_harm(server: ApiServer,
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_watch_is_told_of_changes_past_bookmarks_and_why_it_ended(token: Path) -> None:
+async def test_a_watch_is_told_of_changes_past_bookmarks_and_why_it_ended(stand_in: ApiServer, token: Path) -> None:
     """Also after a compaction: it begins with what is there, so no version of its own can be too old."""
-    with running_api_server() as server:
-        for thing in all_leases():
-            server.make(thing)
-        server.make({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "watched"}, "spec": {}})
-        server.make(pod("something-else"))
-        server.compact()
-        daemon = Daemon("kubernetes", "watched", options_of(server.url, token))
-        seen, ended = list[tuple[str, bool]](), list[str]()
-        client = daemon.arbiter._client
-        client.watch("watched", lambda lease, gone: seen.append((lease["spec"].get("holderIdentity", ""), gone))).addCallback(
-            ended.append
-        )
-        await until(lambda: seen == [("", False)])
-        await time_passes(0.5)  # in which bookmarks come
-        server.change("leases", "watched", {"spec": {"holderIdentity": "a"}})
-        await until(lambda: seen[1:] == [("a", False)])
-        server.delete("leases", "watched")
-        await until(lambda: seen[2:] == [("a", True)])
-        server._oldest = server._version + 100
-        server.change("pods", "something-else", {"metadata": {"labels": {"app": "x"}}})
-        await until(lambda: bool(ended))
-        assert ended[0].startswith("the history that the watch needs is gone: too old resource version")
-        await daemon.arbitration.close()
+    stand_in.make({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "watched"}, "spec": {}})
+    stand_in.make(pod("something-else"))
+    stand_in.compact()
+    arbiter: Any = arbiters.make("kubernetes", ArbiterSettings("watched", options_of(stand_in.url, token)), reactor, "rm-1")
+    seen, ended = list[tuple[str, bool]](), list[str]()
+    client = arbiter._client  # without the arbiter's own writes
+    client.watch("watched", lambda lease, gone: seen.append((lease["spec"].get("holderIdentity", ""), gone))).addCallback(
+        ended.append
+    )
+    await until(lambda: seen == [("", False)])
+    await time_passes(0.5)  # in which bookmarks come
+    stand_in.change("leases", "watched", {"spec": {"holderIdentity": "a"}})
+    await until(lambda: seen[1:] == [("a", False)])
+    stand_in.delete("leases", "watched")
+    await until(lambda: seen[2:] == [("a", True)])
+    stand_in._oldest = stand_in._version + 100
+    stand_in.change("pods", "something-else", {"metadata": {"labels": {"app": "x"}}})
+    await until(lambda: bool(ended))
+    assert ended[0].startswith("the history that the watch needs is gone: too old resource version")
+    await arbiter.close()
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_label_that_comes_late_does_not_replace_what_was_written_meanwhile(server: ApiServer, token: Path) -> None:
+async def test_a_label_that_comes_late_does_not_replace_what_was_written_meanwhile(stand_in: ApiServer, token: Path) -> None:
     """Breaks when a patch goes without the version that was read: it would bring an old primary back, with its old epoch."""
-    server.make(pod("understudy-0", app="late"))
-    with fault_proxy(server.port, KUBERNETES) as proxy:
+    stand_in.make(pod("understudy-0", app="late"))
+    with fault_proxy(stand_in.port, KUBERNETES) as proxy:
         options = options_of(proxy.url, token) | {"pods": "app=late"}
         daemon = Daemon("kubernetes", "late", options)
         await until(lambda: daemon.reachable)
@@ -198,20 +208,20 @@ async def test_a_label_that_comes_late_does_not_replace_what_was_written_meanwhi
         daemon.arbitration.publish(Published("understudy-0:5672", 3))
         await until(lambda: daemon.arbiter._roles._failures > 0)
         newer = {"labels": {"role": "backup"}, "annotations": {EPOCH: "4"}}
-        server.change("pods", "understudy-0", {"metadata": newer})
+        stand_in.change("pods", "understudy-0", {"metadata": newer})
         proxy.becomes("")
         account = USERS[DAEMON]
-        await until(lambda: (account, "patch", "pods") in {answer[:3] for answer in server.answers})
+        await until(lambda: (account, "patch", "pods") in {answer[:3] for answer in stand_in.answers})
         await daemon.arbitration.close()
-    patched = [code for *what, code in server.answers if what == [account, "patch", "pods"]]
+    patched = [code for *what, code in stand_in.answers if what == [account, "patch", "pods"]]
     assert set(patched) == {409}
-    there = server.get("pods", "understudy-0")["metadata"]
+    there = stand_in.get("pods", "understudy-0")["metadata"]
     assert (there["labels"]["role"], there["annotations"][EPOCH]) == ("backup", "4")
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_kit_finds_every_rule_kept(server: ApiServer, token: Path) -> None:
-    with fault_proxy(server.port, KUBERNETES) as proxy:
+async def test_the_kit_finds_every_rule_kept(server: Any, token: Path) -> None:
+    with fault_proxy(server.port, KUBERNETES, server.context) as proxy:
         subject = Subject(
             "kubernetes",
             options_of(proxy.url, token),
@@ -312,10 +322,10 @@ def test_wrong_options_are_one_line(monkeypatch: pytest.MonkeyPatch, cluster: st
     ],
 )
 def test_the_stand_in_refuses_what_a_real_server_drops_or_refuses(
-    server: ApiServer, method: str, path: str, body: Any, content: str, status: int
+    stand_in: ApiServer, method: str, path: str, body: Any, content: str, status: int
 ) -> None:
-    if not server.get("pods", "strict"):
-        server.make(pod("strict"))
-    there = server.get("pods", "strict")
-    answered, said = server.request(method, path, there | body if method == "PUT" else body, ADMIN, content)
+    if not stand_in.get("pods", "strict"):
+        stand_in.make(pod("strict"))
+    there = stand_in.get("pods", "strict")
+    answered, said = stand_in.request(method, path, there | body if method == "PUT" else body, ADMIN, content)
     assert answered == status, said

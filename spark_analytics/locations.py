@@ -1,4 +1,4 @@
-"""Places: paths of this machine, and URLs that only Spark can read.
+"""Locations: paths of this machine, and URLs that only Spark can read.
 
 A path without a scheme is this machine's for us. For Spark it is the cluster's file system, if it has one (HDFS under YARN), so
 it is never given one: `located` makes it a URL.

@@ -9,7 +9,7 @@ from typing import Any, Final
 from spark_analytics import sources
 from spark_analytics.jobs import spans
 from spark_analytics.jobs.summarise import OBJECTIVE_MS, Request
-from spark_analytics.places import is_remote
+from spark_analytics.locations import is_remote
 from spark_analytics.session import Work
 from spark_analytics.sources import Kafka
 from spark_analytics.store import is_store

@@ -1,9 +1,9 @@
 """The child process that makes reports with Spark, and the board that shows them, kept together.
 
-Life of a `Keeper`: it starts the child, asks it for a report, and puts what comes on the board; `refresh_s` after the answer (not
-after the question: Spark is never asked to hurry) it asks again. A refusal is told on the board, and asked again. A child that
-ends, or answers nonsense, is told on the board and replaced, at first after RESTART_S, then more and more slowly. `stop` ends the
-child and waits for that.
+Life of a `Supervisor`: it starts the child, asks it for a report, and puts what comes on the board; `refresh_s` after the answer
+(not after the question: Spark is never asked to hurry) it asks again. A refusal is told on the board, and asked again. A child
+that ends, or answers nonsense, is told on the board and replaced, at first after RESTART_S, then more and more slowly. `stop`
+ends the child and waits for that.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_ANSWER: Final = 64 << 20
 COMMAND: Final = (sys.executable, "-m", "spark_analytics.worker")
 
 
-class Keeper:
+class Supervisor:
     """See the module. `command` is the child's; the tests give it others."""
 
     def __init__(
@@ -108,20 +108,20 @@ class Keeper:
 class _Child(ProcessProtocol):
     """Its lines, and its end."""
 
-    def __init__(self, keeper: Keeper) -> None:
-        self._keeper = keeper
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
         self._pieces: list[bytes] = []
         self._size = 0
 
     def connectionMade(self) -> None:
-        self._keeper.connected()
+        self._supervisor.connected()
 
     def outReceived(self, data: bytes) -> None:
         *whole, rest = data.split(b"\n")
         for piece in whole:
             line = b"".join([*self._pieces, piece])
             self._pieces, self._size = [], 0
-            self._keeper.told(line)
+            self._supervisor.told(line)
         self._pieces.append(rest)
         self._size += len(rest)
         if self._size > MAX_ANSWER:
@@ -137,4 +137,4 @@ class _Child(ProcessProtocol):
     def processEnded(self, reason: Failure) -> None:
         value: Any = reason.value
         how = f"was ended by signal {value.signal}" if value.signal else f"ended with status {value.exitCode}"
-        self._keeper.ended(how)
+        self._supervisor.ended(how)
