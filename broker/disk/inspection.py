@@ -141,4 +141,4 @@ def _size(disk: Disk, path: Path) -> int:
 
 def _iso(milliseconds: int) -> str:
     moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return moment.isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"

@@ -23,7 +23,7 @@ EDGES = {
     "broker/telemetry.py": {"threading", "time"},  # has a thread and files of its own; a broker runs without it too
     "broker/telemetry_files.py": {"glob"},
     "broker/users_file.py": {"fcntl"},  # qpid-passwd alone locks it
-    "ha/settings.py": {"socket"},  # only when --ha-address is not given
+    "ha/settings.py": {"shutil", "socket"},  # whether there is the program that it names; and when --ha-address is not given
 }
 OF_PATHS = {
     "exists", "glob", "is_dir", "is_file", "iterdir", "mkdir", "open", "read_bytes", "read_text", "rename", "replace", "rglob",

@@ -152,6 +152,14 @@ def maintenance(nodes: Nodes, account: Account) -> None:
     assert nodes.failures() == [], "what was done by hand meanwhile counts as a failure"
 
 
+def by_hand(nodes: Nodes, account: Account) -> None:
+    """Somebody promotes another broker behind Pacemaker's back: the monitors see it, and Pacemaker puts it in order."""
+    primary = nodes.promoted()
+    target = nodes[laggiest(nodes, primary)]
+    target.run("qpid-ha", "promote", "-b", "localhost:5672")
+    nodes.wait(lambda: bool(nodes.failures()), "the failure on record")
+
+
 def two_dead(nodes: Nodes, account: Account) -> None:
     """Two of three nodes lose their power: nobody serves, and when they are back nothing is lost."""
     primary = nodes.promoted()
@@ -172,6 +180,7 @@ ROUNDS: dict[str, Callable[[Nodes, Account], None]] = {
     "cut": cut,
     "standby": standby,
     "maintenance": maintenance,
+    "by-hand": by_hand,
     "two-dead": two_dead,
 }
 
@@ -181,6 +190,8 @@ def run(nodes: Nodes, account: Account, name: str, trouble: Callable[[Nodes, Acc
     account.send(nodes[nodes.stable()])
     began = time.monotonic()
     trouble(nodes, account)
+    nodes.stable()
+    nodes.on_some("crm_resource", "--wait", "--timeout", "80", timeout_s=90)
     primary = nodes.stable()
     took_s = time.monotonic() - began
     account.check(nodes[primary])

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from ha.core.effects import Effect, PromotionEnded
-from ha.core.messages import Position, PreVoteReply, TimeoutNow, TransferReply, TransferRequest, Vote
+from ha.core.messages import Position, PreVote, PreVoteReply, TimeoutNow, TransferReply, TransferRequest, Vote
 from ha.core.pursuit import Pursuit
 from ha.core.replica import Replica
 from tests.ha.core.cluster import SMALL, Cluster, led
@@ -276,6 +276,19 @@ def test_an_old_request_to_stand_does_nothing() -> None:
     cluster.promote("b", settle=False)
     cluster["b"].receive("a", TransferReply(1, "later", later=True))
     assert last(cluster, "b").reason == "the primary a does not hand over: later", "who does not insist is told at once"
+
+
+def test_a_request_to_stand_from_an_epoch_that_is_over_begins_no_campaign() -> None:
+    """Nor when no primary is heard: who asked then may have been answered long ago, and nobody asks now."""
+    cluster = led("a", "b", "c")
+    cluster.disconnect("a", "b")
+    cluster.disconnect("a", "c")
+    cluster.wires.clear()
+    cluster["b"].receive("c", TransferRequest(0, stand=0))
+    assert cluster.wires == [("b", "c", TransferReply(1, "b is not the primary", later=True))]
+    cluster.wires.clear()
+    cluster["b"].receive("c", TransferRequest(1, stand=1))
+    assert [type(wire[2]) for wire in cluster.wires] == [PreVote], "this epoch's is another matter"
 
 
 def test_a_request_to_stand_comes_to_nothing_while_a_handover_is_awaited() -> None:
