@@ -146,7 +146,7 @@ def _switchover(at: Any, candidate: Any, now_s: float) -> dict[str, Any]:
         return {}
     at_s = moment(str(at))
     if not now_s < at_s <= now_s + MAX_AHEAD_S:
-        raise BadSetting(f"{at} is not in the year that comes; it is {_iso(now_s)} now")
+        raise BadSetting(f"{at} is not within the next year; it is {_iso(now_s)} now")
     return {"at": _iso(at_s), "candidate": str(candidate or "")}
 
 

@@ -67,6 +67,9 @@ class Echo:
     def may_flow(self, producer: Producer) -> bool:
         return self.wants_more
 
+    def knows_filter(self, name: str) -> bool:
+        return name == "echo"
+
     def subscribe(self, attach: Attach, link: Sender) -> None:
         self.admit(attach)
         link.context = LinkEnd(attach.session)
