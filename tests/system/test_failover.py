@@ -133,9 +133,10 @@ def test_to_promote_the_primary_changes_nothing(tmp_path: Path) -> None:
 def test_without_a_majority_nobody_is_promoted_and_the_refusal_says_why(tmp_path: Path) -> None:
     """Breaks when a broker makes itself primary alone: the beginning of every split brain."""
     with cluster(tmp_path, 3, "--ha-replicate", "all", "--ha-promote-timeout", "0.5") as brokers:
+        alone = brokers.brokers[2]
+        eventually(alone.status, lambda view: not view["blank"], "a vote of its own: a new store has none")
         brokers.brokers[0].kill()
         brokers.brokers[1].kill()
-        alone = brokers.brokers[2]
         with pytest.raises(Refused, match="1 of the 2 votes needed") as refused:
             ask(alone.address, "PROMOTE", "ha", timeout_s=30)
         assert refused.value.status == 409
