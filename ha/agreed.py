@@ -108,7 +108,7 @@ class Agreed:
                 answered.callback((503, "this broker serves no more: ask the next primary what is set", {}))
 
     def tick(self) -> None:
-        """Time has passed: carry out what is planned for now."""
+        """Time has passed: carry out what is due."""
         plan = self._broker.lead.state.definitions.settings.get(settings.SWITCHOVER)
         if plan is None or self._broker.state != "active" or self._carrying_out == plan.value.get("at"):
             return

@@ -217,9 +217,9 @@ class ResourceManager(Service):
         sight = self._detector.sight(now_s)
         self._tell_whether_it_watches(sight)
         wake_s = [silence_s] if (silence_s := self._detector.next_silence_s(now_s)) is not None else []
-        needed = self._promotion.is_needed
+        wanted = self._promotion.wants_turn
         wake_s += self._carry_out(self._promotion.step(sight, now_s, self._arbitration.acts_at))
-        if needed and not self._promotion.is_needed:
+        if wanted and not self._promotion.wants_turn:
             self._arbitration.rest()
         if self._timer is not None and self._timer.active():
             self._timer.cancel()

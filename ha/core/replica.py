@@ -714,7 +714,8 @@ class Replica:
         elif self._pursuit is not None and campaign.round is Round.PRE_VOTE:
             self._seek(now, campaign, self._pursuit)
         elif campaign.lost or (self._pursuit is not None and campaign.tally.hopeless(self._member.connected)):
-            self._set_back(now, self._verdict(campaign), turn=self._member.log.members.addresses.index(self._member.me))
+            addresses, me = self._member.log.members.addresses, self._member.me  # one that is being removed is the last to try
+            self._set_back(now, self._verdict(campaign), turn=addresses.index(me) if me in addresses else len(addresses))
 
     def _verdict(self, campaign: Campaign) -> str:
         return campaign.verdict(self._member.me, self._member.connected)

@@ -11,9 +11,9 @@ the start. It raises ValueError, with one line of text, for an option that it do
 with that line.
 
 **Life.** The daemon makes one arbiter, calls `watch` once, and from then on, in the reactor's thread: `acts_at` again and again
-while a promotion is needed and this daemon could ask for it; `rest` when the need is over; `hears_of` and `publish` whenever what
-they tell has changed; `health` at any time; `close` once, at its end. Outside of a need an arbiter holds no turn, so that a
-daemon that is cut off from the brokers is in nobody's way.
+while a promotion is needed and this daemon could ask for it; `rest` when the need is over, or this daemon cannot ask any more;
+`hears_of` and `publish` whenever what they tell has changed; `health` at any time; `close` once, at its end. Outside of a need an
+arbiter holds no turn, so that a daemon that is cut off from the brokers is in nobody's way.
 
 **Time.** All calls return at once: who has to wait for an outside system remembers what that said last, and calls the watcher
 when it has said something new. The watcher is never called from within a call to the arbiter, nor after `close`. Times are
@@ -97,7 +97,7 @@ class Arbiter(Protocol):
         later one is when to ask again. NEVER: not before the watcher is called."""
 
     def rest(self) -> None:
-        """No promotion is needed any more: give up the turn, or the wait for it."""
+        """No promotion is needed any more, or this daemon cannot ask for it: give up the turn, or the wait for it."""
 
     def hears_of(self, daemons: Collection[str]) -> None:
         """The names of the daemons that are connected to the brokers now, our own among them or not."""

@@ -127,6 +127,7 @@ class _Need:
     recheck_s: float
     failure: FailureDetected | None = None
     """Said once, when the other brokers have confirmed it."""
+    wants_turn: bool = False
     has_turn: bool = False
 
 
@@ -149,9 +150,10 @@ class Promotion:
         self._said = ""
 
     @property
-    def is_needed(self) -> bool:
-        """Whether there is no primary, as far as this daemon can see."""
-        return self._need is not None
+    def wants_turn(self) -> bool:
+        """Whether this daemon would act if it is its turn. One that cannot, because it reaches too few brokers, leaves the turn
+        to others."""
+        return self._need is not None and self._need.wants_turn
 
     def step(self, sight: Sight, now_s: float, acts_at: Callable[[float, float], float]) -> list[Effect]:
         """What to do now. `acts_at` is the arbiter's: (needed since, now) to the time of our turn. It is asked only within a
@@ -223,6 +225,7 @@ class Promotion:
 
     def _judge(self, sight: Sight, need: _Need, now_s: float, acts_at: Callable[[float, float], float]) -> list[Effect]:
         settings, reachable, total = self._settings, sight.reachable, len(sight.brokers)
+        need.wants_turn = False
         watches = cluster_settings.objection(settings.kind, sight.settings, (), "", 0.0)
         if watches:
             return self._wait(watches)
@@ -231,6 +234,7 @@ class Promotion:
         grace_ends_s = self._started_s + settings.start_grace_s
         if self._served is None and len(reachable) < total and now_s < grace_ends_s:
             return [*self._wait(f"{len(reachable)} of {total} brokers answer, and the start waits for all"), WakeAt(grace_ends_s)]
+        need.wants_turn = True
         turn_s = acts_at(need.since_s, now_s)
         if turn_s > now_s:
             need.has_turn = False

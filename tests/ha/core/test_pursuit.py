@@ -53,6 +53,19 @@ def test_a_backup_that_is_behind_becomes_the_primary_after_a_better_one_was_and_
     assert max(cluster.committed) == cluster["c"].applied
 
 
+def test_a_broker_whose_removal_is_in_its_own_log_alone_is_refused_like_others() -> None:
+    """It is no member there, and may have to stand all the same (dissertation §4.2.2)."""
+    cluster = led("a", "b", "c")
+    cluster.isolate("a")
+    cluster.call("a", lambda replica: replica.remove_member(cluster.now, "a", "remove a"))
+    cluster.pass_time(1.5)
+    cluster.promote("b")
+    cluster.connect("a", "c")
+    cluster.promote("a")
+    cluster.pass_time(0.3)
+    assert "c refused: it hears the primary b of epoch 2" in last(cluster, "a").reason
+
+
 def test_who_does_not_insist_is_refused_in_the_same_place() -> None:
     """A resource manager that looks for the best candidate asks that one next."""
     cluster = without_a_primary("a", "b", "c", behind="c")

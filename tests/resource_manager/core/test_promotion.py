@@ -85,7 +85,7 @@ def test_a_primary_is_reported_once_and_then_left_alone() -> None:
     story = Story()
     assert story.see(1.0, says("a", "active", 1.0), says("b", "ready", 1.0)) == [PrimarySeen("a", 3)]
     assert story.see(1.2, says("a", "active", 1.2), says("b", "ready", 1.2)) == []
-    assert not story.promotion.is_needed
+    assert not story.promotion.wants_turn
     assert story.see(1.4, says("a", "active", 1.4, epoch=4)) == [PrimarySeen("a", 4)]
 
 
@@ -99,6 +99,25 @@ def test_after_a_kill_the_others_are_asked_before_anything_is_done() -> None:
         FailureDetected("a", 3, "closed the connection"),
         AskToPromote("b", "the primary a failed: closed the connection", SETTINGS.promote_timeout_s),
     ]
+
+
+def test_a_daemon_that_loses_its_majority_leaves_the_turn_to_others() -> None:
+    """Breaks when a daemon that was cut off keeps a turn with which it can do nothing, while another one could act."""
+    story = Story.with_a_failed_primary()
+    assert story.promotion.wants_turn, "it was not told yet that the others are silent, too"
+    cut_off = [gone("a"), silent("b"), silent("c")]
+    assert reasons(story.see(10.5, *cut_off)) == ["0 of 3 brokers answer, and 2 are needed"]
+    assert not story.promotion.wants_turn
+    story.see(11.0, gone("a"), says("b", "joining", 11.0), says("c", "joining", 11.0))
+    assert story.promotion.wants_turn
+
+
+def test_who_waits_for_an_answer_keeps_its_turn() -> None:
+    story = Story.with_a_failed_primary()
+    seen = [gone("a"), says("b", "joining", 10.01), says("c", "joining", 10.01)]
+    assert asked(story.see(10.02, *seen)) == ["b"]
+    assert story.see(10.03, *seen) == []
+    assert story.promotion.wants_turn
 
 
 def test_a_silent_primary_is_replaced_once_its_backups_have_given_it_up() -> None:
@@ -484,6 +503,6 @@ def test_while_a_primary_serves_nobody_asks_the_arbiter() -> None:
     backups = says("b", "ready", 9.0, primary="a"), says("c", "ready", 9.0, primary="a")
     for now_s in (1.0, 5.0, 9.0):
         story.see(now_s, says("a", "active", now_s), *backups, acts_at=notes)
-    assert (asked_at, story.promotion.is_needed) == ([], False)
+    assert (asked_at, story.promotion.wants_turn) == ([], False)
     story.see(10.0, gone("a"), *backups, acts_at=notes)
     assert asked_at == [10.0]
