@@ -6,8 +6,8 @@ import json
 import signal
 import ssl
 from base64 import b64decode
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from resource_manager.arbiters.etcd import EtcdArbiter
 from resource_manager.core.arbiter import NEVER, ArbiterSettings, Guarantee, Published
 from tests.broker.real_time import time_passes, until
 from tests.certificates import Authority
+from tests.resource_manager.arbiters.asked import Asked, reaching
 from tests.resource_manager.etcd import Etcd, encoded, running_etcd, three_members
 
 reactor: Any = installed_reactor
@@ -32,7 +33,7 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
         yield running
 
 
-class Daemon:
+class Daemon(Asked):
     """An arbiter as a daemon has it, and how often its watcher was called."""
 
     def __init__(self, url: str, name: str, cluster: str, **options: str) -> None:
@@ -41,38 +42,13 @@ class Daemon:
         )
         arbiter = arbiters.make("etcd", settings, reactor, name)
         assert isinstance(arbiter, EtcdArbiter)
-        self.arbiter = arbiter
-        self.told = 0
-        self.arbiter.watch(self._tell)
-
-    def _tell(self) -> None:
-        self.told += 1
-
-    def has_turn(self) -> bool:
-        """Ask for the turn, as a daemon in a need does again and again."""
-        now_s: float = reactor.seconds()
-        return self.arbiter.acts_at(now_s, now_s) <= now_s
-
-    @property
-    def reachable(self) -> bool:
-        return self.arbiter.health().reachable
-
-    @property
-    def reason(self) -> str:
-        return self.arbiter.health().reason
+        super().__init__(arbiter)
+        self.watch()
 
 
-@asynccontextmanager
-async def daemons(url: str, cluster: str, *names: str, **options: str) -> AsyncIterator[list[Daemon]]:
+def daemons(url: str, cluster: str, *names: str, **options: str) -> AbstractAsyncContextManager[list[Daemon]]:
     """Daemons that have reached etcd."""
-    there = [Daemon(url, name, cluster, **options) for name in names]
-    try:
-        for daemon in there:
-            await until(lambda daemon=daemon: daemon.reachable)  # type: ignore[misc]
-        yield there
-    finally:
-        for daemon in there:
-            await daemon.arbiter.close()
+    return reaching(Daemon(url, name, cluster, **options) for name in names)
 
 
 def turn(etcd: Etcd, cluster: str) -> str:

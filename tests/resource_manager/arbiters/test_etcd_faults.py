@@ -13,8 +13,8 @@ import pytest_twisted
 from twisted.internet import reactor as installed_reactor
 from twisted.internet.defer import ensureDeferred, gatherResults
 
-from resource_manager.core.arbiter import NEVER
-from tests.broker.real_time import time_passes, until
+from tests.broker.real_time import until
+from tests.resource_manager.arbiters.asked import one_at_a_time
 from tests.resource_manager.arbiters.under_fault import Daemon, check_log, stand
 from tests.resource_manager.etcd import Etcd, running_etcd
 from tests.resource_manager.fault_proxy import fault_proxy
@@ -92,19 +92,7 @@ async def test_a_watch_that_is_always_told_of_compactions_does_no_harm(etcd: Etc
         proxy.becomes("compacted")
         daemon = daemon_of(proxy.url, "compacted always", ttl="10")
         other = daemon_of(etcd.url, "compacted always", ttl="10")
-        try:
-            await until(other.acts)
-            daemon.needs()
-            for _ in range(10):
-                now_s = reactor.seconds()
-                assert NEVER in (daemon.arbiter.acts_at(0.0, now_s), other.arbiter.acts_at(0.0, now_s))
-                await time_passes(0.1)
-            await until(lambda: daemon.reachable)
-            other.arbitration.rest()
-            await until(daemon.acts)
-        finally:
-            await daemon.arbitration.close()
-            await other.arbitration.close()
+        await one_at_a_time(daemon, other)
 
 
 @pytest_twisted.ensureDeferred

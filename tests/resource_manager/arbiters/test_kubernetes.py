@@ -6,8 +6,8 @@ and the first tests hold the stand-in's strictness against it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -24,6 +24,7 @@ from resource_manager.core.arbiter import NEVER, ArbiterSettings, Guarantee, Pub
 from resource_manager.core.candidate import Renew, Renewed
 from tests.broker.real_time import time_passes, until
 from tests.resource_manager.api_server import DAEMON, Client, all_leases, path_of, pod
+from tests.resource_manager.arbiters.asked import Asked, reaching
 from tests.resource_manager.kube_apiserver import KubeApiServer, a_server
 
 reactor: Any = installed_reactor
@@ -45,7 +46,7 @@ def token(tmp_path: Path) -> Path:
     return path
 
 
-class Daemon:
+class Daemon(Asked):
     """An arbiter as a daemon has it, and how often its watcher was called."""
 
     def __init__(self, server: Any, token: Path, name: str, lease: str, **options: str) -> None:
@@ -54,41 +55,16 @@ class Daemon:
         given |= {key.replace("_", "-"): value for key, value in options.items()}
         arbiter = arbiters.make("kubernetes", ArbiterSettings("orders", given), reactor, name)
         assert isinstance(arbiter, KubernetesArbiter)
-        self.arbiter = arbiter
-        self.told = 0
+        super().__init__(arbiter)
 
     def begins(self) -> Daemon:
-        self.arbiter.watch(self._tell)
+        self.watch()
         return self
 
-    def _tell(self) -> None:
-        self.told += 1
 
-    def has_turn(self) -> bool:
-        """Ask for the turn, as a daemon in a need does again and again."""
-        now_s: float = reactor.seconds()
-        return self.arbiter.acts_at(now_s, now_s) <= now_s
-
-    @property
-    def reachable(self) -> bool:
-        return self.arbiter.health().reachable
-
-    @property
-    def reason(self) -> str:
-        return self.arbiter.health().reason
-
-
-@asynccontextmanager
-async def daemons(server: Any, token: Path, lease: str, *names: str, **options: str) -> AsyncIterator[list[Daemon]]:
+def daemons(server: Any, token: Path, lease: str, *names: str, **options: str) -> AbstractAsyncContextManager[list[Daemon]]:
     """Daemons that have reached the server."""
-    there = [Daemon(server, token, name, lease, **options).begins() for name in names]
-    try:
-        for daemon in there:
-            await until(lambda daemon=daemon: daemon.reachable)  # type: ignore[misc]
-        yield there
-    finally:
-        for daemon in there:
-            await daemon.arbiter.close()
+    return reaching(Daemon(server, token, name, lease, **options).begins() for name in names)
 
 
 def spec(server: Client, lease: str) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from resource_manager.core.arbiter import NEVER, ArbiterSettings, Published
 from tests.broker.real_time import time_passes, until
 from tests.certificates import Authority
 from tests.resource_manager.api_server import ADMIN, DAEMON, USERS, ApiServer, all_leases, path_of, pod, running_api_server
+from tests.resource_manager.arbiters.asked import one_at_a_time
 from tests.resource_manager.arbiters.under_fault import Daemon, check_log, stand
 from tests.resource_manager.fault_proxy import KUBERNETES, fault_proxy
 from tests.resource_manager.kube_apiserver import a_server
@@ -156,19 +157,7 @@ async def test_a_watch_that_always_ends_with_410_does_no_harm(server: Any, token
         proxy.becomes("410")
         daemon = Daemon("kubernetes", "gone", options_of(proxy.url, token) | {"ttl": "10"})
         other = Daemon("kubernetes", "gone", options_of(sound.url, token) | {"ttl": "10"})
-        try:
-            await until(other.acts)
-            daemon.needs()
-            for _ in range(10):
-                now_s = reactor.seconds()
-                assert NEVER in (daemon.arbiter.acts_at(0.0, now_s), other.arbiter.acts_at(0.0, now_s))
-                await time_passes(0.1)
-            await until(lambda: daemon.reachable)
-            other.arbitration.rest()
-            await until(daemon.acts)
-        finally:
-            await daemon.arbitration.close()
-            await other.arbitration.close()
+        await one_at_a_time(daemon, other)
 
 
 @pytest_twisted.ensureDeferred
