@@ -100,7 +100,7 @@ def moment(text: str) -> float:
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        raise BadSetting(f"{text!r:.60} is no time, as in 2026-01-31T04:00:00Z") from None
+        raise BadSetting(f"{text!r:.60} is not a time: write it as 2026-01-31T04:00:00Z") from None
     return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
 
 
@@ -137,7 +137,9 @@ def told_pause(value: Mapping[str, Any]) -> str:
 
 def _authority(kind: Any) -> dict[str, Any]:
     if not isinstance(kind, str) or not _KIND.fullmatch(kind):
-        raise BadSetting(f"{kind!r:.80} is no kind of manager, as builtin, etcd, kubernetes, pacemaker, hand, or any for all")
+        raise BadSetting(
+            f"{kind!r:.80} is not a kind of manager: give builtin, etcd, kubernetes, pacemaker, a plug-in's name, hand, or any"
+        )
     return {} if kind == ANY else {"kind": kind}
 
 

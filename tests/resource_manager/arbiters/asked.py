@@ -59,7 +59,7 @@ async def reaching(there: Iterable[A]) -> AsyncIterator[list[A]]:
             await daemon.arbiter.close()
 
 
-async def one_at_a_time(daemon: under_fault.Daemon, other: under_fault.Daemon) -> None:
+async def check_one_at_a_time(daemon: under_fault.Daemon, other: under_fault.Daemon) -> None:
     """`other` has the turn for a while, `daemon` has not; then it has."""
     try:
         await until(other.acts)

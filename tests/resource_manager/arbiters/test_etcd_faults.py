@@ -14,7 +14,7 @@ from twisted.internet import reactor as installed_reactor
 from twisted.internet.defer import ensureDeferred, gatherResults
 
 from tests.broker.real_time import until
-from tests.resource_manager.arbiters.asked import one_at_a_time
+from tests.resource_manager.arbiters.asked import check_one_at_a_time
 from tests.resource_manager.arbiters.under_fault import Daemon, check_log, stand
 from tests.resource_manager.etcd import Etcd, running_etcd
 from tests.resource_manager.fault_proxy import fault_proxy
@@ -92,7 +92,7 @@ async def test_a_watch_that_is_always_told_of_compactions_does_no_harm(etcd: Etc
         proxy.becomes("compacted")
         daemon = daemon_of(proxy.url, "compacted always", ttl="10")
         other = daemon_of(etcd.url, "compacted always", ttl="10")
-        await one_at_a_time(daemon, other)
+        await check_one_at_a_time(daemon, other)
 
 
 @pytest_twisted.ensureDeferred

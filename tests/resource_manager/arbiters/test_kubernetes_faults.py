@@ -22,7 +22,7 @@ from resource_manager.core.arbiter import NEVER, ArbiterSettings, Published
 from tests.broker.real_time import time_passes, until
 from tests.certificates import Authority
 from tests.resource_manager.api_server import ADMIN, DAEMON, USERS, ApiServer, all_leases, path_of, pod, running_api_server
-from tests.resource_manager.arbiters.asked import one_at_a_time
+from tests.resource_manager.arbiters.asked import check_one_at_a_time
 from tests.resource_manager.arbiters.under_fault import Daemon, check_log, stand
 from tests.resource_manager.fault_proxy import KUBERNETES, fault_proxy
 from tests.resource_manager.kube_apiserver import a_server
@@ -157,7 +157,7 @@ async def test_a_watch_that_always_ends_with_410_does_no_harm(server: Any, token
         proxy.becomes("410")
         daemon = Daemon("kubernetes", "gone", options_of(proxy.url, token) | {"ttl": "10"})
         other = Daemon("kubernetes", "gone", options_of(sound.url, token) | {"ttl": "10"})
-        await one_at_a_time(daemon, other)
+        await check_one_at_a_time(daemon, other)
 
 
 @pytest_twisted.ensureDeferred
