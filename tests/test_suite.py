@@ -118,3 +118,8 @@ def test_two_workers_take_no_port_twice(monkeypatch: pytest.MonkeyPatch) -> None
         taken.append({port % 3 for port in free_ports(20)})
     assert sorted(map(len, taken)) == [1, 1, 1]
     assert len(set.union(*taken)) == 3
+
+
+def test_no_port_is_given_twice_before_its_owner_listens() -> None:
+    given = [port for _ in range(100) for port in free_ports(10)]
+    assert len(set(given)) == len(given)

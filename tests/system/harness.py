@@ -8,6 +8,8 @@ asks until the answer is right or a deadline has passed, and then says what the 
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import os
 import random
 import shutil
@@ -66,14 +68,21 @@ def eventually(ask: Callable[[], T], wanted: Callable[[T], bool], what: str, tim
     raise AssertionError(f"{what} did not happen within {timeout_s} s; last answer: {last}")
 
 
+@functools.cache
+def ports_of(worker: int, workers: int) -> Iterator[int]:
+    """The ports that this process tries, each of them once before any of them again."""
+    end = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    own = range(10_000 + worker, max(end, 20_000), workers)
+    return itertools.cycle(random.sample(own, len(own)))
+
+
 def free_ports(count: int) -> list[int]:
     """Free ports of loopback, none that an outgoing connection could be given while its broker is dead, or that another
-    worker of the same run takes."""
-    end = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    worker of the same run takes, or that this one was given lately and may not listen on yet."""
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     own = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % workers
     found: list[int] = []
-    for port in random.sample(range(10_000 + own, max(end, 20_000), workers), 200):
+    for port in itertools.islice(ports_of(own, workers), 200):
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
             found.append(port)
         if len(found) == count:
