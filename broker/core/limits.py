@@ -318,3 +318,12 @@ MAX_SETTINGS = 64
 """What a cluster agrees on: a few facts, and tags for each member."""
 MAX_HISTORY = 100
 """Terms of primaries that a cluster remembers."""
+
+MAX_SELECTOR_CHARS = 8192
+"""Characters of a selector."""
+
+MAX_SELECTOR_DEPTH = 64
+"""Operators of a selector within one another; a chain of ANDs or ORs is one."""
+
+MAX_SELECTOR_SECTION_BYTES = 64 * KIB
+"""Header, properties or application properties that a selector looks at: a message with a longer one matches nothing."""

@@ -300,8 +300,11 @@ def _uint(value: int) -> bytes:
 
 
 def _descriptor(data: Encoded, position: int) -> tuple[int, int]:
-    """The code of the section that begins here, and where its value begins."""
-    end = len(data)
+    return section_at(data, position, len(data))
+
+
+def section_at(data: Encoded, position: int, end: int) -> tuple[int, int]:
+    """The code of the section that begins here, in a message that goes up to `end`, and where its value begins."""
     if data[position] != 0:
         raise BadMessage(f"a section should begin at byte {position}, with 0x00, but there is {data[position]:#04x}")
     after = skip(data, position + 1, end, 0)

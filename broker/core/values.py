@@ -290,7 +290,7 @@ def _char(data: Encoded, position: int) -> str:
     return chr(point)
 
 
-_FIXED: dict[int, Callable[[Encoded, int], Any]] = {
+FIXED: dict[int, Callable[[Encoded, int], Any]] = {
     0x45: lambda data, position: [],
     0x50: _number(">B"),
     0x51: _number(">b"),
@@ -314,6 +314,7 @@ _FIXED: dict[int, Callable[[Encoded, int], Any]] = {
     0x94: lambda data, position: bytes(data[position : position + 16]),
     0x98: lambda data, position: UUID(bytes=bytes(data[position : position + 16])),
 }
+"""Constructor of fixed width -> what reads the value behind it."""
 _CONSTANTS = {0x40: None, 0x41: True, 0x42: False, 0x43: 0, 0x44: 0}
 _TEXT_ALONE = frozenset((str,))
 _TEXT = {0xA1: "utf-8", 0xB1: "utf-8", 0xA3: "ascii", 0xB3: "ascii"}
@@ -359,7 +360,7 @@ class Reader:
     def _value_of(self, code: int, position: int, end: int, depth: int) -> tuple[Any, int]:
         if code in _CONSTANTS:
             return _CONSTANTS[code], position
-        read = _FIXED.get(code)
+        read = FIXED.get(code)
         if read is not None:
             width = WIDTHS[code >> 4]
             if position + width > end:
@@ -401,7 +402,7 @@ class Reader:
 
     def _items(self, items: list[Any], count: int, position: int, stop: int, depth: int) -> int:
         """Read the items of a list or map; the most usual ones right here, without a call for each. Returns where they end."""
-        data, constants, fixed, widths = self._data, _CONSTANTS, _FIXED, WIDTHS
+        data, constants, fixed, widths = self._data, _CONSTANTS, FIXED, WIDTHS
         for _ in range(count):
             code = data[position] if position < stop else 0
             if code in constants:
