@@ -176,8 +176,9 @@ class Checks:
         return address in self._decayed
 
     def rots(self, address: str, ledger: Ledger) -> bool:
-        """Whether a body on this member's disk has rotted, which it finds out when it reads it."""
-        return address in self._decayed and has_rot(ledger.state, _reader(ledger))
+        """Whether a body on this member's disk has rotted, which it finds out when it reads it. One that is stopping, and has let
+        go of its log, cannot be asked: it may have."""
+        return address in self._decayed and (ledger.log is None or has_rot(ledger.state, _reader(ledger)))
 
     def finish(self, processes: Sequence[Process], now: float) -> Totals:
         """Judge the end, with all members of the cluster: all is healed, and there was time enough to recover and to drain."""
