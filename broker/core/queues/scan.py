@@ -14,7 +14,7 @@ releases and removes messages meanwhile; messages are claimed in the queue's ord
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Collection, Mapping
 from heapq import heapify, heappop, heappush
 from typing import Protocol
 
@@ -84,7 +84,7 @@ class Scan:
         self.has_more = False
         """Whether the last `take` ended because it had looked at as many messages as it may."""
         self._left = self._fits = self._bytes = 0
-        self._large: Container[int] = ()
+        self._large: Collection[int] = ()
         self._heads: Mapping[int, bytes | None] = {}
         for sequence in order.available_again():
             self._place(sequence >> LANE_SHIFT).add(sequence)
@@ -121,7 +121,7 @@ class Scan:
         max_count: int,
         max_bytes: int,
         max_looks: int,
-        large: Container[int] = (),
+        large: Collection[int] = (),
         heads: Mapping[int, bytes | None] | None = None,
     ) -> list[Lot]:
         """Claim the messages that match and come next, up to `max_count` and `max_bytes`, but one at least if there is.
