@@ -22,7 +22,21 @@ from typing import Any, TypeAlias
 from uuid import UUID
 
 from broker.core import limits
-from broker.core.values import NULL, SIZE_WIDTHS, WIDTHS, BadValue, Encoded, Reader, Span, Ulong, encode, items, skip
+from broker.core.values import (
+    NULL,
+    SIZE_WIDTHS,
+    WIDTHS,
+    BadValue,
+    Described,
+    Encoded,
+    Reader,
+    Span,
+    Ulong,
+    described,
+    encode,
+    items,
+    skip,
+)
 
 MessageId: TypeAlias = int | UUID | bytes | str
 
@@ -152,6 +166,12 @@ def body_value(data: Encoded, max_values: int = limits.MAX_AMQP_ITEMS) -> Any:
     """The one value that is the body (3.2.8); None when the body is data or sequences, or missing."""
     span = _find(data, VALUE)
     return None if span is None else Reader(data, max_values).value(*span, 0)[0]
+
+
+def described_body(data: Encoded) -> Described | None:
+    """The one value that is the body (3.2.8), with its descriptor; None when the body is data or sequences, or missing."""
+    span = _find(data, VALUE)
+    return None if span is None else described(data, *span)[0]
 
 
 def encoded(
