@@ -217,6 +217,9 @@ class Broker:
         logs = self.logs
         if ledger is not logs.lead:
             logs.tidy_local(anew=True)
+            if logs.serving and ledger.serving:
+                self.queues.begin(ledger)
+                self.turn.flush()
             return
         was, logs.state, logs.primary = logs.state, state, primary
         if was in SERVING and not logs.serving:
@@ -229,6 +232,8 @@ class Broker:
             logs.tidy_local(anew=True)
             if was not in SERVING:
                 self.queues.unused.begin()
+                for each in filter(lambda each: each.serving, self.ledgers.values()):
+                    self.queues.begin(each)
             self.admission.admit_held()
         elif state != "recovering":
             self.admission.drop_held()

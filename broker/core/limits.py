@@ -92,6 +92,9 @@ MAX_UNSETTLED_PER_LINK = 5000
 MAX_AUTO_DELETE_S = 10 * 366 * 24 * 3600
 """The longest `qpid.auto_delete_timeout`: ten years. More is refused."""
 
+MAX_DELIVERY_LIMIT = 100_000
+"""The highest `x-delivery-limit`. More is refused."""
+
 SASL_FRAME_BYTES = 512
 """Largest frame of the SASL layer: AMQP's own MIN-MAX-FRAME-SIZE (part 5.3.1)."""
 

@@ -75,6 +75,12 @@ def items(fields: Iterable[bytes]) -> bytes:
     return _sealed(0xC0, len(fields), fields) if fields else b"\x45"
 
 
+def pairs(pieces: Iterable[bytes]) -> bytes:
+    """A map of keys and values, one after the other, that are encoded already."""
+    pieces = list(pieces)
+    return _sealed(0xC1, len(pieces), pieces)
+
+
 def _sealed(code: int, count: int, pieces: list[bytes]) -> bytes:
     """A list or a map: its type, size and count before its items, in one byte each where they fit. `code` is the short one."""
     body = b"".join(pieces)
