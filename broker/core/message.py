@@ -27,11 +27,13 @@ from broker.core.values import (
     SIZE_WIDTHS,
     WIDTHS,
     BadValue,
+    Described,
     Encoded,
     Reader,
     Span,
     Symbol,
     Ulong,
+    described,
     encode,
     items,
     pairs,
@@ -166,6 +168,12 @@ def body_value(data: Encoded, max_values: int = limits.MAX_AMQP_ITEMS) -> Any:
     """The one value that is the body (3.2.8); None when the body is data or sequences, or missing."""
     span = _find(data, VALUE)
     return None if span is None else Reader(data, max_values).value(*span, 0)[0]
+
+
+def described_body(data: Encoded) -> Described | None:
+    """The one value that is the body (3.2.8), with its descriptor; None when the body is data or sequences, or missing."""
+    span = _find(data, VALUE)
+    return None if span is None else described(data, *span)[0]
 
 
 def encoded(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Hashable, Iterable
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
 from broker.core import limits
@@ -150,6 +150,35 @@ def decode(data: Encoded, max_values: int = limits.MAX_AMQP_ITEMS) -> Any:
     if stop != len(data):
         raise BadValue(f"there are {len(data) - stop} bytes behind the value")
     return value
+
+
+class Described(NamedTuple):
+    """A value with its descriptor: None when it has none; of several, the outermost."""
+
+    descriptor: Any
+    value: Any
+
+
+def described(data: Encoded, position: int, end: int) -> tuple[Described, int]:
+    """The value at `position` with its descriptor, and where it ends. BadValue."""
+    reader, descriptor = Reader(data), None
+    if position < end and data[position] == 0:
+        descriptor, position = reader.value(position + 1, end, 0)
+    value, stop = reader.value(position, end, 0)
+    return Described(descriptor, value), stop
+
+
+def described_items(data: Encoded) -> list[Described]:
+    """The items of the one list that these bytes are, with their descriptors. BadValue."""
+    if data[:1] not in (b"\xc0", b"\xd0"):
+        decode(data)
+        return []
+    start, stop = _sized(data, data[0], 1, len(data))
+    position, found = start + SIZE_WIDTHS[data[0] >> 4], []
+    while position < stop:
+        item, position = described(data, position, stop)
+        found.append(item)
+    return found
 
 
 def _cut(position: int, nbytes: int, end: int) -> BadValue:
