@@ -445,6 +445,8 @@ class Nodes:
             raise Refused(409, f"a queue named {name!r} exists already")
         if len(self.queues) >= limits.MAX_QUEUES:
             raise Refused(409, f"this broker has {len(self.queues)} queues, its limit; delete some first")
+        for attribute in attributes.keys() - _ATTRIBUTES:
+            raise Refused(400, f"queue {name!r}: a queue has no {attribute!r} (it has {', '.join(sorted(_ATTRIBUTES))})")
         arguments = arguments_of(attributes)
         _check_arguments(name, arguments)
         if attributes.get("alternateExchange") and queue_arguments.policy_of(arguments) != queue_arguments.REJECT:
@@ -599,6 +601,7 @@ def _check_name(what: str, name: str) -> None:
         raise Refused(400, f"{name!r} cannot name a {what}: names start with no '$' and hold no control characters")
 
 
+_ATTRIBUTES = frozenset({"durable", "replicate", "autoDelete", "exclusive", "arguments", "alternateExchange"})
 AUTO_DELETE_TIMEOUT = "qpid.auto_delete_timeout"
 DELIVERY_LIMIT = "x-delivery-limit"
 KNOWN_ARGUMENTS = frozenset(

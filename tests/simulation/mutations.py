@@ -436,6 +436,30 @@ position = run_end
         "for fifo in self._by_level:",
         "for fifo in self._by_level[:1]:",
     ),
+    "ring-lets-the-newest-go": Bug(
+        "lets a ring's newest messages leave for what comes",
+        "broker.core.queues.ring",
+        "Ring._leaving",
+        "in end.oldest() if end.count else ():",
+        "in reversed(list(end.oldest())):",
+    ),
+    "ring-counts-what-is-committed": Bug(
+        "counts only the committed messages of a ring when others come",
+        "broker.core.queues.ring",
+        "_End.begin",
+        "self.count, self.nbytes = lane.depth + len(ahead), lane.live_bytes + sum(ahead)",
+        "self.count, self.nbytes = lane.depth, lane.live_bytes",
+    ),
+    "ring-lets-go-in-a-batch-of-its-own": Bug(
+        "proposes what leaves a ring in another batch than what it leaves for",
+        "broker.sessions.ledger",
+        "Ledger._displace",
+        "gone.extend(leave)",
+        """\
+gone.extend(leave)
+                self._cut()
+                gone = self._builder.dequeues_for(number)""",
+    ),
     "backups-delete-by-their-own-clocks": Bug(
         "deletes a queue that nobody has used for its time on each broker by that broker's own clock",
         "broker.sessions.unused",

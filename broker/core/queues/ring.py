@@ -20,9 +20,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
-from broker.core.parts import Manifest
 from broker.core.queues.discipline import Discipline
 from broker.core.queues.lane import LANE_SHIFT, Lane
+
+
+class Sized(Protocol):
+    """A large message, by its manifest."""
+
+    @property
+    def nbytes(self) -> int:
+        """Its encoded bytes in all."""
 
 
 class Held(Protocol):
@@ -33,7 +40,7 @@ class Held(Protocol):
         """Where they stand."""
 
     @property
-    def large(self) -> Mapping[int, Manifest]:
+    def large(self) -> Mapping[int, Sized]:
         """Those of them that are large."""
 
 
@@ -42,7 +49,7 @@ class _End:
 
     __slots__ = ("count", "first", "head", "lane", "large", "nbytes", "sizes")
 
-    def __init__(self, lane: Lane, large: Mapping[int, Manifest]) -> None:
+    def __init__(self, lane: Lane, large: Mapping[int, Sized]) -> None:
         self.lane = lane
         self.large = large
         self.head = lane.head_seq
