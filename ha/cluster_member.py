@@ -32,6 +32,7 @@ from ha.agreed import Agreed
 from ha.core.effects import PromotionEnded, TransferEnded
 from ha.core.membership import Membership
 from ha.core.messages import Message
+from ha.core.replica import ReplicaStatus
 from ha.core.versions import Versions, next_version
 from ha.member_changes import MemberChanges, Reach
 from ha.net.peers import PEER_PROPERTY, TICK_S, Peers
@@ -133,7 +134,7 @@ class ClusterMember:
             silence_s=settings.link_heartbeat_interval,
             cluster_id=lambda: store.cluster_id,
             members=lambda: self.log.replica.members,
-            versions=Versions(broker.lead.state.version),
+            versions=Versions(broker.lead.state.version, witness=bool(settings.ha_witness) and settings.ha_witness == me),
             cluster_version=lambda: self._broker.lead.state.definitions.machine_version,
             login=replace(settings.login, or_nobody=not broker.authentication.demanded),
             user=self._user_of_brokers(),
@@ -192,8 +193,8 @@ class ClusterMember:
 
     def _successors(self) -> list[str]:
         """Who could take over, the best one first: those that no tag keeps back, and of these who has most of the log."""
-        voters = self.log.replica.members.voters
-        backups = [each for each in self.log.status().peers if each.connected and each.address in voters]
+        stores = self.log.replica.members.stores
+        backups = [each for each in self.log.status().peers if each.connected and each.address in stores]
         tags = {each.address: self._agreed.tags(each.address) for each in backups}
         backups.sort(key=lambda each: (tags[each.address].nofailover, -each.match_index, -tags[each.address].priority))
         return [each.address for each in backups]
@@ -398,6 +399,7 @@ class ClusterMember:
                 Symbol("scheme"): "amqps" if address.transport == urls.SSL else "amqp",
             }
             for address in public.addresses
+            if address.name != self.log.replica.members.witness
         ]
 
     # ---- broker.administration.Extension
@@ -417,8 +419,7 @@ class ClusterMember:
         said, refusals = self.peers.machine_versions(), self.peers.refusals()
         members = []
         for address in status.members.addresses:
-            role = "learner" if address in status.members.learners else "voter"
-            item: dict[str, Any] = {"address": address, "role": role}
+            item: dict[str, Any] = {"address": address, "role": status.members.role(address)}
             if address == self.me:
                 item |= {"version": state.version}
                 item |= {"connected": True, "ackedIndex": status.durable_index, "state": self._broker.state}
@@ -427,6 +428,10 @@ class ClusterMember:
                 lag = figures[address]
                 item |= {"connected": lag.connected, "ackedIndex": lag.acked_index, "state": lag.state}
                 item |= {"lagRecords": lag.lag_records, "lagBytes": lag.lag_bytes, "lagMs": lag.lag_ms}
+            elif address == status.members.witness and status.peers and address not in refusals:
+                seen = next(each for each in status.peers if each.address == address)
+                item |= {"connected": seen.connected, "ackedIndex": seen.match_index, "state": "ready" if seen.connected else ""}
+                item |= {"lagRecords": -1, "lagBytes": -1, "lagMs": -1.0}
             elif self._broker.state in ("active", "recovering") or address in refusals:
                 item |= {"connected": False, "ackedIndex": 0, "state": "", "lagRecords": -1, "lagBytes": -1, "lagMs": -1.0}
             else:
@@ -437,7 +442,7 @@ class ClusterMember:
                 item["refused"] = refusals[address]
             members.append(item)
         journal = self.log.journal.figures
-        brokers = self._brokers_url()
+        brokers, copies = self._brokers_url(), self._copies(status)
         return {
             "status": self._status,
             "brokerId": self._broker.broker_id,
@@ -458,10 +463,13 @@ class ClusterMember:
             "primary": status.primary,
             "blank": self.log.replica.blank,
             "reason": self._why_no_primary(),
+            "copies": copies,
+            "notice": self._notice(status, copies),
+            "witness": self.log.replica.is_witness,
             "members": members,
             "membership": self._membership(),
             "settings": self._agreed.told(),
-            "inSync": self._broker.state in ("ready", "active") and not self.log.halted,
+            "inSync": self._broker.state in ("ready", "active") and not self.log.halted and not self.log.replica.is_witness,
             "store": {"segments": journal.segments, "bytes": journal.bytes_on_disk, "checkpointIndex": journal.checkpoint_index},
             "telemetry": {} if self._telemetry is None else self._telemetry.figures._asdict(),
         }
@@ -474,7 +482,29 @@ class ClusterMember:
             "committed": log.members_index <= self.log.replica.commit_index,
             "voters": list(log.members.voters),
             "learners": list(log.members.learners),
+            "witness": log.members.witness,
         }
+
+    def _copies(self, status: ReplicaStatus) -> int:
+        """On how many disks, as far as the primary knows, all is that is committed; 0 on others."""
+        if self._broker.state != "active":
+            return 0
+        others = sum(each.stores and each.match_index >= status.commit_index for each in status.peers)
+        return others + (status.durable_index >= status.commit_index)
+
+    def _notice(self, status: ReplicaStatus, copies: int) -> str:
+        """What an operator should know while all goes on; ""."""
+        if copies != 1 or not status.members.witness:
+            return ""
+        others = [
+            f"{peer.address} {'is behind' if peer.connected else 'is not connected'} and has all up to batch {peer.match_index}"
+            for peer in status.peers
+            if peer.stores
+        ]
+        return (
+            f"one copy: what is committed up to batch {status.commit_index} is on the disk of {self.me} alone, which the witness "
+            f"{status.members.witness} attests; {'; '.join(others)}"
+        )
 
     def _why_no_primary(self) -> str:
         """Why this broker finds no primary, in one line; "" when there is one."""
@@ -510,7 +540,7 @@ class ClusterMember:
             case "ADD-BROKER" | "REMOVE-BROKER":
                 address, force = str(body.get("address") or ""), body.get("force") is True
                 if operation == "ADD-BROKER":
-                    return self._changes.add(address, force=force)
+                    return self._changes.add(address, force=force, witness=body.get("witness") is True)
                 return self._changes.remove(address, force=force, abrupt=body.get("abrupt") is True)
             case _:
                 return succeed((501, f"this broker does not have the operation {operation!r} on its cluster", {}))

@@ -79,6 +79,11 @@ class PeerStatus:
     round_trip_s: float | None
     last_heard_s: float
 
+    @property
+    def stores(self) -> bool:
+        """Whether batches are sent to it: to all but a witness."""
+        return self.role != "witness"
+
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
@@ -202,6 +207,16 @@ class Replica:
         return self._member.blank
 
     @property
+    def attested(self) -> Attested | None:
+        """What a witness attests; None when this is none, or has attested nothing."""
+        return self._member.attested
+
+    @property
+    def is_witness(self) -> bool:
+        """Whether this member is a witness."""
+        return self._member.settings.witness
+
+    @property
     def unfit(self) -> str:
         """Why this member must not stand for election now, or ""."""
         return self._unfit()
@@ -237,11 +252,6 @@ class Replica:
         member, log = self._member, self._member.log
         peers: tuple[PeerStatus, ...] = ()
         if isinstance(self._role, Primary):
-            last = log.last_index
-            acked = {
-                each.address: last if log.members.witness == each.address else each.acked_index
-                for each in self._role.peers.values()
-            }
             peers = tuple(
                 PeerStatus(
                     address=each.address,
@@ -251,9 +261,9 @@ class Replica:
                     match_index=each.acked_index,
                     received_index=each.received_index,
                     sent_index=each.next_index - 1,
-                    lag_batches=last - acked[each.address],
-                    lag_bytes=log.bytes_between(acked[each.address], last),
-                    lag_records=log.records_between(acked[each.address], last),
+                    lag_batches=log.last_index - each.acked_index,
+                    lag_bytes=log.bytes_between(each.acked_index, log.last_index),
+                    lag_records=log.records_between(each.acked_index, log.last_index),
                     round_trip_s=each.round_trip_s,
                     last_heard_s=now - each.heard_at,
                 )

@@ -19,8 +19,9 @@ A, B, C, D = (f"{name}:5672" for name in "abcd")
 class Links:
     """A network in which these brokers, and no others, can be reached."""
 
-    def __init__(self, *reachable: str) -> None:
+    def __init__(self, *reachable: str, witness: str = "") -> None:
         self.reachable = reachable
+        self.witness = witness
         self.kept: list[Membership] = []
 
     def reach(self, address: str, within_s: float) -> Deferred[str]:
@@ -28,6 +29,9 @@ class Links:
 
     def set_members(self, members: Membership) -> None:
         self.kept.append(members)
+
+    def runs_as_witness(self, address: str) -> bool:
+        return address == self.witness
 
 
 @pytest.fixture
