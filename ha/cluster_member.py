@@ -29,10 +29,10 @@ from broker.sessions.connection import Role
 from broker.sessions.principal import Principal
 from broker.telemetry import TelemetryWriter
 from ha.agreed import Agreed
+from ha.copies import Copies, copies, notice
 from ha.core.effects import PromotionEnded, TransferEnded
 from ha.core.membership import Membership
 from ha.core.messages import Message
-from ha.core.replica import ReplicaStatus
 from ha.core.versions import Versions, next_version
 from ha.member_changes import MemberChanges, Reach
 from ha.net.peers import PEER_PROPERTY, TICK_S, Peers
@@ -144,6 +144,7 @@ class ClusterMember:
         )
         self._callback = RoleCallback(reactor, settings.ha_on_role_change, settings.ha_on_role_change_timeout, me)
         self._agreed = Agreed(broker, lambda: self.log.replica.members, lambda: self.log.primary, wall, self._planned_switchover)
+        self._copies = Copies(self.note)
         self._ticker = LoopingCall(self._tick)
         self._ticker.clock = clock
         broker.administration.extensions["ha"] = self
@@ -239,6 +240,7 @@ class ClusterMember:
         self.peers.tick()
         self._raise_version()
         self._agreed.tick()
+        self._copies.tick(self.log.status(), self._clock.seconds())
 
     def has_first_release(self) -> bool:
         """Whether a member may be of release 0.1, which reads batches of the first format alone."""
@@ -442,7 +444,7 @@ class ClusterMember:
                 item["refused"] = refusals[address]
             members.append(item)
         journal = self.log.journal.figures
-        brokers, copies = self._brokers_url(), self._copies(status)
+        brokers = self._brokers_url()
         return {
             "status": self._status,
             "brokerId": self._broker.broker_id,
@@ -463,8 +465,8 @@ class ClusterMember:
             "primary": status.primary,
             "blank": self.log.replica.blank,
             "reason": self._why_no_primary(),
-            "copies": copies,
-            "notice": self._notice(status, copies),
+            "copies": copies(status),
+            "notice": notice(status),
             "witness": self.log.replica.is_witness,
             "members": members,
             "membership": self._membership(),
@@ -484,27 +486,6 @@ class ClusterMember:
             "learners": list(log.members.learners),
             "witness": log.members.witness,
         }
-
-    def _copies(self, status: ReplicaStatus) -> int:
-        """On how many disks, as far as the primary knows, all is that is committed; 0 on others."""
-        if self._broker.state != "active":
-            return 0
-        others = sum(each.stores and each.match_index >= status.commit_index for each in status.peers)
-        return others + (status.durable_index >= status.commit_index)
-
-    def _notice(self, status: ReplicaStatus, copies: int) -> str:
-        """What an operator should know while all goes on; ""."""
-        if copies != 1 or not status.members.witness:
-            return ""
-        others = [
-            f"{peer.address} {'is behind' if peer.connected else 'is not connected'} and has all up to batch {peer.match_index}"
-            for peer in status.peers
-            if peer.stores
-        ]
-        return (
-            f"one copy: what is committed up to batch {status.commit_index} is on the disk of {self.me} alone, which the witness "
-            f"{status.members.witness} attests; {'; '.join(others)}"
-        )
 
     def _why_no_primary(self) -> str:
         """Why this broker finds no primary, in one line; "" when there is one."""

@@ -408,7 +408,7 @@ class Replica:
         elif self._role.primary == peer:
             self._role.forget()
             if self._handover_by is not None:
-                self._run(now)
+                self._stand_alone(now, self._role)
         return self._done(now)
 
     def promote(self, now: float, request_id: str, *, insist: bool = False) -> list[Effect]:
@@ -646,7 +646,7 @@ class Replica:
     def _may_mend(self) -> bool:
         """Whether what makes this member unfit is only that it must catch up with a primary first."""
         member = self._member
-        return not member.halted and member.me in member.log.members.voters
+        return not member.halted and not member.settings.witness and member.me in member.log.members.voters
 
     def _stand_for(self, now: float, patron: str, role: Backup) -> None:
         """A member with an older log is to be the primary: be elected, so that it can catch up here and be handed over to."""
@@ -686,10 +686,15 @@ class Replica:
 
     def _await_handover(self, now: float, deadline: float) -> None:
         """Waiting for the primary to let go: it may be gone in the meantime, or never answer."""
-        if not self.primary:
-            self._run(now)
+        if not self.primary and isinstance(self._role, Backup):
+            self._stand_alone(now, self._role)
         elif now >= deadline:
             self._give_up(f"the primary {self.primary} has not handed over within {self._member.settings.transfer_timeout_s:g} s")
+
+    def _stand_alone(self, now: float, role: Backup) -> None:
+        """The primary that was to hand over is gone: by votes then, unless only that primary could have made this member fit."""
+        self._handover_by = None
+        self._stand(now, role)
 
     def _run(self, now: float, *, transfer: bool = False, forced: bool = False, unfit: str = "") -> None:
         """Begin a campaign."""
