@@ -190,6 +190,8 @@ class Machine:
         self.sequence = 0
         self.witness = ""
         """The member that is one, as all are told."""
+        self.ends: list[tuple[str, str, list[type[Message]]]] = []
+        """Each time that a broker said that it is about to be no primary: who, its state, and what was under way to others."""
 
     # ---- brokers
 
@@ -215,6 +217,7 @@ class Machine:
             on_members=lambda told: self.cluster_ids.setdefault(address, set()).add(told.cluster_id),
             on_event=lambda kind, **fields: events.append((kind, fields)),
             checkpoint_bytes=self.checkpoint_bytes,
+            before_end=lambda: self.ends.append((address, log.state, [type(wire[2]) for wire in self.wires])),
         )
         broker = Broker(address, store, ledger, log, events=events, machine_next=self.next_sequence)
         self.brokers[address] = broker

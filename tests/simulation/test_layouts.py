@@ -74,6 +74,15 @@ def test_the_fixed_seeds_have_queues_with_levels_of_priority_on_every_broker_and
         assert all((len(each.priorities) > 1) == ranks for each in plan.clients if each.name in {"p0a", "p1a", "p2a"})
 
 
+def test_the_fixed_seeds_have_queues_with_and_without_a_limit_of_failed_deliveries() -> None:
+    asked = [
+        step.body.get("arguments", {}) for seed in FIXED for step in plans.make(seed).steps if "alternateExchange" in step.body
+    ]
+    limits = {each.get("x-delivery-limit", 0) for each in asked}
+    assert 0 in limits
+    assert max(limits) > 1
+
+
 @pytest.mark.parametrize("levels", [0, *LEVELS])
 def test_a_request_to_create_a_queue_says_how_many_levels_it_has(levels: int) -> None:
     found = arguments(30, levels)
@@ -100,6 +109,7 @@ def test_a_layout_changes_nothing_of_the_plan_but_who_sends_by_the_hub_who_rejec
         assert replace(rest, segment_bytes=before.segment_bytes if hoards else rest.segment_bytes) == before
         changed = {"queue", "arrives", "late", "needed", "reject", "settled", "priorities"}
         changed |= {"size", "count"} if hoards else set()
+        changed |= {"modify"} if any("x-delivery-limit" in str(step.body) for step in after.steps) else set()
         for number, item in before.items.items():
             assert isinstance(item, ClientPlan)
             now = after.items[number]
