@@ -19,8 +19,8 @@ below a floor).
    had said is still on its way.
 5. A broker that refuses its store because of such damage gets a new disk, and is a hurt one already.
 
-6. With a witness, which stores nothing, what is committed may be on one disk alone (ha/core/witness.py): a store is damaged only
-   while another one has on disk all that is committed or attested.
+6. With a witness, which stores nothing, what is committed may be on one disk alone (ha/core/witness.py): of the stores only a
+   backup's is damaged, while the primary has on disk all that is committed or attested.
 
 Outside of this rule messages can be lost, and the runs never go there.
 """
@@ -87,17 +87,15 @@ class Promises:
         return hurt + 1 <= (len(members.voters) - 1) // 2
 
     def _is_elsewhere(self, host: BrokerHost) -> bool:
-        """Whether another store that runs has on disk all that is committed and all that this host's disk may have."""
-        stores = [each for each in self._hosts if each.running and not each.is_witness]
-        attested = [each.log.replica.attested for each in self._hosts if each.running and each.is_witness]
-        if not attested or host.running:
-            return False
-        least = max([each.log.replica.commit_index for each in stores] + [0 if each is None else each.index for each in attested])
-        epoch = max(int(each.log.epoch) for each in self._hosts if each.running)
-        return any(
-            each.log.status().durable_index >= least and each.log.epoch == epoch and each.state in ("active", "ready")
-            for each in stores
-        )
+        """Whether this host is a backup, and the primary's disk has all that is committed or attested. Of a primary's disk nobody
+        can tell: it may have asked the witness just now for what nobody else has."""
+        running = [each for each in self._hosts if each.running]
+        attested = [0 if each.log.replica.attested is None else each.log.replica.attested.index for each in running]
+        least = max([each.log.replica.commit_index for each in running] + attested)
+        epoch = max(int(each.log.epoch) for each in running)
+        primary = next((each for each in running if each.state == "active" and each.log.epoch == epoch), None)
+        is_backup = host.running and host.state == "ready" and host.log.epoch == epoch
+        return primary is not None and is_backup and primary.log.status().durable_index >= least
 
     def survivor(self) -> BrokerHost | None:
         """A host whose store has all that is committed, so that all the others may be lost; None when there is none."""
