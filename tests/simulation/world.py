@@ -331,7 +331,7 @@ class World:
             elif host.address in members.addresses and host is not primary:
                 if host.state != "ready":
                     found.append(f"{host.name} is {host.state}")
-                elif host.process.broker.lead.state.index < at:
+                elif host.process.broker.lead.state.index < at and not host.is_witness:
                     found.append(f"{host.name} has applied {host.process.broker.lead.state.index} of {at}")
         if primary.address not in members.voters:
             found.append(f"{primary.name} is about to leave, and is the primary still")
