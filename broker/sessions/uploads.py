@@ -80,6 +80,7 @@ class Uploading:
         self._lanes = [queue.messages.order.lane_for(head) for queue in queues if queue.messages is not None]
         self._parts: dict[Ledger, list[int]] = {logs.ledger_of(queue): [] for queue in queues}
         self._nbytes = 0
+        self._head = head if any(queue.displacing is not None for queue in queues) else b""
 
     def put(self, data: bytes) -> Upload:
         """Propose one more part, unless a queue or the disk has no more room."""
@@ -143,7 +144,7 @@ class Uploading:
             if found is None:
                 ledger.drop_parts(runs_of(sequences))
                 continue
-            ledger.put_large(found, Manifest(self._nbytes, tuple(runs_of(sequences))))
+            ledger.put_large(found, Manifest(self._nbytes, tuple(runs_of(sequences))), self._head)
             ledger.when_committed(lambda ledger=ledger: committed(ledger))  # type: ignore[misc]
 
     def abandon(self) -> None:

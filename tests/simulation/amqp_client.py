@@ -187,13 +187,14 @@ class ClientConnection(TwistedProtocol):
         """The container id of the broker's Open: its store's identity."""
         return text_of(lib.pn_connection_remote_container(self._connection))
 
-    def send(self, body: bytes, priority: int | None = None, held_back: int = 0) -> Any:
+    def send(self, body: bytes, priority: int | None = None, held_back: int = 0, key: int | None = None) -> Any:
         """Send a message with this body, and a header with its priority if it has one; returns its delivery. So many bytes of it
-        are held back, for `go_on`."""
+        are held back, for `go_on`. `key`: what its application property `k` says, if it has one."""
         size = len(body)
         head = b"\x00\x53\x75\xa0" + bytes((size,)) if size < 256 else b"\x00\x53\x75\xb0" + size.to_bytes(4, "big")
         header = b"" if priority is None else b"\x00\x53\x70\xc0\x04\x02\x40\x50" + bytes((priority,))
-        data = header + head + body
+        section = b"" if key is None else b"\x00\x53\x74\xc1\x06\x02\xa1\x01k\x54" + bytes((key,))
+        data = header + section + head + body
         self._tag += 1
         _tag_number[0] = self._tag
         delivery = lib.pn_delivery(self.link, _tag)

@@ -83,4 +83,18 @@ gone.extend(leave)
                 self._cut()
                 gone = self._builder.dequeues_for(number)""",
     ),
+    "keeps-old-values": Bug(
+        "keeps the message before on a last value queue when another with its key comes",
+        "broker.core.queues.last_value",
+        "LastValue.put",
+        "if before < 0 or not self._is_there(before):",
+        "if True:",
+    ),
+    "gives-out-unread-values": Bug(
+        "gives out messages of a last value queue, as a new primary, before it knows their keys",
+        "broker.sessions.queues",
+        "QueueTerminus.dispatch",
+        "if self.node.displacing is not None and not self.node.displacing.ready:",
+        "if False:",
+    ),
 }

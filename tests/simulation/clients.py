@@ -38,7 +38,7 @@ class ClientPlan:
     come there or not, accepted or not; not `needed`: nobody waits for the end of it; `settled`: what goes over the link is
     settled when it is sent; `priorities`: what a producer chooses from for each message (None: the message says nothing of it);
     `stay_s`, `away_s`: it leaves after about so long, and comes back about so long after that; `pause_s`: how long it may pause
-    in the middle of a larger message, some of which it gives up then.
+    in the middle of a larger message, some of which it gives up then; `keys`: how many a producer has for its messages, in turn.
     """
 
     kind: str
@@ -68,6 +68,7 @@ class ClientPlan:
     stay_s: float = 0.0
     away_s: float = 0.0
     pause_s: float = 0.0
+    keys: int = 0
 
 
 class Client:
@@ -287,7 +288,8 @@ class Producer(Client):
                 self.history.sent(self.name, place, number, self.now, link=self.link_number, priority=priority)
             data = body(self.name, self.link_number, number, size)
             held_back = len(data) // 2 if self.plan.pause_s and len(data) >= _PAUSE_FROM else 0
-            delivery = connection.send(data, priority, held_back)
+            key = number % self.plan.keys if self.plan.keys else None
+            delivery = connection.send(data, priority, held_back, key)
             if held_back:
                 self._pausing = delivery
                 pause_s = self.plan.pause_s * self.rng.random()

@@ -527,6 +527,8 @@ class Checks:
                 failed = order.lane_of(sequence).delivery_count(sequence)
                 if queue.limit and failed >= queue.limit:
                     self.faults.append(f"limit: {key} is given out, though its delivery has failed {failed} times")
+                if any(map(order.lane_of(sequence).is_live, queue.newer_values(sequence))):
+                    self.faults.append(f"value: {key} is given out, and a newer message with its key is on {queue.name}")
                 if rank(sequence) < newest:
                     self.faults.append(f"order: {key} is given out in one turn after one that comes later on {queue.name}")
                 newest = max(newest, rank(sequence))
