@@ -19,7 +19,9 @@ from cproton_ffi import ffi, lib
 from twisted.internet.protocol import Protocol as TwistedProtocol
 from twisted.python.failure import Failure
 
-from broker.amqp.links import condition_text, text_of
+from broker.amqp.links import condition_text, put_value, text_of
+from broker.core.filters import SELECTOR
+from broker.core.values import Ready, Symbol, encode
 
 NULL = ffi.NULL
 _DELIVERY = lib.PN_DELIVERY
@@ -78,12 +80,21 @@ class ClientConnection(TwistedProtocol):
     it comes from, and nobody says what became of it."""
 
     def __init__(
-        self, user: LinkUser, *, credit: int, browse: bool, idle_s: float, max_frame: int, settled: bool = False
+        self,
+        user: LinkUser,
+        *,
+        credit: int,
+        browse: bool,
+        idle_s: float,
+        max_frame: int,
+        settled: bool = False,
+        selector: str = "",
     ) -> None:
         self.user = user
         self._credit = credit
         self._browse = browse
         self._settled = settled
+        self._selector = selector
         self._idle_s = idle_s
         self._max_frame = max_frame
         self.alive = False
@@ -120,6 +131,9 @@ class ClientConnection(TwistedProtocol):
             lib.pn_terminus_set_address(source, self.user.queue.encode())
             if self._browse:
                 lib.pn_terminus_set_distribution_mode(source, lib.PN_DIST_MODE_COPY)
+            if self._selector:
+                described = b"\0" + encode(Symbol(SELECTOR)) + encode(self._selector)
+                put_value(lib.pn_terminus_filter(source), encode({Symbol("selector"): Ready(described)}))
         else:
             link = lib.pn_sender(self._session, name)
             lib.pn_terminus_set_address(lib.pn_link_target(link), self.user.queue.encode())
@@ -177,13 +191,14 @@ class ClientConnection(TwistedProtocol):
         """The container id of the broker's Open: its store's identity."""
         return text_of(lib.pn_connection_remote_container(self._connection))
 
-    def send(self, body: bytes, priority: int | None = None, held_back: int = 0) -> Any:
-        """Send a message with this body, and a header with its priority if it has one; returns its delivery. So many bytes of it
-        are held back, for `go_on`."""
+    def send(self, body: bytes, priority: int | None = None, held_back: int = 0, third: int | None = None) -> Any:
+        """Send a message with this body, a header with its priority if it has one, and a property `third` if it has one; returns
+        its delivery. So many bytes of it are held back, for `go_on`."""
         size = len(body)
         head = b"\x00\x53\x75\xa0" + bytes((size,)) if size < 256 else b"\x00\x53\x75\xb0" + size.to_bytes(4, "big")
         header = b"" if priority is None else b"\x00\x53\x70\xc0\x04\x02\x40\x50" + bytes((priority,))
-        data = header + head + body
+        properties = b"" if third is None else b"\x00\x53\x74" + encode({"third": third})
+        data = header + properties + head + body
         self._tag += 1
         _tag_number[0] = self._tag
         delivery = lib.pn_delivery(self.link, _tag)

@@ -13,7 +13,18 @@ from typing import Any
 from broker.core.commands import MACHINE_VERSION as NEW
 from tests.simulation.clients import ClientPlan
 from tests.simulation.history import Violation
-from tests.simulation.layouts import KEPT, settling, with_brief, with_hoard, with_hub, with_kept, with_letters, with_levels
+from tests.simulation.layouts import (
+    KEPT,
+    SELECTS,
+    settling,
+    with_brief,
+    with_hoard,
+    with_hub,
+    with_kept,
+    with_letters,
+    with_levels,
+    with_selectors,
+)
 from tests.simulation.plan import Action, Plan
 from tests.simulation.regressions import quiet
 from tests.simulation.world import World
@@ -192,6 +203,10 @@ _STORMS = _plan(
     latency_s=_SLOW_LINKS_S,
 )
 
+_SELECTED = with_selectors(
+    _plan(BUSY, duration_s=4.0), SELECTS[0], levels=0, window=5, release=0.1, modify=0.1, settle_delay_s=0.3
+)
+
 PROVOKED: dict[str, Plan] = {
     "hands-over-without-quiet": _plan(BUSY, *_repeated((1.0, 1.6, 2.2, 2.8), _back_and_forth), once=True),
     "begins-anew": LOST_STORES,
@@ -219,6 +234,9 @@ PROVOKED: dict[str, Plan] = {
     "checkpoint-forgets-delivery-counts": _plan(
         MODIFYING, *(Action(1.0 + 0.3 * number, "kill", "backup", seconds=0.1) for number in range(8)), checkpoint_bytes=2048
     ),
+    "gives-what-nobody-selects": _SELECTED,
+    "selects-what-another-has": _SELECTED,
+    "never-selects-again": _SELECTED,
     "stops-at-a-dead-message": _scattered(_PRODUCERS[0]),
     "counts-up-to-a-gap": _COUNTED,
     "whole-at-the-first-word": _DAMAGED,
