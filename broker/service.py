@@ -37,6 +37,7 @@ from broker.sessions.audit import Audit
 from broker.sessions.authentication import Authentication
 from broker.sessions.claims import Claims
 from broker.sessions.connection import Connection
+from broker.sessions.coordinator import Coordinator
 from broker.sessions.departure import Departure, drain_source
 from broker.sessions.exchanges import Exchanges
 from broker.sessions.guard import Guard
@@ -55,7 +56,6 @@ from broker.sessions.termini import (
     Termini,
     by_address,
     no_anonymous_source,
-    no_coordinator,
     no_dynamic_target,
     source_by_address,
 )
@@ -130,11 +130,12 @@ class Broker:
         management = ManagementTerminus(self.administration)
         queue, exchange, mailbox = self.queues.named, self.exchanges.named, self.mailboxes.named
         claims = Claims(self.mailboxes)
+        self.transactions = Coordinator(self.logs, new_id)
         relay = Relay([management.named, mailbox, queue, exchange])
         self.termini = Termini(
             self.logs,
             targets=[
-                no_coordinator,
+                self.transactions.asked,
                 no_dynamic_target,
                 relay.anonymous,
                 by_address(management.named),
@@ -162,6 +163,7 @@ class Broker:
             self.termini,
             self.guard,
             authentication=self.authentication,
+            transactions=self.transactions.new_connection,
             container=broker_id,
             version=version,
             max_connections=max_connections,
@@ -227,6 +229,9 @@ class Broker:
         logs = self.logs
         if ledger is not logs.lead:
             logs.tidy_local(anew=True)
+            if logs.serving and ledger.serving:
+                self.queues.begin(ledger)
+                self.turn.flush()
             return
         was, logs.state, logs.primary = logs.state, state, primary
         if was in SERVING and not logs.serving:
@@ -241,6 +246,8 @@ class Broker:
             logs.tidy_local(anew=True)
             if was not in SERVING:
                 self.queues.unused.begin()
+                for each in filter(lambda each: each.serving, self.ledgers.values()):
+                    self.queues.begin(each)
             self.admission.admit_held()
         elif state != "recovering":
             self.admission.drop_held()

@@ -39,6 +39,7 @@ from ha.outbox import Peers as LogPeers
 from ha.replicated_log import ReplicatedLog
 from ha.role_callback import RoleCallback
 from ha.settings import HaSettings
+from ha.virtual_ip import VirtualIp
 
 if TYPE_CHECKING:
     from broker.net.credentials import Credentials
@@ -142,6 +143,8 @@ class ClusterMember:
             on_removed=self._is_removed_from,
         )
         self._callback = RoleCallback(reactor, settings.ha_on_role_change, settings.ha_on_role_change_timeout, me)
+        sockets = lambda: [each.transport for each in broker.connections.values()]  # noqa: E731
+        self.virtual_ip = VirtualIp(settings.ha_virtual_ip, clock.seconds, sockets)
         self._agreed = Agreed(broker, lambda: self.log.replica.members, lambda: self.log.primary, wall, self._planned_switchover)
         self._ticker = LoopingCall(self._tick)
         self._ticker.clock = clock
@@ -238,6 +241,12 @@ class ClusterMember:
         self.peers.tick()
         self._raise_version()
         self._agreed.tick()
+        self._keep_virtual_ip()
+
+    def _keep_virtual_ip(self) -> None:
+        """Have the address while this broker serves, unless it is about to hand over."""
+        if self._broker.state == "active" and not self._broker.leaving.under_way:
+            self.virtual_ip.tick()
 
     def has_first_release(self) -> bool:
         """Whether a member may be of release 0.1, which reads batches of the first format alone."""
@@ -316,6 +325,7 @@ class ClusterMember:
         self._tell_catch_up(epoch, (was, was_primary), (state, primary))
         if state == "active":
             self._raising_to = 0
+            self._keep_virtual_ip()
             self._write_term(epoch)
             self._raise_version()  # so that a new cluster begins with it
 

@@ -87,12 +87,14 @@ class ReplicatedLog:
         checkpoint_bytes: int = CHECKPOINT_BYTES,
         new_id: Callable[[], str] = new_uuid,
         first_format: Callable[[], bool] = lambda: False,
+        before_end: Callable[[], None] = lambda: None,
     ) -> None:
         """Open the log `name` of the store; blocks while it is read.
 
         `members` are those of a store that knows of none. `wall` gives seconds since 1970; `in_thread` runs a function in
         another thread; `new_id` gives ids that nothing else has; `on_event` takes what telemetry tells; `first_format` says
-        whether a member reads batches of the first format alone. DamagedStore, StorageError, BadBatch.
+        whether a member reads batches of the first format alone; `before_end` is called before this broker, as the primary, lets
+        another one take over, and before anybody hears that its term is over. DamagedStore, StorageError, BadBatch.
         """
         self.name, self.me = name, me
         self._clock = clock
@@ -104,6 +106,7 @@ class ReplicatedLog:
         self._on_members, self._on_event = on_members, on_event
         self._new_id = new_id
         self._first_format = first_format
+        self._before_end = before_end
         self.journal, found = store.journal(name, call_in_reactor=call_in_reactor, on_error=self._storage_error)
         for note in found.notes:
             _log.warn("{name} log: {note}", name=name, note=note)
@@ -431,6 +434,7 @@ class ReplicatedLog:
             self._listener.on_resume()
 
     def _quiesced(self) -> None:
+        self._before_end()
         self._take(self.replica.quiesced(self._awake.seconds()))
 
     def _ended_with(self, effect: Ended | do.TermEnded) -> None:
@@ -558,6 +562,7 @@ class ReplicatedLog:
     # ---- what the listener is told
 
     def _term_ended(self, reason: str, planned: bool) -> None:
+        self._before_end()
         _log.info("no primary any more: {reason}", reason=reason)
         self._snapshots.cut_short("the primary is none any more")
         if not planned:

@@ -28,6 +28,7 @@ from broker.core.urls import Address, Url
 from broker.options import Foreign, Option, SettingsError, gather, number, one_of, password_file, seconds, size, text, yes_no
 from broker.settings import BrokerSettings
 from ha.core.settings import MIB, ReplicaSettings
+from ha.core.virtual_ip import VirtualAddress, parsed
 
 LEVELS = ("none", "configuration", "all")
 HEARTBEATS_AN_ELECTION = 3
@@ -63,6 +64,14 @@ def _member(value: str) -> str:
     if len(addresses) != 1:
         raise ValueError(f"{value!r} has {len(addresses)} addresses: this broker has one, as in broker1:5672")
     return addresses[0].name
+
+
+def _virtual_ips(value: str) -> tuple[VirtualAddress, ...]:
+    """Addresses with commas between them, each once."""
+    found = tuple(parsed(part) for part in value.split(","))
+    if len({address.ip for address in found}) < len(found):
+        raise ValueError("it names an address twice")
+    return found
 
 
 OPTIONS = (
@@ -161,6 +170,13 @@ OPTIONS = (
     ),
     Option("ha-on-role-change-timeout", seconds(0.1, 600), 10.0, "SECONDS", "That program is killed when it takes longer."),
     Option(
+        "ha-virtual-ip",
+        _virtual_ips,
+        (),
+        "ADDR/PREFIX@DEV,...",
+        "IP addresses that whichever broker is the primary has on its network device DEV. Needs CAP_NET_ADMIN and CAP_NET_RAW.",
+    ),
+    Option(
         "link-heartbeat-interval",
         number(1, 3600),
         2,
@@ -198,6 +214,7 @@ class HaSettings:
     ha_on_role_change: tuple[str, ...]
     """A program with its arguments; () for none."""
     ha_on_role_change_timeout: float
+    ha_virtual_ip: tuple[VirtualAddress, ...]
     link_heartbeat_interval: int
 
     @classmethod
@@ -217,6 +234,14 @@ class HaSettings:
                 "--ha-brokers-url names a cluster, and without --ha-cluster yes this broker would serve alone, with a log of its "
                 "own: give --ha-cluster yes, or leave --ha-brokers-url out"
             )
+        if own["ha_virtual_ip"] and not own["ha_cluster"]:
+            raise SettingsError("--ha-virtual-ip follows a cluster's primary, and this broker is in none: give --ha-cluster yes")
+        for address in own["ha_virtual_ip"]:
+            if url is not None and str(address.ip) in [each.host for each in url.addresses]:
+                raise SettingsError(
+                    f"--ha-virtual-ip {address} is the address of a broker in --ha-brokers-url, which it has always: give one of "
+                    "its own"
+                )
         if own["ha_password"] and own["ha_password_file"]:
             raise SettingsError("--ha-password and --ha-password-file name the same thing: leave one of them out")
         if (own["ha_password"] or own["ha_password_file"]) and not own["ha_username"]:
@@ -284,6 +309,13 @@ def read(
         raise SettingsError(
             "--token-keys in a cluster needs --users FILE too, or --ha-mechanism EXTERNAL over TLS: no broker logs in by a token"
         )
+    for address in ha.ha_virtual_ip:
+        if not any(_covers_all(interface, address.ip.version) for interface in broker.interface):
+            every = "0.0.0.0, or ::" if address.ip.version == 4 else "::"
+            raise SettingsError(
+                f"--ha-virtual-ip {address} is not on this machine when it begins to listen, on {', '.join(broker.interface)}: "
+                f"give --interface {every}"
+            )
     if ha.ha_cluster and broker.require_encryption and not ha.encrypted:
         raise SettingsError(
             "--require-encryption yes needs --ha-brokers-url amqps:...: nobody listens in the clear for the others"
@@ -346,5 +378,11 @@ def _is_local(family: int, sockaddr: tuple[Any, ...]) -> bool:
 
 
 def _covers(interface: str, ip: str) -> bool:
-    listening, wanted = ip_address(interface), ip_address(ip)
-    return listening == wanted or (listening.is_unspecified and listening.version in (wanted.version, 6))
+    wanted = ip_address(ip)
+    return ip_address(interface) == wanted or _covers_all(interface, wanted.version)
+
+
+def _covers_all(interface: str, version: int) -> bool:
+    """Whether it stands for all addresses of that IP version, also those that come later."""
+    listening = ip_address(interface)
+    return listening.is_unspecified and listening.version in (version, 6)

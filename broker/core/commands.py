@@ -28,8 +28,9 @@ The forms (version 1 unless said)::
     origin-release  drain                              (5) no more come of this drain: what is held of its origins is forgotten
     origin-forget   drain                              (5) that it was released is forgotten
 
-Version 3 brought no command: from it on a log may have LARGE records (broker.core.records). From version 5 on it may have HELD
-records, and the setting `leaving` (broker.core.origins).
+Version 3 brought no command: from it on a log may have LARGE records (broker.core.records). Version 5 brought queues whose
+messages leave when their delivery has failed too often (`x-delivery-limit`): their `queue-add` needs it. From it on a log may
+have HELD records, and the setting `leaving` (broker.core.origins).
 
 Invariants: the text that was read is the text that a snapshot writes, byte for byte, with fields that this version does not know
 (a number that was given meanwhile is added to it); a command that this version cannot apply is an `UnknownCommand` and never a
@@ -51,6 +52,8 @@ LARGE_SINCE = 3
 """The machine version that brought LARGE records."""
 ORIGINS_SINCE = 5
 """The machine version that brought HELD records, and the commands of drains."""
+TIMES_SINCE = 5
+"""The machine version that brought delivery limits."""
 
 Key = tuple[str, str, str]
 """A binding's identity: exchange, queue and key."""

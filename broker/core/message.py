@@ -2,8 +2,8 @@
 
 A message lives in the broker as the bytes that its producer sent. This module looks into them when something must be known, for
 routing or for delivery, and at no more than it must: it steps from section to section by their sizes and decodes the one asked
-for; a body is decoded for management alone. The one change that a broker may make is to the header (`with_delivery_state`): every
-other byte goes out as it came in.
+for; a body is decoded for management alone. Two changes may be made: to the header (`with_delivery_state`), and, in dead letters,
+to the message annotations (`with_annotations`). Every other byte goes out as it came in.
 
 Invariants: bytes that are no message give BadMessage with a text, and no other error; nesting and the number of decoded values
 are bounded (broker.core.limits), so that a few bytes cannot cost much memory or stack; a function reads no section behind the
@@ -16,13 +16,29 @@ How values become Python's: `broker.core.values`.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 from uuid import UUID
 
 from broker.core import limits
-from broker.core.values import NULL, SIZE_WIDTHS, WIDTHS, BadValue, Encoded, Reader, Span, Ulong, encode, items, skip
+from broker.core.values import (
+    NULL,
+    SIZE_WIDTHS,
+    WIDTHS,
+    BadValue,
+    Described,
+    Encoded,
+    Reader,
+    Span,
+    Symbol,
+    Ulong,
+    described,
+    encode,
+    items,
+    pairs,
+    skip,
+)
 
 MessageId: TypeAlias = int | UUID | bytes | str
 
@@ -154,6 +170,12 @@ def body_value(data: Encoded, max_values: int = limits.MAX_AMQP_ITEMS) -> Any:
     return None if span is None else Reader(data, max_values).value(*span, 0)[0]
 
 
+def described_body(data: Encoded) -> Described | None:
+    """The one value that is the body (3.2.8), with its descriptor; None when the body is data or sequences, or missing."""
+    span = _find(data, VALUE)
+    return None if span is None else described(data, *span)[0]
+
+
 def encoded(
     *,
     to: str,
@@ -262,35 +284,92 @@ def body_begins_in(data: Encoded) -> bool:
     return False
 
 
-def delivery_header(data: Encoded, delivery_count: int, first_acquirer: bool) -> tuple[bytes, int]:
+KEPT = -1
+"""In the place of a time to live: as the producer sent it."""
+
+
+def delivery_header(
+    data: Encoded, delivery_count: int | None = None, first_acquirer: bool | None = None, ttl_ms: int = KEPT
+) -> tuple[bytes, int]:
     """A header section that says this of the delivery, and the position in `data` from which the rest follows it unchanged.
 
-    Durability, priority and time to live keep the very bytes that the producer sent. When `data` says the same already, its
-    own header: (b"", 0) stands for "as it is".
+    Durability and priority keep the very bytes that the producer sent, and so does what is None or `KEPT`; a `ttl_ms` of 0 takes
+    the time to live out. When `data` says the same already, its own header: (b"", 0) stands for "as it is".
     """
     was = header(data)
-    if (was.delivery_count, was.first_acquirer) == (delivery_count, first_acquirer):
+    count = was.delivery_count if delivery_count is None else delivery_count
+    first = was.first_acquirer if first_acquirer is None else first_acquirer
+    same_ttl = ttl_ms == KEPT or (ttl_ms or None) == was.ttl_ms
+    if same_ttl and (was.delivery_count, was.first_acquirer) == (count, first):
         return b"", 0
     kept = [NULL] * _TTL_FIELDS
     rest = 0
     span = _find(data, HEADER)
     if span is not None:
-        count, position, stop = _list_items(data, *span, "header")
+        n, position, stop = _list_items(data, *span, "header")
         rest = span[1]
-        for i in range(min(count, _TTL_FIELDS)):
+        for i in range(min(n, _TTL_FIELDS)):
             after = skip(data, position, stop, 1)
             kept[i] = bytes(data[position:after])
             position = after
-    fields = b"".join((*kept, b"\x41" if first_acquirer else b"\x42", _uint(delivery_count)))
+    if not same_ttl:
+        kept[_TTL_FIELDS - 1] = _uint(ttl_ms) if ttl_ms else NULL
+    fields = b"".join((*kept, b"\x41" if first else b"\x42", _uint(count)))
     if len(fields) < 255:
         return b"".join((b"\x00\x53\x70\xc0", bytes((len(fields) + 1, 5)), fields)), rest
     return b"".join((b"\x00\x53\x70\xd0", struct.pack(">II", len(fields) + 4, 5), fields)), rest
 
 
-def with_delivery_state(data: bytes, delivery_count: int, first_acquirer: bool) -> bytes:
-    """The message with this delivery count and first-acquirer in its header, added if missing; no other byte changes."""
-    head, rest = delivery_header(data, delivery_count, first_acquirer)
+def with_delivery_state(
+    data: bytes, delivery_count: int | None = None, first_acquirer: bool | None = None, ttl_ms: int = KEPT
+) -> bytes:
+    """The message with this in its header (see `delivery_header`), which is added if missing; no other byte changes."""
+    head, rest = delivery_header(data, delivery_count, first_acquirer, ttl_ms)
     return b"".join((head, data[rest:] if rest else data)) if head else data
+
+
+def message_annotations(data: Encoded) -> dict[Any, Any]:
+    """The message annotations (3.2.3); {} when there are none."""
+    return _map(data, MESSAGE_ANNOTATIONS)
+
+
+def with_annotations(data: bytes, added: Mapping[str, str]) -> bytes:
+    """The message with these message annotations, symbols with strings, in place of those of the same names; no other section
+    changes, and no other annotation."""
+    start = position = 0
+    pieces: list[bytes] = []
+    end = len(data)
+    while position < end:
+        code, value = _descriptor(data, position)
+        if code > MESSAGE_ANNOTATIONS:
+            break
+        start, position = position, skip(data, value, end, 0)
+        if code == MESSAGE_ANNOTATIONS:
+            pieces = _other_pairs(data, value, position, added)
+            break
+        start = position
+    pieces += [each for name, text in added.items() for each in (encode(Symbol(name)), encode(text))]
+    return b"".join((data[:start], _head(MESSAGE_ANNOTATIONS), pairs(pieces), data[position:]))
+
+
+def _other_pairs(data: bytes, start: int, stop: int, names: Container[str]) -> list[bytes]:
+    """The keys and values of the map that lies there, as bytes, without those of these names."""
+    match data[start]:
+        case 0xC1:
+            count, position = data[start + 2], start + 3
+        case 0xD1:
+            count, position = int.from_bytes(data[start + 5 : start + 9], "big"), start + 9
+        case code:
+            raise BadMessage(f"the message-annotations section at byte {start} is not a map, but has type {code:#04x}")
+    found: list[bytes] = []
+    reader = Reader(data)
+    for _ in range(count // 2):
+        key, after_key = reader.value(position, stop, 1)
+        after = skip(data, after_key, stop, 1)
+        if not (isinstance(key, str) and key in names):
+            found += (data[position:after_key], data[after_key:after])
+        position = after
+    return found
 
 
 def _uint(value: int) -> bytes:
@@ -300,8 +379,11 @@ def _uint(value: int) -> bytes:
 
 
 def _descriptor(data: Encoded, position: int) -> tuple[int, int]:
-    """The code of the section that begins here, and where its value begins."""
-    end = len(data)
+    return section_at(data, position, len(data))
+
+
+def section_at(data: Encoded, position: int, end: int) -> tuple[int, int]:
+    """The code of the section that begins here, in a message that goes up to `end`, and where its value begins."""
     if data[position] != 0:
         raise BadMessage(f"a section should begin at byte {position}, with 0x00, but there is {data[position]:#04x}")
     after = skip(data, position + 1, end, 0)

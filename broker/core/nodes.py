@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 from broker.core import limits
 from broker.core.commands import (
+    TIMES_SINCE,
     Bind,
     Command,
     ExchangeAdd,
@@ -93,6 +94,14 @@ class QueueNode:
     max_bytes: int = 0
     auto_delete_s: int = 0
     """So long after its last link has gone the queue is deleted; 0: never for that."""
+    delivery_limit: int = 0
+    """A message whose delivery has failed so often leaves the queue; 0: none does."""
+    rejected: int = 0
+    over_limit: int = 0
+    expired: int = 0
+    """How many messages have left the queue for each reason, since this broker knows the queue (primary only)."""
+    dropped: int = 0
+    """How many of these no queue has taken."""
 
     @property
     def name(self) -> str:
@@ -238,6 +247,7 @@ class Nodes:
         node.max_count = int(queue.arguments.get("qpid.max_count", 0))
         node.max_bytes = int(queue.arguments.get("qpid.max_size", self.default_queue_bytes))
         node.auto_delete_s = queue.arguments.get(AUTO_DELETE_TIMEOUT, 0) if queue.needs > 1 else 0
+        node.delivery_limit = queue.arguments.get(DELIVERY_LIMIT, 0) if queue.needs >= TIMES_SINCE else 0
         self._queues_by_uuid[node.uuid] = node
         if queue.owner:
             self._owned[queue.owner] += 1
@@ -577,9 +587,11 @@ def _check_name(what: str, name: str) -> None:
 
 
 AUTO_DELETE_TIMEOUT = "qpid.auto_delete_timeout"
+DELIVERY_LIMIT = "x-delivery-limit"
 KNOWN_ARGUMENTS = frozenset(
     {
         *("qpid.replicate", "qpid.max_count", "qpid.max_size", "qpid.policy_type", AUTO_DELETE_TIMEOUT),
+        DELIVERY_LIMIT,
         *priority.LEVELS,
         priority.HIGHEST,
     }
@@ -587,8 +599,10 @@ KNOWN_ARGUMENTS = frozenset(
 
 
 def _version_of(arguments: dict[str, Any]) -> int:
-    """The machine version that a queue with these arguments needs. The first would delete it with its last consumer at once."""
-    return max(version_of(arguments), 2 if arguments.get(AUTO_DELETE_TIMEOUT) else 1)
+    """The machine version that a queue with these arguments needs. The first would delete it with its last consumer at once, and
+    those before `TIMES_SINCE` would give a message out again and again."""
+    needs = {AUTO_DELETE_TIMEOUT: 2, DELIVERY_LIMIT: TIMES_SINCE}
+    return max(version_of(arguments), *(since if arguments.get(name) else 1 for name, since in needs.items()))
 
 
 def _check_known(what: str, arguments: dict[str, Any], known: frozenset[str]) -> None:
@@ -613,6 +627,10 @@ def _check_arguments(name: str, arguments: dict[str, Any]) -> None:
         value = arguments.get(key, 0)
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             raise Refused(400, f"queue {name!r}: {key} must be a number of 0 (no limit) or more, not {value!r}")
+    limit = arguments.get(DELIVERY_LIMIT, 1)
+    if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= limits.MAX_DELIVERY_LIMIT:
+        text = f"{DELIVERY_LIMIT} must be a number of failed deliveries from 1 to {limits.MAX_DELIVERY_LIMIT}, not {limit!r}"
+        raise Refused(400, f"queue {name!r}: {text}")
     time_s, most_s = arguments.get(AUTO_DELETE_TIMEOUT, 0), limits.MAX_AUTO_DELETE_S
     if not isinstance(time_s, int) or isinstance(time_s, bool) or not 0 <= time_s <= most_s:
         text = f"{AUTO_DELETE_TIMEOUT} must be a whole number of seconds from 0 (no time) to {most_s}, not {time_s!r}"

@@ -76,6 +76,7 @@ class OriginTerminus:
     window = limits.CREDIT_WINDOW
     serves_queues = True
     takes_large = True
+    in_transactions = False
 
     def __init__(self, origins: Origins, drain: str, queue: str) -> None:
         self._origins = origins
@@ -126,6 +127,10 @@ class OriginTerminus:
         """As the queue lets its producers."""
         queue = self._queue
         return queue is not None and queue.may_flow(producer)
+
+    def destinations(self, producer: Producer, data: bytes) -> list[QueueNode]:
+        """None: a transaction has no part in a drain."""
+        return []
 
     def receive(self, producer: Producer, first: int, messages: list[bytes]) -> None:
         """Put what has not come before; a stretch of such messages at once."""

@@ -1,5 +1,5 @@
 """A queue as links see it: producers put messages on it, `dispatch` gives them out to subscriptions, and what is not wanted comes
-back or goes to the alternate exchange.
+back or becomes a dead letter (broker.sessions.dead_letters).
 
 Life of a subscription: a client attaches a receiving link to a queue; while it has credit, `dispatch` gives it messages in
 order, sharing a queue among its subscriptions in turn; an acquired message is gone for good when its dequeue is committed, and
@@ -8,40 +8,41 @@ back in its old place when it is released, or the link or the term ends. A brows
 Invariants: a message is acquired by one subscription at a time; a settled `accepted` of a consumer is confirmed only when its
 dequeue is committed; what waits unsettled on a link is bounded by the client's credit and by `limits.MAX_UNSETTLED_PER_LINK`; a
 queue that is nearly full gives its producers no more credit until it has become emptier; nothing overtakes a message whose body
-is being read back from disk, and rejected messages leave in the order in which they were rejected.
+is being read back from disk; what is to leave as a dead letter is given to nobody.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
-from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from typing import Any
 
 from twisted.logger import Logger
 
 from broker.amqp.links import Condition, Sender
-from broker.core import limits, message
+from broker.core import letters, limits, message
 from broker.core.acl import questions
 from broker.core.acl.questions import Lookups
-from broker.core.links import ACCEPTED, FAILED, REJECTED, UNDELIVERABLE
-from broker.core.nodes import QueueNode, Unplaced
+from broker.core.links import ACCEPTED, FAILED, REJECTED, TRANSACTION_SHIFT, UNDELIVERABLE
+from broker.core.nodes import QueueNode
 from broker.core.parts import Manifest
 from broker.core.queues.blocks import Lot
 from broker.core.queues.discipline import Discipline
 from broker.core.queues.lane import Lane
 from broker.core.queues.reading import Body, ReadAhead
+from broker.core.queues.sifting import without
 from broker.core.state import Messages
 from broker.sessions import routing
 from broker.sessions.attach import Attach, LinkEnd, Output
 from broker.sessions.bodies import BodyReader
+from broker.sessions.dead_letters import DeadLetters
 from broker.sessions.deliveries import LargeDelivery, Parts
 from broker.sessions.ledger import Ledger
 from broker.sessions.logs import Logs
 from broker.sessions.producer import Producer, Upload
-from broker.sessions.room import check_places, has_room, is_crowded
+from broker.sessions.room import has_room, is_crowded
 from broker.sessions.schedule import Schedule
 from broker.sessions.turn import Turn
 from broker.sessions.unused import Unused
@@ -214,7 +215,7 @@ class Subscription(LinkEnd):
     def outcomes(self) -> None:
         """Take the outcomes that have come on the link, run by run."""
         link, account, messages = self.link, self.link.account, self.queue.node.messages
-        came = link.take_outcomes()
+        came, retired = link.take_outcomes(), link.take_retired()
         self._moved_s = self.session.now_s
         if self.browse or messages is None:
             for first, count, _, _ in came:
@@ -225,33 +226,28 @@ class Subscription(LinkEnd):
         taken: list[int] = []
         confirm: list[tuple[int, int]] = []
         back: list[int] = []
-        failed: list[int] = []
         for first, count, outcome, settled in came:
             ranges = account.take(first, count)
+            if outcome >> TRANSACTION_SHIFT:
+                txn_id = retired[(outcome >> TRANSACTION_SHIFT) - 1]
+                if not self.session.transactions.retire(txn_id, self.queue, ranges, outcome):
+                    back += chain.from_iterable(ranges)
+                if not settled:
+                    link.settle(first, count)
+                continue
             if outcome == ACCEPTED:
                 for sequences in ranges:
                     taken += sequences
                 if not settled:
                     confirm.append((first, count))
                 continue
-            if outcome == REJECTED or outcome & UNDELIVERABLE:
-                self.queue.rejected.extend(chain.from_iterable(ranges))
-            elif outcome & FAILED:
-                for sequence in chain.from_iterable(ranges):
-                    ledger.count(messages.number, sequence)
-                    failed.append(sequence)
-            else:
-                back += chain.from_iterable(ranges)
+            self.queue.settle(list(chain.from_iterable(ranges)), outcome)
             if not settled:
                 link.settle(first, count)
         if taken:
             ledger.dequeue(messages.number, taken, link if confirm else None, confirm)
-        if failed:  # whoever gets them next is to see the raised count
-            ledger.when_committed(lambda: self.queue.give_back(failed))
         if back:
             self.queue.give_back(back)
-        if self.queue.rejected:
-            self.queue.dispatch_soon()
         self.session.touch()
 
     def detached(self) -> None:
@@ -288,21 +284,19 @@ class Subscription(LinkEnd):
 class QueueTerminus:
     """A queue on a serving broker: its subscriptions in turn, and producers that send to it."""
 
-    __slots__ = ("_ahead", "_heads", "_queues", "ledger", "node", "producers", "rejected", "subscriptions", "unreadable")
+    __slots__ = ("_ahead", "_queues", "ledger", "letters", "node", "producers", "subscriptions", "unreadable")
     window = limits.CREDIT_WINDOW
     serves_queues = True
     takes_large = True
+    in_transactions = True
 
     def __init__(self, queues: Queues, node: QueueNode) -> None:
         self._queues = queues
         self.subscriptions: deque[Subscription] = deque()
         self.producers: dict[Producer, None] = {}
-        self.rejected: deque[int] = deque()
-        """Messages that were rejected and have not left yet: they are acquired."""
         self.unreadable: set[int] = set()
         """Large messages that have a part that cannot be read: they are acquired, by nobody."""
-        self._heads: dict[int, bytes | None] = {}
-        """The first parts of rejected large messages; None: it is being read."""
+        self.letters = DeadLetters(self, queues.logs, queues.schedule)
         self._ahead: ReadAhead | None = None
         self.rebuilt(node)
 
@@ -350,6 +344,12 @@ class QueueTerminus:
 
     def _put(self, producer: Producer, delivery_id: int, data: bytes) -> None:
         routing.put(self._queues.logs, [self.node], producer, delivery_id, data)
+
+    def destinations(self, producer: Producer, data: bytes) -> list[QueueNode]:
+        """The queue itself, while it is there. LookupError."""
+        if self._queues.logs.nodes.queue_by_uuid(self.node.uuid) is None:
+            raise LookupError(f"queue {self.node.name!r} was deleted")
+        return [self.node]
 
     def begin(self, producer: Producer, head: bytes) -> Upload:
         """A large message for this queue."""
@@ -424,6 +424,41 @@ class QueueTerminus:
             self.node.messages.order.release(sequences)
             self.dispatch_soon()
 
+    def settle(self, sequences: list[int], outcome: int) -> None:
+        """These acquired messages have this outcome, which is not `accepted`."""
+        if outcome == REJECTED or outcome & UNDELIVERABLE:
+            self.letters.add(sequences, letters.REJECTED)
+        else:
+            self.undo(sequences, count=bool(outcome & FAILED))
+
+    def undo(self, sequences: list[int], *, count: bool) -> None:
+        """These acquired messages are available again; `count`: when their delivery counts have been raised by one."""
+        messages, ledger = self.node.messages, self.ledger
+        if not count or messages is None or not ledger.serving:
+            self.give_back(sequences)
+            return
+        for sequence in sequences:
+            ledger.count(messages.number, sequence)
+        ledger.when_committed(lambda: self.failed(sequences))  # whoever gets them next is to see the raised count
+
+    def failed(self, sequences: list[int]) -> None:
+        """Delivery of these has failed, which is committed: they are available again, or have failed too often."""
+        messages, limit = self.node.messages, self.node.delivery_limit
+        if limit and messages is not None and self._queues.logs.serving:
+            order = messages.order
+            over = [each for each in sequences if order.lane_of(each).delivery_count(each) >= limit and order.is_acquired(each)]
+            if over:
+                self.letters.add(over, letters.DELIVERY_LIMIT)
+                sequences = list(set(sequences).difference(over))
+        self.give_back(sequences)
+
+    def term_begins(self) -> None:
+        """What has failed too often in the last one, and has not left yet, leaves."""
+        messages, limit = self.node.messages, self.node.delivery_limit
+        if limit and messages is not None and messages.order.has_counts:
+            counts = [each for lane in messages.order.lanes for each in lane.delivery_counts().items()]
+            self.letters.add(sorted(sequence for sequence, count in counts if count >= limit), letters.DELIVERY_LIMIT)
+
     def has_others_wait(self, subscription: Subscription) -> bool:
         """Whether messages wait here that nobody takes, or another consumer for messages, while this one holds some."""
         messages = self.node.messages
@@ -438,11 +473,11 @@ class QueueTerminus:
 
     def dispatch(self) -> None:
         """Give out what is available, in turn among the subscriptions that have room, and have read what is not in memory."""
-        if self.rejected:
-            self._reject()
+        if self.letters.waiting:
+            self.letters.send()
         if self._queues.held or (self._queues.logs.closed and not any(each.drains for each in self.subscriptions)):
             return
-        if self.node.messages is not None and (self.subscriptions or self.rejected):
+        if self.node.messages is not None and (self.subscriptions or self.letters.waiting):
             self._read_ahead(self._give_out())
 
     def _give_out(self) -> set[int]:
@@ -465,7 +500,9 @@ class QueueTerminus:
                 elif order.available:
                     lots = order.acquire(subscription, room, limits.MAX_TURN_BYTES)
             if lots:
-                subscription.deliver(lots)
+                lots = self._fit(lots)
+                if lots:
+                    subscription.deliver(lots)
                 idle = 0
             else:
                 if room > 0 and subscription.wants_more(order):
@@ -476,6 +513,15 @@ class QueueTerminus:
                 idle += 1
         return stops
 
+    def _fit(self, lots: list[Lot]) -> list[Lot]:
+        """What of these anybody may have: not what is about to leave."""
+        messages, limit = self.node.messages, self.node.delivery_limit
+        assert messages is not None
+        order = messages.order
+        if limit and order.has_counts:
+            lots = without(lots, lambda sequence: order.lane_of(sequence).delivery_count(sequence) >= limit)
+        return lots
+
     # ---- bodies that are not in memory
 
     def _read_ahead(self, stops: set[int]) -> None:
@@ -485,8 +531,7 @@ class QueueTerminus:
             self._ahead = ReadAhead(messages.order)
         ahead = self._ahead
         if not ahead.reading:
-            singles = list(islice(self.rejected, limits.MAX_TURN_MESSAGES))
-            wanted = ahead.plan(stops, singles, self._queues.bodies.window_bytes)
+            wanted = ahead.plan(stops, self.letters.wanted(), self._queues.bodies.window_bytes)
             if wanted:
                 ahead.reading = True
                 self._queues.bodies.read(self.ledger, wanted, lambda found: self._came(ahead, wanted, found))
@@ -525,116 +570,6 @@ class QueueTerminus:
         if ledger.log is not None:
             ledger.log.rotten(body.place, what)
 
-    # ---- rejected messages
-
-    def _reject(self) -> None:
-        """Send rejected messages on, in order, as far as their bodies are in memory. What cannot go now is available again."""
-        messages, rejected, ledger = self.node.messages, self.rejected, self.ledger
-        if messages is None:
-            rejected.clear()
-            return
-        back: list[int] = []
-        while rejected:
-            sequence = rejected[0]
-            lane = messages.order.lane_of(sequence)
-            manifest = messages.large.get(sequence)
-            if manifest is not None:
-                head = self._head_of(sequence, manifest)
-                if head is None and sequence not in self.unreadable:
-                    break
-                try:
-                    if head is not None:
-                        self._send_on(sequence, manifest, head)
-                except Unplaced:
-                    back.append(sequence)
-                self._heads.pop(sequence, None)
-            elif lane.is_live(sequence):
-                lot = lane.lot_of(sequence)
-                if lot is None and not lane.unreadable(sequence)[0]:
-                    break
-                take_off = partial(ledger.dequeue, messages.number, (sequence,))
-                try:
-                    if lot is not None and not self.dead_letter(lot.messages()[0], take_off):
-                        take_off()
-                except Unplaced:
-                    back.append(sequence)
-            rejected.popleft()
-        if back:
-            self.give_back(back)
-
-    def _head_of(self, sequence: int, manifest: Manifest) -> bytes | None:
-        """The first part of a rejected large message, which says where it goes; None while it is being read."""
-        if sequence not in self._heads and sequence not in self.unreadable:
-            self._heads[sequence] = None
-            self.parts_of(manifest).read(lambda parts, why: self._head_came(sequence, parts, why), 1)
-        return self._heads.get(sequence)
-
-    def _head_came(self, sequence: int, parts: list[bytes] | None, why_not: str) -> None:
-        self._heads.pop(sequence, None)
-        if parts is not None and sequence in self.rejected:
-            self._heads[sequence] = parts[0]
-        elif why_not:
-            self.unreadable.add(sequence)
-        self.dispatch_soon()
-
-    def _send_on(self, sequence: int, manifest: Manifest, head: bytes) -> None:
-        """Send a rejected large message on, as `dead_letter` does: the queues there refer to the same parts.
-
-        Unplaced, when one of them is in another log, which does not have the parts, or has no place for it yet.
-        """
-        messages, ledger = self.node.messages, self.ledger
-        assert messages is not None
-        queues = self._alternates(head)
-        check_places(queues)
-        if any(self._queues.logs.ledger_of(queue) is not ledger for queue in queues):
-            _log.warn(
-                "a rejected large message stays on queue {name!r}: its alternate exchange leads to a queue of another log",
-                name=self.node.name,
-            )
-            raise Unplaced
-        lanes = [queue.messages.order.lane_for(head) for queue in queues if queue.messages is not None]
-        if queues:
-            ledger.put_large(zip(queues, lanes, strict=True), manifest)
-        ledger.dequeue(messages.number, (sequence,))
-
-    def _alternates(self, data: bytes) -> list[QueueNode]:
-        """The queues that this queue's alternate exchange has for a message. What is no AMQP message cannot be routed."""
-        logs, node = self._queues.logs, self.node
-        exchange = logs.nodes.exchanges.get(node.definition.alternate) if node.definition.alternate else None
-        try:
-            found = [] if exchange is None else routing.route(logs.nodes, exchange, message.subject(data) or "", data)
-        except message.BadMessage:
-            found = []
-        return [queue for queue in found if queue is not node]
-
-    def dead_letter(self, data: bytes, done: Callable[[], None]) -> bool:
-        """Send a rejected message by the queue's alternate exchange, with its subject as the key; False: there is none for it.
-
-        It is in the same batch as its dequeue where both are in one log; `done` is called when it is safe. Limits of the queues
-        there do not hold it back: it is on this broker already. Unplaced, when one of them has no place for it yet.
-        """
-        logs, queues = self._queues.logs, self._alternates(data)
-        if not queues:
-            return False
-        check_places(queues)
-        for queue in queues:
-            logs.ledger_of(queue).enqueue(queue, [data], len(data))
-        own = self.ledger
-        others = dict.fromkeys(logs.ledger_of(queue) for queue in queues if logs.ledger_of(queue) is not own)
-        if not others:
-            done()
-            return True
-        outstanding = [len(others)]
-
-        def committed() -> None:
-            outstanding[0] -= 1
-            if not outstanding[0]:
-                done()
-
-        for ledger in others:
-            ledger.when_committed(committed)
-        return True
-
     # ---- the end
 
     def gone(self) -> None:
@@ -652,7 +587,7 @@ class QueueTerminus:
             producer.aborted()
         self.subscriptions.clear()
         self.producers.clear()
-        self.rejected.clear()
+        self.letters.clear()
 
 
 class Queues:
@@ -661,6 +596,7 @@ class Queues:
     def __init__(self, logs: Logs, turn: Turn, schedule: Schedule) -> None:
         self.logs = logs
         self.turn = turn
+        self.schedule = schedule
         self.unused = Unused(logs, schedule, self.users)
         self.bodies = BodyReader(logs.residency, turn)
         self.crowded: dict[QueueTerminus, None] = {}
@@ -727,6 +663,12 @@ class Queues:
             self.crowded.pop(terminus, None)
             terminus.gone()
 
+    def begin(self, ledger: Ledger) -> None:
+        """This broker serves, and this ledger's log does: look for what the last term has left to be done."""
+        for node in self.logs.nodes.queues.values():
+            if node.messages_log == ledger.name and node.messages is not None and node.delivery_limit:
+                self.at(node).term_begins()
+
     def hold(self) -> None:
         """Give nothing out until `give_out_again`, or until this broker serves no more."""
         self.held = True
@@ -747,7 +689,7 @@ class Queues:
             if node.messages is not None:
                 node.messages.order.release_all()
         for terminus in self._termini.values():
-            terminus.rejected.clear()
+            terminus.letters.clear()
             terminus.unreadable.clear()
 
     def users(self, node: QueueNode) -> int:

@@ -188,6 +188,8 @@ class Machine:
         self.brokers: dict[str, Broker] = {}
         self.disks: dict[str, Disk] = {}
         self.sequence = 0
+        self.ends: list[tuple[str, str, list[type[Message]]]] = []
+        """Each time that a broker said that it is about to be no primary: who, its state, and what was under way to others."""
 
     # ---- brokers
 
@@ -211,6 +213,7 @@ class Machine:
             on_members=lambda told: self.cluster_ids.setdefault(address, set()).add(told.cluster_id),
             on_event=lambda kind, **fields: events.append((kind, fields)),
             checkpoint_bytes=self.checkpoint_bytes,
+            before_end=lambda: self.ends.append((address, log.state, [type(wire[2]) for wire in self.wires])),
         )
         broker = Broker(address, store, ledger, log, events=events, machine_next=self.next_sequence)
         self.brokers[address] = broker

@@ -51,6 +51,23 @@ def test_a_program_for_roles_has_its_own_arguments() -> None:
     assert (Path(program).is_absolute(), own) == (True, ["-c", "echo a b"])
 
 
+def test_virtual_ip_addresses_are_of_the_primary_alone_and_the_broker_listens_on_all() -> None:
+    """Breaks when a broker is let start that could not listen on its virtual address, or would take a member's own away."""
+    given = {"ha_virtual_ip": "10.0.0.9/24@eth0,fd00::9@eth1"}
+    found = member(interface="::", **given).ha_virtual_ip
+    assert [str(each) for each in found] == ["10.0.0.9/24@eth0", "fd00::9/128@eth1"]
+    for interface, missing in (("127.0.0.1", "10.0.0.9/24@eth0 .* 0.0.0.0, or ::$"), ("0.0.0.0", "fd00::9/128@eth1 .* ::$")):
+        with pytest.raises(SettingsError, match=f"--ha-virtual-ip {missing}"):
+            member(interface=interface, **given)
+    for wrong, said in (("10.0.0.9", "names no network device"), ("10.0.0.9@a,10.0.0.9@b", "it names an address twice")):
+        with pytest.raises(SettingsError, match=f"--ha-virtual-ip: .*{said}"):
+            member(ha_virtual_ip=wrong)
+    with pytest.raises(SettingsError, match="this broker is in none"):
+        settings(ha_virtual_ip="10.0.0.9@eth0")
+    with pytest.raises(SettingsError, match="is the address of a broker"):
+        member(ha_virtual_ip="192.0.2.1@eth0", ha_brokers_url=f"{ELSEWHERE}:5672,192.0.2.2:5672")
+
+
 def test_a_broker_that_is_told_nothing_is_in_no_cluster() -> None:
     alone = settings()
     assert (alone.ha_cluster, alone.members, alone.ha_replicate) == (False, (), "none")

@@ -67,8 +67,10 @@ class Note:
     taken: int = 0
     settled: int = 0
     rejected: int = 0
+    over_limit: bool = False
+    """Whether its delivery has failed as often as its queue allows."""
     attempts: int = 1
-    """How often it may be on its queue: a dead letter as often as it was rejected, another message once."""
+    """How often it may be on its queue: a dead letter as often as there was a reason for one, another message once."""
     priority: int | None = None
     """What its header says; None: it has none."""
 
@@ -234,6 +236,16 @@ class History:
     def rejected(self, key: Key) -> None:
         """A consumer is about to let its reject of this message go out, on a queue with an alternate exchange."""
         self.notes[key].rejected += 1
+        self._has_letter(key)
+
+    def failed_too_often(self, key: Key) -> None:
+        """By what is committed, delivery of this message has failed as often as its queue allows."""
+        self.notes[key].over_limit = True
+        if key.queue in self.letters:
+            self._has_letter(key)
+
+    def _has_letter(self, key: Key) -> None:
+        """There is a reason more for a dead letter of this message."""
         letter = key._replace(queue=self.letters[key.queue])
         note = self.notes.get(letter)
         if note is None:

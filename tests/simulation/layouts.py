@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from broker.core.nodes import DELIVERY_LIMIT
 from tests.simulation.clients import ClientPlan
 
 if TYPE_CHECKING:
@@ -73,10 +74,13 @@ def laid_out(plan: Plan, rng: Random) -> Plan:
             ranks.choice((0, *LEVELS)) if not plan.puts_back else 0
         )  # an older release refuses a log of its own that needs more
         plan = with_kept(plan, KEPT, "configuration", _taker(plan, rng), levels=levels)
+    limits = Random(f"delivery limit of {plan.seed}")
+    limit = limits.choice((0, 1, 2, 5))
     if rng.random() < 0.12:
         plan = with_kept(plan, MINE, "none", _taker(plan, rng))
     if rng.random() < 0.3:
-        plan = with_letters(plan, rng.choice(("all", "configuration")), reject=rng.choice((0.05, 0.3)))
+        level = rng.choice(("all", "configuration"))
+        plan = with_letters(plan, level, reject=rng.choice((0.05, 0.3)), limit=limit, fail=limits.choice((0.1, 0.4)))
     if rng.random() < 0.3:
         kind = rng.choice(list(ROUTES))
         level = rng.choice(("all", "all", "configuration", "none"))
@@ -121,7 +125,7 @@ def with_moves(plan: Plan, **fields: Any) -> Plan:
         Step("queue", MOVED, {"replicate": "all"}),
         Step("drain", "", {"drain": "d", "store": "s", "queue": "there", "into": MOVED}, "TAKE"),
     ]
-    sends = {"arrives": (MOVED,), "late": True, "count": 120, "burst": 8, "gap_s": 0.03}
+    sends: dict[str, Any] = {"arrives": (MOVED,), "late": True, "count": 120, "burst": 8, "gap_s": 0.03}
     mover = ClientPlan("mover", f"m-{MOVED}", "$drain/d/there", **sends | fields)
     return _with(plan, steps, [mover, ClientPlan("consumer", f"c-{MOVED}", MOVED, start_s=0.5, window=20)])
 
@@ -156,9 +160,13 @@ def with_kept(plan: Plan, name: str, level: str, fields: dict[str, Any], *, leve
     return _with(plan, [Step("queue", name, {"replicate": level, **arguments(0, levels)})], [producer, consumer])
 
 
-def with_letters(plan: Plan, level: str, *, reject: float) -> Plan:
-    """The first queue's consumers reject, and what they reject goes by an exchange of this level to a queue of its own."""
+def with_letters(plan: Plan, level: str, *, reject: float, limit: int = 0, fail: float = 0.0) -> Plan:
+    """The first queue's consumers reject, and what they reject goes by an exchange of this level to a queue of its own; with a
+    `limit`, so does what they `fail` to take so often."""
     queue = plan.queues[0]
+    asked = arguments(plan.max_counts[0], plan.levels[0])
+    if limit:
+        asked = {"arguments": asked.get("arguments", {}) | {DELIVERY_LIMIT: limit}}
     steps = [
         Step("exchange", LETTER_EXCHANGE, {"exchangeType": "fanout", "replicate": level}),
         Step("queue", LETTERS, {"replicate": "all"}),
@@ -166,10 +174,11 @@ def with_letters(plan: Plan, level: str, *, reject: float) -> Plan:
         Step(
             "queue",
             queue,
-            {"replicate": "all", "alternateExchange": LETTER_EXCHANGE, **arguments(plan.max_counts[0], plan.levels[0])},
+            {"replicate": "all", "alternateExchange": LETTER_EXCHANGE, **asked},
         ),
     ]
-    plan = _changed(plan, lambda item: item.kind == "consumer" and item.queue == queue, reject=reject)
+    how = {"reject": reject, "modify": fail} if limit else {"reject": reject}
+    plan = _changed(plan, lambda item: item.kind == "consumer" and item.queue == queue, **how)
     return _with(plan, steps, [ClientPlan("consumer", f"c-{LETTERS}", LETTERS, start_s=1.0, window=10)])
 
 

@@ -200,6 +200,7 @@ _COUNTED = _plan([_PRODUCERS[0], ClientPlan("consumer", "c", "q0", window=20, mo
 _BEHIND = _plan(BUSY, *(Action(at_s, "kill", "backup", seconds=1.2) for at_s in (1.0, 2.6)), checkpoint_bytes=2048)
 _KILLS = [Action(1.2 + 0.4 * number, "kill", "primary", seconds=0.1) for number in range(6)]
 _REJECTING = with_letters(_plan(BUSY), "all", reject=0.3)
+_FAILING = with_letters(_plan(BUSY, *_KILLS, disk_s=0.004), "all", reject=0.05, limit=1, fail=0.5)
 _STORMS = _plan(
     BUSY,
     Action(1.0, "storm", seconds=0.75, choice=1.0),
@@ -320,6 +321,9 @@ PROVOKED: dict[str, Plan] = {
     "drops-the-rejected": _REJECTING,
     "keeps-the-rejected": _REJECTING,
     "letters-twice": _REJECTING,
+    "drops-what-failed-too-often": _FAILING,
+    "gives-out-what-failed-too-often": _FAILING,
+    "forgets-what-failed-too-often": _FAILING,
     "checkpoint-forgets-places": _keeping(*_KILLS, checkpoint_bytes=2048),
     "passes-over-the-unknown": _plan(
         BUSY,

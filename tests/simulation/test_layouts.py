@@ -49,7 +49,7 @@ def test_what_is_bound_is_made_before() -> None:
     for seed in FIXED:
         made = set(plans.make(seed).queues)
         for step in plans.make(seed).steps:
-            needs = {step.body.get("alternateExchange"), step.body.get("exchange"), step.body.get("queue")} - {None}
+            needs = {step.body.get("alternateExchange"), step.body.get("exchange"), step.body.get("into", step.body.get("queue"))} - {None}
             assert needs <= made, f"{step} of seed {seed}"
             made.add(step.name)
 
@@ -72,6 +72,15 @@ def test_the_fixed_seeds_have_queues_with_levels_of_priority_on_every_broker_and
     for plan in plans_made:
         ranks = any(plan.levels)
         assert all((len(each.priorities) > 1) == ranks for each in plan.clients if each.name in {"p0a", "p1a", "p2a"})
+
+
+def test_the_fixed_seeds_have_queues_with_and_without_a_limit_of_failed_deliveries() -> None:
+    asked = [
+        step.body.get("arguments", {}) for seed in FIXED for step in plans.make(seed).steps if "alternateExchange" in step.body
+    ]
+    limits = {each.get("x-delivery-limit", 0) for each in asked}
+    assert 0 in limits
+    assert max(limits) > 1
 
 
 @pytest.mark.parametrize("levels", [0, *LEVELS])
@@ -100,6 +109,7 @@ def test_a_layout_changes_nothing_of_the_plan_but_who_sends_by_the_hub_who_rejec
         assert replace(rest, segment_bytes=before.segment_bytes if hoards else rest.segment_bytes) == before
         changed = {"queue", "arrives", "late", "needed", "reject", "settled", "priorities"}
         changed |= {"size", "count"} if hoards else set()
+        changed |= {"modify"} if any("x-delivery-limit" in str(step.body) for step in after.steps) else set()
         for number, item in before.items.items():
             assert isinstance(item, ClientPlan)
             now = after.items[number]

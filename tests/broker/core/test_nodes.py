@@ -321,6 +321,10 @@ def test_a_queue_gets_what_was_asked_for() -> None:
             ("q", {"arguments": {"qpid.auto_delete_timeout": bad}}, 400, "qpid.auto_delete_timeout must be a whole number")
             for bad in (-1, 1.5, True, "soon", limits.MAX_AUTO_DELETE_S + 1)
         ),
+        *(
+            ("q", {"arguments": {"x-delivery-limit": bad}}, 400, f"number of failed deliveries from 1 to 100000, not {bad!r}")
+            for bad in (0, -1, True, "3", limits.MAX_DELIVERY_LIMIT + 1)
+        ),
     ],
 )
 def test_a_queue_that_cannot_be_is_refused_with_a_reason(name: str, attributes: dict[str, Any], status: int, word: str) -> None:

@@ -7,8 +7,8 @@ keeps for itself, until its disk is replaced: `abandon`.
 
 Invariants: a message is on a queue because a client sent it there, once, on the level that its priority gives it there, and after
 those of that level that the same link sent before it; it leaves because a consumer took it, or with its queue, or because a
-consumer rejected it, and then its dead letter is on the queue that it is to go to. (Of queues that the history does not know only
-the state is followed.)
+consumer rejected it or its delivery failed too often, and then its dead letter is on the queue that it is to go to. (Of queues
+that the history does not know only the state is followed.)
 Digests are sums of hashes, so that each change costs one addition.
 """
 
@@ -38,7 +38,7 @@ class Queue:
     """The messages of one queue number: by sequence, each as bytes and delivery count. `name` is the history's for it."""
 
     __slots__ = (
-        *("by_level", "for_letters", "gone", "keys", "large", "live"),
+        *("by_level", "for_letters", "gone", "keys", "large", "limit", "live"),
         *("lossy", "name", "next_seqs", "number", "watched"),
     )
 
@@ -48,6 +48,8 @@ class Queue:
         self.watched = name in history.created
         self.lossy = name in history.lossy
         self.for_letters = name in history.letters.values()
+        self.limit = 0
+        """So many failed deliveries a message may have; 0: any number."""
         self.next_seqs: dict[int, int] = {}
         """Level -> the lowest sequence that may come; a level that had none yet is missing."""
         self.by_level: dict[int, dict[int, None]] = {}
@@ -179,8 +181,6 @@ class Reference:
                             self._count(queue, sequence, run.flags)
                 case Kind.HELD:
                     self._hold(run.queue, range(run.first_seq, run.first_seq + run.count))
-                case _:
-                    pass
         self._drop_parts()
         self._judge_moves()
         if self._rejected:
@@ -189,6 +189,14 @@ class Reference:
         self.sizes[header.index] = (self._depth, self._sequences)
 
     # ---- what comes from other stores
+
+    def _expect(self, change: dict[str, Any]) -> None:
+        """Messages of an origin may come."""
+        origin = change["drain"], change["queue"]
+        if origin not in self._origins:
+            self._origins[origin] = number = change.get("number", self._next_number)
+            self._next_number = max(self._next_number, number + 1)
+            self.held[number] = set()
 
     def _hold(self, origin: int, sequences: range) -> None:
         held = self.held.get(origin)
@@ -308,17 +316,20 @@ class Reference:
         note = self.history.notes[key]
         if note.taken or queue.lossy:
             return
-        if note.rejected:
-            self._rejected.append(key)
+        if note.rejected or note.over_limit:
+            if key.queue in self.history.letters:
+                self._rejected.append(key)
         else:
             self.faults.append(f"lost: {key} left its queue by batch {index}, and nobody had taken it")
 
     def _judge_letters(self) -> None:
-        """What was rejected is in the queue for dead letters by the batch that takes it off its own, or by an earlier one."""
+        """What was rejected, or failed too often, is in the queue for dead letters by the batch that takes it off its own, or by
+        an earlier one."""
         for key in self._rejected:
             letter = key._replace(queue=self.history.letters[key.queue])
             if letter not in self.book.enqueued:
-                self.faults.append(f"lost: {key} was rejected, and left its queue by batch {self.index} without a dead letter")
+                why = "was rejected" if self.history.notes[key].rejected else "failed too often"
+                self.faults.append(f"lost: {key} {why}, and left its queue by batch {self.index} without a dead letter")
         self._rejected.clear()
 
     def _too_late(self, queue: Queue, messages: list[bytes]) -> None:
@@ -332,6 +343,8 @@ class Reference:
         if found is not None:
             data, count = found
             queue.live[sequence] = (data, count + by)
+            if count < queue.limit <= count + by and sequence in queue.keys:
+                self.history.failed_too_often(queue.keys[sequence])
             self._add(hash((queue.number, sequence, count + by, data)) - hash((queue.number, sequence, count, data)))
 
     # ---- definitions
@@ -370,22 +383,18 @@ class Reference:
                     self.settings[key] = value
                     self._add(hash(("setting", key, value)))
             case "origin-add":
-                origin = change["drain"], change["queue"]
-                if origin not in self._origins:
-                    self._origins[origin] = number = change.get("number", self._next_number)
-                    self._next_number = max(self._next_number, number + 1)
-                    self.held[number] = set()
+                self._expect(change)
             case "unbind":
                 self._unbind((change["exchange"], change["queue"], change["key"]))
-            case _:
-                pass
 
     def _place(self, change: dict[str, Any]) -> None:
         """A queue's messages have a place from here on, and a number."""
         uuid = change["uuid"]
         number = change.get("number", self._next_number)
         self._next_number = max(self._next_number, number + 1)
-        self.queues[number] = self._numbers[uuid] = Queue(self.history, self.names.get(uuid, ""), self.store_id, number)
+        queue = Queue(self.history, self.names.get(uuid, ""), self.store_id, number)
+        queue.limit = change.get("arguments", {}).get("x-delivery-limit", 0)
+        self.queues[number] = self._numbers[uuid] = queue
         self._add(hash(("number", uuid, number)))
 
     def _claim(self, kind: str, change: dict[str, Any]) -> bool:

@@ -176,8 +176,9 @@ class Checks:
         return address in self._decayed
 
     def rots(self, address: str, ledger: Ledger) -> bool:
-        """Whether a body on this member's disk has rotted, which it finds out when it reads it."""
-        return address in self._decayed and has_rot(ledger.state, _reader(ledger))
+        """Whether a body on this member's disk has rotted, which it finds out when it reads it. One that is stopping, and has let
+        go of its log, cannot be asked: it may have."""
+        return address in self._decayed and (ledger.log is None or has_rot(ledger.state, _reader(ledger)))
 
     def finish(self, processes: Sequence[Process], now: float) -> Totals:
         """Judge the end, with all members of the cluster: all is healed, and there was time enough to recover and to drain."""
@@ -508,6 +509,8 @@ class Checks:
         self, queue: Queue, lots: list[Lot], subscription: Subscription, ledger: Ledger, reference: Reference
     ) -> None:
         """What goes out is the oldest of the highest level that is there for anybody to have, and comes in that order."""
+        assert subscription.node.messages is not None
+        order = subscription.node.messages.order
         newest, me = rank(lots[0].first_seq), _name_of(ledger, reference)
         for lot in lots:
             for sequence in range(lot.first_seq, lot.first_seq + lot.n_messages):
@@ -516,6 +519,9 @@ class Checks:
                     continue
                 if queue.gone.get(sequence, ledger.state.index + 1) <= ledger.state.index:
                     self.faults.append(f"came back: {key} is given out, and batch {queue.gone[sequence]} took it off its queue")
+                failed = order.lane_of(sequence).delivery_count(sequence)
+                if queue.limit and failed >= queue.limit:
+                    self.faults.append(f"limit: {key} is given out, though its delivery has failed {failed} times")
                 if rank(sequence) < newest:
                     self.faults.append(f"order: {key} is given out in one turn after one that comes later on {queue.name}")
                 newest = max(newest, rank(sequence))
@@ -525,8 +531,6 @@ class Checks:
                 if holder is not None and holder.open and any(sequence in run for run in holder.account.unsettled()):
                     self.faults.append(f"acquired: {key} is given out, and another consumer has it and has not settled it")
                 self._given_to[place] = subscription.link
-        assert subscription.node.messages is not None
-        order = subscription.node.messages.order
         for sequence in queue.heads(_LOOK_BACK):
             if rank(sequence) >= newest:
                 break

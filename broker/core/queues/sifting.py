@@ -1,0 +1,27 @@
+"""Messages that a discipline has picked and that nobody is to have: they are taken out of what is given out.
+
+What is taken out stays acquired, by nobody, until whoever took it out releases it or takes it off its queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from broker.core.queues.blocks import Lot
+
+
+def without(lots: Iterable[Lot], unfit: Callable[[int], bool]) -> list[Lot]:
+    """The lots without the messages whose sequences are `unfit`; lots of which all may go out are the same objects."""
+    fit: list[Lot] = []
+    for lot in lots:
+        base, start = lot.block.first_seq, lot.start
+        for position in range(lot.start, lot.stop):
+            if unfit(base + position):
+                if start < position:
+                    fit.append(lot._replace(start=start, stop=position))
+                start = position + 1
+        if start == lot.start:
+            fit.append(lot)
+        elif start < lot.stop:
+            fit.append(lot._replace(start=start))
+    return fit

@@ -1,0 +1,248 @@
+"""Messages that leave their queue without having been accepted: by its alternate exchange, with the reason, or for good.
+
+Life of a dead letter: a consumer has rejected a message, its deliveries have failed too often, or it has expired; it is `add`ed
+here; when its body is in memory it is routed by the queue's alternate exchange, with its subject as the key, and a copy that says
+why (broker.core.letters) goes to each queue there; the message itself leaves its queue in the same batch where both are in one
+log, and otherwise when the copies are committed. A message that no queue wants leaves for good, and is counted. A large message
+goes on with the same parts, so that its copy says nothing of the reason.
+
+Invariants: what waits here is given to no consumer; messages leave in the order in which they came here, but for those that have
+no place to go to at the moment; nothing leaves its queue before its dead letters are safe; one turn of the reactor sends
+`limits.MAX_TURN_MESSAGES` at most.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import partial
+from itertools import islice
+from typing import Protocol
+
+from twisted.logger import Logger
+
+from broker.core import letters, limits, message
+from broker.core.letters import DELIVERY_LIMIT, EXPIRED, REJECTED
+from broker.core.nodes import QueueNode, Unplaced
+from broker.core.parts import Manifest
+from broker.core.state import Messages
+from broker.sessions import routing
+from broker.sessions.deliveries import Parts
+from broker.sessions.ledger import Ledger
+from broker.sessions.logs import Logs
+from broker.sessions.room import check_places
+from broker.sessions.schedule import Schedule
+
+RETRY_S = 1.0
+"""So much later a message is looked at again that nobody may have and that has no place to go to."""
+_log = Logger()
+
+
+class Origin(Protocol):
+    """The queue that they leave."""
+
+    node: QueueNode
+    ledger: Ledger
+    unreadable: set[int]
+
+    def parts_of(self, manifest: Manifest) -> Parts:
+        """The parts of a large message, to be read."""
+
+    def give_back(self, sequences: list[int]) -> None:
+        """These are available again."""
+
+    def dispatch_soon(self) -> None:
+        """Look at this again at the end of the turn."""
+
+
+class DeadLetters:
+    """See the module."""
+
+    __slots__ = ("_heads", "_later", "_logs", "_origin", "_schedule", "_told", "waiting")
+
+    def __init__(self, origin: Origin, logs: Logs, schedule: Schedule) -> None:
+        self.waiting: dict[int, str] = {}
+        """Sequence -> reason, in the order in which they are to leave."""
+        self._origin = origin
+        self._logs = logs
+        self._schedule = schedule
+        self._heads: dict[int, bytes | None] = {}
+        """The first parts of large ones; None: it is being read."""
+        self._later: dict[int, str] = {}
+        """Those that have no place to go to, and are tried again."""
+        self._told: set[int] = set()
+        """The large ones that cannot leave, and of which the log has been told."""
+
+    def add(self, sequences: Iterable[int], reason: str) -> None:
+        """These messages are to leave. Nobody gets them from now on: whoever calls sees to that."""
+        self.waiting.update(dict.fromkeys(sequences, reason))
+        self._origin.dispatch_soon()
+
+    def wanted(self) -> list[int]:
+        """Those whose bodies are needed next."""
+        return list(islice(self.waiting, limits.MAX_TURN_MESSAGES)) if self._origin.node.definition.alternate else []
+
+    def clear(self) -> None:
+        """The queue is gone, or this broker serves no more."""
+        self.waiting.clear()
+        self._heads.clear()
+        self._later.clear()
+        self._told.clear()
+        self._schedule.cancel(self._key)
+
+    @property
+    def _key(self) -> tuple[str, str]:
+        return "dead letters", self._origin.node.uuid
+
+    def send(self) -> None:
+        """Send them on, in order, as far as their bodies are in memory."""
+        messages = self._origin.node.messages
+        if messages is None:
+            self.clear()
+            return
+        some = list(islice(self.waiting.items(), limits.MAX_TURN_MESSAGES))
+        back: list[int] = []
+        dropped: Counter[str] = Counter()
+        for sequence, reason in some:
+            try:
+                if messages.order.lane_of(sequence).is_live(sequence):
+                    sent = self._send(messages, sequence, reason)
+                    if sent is None:
+                        break
+                    self._count(reason, dropped, sent=sent)
+            except Unplaced:
+                if reason == REJECTED:
+                    back.append(sequence)
+                else:
+                    self._later[sequence] = reason
+            del self.waiting[sequence]
+            self._heads.pop(sequence, None)
+        else:
+            if self.waiting:
+                self._schedule.after(self._key, 0.0, self._origin.dispatch_soon)
+            elif self._later:
+                self._schedule.after(self._key, RETRY_S, self._try_again)
+        if dropped[DELIVERY_LIMIT]:
+            self._tell(dropped[DELIVERY_LIMIT])
+        if back:
+            self._origin.give_back(back)
+
+    def _try_again(self) -> None:
+        later, self._later = self._later, {}
+        self.waiting.update(later)
+        self._origin.dispatch_soon()
+
+    def _count(self, reason: str, dropped: Counter[str], *, sent: bool) -> None:
+        node = self._origin.node
+        if reason == EXPIRED:
+            node.expired += 1
+        elif reason == DELIVERY_LIMIT:
+            node.over_limit += 1
+        else:
+            node.rejected += 1
+        if not sent:
+            node.dropped += 1
+            dropped[reason] += 1
+
+    def _tell(self, count: int) -> None:
+        node = self._origin.node
+        _log.warn(
+            "queue {name!r}: {n} messages are dropped, whose delivery has failed {limit} times: no queue takes its dead letters",
+            name=node.name,
+            n=count,
+            limit=node.delivery_limit,
+        )
+
+    def _send(self, messages: Messages, sequence: int, reason: str) -> bool | None:
+        """Send one on: whether any queue has it now, None when its body must be read first. Unplaced.
+
+        One that cannot be read stays where it is, if its content decides where it goes.
+        """
+        origin = self._origin
+        if not origin.node.definition.alternate:
+            origin.ledger.dequeue(messages.number, (sequence,))
+            return False
+        manifest = messages.large.get(sequence)
+        if manifest is not None:
+            head = self._head_of(sequence, manifest)
+            if head is None:
+                return None if sequence not in origin.unreadable else True
+            return self._send_large(messages, sequence, manifest, head)
+        lane = messages.order.lane_of(sequence)
+        lot = lane.lot_of(sequence)
+        if lot is None:
+            return True if lane.unreadable(sequence)[0] else None
+        return self._send_small(lot.messages()[0], reason, partial(origin.ledger.dequeue, messages.number, (sequence,)))
+
+    def _send_small(self, data: bytes, reason: str, take_off: Callable[[], None]) -> bool:
+        """Send a message to the queues that want it; `take_off` is called when it is safe there. Limits of those queues do not
+        hold it back: it is on this broker already."""
+        node, own, logs = self._origin.node, self._origin.ledger, self._logs
+        queues = self._alternates(data)
+        check_places(queues)
+        letter = letters.letter(data, node.name, node.definition.alternate, reason) if queues else data
+        for queue in queues:
+            logs.ledger_of(queue).enqueue(queue, [letter], len(letter))
+        others = dict.fromkeys(logs.ledger_of(queue) for queue in queues if logs.ledger_of(queue) is not own)
+        if not others:
+            take_off()
+            return bool(queues)
+        outstanding = [len(others)]
+
+        def committed() -> None:
+            outstanding[0] -= 1
+            if not outstanding[0]:
+                take_off()
+
+        for ledger in others:
+            ledger.when_committed(committed)
+        return True
+
+    def _alternates(self, data: bytes) -> list[QueueNode]:
+        """The queues that this queue's alternate exchange has for a message. What is no AMQP message cannot be routed."""
+        logs, node = self._logs, self._origin.node
+        exchange = logs.nodes.exchanges.get(node.definition.alternate)
+        try:
+            found = [] if exchange is None else routing.route(logs.nodes, exchange, message.subject(data) or "", data)
+        except message.BadMessage:
+            found = []
+        return [queue for queue in found if queue is not node]
+
+    # ---- large messages
+
+    def _head_of(self, sequence: int, manifest: Manifest) -> bytes | None:
+        """The first part of a large message, which says where it goes; None while it is being read."""
+        if sequence not in self._heads and sequence not in self._origin.unreadable:
+            self._heads[sequence] = None
+            self._origin.parts_of(manifest).read(lambda parts, why: self._head_came(sequence, parts, why), 1)
+        return self._heads.get(sequence)
+
+    def _head_came(self, sequence: int, parts: list[bytes] | None, why_not: str) -> None:
+        self._heads.pop(sequence, None)
+        if parts is not None and sequence in self.waiting:
+            self._heads[sequence] = parts[0]
+        elif why_not:
+            self._origin.unreadable.add(sequence)
+        self._origin.dispatch_soon()
+
+    def _send_large(self, messages: Messages, sequence: int, manifest: Manifest, head: bytes) -> bool:
+        """Send a large message on: the queues there refer to the same parts.
+
+        Unplaced, when one of them is in another log, which does not have the parts, or has no place for it yet.
+        """
+        ledger = self._origin.ledger
+        queues = self._alternates(head)
+        check_places(queues)
+        if any(self._logs.ledger_of(queue) is not ledger for queue in queues):
+            if sequence not in self._told:
+                self._told.add(sequence)
+                _log.warn(
+                    "a large message stays on queue {name!r}: its alternate exchange leads to a queue of another log",
+                    name=self._origin.node.name,
+                )
+            raise Unplaced
+        lanes = [queue.messages.order.lane_for(head) for queue in queues if queue.messages is not None]
+        if queues:
+            ledger.put_large(zip(queues, lanes, strict=True), manifest)
+        ledger.dequeue(messages.number, (sequence,))
+        return bool(queues)

@@ -1,0 +1,232 @@
+"""Messages whose delivery fails too often, and what dead letters say, as clients see it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import proton
+import pytest
+
+from broker.core.nodes import LOCAL
+from tests.broker.clients import Bench, Client, bench, creating
+
+
+def letters_of(b: Bench, queue: str = "q", arguments: dict[str, Any] | None = None, **attributes: Any) -> None:
+    """A queue whose dead letters go to the queue "dead"."""
+    admin = b.client({"qpid.ha-admin": True})
+    assert admin.request("CREATE", "exchange", "dlx", {"exchangeType": "fanout", "replicate": "all"})[0] == 201
+    b.queue("dead", replicate="all")
+    assert admin.request("CREATE", "binding", "", {"exchange": "dlx", "queue": "dead", "key": ""})[0] == 201
+    body = {"alternateExchange": "dlx", "replicate": "all"} | attributes | {"arguments": arguments or {}}
+    status, text, _ = admin.request("CREATE", "queue", queue, body)
+    assert status == 201, text
+    b.settle()
+
+
+def fail(client: Client, receiver: Any, times: int = 1, outcome: Any = proton.Delivery.MODIFIED, **how: Any) -> None:
+    """Give the next messages back, one after the other."""
+    for _ in range(times):
+        before = len(client.received[receiver.name])
+        receiver.flow(1)
+        client.bench.settle()
+        for delivery, _ in client.received[receiver.name][before:]:
+            client.give(delivery, outcome, **how)
+        client.bench.settle()
+
+
+def figures(b: Bench, queue: str = "q") -> tuple[int, int, int, int]:
+    """Rejected, failed too often, expired, and how many of these no queue took."""
+    (item,) = b.client().request("QUERY", "queue", queue)[2]["items"]
+    return item["rejected"], item["overLimit"], item["expired"], item["dropped"]
+
+
+def reasons(client: Client, queue: str = "dead") -> list[tuple[Any, Any, Any]]:
+    """Body, queue and reason of each dead letter that is there, the last ones that they say."""
+    found = client.received[client.receiver(queue, browse=True).name]
+    return [(each.body, each.annotations["x-last-death-queue"], each.annotations["x-last-death-reason"]) for _, each in found]
+
+
+def test_a_message_whose_delivery_has_failed_as_often_as_the_limit_says_is_a_dead_letter() -> None:
+    with bench() as b:
+        letters_of(b, arguments={"x-delivery-limit": 3})
+        client = b.client()
+        client.send(client.sender("q"), "poison", "sound")
+        client.auto_accept = False
+        receiver = client.receiver("q", credit=0)
+        fail(client, receiver, 2, failed=True)
+        assert (b.depth("q"), b.depth("dead")) == (2, 0)
+        fail(client, receiver, 1, failed=True)
+        assert (b.depth("q"), b.depth("dead")) == (1, 1)
+        assert [each.delivery_count for _, each in client.received[receiver.name]] == [0, 1, 2]
+        assert reasons(client) == [("poison", "q", "delivery_limit")]
+        assert figures(b) == (0, 1, 0, 0)
+        receiver.flow(5)
+        b.settle()
+        assert client.bodies(receiver)[3:] == ["sound"]
+
+
+@pytest.mark.parametrize("outcome", ["RELEASED", "MODIFIED"])
+def test_a_message_that_is_given_back_without_a_failure_may_come_for_ever(outcome: str) -> None:
+    with bench() as b:
+        b.queue("q", arguments={"x-delivery-limit": 1})
+        client = b.client()
+        client.send(client.sender("q"), "patient")
+        client.auto_accept = False
+        fail(client, client.receiver("q", credit=0), 5, getattr(proton.Delivery, outcome))
+        assert (b.depth("q"), figures(b)) == (1, (0, 0, 0, 0))
+
+
+def test_one_that_no_queue_takes_is_dropped_and_counted() -> None:
+    with bench() as b:
+        b.queue("q", arguments={"x-delivery-limit": 1})
+        client = b.client()
+        client.send(client.sender("q"), "poison")
+        client.auto_accept = False
+        fail(client, client.receiver("q", credit=0), failed=True)
+        b.pass_time(0.1)
+        assert (b.depth("q"), figures(b)) == (0, (0, 1, 0, 1))
+
+
+def test_without_a_limit_a_message_comes_again_however_often_it_failed() -> None:
+    with bench() as b:
+        letters_of(b)
+        client = b.client()
+        client.send(client.sender("q"), "stubborn")
+        client.auto_accept = False
+        fail(client, client.receiver("q", credit=0), 30, failed=True)
+        assert (b.depth("q"), b.depth("dead")) == (1, 0)
+
+
+@pytest.mark.parametrize("left", ["one failure", "nothing but to leave"])
+def test_another_primary_goes_on_with_the_count_of_the_last_one(left: str) -> None:
+    """A primary that dies when the last failure is committed leaves a message that nobody may have, consumers or none."""
+    with bench(clustered=True) as b, bench(clustered=True, state="ready") as other:
+        for each in (b, other):
+            each.logs[LOCAL].become("standalone")
+        b.upgraded()
+        letters_of(b, arguments={"x-delivery-limit": 3})
+        client = b.client()
+        client.send(client.sender("q"), "poison")
+        client.auto_accept = False
+        failures = 2 if left == "one failure" else 3
+        fail(client, client.receiver("q", credit=0), failures, failed=True)
+        if failures == 3:  # what came of the last failure is not committed
+            del b.lead.committed[-1]
+        b.lead.replayed_into(other.lead)
+        client = other.client()
+        other.lead.become("active")
+        other.settle()
+        if failures == 2:
+            client = other.client()
+            client.auto_accept = False
+            fail(client, client.receiver("q", credit=0), 1, failed=True)
+            other.pass_time(0.1)
+        assert (other.depth("q"), other.depth("dead")) == (0, 1)
+
+
+def test_nobody_gets_a_message_that_is_on_its_way_out() -> None:
+    with bench(clustered=True) as b:
+        b.upgraded()
+        letters_of(b, arguments={"x-delivery-limit": 1})
+        client = b.client()
+        client.send(client.sender("q"), "poison", "sound")
+        client.auto_accept = False
+        fail(client, client.receiver("q", credit=0), failed=True)
+        del b.lead.committed[-1]
+        with bench(clustered=True, state="ready") as other:
+            b.lead.replayed_into(other.lead)
+            other.lead.automatic = False
+            other.lead.become("active")
+            client = other.client()
+            browsing, consuming = client.receiver("q", browse=True), client.receiver("q")
+            assert client.bodies(browsing) == client.bodies(consuming) == ["sound"]
+            other.lead.automatic = True
+            other.lead.commit()
+            other.settle()
+            assert (client.bodies(consuming), reasons(client)) == (["sound"], [("poison", "q", "delivery_limit")])
+
+
+def test_one_whose_dead_letter_has_no_place_yet_waits_for_it_and_is_given_to_nobody() -> None:
+    with bench(clustered=True) as b:
+        b.upgraded()
+        b.logs[LOCAL].automatic = False
+        b.lead.take(creating("morgue", level="configuration"))
+        client = b.client()
+        assert client.request("CREATE", "binding", "", {"exchange": "amq.fanout", "queue": "morgue", "key": ""})[0] == 201
+        body = {"alternateExchange": "amq.fanout", "replicate": "all", "arguments": {"x-delivery-limit": 1}}
+        assert client.request("CREATE", "queue", "q", body)[0] == 201
+        client.send(client.sender("q"), "poison")
+        client.auto_accept = False
+        receiver = client.receiver("q", credit=0)
+        fail(client, receiver, failed=True)
+        receiver.flow(10)
+        b.pass_time(3)
+        assert (b.depth("q"), len(client.received[receiver.name])) == (1, 1)
+        b.logs[LOCAL].commit()
+        b.logs[LOCAL].automatic = True
+        b.pass_time(1.5)
+        assert (b.depth("q"), b.depth("morgue")) == (0, 1)
+
+
+def test_many_leave_by_turns_of_which_none_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    with bench() as b:
+        letters_of(b)
+        client = b.client()
+        client.auto_accept = False
+        client.send(client.sender("q"), *map(str, range(600)))
+        receiver = client.receiver("q", credit=600)
+        terminus = b.broker.queues.named("q")
+        assert terminus is not None
+        sends: list[int] = []
+        send = type(terminus.letters).send
+
+        def watched(letters: Any) -> None:
+            before = len(letters.waiting)
+            send(letters)
+            sends.append(before - len(letters.waiting))
+
+        monkeypatch.setattr(type(terminus.letters), "send", watched)
+        for delivery, _ in client.received[receiver.name]:
+            delivery.update(proton.Delivery.REJECTED)
+            delivery.settle()
+        b.settle()
+        client.auto_accept = True
+        assert client.bodies(client.receiver("dead", credit=600)) == list(map(str, range(600)))
+        assert 0 < max(sends) <= 256
+
+
+def test_a_dead_letter_keeps_the_first_reason_and_has_the_last_one_too() -> None:
+    with bench() as b:
+        letters_of(b)
+        admin = b.client()
+        assert admin.request("CREATE", "exchange", "again", {"exchangeType": "fanout"})[0] == 201
+        b.queue("deader")
+        assert admin.request("CREATE", "binding", "", {"exchange": "again", "queue": "deader", "key": ""})[0] == 201
+        b.queue("second", alternateExchange="again", arguments={"x-delivery-limit": 1})
+        assert admin.request("CREATE", "binding", "", {"exchange": "dlx", "queue": "second", "key": ""})[0] == 201
+        client = b.client()
+        client.auto_accept = False
+        client.send(client.sender("q"), "twice", ttl=60, annotations={proton.symbol("x-mine"): 7})
+        fail(client, client.receiver("q", credit=0), outcome=proton.Delivery.REJECTED)
+        fail(client, client.receiver("second", credit=0), failed=True)
+        b.pass_time(0.1)
+        ((_, found),) = client.received[client.receiver("deader").name]
+        assert found.annotations == {
+            "x-mine": 7,
+            "x-first-death-queue": "q",
+            "x-first-death-reason": "rejected",
+            "x-first-death-exchange": "dlx",
+            "x-last-death-queue": "second",
+            "x-last-death-reason": "delivery_limit",
+            "x-last-death-exchange": "again",
+        }
+        assert (found.body, found.ttl, found.delivery_count) == ("twice", 0, 0)
+        assert figures(b) == (1, 0, 0, 0)
+
+
+def test_a_cluster_that_an_older_release_may_lead_refuses_a_limit() -> None:
+    with bench(clustered=True) as b:
+        body = {"arguments": {"x-delivery-limit": 3}, "replicate": "all"}
+        status, text, _ = b.client().request("CREATE", "queue", "q", body)
+        assert status == 409
+        assert "needs machine version 5" in text
