@@ -15,9 +15,9 @@ the two logs are followed makes no difference; to follow a change costs what it 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from broker.core import limits
 from broker.core.commands import (
@@ -77,6 +77,10 @@ class Unplaced(Exception):
     """A queue has no place for a message on this broker now: that comes again with time."""
 
 
+Gate: TypeAlias = Callable[[bytes, int], bool]
+"""Whether a message is wanted, by its bytes and the number of the connection that it came over (0: none)."""
+
+
 @dataclass(slots=True, eq=False)
 class QueueNode:
     """A queue at run time. `proposed_seqs` are, by lane, the sequences that the next messages proposed for it get, `proposed` and
@@ -94,6 +98,8 @@ class QueueNode:
     max_bytes: int = 0
     auto_delete_s: int = 0
     """So long after its last link has gone the queue is deleted; 0: never for that."""
+    gate: Gate | None = None
+    """Which messages an exchange puts on it, of those that its bindings match; None: all (primary only)."""
     delivery_limit: int = 0
     """A message whose delivery has failed so often leaves the queue; 0: none does."""
     rejected: int = 0
@@ -211,6 +217,7 @@ class Nodes:
             was, node = before[uuid], self._queues_by_uuid[uuid]
             if was.messages is node.messages:
                 node.proposed_seqs, node.proposed, node.proposed_bytes = was.proposed_seqs, was.proposed, was.proposed_bytes
+                node.gate = was.gate
 
     def follow(self, log: str, change: Change) -> QueueNode | None:
         """Take up what `log` has changed. Returns the queue that it removed, if it did."""
