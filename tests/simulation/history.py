@@ -75,6 +75,14 @@ class Note:
     """What its header says; None: it has none."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Discharged:
+    """What a client has done in a transaction that it is about to discharge: what it sent, and what it consumed."""
+
+    posts: tuple[Key, ...]
+    retired: tuple[Key, ...]
+
+
 class Observer(Protocol):
     """Who wants to judge at once."""
 
@@ -146,6 +154,10 @@ class History:
         """Queues, by the names that clients use, and how many levels of priority they have; other queues have none."""
         self.letters: dict[str, str] = {}
         """Queues, and the queue to which what is rejected there goes."""
+        self.in_transactions: dict[Key, Discharged] = {}
+        """Of messages that were sent in a transaction which was to be carried out: that one."""
+        self.retired: set[Key] = set()
+        """What leaves its queue in a transaction, or not at all."""
         self.observer: Observer | None = None
 
     # ---- queues
@@ -258,3 +270,22 @@ class History:
         self.notes[key].settled += 1
         if self.observer is not None:
             self.observer.on_settled(key)
+
+    # ---- transactions
+
+    def consumed_in_transactions(self, key: Key) -> None:
+        """A consumer has got this, and will take it in a transaction."""
+        self.retired.add(key)
+
+    def discharging(self, posts: list[Key], retired: list[Key]) -> None:
+        """A client is about to let the discharge of a transaction go out: all of this takes effect at once, or nothing."""
+        found = Discharged(tuple(posts), tuple(retired))
+        for key in posts:
+            self.in_transactions[key] = found
+        for key in retired:
+            self.taken(key)
+
+    def undone(self, retired: list[Key]) -> None:
+        """A client was told that its transaction was undone: what it consumed is there again."""
+        for key in retired:
+            self.notes[key].taken -= 1

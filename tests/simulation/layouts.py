@@ -25,6 +25,9 @@ LETTERS, LETTER_EXCHANGE = "dead", "dlx"
 HUB, SPILL = "hub", "spill"
 LEVELS = (2, 3, 10)
 HOARD = "hoard"
+TILL, TARGETS = "till", ("books", "stock")
+UNDRAINED = {HOARD, *TARGETS}
+"""Queues that nobody need have emptied at the end."""
 BRIEF = "brief"
 BRIEF_S = 1
 PRIORITIES = (None, 0, 3, 4, 5, 6, 9)
@@ -89,6 +92,10 @@ def laid_out(plan: Plan, rng: Random) -> Plan:
         plan = settling(plan, rng.choice(("producer", "consumer")))
     if Random(f"hoard of {plan.seed}").random() < 0.15:
         plan = with_hoard(plan)
+    works = Random(f"transactions of {plan.seed}")
+    if works.random() < 0.2:
+        stay_s = works.choice((0.0, 0.5))
+        plan = with_transactions(plan, settle_delay_s=works.choice((0.0, 0.0, 0.3)), stay_s=stay_s, away_s=stay_s / 2)
     brief = Random(f"brief of {plan.seed}")
     if brief.random() < 0.25:
         made_at_s = sorted(brief.uniform(0.3, plan.duration_s) for _ in range(3))
@@ -106,6 +113,16 @@ def with_levels(plan: Plan, levels: Sequence[int]) -> Plan:
     """The queues have so many levels of priority (0: none), and the producers choose a priority for each message."""
     plan = replace(plan, levels=tuple(levels))
     return _changed(plan, lambda item: item.kind == "producer", priorities=PRIORITIES)
+
+
+def with_transactions(plan: Plan, **fields: Any) -> Plan:
+    """A client consumes from one queue, and sends two messages for each to two others, in transactions."""
+    steps = [Step("queue", name, {"replicate": "all"}) for name in (TILL, *TARGETS)]
+    clients = [
+        ClientPlan("producer", f"p-{TILL}", TILL, needed=False, count=60, burst=4, gap_s=0.05, start_s=0.5),
+        ClientPlan("transactor", "t", TILL, late=True, size=(24, 200), **fields),
+    ]
+    return _with(plan, steps, clients)
 
 
 def with_brief(plan: Plan, level: str, *, away_s: float, made_at_s: Sequence[float], sends_s: float = 0.3) -> Plan:

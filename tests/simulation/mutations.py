@@ -25,6 +25,7 @@ from typing import Any
 from twisted.logger import ILogObserver, globalLogBeginner
 from zope.interface import provider
 
+from tests.simulation.bugs_of_moves import OF_MOVES, Bug
 from tests.simulation.history import Violation
 from tests.simulation.provoked import PROVOKED, run_of
 from tests.simulation.world import run
@@ -32,18 +33,8 @@ from tests.simulation.world import run
 SEEDS = 300
 
 
-@dataclass(frozen=True, slots=True)
-class Bug:
-    """A function, by module and name, and what is changed in it."""
-
-    says: str
-    module: str
-    function: str
-    right: str
-    wrong: str
-
-
 BUGS = {
+    **OF_MOVES,
     "votes-twice": Bug(
         "votes for whoever asks, a second time in an epoch too",
         "ha.core.replica",
@@ -100,33 +91,33 @@ BUGS = {
         'if term.by not in ("", kind) and age_s < OTHERS_CALM_S:',
         "if False:",
     ),
-    "puts-without-saying": Bug(
-        "puts messages of another store without a record that they have come",
-        "broker.sessions.ledger",
-        "Ledger.enqueue",
-        "if held is not None:",
+    "tears-a-transaction": Bug(
+        "puts what was consumed in a transaction into another batch than what was sent in it",
+        "broker.sessions.transactions",
+        "Transaction._propose",
+        "            for queue, sequences, outcome in retired:",
+        "            ledger._cut()\n            for queue, sequences, outcome in retired:",
+    ),
+    "carries-out-what-failed": Bug(
+        "carries out a transaction that its client has discharged to fail",
+        "broker.sessions.coordinator",
+        "Coordinator._request",
+        "if request.fail:",
         "if False:",
     ),
-    "says-before-it-puts": Bug(
-        "says in an earlier batch that messages of another store have come, and puts them in the next",
-        "broker.sessions.ledger",
-        "Ledger.enqueue",
-        "self._hold(*held)",
-        "self._hold(*held); self._cut()",
-    ),
-    "takes-the-lost-for-held": Bug(
-        "takes for held, in a later term, what it had put in an earlier one and never committed",
-        "broker.sessions.ledger",
-        "Ledger._void",
-        "self._coming.clear()",
+    "forgets-what-was-consumed": Bug(
+        "keeps on the queue what was consumed in a transaction",
+        "broker.sessions.transactions",
+        "Transaction.retire",
+        "self._retired.append(_Retired(queue, sequences, outcome))",
         "pass",
     ),
-    "checkpoint-forgets-what-came": Bug(
-        "leaves out of a checkpoint what of other stores has come",
-        "broker.core.state",
-        "State.snapshot",
-        "held = [(number, each.runs()) for number, each in self.held.items()]",
-        "held = []",
+    "keeps-transactions-of-the-gone": Bug(
+        "keeps acquired what was consumed in a transaction whose client is gone",
+        "broker.sessions.coordinator",
+        "Coordinator.left",
+        "producer.session.transactions.left(producer)",
+        "pass",
     ),
     "checkpoint-forgets-settings": Bug(
         "leaves out of a checkpoint what the cluster agrees on",

@@ -23,6 +23,7 @@ from tests.simulation.layouts import (
     with_letters,
     with_levels,
     with_moves,
+    with_transactions,
 )
 from tests.simulation.plan import Action, Plan
 from tests.simulation.regressions import quiet
@@ -209,7 +210,16 @@ _STORMS = _plan(
     latency_s=_SLOW_LINKS_S,
 )
 
+_PRIMARIES_DIE = _plan(BUSY, *(Action(1.0 + 0.7 * number, "kill", "primary", seconds=0.2) for number in range(4)))
+TRANSACTIONS = with_transactions(_PRIMARIES_DIE)
+"""Primaries die in the midst of transactions."""
+_LEAVING = with_transactions(_plan(BUSY, duration_s=4.0), stay_s=0.4, away_s=0.2, settle_delay_s=0.3)
+
 PROVOKED: dict[str, Plan] = {
+    "tears-a-transaction": TRANSACTIONS,
+    "carries-out-what-failed": TRANSACTIONS,
+    "forgets-what-was-consumed": TRANSACTIONS,
+    "keeps-transactions-of-the-gone": _LEAVING,
     "hands-over-without-quiet": _plan(BUSY, *_repeated((1.0, 1.6, 2.2, 2.8), _back_and_forth), once=True),
     "begins-anew": LOST_STORES,
     "gives-up-on-newer-logs": INSISTED,

@@ -29,7 +29,7 @@ from broker.core.state import State
 from broker.disk.bodies import Unreadable
 from tests.broker.core.queues.files import all_messages
 from tests.simulation.checks.book import Book
-from tests.simulation.history import History, Key, Outcome, is_whole, kept_at, read
+from tests.simulation.history import Discharged, History, Key, Outcome, is_whole, kept_at, read
 
 _MASK = (1 << 64) - 1
 
@@ -114,6 +114,10 @@ class Reference:
         """Large messages by the sequences of their parts: how many queues hold each."""
         self._rejected: list[Key] = []
         """Left their queues by the batch that is being entered, because they were rejected."""
+        self._came: dict[Discharged, None] = {}
+        """The transactions of which the batch that is being entered has a message."""
+        self._retired: list[Key] = []
+        """Left their queues by it, and may do so in transactions alone."""
         self._definitions: dict[str, tuple[Any, ...]] = {}
         self._names: set[tuple[str, str]] = set()
         self._bindings: dict[tuple[str, str, str], str] = {}
@@ -183,8 +187,8 @@ class Reference:
                     self._hold(run.queue, range(run.first_seq, run.first_seq + run.count))
         self._drop_parts()
         self._judge_moves()
-        if self._rejected:
-            self._judge_letters()
+        self._judge_letters()
+        self._judge_transactions()
         self.digests[header.index] = self._digest
         self.sizes[header.index] = (self._depth, self._sequences)
 
@@ -287,6 +291,8 @@ class Reference:
         if note.outcome is Outcome.REFUSED:
             self.faults.append(f"unexpected: {key} was refused, and batch {self.index} puts it on its queue")
         enqueued[key] = self.index
+        if key in self.history.in_transactions:
+            self._came[self.history.in_transactions[key]] = None
         level = sequence >> LANE_SHIFT
         if level != self.history.level_of(key):
             self.faults.append(
@@ -313,6 +319,8 @@ class Reference:
         if key is None:
             return
         self.book.dequeued[key] = index
+        if key in self.history.retired:
+            self._retired.append(key)
         note = self.history.notes[key]
         if note.taken or queue.lossy:
             return
@@ -331,6 +339,20 @@ class Reference:
                 why = "was rejected" if self.history.notes[key].rejected else "failed too often"
                 self.faults.append(f"lost: {key} {why}, and left its queue by batch {self.index} without a dead letter")
         self._rejected.clear()
+
+    def _judge_transactions(self) -> None:
+        """All of a transaction is in one batch. (What leaves with its queue is not asked for.)"""
+        enqueued, dequeued, index = self.book.enqueued, self.book.dequeued, self.index
+        for one in self._came:
+            torn = [key for key in one.posts if enqueued.get(key) != index]
+            torn += [key for key in one.retired if dequeued.get(key) != index]
+            if torn:
+                self.faults.append(f"torn: batch {index} has a part of a transaction, without {torn[0]}")
+        for key in self._retired:
+            if not any(key in one.retired for one in self._came):
+                self.faults.append(f"torn: {key} left its queue by batch {index}, without what was sent in its transaction")
+        self._came.clear()
+        self._retired.clear()
 
     def _too_late(self, queue: Queue, messages: list[bytes]) -> None:
         """Messages for a queue that was deleted before: they went with it."""
