@@ -29,8 +29,9 @@ The forms (version 1 unless said)::
     origin-forget   drain                              (5) that it was released is forgotten
 
 Version 3 brought no command: from it on a log may have LARGE records (broker.core.records). Version 5 brought queues whose
-messages leave when their delivery has failed too often (`x-delivery-limit`): their `queue-add` needs it. From it on a log may
-have HELD records, and the setting `leaving` (broker.core.origins).
+messages leave when their delivery has failed too often (`x-delivery-limit`), and arguments of queues that older releases refuse
+(broker.core.queues.arguments): a `queue-add` with one of them needs it. From it on a log may have HELD records, and
+the setting `leaving` (broker.core.origins).
 
 Invariants: the text that was read is the text that a snapshot writes, byte for byte, with fields that this version does not know
 (a number that was given meanwhile is added to it); a command that this version cannot apply is an `UnknownCommand` and never a

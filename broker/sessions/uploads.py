@@ -145,7 +145,8 @@ class Uploading:
             if found is None:
                 ledger.drop_parts(runs_of(sequences))
                 continue
-            ledger.put_large(found, Manifest(self._nbytes, tuple(runs_of(sequences))), self._held(delivery_id))
+            held, manifest = self._held(delivery_id), Manifest(self._nbytes, tuple(runs_of(sequences)))
+            ledger.put_large(found, manifest, held=held)
             ledger.when_committed(lambda ledger=ledger: committed(ledger))  # type: ignore[misc]
 
     def _held(self, delivery_id: int) -> tuple[int, Sequence[int]] | None:

@@ -1,20 +1,8 @@
-"""What a planted bug is (see mutations.py), and those that repeat or lose what comes from another store."""
+"""Planted bugs that repeat or lose what comes from another store (see mutations.py)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True, slots=True)
-class Bug:
-    """A function, by module and name, and what is changed in it."""
-
-    says: str
-    module: str
-    function: str
-    right: str
-    wrong: str
-
+from tests.simulation.bugs import Bug
 
 OF_MOVES = {
     "puts-without-saying": Bug(

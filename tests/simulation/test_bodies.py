@@ -31,7 +31,7 @@ from tests.broker.disk.contents import contents
 from tests.broker.disk.logs import SMALL
 from tests.fixtures.test_fixtures import HERE as FIXTURES
 from tests.ha.log_on_disk import queue_add
-from tests.simulation.bugs_of_moves import Bug
+from tests.simulation.bugs import Bug
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.mutations import planted_bug
 from tests.simulation.threads import SimulatedThreads

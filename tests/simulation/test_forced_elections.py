@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.simulation.bugs_of_moves import Bug
+from tests.simulation.bugs import Bug
 from tests.simulation.checks.consensus import Consensus
 from tests.simulation.mutations import planted_bug
 from tests.simulation.provoked import FORCED

@@ -6,7 +6,7 @@ import pytest
 
 from ha.core.backup import Backup
 from tests.simulation import mutations, world
-from tests.simulation.bugs_of_moves import Bug
+from tests.simulation.bugs import Bug
 from tests.simulation.history import Violation
 from tests.simulation.mutations import BUGS, Finding, hunt, planted, table
 from tests.simulation.provoked import PROVOKED, run_of
