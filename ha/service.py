@@ -341,7 +341,11 @@ class Process:
             end=self._end,
         )
         member.virtual_ip.check()
-        log = self._open_log(CLUSTER, me, self.ha.replica(), Membership.of(self.ha.members), member.peers, member)
+        replica = self.ha.replica(me)
+        log = self._open_log(CLUSTER, me, replica, self.ha.membership, member.peers, member)
+        misfit = log.misfit(replica)
+        if misfit:
+            raise CannotStart(f"the store in {self.settings.data_dir} {misfit}")
         if self.store.cluster_id and not set(self.ha.members) & set(log.replica.members.addresses):
             raise CannotStart(
                 f"the store in {self.settings.data_dir} belongs to cluster {self.store.cluster_id} of "

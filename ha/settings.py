@@ -27,12 +27,14 @@ from broker.core.sasl_client import MECHANISMS, Login
 from broker.core.urls import Address, Url
 from broker.options import Foreign, Option, SettingsError, gather, number, one_of, password_file, seconds, size, text, yes_no
 from broker.settings import BrokerSettings
+from ha.core.membership import BadMembership, Membership
 from ha.core.settings import MIB, ReplicaSettings
 from ha.core.virtual_ip import VirtualAddress, parsed
 
 LEVELS = ("none", "configuration", "all")
 HEARTBEATS_AN_ELECTION = 3
 """A backup gives its primary up only after that many heartbeats were missed: fewer would be noise of the network."""
+LEAST_WITH_WITNESS = 3
 _CORE = ReplicaSettings()
 
 
@@ -98,6 +100,13 @@ OPTIONS = (
         "",
         "HOST:PORT",
         "This broker's own address in --ha-brokers-url, where it cannot be told from --interface and --port.",
+    ),
+    Option(
+        "ha-witness",
+        _member,
+        "",
+        "HOST:PORT",
+        "The broker of --ha-brokers-url that votes and stores no messages: the same on each.",
     ),
     Option(
         "ha-replicate",
@@ -196,6 +205,8 @@ class HaSettings:
     ha_public_url: Url | None
     ha_address: str
     """A member's name, or "" for the one that `own_address` finds."""
+    ha_witness: str
+    """The name of the member that is the witness, "" without one."""
     ha_replicate: str
     """The default level: none, configuration or all."""
     ha_flow_bytes: int
@@ -248,6 +259,8 @@ class HaSettings:
             raise SettingsError("there is a password for the links between brokers and no --ha-username")
         if own["ha_address"] and (url is None or own["ha_address"] not in url.names):
             raise SettingsError(f"--ha-address {own['ha_address']} is not among the addresses of --ha-brokers-url ({_list(url)})")
+        if own["ha_witness"]:
+            _check_witness(own["ha_witness"], url)
         if own["ha_election_timeout"] < HEARTBEATS_AN_ELECTION * own["ha_heartbeat_interval"]:
             raise SettingsError(
                 f"--ha-election-timeout {own['ha_election_timeout']:g} must be at least {HEARTBEATS_AN_ELECTION} times "
@@ -259,6 +272,11 @@ class HaSettings:
     def members(self) -> tuple[str, ...]:
         """The names of all members; () outside a cluster."""
         return self.ha_brokers_url.names if self.ha_cluster and self.ha_brokers_url is not None else ()
+
+    @property
+    def membership(self) -> Membership:
+        """The members of a store that knows of none."""
+        return Membership.of(self.members, witness=self.ha_witness)
 
     @property
     def login(self) -> Login:
@@ -275,10 +293,11 @@ class HaSettings:
         """Whether members log in by their certificates alone."""
         return self.encrypted and self.ha_mechanism == EXTERNAL
 
-    def replica(self) -> ReplicaSettings:
-        """What of this the consensus core works with."""
+    def replica(self, me: str = "") -> ReplicaSettings:
+        """What of this the consensus core works with, at the member of this name."""
         return ReplicaSettings(
             standalone=not self.ha_cluster,
+            witness=bool(self.ha_witness) and self.ha_witness == me,
             heartbeat_s=self.ha_heartbeat_interval,
             election_s=self.ha_election_timeout,
             campaign_timeout_s=self.ha_promote_timeout,
@@ -352,6 +371,21 @@ def own_address(settings: HaSettings, interfaces: tuple[str, ...], port: int) ->
             f"give --interface {min(here[own])}"
         )
     return own
+
+
+def _check_witness(witness: str, url: Url | None) -> None:
+    """SettingsError unless this member of the URL can be the witness of all of them."""
+    if url is None or witness not in url.names:
+        raise SettingsError(f"--ha-witness {witness} is not among the addresses of --ha-brokers-url ({_list(url)})")
+    if len(url.names) < LEAST_WITH_WITNESS:
+        raise SettingsError(
+            f"--ha-witness {witness} leaves {len(url.names) - 1} of the addresses of --ha-brokers-url to store messages, and a "
+            "witness is of use beside two"
+        )
+    try:
+        Membership.of(url.names, witness=witness)
+    except BadMembership as error:
+        raise SettingsError(f"--ha-brokers-url: {error}") from None
 
 
 def _list(url: Url | None) -> str:

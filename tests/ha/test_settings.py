@@ -11,6 +11,7 @@ from broker import qpidd_options
 from broker import settings as broker_settings
 from broker.core.sasl_client import Login
 from broker.options import Option, SettingsError, show
+from ha.core.membership import Membership
 from ha.core.settings import ReplicaSettings
 from ha.settings import OPTIONS, HaSettings, own_address, read
 
@@ -125,6 +126,19 @@ def test_the_process_s_own_environment_is_read_when_none_is_given(monkeypatch: p
         (
             {"ha_address": "127.0.0.1:6009"},
             r"--ha-address 127\.0\.0\.1:6009 is not among the addresses of --ha-brokers-url \(127",
+        ),
+        ({"ha_witness": "a:1"}, r"--ha-witness a:1 is not among the addresses of --ha-brokers-url \(127"),
+        (
+            {"ha_brokers_url": "a:1,b:1", "ha_address": "a:1", "ha_witness": "a:1"},
+            "--ha-witness a:1 leaves 1 of the addresses of --ha-brokers-url to store messages, and a witness is of use beside",
+        ),
+        (
+            {
+                "ha_brokers_url": f"a:1,b:1,{'c' * 250}:1," + ",".join(f"{'d' * 250}{n}:1" for n in range(12)),
+                "ha_address": "a:1",
+                "ha_witness": "a:1",
+            },
+            "--ha-brokers-url: a witness can note members whose addresses have 3000 bytes in all",
         ),
         ({"ha_heartbeat_interval": "1"}, "--ha-election-timeout 1 must be at least 3 times --ha-heartbeat-interval 1,"),
     ],
@@ -287,6 +301,14 @@ def test_the_core_works_with_what_was_said() -> None:
     assert made == ReplicaSettings(
         heartbeat_s=0.2, election_s=2.0, campaign_timeout_s=3.0, transfer_timeout_s=4.0, max_inflight_bytes=1 << 20
     )
+
+
+def test_one_member_is_the_witness_and_all_are_told_which() -> None:
+    given = {"ha_brokers_url": "a:1,b:1,w:1", "ha_witness": "w:1"}
+    found = member(**given, ha_address="a:1")
+    assert found.membership == Membership.of(["a:1", "b:1", "w:1"], witness="w:1")
+    assert (found.replica("a:1").witness, found.replica("w:1").witness) == (False, True)
+    assert member().membership.witness == ""
 
 
 def test_what_nobody_said_is_as_the_core_has_it() -> None:
