@@ -36,6 +36,7 @@ SELECTS = (((0, 1), (1, 2)), ((0,), (1,), (2,)), ((0, 1, 2), (1,)))
 """What the consumers of the picked queue select, together everything."""
 PRIORITIES = (None, 0, 3, 4, 5, 6, 9)
 KEPT, MINE = "kept", "mine"
+MOVED = "moved"
 ROUTES: dict[str, tuple[tuple[str, str, str], dict[str, str]]] = {
     "fanout": (("", "", ""), {"": "abc", "/x": "abc"}),
     "direct": (("x", "y", "x"), {"/x": "ac", "/y": "b", "/z": "s"}),
@@ -47,11 +48,12 @@ queues (a, b, c; s: the one behind the alternate exchange) that it goes to."""
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Something to create: a management request's type, name ("" for a binding) and body."""
+    """Something to create: a management request's type, name ("" for what has none), body and operation."""
 
     kind: str
     name: str
     body: dict[str, Any]
+    operation: str = "CREATE"
 
 
 def arguments(most: int, levels: int) -> dict[str, Any]:
@@ -116,7 +118,7 @@ def laid_out(plan: Plan, rng: Random) -> Plan:
     picks = Random(f"what is picked of {plan.seed}")
     if picks.random() < 0.15:
         back = picks.choice((0.0, 0.1))
-        fields = {
+        fields: dict[str, Any] = {
             "window": picks.choice((1, 10, 50)),
             "release": back,
             "modify": back,
@@ -124,6 +126,10 @@ def laid_out(plan: Plan, rng: Random) -> Plan:
         }
         levels = picks.choice((0, 3)) if not plan.puts_back else 0
         plan = with_selectors(plan, picks.choice(SELECTS), levels=levels, **fields)
+    moves = Random(f"moves of {plan.seed}")
+    if moves.random() < 0.15 and not plan.releases:  # an older member keeps the cluster's version below what a drain needs
+        window, size = moves.choice((1, 10, 50)), moves.choice(((24, 60), (40, 3_000)))
+        plan = with_moves(plan, window=window, size=size)
     return plan
 
 
@@ -162,6 +168,17 @@ def with_brief(plan: Plan, level: str, *, away_s: float, made_at_s: Sequence[flo
         ClientPlan("consumer", f"c-{BRIEF}", BRIEF, stay_s=0.3, window=5, **fields),
     ]
     return _with(replace(plan, brief=level, brief_at_s=tuple(made_at_s)), [], clients)
+
+
+def with_moves(plan: Plan, **fields: Any) -> Plan:
+    """Another store's queue is moved to this cluster, to consumers that take the messages as they come."""
+    steps = [
+        Step("queue", MOVED, {"replicate": "all"}),
+        Step("drain", "", {"drain": "d", "store": "s", "queue": "there", "into": MOVED}, "TAKE"),
+    ]
+    sends: dict[str, Any] = {"arrives": (MOVED,), "late": True, "count": 120, "burst": 8, "gap_s": 0.03}
+    mover = ClientPlan("mover", f"m-{MOVED}", "$drain/d/there", **sends | fields)
+    return _with(plan, steps, [mover, ClientPlan("consumer", f"c-{MOVED}", MOVED, start_s=0.5, window=20)])
 
 
 def with_hoard(plan: Plan) -> Plan:
