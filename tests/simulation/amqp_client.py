@@ -207,8 +207,8 @@ class ClientConnection(TwistedProtocol):
         self, body: bytes, priority: int | None = None, held_back: int = 0, sequence: int = 0, third: int | None = None
     ) -> Any:
         """Send a message with this body, a header with its priority if it has one, and a property `third` if it has one; returns
-        its delivery. So many bytes of it are held back, for `go_on`. `sequence`: of a message of another store, whose tag that is.
-        """
+        its delivery. So many bytes of it are held back, for `go_on`. `sequence`: of a message of another store, whose tag that
+        is."""
         size = len(body)
         head = b"\x00\x53\x75\xa0" + bytes((size,)) if size < 256 else b"\x00\x53\x75\xb0" + size.to_bytes(4, "big")
         header = b"" if priority is None else b"\x00\x53\x70\xc0\x04\x02\x40\x50" + bytes((priority,))
