@@ -63,6 +63,10 @@ class Queue:
         return [sequence for sequence, _ in self.lane.alive_from(0)]
 
 
+def is_ready(q: Queue) -> bool:
+    return q.values.ready
+
+
 @pytest.mark.parametrize(
     "data, name, key",
     [
@@ -115,7 +119,7 @@ def test_a_new_term_finds_what_was_there_and_what_has_been_replaced_meanwhile_le
     q.put(*before)
     q.apply()
     q.begin_term()
-    assert not q.values.ready
+    assert not is_ready(q)
     assert q.put(encoded("a")) == [], "its key is not known yet"
     assert q.values.found(1, before[0]) == (1,)
     q.values.read_to(2)
@@ -123,10 +127,10 @@ def test_a_new_term_finds_what_was_there_and_what_has_been_replaced_meanwhile_le
     assert q.values.next_unread == 2
     assert q.values.found(4, encoded("a")) == (), "what has come meanwhile is read again, and stays"
     q.values.read_to(4)
-    assert not q.values.ready, "a value that was replaced is there still"
+    assert not is_ready(q), "a value that was replaced is there still"
     q.apply()
     q.order.remove(1, 1)
-    assert q.values.ready
+    assert is_ready(q)
     assert q.put(encoded("b")) == [2]
     assert q.values.found(3, before[2]) == ()
     q.order.remove(3, 1)
