@@ -12,7 +12,7 @@ unanswered (its clients are cut off, so they know that they do not know).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -29,8 +29,9 @@ from broker.core.nodes import QueueNode
 from broker.core.pace import Pace
 from broker.core.parts import PARTS_QUEUE, Manifest
 from broker.core.queues.blocks import LiveRun, Move
+from broker.core.queues.displacement import Displacing
 from broker.core.queues.residency import Residency
-from broker.core.records import Batch, BatchBuilder
+from broker.core.records import Batch, BatchBuilder, runs_of
 from broker.core.state import CannotApply, State
 from broker.sessions.inflow import Inflow
 
@@ -38,6 +39,10 @@ SERVING = ("active", "standalone")
 """The states of a log in which this broker may write to it."""
 DEQUEUE_DELAY_S = 0.010
 _log = Logger()
+
+
+def _nothing() -> None:
+    """What a wait calls that is only to end in its turn."""
 
 
 class LedgerOwner(Protocol):
@@ -74,13 +79,14 @@ class LedgerOwner(Protocol):
 class _Waits:
     """What ends when one batch is committed. Deliveries stand by runs: link -> (first id, count) of each."""
 
-    __slots__ = ("accepts", "answers", "calls", "nbytes", "proposed_s", "settles")
+    __slots__ = ("accepts", "answers", "calls", "held", "nbytes", "proposed_s", "settles")
 
     def __init__(self) -> None:
         self.accepts: dict[Receiver, list[tuple[int, int]]] = {}
         self.settles: dict[Sender, list[tuple[int, int]]] = {}
         self.answers: list[Callable[[str], None]] = []
         self.calls: list[Callable[[], None]] = []
+        self.held: list[tuple[int, Sequence[int]]] = []
         self.nbytes = 0
         """Bytes of messages in the batch."""
         self.proposed_s = 0.0
@@ -118,6 +124,8 @@ class Ledger:
         self._proposed: deque[tuple[int, _Waits]] = deque()
         self._turn_call: Any = None
         self._turn_is_late = False
+        self._coming: dict[int, set[int]] = {}
+        """Number of an origin -> the sequences of its messages that are put and not committed yet."""
         self._next_part = 1
         self._leads = False
         self._closed = False
@@ -140,14 +148,26 @@ class Ledger:
         self._spare_bytes = self._spare_bytes - nbytes if fits else 0
         return fits
 
-    def enqueue(self, node: QueueNode, messages: list[bytes], nbytes: int, link: Receiver | None = None, first: int = 0) -> None:
+    def enqueue(
+        self,
+        node: QueueNode,
+        messages: list[bytes],
+        nbytes: int,
+        link: Receiver | None = None,
+        first: int = 0,
+        held: tuple[int, Sequence[int]] | None = None,
+    ) -> None:
         """Put messages (of `nbytes` in all) on a queue; the deliveries of `link` with the ids from `first` on, one a message, are
-        accepted when they are committed."""
+        accepted when they are committed. `held`: the number of their origin, and their sequences there, in the same batch."""
         assert node.messages is not None
         if self._builder.has_large:
             self._cut()
-        number, seqs = node.messages.number, node.proposed_seqs
-        if len(seqs) == 1:
+        if held is not None:
+            self._hold(*held)
+        number, seqs, count = node.messages.number, node.proposed_seqs, len(messages)
+        if node.displacing is not None:
+            count, nbytes = self._displace(node, node.displacing, messages)
+        elif len(seqs) == 1:
             self._builder.messages_for(number, seqs[0]).extend(messages)
             seqs[0] += len(messages)
         else:
@@ -159,11 +179,31 @@ class Ledger:
         self._builder.add_bytes(nbytes)
         self._waits.nbytes += nbytes
         self._inflow.came(nbytes)
-        node.proposed += len(messages)
+        node.proposed += count
         node.proposed_bytes += nbytes
         if link is not None:
             add_ids(self._waits.accepts.setdefault(link, []), first, len(messages))
         self._arm()
+
+    def _displace(self, node: QueueNode, displacing: Displacing, messages: list[bytes]) -> tuple[int, int]:
+        """Put messages on a queue that others leave for them, in the same batch. Returns how many stay, and their bytes."""
+        assert node.messages is not None
+        number, seqs, lane_for = node.messages.number, node.proposed_seqs, node.messages.order.lane_for
+        stay = stay_bytes = 0
+        gone = self._builder.dequeues_for(number)
+        displacing.begin()
+        for each in messages:
+            lane = lane_for(each)
+            leave = displacing.put(seqs[lane], each, len(each))
+            if leave is not None:
+                gone.extend(leave)
+                self._builder.messages_for(number, seqs[lane]).append(each)
+                seqs[lane] += 1
+                stay += 1
+                stay_bytes += len(each)
+        if not stay:  # its producers are to hear of it all the same
+            self._waits.calls.append(_nothing)
+        return stay, stay_bytes
 
     def put_part(self, data: bytes) -> int:
         """Put a part of a large message into the store of parts. Returns its sequence there."""
@@ -174,15 +214,48 @@ class Ledger:
         self._arm()
         return sequence
 
-    def put_large(self, queues: Iterable[tuple[QueueNode, int]], manifest: Manifest) -> None:
-        """Put a large message, all of whose parts were put, on these queues, each with the lane that the message belongs to."""
+    def _hold(self, origin: int, sequences: Sequence[int]) -> None:
+        for first, count in runs_of(sequences):
+            self._builder.hold(origin, first, count)
+        self._waits.held.append((origin, sequences))
+        self._coming.setdefault(origin, set()).update(sequences)
+
+    def has(self, origin: int, sequence: int) -> bool:
+        """Whether this message of an origin was put, be it committed or not: what waits for the next commit waits for it too."""
+        held = self.state.held.get(origin)
+        return (held is not None and sequence in held) or sequence in self._coming.get(origin, ())
+
+    def put_large(
+        self,
+        queues: Iterable[tuple[QueueNode, int]],
+        manifest: Manifest,
+        head: bytes = b"",
+        held: tuple[int, Sequence[int]] | None = None,
+    ) -> None:
+        """Put a large message, all of whose parts were put, on these queues, each with the lane that the message belongs to.
+
+        `head` is its beginning, with all that stands before its body. `held`: the number of its origin, and its sequence there,
+        in the same batch.
+        """
         encoded = manifest.to_bytes()
+        if held is not None:
+            self._hold(*held)
+        stays = False
         for node, lane in queues:
             assert node.messages is not None
+            if node.displacing is not None:
+                node.displacing.begin()
+                leave = node.displacing.put(node.proposed_seqs[lane], head, manifest.nbytes)
+                if leave is None:
+                    continue
+                self._builder.dequeues_for(node.messages.number).extend(leave)
+            stays = True
             self._builder.large(node.messages.number, node.proposed_seqs[lane], encoded)
             node.proposed_seqs[lane] += 1
             node.proposed += 1
             node.proposed_bytes += manifest.nbytes
+        if not stays:
+            self.drop_parts(manifest.ranges)
         self._arm()
 
     def drop_parts(self, ranges: Iterable[tuple[int, int]]) -> None:
@@ -338,6 +411,8 @@ class Ledger:
                     sender.settle(first, count, ACCEPTED)
                 if sender.context is not None:
                     sender.context.session.touch()
+            for origin, sequences in waits.held:
+                self._coming[origin].difference_update(sequences)
             if waits.answers:
                 answered += zip(waits.answers, reasons[index], strict=True)
             calls += waits.calls
@@ -368,6 +443,7 @@ class Ledger:
         self._inflow.gone(sum(waits.nbytes for waits in under_way))
         self._proposed.clear()
         self._full.clear()
+        self._coming.clear()
         self._builder, self._waits = BatchBuilder(), _Waits()
 
     def on_reset(self, batches: Iterable[Batch], index: int) -> None:

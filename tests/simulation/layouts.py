@@ -25,10 +25,18 @@ LETTERS, LETTER_EXCHANGE = "dead", "dlx"
 HUB, SPILL = "hub", "spill"
 LEVELS = (2, 3, 10)
 HOARD = "hoard"
+TILL, TARGETS = "till", ("books", "stock")
+UNDRAINED = {HOARD, *TARGETS}
+"""Queues that nobody need have emptied at the end."""
 BRIEF = "brief"
+RING = "ring"
 BRIEF_S = 1
+PICKED = "picked"
+SELECTS = (((0, 1), (1, 2)), ((0,), (1,), (2,)), ((0, 1, 2), (1,)))
+"""What the consumers of the picked queue select, together everything."""
 PRIORITIES = (None, 0, 3, 4, 5, 6, 9)
 KEPT, MINE = "kept", "mine"
+MOVED = "moved"
 ROUTES: dict[str, tuple[tuple[str, str, str], dict[str, str]]] = {
     "fanout": (("", "", ""), {"": "abc", "/x": "abc"}),
     "direct": (("x", "y", "x"), {"/x": "ac", "/y": "b", "/z": "s"}),
@@ -40,11 +48,12 @@ queues (a, b, c; s: the one behind the alternate exchange) that it goes to."""
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Something to create: a management request's type, name ("" for a binding) and body."""
+    """Something to create: a management request's type, name ("" for what has none), body and operation."""
 
     kind: str
     name: str
     body: dict[str, Any]
+    operation: str = "CREATE"
 
 
 def arguments(most: int, levels: int) -> dict[str, Any]:
@@ -59,6 +68,12 @@ def levels_of(body: dict[str, Any]) -> int:
     """How many levels of priority such a request asks for."""
     asked = body.get("arguments", {})
     return int(asked.get("x-qpid-priorities", asked.get("qpid.priorities", asked.get("x-max-priority", -1) + 1)))
+
+
+def ring_of(body: dict[str, Any]) -> int:
+    """How many messages such a request asks a ring to keep; 0 when it asks for none."""
+    asked = body.get("arguments", {})
+    return int(asked["qpid.max_count"]) if asked.get("qpid.policy_type") == "ring" else 0
 
 
 def laid_out(plan: Plan, rng: Random) -> Plan:
@@ -85,21 +100,63 @@ def laid_out(plan: Plan, rng: Random) -> Plan:
         plan = with_hub(plan, kind, level, rng.choice(list(ROUTES[kind][1])), kept=kept)
     if rng.random() < 0.15:
         plan = settling(plan, rng.choice(("producer", "consumer")))
+    ring = Random(f"ring of {plan.seed}")
+    if ring.random() < 0.2:
+        plan = with_ring(plan, ring.choice((1, 5, 20)))
     if Random(f"hoard of {plan.seed}").random() < 0.15:
         plan = with_hoard(plan)
+    works = Random(f"transactions of {plan.seed}")
+    if works.random() < 0.2:
+        stay_s = works.choice((0.0, 0.5))
+        plan = with_transactions(plan, settle_delay_s=works.choice((0.0, 0.0, 0.3)), stay_s=stay_s, away_s=stay_s / 2)
     brief = Random(f"brief of {plan.seed}")
     if brief.random() < 0.25:
         made_at_s = sorted(brief.uniform(0.3, plan.duration_s) for _ in range(3))
         level = "all" if plan.puts_back else brief.choice(("all", "all", "configuration", "none"))
         away_s, sends_s = brief.choice((0.5, 0.8, 1.5)), brief.choice((0.3, 0.3, 2.5))
         plan = with_brief(plan, level, away_s=away_s, made_at_s=made_at_s, sends_s=sends_s)
+    picks = Random(f"what is picked of {plan.seed}")
+    if picks.random() < 0.15:
+        back = picks.choice((0.0, 0.1))
+        fields: dict[str, Any] = {
+            "window": picks.choice((1, 10, 50)),
+            "release": back,
+            "modify": back,
+            "settle_delay_s": picks.choice((0.0, 0.4)),
+        }
+        levels = picks.choice((0, 3)) if not plan.puts_back else 0
+        plan = with_selectors(plan, picks.choice(SELECTS), levels=levels, **fields)
+    moves = Random(f"moves of {plan.seed}")
+    if moves.random() < 0.15 and not plan.releases:  # an older member keeps the cluster's version below what a drain needs
+        window, size = moves.choice((1, 10, 50)), moves.choice(((24, 60), (40, 3_000)))
+        plan = with_moves(plan, window=window, size=size)
     return plan
+
+
+def with_selectors(plan: Plan, selects: Sequence[tuple[int, ...]], *, levels: int = 0, **fields: Any) -> Plan:
+    """A queue whose consumers each take what their selectors name."""
+    sends: dict[str, Any] = {"count": 80, "gap_s": 0.06, "selects": (0, 1, 2), "priorities": PRIORITIES if levels else (None,)}
+    producer = ClientPlan("producer", f"p-{PICKED}", PICKED, **sends)
+    consumers = [
+        ClientPlan("consumer", f"c{number}-{PICKED}", PICKED, selects=each, **fields) for number, each in enumerate(selects)
+    ]
+    return _with(plan, [Step("queue", PICKED, {"replicate": "all", **arguments(0, levels)})], [producer, *consumers])
 
 
 def with_levels(plan: Plan, levels: Sequence[int]) -> Plan:
     """The queues have so many levels of priority (0: none), and the producers choose a priority for each message."""
     plan = replace(plan, levels=tuple(levels))
     return _changed(plan, lambda item: item.kind == "producer", priorities=PRIORITIES)
+
+
+def with_transactions(plan: Plan, **fields: Any) -> Plan:
+    """A client consumes from one queue, and sends two messages for each to two others, in transactions."""
+    steps = [Step("queue", name, {"replicate": "all"}) for name in (TILL, *TARGETS)]
+    clients = [
+        ClientPlan("producer", f"p-{TILL}", TILL, needed=False, count=60, burst=4, gap_s=0.05, start_s=0.5),
+        ClientPlan("transactor", "t", TILL, late=True, size=(24, 200), **fields),
+    ]
+    return _with(plan, steps, clients)
 
 
 def with_brief(plan: Plan, level: str, *, away_s: float, made_at_s: Sequence[float], sends_s: float = 0.3) -> Plan:
@@ -113,6 +170,17 @@ def with_brief(plan: Plan, level: str, *, away_s: float, made_at_s: Sequence[flo
     return _with(replace(plan, brief=level, brief_at_s=tuple(made_at_s)), [], clients)
 
 
+def with_moves(plan: Plan, **fields: Any) -> Plan:
+    """Another store's queue is moved to this cluster, to consumers that take the messages as they come."""
+    steps = [
+        Step("queue", MOVED, {"replicate": "all"}),
+        Step("drain", "", {"drain": "d", "store": "s", "queue": "there", "into": MOVED}, "TAKE"),
+    ]
+    sends: dict[str, Any] = {"arrives": (MOVED,), "late": True, "count": 120, "burst": 8, "gap_s": 0.03}
+    mover = ClientPlan("mover", f"m-{MOVED}", "$drain/d/there", **sends | fields)
+    return _with(plan, steps, [mover, ClientPlan("consumer", f"c-{MOVED}", MOVED, start_s=0.5, window=20)])
+
+
 def with_hoard(plan: Plan) -> Plan:
     """A queue that nobody empties gets a message now and then, among many large ones elsewhere that come and go; files are small.
     So what is alive lies scattered in files that are mostly dead."""
@@ -120,6 +188,16 @@ def with_hoard(plan: Plan) -> Plan:
     plan = _changed(plan, lambda item: item.kind == "producer" and item.queue == plan.queues[0], size=(600, 3000), count=200)
     producer = ClientPlan("producer", f"p-{HOARD}", HOARD, needed=False, count=80, burst=2, gap_s=0.05, size=(40, 300))
     return _with(plan, [Step("queue", HOARD, {"replicate": "all"})], [producer])
+
+
+def with_ring(plan: Plan, most: int) -> Plan:
+    """A queue that keeps its newest messages, so many, and a consumer that is slower than what comes."""
+    body = {"replicate": "all", "arguments": {"qpid.policy_type": "ring", "qpid.max_count": most}}
+    clients = [
+        ClientPlan("producer", f"p-{RING}", RING, count=150, burst=6, gap_s=0.02, window=30),
+        ClientPlan("consumer", f"c-{RING}", RING, start_s=0.6, window=3, settle_delay_s=0.1, release=0.1),
+    ]
+    return _with(plan, [Step("queue", RING, body)], clients)
 
 
 def settling(plan: Plan, kind: str) -> Plan:

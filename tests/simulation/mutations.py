@@ -25,6 +25,8 @@ from typing import Any
 from twisted.logger import ILogObserver, globalLogBeginner
 from zope.interface import provider
 
+from tests.simulation.bugs import OF_QUEUES, Bug
+from tests.simulation.bugs_of_moves import OF_MOVES
 from tests.simulation.history import Violation
 from tests.simulation.provoked import PROVOKED, run_of
 from tests.simulation.world import run
@@ -32,18 +34,8 @@ from tests.simulation.world import run
 SEEDS = 300
 
 
-@dataclass(frozen=True, slots=True)
-class Bug:
-    """A function, by module and name, and what is changed in it."""
-
-    says: str
-    module: str
-    function: str
-    right: str
-    wrong: str
-
-
 BUGS = {
+    **OF_MOVES,
     "votes-twice": Bug(
         "votes for whoever asks, a second time in an epoch too",
         "ha.core.replica",
@@ -99,6 +91,34 @@ BUGS = {
         "objection",
         'if term.by not in ("", kind) and age_s < OTHERS_CALM_S:',
         "if False:",
+    ),
+    "tears-a-transaction": Bug(
+        "puts what was consumed in a transaction into another batch than what was sent in it",
+        "broker.sessions.transactions",
+        "Transaction._propose",
+        "            for queue, sequences, outcome in retired:",
+        "            ledger._cut()\n            for queue, sequences, outcome in retired:",
+    ),
+    "carries-out-what-failed": Bug(
+        "carries out a transaction that its client has discharged to fail",
+        "broker.sessions.coordinator",
+        "Coordinator._request",
+        "if request.fail:",
+        "if False:",
+    ),
+    "forgets-what-was-consumed": Bug(
+        "keeps on the queue what was consumed in a transaction",
+        "broker.sessions.transactions",
+        "Transaction.retire",
+        "self._retired.append(_Retired(queue, sequences, outcome))",
+        "pass",
+    ),
+    "keeps-transactions-of-the-gone": Bug(
+        "keeps acquired what was consumed in a transaction whose client is gone",
+        "broker.sessions.coordinator",
+        "Coordinator.left",
+        "producer.session.transactions.left(producer)",
+        "pass",
     ),
     "checkpoint-forgets-settings": Bug(
         "leaves out of a checkpoint what the cluster agrees on",
@@ -394,48 +414,7 @@ position = run_end
         "max_bytes -= lot.nbytes",
         "max_bytes, self._cursor = max_bytes - lot.nbytes, self._cursor - (lot is lots[-1])",
     ),
-    "lowest-level-first": Bug(
-        "gives out the lowest level of a priority queue first",
-        "broker.core.queues.priority",
-        "Priority.acquire",
-        "for fifo in self._highest_first:",
-        "for fifo in self._by_level:",
-    ),
-    "overtakes-a-level-that-is-read": Bug(
-        "gives out lower levels while messages of a higher one have to be read back from disk",
-        "broker.core.queues.priority",
-        "Priority.acquire",
-        """\
-                    self.absent = fifo.absent
-                    break
-""",
-        """\
-                    self.absent = fifo.absent
-                    if self.absent < 0:
-                        break
-""",
-    ),
-    "levels-by-the-batch": Bug(
-        "puts all that comes for a priority queue in one go on the level of the first",
-        "broker.sessions.ledger",
-        "Ledger.enqueue",
-        "lane = lane_for(each)",
-        "lane = lane_for(messages[0])",
-    ),
-    "checkpoint-forgets-levels": Bug(
-        "forgets in a checkpoint how far the sequences of all levels but the lowest had come",
-        "broker.core.state",
-        "State.snapshot",
-        "seqs.append((number, lane.next_seq))",
-        "seqs += [(number, lane.next_seq)] if lane is messages.order.lanes[0] else []",
-    ),
-    "releases-the-lowest-level": Bug(
-        "makes, when its term ends, only the lowest level of a priority queue available again",
-        "broker.core.queues.priority",
-        "Priority.release_all",
-        "for fifo in self._by_level:",
-        "for fifo in self._by_level[:1]:",
-    ),
+    **OF_QUEUES,
     "backups-delete-by-their-own-clocks": Bug(
         "deletes a queue that nobody has used for its time on each broker by that broker's own clock",
         "broker.sessions.unused",
@@ -615,6 +594,27 @@ position = run_end
         "QueueTerminus.term_begins",
         "self.letters.add(sorted(sequence for sequence, count in counts if count >= limit), letters.DELIVERY_LIMIT)",
         "pass",
+    ),
+    "gives-what-nobody-selects": Bug(
+        "gives a consumer messages that its selector does not name",
+        "broker.core.queues.scan",
+        "Scan._look",
+        "if matched and not is_acquired(sequence):",
+        "if not is_acquired(sequence):",
+    ),
+    "selects-what-another-has": Bug(
+        "gives a consumer with a selector messages that another one has",
+        "broker.core.queues.fifo",
+        "Fifo.is_acquired",
+        "return sequence in self._claimed",
+        "return False",
+    ),
+    "never-selects-again": Bug(
+        "does not look again at a message that was released, for those who have passed it",
+        "broker.core.queues.scan",
+        "Scan.released",
+        "if passed or sequence < place.cursor:",
+        "if False:",
     ),
     "checkpoint-forgets-places": Bug(
         "forgets in a checkpoint where the messages are that this broker keeps for itself",

@@ -15,6 +15,7 @@ Digests are sums of hashes, so that each change costs one addition.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import chain, islice
 from typing import Any
@@ -28,7 +29,7 @@ from broker.core.state import State
 from broker.disk.bodies import Unreadable
 from tests.broker.core.queues.files import all_messages
 from tests.simulation.checks.book import Book
-from tests.simulation.history import History, Key, Outcome, is_whole, kept_at, read
+from tests.simulation.history import Discharged, History, Key, Outcome, is_whole, kept_at, read
 
 _MASK = (1 << 64) - 1
 
@@ -37,8 +38,8 @@ class Queue:
     """The messages of one queue number: by sequence, each as bytes and delivery count. `name` is the history's for it."""
 
     __slots__ = (
-        *("by_level", "for_letters", "gone", "keys", "large", "limit", "live"),
-        *("lossy", "name", "next_seqs", "number", "watched"),
+        *("by_level", "came", "for_letters", "gone", "keys", "large", "limit", "live"),
+        *("let_go", "lossy", "name", "next_seqs", "number", "ring", "watched"),
     )
 
     def __init__(self, history: History, name: str, store_id: str, number: int) -> None:
@@ -46,6 +47,9 @@ class Queue:
         self.number = number
         self.watched = name in history.created
         self.lossy = name in history.lossy
+        self.ring = history.rings.get(name, 0)
+        self.came = self.let_go = 0
+        """What the batch that is being entered has put on a ring, and what has left it for that."""
         self.for_letters = name in history.letters.values()
         self.limit = 0
         """So many failed deliveries a message may have; 0: any number."""
@@ -111,13 +115,25 @@ class Reference:
         self._deleted: dict[int, Queue] = {}
         self._parts: dict[tuple[int, ...], int] = {}
         """Large messages by the sequences of their parts: how many queues hold each."""
+        self._rings: dict[Queue, None] = {}
+        """Rings that the batch that is being entered has changed."""
         self._rejected: list[Key] = []
         """Left their queues by the batch that is being entered, because they were rejected."""
+        self._came: dict[Discharged, None] = {}
+        """The transactions of which the batch that is being entered has a message."""
+        self._retired: list[Key] = []
+        """Left their queues by it, and may do so in transactions alone."""
         self._definitions: dict[str, tuple[Any, ...]] = {}
         self._names: set[tuple[str, str]] = set()
         self._bindings: dict[tuple[str, str, str], str] = {}
         self.settings: dict[str, str] = {}
         """What the cluster agrees on, as text."""
+        self._origins: dict[tuple[str, str], int] = {}
+        """Drain and queue -> the number of that origin."""
+        self.held: dict[int, set[int]] = {}
+        """Number of an origin -> the sequences of it that have come."""
+        self._moved: Counter[int] = Counter()
+        """Sequences of movers' messages in the batch that is being entered, less those that it says are held."""
         self._last_sent: dict[tuple[str, int, str, int], int] = {}
         self._next_number = 1
         self._digest = 0
@@ -172,13 +188,43 @@ class Reference:
                     if queue is not None:
                         for sequence in range(run.first_seq, run.first_seq + run.count):
                             self._count(queue, sequence, run.flags)
-                case _:
-                    pass
+                case Kind.HELD:
+                    self._hold(run.queue, range(run.first_seq, run.first_seq + run.count))
         self._drop_parts()
-        if self._rejected:
-            self._judge_letters()
+        self._judge_moves()
+        self._judge_letters()
+        self._judge_rings()
+        self._judge_transactions()
         self.digests[header.index] = self._digest
         self.sizes[header.index] = (self._depth, self._sequences)
+
+    # ---- what comes from other stores
+
+    def _expect(self, change: dict[str, Any]) -> None:
+        """Messages of an origin may come."""
+        origin = change["drain"], change["queue"]
+        if origin not in self._origins:
+            self._origins[origin] = number = change.get("number", self._next_number)
+            self._next_number = max(self._next_number, number + 1)
+            self.held[number] = set()
+
+    def _hold(self, origin: int, sequences: range) -> None:
+        held = self.held.get(origin)
+        if held is None:
+            return
+        again = held.intersection(sequences)
+        if again:
+            self.faults.append(f"origin: batch {self.index} says that {sorted(again)} of origin {origin} come again")
+        held.update(sequences)
+        self._moved.subtract(sequences)
+        self._add(sum(hash(("held", origin, sequence)) for sequence in sequences))
+
+    def _judge_moves(self) -> None:
+        """What a batch puts of another store, and what it says of that, is the same."""
+        wrong = sorted(sequence for sequence, count in self._moved.items() if count)
+        if wrong:
+            self.faults.append(f"origin: batch {self.index} puts messages of another store and says that others come: {wrong}")
+        self._moved.clear()
 
     # ---- large messages
 
@@ -227,6 +273,9 @@ class Reference:
         queue.next_seqs[level] = sequence + 1
         queue.live[sequence] = (data, 0)
         queue.by_level.setdefault(level, {})[sequence] = None
+        if queue.ring:
+            queue.came += 1
+            self._rings[queue] = None
         self._depth += 1
         self._add(hash((queue.number, sequence, 0, data)))
 
@@ -237,6 +286,8 @@ class Reference:
             self.faults.append(f"unexpected: batch {self.index} puts {data[:80]!r} on {queue.name}, where nobody sent it")
             return
         queue.keys[sequence] = key
+        if key.client.startswith("m-"):
+            self._moved[key.number + 1] += 1
         enqueued = self.book.enqueued
         if queue.for_letters:
             self.book.letters[key] += 1
@@ -249,6 +300,8 @@ class Reference:
         if note.outcome is Outcome.REFUSED:
             self.faults.append(f"unexpected: {key} was refused, and batch {self.index} puts it on its queue")
         enqueued[key] = self.index
+        if key in self.history.in_transactions:
+            self._came[self.history.in_transactions[key]] = None
         level = sequence >> LANE_SHIFT
         if level != self.history.level_of(key):
             self.faults.append(
@@ -275,7 +328,11 @@ class Reference:
         if key is None:
             return
         self.book.dequeued[key] = index
+        if key in self.history.retired:
+            self._retired.append(key)
         note = self.history.notes[key]
+        if queue.ring and not note.taken:
+            self._leaves_ring(queue, sequence, key)
         if note.taken or queue.lossy:
             return
         if note.rejected or note.over_limit:
@@ -283,6 +340,25 @@ class Reference:
                 self._rejected.append(key)
         else:
             self.faults.append(f"lost: {key} left its queue by batch {index}, and nobody had taken it")
+
+    def _leaves_ring(self, queue: Queue, sequence: int, key: Key) -> None:
+        """Nobody has taken a message that leaves a ring: it is the oldest."""
+        queue.let_go += 1
+        self._rings[queue] = None
+        oldest = next(iter(queue.live), sequence)
+        if oldest < sequence:
+            self.faults.append(f"ring: {key} leaves {queue.name} by batch {self.index}, and an older message stays")
+
+    def _judge_rings(self) -> None:
+        """A ring is within its bound after every batch, and no more has left it than has come."""
+        for queue in self._rings:
+            left, by = len(queue.live), f"batch {self.index}"
+            if left > queue.ring:
+                self.faults.append(f"ring: {by} leaves {left} messages on {queue.name}, a ring of {queue.ring}")
+            if queue.let_go > queue.came:
+                self.faults.append(f"ring: {queue.let_go} messages leave {queue.name} by {by}, which brings {queue.came}")
+            queue.came = queue.let_go = 0
+        self._rings.clear()
 
     def _judge_letters(self) -> None:
         """What was rejected, or failed too often, is in the queue for dead letters by the batch that takes it off its own, or by
@@ -293,6 +369,20 @@ class Reference:
                 why = "was rejected" if self.history.notes[key].rejected else "failed too often"
                 self.faults.append(f"lost: {key} {why}, and left its queue by batch {self.index} without a dead letter")
         self._rejected.clear()
+
+    def _judge_transactions(self) -> None:
+        """All of a transaction is in one batch. (What leaves with its queue is not asked for.)"""
+        enqueued, dequeued, index = self.book.enqueued, self.book.dequeued, self.index
+        for one in self._came:
+            torn = [key for key in one.posts if enqueued.get(key) != index]
+            torn += [key for key in one.retired if dequeued.get(key) != index]
+            if torn:
+                self.faults.append(f"torn: batch {index} has a part of a transaction, without {torn[0]}")
+        for key in self._retired:
+            if not any(key in one.retired for one in self._came):
+                self.faults.append(f"torn: {key} left its queue by batch {index}, without what was sent in its transaction")
+        self._came.clear()
+        self._retired.clear()
 
     def _too_late(self, queue: Queue, messages: list[bytes]) -> None:
         """Messages for a queue that was deleted before: they went with it."""
@@ -344,10 +434,10 @@ class Reference:
                 if change["value"]:
                     self.settings[key] = value
                     self._add(hash(("setting", key, value)))
+            case "origin-add":
+                self._expect(change)
             case "unbind":
                 self._unbind((change["exchange"], change["queue"], change["key"]))
-            case _:
-                pass
 
     def _place(self, change: dict[str, Any]) -> None:
         """A queue's messages have a place from here on, and a number."""
@@ -437,6 +527,8 @@ def digest_of(state: State, read: Callable[[int, int], bytes]) -> int:
         found += hash((*key, json.dumps(binding.arguments, sort_keys=True)))
     for setting in state.definitions.settings.values():
         found += hash(("setting", setting.key, json.dumps(setting.value, sort_keys=True)))
+    for number, held in state.held.items():
+        found += sum(hash(("held", number, sequence)) for first, count in held.runs() for sequence in range(first, first + count))
     for number, messages in state.messages.items():
         found += hash(("number", messages.uuid, number))
         for lane in messages.order.lanes:
