@@ -24,8 +24,8 @@ The forms (version 1 unless said)::
     setting             key value (4) what the cluster agrees on under this key; {} for nothing any more
     queue-del-if-empty  uuid      (2) the end of a queue, if it holds no message when this is applied
 
-Version 3 brought no command: from it on a log may have LARGE records (broker.core.records). Version 5 brought queues whose
-messages leave when their delivery has failed too often (`x-delivery-limit`): their `queue-add` needs it.
+Version 3 brought no command: from it on a log may have LARGE records (broker.core.records). Version 5 brought TIMES records, and
+queues whose messages leave by themselves (`x-delivery-limit`, `x-message-ttl`): their `queue-add` needs it.
 
 Invariants: the text that was read is the text that a snapshot writes, byte for byte, with fields that this version does not know
 (a number that was given meanwhile is added to it); a command that this version cannot apply is an `UnknownCommand` and never a
@@ -46,7 +46,7 @@ MACHINE_VERSION = 5
 LARGE_SINCE = 3
 """The machine version that brought LARGE records."""
 TIMES_SINCE = 5
-"""The machine version that brought delivery limits."""
+"""The machine version that brought TIMES records and delivery limits."""
 
 Key = tuple[str, str, str]
 """A binding's identity: exchange, queue and key."""

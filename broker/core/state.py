@@ -21,7 +21,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from broker.core import limits
-from broker.core.commands import LARGE_SINCE, MACHINE_VERSION, Command, Numbers, QueueAdd, StoreAdd, UnknownCommand, decode
+from broker.core.commands import (
+    LARGE_SINCE,
+    MACHINE_VERSION,
+    TIMES_SINCE,
+    Command,
+    Numbers,
+    QueueAdd,
+    StoreAdd,
+    UnknownCommand,
+    decode,
+)
 from broker.core.definitions import (
     Change,
     CountersSet,
@@ -36,7 +46,8 @@ from broker.core.queues.blocks import BadColumns, Columns, LiveRun, Lot, Move
 from broker.core.queues.discipline import Discipline, discipline_of
 from broker.core.queues.lane import LANE_SHIFT, inside
 from broker.core.queues.residency import Residency
-from broker.core.records import BadBatch, Batch, BatchBuilder, Kind, Run
+from broker.core.queues.times import Times
+from broker.core.records import AVAILABLE, EXPIRES, BadBatch, Batch, BatchBuilder, Kind, Run
 
 MAX_COUNT = 255
 """The most by which one COUNT record raises a delivery count."""
@@ -57,6 +68,10 @@ class Messages:
     enqueued_bytes: int = 0
     dequeued: int = 0
     dequeued_bytes: int = 0
+    expiries: Times | None = None
+    """When those expire that do; None: none ever did."""
+    delays: Times | None = None
+    """From when on those may be given out that were not at once; the primary has taken the times that are over."""
     large: dict[int, Manifest] = field(default_factory=dict)
     large_bytes: int = 0
 
@@ -77,6 +92,24 @@ class Messages:
     def next_seqs(self) -> list[int]:
         """The lowest sequence that the next message may get, by lane."""
         return [lane.next_seq for lane in self.order.lanes]
+
+    def put_times(self, what: int, first_seq: int, column: array[int]) -> None:
+        """A TIMES record. ValueError when it says something that no version knows."""
+        if what == EXPIRES:
+            self.expiries = Times() if self.expiries is None else self.expiries
+            self.expiries.put(first_seq, column)
+        elif what == AVAILABLE:
+            self.delays = Times() if self.delays is None else self.delays
+            self.delays.put(first_seq, column)
+        else:
+            raise ValueError(f"times of an unknown kind {what}")
+
+    def times_gone(self, first_seq: int, count: int) -> None:
+        """These messages have left: so have their times."""
+        if self.expiries is not None:
+            self.expiries.removed(first_seq, count)
+        if self.delays is not None:
+            self.delays.removed(first_seq, count)
 
 
 class CannotApply(Exception):
@@ -124,8 +157,8 @@ class State:
         """
         assert snapshot or batch.header.index > self.index, f"batch {batch.header.index} after {self.index}"
         commands = self._commands(batch)
-        if self.version < LARGE_SINCE and any(run.kind is Kind.LARGE for run in batch.runs):
-            raise CannotApply(batch.header.index, f"a LARGE record needs machine version {LARGE_SINCE}")
+        if self.version < TIMES_SINCE:
+            self._check_kinds(batch)
         applied = Applied(set(), [self._change(command, batch) for command in commands])
         unheld: list[Manifest] = []
         for run in batch.runs:
@@ -154,12 +187,17 @@ class State:
                         nbytes += self._let_go(messages, inside(messages.large, run.first_seq, run.first_seq + run.count))
                     messages.dequeued += count
                     messages.dequeued_bytes += nbytes
+                    messages.times_gone(run.first_seq, run.count)
             elif run.kind is Kind.COUNT:
                 messages = self.messages.get(run.queue)
                 if messages is not None:
                     messages.order.lane_of(run.first_seq).raise_count(run.first_seq, run.count, run.flags)
             elif run.kind is Kind.PLACES:
                 self._put_block(batch, run)
+            elif run.kind is Kind.TIMES:
+                messages = self.messages.get(run.queue)
+                if messages is not None:
+                    messages.put_times(run.flags, run.first_seq, array("Q", batch.payload(run)))
             elif run.kind is Kind.LARGE and not self._put_large(batch, run, applied, snapshot=snapshot):
                 unheld.append(_manifest(batch, run))
         self.parts.drop_unheld(unheld)
@@ -169,6 +207,12 @@ class State:
         self.made_ms = header.timestamp_ms
         self.index = max(self.index, header.index)
         return applied
+
+    def _check_kinds(self, batch: Batch) -> None:
+        """CannotApply, when there is a kind of record that this version does not apply."""
+        for kind, since in ((Kind.LARGE, LARGE_SINCE), (Kind.TIMES, TIMES_SINCE)):
+            if self.version < since and any(run.kind is kind for run in batch.runs):
+                raise CannotApply(batch.header.index, f"a {kind.name} record needs machine version {since}")
 
     def _messages_of_parts(self, run: Run) -> Messages | None:
         """The store of parts, if this run is of it: it is there from now on."""
@@ -325,15 +369,19 @@ class State:
             del self.live_by_file[file]
         commands = self.definitions.commands()
         lanes: list[_Lane] = []
+        times: list[_Column] = []
         seqs: list[tuple[int, int]] = []
         for number, messages in self.messages.items():
             large = frozenset(messages.large)
             for lane in messages.order.lanes:
                 lanes.append((number, lane.snapshot(), lane.delivery_counts(), large))
                 seqs.append((number, lane.next_seq))
-        return _snapshot_batches(commands, lanes, Numbers(next=self.definitions.next_number, seqs=seqs))
+            for what, column in ((EXPIRES, messages.expiries), (AVAILABLE, messages.delays)):
+                times += [] if column is None else [(number, what, *each) for each in column.columns()]
+        return _snapshot_batches(commands, lanes, times, Numbers(next=self.definitions.next_number, seqs=seqs))
 
 
+_Column = tuple[int, int, int, "array[int]"]
 _Lane = tuple[int, Sequence[Columns | Lot], dict[int, int], frozenset[int]]
 
 
@@ -344,7 +392,7 @@ def _manifest(batch: Batch, run: Run) -> Manifest:
         raise BadBatch(f"batch {batch.header.index}: {error}") from None
 
 
-def _snapshot_batches(commands: list[Command], lanes: list[_Lane], last: Numbers) -> Iterator[BatchBuilder]:
+def _snapshot_batches(commands: list[Command], lanes: list[_Lane], times: list[_Column], last: Numbers) -> Iterator[BatchBuilder]:
     builder = BatchBuilder()
     for command in commands:
         builder.define_text(command.text)
@@ -371,6 +419,11 @@ def _snapshot_batches(commands: list[Command], lanes: list[_Lane], last: Numbers
             for sequence, count in counts.items():
                 builder.count(number, sequence, min(count, MAX_COUNT))
             counts = {sequence: count - MAX_COUNT for sequence, count in counts.items() if count > MAX_COUNT}
+    for column in times:
+        if builder.nbytes >= limits.BATCH_TARGET_BYTES:
+            yield builder
+            builder = BatchBuilder()
+        builder.times(*column)
     yield builder
     builder = BatchBuilder()
     builder.define_text(last.text)
