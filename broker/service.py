@@ -36,6 +36,7 @@ from broker.sessions.audit import Audit
 from broker.sessions.authentication import Authentication
 from broker.sessions.claims import Claims
 from broker.sessions.connection import Connection
+from broker.sessions.coordinator import Coordinator
 from broker.sessions.exchanges import Exchanges
 from broker.sessions.guard import Guard
 from broker.sessions.leaving import Leaving
@@ -52,7 +53,6 @@ from broker.sessions.termini import (
     Termini,
     by_address,
     no_anonymous_source,
-    no_coordinator,
     no_dynamic_target,
     source_by_address,
 )
@@ -126,11 +126,12 @@ class Broker:
         management = ManagementTerminus(self.administration)
         queue, exchange, mailbox = self.queues.named, self.exchanges.named, self.mailboxes.named
         claims = Claims(self.mailboxes)
+        self.transactions = Coordinator(self.logs, new_id)
         relay = Relay([management.named, mailbox, queue, exchange])
         self.termini = Termini(
             self.logs,
             targets=[
-                no_coordinator,
+                self.transactions.asked,
                 no_dynamic_target,
                 relay.anonymous,
                 by_address(management.named),
@@ -156,6 +157,7 @@ class Broker:
             self.termini,
             self.guard,
             authentication=self.authentication,
+            transactions=self.transactions.new_connection,
             container=broker_id,
             version=version,
             max_connections=max_connections,

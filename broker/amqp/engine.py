@@ -602,6 +602,8 @@ class Engine:
                 return
         if link.unfinished:
             self._finished(link)
+        if lib.pn_delivery_remote_state(delivery):
+            link.note_state(delivery)
         lib.pn_link_advance(handle)
         link.inbox.append(data)
         if lib.pn_delivery_settled(delivery):
@@ -773,6 +775,7 @@ class Engine:
         link.partial = None
         link.parted = 0
         link.inbox.clear()
+        link.posted.clear()
         condition = Condition(
             "amqp:link:message-size-exceeded",
             f"a message of at least {size} bytes is larger than the {link.max_bytes} bytes that this broker takes "

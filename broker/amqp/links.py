@@ -22,7 +22,19 @@ from cproton_ffi import ffi, lib
 
 from broker.amqp.scratch import SCRATCH_BYTES, Scratch
 from broker.core import limits, values
-from broker.core.links import ACCEPTED, FAILED, MODIFIED, REJECTED, RELEASED, UNDELIVERABLE, Incoming, Outgoing, Run
+from broker.core.links import (
+    ACCEPTED,
+    FAILED,
+    MODIFIED,
+    REJECTED,
+    RELEASED,
+    TRANSACTION_SHIFT,
+    UNDELIVERABLE,
+    Incoming,
+    Outgoing,
+    Run,
+)
+from broker.core.transactions import DECLARED, TRANSACTIONAL, accepted_fields, id_fields, read_state
 
 NULL = ffi.NULL
 assert (lib.PN_ACCEPTED, lib.PN_REJECTED, lib.PN_RELEASED, lib.PN_MODIFIED) == (ACCEPTED, REJECTED, RELEASED, MODIFIED)
@@ -40,7 +52,7 @@ class Condition(Exception):
 class Asked:
     """What a peer asked for at one end of a link (part 3.5.3, 3.5.4)."""
 
-    __slots__ = ("address", "coordinator", "copy", "dynamic", "exists", "filters", "outlives")
+    __slots__ = ("address", "capabilities", "coordinator", "copy", "dynamic", "exists", "filters", "outlives")
 
     def __init__(self, pointer: Any) -> None:
         kind = lib.pn_terminus_get_type(pointer)
@@ -50,6 +62,7 @@ class Asked:
         self.dynamic = bool(lib.pn_terminus_is_dynamic(pointer))
         self.copy = lib.pn_terminus_get_distribution_mode(pointer) == lib.PN_DIST_MODE_COPY
         self.filters = map_of(lib.pn_terminus_filter(pointer))
+        self.capabilities = names_of(lib.pn_terminus_capabilities(pointer))
         durable = lib.pn_terminus_get_durability(pointer) != lib.PN_NONDURABLE
         self.outlives = durable or lib.pn_terminus_get_expiry_policy(pointer) == lib.PN_EXPIRE_NEVER
         """Whether it is to be there when its link, its session and its connection have ended."""
@@ -193,6 +206,7 @@ class Receiver(Link):
         "parted",
         "partial",
         "parts",
+        "posted",
         "unfinished",
         "whole_bytes",
     )
@@ -201,6 +215,8 @@ class Receiver(Link):
         super().__init__(engine, handle, False)
         self.account = Incoming()
         self.inbox: list[bytes] = []
+        self.posted: dict[int, bytes] = {}
+        """Of messages in the inbox that came in a transaction: position -> the transaction's id."""
         self.partial: bytearray | None = None
         self.parts: PartsTaker | None = None
         self.parted = 0
@@ -232,6 +248,22 @@ class Receiver(Link):
         messages, self.inbox = self.inbox, []
         return self.account.came(len(messages)), messages
 
+    def take_posted(self) -> dict[int, bytes]:
+        """Which of the messages that `take` is about to give came in which transaction, by their positions."""
+        posted, self.posted = self.posted, {}
+        return posted
+
+    def note_state(self, delivery: Any) -> None:
+        """The message that comes next into the inbox carries a state."""
+        txn_id = _txn_id(delivery)
+        if txn_id is not None:
+            self.posted[len(self.inbox)] = txn_id
+
+    @property
+    def coming_in(self) -> bytes | None:
+        """The id of the transaction in which the message comes whose parts are coming; None: it is in none."""
+        return _txn_id(lib.pn_link_current(self.handle)) if self.open else None
+
     def flow(self, count: int, may_flow: bool = True) -> bool:
         """Credit for so many messages more is due to the peer: grant it, with what was held, or hold it when it `may` not."""
         granted = self.account.give_back(count, may_flow)
@@ -244,9 +276,18 @@ class Receiver(Link):
         """Credit that the peer still has, as proton counts it: messages in the inbox have used theirs."""
         return int(lib.pn_link_credit(self.handle))
 
-    def settle(self, first: int, count: int, outcome: int, condition: Condition | None = None) -> None:
+    def declared(self, delivery_id: int, txn_id: bytes) -> None:
+        """Settle this delivery, a coordinator's, with the id of a new transaction (part 4.5.7)."""
+        self.settle(delivery_id, 1, DECLARED, fields=id_fields(txn_id))
+
+    def enlisted(self, first: int, count: int, txn_id: bytes) -> None:
+        """Settle these deliveries as accepted in a transaction: what becomes of them, its discharge says (part 4.4.1)."""
+        self.settle(first, count, TRANSACTIONAL, fields=accepted_fields(txn_id))
+
+    def settle(self, first: int, count: int, outcome: int, condition: Condition | None = None, fields: bytes = b"") -> None:
         """Give the deliveries `first` .. `first + count - 1` their outcome and settle them; they leave as one disposition. Those
-        that their sender has settled, or that are settled already, are passed over."""
+        that their sender has settled, or that are settled already, are passed over. `fields`: those of an outcome that is none of
+        the usual ones."""
         if not self.open:
             return
         deliveries = self.deliveries
@@ -258,6 +299,8 @@ class Receiver(Link):
             if delivery is not None:
                 if condition is not None:
                     set_condition(lib.pn_disposition_condition(lib.pn_delivery_local(delivery)), condition)
+                if fields:
+                    put_value(lib.pn_disposition_data(lib.pn_delivery_local(delivery)), fields)
                 update(delivery, outcome)
                 settle(delivery)
         if start:
@@ -306,6 +349,7 @@ class Sender(Link):
         "_waiting",
         "account",
         "refusals",
+        "retired",
         "session",
     )
 
@@ -313,6 +357,9 @@ class Sender(Link):
         super().__init__(engine, handle, True)
         self.session = lib.pn_link_session(handle)
         self.account = Outgoing()
+        self.retired: list[bytes] = []
+        """The ids of the transactions that outcomes name, since `take_retired`: an outcome has the number of its own, from 1 on,
+        above `TRANSACTION_SHIFT`."""
         self.refusals: dict[int, str] = {}
         """On a client's link: what the peer said when it rejected a delivery, as "name: text", until somebody takes it away."""
         self._next_tag = 0
@@ -504,6 +551,11 @@ class Sender(Link):
         self._tell()
         return self.account.take_outcomes()
 
+    def take_retired(self) -> list[bytes]:
+        """The ids of the transactions that the outcomes name which `take_outcomes` has given, or will now."""
+        retired, self.retired = self.retired, []
+        return retired
+
     @property
     def has_outcomes(self) -> bool:
         """Whether outcomes have come since the last look."""
@@ -511,6 +563,11 @@ class Sender(Link):
 
     def _outcome_of(self, delivery_id: int, delivery: Any, outcome: int) -> int:
         remote = lib.pn_delivery_remote(delivery)
+        if outcome == TRANSACTIONAL:
+            txn_id, outcome = read_state(encoded_of(lib.pn_disposition_data(remote)))
+            if not self.retired or self.retired[-1] != txn_id:
+                self.retired.append(txn_id)
+            return outcome | len(self.retired) << TRANSACTION_SHIFT
         if outcome == MODIFIED:
             outcome |= FAILED if lib.pn_disposition_is_failed(remote) else 0
             outcome |= UNDELIVERABLE if lib.pn_disposition_is_undeliverable(remote) else 0
@@ -557,18 +614,42 @@ def text_of(pointer: Any) -> str:
     return "" if pointer == NULL else ffi.string(pointer).decode("utf-8", "replace")
 
 
-def map_of(data: Any) -> dict[Any, Any]:
-    """The map that a peer's data holds, {} when it holds something else; Condition when it is none (text that is not UTF-8)."""
+def encoded_of(data: Any) -> bytes:
+    """The bytes of what a peer's data holds, b"" when it holds nothing."""
     size = lib.pn_data_encoded_size(data)
     if size <= 0:
-        return {}
+        return b""
     encoded = bytearray(size)
     lib.pn_data_encode(data, ffi.from_buffer(encoded), size)
+    return bytes(encoded)
+
+
+def value_of(data: Any) -> Any:
+    """The value that a peer's data holds, None when it holds nothing; Condition when it is none (text that is not UTF-8)."""
+    encoded = encoded_of(data)
     try:
-        found = values.decode(encoded)
+        return values.decode(encoded) if encoded else None
     except values.BadValue as error:
-        raise Condition("amqp:decode-error", f"a property or filter cannot be read: {error}") from None
+        raise Condition("amqp:decode-error", f"a property, filter or capability cannot be read: {error}") from None
+
+
+def map_of(data: Any) -> dict[Any, Any]:
+    """The map that a peer's data holds, {} when it holds something else; Condition as `value_of`."""
+    found = value_of(data)
     return found if isinstance(found, dict) else {}
+
+
+def names_of(data: Any) -> tuple[str, ...]:
+    """The symbols that a peer's data holds, one or an array of them; Condition as `value_of`."""
+    found = value_of(data)
+    return tuple(map(str, found if isinstance(found, list) else () if found is None else (found,)))
+
+
+def _txn_id(delivery: Any) -> bytes | None:
+    """The id of the transaction that a delivery's state names; None when it names none."""
+    if delivery == NULL or lib.pn_delivery_remote_state(delivery) != TRANSACTIONAL:
+        return None
+    return read_state(encoded_of(lib.pn_disposition_data(lib.pn_delivery_remote(delivery))))[0]
 
 
 def put_value(data: Any, encoded: bytes) -> None:

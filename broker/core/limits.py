@@ -71,6 +71,18 @@ MAX_LINKS_PER_CONNECTION = 4096
 """Links of one connection over all its sessions; one more is detached with amqp:resource-limit-exceeded. A session has no bound
 of its own: proton announces its own handle-max, which cannot be set."""
 
+MAX_TRANSACTIONS_PER_CONNECTION = 100
+"""Transactions that a connection may have open."""
+
+MAX_TRANSACTION_OPERATIONS = 10_000
+"""Messages that are sent and outcomes that are given in one transaction."""
+
+MAX_TRANSACTION_BYTES = 16 * MIB
+"""The messages of one transaction: they go into one batch of the log."""
+
+TRANSACTIONS_BYTES = 64 * MIB
+"""The messages of all transactions that are open on a broker, which are in its memory."""
+
 CREDIT_WINDOW = 1000
 """Messages that a producer's link may send ahead of our settling them."""
 
@@ -321,3 +333,12 @@ MAX_SETTINGS = 64
 """What a cluster agrees on: a few facts, and tags for each member."""
 MAX_HISTORY = 100
 """Terms of primaries that a cluster remembers."""
+
+MAX_SELECTOR_CHARS = 8192
+"""Characters of a selector."""
+
+MAX_SELECTOR_DEPTH = 64
+"""Operators of a selector within one another; a chain of ANDs or ORs is one."""
+
+MAX_SELECTOR_SECTION_BYTES = 64 * KIB
+"""Header, properties or application properties that a selector looks at: a message with a longer one matches nothing."""

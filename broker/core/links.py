@@ -30,6 +30,8 @@ FAILED = 0x100
 """Added to MODIFIED: the delivery counts as one that has failed (delivery-failed)."""
 UNDELIVERABLE = 0x200
 """Added to MODIFIED: the message is not to come again (undeliverable-here)."""
+TRANSACTION_SHIFT = 16
+"""From this bit on an outcome has the number of the transaction that it belongs to (part 4.4.2); 0: to none."""
 
 
 Run: TypeAlias = tuple[int, int, int, bool]

@@ -27,11 +27,13 @@ from broker.core.values import (
     SIZE_WIDTHS,
     WIDTHS,
     BadValue,
+    Described,
     Encoded,
     Reader,
     Span,
     Symbol,
     Ulong,
+    described,
     encode,
     items,
     pairs,
@@ -172,6 +174,12 @@ def body_value(data: Encoded, max_values: int = limits.MAX_AMQP_ITEMS) -> Any:
     """The one value that is the body (3.2.8); None when the body is data or sequences, or missing."""
     span = _find(data, VALUE)
     return None if span is None else Reader(data, max_values).value(*span, 0)[0]
+
+
+def described_body(data: Encoded) -> Described | None:
+    """The one value that is the body (3.2.8), with its descriptor; None when the body is data or sequences, or missing."""
+    span = _find(data, VALUE)
+    return None if span is None else described(data, *span)[0]
 
 
 def encoded(
@@ -427,8 +435,11 @@ def _uint(value: int) -> bytes:
 
 
 def _descriptor(data: Encoded, position: int) -> tuple[int, int]:
-    """The code of the section that begins here, and where its value begins."""
-    end = len(data)
+    return section_at(data, position, len(data))
+
+
+def section_at(data: Encoded, position: int, end: int) -> tuple[int, int]:
+    """The code of the section that begins here, in a message that goes up to `end`, and where its value begins."""
     if data[position] != 0:
         raise BadMessage(f"a section should begin at byte {position}, with 0x00, but there is {data[position]:#04x}")
     after = skip(data, position + 1, end, 0)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Hashable, Iterable
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
 from broker.core import limits
@@ -150,6 +150,35 @@ def decode(data: Encoded, max_values: int = limits.MAX_AMQP_ITEMS) -> Any:
     if stop != len(data):
         raise BadValue(f"there are {len(data) - stop} bytes behind the value")
     return value
+
+
+class Described(NamedTuple):
+    """A value with its descriptor: None when it has none; of several, the outermost."""
+
+    descriptor: Any
+    value: Any
+
+
+def described(data: Encoded, position: int, end: int) -> tuple[Described, int]:
+    """The value at `position` with its descriptor, and where it ends. BadValue."""
+    reader, descriptor = Reader(data), None
+    if position < end and data[position] == 0:
+        descriptor, position = reader.value(position + 1, end, 0)
+    value, stop = reader.value(position, end, 0)
+    return Described(descriptor, value), stop
+
+
+def described_items(data: Encoded) -> list[Described]:
+    """The items of the one list that these bytes are, with their descriptors. BadValue."""
+    if data[:1] not in (b"\xc0", b"\xd0"):
+        decode(data)
+        return []
+    start, stop = _sized(data, data[0], 1, len(data))
+    position, found = start + SIZE_WIDTHS[data[0] >> 4], []
+    while position < stop:
+        item, position = described(data, position, stop)
+        found.append(item)
+    return found
 
 
 def _cut(position: int, nbytes: int, end: int) -> BadValue:
@@ -296,7 +325,7 @@ def _char(data: Encoded, position: int) -> str:
     return chr(point)
 
 
-_FIXED: dict[int, Callable[[Encoded, int], Any]] = {
+FIXED: dict[int, Callable[[Encoded, int], Any]] = {
     0x45: lambda data, position: [],
     0x50: _number(">B"),
     0x51: _number(">b"),
@@ -320,6 +349,7 @@ _FIXED: dict[int, Callable[[Encoded, int], Any]] = {
     0x94: lambda data, position: bytes(data[position : position + 16]),
     0x98: lambda data, position: UUID(bytes=bytes(data[position : position + 16])),
 }
+"""Constructor of fixed width -> what reads the value behind it."""
 _CONSTANTS = {0x40: None, 0x41: True, 0x42: False, 0x43: 0, 0x44: 0}
 _TEXT_ALONE = frozenset((str,))
 _TEXT = {0xA1: "utf-8", 0xB1: "utf-8", 0xA3: "ascii", 0xB3: "ascii"}
@@ -365,7 +395,7 @@ class Reader:
     def _value_of(self, code: int, position: int, end: int, depth: int) -> tuple[Any, int]:
         if code in _CONSTANTS:
             return _CONSTANTS[code], position
-        read = _FIXED.get(code)
+        read = FIXED.get(code)
         if read is not None:
             width = WIDTHS[code >> 4]
             if position + width > end:
@@ -407,7 +437,7 @@ class Reader:
 
     def _items(self, items: list[Any], count: int, position: int, stop: int, depth: int) -> int:
         """Read the items of a list or map; the most usual ones right here, without a call for each. Returns where they end."""
-        data, constants, fixed, widths = self._data, _CONSTANTS, _FIXED, WIDTHS
+        data, constants, fixed, widths = self._data, _CONSTANTS, FIXED, WIDTHS
         for _ in range(count):
             code = data[position] if position < stop else 0
             if code in constants:

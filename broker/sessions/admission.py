@@ -41,6 +41,7 @@ from broker.sessions.principal import principal_of
 from broker.sessions.refusals import Refusals
 from broker.sessions.share import Share
 from broker.sessions.termini import Termini
+from broker.sessions.transactions import Transactions
 from broker.sessions.turn import Turn
 
 _log = Logger()
@@ -58,6 +59,7 @@ class Admission:
         guard: Guard,
         *,
         authentication: Authentication,
+        transactions: Callable[[], Transactions],
         container: str,
         version: str,
         max_connections: int,
@@ -87,6 +89,7 @@ class Admission:
         """Numbers of the connections that are still to be looked at under the rules in force."""
         self._look_call: IDelayedCall | None = None
         self._authentication = authentication
+        self._transactions = transactions
         self._strangers: dict[int, str] = {}
         """Number of each connection that has to log in and has not -> its host."""
         self._shown: set[int] = set()
@@ -142,7 +145,9 @@ class Admission:
             sasl_frame_bytes=self._authentication.frame_bytes(socket),
             **self._engine_options,
         )
-        connection.session = ClientSession(connection, self._termini, self._turn, self._logs.inflow, self._guard)
+        connection.session = ClientSession(
+            connection, self._termini, self._turn, self._logs.inflow, self._guard, self._transactions()
+        )
         return connection
 
     def _too_many_strangers(self, host: str) -> bool:

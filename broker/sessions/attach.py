@@ -12,6 +12,7 @@ from broker.amqp.links import Asked, Condition, Link
 from broker.core.acl.questions import Lookups
 from broker.sessions.guard import UNAUTHORIZED, Rights
 from broker.sessions.principal import Principal
+from broker.sessions.transactions import Transactions
 
 
 class Output(Protocol):
@@ -59,6 +60,10 @@ class Output(Protocol):
 
     large: int
     """Large messages that go out over it at this time."""
+
+    @property
+    def transactions(self) -> Transactions:
+        """Those that are open on its connection."""
 
 
 class LinkEnd:

@@ -21,6 +21,7 @@ from broker.core import limits, message
 from broker.core.acl.questions import Lookups
 from broker.core.bearer import CBS_NODE
 from broker.core.message import MessageId
+from broker.core.nodes import QueueNode
 from broker.sessions.attach import Attach, Output
 from broker.sessions.mailboxes import Mailbox, Mailboxes
 from broker.sessions.producer import Producer, Upload
@@ -45,6 +46,7 @@ class Claims:
     window = 1
     serves_queues = False
     takes_large = False
+    in_transactions = False
     identity = ""
 
     def __init__(self, mailboxes: Mailboxes) -> None:
@@ -88,6 +90,10 @@ class Claims:
 
     def left(self, producer: Producer) -> None:
         """Nothing was kept of it."""
+
+    def destinations(self, producer: Producer, data: bytes) -> list[QueueNode]:
+        """None: it takes no part in transactions."""
+        return []
 
     def may_flow(self, producer: Producer) -> bool:
         """The window bounds what waits."""

@@ -21,6 +21,7 @@ from broker.sessions.guard import UNAUTHORIZED, Guard, Rights
 from broker.sessions.inflow import Inflow
 from broker.sessions.principal import Principal
 from broker.sessions.termini import Termini
+from broker.sessions.transactions import Transactions
 from broker.sessions.turn import Turn
 
 
@@ -29,12 +30,21 @@ class ClientSession:
 
     serves_clients = True
 
-    def __init__(self, connection: Connection, termini: Termini, turn: Turn, inflow: Inflow, guard: Guard) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        termini: Termini,
+        turn: Turn,
+        inflow: Inflow,
+        guard: Guard,
+        transactions: Transactions,
+    ) -> None:
         self._connection = connection
         self._termini = termini
         self._turn = turn
         self._inflow = inflow
         self.rights = Rights(guard, connection)
+        self.transactions = transactions
         self.large = 0
         self._early_links: list[Link] = []
 

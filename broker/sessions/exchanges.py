@@ -33,6 +33,7 @@ class ExchangeTerminus:
     window = limits.CREDIT_WINDOW
     serves_queues = True
     takes_large = True
+    in_transactions = True
 
     def __init__(self, exchanges: Exchanges, node: ExchangeNode, key: str) -> None:
         self._exchanges = exchanges
@@ -85,6 +86,14 @@ class ExchangeTerminus:
 
     def _route(self, data: bytes) -> list[QueueNode]:
         return routing.route(self._exchanges.logs.nodes, self.node, self.key or message.subject(data) or "", data)
+
+    def destinations(self, producer: Producer, data: bytes) -> list[QueueNode]:
+        """The queues that it routes this message to. LookupError, Denied."""
+        if self._exchanges.logs.nodes.exchanges.get(self.node.name) is not self.node:
+            raise LookupError(f"exchange {self.node.name!r} was deleted")
+        if self._by_key(producer.session):
+            self._check(producer, data)
+        return self._route(data)
 
     def begin(self, producer: Producer, head: bytes) -> Upload:
         """A large message: what is in its first part says where it goes."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from twisted.internet.interfaces import IReactorTime
@@ -120,6 +121,8 @@ class Ledger:
         self._next_part = 1
         self._leads = False
         self._closed = False
+        self._whole = False
+        """Whether what is put in is not to be cut."""
 
     # ---- what the broker puts in
 
@@ -217,10 +220,23 @@ class Ledger:
         self._waits.calls.append(call)
         self._arm()
 
+    @contextmanager
+    def one_batch(self, nbytes: int) -> Iterator[None]:
+        """What is put in within this context, messages of so many bytes, goes into one batch, however large."""
+        before = self._builder.nbytes
+        if self._builder.has_large or (before and before + nbytes > self._pace.batch_bytes):
+            self._cut()
+        self._whole = True
+        try:
+            yield
+        finally:
+            self._whole = False
+            self._arm()
+
     # ---- turns
 
     def _arm(self) -> None:
-        if self._closed:
+        if self._closed or self._whole:
             return
         if self._builder.nbytes >= self._pace.batch_bytes:
             self._cut()

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from broker.amqp.links import Sender
 from broker.core import limits
 from broker.core.acl.questions import Lookups
+from broker.core.nodes import QueueNode
 from broker.sessions.attach import Attach, LinkEnd, Output
 from broker.sessions.producer import Producer, Upload
 from broker.sessions.uploads import Gathering
@@ -26,6 +27,7 @@ class Mailbox(LinkEnd):
     __slots__ = ("_mailboxes", "_waiting", "address", "link", "nbytes")
     window = limits.CREDIT_WINDOW
     takes_large = False
+    in_transactions = False
     identity = ""
 
     def __init__(self, mailboxes: Mailboxes, session: Output, link: Sender, address: str) -> None:
@@ -114,6 +116,10 @@ class Mailbox(LinkEnd):
     def begin(self, producer: Producer, head: bytes) -> Upload:
         """A large message from a link that is not to it alone: it is put together."""
         return Gathering(producer, self.receive, f"mailbox {self.address}")
+
+    def destinations(self, producer: Producer, data: bytes) -> list[QueueNode]:
+        """None: it takes no part in transactions."""
+        return []
 
     def may_flow(self, producer: Producer) -> bool:
         """Old messages make room for new ones."""

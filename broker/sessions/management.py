@@ -7,6 +7,7 @@ from typing import Protocol
 from broker.amqp import management_node
 from broker.core import limits
 from broker.core.acl.questions import Lookups
+from broker.core.nodes import QueueNode
 from broker.sessions.attach import Attach, Output
 from broker.sessions.producer import Producer, Upload
 from broker.sessions.uploads import Gathering
@@ -26,6 +27,7 @@ class ManagementTerminus:
     window = limits.MANAGEMENT_WINDOW
     serves_queues = False
     takes_large = False
+    in_transactions = False
     identity = ""
 
     def __init__(self, requests: TakeRequest) -> None:
@@ -56,6 +58,10 @@ class ManagementTerminus:
     def begin(self, producer: Producer, head: bytes) -> Upload:
         """A large request from a link that is not to management alone: it is put together, and judged then."""
         return Gathering(producer, self.receive, management_node.ADDRESS)
+
+    def destinations(self, producer: Producer, data: bytes) -> list[QueueNode]:
+        """None: it takes no part in transactions."""
+        return []
 
     def may_flow(self, producer: Producer) -> bool:
         """The window bounds what waits."""

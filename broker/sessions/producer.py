@@ -18,10 +18,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 from broker.amqp.links import Condition, Receiver
-from broker.core import message
+from broker.core import limits, message
 from broker.core.acl.questions import Lookups
 from broker.core.links import ACCEPTED, REJECTED, RELEASED
-from broker.core.nodes import Unplaced
+from broker.core.nodes import QueueNode, Unplaced
 from broker.sessions.attach import Attach, LinkEnd, Output
 from broker.sessions.guard import UNAUTHORIZED
 
@@ -65,6 +65,13 @@ class Target(Protocol):
     @property
     def takes_large(self) -> bool:
         """Whether large messages come to it by their parts; if not, it gets whole ones, up to `limits.GATHERED_BYTES`."""
+
+    @property
+    def in_transactions(self) -> bool:
+        """Whether messages for it may be part of a transaction: it puts them on queues, which `destinations` tells."""
+
+    def destinations(self, producer: Producer, data: bytes) -> list[QueueNode]:
+        """The queues that it puts this message on. Raises what `Producer.one_by_one` takes."""
 
     @property
     def identity(self) -> str:
@@ -140,13 +147,36 @@ class Producer(LinkEnd):
     def take(self) -> None:
         """Hand on what has come on the link."""
         link = self.link
+        posted = link.take_posted() if link.posted else None
         first, messages = link.take()
         if link.account.credit < 0:
             self._end_heedless(-link.account.credit)
+        elif posted:
+            self._sort_by_transaction(first, messages, posted)
         elif bad := message.malformed(messages):
             self._sort_out(first, messages, bad)
         else:
             self.target.receive(self, first, messages)
+
+    def _sort_by_transaction(self, first: int, messages: list[bytes], posted: dict[int, bytes]) -> None:
+        """Hand on what belongs to no transaction, and let the others be kept for theirs, in runs."""
+        start = 0
+        for stop in range(1, len(messages) + 1):
+            txn_id = posted.get(start)
+            if stop < len(messages) and posted.get(stop) == txn_id:
+                continue
+            run, at = messages[start:stop], first + start
+            bad = message.malformed(run)
+            if txn_id is None:
+                self._sort_out(at, run, bad)
+            elif bad:
+                self.session.transactions.refuse(txn_id, "one of its messages is no AMQP message")
+                for delivery_id in range(at, at + len(run)):
+                    text = "this message, or one that came with it in its transaction, is no AMQP message"
+                    self.refuse(delivery_id, REJECTED, Condition("amqp:decode-error", text))
+            else:
+                self.session.transactions.post(self, at, run, txn_id)
+            start = stop
 
     def _sort_out(self, first: int, messages: list[bytes], bad: list[int]) -> None:
         """Hand on what is between the messages at these positions, and refuse those: no consumer could read them."""
@@ -176,6 +206,13 @@ class Producer(LinkEnd):
         self.session.brought_parts()
 
     def _begin(self, head: bytes) -> Upload:
+        txn_id = self.link.coming_in
+        if txn_id is not None:
+            text = (
+                f"a message in a transaction may have {limits.LARGE_PARTS * limits.PART_BYTES} bytes: send this one outside of it"
+            )
+            self.session.transactions.refuse(txn_id, text)
+            return Refused(self, REJECTED, Condition("amqp:link:message-size-exceeded", text))
         try:
             return self.target.begin(self, head)
         except (Unplaced, Full, Denied, message.BadMessage, LookupError) as error:
@@ -215,6 +252,27 @@ class Producer(LinkEnd):
         if self.link.open:
             self.link.settle(delivery_id, 1, ACCEPTED)
             self.accepted(1)
+
+    # ---- transactions
+
+    @property
+    def in_transactions(self) -> bool:
+        """As its target."""
+        return self.target.in_transactions
+
+    def destinations(self, data: bytes) -> list[QueueNode]:
+        """As its target."""
+        return self.target.destinations(self, data)
+
+    def enlisted(self, first: int, count: int, txn_id: bytes) -> None:
+        """These messages are kept for a transaction."""
+        self.link.enlisted(first, count, txn_id)
+        self.accepted(count)
+
+    def declared(self, delivery_id: int, txn_id: bytes) -> None:
+        """This message has brought a new transaction."""
+        self.link.declared(delivery_id, txn_id)
+        self.accepted(1)
 
     def refuse(self, delivery_id: int, outcome: int, condition: Condition | None) -> None:
         """This message was not taken."""

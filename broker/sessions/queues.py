@@ -25,7 +25,7 @@ from broker.amqp.links import Condition, Sender
 from broker.core import letters, limits, message
 from broker.core.acl import questions
 from broker.core.acl.questions import Lookups
-from broker.core.links import ACCEPTED, FAILED, REJECTED, UNDELIVERABLE
+from broker.core.links import ACCEPTED, FAILED, REJECTED, TRANSACTION_SHIFT, UNDELIVERABLE
 from broker.core.nodes import QueueNode
 from broker.core.parts import Manifest
 from broker.core.queues.blocks import Lot
@@ -213,7 +213,7 @@ class Subscription(LinkEnd):
     def outcomes(self) -> None:
         """Take the outcomes that have come on the link, run by run."""
         link, account, messages = self.link, self.link.account, self.queue.node.messages
-        came = link.take_outcomes()
+        came, retired = link.take_outcomes(), link.take_retired()
         self._moved_s = self.session.now_s
         if self.browse or messages is None:
             for first, count, _, _ in came:
@@ -224,29 +224,26 @@ class Subscription(LinkEnd):
         taken: list[int] = []
         confirm: list[tuple[int, int]] = []
         back: list[int] = []
-        failed: list[int] = []
         for first, count, outcome, settled in came:
             ranges = account.take(first, count)
+            if outcome >> TRANSACTION_SHIFT:
+                txn_id = retired[(outcome >> TRANSACTION_SHIFT) - 1]
+                if not self.session.transactions.retire(txn_id, self.queue, ranges, outcome):
+                    back += chain.from_iterable(ranges)
+                if not settled:
+                    link.settle(first, count)
+                continue
             if outcome == ACCEPTED:
                 for sequences in ranges:
                     taken += sequences
                 if not settled:
                     confirm.append((first, count))
                 continue
-            if outcome == REJECTED or outcome & UNDELIVERABLE:
-                self.queue.letters.add(chain.from_iterable(ranges), letters.REJECTED)
-            elif outcome & FAILED:
-                for sequence in chain.from_iterable(ranges):
-                    ledger.count(messages.number, sequence)
-                    failed.append(sequence)
-            else:
-                back += chain.from_iterable(ranges)
+            self.queue.settle(list(chain.from_iterable(ranges)), outcome)
             if not settled:
                 link.settle(first, count)
         if taken:
             ledger.dequeue(messages.number, taken, link if confirm else None, confirm)
-        if failed:  # whoever gets them next is to see the raised count
-            ledger.when_committed(lambda: self.queue.failed(failed))
         if back:
             self.queue.give_back(back)
         self.session.touch()
@@ -289,6 +286,7 @@ class QueueTerminus:
     window = limits.CREDIT_WINDOW
     serves_queues = True
     takes_large = True
+    in_transactions = True
 
     def __init__(self, queues: Queues, node: QueueNode) -> None:
         self._queues = queues
@@ -343,6 +341,12 @@ class QueueTerminus:
 
     def _put(self, producer: Producer, delivery_id: int, data: bytes) -> None:
         routing.put(self._queues.logs, [self.node], producer, delivery_id, data)
+
+    def destinations(self, producer: Producer, data: bytes) -> list[QueueNode]:
+        """The queue itself, while it is there. LookupError."""
+        if self._queues.logs.nodes.queue_by_uuid(self.node.uuid) is None:
+            raise LookupError(f"queue {self.node.name!r} was deleted")
+        return [self.node]
 
     def begin(self, producer: Producer, head: bytes) -> Upload:
         """A large message for this queue."""
@@ -412,6 +416,23 @@ class QueueTerminus:
         if self.node.messages is not None:
             self.node.messages.order.release(sequences)
             self.dispatch_soon()
+
+    def settle(self, sequences: list[int], outcome: int) -> None:
+        """These acquired messages have this outcome, which is not `accepted`."""
+        if outcome == REJECTED or outcome & UNDELIVERABLE:
+            self.letters.add(sequences, letters.REJECTED)
+        else:
+            self.undo(sequences, count=bool(outcome & FAILED))
+
+    def undo(self, sequences: list[int], *, count: bool) -> None:
+        """These acquired messages are available again; `count`: when their delivery counts have been raised by one."""
+        messages, ledger = self.node.messages, self.ledger
+        if not count or messages is None or not ledger.serving:
+            self.give_back(sequences)
+            return
+        for sequence in sequences:
+            ledger.count(messages.number, sequence)
+        ledger.when_committed(lambda: self.failed(sequences))  # whoever gets them next is to see the raised count
 
     def failed(self, sequences: list[int]) -> None:
         """Delivery of these has failed, which is committed: they are available again, or have failed too often."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from broker.core import limits, message
 from broker.core.acl import questions
 from broker.core.acl.questions import Lookups
+from broker.core.nodes import QueueNode
 from broker.sessions.attach import Attach, Output
 from broker.sessions.producer import Denied, Producer, Target, Upload
 
@@ -24,6 +25,7 @@ class Relay:
     window = limits.CREDIT_WINDOW
     serves_queues = False
     takes_large = True
+    in_transactions = True
     identity = ""
 
     def __init__(self, named: Sequence[Named]) -> None:
@@ -49,6 +51,13 @@ class Relay:
     def receive(self, producer: Producer, first: int, messages: list[bytes]) -> None:
         """Each to its own node."""
         producer.one_by_one(first, messages, self._put)
+
+    def destinations(self, producer: Producer, data: bytes) -> list[QueueNode]:
+        """Those of its own node. LookupError, when that takes no part in transactions; Denied."""
+        target = self._target(producer, data)
+        if not target.in_transactions:
+            raise LookupError(f"what is sent to {message.to(data)!r} cannot be part of a transaction: send it outside of one")
+        return target.destinations(producer, data)
 
     def begin(self, producer: Producer, head: bytes) -> Upload:
         """A large message: its first part names its node."""

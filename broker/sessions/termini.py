@@ -6,7 +6,7 @@ its own; the first that knows it takes the link, or refuses it with a `Condition
 A new kind of terminus is a module with a class that fulfils `Target`, `Source` or both, and one line where `broker.service` makes
 this registry. Nothing else asks what kind a terminus is.
 
-Source: AMQP 1.0 part 3.5 (sources, targets), part 4.5.1 (the coordinator).
+Source: AMQP 1.0 part 3.5 (sources, targets).
 """
 
 from __future__ import annotations
@@ -97,13 +97,6 @@ def by_address(named: Callable[[str], Target | None]) -> FindTarget:
 def source_by_address(named: Callable[[str], Source | None]) -> FindSource:
     """Find a source by the address that an attach names."""
     return lambda attach: named(attach.asked.address)
-
-
-def no_coordinator(attach: Attach) -> Target | None:
-    """Refuse to be a coordinator."""
-    if attach.asked.coordinator:
-        raise Condition("amqp:not-implemented", "this broker has no transactions")
-    return None
 
 
 def no_dynamic_target(attach: Attach) -> Target | None:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from broker.core.queues import priority
 from broker.core.queues.blocks import Lot
-from broker.core.queues.fifo import Fifo
+from broker.core.queues.fifo import Fifo, Watcher
 from broker.core.queues.lane import Lane
 from broker.core.queues.residency import Residency
 
@@ -25,6 +25,8 @@ class Discipline(Protocol):
 
     absent: int
     """The message at which the last `acquire` or `browse` stopped because its body is not in memory; -1 when none did."""
+    watchers: list[Watcher]
+    """Who hears of messages that become available again."""
 
     @property
     def lanes(self) -> Sequence[Lane]:
@@ -61,6 +63,12 @@ class Discipline(Protocol):
 
         It ends at the first one that is not in memory (see `absent`): nothing overtakes it.
         """
+
+    def claim(self, first_seq: int, count: int) -> None:
+        """Acquire these messages, all of which are available, out of turn: a selector has picked them (see `scan`)."""
+
+    def available_again(self) -> Iterable[int]:
+        """The messages that were released, and lie before what was never given out (see `upcoming`)."""
 
     def browse(self, cursors: list[int], max_count: int, max_bytes: int) -> list[Lot]:
         """Look at live messages, acquired or not, behind the cursors (one for each lane, at first 0), and move these on."""

@@ -2,17 +2,21 @@
 
 How little there is to keep, which is why whole stretches cost the same as one message:
 
-* A cursor: each live message at or after it is available. Each live message before it is acquired, unless it was released.
+* A cursor: each live message at or after it is available, unless it was claimed. Each live message before it is acquired, unless
+  it was released.
 * The released ones, as a heap and a set; empty unless somebody released something.
+* The claimed ones, which somebody took out of turn; empty unless a selector picked messages.
 
-Invariants: released messages are live and before the cursor; nothing overtakes a message that is not in memory, and only a
-message that cannot be read (see `Lane.unreadable`) is passed over: it counts as acquired, by nobody.
+Invariants: released messages are live and before the cursor, claimed ones are live and at or after it; nothing overtakes a
+message that is not in memory, and only a message that cannot be read (see `Lane.unreadable`) is passed over: it counts as
+acquired, by nobody.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
+from typing import Protocol
 
 from broker.core.queues.blocks import Lot
 from broker.core.queues.lane import Lane, inside
@@ -20,18 +24,30 @@ from broker.core.queues.lane import Lane, inside
 _MIN_REBUILD = 64
 
 
+class Watcher(Protocol):
+    """Who is to hear of messages that become available again."""
+
+    def released(self, sequence: int, *, passed: bool) -> None:
+        """This message is available again; `passed`: it lies before what was never given out."""
+
+    def restart(self) -> None:
+        """All that is acquired is available again."""
+
+
 class Fifo:
     """Fulfils Discipline for one lane."""
 
-    __slots__ = ("_cursor", "_heap", "_released", "absent", "acquired", "lane")
+    __slots__ = ("_claimed", "_cursor", "_heap", "_released", "absent", "acquired", "lane", "watchers")
 
-    def __init__(self, lane: Lane) -> None:
+    def __init__(self, lane: Lane, watchers: list[Watcher] | None = None) -> None:
         self.lane = lane
+        self.watchers: list[Watcher] = [] if watchers is None else watchers
         self.absent = -1
         self.acquired = 0
         self._cursor = lane.head_seq
         self._released: set[int] = set()
         self._heap: list[int] = []
+        self._claimed: set[int] = set()
 
     @property
     def lanes(self) -> Sequence[Lane]:
@@ -86,17 +102,17 @@ class Fifo:
             max_count, max_bytes = self._take_released(lots, max_count, max_bytes)
         if max_count > 0:
             here = len(lots)
-            self._cursor, absent = lane.walk(lots, self._cursor, max_count, max_bytes)
+            absent = self._walk(lots, max_count, max_bytes)
             while absent:
                 end, n = lane.unreadable(self._cursor)
                 if not end:
                     self.absent = self._cursor
                     break
-                self.acquired += n
+                self.acquired += n - self._forget_claimed(self._cursor, end)
                 self._cursor = end
                 if lots:  # what follows is for the next time
                     break
-                self._cursor, absent = lane.walk(lots, end, max_count, max_bytes)
+                absent = self._walk(lots, max_count, max_bytes)
             for lot in lots[here:]:
                 max_count -= lot.stop - lot.start
                 max_bytes -= lot.nbytes
@@ -105,6 +121,46 @@ class Fifo:
         for lot in lots[before:]:
             self.acquired += lot.stop - lot.start
         return max_count, max_bytes
+
+    def _walk(self, lots: list[Lot], max_count: int, max_bytes: int) -> bool:
+        """Walk on from the cursor, past what is claimed. Returns whether it ended at a message that is not in memory."""
+        lane, here = self.lane, len(lots)
+        cursor, absent = lane.walk(lots, self._cursor, max_count, max_bytes)
+        while self._claimed:
+            found: list[Lot] = []
+            for lot in lots[here:]:
+                found += _parts(lot, inside(self._claimed, lot.first_seq, lot.first_seq + lot.n_messages))
+            lots[here:] = found
+            went_on = cursor > self._cursor
+            self._forget_claimed(self._cursor, cursor)
+            self._cursor = cursor
+            if found or absent or not went_on:
+                break
+            cursor, absent = lane.walk(lots, cursor, max_count, max_bytes)
+        self._cursor = cursor
+        return absent
+
+    def _forget_claimed(self, first_seq: int, end_seq: int) -> int:
+        """The cursor passes these, or they are gone. Returns how many of them were claimed."""
+        if not self._claimed:
+            return 0
+        gone = inside(self._claimed, first_seq, end_seq)
+        self._claimed.difference_update(gone)
+        return len(gone)
+
+    def claim(self, first_seq: int, count: int) -> None:
+        """Acquire these messages, all of which are available, out of turn."""
+        for sequence in range(first_seq, first_seq + count):
+            if sequence < self._cursor:
+                self._released.remove(sequence)
+            else:
+                self._claimed.add(sequence)
+        self.acquired += count
+        self._trim()
+
+    def available_again(self) -> Iterable[int]:
+        """The messages that were released, and lie before what was never given out."""
+        return tuple(self._released)
 
     def browse(self, cursors: list[int], max_count: int, max_bytes: int) -> list[Lot]:
         """Look at the live messages from the cursor on, acquired or not."""
@@ -137,13 +193,21 @@ class Fifo:
         """Make acquired messages available again, in their old places. Those that are not acquired are passed over."""
         for sequence in sequences:
             if self.is_acquired(sequence):
-                self._released.add(sequence)
-                heappush(self._heap, sequence)
+                passed = sequence < self._cursor
+                if passed:
+                    self._released.add(sequence)
+                    heappush(self._heap, sequence)
+                else:
+                    self._claimed.remove(sequence)
                 self.acquired -= 1
+                for watcher in self.watchers:
+                    watcher.released(sequence, passed=passed)
 
     def is_acquired(self, sequence: int) -> bool:
         """Whether this message is on the queue and acquired."""
-        return sequence < self._cursor and sequence not in self._released and self.lane.is_live(sequence)
+        if sequence >= self._cursor:
+            return sequence in self._claimed
+        return sequence not in self._released and self.lane.is_live(sequence)
 
     def remove(self, first_seq: int, count: int) -> tuple[int, int]:
         """Drop these messages for good, in whatever state. Returns how many were alive, and their bytes; again gives (0, 0)."""
@@ -156,7 +220,7 @@ class Fifo:
             n_after, nbytes_after = lane.remove(max(first_seq, cursor), end)
             n, nbytes = n_before + n_after, nbytes_before + nbytes_after
         if n:
-            self.acquired -= n_before
+            self.acquired -= n_before + self._forget_claimed(first_seq, end)
             if self._released:
                 self.acquired += self._forget_released(first_seq, end)
         return n, nbytes
@@ -166,7 +230,10 @@ class Fifo:
         self._cursor = self.lane.head_seq
         self._released.clear()
         self._heap.clear()
+        self._claimed.clear()
         self.acquired = 0
+        for watcher in self.watchers:
+            watcher.restart()
 
     def _take_released(self, lots: list[Lot], max_count: int, max_bytes: int) -> tuple[int, int]:
         """Add lots of released messages, in order. Returns what the bounds leave for others: no count when one did not fit."""
@@ -204,7 +271,23 @@ class Fifo:
     def _forget_released(self, first_seq: int, end_seq: int) -> int:
         gone = inside(self._released, first_seq, end_seq)
         self._released.difference_update(gone)
+        self._trim()
+        return len(gone)
+
+    def _trim(self) -> None:
         if len(self._heap) > 2 * len(self._released) + _MIN_REBUILD:
             self._heap = list(self._released)
             heapify(self._heap)
-        return len(gone)
+
+
+def _parts(lot: Lot, without: list[int]) -> list[Lot]:
+    """A lot without some of its messages."""
+    parts: list[Lot] = []
+    start = lot.start
+    for position in sorted(sequence - lot.block.first_seq for sequence in without):
+        if start < position:
+            parts.append(lot._replace(start=start, stop=position))
+        start = position + 1
+    if start < lot.stop:
+        parts.append(lot._replace(start=start))
+    return parts

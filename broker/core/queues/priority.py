@@ -16,7 +16,7 @@ from typing import Any
 
 from broker.core import message
 from broker.core.queues.blocks import Lot
-from broker.core.queues.fifo import Fifo
+from broker.core.queues.fifo import Fifo, Watcher
 from broker.core.queues.lane import LANE_SHIFT, Lane
 from broker.core.queues.residency import Residency
 
@@ -29,10 +29,12 @@ MAX_LEVELS = 256
 class Priority:
     """Fulfils Discipline with a Fifo for each level."""
 
-    __slots__ = ("_by_level", "_highest_first", "absent")
+    __slots__ = ("_by_level", "_highest_first", "absent", "watchers")
 
     def __init__(self, n_levels: int, live_by_file: dict[int, int], residency: Residency) -> None:
-        self._by_level = [Fifo(Lane((level << LANE_SHIFT) + 1, live_by_file, residency)) for level in range(n_levels)]
+        self.watchers: list[Watcher] = []
+        lanes = [Lane((level << LANE_SHIFT) + 1, live_by_file, residency) for level in range(n_levels)]
+        self._by_level = [Fifo(lane, self.watchers) for lane in lanes]
         self._highest_first = self._by_level[::-1]
         self.absent = -1
 
@@ -95,6 +97,14 @@ class Priority:
                     self.absent = fifo.absent
                     break
         return lots
+
+    def claim(self, first_seq: int, count: int) -> None:
+        """Acquire these messages, all of which are available, out of turn."""
+        self._fifo(first_seq).claim(first_seq, count)
+
+    def available_again(self) -> Iterable[int]:
+        """The messages that were released, and lie before what was never given out."""
+        return [sequence for fifo in self._by_level for sequence in fifo.available_again()]
 
     def browse(self, cursors: list[int], max_count: int, max_bytes: int) -> list[Lot]:
         """Look at the live messages behind the cursors, those of the highest level first."""

@@ -10,6 +10,7 @@ from twisted.internet.defer import Deferred, succeed
 from broker.amqp.links import Condition, Sender
 from broker.core import limits
 from broker.core.acl.questions import Lookups
+from broker.core.nodes import QueueNode
 from broker.sessions.attach import Attach, LinkEnd, Output
 from broker.sessions.principal import ANONYMOUS, Principal
 from broker.sessions.producer import Producer, Upload
@@ -26,6 +27,7 @@ class Echo:
     window = 2
     serves_queues = False
     takes_large = False
+    in_transactions = False
     identity = ""
 
     def __init__(self, *, only: Principal | None = None) -> None:
@@ -60,6 +62,9 @@ class Echo:
                 self.listener.send_one(data, 0, True)
                 self.listener.context.session.touch()
             producer.done(delivery_id)
+
+    def destinations(self, producer: Producer, data: bytes) -> list[QueueNode]:
+        return []
 
     def begin(self, producer: Producer, head: bytes) -> Upload:
         return Gathering(producer, self.receive, "echo")

@@ -1,0 +1,226 @@
+"""What one selector has looked at on one queue, and which messages it picks out of turn.
+
+Life of a scan: the first consumer with a selector makes it, and all consumers of the queue with that selector share it. Each
+`take` looks at messages in the order in which the queue gives them out, from where the last one ended, and claims those that
+match for the consumer that asks. It ends when the consumer has enough, at a message whose body has to be read from disk first
+(`absent`), at a large message whose first part has to be (`headless`), when it has looked at as many as it may in one go
+(`has_more`), or at the tail of the queue. A message that is released is looked at again, for it is available again, and its
+delivery may have failed meanwhile.
+
+Invariants: a message that was looked at and was not claimed is not looked at again, unless it was released, or did not fit within
+the bytes that were asked for; every available message that matches is either claimed or still to be looked at, whoever acquires,
+releases and removes messages meanwhile; messages are claimed in the queue's order; what cannot be read is passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from heapq import heapify, heappop, heappush
+from typing import Protocol
+
+from broker.core.queues.blocks import Lot
+from broker.core.queues.discipline import Discipline
+from broker.core.queues.lane import LANE_SHIFT, Lane
+
+_WALK = 256
+"""Messages that are walked over at once."""
+_MIN_REBUILD = 64
+_ANY_BYTES = 1 << 62
+
+
+class Condition(Protocol):
+    """What picks messages: a selector."""
+
+    @property
+    def counts(self) -> bool:
+        """Whether it asks how often delivery has failed."""
+
+    def matches(self, data: bytes, start: int, end: int, failures: int) -> bool:
+        """Whether it picks the message `data[start:end]`, delivery of which has failed so many times."""
+
+
+class _Place:
+    """How far one lane was looked at: all before the cursor was, but for what is in the heap, and in the set."""
+
+    __slots__ = ("again", "cursor", "heap")
+
+    def __init__(self) -> None:
+        self.cursor = 0
+        self.heap: list[int] = []
+        self.again: set[int] = set()
+
+    def add(self, sequence: int) -> None:
+        if sequence not in self.again:
+            self.again.add(sequence)
+            heappush(self.heap, sequence)
+
+    def drop_first(self) -> None:
+        self.again.remove(heappop(self.heap))
+
+
+class Scan:
+    """See the module. Fulfils `fifo.Watcher`."""
+
+    __slots__ = (
+        "_bytes",
+        "_condition",
+        "_fits",
+        "_heads",
+        "_large",
+        "_left",
+        "_places",
+        "absent",
+        "has_more",
+        "headless",
+        "order",
+    )
+
+    def __init__(self, order: Discipline, condition: Condition) -> None:
+        self.order = order
+        self._condition = condition
+        self._places: dict[int, _Place] = {}
+        self.absent = self.headless = -1
+        """The message at which the last `take` stopped because its body, or its first part, is not in memory; -1: none."""
+        self.has_more = False
+        """Whether the last `take` ended because it had looked at as many messages as it may."""
+        self._left = self._fits = self._bytes = 0
+        self._large: Collection[int] = ()
+        self._heads: Mapping[int, bytes | None] = {}
+        for sequence in order.available_again():
+            self._place(sequence >> LANE_SHIFT).add(sequence)
+        order.watchers.append(self)
+
+    def close(self) -> None:
+        """Nobody takes from it any more."""
+        self.order.watchers.remove(self)
+
+    def _place(self, lane: int) -> _Place:
+        return self._places.setdefault(lane, _Place())
+
+    # ---- what becomes available again
+
+    def released(self, sequence: int, *, passed: bool) -> None:
+        """See `fifo.Watcher`."""
+        place = self._place(sequence >> LANE_SHIFT)
+        if passed or sequence < place.cursor:
+            place.add(sequence)
+            if len(place.heap) > 2 * self.order.available + _MIN_REBUILD:
+                is_acquired, is_live = self.order.is_acquired, self.order.lane_of(sequence).is_live
+                place.heap = [each for each in place.heap if is_live(each) and not is_acquired(each)]
+                heapify(place.heap)
+                place.again = set(place.heap)
+
+    def restart(self) -> None:
+        """See `fifo.Watcher`."""
+        self._places.clear()
+
+    # ---- taking
+
+    def take(
+        self,
+        max_count: int,
+        max_bytes: int,
+        max_looks: int,
+        large: Collection[int] = (),
+        heads: Mapping[int, bytes | None] | None = None,
+    ) -> list[Lot]:
+        """Claim the messages that match and come next, up to `max_count` and `max_bytes`, but one at least if there is.
+
+        It looks at `max_looks` messages at most. `large` are messages whose bytes here are not their own: what there is of them
+        is in `heads`.
+        """
+        lots: list[Lot] = []
+        self.absent = self.headless = -1
+        self.has_more = False
+        self._fits, self._bytes, self._left = max_count, max_bytes, max_looks
+        self._large, self._heads = large, heads or {}
+        for lane, first in self.order.upcoming():
+            place = self._place(lane.next_seq >> LANE_SHIFT)
+            if not (self._look_again(lots, lane, place) and self._look_on(lots, lane, place, first)):
+                break
+        return lots
+
+    @property
+    def looks_left(self) -> int:
+        """At how many messages more the last `take` might have looked."""
+        return self._left
+
+    def _may_look(self) -> bool:
+        self.has_more = self._fits > 0 and self._left <= 0
+        return self._fits > 0 and self._left > 0
+
+    def _look_again(self, lots: list[Lot], lane: Lane, place: _Place) -> bool:
+        """Look at what is available again. Returns whether that is all done."""
+        while place.heap:
+            if not self._may_look():
+                return False
+            sequence = place.heap[0]
+            if lane.is_live(sequence) and not self.order.is_acquired(sequence):
+                lot = lane.lot_of(sequence)
+                if lot is None and not lane.unreadable(sequence)[0]:
+                    self.absent = sequence
+                    return False
+                if lot is not None and self._look(lots, lane, lot) == sequence:
+                    return False
+            place.drop_first()
+        return True
+
+    def _look_on(self, lots: list[Lot], lane: Lane, place: _Place, first: int) -> bool:
+        """Look at what follows the cursor. Returns whether that is all done."""
+        place.cursor = max(place.cursor, first)
+        while place.cursor < lane.next_seq:
+            if not self._may_look():
+                return False
+            found: list[Lot] = []
+            end, absent = lane.walk(found, place.cursor, min(self._left, _WALK), _ANY_BYTES)
+            for lot in found:
+                place.cursor = self._look(lots, lane, lot)
+                if place.cursor < lot.first_seq + lot.n_messages:
+                    return False
+            place.cursor = end
+            if absent:
+                place.cursor, _ = lane.unreadable(end)
+                if not place.cursor:
+                    place.cursor = self.absent = end
+                    return False
+        return True
+
+    def _look(self, lots: list[Lot], lane: Lane, lot: Lot) -> int:
+        """Look at the messages of a lot, one after the other. Returns the sequence of the first at which it did not."""
+        matches, is_acquired = self._condition.matches, self.order.is_acquired
+        counted = self._condition.counts and lane.has_counts
+        large, data, base, offsets, first = self._large, lot.data, lot.base, lot.block.offsets, lot.block.first_seq
+        before, looked = lot.start, lot.start
+        for position in range(lot.start, lot.stop):
+            if not self._fits:
+                break
+            sequence = first + position
+            failures = lane.delivery_count(sequence) if counted else 0
+            if large and sequence in large:
+                head = self._heads.get(sequence)
+                if head is None:
+                    self.headless = sequence
+                    break
+                matched = matches(head, 0, len(head), failures)
+            else:
+                matched = matches(data, base + offsets[position], base + offsets[position + 1], failures)
+            if matched and not is_acquired(sequence):
+                nbytes = offsets[position + 1] - offsets[position]
+                if nbytes > self._bytes and (lots or before < looked):
+                    self._fits = 0
+                    break
+                self._fits -= 1
+                self._bytes -= nbytes
+            else:
+                if before < position:
+                    self._claim(lots, lot, before, position)
+                before = position + 1
+            looked = position + 1
+        if before < looked:
+            self._claim(lots, lot, before, looked)
+        self._left -= looked - lot.start
+        return first + looked
+
+    def _claim(self, lots: list[Lot], lot: Lot, start: int, stop: int) -> None:
+        self.order.claim(lot.block.first_seq + start, stop - start)
+        lots.append(lot._replace(start=start, stop=stop))

@@ -1,0 +1,103 @@
+"""The patterns of LIKE: `_` stands for one character, `%` for any number of them, none included.
+
+A pattern is cut at each `%` into pieces of fixed length. The first piece must stand at the beginning of a text, the last one at
+its end, and each of the others is looked for behind the one before it, as far to the left as it goes: if the whole can be found
+at all, it is found so. No character is looked at again for another `%`, so the time is linear in the text: a piece without `_`
+is found by `str.find`, another one by a bit for each of its characters, all moved on with each character of the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+_Character: TypeAlias = str | None
+"""None stands for any."""
+
+
+def ends_escaping(pattern: str, escape: str) -> bool:
+    """Whether the pattern ends with an escape character that has nothing to escape."""
+    position = 0
+    while position < len(pattern):
+        if pattern[position] == escape:
+            position += 1
+            if position == len(pattern):
+                return True
+        position += 1
+    return False
+
+
+def matcher(pattern: str, escape: str) -> Callable[[str], bool]:
+    """What says of a text whether it has the form of this pattern, which does not end escaping (see `ends_escaping`)."""
+    pieces = [_Piece(piece) for piece in _pieces(pattern, escape)]
+    if len(pieces) == 1:
+        (only,) = pieces
+        return lambda text: len(text) == only.length and only.stands_at(text, 0)
+    first, *middle, last = pieces
+    middle = [piece for piece in middle if piece.length]
+    shortest = sum(piece.length for piece in pieces)
+
+    def matches(text: str) -> bool:
+        end = len(text) - last.length
+        if len(text) < shortest or not first.stands_at(text, 0) or not last.stands_at(text, end):
+            return False
+        position = first.length
+        for piece in middle:
+            position = piece.find(text, position, end)
+            if position < 0:
+                return False
+            position += piece.length
+        return True
+
+    return matches
+
+
+def _pieces(pattern: str, escape: str) -> list[list[_Character]]:
+    pieces: list[list[_Character]] = [[]]
+    characters = iter(pattern)
+    for character in characters:
+        if character == escape:
+            pieces[-1].append(next(characters))
+        elif character == "%":
+            pieces.append([])
+        else:
+            pieces[-1].append(None if character == "_" else character)
+    return pieces
+
+
+class _Piece:
+    """A part of a pattern between two `%`."""
+
+    __slots__ = ("_any", "_masks", "_texts", "length")
+
+    def __init__(self, characters: list[_Character]) -> None:
+        self.length = len(characters)
+        self._texts: list[tuple[int, str]] = []
+        """The stretches without `_`, and how far from its beginning each is."""
+        self._masks: dict[str, int] = {}
+        """Character -> a bit for each place of this piece where it may stand."""
+        self._any = sum(1 << place for place, character in enumerate(characters) if character is None)
+        stretch = ""
+        for place, character in enumerate([*characters, None]):
+            if character is not None:
+                stretch += character
+                self._masks[character] = self._masks.get(character, self._any) | 1 << place
+            elif stretch:
+                self._texts.append((place - len(stretch), stretch))
+                stretch = ""
+
+    def stands_at(self, text: str, position: int) -> bool:
+        """Whether it is here; there are enough characters."""
+        return all(text.startswith(stretch, position + offset) for offset, stretch in self._texts)
+
+    def find(self, text: str, position: int, end: int) -> int:
+        """The first place from `position` on where it stands before `end`; -1 when there is none."""
+        if not self._any:
+            ((_, stretch),) = self._texts
+            return text.find(stretch, position, end)
+        here, whole, masks, otherwise = 0, 1 << self.length - 1, self._masks, self._any
+        for at in range(position, end):
+            here = (here << 1 | 1) & masks.get(text[at], otherwise)
+            if here & whole:
+                return at + 1 - self.length
+        return -1

@@ -1,0 +1,216 @@
+"""From a selector's tree to Python code that says whether a message matches.
+
+A condition is true, false or unknown (JMS 2.0 section 3.8.1.2), and a message matches when the whole is true. Two expressions of
+Python are made for that, of which each part of the tree needs one alone: `_true` is true exactly when the condition is true,
+`_false` exactly when it is false. NOT exchanges them; AND is true when all are true, and false when one is false. So "unknown" is
+where neither holds, and it costs nothing.
+
+What JMS says of comparisons: with NULL they are unknown, and values of unlike types are neither equal nor unequal nor ordered:
+that is false. Arithmetic with what is no number, and division by zero, give NULL. Exact numbers are exact, however large, and
+compare with approximate ones by their mathematical values; a quotient of exact numbers loses its fraction.
+
+Invariants: texts of the selector are constants of the code and never part of its source; the code's size is linear in that of the
+selector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias, assert_never
+
+from broker.core.selector.fields import Plan, Truth, Value
+from broker.core.selector.like import matcher
+from broker.core.selector.tree import (
+    And,
+    Arithmetic,
+    Compare,
+    Condition,
+    Identifier,
+    In,
+    IsNull,
+    Like,
+    Literal,
+    Negative,
+    Not,
+    Or,
+)
+from broker.core.selector.tree import Value as ValueNode
+from broker.core.values import BadValue
+
+Matches: TypeAlias = Callable[[bytes, int, int, int], bool]
+"""Whether the message `data[start:end]` matches whose delivery has failed so many times."""
+
+_NUMBERS: Final = frozenset((int, float))
+
+
+def _calculated(operate: Callable[[Any, Any], Any]) -> Callable[[Value, Value], Value]:
+    def of(left: Value, right: Value) -> Value:
+        if left.__class__ not in _NUMBERS or right.__class__ not in _NUMBERS:
+            return None
+        try:
+            found: Value = operate(left, right)
+        except (ZeroDivisionError, OverflowError):
+            return None
+        return found
+
+    return of
+
+
+def _divide(left: Any, right: Any) -> Any:
+    if left.__class__ is int and right.__class__ is int:
+        quotient = abs(left) // abs(right)
+        return quotient if (left < 0) == (right < 0) else -quotient
+    return left / right
+
+
+def _equal(left: Value, right: Value) -> bool:
+    return left is not None and left == right
+
+
+def _unequal(left: Value, right: Value) -> bool:
+    kind = left.__class__
+    alike = kind is right.__class__ and (kind is str or kind is Truth)
+    return (alike or (kind in _NUMBERS and right.__class__ in _NUMBERS)) and left != right
+
+
+def _ordered(compare: Callable[[Any, Any], bool]) -> Callable[[Value, Value], bool]:
+    return lambda left, right: left.__class__ in _NUMBERS and right.__class__ in _NUMBERS and compare(left, right)
+
+
+def _no(compare: Callable[[Value, Value], bool], left: Value, right: Value) -> bool:
+    return left is not None and right is not None and not compare(left, right)
+
+
+_HELPERS: Final[dict[str, Any]] = {
+    "add": _calculated(lambda left, right: left + right),
+    "subtract": _calculated(lambda left, right: left - right),
+    "multiply": _calculated(lambda left, right: left * right),
+    "divide": _calculated(_divide),
+    "equal": _equal,
+    "unequal": _unequal,
+    "less": _ordered(lambda left, right: left < right),
+    "at_most": _ordered(lambda left, right: left <= right),
+    "more": _ordered(lambda left, right: left > right),
+    "at_least": _ordered(lambda left, right: left >= right),
+    "no": _no,
+    "NUMBERS": _NUMBERS,
+    "Truth": Truth,
+    "TRUE": Truth.TRUE,
+    "FALSE": Truth.FALSE,
+    "FAULTS": (BadValue, IndexError),
+}
+_ARITHMETIC: Final = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide"}
+_COMPARISONS: Final = {"=": "equal", "<>": "unequal", "<": "less", "<=": "at_most", ">": "more", ">=": "at_least"}
+_PYTHON: Final = {"=": "==", "<>": "!="}
+_MIRRORED: Final = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+
+def program(tree: Condition) -> tuple[Matches, bool]:
+    """What says whether a message matches, and whether that can change with how often its delivery has failed."""
+    writer = _Writer()
+    condition = writer.true(tree)
+    plan = Plan(writer.names)
+    names = "".join(f"v{place}, " for place in range(len(writer.names)))
+    lines = [
+        "def matches(data, start, end, failures):",
+        "    try:",
+        f"        {names or 'nothing '}= read(data, start, end, failures)",
+        "    except FAULTS:",
+        "        return False",
+        f"    return {condition}",
+    ]
+    if not writer.names:
+        del lines[1:5]
+    scope: dict[str, Any] = {**_HELPERS, **writer.constants, "read": plan.read}
+    exec(compile("\n".join(lines), "<selector>", "exec"), scope)
+    matches: Matches = scope["matches"]
+    return matches, plan.counts
+
+
+class _Writer:
+    """Writes the expressions of one selector. `names` are its identifiers, v0, v1 ... in the code; `constants` are k0, k1 ..."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, int] = {}
+        self.constants: dict[str, Any] = {}
+
+    def _constant(self, value: Any) -> str:
+        name = f"k{len(self.constants)}"
+        self.constants[name] = value
+        return name
+
+    def _variable(self, identifier: Identifier) -> str:
+        return f"v{self.names.setdefault(identifier.name, len(self.names))}"
+
+    def _value(self, node: ValueNode) -> str:
+        match node:
+            case Identifier():
+                return self._variable(node)
+            case Literal(value):
+                return self._constant(Truth(value) if isinstance(value, bool) else value)
+            case Negative(operand):
+                return f"subtract({self._constant(0)}, {self._value(operand)})"
+            case Arithmetic(operator, left, right):
+                return f"{_ARITHMETIC[operator]}({self._value(left)}, {self._value(right)})"
+            case _ as never:
+                assert_never(never)
+
+    def true(self, node: Condition) -> str:
+        """An expression that is true exactly when the condition is."""
+        match node:
+            case Identifier():
+                return f"({self._variable(node)} is TRUE)"
+            case Literal(value):
+                return str(value)
+            case IsNull(identifier):
+                return f"({self._variable(identifier)} is None)"
+            case Like(identifier, pattern, escape):
+                variable = self._variable(identifier)
+                return f"({variable}.__class__ is str and {self._constant(matcher(pattern, escape))}({variable}))"
+            case In(identifier, values):
+                return f"({self._variable(identifier)} in {self._constant(frozenset(values))})"
+            case Compare():
+                return self._compared(node)
+            case Not(operand):
+                return self.false(operand)
+            case And(operands):
+                return f"({' and '.join(map(self.true, operands))})"
+            case Or(operands):
+                return f"({' or '.join(map(self.true, operands))})"
+            case _ as never:
+                assert_never(never)
+
+    def false(self, node: Condition) -> str:
+        """An expression that is true exactly when the condition is false."""
+        match node:
+            case Identifier():
+                return f"({self._variable(node)} is FALSE)"
+            case Literal(value):
+                return str(not value)
+            case IsNull(identifier):
+                return f"({self._variable(identifier)} is not None)"
+            case Like(identifier) | In(identifier):
+                return f"({self._variable(identifier)} is not None and not {self.true(node)})"
+            case Compare(operator, left, right):
+                return f"no({_COMPARISONS[operator]}, {self._value(left)}, {self._value(right)})"
+            case Not(operand):
+                return self.true(operand)
+            case And(operands):
+                return f"({' or '.join(map(self.false, operands))})"
+            case Or(operands):
+                return f"({' and '.join(map(self.false, operands))})"
+            case _ as never:
+                assert_never(never)
+
+    def _compared(self, node: Compare) -> str:
+        """A comparison; of a name with a literal, which most are, without a call."""
+        operator, left, right = node.operator, node.left, node.right
+        if isinstance(left, Literal) and isinstance(right, Identifier):
+            operator, left, right = _MIRRORED[operator], right, left
+        if isinstance(left, Identifier) and isinstance(right, Literal):
+            name, constant, sign = self._variable(left), self._value(right), _PYTHON.get(operator, operator)
+            if operator == "=":
+                return f"({name} == {constant})"
+            kind = "is Truth" if isinstance(right.value, bool) else "is str" if isinstance(right.value, str) else "in NUMBERS"
+            return f"({name}.__class__ {kind} and {name} {sign} {constant})"
+        return f"{_COMPARISONS[operator]}({self._value(left)}, {self._value(right)})"

@@ -1,0 +1,160 @@
+"""What AMQP says of transactions, as bytes and numbers, and the account of one.
+
+Life of a transaction: a client asks for one with a `Declare`, and gets its id in a `declared` outcome; a message that it sends,
+and an outcome that it gives, may carry that id in a `transactional-state`; a `Discharge` ends it, whole or without effect.
+
+An `Account` counts what a transaction has taken on, and why it can no longer be carried out, if it cannot. The invariant of its
+bounds: a transaction has no more than `limits.MAX_TRANSACTION_OPERATIONS` operations, and the bodies of its messages no more than
+`limits.MAX_TRANSACTION_BYTES`; all that are open have no more than the `Budget` that they share.
+
+Source: AMQP 1.0 part 4 (transactions), 4.5 (the types).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from broker.core import limits, message, values
+from broker.core.links import ACCEPTED, FAILED, MODIFIED, REJECTED, RELEASED, UNDELIVERABLE
+
+UNKNOWN_ID, ROLLBACK = "amqp:transaction:unknown-id", "amqp:transaction:rollback"
+"""Conditions (4.5.8): there is no such transaction; it was undone, because something in it cannot be."""
+DECLARED, TRANSACTIONAL = 0x33, 0x34
+"""States of a delivery, by the low byte of their descriptors (4.5.5, 4.5.8)."""
+_DECLARE, _DISCHARGE = 0x31, 0x32
+_OUTCOMES = {
+    b"amqp:accepted:list": ACCEPTED,
+    b"amqp:rejected:list": REJECTED,
+    b"amqp:released:list": RELEASED,
+    b"amqp:modified:list": MODIFIED,
+}
+_REQUESTS = {b"amqp:declare:list": _DECLARE, b"amqp:discharge:list": _DISCHARGE}
+LOCAL_TRANSACTIONS = "amqp:local-transactions"
+_NOTHING = (values.Described(None, None),) * 2
+CAPABILITIES = frozenset({LOCAL_TRANSACTIONS, "amqp:multi-txns-per-ssn", "amqp:multi-ssns-per-txn"})
+"""What a coordinator may be asked for here (4.5.4): several transactions in a session, and several sessions in a transaction, of
+one connection. Distributed ones are not among it, nor is giving an id to somebody else."""
+
+
+class BadRequest(ValueError):
+    """This is nothing that a coordinator can do. `name` is the condition, the text says what is wrong."""
+
+    def __init__(self, name: str, text: str) -> None:
+        super().__init__(text)
+        self.name = name
+
+
+@dataclass(frozen=True, slots=True)
+class Declare:
+    """A new transaction is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Discharge:
+    """The end of a transaction is asked for: it is carried out, or, when it is to `fail`, leaves no trace."""
+
+    txn_id: bytes
+    fail: bool
+
+
+def read_request(data: bytes) -> Declare | Discharge:
+    """What a message to a coordinator asks for (4.5.2, 4.5.3). BadRequest, when that is nothing; BadMessage."""
+    found = message.described_body(data)
+    if found is None:
+        raise BadRequest("amqp:decode-error", "a coordinator takes a declare or a discharge as the value of a message")
+    descriptor, fields = found
+    kind = _code(descriptor, _REQUESTS)
+    if not isinstance(fields, list):
+        fields = []
+    if kind == _DECLARE:
+        if fields and fields[0] is not None:
+            raise BadRequest("amqp:not-implemented", "this broker has no part in distributed transactions: declare no global-id")
+        return Declare()
+    if kind == _DISCHARGE:
+        if not fields or not isinstance(fields[0], bytes):
+            raise BadRequest("amqp:decode-error", "a discharge needs the id of a transaction, a binary")
+        return Discharge(fields[0], len(fields) > 1 and fields[1] is True)
+    raise BadRequest("amqp:decode-error", "a coordinator takes a declare or a discharge, and nothing else")
+
+
+def id_fields(txn_id: bytes) -> bytes:
+    """The fields of a `declared` outcome (4.5.7)."""
+    return values.encode([txn_id])
+
+
+def accepted_fields(txn_id: bytes) -> bytes:
+    """The fields of a `transactional-state` with the outcome `accepted` (4.5.8)."""
+    return values.encode([txn_id, values.Ready(bytes((0x00, 0x53, ACCEPTED)) + values.items(()))])
+
+
+def read_state(fields: bytes) -> tuple[bytes, int]:
+    """The id and the outcome of a `transactional-state`, given its fields. One that names no
+    outcome has RELEASED. An id that cannot be read is b"", which no transaction has.
+    """
+    try:
+        txn_id, outcome = (*values.described_items(fields), *_NOTHING)[:2]
+    except values.BadValue:
+        return b"", RELEASED
+    if not isinstance(txn_id.value, bytes):
+        return b"", RELEASED
+    found = _code(outcome.descriptor, _OUTCOMES)
+    if found == MODIFIED and isinstance(outcome.value, list):
+        failed, undeliverable = (*outcome.value, None, None)[:2]
+        found |= (FAILED if failed is True else 0) | (UNDELIVERABLE if undeliverable is True else 0)
+    return txn_id.value, found if found & 0xFF in _OUTCOMES.values() else RELEASED
+
+
+def _code(descriptor: object, names: dict[bytes, int]) -> int:
+    """The low byte of a descriptor; 0 for one that is no number and not among these names."""
+    if isinstance(descriptor, int):
+        return descriptor & 0xFF if descriptor >> 8 == 0 else 0
+    return names.get(descriptor.encode(), 0) if isinstance(descriptor, str) else 0
+
+
+class Budget:
+    """What all open transactions of a broker may hold in memory. `nbytes` is what they do."""
+
+    __slots__ = ("limit_bytes", "n_open", "nbytes")
+
+    def __init__(self, limit_bytes: int = limits.TRANSACTIONS_BYTES) -> None:
+        self.limit_bytes = limit_bytes
+        self.nbytes = 0
+        self.n_open = 0
+
+
+class Account:
+    """What one transaction has taken on. `fault`: why it cannot be carried out; "" while it can."""
+
+    __slots__ = ("_budget", "fault", "nbytes", "operations")
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        budget.n_open += 1
+        self.operations = 0
+        self.nbytes = 0
+        self.fault = ""
+
+    def takes(self, operations: int, nbytes: int = 0) -> bool:
+        """Count so many more operations, with bodies of so many bytes; False, and a `fault`, when that is too much."""
+        if self.operations + operations > limits.MAX_TRANSACTION_OPERATIONS:
+            self.fail(f"a transaction may have {limits.MAX_TRANSACTION_OPERATIONS} operations")
+        elif self.nbytes + nbytes > limits.MAX_TRANSACTION_BYTES:
+            self.fail(f"the messages of a transaction may have {limits.MAX_TRANSACTION_BYTES} bytes in all")
+        elif self._budget.nbytes + nbytes > self._budget.limit_bytes:
+            self.fail(f"the open transactions of all clients hold {self._budget.limit_bytes} bytes, their limit; try again")
+        else:
+            self.operations += operations
+            self.nbytes += nbytes
+            self._budget.nbytes += nbytes
+            return True
+        return False
+
+    def fail(self, why: str) -> None:
+        """It can no longer be carried out. The first reason stays."""
+        self.fault = self.fault or why
+
+    def close(self) -> None:
+        """It holds nothing any more."""
+        self._budget.nbytes -= self.nbytes
+        self._budget.n_open -= 1
+        self.nbytes = 0

@@ -1,0 +1,235 @@
+"""Transactions: what clients send and settle takes effect at once, in one batch of the log, or not at all.
+
+Life of a transaction: a client attaches a link to the coordinator and declares one; messages that it sends in it, over any link
+of its connection, are kept here, and consumed messages whose outcomes it gives in it stay acquired. A discharge carries it out:
+every message is routed; all of them, and the dequeues of what was accepted, go into one batch; when that is committed the
+discharge is accepted. It is undone by a discharge that fails, and by the end of the coordinator's link, of the connection or of
+this broker's service: nothing was put anywhere, and what was consumed is available again, after a discharge with its delivery
+count raised.
+
+Invariants: the log has all of a transaction in one batch or nothing of it; what a transaction holds is bounded (`Account`);
+a transaction that a part was refused of is never carried out; a transaction is known to its connection alone, and no other has
+its id.
+
+A queue that is on this broker alone is in a log of its own. A transaction over both logs is written to the cluster's first, and
+to the local one when that is committed: a failover between the two loses what it always loses, the queues of this broker alone.
+
+Source: AMQP 1.0 part 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, Protocol
+
+from broker.amqp.links import Condition
+from broker.core import limits
+from broker.core.links import ACCEPTED, REJECTED, TRANSACTION_SHIFT
+from broker.core.nodes import QueueNode, Unplaced
+from broker.core.transactions import ROLLBACK, UNKNOWN_ID, Account, BadRequest, Budget
+from broker.sessions.ledger import Ledger
+from broker.sessions.logs import Logs
+from broker.sessions.room import check_places, full_text, has_room
+
+_OUTCOMES = (1 << TRANSACTION_SHIFT) - 1
+
+
+class Poster(Protocol):
+    """A client's sending link, as far as a transaction needs it."""
+
+    @property
+    def in_transactions(self) -> bool:
+        """Whether what it sends may be part of a transaction."""
+
+    def destinations(self, data: bytes) -> list[QueueNode]:
+        """The queues that a message goes to that came over it. Raises what `producer.outcome_of` takes."""
+
+    def enlisted(self, first: int, count: int, txn_id: bytes) -> None:
+        """These messages are kept for a transaction."""
+
+    def refuse(self, delivery_id: int, outcome: int, condition: Condition | None) -> None:
+        """This message was not taken."""
+
+
+class Place(Protocol):
+    """A queue that messages are consumed from, as far as a transaction needs it."""
+
+    @property
+    def node(self) -> QueueNode:
+        """The queue."""
+
+    @property
+    def ledger(self) -> Ledger:
+        """That has its messages."""
+
+    def settle(self, sequences: list[int], outcome: int) -> None:
+        """These acquired messages have an outcome other than `accepted`."""
+
+    def undo(self, sequences: list[int], *, count: bool) -> None:
+        """These are available again; `count`: with a delivery count that is higher by one."""
+
+
+class _Post(NamedTuple):
+    poster: Poster
+    data: bytes
+
+
+class _Retired(NamedTuple):
+    queue: Place
+    sequences: list[int]
+    outcome: int
+
+
+class _Part(NamedTuple):
+    """What of a transaction one log gets."""
+
+    puts: list[tuple[QueueNode, list[bytes]]]
+    retired: list[_Retired]
+
+
+class Transaction:
+    """See the module. `coordinator`: the link that it was declared on."""
+
+    def __init__(self, txn_id: bytes, coordinator: Poster, budget: Budget) -> None:
+        self.txn_id = txn_id
+        self.coordinator = coordinator
+        self.account = Account(budget)
+        self._posts: list[_Post] = []
+        self._retired: list[_Retired] = []
+
+    def post(self, poster: Poster, messages: list[bytes]) -> bool:
+        """Keep messages until the discharge; False: that is too much, and it can no longer be carried out."""
+        if not self.account.takes(len(messages), sum(map(len, messages))):
+            return False
+        self._posts += [_Post(poster, data) for data in messages]
+        return True
+
+    def retire(self, queue: Place, ranges: Iterable[range], outcome: int) -> None:
+        """Keep an outcome of consumed messages until the discharge. What is too much makes the discharge fail."""
+        sequences = [sequence for each in ranges for sequence in each]
+        self.account.takes(len(sequences))
+        self._retired.append(_Retired(queue, sequences, outcome))
+
+    def drop(self) -> None:
+        """Undo it because whoever declared it is gone: what was consumed is available again."""
+        self.account.close()
+        for queue, sequences, _ in self._retired:
+            queue.undo(sequences, count=False)
+
+    def roll_back(self, done: Callable[[], None]) -> None:
+        """Undo it as asked, or because it cannot be carried out: its deliveries have failed. `done` is called when all that was
+        consumed is in its old place again, so that the client gets it before what comes later."""
+        self.account.close()
+        for queue, sequences, _ in self._retired:
+            queue.undo(sequences, count=True)
+        left = list(dict.fromkeys(retired.queue.ledger for retired in self._retired))
+
+        def counted() -> None:
+            if left:
+                left.pop().when_committed(counted)
+            else:
+                done()
+
+        counted()
+
+    def carry_out(self, logs: Logs, done: Callable[[], None]) -> None:
+        """Propose it; `done` is called when it is committed. BadRequest, or what `Poster.destinations` raises: it cannot be, and
+        nothing was proposed."""
+        puts: dict[QueueNode, list[bytes]] = {}
+        for poster, data in self._posts:
+            for node in poster.destinations(data):
+                puts.setdefault(node, []).append(data)
+        check_places(puts)
+        for node, messages in puts.items():
+            nbytes = sum(map(len, messages))
+            if not has_room(node, len(messages), nbytes):
+                raise BadRequest(ROLLBACK, full_text(node, nbytes))
+        parts: Mapping[Ledger, _Part] = {ledger: _Part([], []) for ledger in logs.ledgers.values()}
+        for node, messages in puts.items():
+            parts[logs.ledger_of(node)].puts.append((node, messages))
+        for retired in self._retired:
+            parts[retired.queue.ledger].retired.append(retired)
+        for ledger, part in parts.items():
+            if not ledger.takes(sum(len(data) for _, messages in part.puts for data in messages)):
+                raise Unplaced
+        lead = logs.lead
+        order = [lead, *(ledger for ledger in parts if ledger is not lead)]
+        self._propose([(ledger, parts[ledger]) for ledger in order if any(parts[ledger])], done)
+
+    def _propose(self, parts: list[tuple[Ledger, _Part]], done: Callable[[], None]) -> None:
+        """The first of these parts, and the others when it is committed."""
+        if not parts:
+            self.account.close()
+            for queue, sequences, outcome in self._retired:
+                if outcome != ACCEPTED:
+                    queue.settle(sequences, outcome)
+            done()
+            return
+        ledger, (puts, retired) = parts[0]
+        sizes = [sum(map(len, messages)) for _, messages in puts]
+        with ledger.one_batch(sum(sizes)):
+            for (node, messages), nbytes in zip(puts, sizes, strict=True):
+                ledger.enqueue(node, messages, nbytes)
+            for queue, sequences, outcome in retired:
+                if outcome == ACCEPTED and queue.node.messages is not None:
+                    ledger.dequeue(queue.node.messages.number, sequences)
+            ledger.when_committed(lambda: self._propose(parts[1:], done))
+
+
+class Transactions:
+    """The open transactions of one connection. `new_id` makes ids that no other transaction of any broker has."""
+
+    def __init__(self, budget: Budget, new_id: Callable[[], str]) -> None:
+        self._budget = budget
+        self._new_id = new_id
+        self._open: dict[bytes, Transaction] = {}
+
+    def declare(self, coordinator: Poster) -> Transaction:
+        """A new one. BadRequest, when there are too many."""
+        if len(self._open) >= limits.MAX_TRANSACTIONS_PER_CONNECTION:
+            text = f"a connection may have {limits.MAX_TRANSACTIONS_PER_CONNECTION} transactions open: discharge some first"
+            raise BadRequest("amqp:resource-limit-exceeded", text)
+        txn_id = self._new_id().encode()
+        made = self._open[txn_id] = Transaction(txn_id, coordinator, self._budget)
+        return made
+
+    def take(self, txn_id: bytes) -> Transaction | None:
+        """The transaction of this id, which is not open any more."""
+        return self._open.pop(txn_id, None)
+
+    def left(self, coordinator: Poster) -> None:
+        """Its link has ended: undo what was declared on it."""
+        for one in [each for each in self._open.values() if each.coordinator is coordinator]:
+            del self._open[one.txn_id]
+            one.drop()
+
+    def post(self, poster: Poster, first: int, messages: list[bytes], txn_id: bytes) -> None:
+        """Messages of this link, with the ids from `first` on, have come in a transaction."""
+        one = self._open.get(txn_id)
+        if one is None:
+            condition = Condition(UNKNOWN_ID, "this connection has no such transaction: it was discharged, or never declared")
+        elif not poster.in_transactions:
+            text = "what is sent to this node cannot be part of a transaction: send it outside of one"
+            one.account.fail(text)
+            condition = Condition("amqp:not-implemented", text)
+        elif not one.post(poster, messages):
+            condition = Condition("amqp:resource-limit-exceeded", one.account.fault)
+        else:
+            poster.enlisted(first, len(messages), txn_id)
+            return
+        for delivery_id in range(first, first + len(messages)):
+            poster.refuse(delivery_id, REJECTED, condition)
+
+    def refuse(self, txn_id: bytes, why: str) -> None:
+        """A message of this transaction was not taken."""
+        one = self._open.get(txn_id)
+        if one is not None:
+            one.account.fail(why)
+
+    def retire(self, txn_id: bytes, queue: Place, ranges: list[range], outcome: int) -> bool:
+        """A consumer has given messages of a queue this outcome in a transaction; False: there is no such transaction."""
+        one = self._open.get(txn_id)
+        if one is None:
+            return False
+        one.retire(queue, ranges, outcome & _OUTCOMES)
+        return True

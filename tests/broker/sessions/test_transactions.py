@@ -1,0 +1,441 @@
+"""What a client does in a transaction takes effect at once, or not at all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import proton
+import pytest
+
+from broker.core import limits
+from broker.core.records import Batch
+from broker.core.transactions import DECLARED, LOCAL_TRANSACTIONS, TRANSACTIONAL
+from broker.sessions.ledger import DEQUEUE_DELAY_S
+from tests.broker.clients import Bench, Client
+
+A, R = proton.Delivery.ACCEPTED, proton.Delivery.REJECTED
+
+
+class Transactor:
+    """A client with a link to the coordinator."""
+
+    def __init__(self, bench: Bench, *capabilities: str, client: Client | None = None) -> None:
+        self.bench = bench
+        self.client = client if client is not None else bench.client()
+        self.client.auto_accept = False
+        self.control: Any = self.client.session.sender(f"control-{len(self.client.events)}")
+        self.control.target.type = proton.Terminus.COORDINATOR
+        names: Any = [proton.symbol(name) for name in capabilities or (LOCAL_TRANSACTIONS,)]
+        undescribed: Any = proton.UNDESCRIBED
+        self.control.target.capabilities.put_object(proton.Array(undescribed, proton.Data.SYMBOL, *names))
+        self.control.open()
+        bench.settle()
+
+    def ask(self, descriptor: str, fields: list[Any]) -> Any:
+        """A request; returns its delivery."""
+        body = proton.Described(proton.symbol(descriptor), fields)
+        return self.client.send(self.control, body)[0]
+
+    def declare(self) -> bytes:
+        """The id of a new transaction."""
+        delivery = self.ask("amqp:declare:list", [None])
+        assert delivery.remote_state == DECLARED
+        (txn_id,) = delivery.remote.data
+        assert delivery.settled
+        return bytes(txn_id)
+
+    def discharge(self, txn_id: bytes, *, fail: bool = False) -> Any:
+        """Discharge it; returns the delivery of the request."""
+        return self.ask("amqp:discharge:list", [txn_id, fail])
+
+    def post(self, link: Any, txn_id: bytes, *bodies: Any, **fields: Any) -> list[Any]:
+        """Send messages in a transaction; returns their deliveries."""
+        return [self.post_encoded(link, txn_id, proton.Message(body=body, **fields).encode()) for body in bodies]
+
+    def post_encoded(self, link: Any, txn_id: bytes, data: bytes) -> Any:
+        """Send one in a transaction."""
+        (delivery,) = self.client.send_encoded(link, data, settle=False)
+        delivery.local.data = [txn_id]
+        delivery.update(TRANSACTIONAL)
+        self.bench.settle()
+        return delivery
+
+    def give(self, delivery: Any, txn_id: bytes, outcome: int = 0x24, fields: Any = (), *, settle: bool = True) -> None:
+        """Give a received message an outcome in a transaction."""
+        delivery.local.data = [txn_id, proton.Described(proton.ulong(outcome), list(fields))]
+        delivery.update(TRANSACTIONAL)
+        if settle:
+            delivery.settle()
+        self.bench.settle()
+
+
+@pytest.fixture
+def bench() -> Bench:
+    made = Bench()
+    for name in ("orders", "bills"):
+        made.queue(name)
+    return made
+
+
+def refusal(delivery: Any) -> tuple[str, str]:
+    assert delivery.remote_state == R
+    return delivery.remote.condition.name, delivery.remote.condition.description
+
+
+def test_messages_of_a_transaction_come_to_their_queues_with_its_discharge(bench: Bench) -> None:
+    one = Transactor(bench)
+    txn_id = one.declare()
+    orders, bills = one.client.sender("orders"), one.client.sender("bills")
+    first, second = one.post(orders, txn_id, "a", "b")
+    one.post(bills, txn_id, "c")
+    assert first.remote_state == second.remote_state == TRANSACTIONAL
+    assert first.remote.data[0] == txn_id
+    assert first.remote.data[1].descriptor == 0x24
+    assert first.settled
+    assert (bench.depth("orders"), bench.depth("bills")) == (0, 0)
+    before = len(bench.lead.committed)
+    assert one.discharge(txn_id).remote_state == A
+    assert (bench.depth("orders"), bench.depth("bills")) == (2, 1)
+    assert len(bench.lead.committed) == before + 1
+
+
+def test_what_is_consumed_and_sent_in_a_transaction_is_one_batch(bench: Bench) -> None:
+    one = Transactor(bench)
+    sender = one.client.sender("orders")
+    one.client.send(sender, "in")
+    receiver = one.client.receiver("orders")
+    ((delivery, _),) = one.client.received[receiver.name]
+    txn_id = one.declare()
+    one.give(delivery, txn_id)
+    one.post(one.client.sender("bills"), txn_id, "out")
+    assert bench.depth("orders") == 1
+    one.discharge(txn_id)
+    runs = Batch.parse(bench.lead.committed[-1]).runs
+    assert [run.kind.name for run in runs] == ["ENQUEUE", "DEQUEUE"]
+    assert (bench.depth("orders"), bench.depth("bills")) == (0, 1)
+
+
+def test_ten_thousand_operations_are_one_batch_and_one_more_is_refused(bench: Bench) -> None:
+    one = Transactor(bench)
+    txn_id = one.declare()
+    sender = one.client.sender("orders")
+    body = bytes(300)
+    deliveries: list[Any] = []
+    while len(deliveries) < limits.MAX_TRANSACTION_OPERATIONS:
+        for delivery in one.client.send(sender, *[body] * 500, settle=False):
+            delivery.local.data = [txn_id]
+            delivery.update(TRANSACTIONAL)
+            deliveries.append(delivery)
+        bench.settle()
+    before = len(bench.lead.committed)
+    assert one.discharge(txn_id).remote_state == A
+    assert len(bench.lead.committed) == before + 1
+    assert bench.depth("orders") == limits.MAX_TRANSACTION_OPERATIONS
+    again = one.declare()
+    for _ in range(limits.MAX_TRANSACTION_OPERATIONS // 500):
+        for delivery in one.client.send(sender, *[b""] * 500, settle=False):
+            delivery.local.data = [again]
+            delivery.update(TRANSACTIONAL)
+        bench.settle()
+    (beyond,) = one.post(sender, again, "one more")
+    assert refusal(beyond) == ("amqp:resource-limit-exceeded", "a transaction may have 10000 operations")
+    name, text = refusal(one.discharge(again))
+    assert (name, text) == ("amqp:transaction:rollback", "the transaction was undone: a transaction may have 10000 operations")
+    assert bench.depth("orders") == limits.MAX_TRANSACTION_OPERATIONS
+
+
+def test_a_transaction_that_fails_leaves_no_message_and_gives_back_what_was_consumed(bench: Bench) -> None:
+    one = Transactor(bench)
+    one.client.send(one.client.sender("orders"), "in", "later")
+    receiver = one.client.receiver("orders", credit=1)
+    ((delivery, first),) = one.client.received[receiver.name]
+    assert first.delivery_count == 0
+    txn_id = one.declare()
+    one.give(delivery, txn_id)
+    one.post(one.client.sender("bills"), txn_id, "out")
+    assert one.discharge(txn_id, fail=True).remote_state == A
+    assert (bench.depth("orders"), bench.depth("bills")) == (2, 0)
+    receiver.flow(1)
+    bench.settle()
+    _, (_, again) = one.client.received[receiver.name]
+    assert (again.body, again.delivery_count) == ("in", 1)
+
+
+@pytest.mark.parametrize("end", ["control", "connection", "socket"])
+def test_a_transaction_is_undone_when_whoever_declared_it_goes(bench: Bench, end: str) -> None:
+    one = Transactor(bench)
+    one.client.send(one.client.sender("orders"), "in")
+    receiver = one.client.receiver("orders", credit=1)
+    txn_id = one.declare()
+    one.give(one.client.received[receiver.name][0][0], txn_id)
+    one.post(one.client.sender("bills"), txn_id, "out")
+    receiver.close()
+    bench.settle()
+    other = bench.client()
+    waiting = other.receiver("orders")
+    assert other.bodies(waiting) == []
+    if end == "control":
+        one.control.close()
+    elif end == "connection":
+        one.client.connection.close()
+    else:
+        one.client.lose()
+    bench.settle()
+    assert other.bodies(waiting) == ["in"]
+    assert other.received[waiting.name][0][1].delivery_count == 0
+    assert bench.depth("bills") == 0
+
+
+def test_a_new_term_knows_no_transaction_of_the_last_one() -> None:
+    bench = Bench(clustered=True)
+    bench.queue("orders", replicate="all")
+    one = Transactor(bench)
+    txn_id = one.declare()
+    one.post(one.client.sender("orders"), txn_id, "out")
+    bench.lead.become("ready", "other")
+    bench.settle()
+    assert one.client.lost
+    bench.lead.become("active")
+    bench.settle()
+    two = Transactor(bench)
+    assert refusal(two.discharge(txn_id)) == (
+        "amqp:transaction:unknown-id",
+        "this connection has no such transaction: if another connection, or another primary, has discharged it, look whether its "
+        "messages are there",
+    )
+    assert bench.depth("orders") == 0
+
+
+@pytest.mark.parametrize(
+    "outcome, fields, depth, count",
+    [(0x25, (), 0, 0), (0x26, (), 1, 0), (0x27, (), 1, 0), (0x27, (True,), 1, 1), (0x27, (None, True), 0, 0)],
+)
+def test_other_outcomes_count_when_the_transaction_is_discharged(
+    bench: Bench, outcome: int, fields: tuple[bool | None, ...], depth: int, count: int
+) -> None:
+    one = Transactor(bench)
+    one.client.send(one.client.sender("orders"), "in")
+    receiver = one.client.receiver("orders", credit=1)
+    txn_id = one.declare()
+    one.give(one.client.received[receiver.name][0][0], txn_id, outcome, fields)
+    receiver.flow(1)
+    bench.settle()
+    assert len(one.client.received[receiver.name]) == 1
+    assert bench.depth("orders") == 1
+    assert one.discharge(txn_id).remote_state == A
+    bench.clock.advance(DEQUEUE_DELAY_S)
+    bench.settle()
+    assert bench.depth("orders") == depth
+    assert [each.delivery_count for _, each in one.client.received[receiver.name][1:]] == [count] * depth
+
+
+def test_an_outcome_that_the_client_has_not_settled_is_settled_when_it_is_enlisted(bench: Bench) -> None:
+    one = Transactor(bench)
+    one.client.send(one.client.sender("orders"), "in")
+    receiver = one.client.receiver("orders", credit=1)
+    delivery = one.client.received[receiver.name][0][0]
+    txn_id = one.declare()
+    one.give(delivery, txn_id, settle=False)
+    assert delivery.settled
+    one.discharge(txn_id)
+    assert bench.depth("orders") == 0
+
+
+def test_an_unknown_transaction_takes_nothing_and_gives_back_what_was_consumed(bench: Bench) -> None:
+    one = Transactor(bench)
+    sender = one.client.sender("orders")
+    (delivery,) = one.post(sender, b"none", "a")
+    assert refusal(delivery)[0] == "amqp:transaction:unknown-id"
+    one.client.send(sender, "in")
+    receiver = one.client.receiver("orders", credit=2)
+    one.give(one.client.received[receiver.name][0][0], b"none")
+    assert one.client.bodies(receiver) == ["in", "in"]
+    assert refusal(one.discharge(b"none"))[0] == "amqp:transaction:unknown-id"
+    assert bench.depth("orders") == 1
+
+
+def test_messages_outside_of_a_transaction_pass_those_inside(bench: Bench) -> None:
+    one = Transactor(bench)
+    txn_id = one.declare()
+    sender = one.client.sender("orders")
+    deliveries = one.client.send(sender, "out 1", "in 1", "in 2", "out 2", settle=False)
+    for delivery in deliveries[1:3]:
+        delivery.local.data = [txn_id]
+        delivery.update(TRANSACTIONAL)
+    bench.settle()
+    assert [each.remote_state for each in deliveries] == [A, TRANSACTIONAL, TRANSACTIONAL, A]
+    assert bench.depth("orders") == 2
+    one.discharge(txn_id)
+    browser = one.client.receiver("orders", browse=True)
+    assert one.client.bodies(browser) == ["out 1", "out 2", "in 1", "in 2"]
+
+
+def test_messages_that_come_settled_are_part_of_their_transaction(bench: Bench) -> None:
+    one = Transactor(bench)
+    txn_id = one.declare()
+    sender = one.client.sender("orders", presettled=True)
+    delivery = sender.delivery("settled")
+    sender.stream(proton.Message(body="a").encode())
+    delivery.local.data = [txn_id]
+    delivery.update(TRANSACTIONAL)
+    sender.advance()
+    delivery.settle()
+    bench.settle()
+    assert bench.depth("orders") == 0
+    one.discharge(txn_id)
+    assert bench.depth("orders") == 1
+
+
+def test_an_exchange_routes_when_the_transaction_is_discharged(bench: Bench) -> None:
+    one = Transactor(bench)
+    txn_id = one.declare()
+    one.post(one.client.sender("amq.topic/news"), txn_id, "early")
+    relay = one.client.sender(None)
+    one.post(relay, txn_id, "direct", address="orders")
+    listener = bench.client()
+    news = listener.receiver("amq.topic/news")
+    assert listener.bodies(news) == []
+    assert one.discharge(txn_id).remote_state == A
+    assert listener.bodies(news) == ["early"]
+    assert bench.depth("orders") == 1
+
+
+@pytest.mark.parametrize(
+    "what, why",
+    [
+        ("full", "queue 'small' holds 0 messages, 0 bytes: one of "),
+        ("deleted", "queue 'small' was deleted"),
+        ("missing", "there is no queue and no exchange named 'nowhere'"),
+        ("mailbox", "cannot be part of a transaction: send it outside of one"),
+        ("broken", "one of its messages is no AMQP message"),
+    ],
+)
+def test_a_transaction_that_cannot_be_carried_out_whole_is_undone_whole(bench: Bench, what: str, why: str) -> None:
+    bench.queue("small", arguments={"qpid.max_count": 2})
+    one = Transactor(bench)
+    txn_id = one.declare()
+    one.post(one.client.sender("orders"), txn_id, "fits")
+    if what == "full":
+        one.post(one.client.sender("small"), txn_id, *"abc")
+    elif what == "deleted":
+        one.post(one.client.sender("small"), txn_id, "a")
+        assert one.client.request("DELETE", "queue", "small")[0] == 204
+    elif what == "missing":
+        one.post(one.client.sender(None), txn_id, "a", address="nowhere")
+    elif what == "mailbox":
+        reply = one.client.receiver(None, dynamic=True)
+        one.post(one.client.sender(None), txn_id, "a", address=reply.remote_source.address)
+    else:
+        assert refusal(one.post_encoded(one.client.sender("orders"), txn_id, b"\x00\x53"))[0] == "amqp:decode-error"
+    name, text = refusal(one.discharge(txn_id))
+    assert name == "amqp:transaction:rollback"
+    assert why in text
+    assert bench.depth("orders") == 0
+
+
+def test_what_a_node_of_no_queue_is_sent_in_a_transaction_is_refused(bench: Bench) -> None:
+    one = Transactor(bench)
+    txn_id = one.declare()
+    reply = one.client.receiver(None, dynamic=True)
+    text = "what is sent to this node cannot be part of a transaction: send it outside of one"
+    for address in ("$management", reply.remote_source.address):
+        (delivery,) = one.post(one.client.sender(address), txn_id, "a")
+        assert refusal(delivery) == ("amqp:not-implemented", text)
+    assert refusal(one.discharge(txn_id)) == ("amqp:transaction:rollback", f"the transaction was undone: {text}")
+
+
+def test_a_message_that_comes_by_the_part_is_refused_in_a_transaction() -> None:
+    bench = Bench(clustered=True, part_bytes=4096)
+    bench.queue("orders", replicate="all")
+    bench.upgraded()
+    one = Transactor(bench)
+    txn_id = one.declare()
+    (delivery,) = one.post(one.client.sender("orders"), txn_id, bytes(200_000))
+    name, text = refusal(delivery)
+    assert name == "amqp:link:message-size-exceeded"
+    assert refusal(one.discharge(txn_id)) == ("amqp:transaction:rollback", f"the transaction was undone: {text}")
+
+
+def test_bytes_of_a_transaction_and_of_all_of_them_are_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_TRANSACTION_BYTES", 3000)
+    one = Transactor(bench)
+    txn_id = one.declare()
+    sender = one.client.sender("orders")
+    small, large = one.post(sender, txn_id, bytes(2000), bytes(2000))
+    assert small.remote_state == TRANSACTIONAL
+    assert refusal(large) == ("amqp:resource-limit-exceeded", "the messages of a transaction may have 3000 bytes in all")
+    bench.broker.transactions.budget.limit_bytes = 4000
+    other = Transactor(bench)
+    (beyond,) = other.post(other.client.sender("orders"), other.declare(), bytes(2500))
+    text = "the open transactions of all clients hold 4000 bytes, their limit; try again"
+    assert refusal(beyond) == ("amqp:resource-limit-exceeded", text)
+    one.discharge(txn_id)
+    (fits,) = other.post(other.client.sender("orders"), other.declare(), bytes(2500))
+    assert fits.remote_state == TRANSACTIONAL
+
+
+def test_a_connection_has_a_bounded_number_of_transactions(bench: Bench) -> None:
+    one = Transactor(bench)
+    ids = [one.declare() for _ in range(limits.MAX_TRANSACTIONS_PER_CONNECTION)]
+    assert len(set(ids)) == len(ids)
+    name, text = refusal(one.ask("amqp:declare:list", [None]))
+    assert (name, text) == ("amqp:resource-limit-exceeded", "a connection may have 100 transactions open: discharge some first")
+    one.discharge(ids[0])
+    one.declare()
+
+
+@pytest.mark.parametrize(
+    "descriptor, fields, name, text",
+    [
+        ("amqp:declare:list", [b"global"], "amqp:not-implemented", "distributed transactions"),
+        ("amqp:discharge:list", [], "amqp:decode-error", "needs the id of a transaction"),
+        ("amqp:accepted:list", [], "amqp:decode-error", "a declare or a discharge, and nothing else"),
+    ],
+)
+def test_a_request_that_makes_no_sense_is_refused(bench: Bench, descriptor: str, fields: list[Any], name: str, text: str) -> None:
+    found = refusal(Transactor(bench).ask(descriptor, fields))
+    assert found[0] == name
+    assert text in found[1]
+
+
+def test_a_body_that_is_no_value_is_no_request(bench: Bench) -> None:
+    one = Transactor(bench)
+    (delivery,) = one.client.send(one.control, b"data", inferred=True)
+    assert refusal(delivery)[0] == "amqp:decode-error"
+
+
+def test_a_coordinator_that_is_asked_for_more_than_it_can_is_refused(bench: Bench) -> None:
+    one = Transactor(bench, LOCAL_TRANSACTIONS, "amqp:distributed-transactions")
+    assert one.control.remote_condition.name == "amqp:not-implemented"
+    assert "this broker's coordinator has no amqp:distributed-transactions" in one.control.remote_condition.description
+    assert one.control.remote_target.type == proton.Terminus.UNSPECIFIED
+
+
+def test_a_transaction_over_both_logs_is_in_the_clusters_first() -> None:
+    bench = Bench(clustered=True, automatic=False)
+    local, cluster = bench.logs["local"], bench.lead
+    for log in (local, cluster):
+        log.automatic = True
+    bench.queue("shared", replicate="all")
+    bench.queue("own", replicate="none")
+    one = Transactor(bench)
+    txn_id = one.declare()
+    one.post(one.client.sender("own"), txn_id, "a")
+    one.post(one.client.sender("shared"), txn_id, "b")
+    cluster.automatic = local.automatic = False
+    request = one.discharge(txn_id)
+    assert (len(cluster.waiting), len(local.waiting)) == (1, 0)
+    cluster.commit()
+    bench.settle()
+    assert (request.remote_state, len(local.waiting)) == (0, 1)
+    local.commit()
+    bench.settle()
+    assert request.remote_state == A
+    assert (bench.depth("own"), bench.depth("shared")) == (1, 1)
+
+
+def test_a_transaction_without_work_is_discharged_at_once(bench: Bench) -> None:
+    one = Transactor(bench)
+    before = len(bench.lead.committed)
+    assert one.discharge(one.declare()).remote_state == A
+    assert len(bench.lead.committed) == before
