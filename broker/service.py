@@ -30,7 +30,7 @@ from broker.core.acl.rules import Acl
 from broker.core.commands import MACHINE_VERSION
 from broker.core.definitions import Change
 from broker.core.identity import Socket
-from broker.host import new_uuid
+from broker.host import REAL_HOST, new_uuid
 from broker.sessions.admission import Admission
 from broker.sessions.audit import Audit
 from broker.sessions.authentication import Authentication
@@ -87,6 +87,7 @@ class Broker:
         new_id: Callable[[], str] = new_uuid,
         authentication: Authentication | None = None,
         machine_version: int = MACHINE_VERSION,
+        wall: Callable[[], float] = REAL_HOST.wall,
     ) -> None:
         self.broker_id = broker_id
         self.max_message_bytes = max_message_bytes
@@ -102,6 +103,7 @@ class Broker:
             default_queue_bytes=default_queue_bytes,
             machine_version=machine_version,
             message_memory=message_memory,
+            wall=wall,
         )
         self.schedule = Schedule(clock, self.turn)
         self.guard = Guard(Audit(clock.seconds), quotas)

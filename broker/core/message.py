@@ -384,6 +384,18 @@ def with_delivery_state(
     return b"".join((head, data[rest:] if rest else data)) if head else data
 
 
+def as_delivered(data: bytes, failed: int, left_ms: int) -> bytes:
+    """The message as it goes out: with so many more failed deliveries in its header, and with `left_ms` of its time to live, if
+    it has one (0: as it was sent). What is no AMQP message goes out as it came in."""
+    try:
+        was = header(data)
+        ttl_ms = left_ms if left_ms and was.ttl_ms else KEPT
+        count, first = (was.delivery_count + failed, False) if failed else (None, None)
+        return with_delivery_state(data, count, first, ttl_ms)
+    except BadMessage:
+        return data
+
+
 def message_annotations(data: Encoded) -> dict[Any, Any]:
     """The message annotations (3.2.3); {} when there are none."""
     return _map(data, MESSAGE_ANNOTATIONS)

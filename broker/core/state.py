@@ -93,6 +93,17 @@ class Messages:
         """The lowest sequence that the next message may get, by lane."""
         return [lane.next_seq for lane in self.order.lanes]
 
+    @property
+    def has_times(self) -> bool:
+        """Whether any of its messages ever had a time."""
+        return self.expiries is not None or self.delays is not None
+
+    @property
+    def next_due_ms(self) -> float | None:
+        """When the next of its times is to be looked at, ms since 1970; None when none is."""
+        next_ms = [each.next_ms for each in (self.expiries, self.delays) if each is not None]
+        return min((each for each in next_ms if each is not None), default=None)
+
     def put_times(self, what: int, first_seq: int, column: array[int]) -> None:
         """A TIMES record. ValueError when it says something that no version knows."""
         if what == EXPIRES:

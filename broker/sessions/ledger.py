@@ -11,6 +11,7 @@ unanswered (its clients are cut off, so they know that they do not know).
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,17 +22,20 @@ from twisted.logger import Logger
 
 from broker.amqp.links import Receiver, Sender
 from broker.commit_log import CommitLog
-from broker.core import limits
-from broker.core.commands import MACHINE_VERSION, Command
+from broker.core import lifetimes, limits
+from broker.core.commands import MACHINE_VERSION, TIMES_SINCE, Command
 from broker.core.definitions import Change
+from broker.core.lifetimes import Said
 from broker.core.links import ACCEPTED, add_ids
-from broker.core.nodes import QueueNode
+from broker.core.log_time import LogTime
+from broker.core.nodes import CLUSTER, QueueNode
 from broker.core.pace import Pace
 from broker.core.parts import PARTS_QUEUE, Manifest
 from broker.core.queues.blocks import LiveRun, Move
 from broker.core.queues.residency import Residency
-from broker.core.records import Batch, BatchBuilder
+from broker.core.records import AVAILABLE, EXPIRES, Batch, BatchBuilder
 from broker.core.state import CannotApply, State
+from broker.host import REAL_HOST
 from broker.sessions.inflow import Inflow
 
 SERVING = ("active", "standalone")
@@ -98,8 +102,10 @@ class Ledger:
         version: int = MACHINE_VERSION,
         residency: Residency | None = None,
         inflow: Inflow | None = None,
+        wall: Callable[[], float] = REAL_HOST.wall,
     ) -> None:
-        """`residency` bounds the bodies in memory, and `inflow` counts what is not committed yet: those of other ledgers too."""
+        """`residency` bounds the bodies in memory, and `inflow` counts what is not committed yet: those of other ledgers too.
+        `wall` gives seconds since 1970."""
         self.name = name
         self.residency = residency if residency is not None else Residency(1 << 62)
         self.state = State(version, residency=self.residency, keeps_bodies=False)
@@ -109,6 +115,8 @@ class Ledger:
         """Whether room runs out on the disk: `takes` is to be asked before a message is put."""
         self._spare_bytes = 0
         self._clock = clock
+        self._wall = wall
+        self._time = LogTime()
         self._owner = owner
         self._inflow = inflow if inflow is not None else Inflow(limits.INFLOW_BYTES)
         self._pace = Pace()
@@ -140,13 +148,34 @@ class Ledger:
         self._spare_bytes = self._spare_bytes - nbytes if fits else 0
         return fits
 
-    def enqueue(self, node: QueueNode, messages: list[bytes], nbytes: int, link: Receiver | None = None, first: int = 0) -> None:
+    @property
+    def now_ms(self) -> int:
+        """Ms since 1970 by the log's time, while it serves."""
+        return self._time.now_ms(self._clock.seconds())
+
+    @property
+    def version(self) -> int:
+        """The machine version that what is proposed may need."""
+        return self.state.definitions.machine_version if self.name == CLUSTER else self.state.version
+
+    def enqueue(
+        self,
+        node: QueueNode,
+        messages: list[bytes],
+        nbytes: int,
+        link: Receiver | None = None,
+        first: int = 0,
+        *,
+        timed: bool = False,
+    ) -> None:
         """Put messages (of `nbytes` in all) on a queue; the deliveries of `link` with the ids from `first` on, one a message, are
-        accepted when they are committed."""
+        accepted when they are committed. `timed`: any of them may say when it expires or is to be given out."""
         assert node.messages is not None
         if self._builder.has_large:
             self._cut()
         number, seqs = node.messages.number, node.proposed_seqs
+        if timed or node.ttl_ms:
+            self._put_times(node, messages, timed=timed)
         if len(seqs) == 1:
             self._builder.messages_for(number, seqs[0]).extend(messages)
             seqs[0] += len(messages)
@@ -165,6 +194,20 @@ class Ledger:
             add_ids(self._waits.accepts.setdefault(link, []), first, len(messages))
         self._arm()
 
+    def _put_times(self, node: QueueNode, messages: list[bytes], *, timed: bool) -> None:
+        """Note when these messages, which are about to be put on this queue, expire or may be given out."""
+        assert node.messages is not None
+        if self.version < TIMES_SINCE:
+            return
+        now_ms, lane_for, seqs = self.now_ms, node.messages.order.lane_for, node.proposed_seqs
+        found = [lifetimes.when(lifetimes.said(each) if timed else lifetimes.NOTHING, now_ms, node.ttl_ms) for each in messages]
+        lanes = [0] * len(messages) if len(seqs) == 1 else list(map(lane_for, messages))
+        for lane in sorted(set(lanes)):
+            for what, place in ((EXPIRES, 0), (AVAILABLE, 1)):
+                column = array("Q", [times[place] for times, its in zip(found, lanes, strict=True) if its == lane])
+                if any(column):
+                    self._builder.times(node.messages.number, what, seqs[lane], column)
+
     def put_part(self, data: bytes) -> int:
         """Put a part of a large message into the store of parts. Returns its sequence there."""
         sequence, self._next_part = self._next_part, self._next_part + 1
@@ -174,11 +217,17 @@ class Ledger:
         self._arm()
         return sequence
 
-    def put_large(self, queues: Iterable[tuple[QueueNode, int]], manifest: Manifest) -> None:
-        """Put a large message, all of whose parts were put, on these queues, each with the lane that the message belongs to."""
+    def put_large(self, queues: Iterable[tuple[QueueNode, int]], manifest: Manifest, says: Said = lifetimes.NOTHING) -> None:
+        """Put a large message, all of whose parts were put, on these queues, each with the lane that the message belongs to; it
+        `says` so much of when it expires, or is to be given out."""
         encoded = manifest.to_bytes()
         for node, lane in queues:
             assert node.messages is not None
+            if self.version >= TIMES_SINCE:
+                expires_ms, available_ms = lifetimes.when(says, self.now_ms, node.ttl_ms)
+                for what, when_ms in ((EXPIRES, expires_ms), (AVAILABLE, available_ms)):
+                    if when_ms:
+                        self._builder.times(node.messages.number, what, node.proposed_seqs[lane], array("Q", (when_ms,)))
             self._builder.large(node.messages.number, node.proposed_seqs[lane], encoded)
             node.proposed_seqs[lane] += 1
             node.proposed += 1
@@ -359,6 +408,7 @@ class Ledger:
             self.state.drop_bodies()
             self._void()
         elif not began:
+            self._time.begin(self._clock.seconds(), self._wall(), self.state.made_ms)
             self._owner.ledger_begins(self)
         self._owner.ledger_state(self, state, epoch, primary)
         self.pump()

@@ -39,6 +39,7 @@ ACCEPTED: int = lib.PN_ACCEPTED
 REJECTED: int = lib.PN_REJECTED
 RELEASED: int = lib.PN_RELEASED
 MODIFIED: int = lib.PN_MODIFIED
+_DELAY = b"\xa3\x14x-opt-delivery-delay\x70"
 _SCRATCH_BYTES = 1 << 18
 _scratch = ffi.new("char[]", _SCRATCH_BYTES)
 _tag_number = ffi.new("uint32_t *")
@@ -177,13 +178,19 @@ class ClientConnection(TwistedProtocol):
         """The container id of the broker's Open: its store's identity."""
         return text_of(lib.pn_connection_remote_container(self._connection))
 
-    def send(self, body: bytes, priority: int | None = None, held_back: int = 0) -> Any:
-        """Send a message with this body, and a header with its priority if it has one; returns its delivery. So many bytes of it
-        are held back, for `go_on`."""
+    def send(self, body: bytes, priority: int | None = None, held_back: int = 0, *, ttl_ms: int = 0, delay_ms: int = 0) -> Any:
+        """Send a message with this body, and a header and annotations with what else is said of it; returns its delivery. So many
+        bytes of it are held back, for `go_on`."""
         size = len(body)
         head = b"\x00\x53\x75\xa0" + bytes((size,)) if size < 256 else b"\x00\x53\x75\xb0" + size.to_bytes(4, "big")
-        header = b"" if priority is None else b"\x00\x53\x70\xc0\x04\x02\x40\x50" + bytes((priority,))
-        data = header + head + body
+        fields = [b"\x40", b"\x40" if priority is None else b"\x50" + bytes((priority,))]
+        fields += [b"\x70" + ttl_ms.to_bytes(4, "big")] if ttl_ms else []
+        listed = b"".join(fields)
+        plain = priority is None and not ttl_ms
+        header = b"" if plain else b"\x00\x53\x70\xc0" + bytes((len(listed) + 1, len(fields))) + listed
+        delay = _DELAY + delay_ms.to_bytes(4, "big")
+        annotations = b"\x00\x53\x72\xc1" + bytes((len(delay) + 1, 2)) + delay if delay_ms else b""
+        data = header + annotations + head + body
         self._tag += 1
         _tag_number[0] = self._tag
         delivery = lib.pn_delivery(self.link, _tag)

@@ -36,7 +36,8 @@ class ClientPlan:
 
     `queue` is the address; `arrives`: the queues that what a producer sends there comes to (None: that one); not `sure`: it may
     come there or not, accepted or not; not `needed`: nobody waits for the end of it; `settled`: what goes over the link is
-    settled when it is sent; `priorities`: what a producer chooses from for each message (None: the message says nothing of it);
+    settled when it is sent; `priorities`: what a producer chooses from for each message (None: the message says nothing of it),
+    and so `ttls_ms` and `delays_ms` (0: nothing), its time to live and its delay;
     `stay_s`, `away_s`: it leaves after about so long, and comes back about so long after that; `pause_s`: how long it may pause
     in the middle of a larger message, some of which it gives up then.
     """
@@ -65,6 +66,8 @@ class ClientPlan:
     max_frame: int = 65536
     stall_s: float = 0.0
     priorities: tuple[int | None, ...] = (None,)
+    ttls_ms: tuple[int, ...] = (0,)
+    delays_ms: tuple[int, ...] = (0,)
     stay_s: float = 0.0
     away_s: float = 0.0
     pause_s: float = 0.0
@@ -244,6 +247,7 @@ class Producer(Client):
         self.due = 0
         self._pausing: Any = None
         self.accepted = self.refused = self.unknown = 0
+        self._times = Random(f"times of {self.name} in {self.plan.start_s}")
 
     def begin(self) -> None:
         """Come, and have something to send."""
@@ -282,11 +286,12 @@ class Producer(Client):
                 break
             size = self.rng.randint(*self.plan.size)
             priority = self.rng.choice(self.plan.priorities) if len(self.plan.priorities) > 1 else self.plan.priorities[0]
+            times = {"ttl_ms": self._times.choice(self.plan.ttls_ms), "delay_ms": self._times.choice(self.plan.delays_ms)}
             for place in self.places:
-                self.history.sent(self.name, place, number, self.now, link=self.link_number, priority=priority)
+                self.history.sent(self.name, place, number, self.now, link=self.link_number, priority=priority, **times)
             data = body(self.name, self.link_number, number, size)
             held_back = len(data) // 2 if self.plan.pause_s and len(data) >= _PAUSE_FROM else 0
-            delivery = connection.send(data, priority, held_back)
+            delivery = connection.send(data, priority, held_back, **times)
             if held_back:
                 self._pausing = delivery
                 pause_s = self.plan.pause_s * self.rng.random()

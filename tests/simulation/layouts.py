@@ -87,6 +87,10 @@ def laid_out(plan: Plan, rng: Random) -> Plan:
         plan = settling(plan, rng.choice(("producer", "consumer")))
     if Random(f"hoard of {plan.seed}").random() < 0.15:
         plan = with_hoard(plan)
+    times = Random(f"times of {plan.seed}")
+    if times.random() < 0.3 and "jump" not in plan.kinds:
+        ttls_ms = times.choice(((0,), (0, 0, 300, 1000), (0, 40, 200)))
+        plan = with_times(plan, ttls_ms, times.choice(((0,), (0, 0, 0, 200, 900), (0, 30))))
     brief = Random(f"brief of {plan.seed}")
     if brief.random() < 0.25:
         made_at_s = sorted(brief.uniform(0.3, plan.duration_s) for _ in range(3))
@@ -94,6 +98,11 @@ def laid_out(plan: Plan, rng: Random) -> Plan:
         away_s, sends_s = brief.choice((0.5, 0.8, 1.5)), brief.choice((0.3, 0.3, 2.5))
         plan = with_brief(plan, level, away_s=away_s, made_at_s=made_at_s, sends_s=sends_s)
     return plan
+
+
+def with_times(plan: Plan, ttls_ms: Sequence[int], delays_ms: Sequence[int]) -> Plan:
+    """The producers choose a time to live and a delay for each message."""
+    return _changed(plan, lambda item: item.kind == "producer", ttls_ms=tuple(ttls_ms), delays_ms=tuple(delays_ms))
 
 
 def with_levels(plan: Plan, levels: Sequence[int]) -> Plan:

@@ -13,7 +13,17 @@ from typing import Any
 from broker.core.commands import MACHINE_VERSION as NEW
 from tests.simulation.clients import ClientPlan
 from tests.simulation.history import Violation
-from tests.simulation.layouts import KEPT, settling, with_brief, with_hoard, with_hub, with_kept, with_letters, with_levels
+from tests.simulation.layouts import (
+    KEPT,
+    settling,
+    with_brief,
+    with_hoard,
+    with_hub,
+    with_kept,
+    with_letters,
+    with_levels,
+    with_times,
+)
 from tests.simulation.plan import Action, Plan
 from tests.simulation.regressions import quiet
 from tests.simulation.world import World
@@ -183,6 +193,9 @@ _COUNTED = _plan([_PRODUCERS[0], ClientPlan("consumer", "c", "q0", window=20, mo
 _BEHIND = _plan(BUSY, *(Action(at_s, "kill", "backup", seconds=1.2) for at_s in (1.0, 2.6)), checkpoint_bytes=2048)
 _KILLS = [Action(1.2 + 0.4 * number, "kill", "primary", seconds=0.1) for number in range(6)]
 _REJECTING = with_letters(_plan(BUSY), "all", reject=0.3)
+_TIMED = with_times(
+    _plan([*_PRODUCERS, replace(_CONSUMER, settle_delay_s=0.3)], *_KILLS, checkpoint_bytes=2048), (0, 40, 400), (0, 30, 600)
+)
 _FAILING = with_letters(_plan(BUSY, *_KILLS, disk_s=0.004), "all", reject=0.05, limit=1, fail=0.5)
 _STORMS = _plan(
     BUSY,
@@ -298,6 +311,12 @@ PROVOKED: dict[str, Plan] = {
     "drops-the-rejected": _REJECTING,
     "keeps-the-rejected": _REJECTING,
     "letters-twice": _REJECTING,
+    "gives-out-what-has-expired": _TIMED,
+    "gives-out-what-is-to-wait": _TIMED,
+    "lets-go-early": _TIMED,
+    "times-of-the-next": _TIMED,
+    "checkpoint-forgets-times": _TIMED,
+    "forgets-what-waits": _TIMED,
     "drops-what-failed-too-often": _FAILING,
     "gives-out-what-failed-too-often": _FAILING,
     "forgets-what-failed-too-often": _FAILING,
