@@ -48,6 +48,7 @@ from broker.sessions.queues import Queues
 from broker.sessions.quota import QueueQuota
 from broker.sessions.relay import Relay
 from broker.sessions.schedule import Schedule
+from broker.sessions.share import Share
 from broker.sessions.slow import SlowConsumers
 from broker.sessions.termini import (
     Termini,
@@ -106,9 +107,10 @@ class Broker:
             wall=wall,
         )
         self.schedule = Schedule(clock, self.turn)
+        self.searches = Share(clock, self.turn.flush)
         self.guard = Guard(Audit(clock.seconds), quotas)
         quota = QueueQuota(self.guard)
-        self.queues = Queues(self.logs, self.turn, self.schedule)
+        self.queues = Queues(self.logs, self.turn, self.schedule, self.searches)
         self.slow = SlowConsumers(clock, self.queues, self.turn, slow_s, ends_slow)
         self.exchanges = Exchanges(self.logs, self.queues, quota, new_id)
         self.mailboxes = Mailboxes(new_id)
@@ -276,6 +278,7 @@ class Broker:
         self.schedule.clear()
         self.leaving.over()
         self.slow.close()
+        self.searches.close()
         self.admission.close()
         self.turn.close()
         for ledger in self.ledgers.values():

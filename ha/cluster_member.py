@@ -29,6 +29,7 @@ from broker.sessions.connection import Role
 from broker.sessions.principal import Principal
 from broker.telemetry import TelemetryWriter
 from ha.agreed import Agreed
+from ha.copies import Copies, copies, notice
 from ha.core.effects import PromotionEnded, TransferEnded
 from ha.core.membership import Membership
 from ha.core.messages import Message
@@ -39,6 +40,7 @@ from ha.outbox import Peers as LogPeers
 from ha.replicated_log import ReplicatedLog
 from ha.role_callback import RoleCallback
 from ha.settings import HaSettings
+from ha.virtual_ip import VirtualIp
 
 if TYPE_CHECKING:
     from broker.net.credentials import Credentials
@@ -133,7 +135,7 @@ class ClusterMember:
             silence_s=settings.link_heartbeat_interval,
             cluster_id=lambda: store.cluster_id,
             members=lambda: self.log.replica.members,
-            versions=Versions(broker.lead.state.version),
+            versions=Versions(broker.lead.state.version, witness=bool(settings.ha_witness) and settings.ha_witness == me),
             cluster_version=lambda: self._broker.lead.state.definitions.machine_version,
             login=replace(settings.login, or_nobody=not broker.authentication.demanded),
             user=self._user_of_brokers(),
@@ -142,7 +144,10 @@ class ClusterMember:
             on_removed=self._is_removed_from,
         )
         self._callback = RoleCallback(reactor, settings.ha_on_role_change, settings.ha_on_role_change_timeout, me)
+        sockets = lambda: [each.transport for each in broker.connections.values()]  # noqa: E731
+        self.virtual_ip = VirtualIp(settings.ha_virtual_ip, clock.seconds, sockets)
         self._agreed = Agreed(broker, lambda: self.log.replica.members, lambda: self.log.primary, wall, self._planned_switchover)
+        self._copies = Copies(self.note)
         self._ticker = LoopingCall(self._tick)
         self._ticker.clock = clock
         broker.administration.extensions["ha"] = self
@@ -192,8 +197,8 @@ class ClusterMember:
 
     def _successors(self) -> list[str]:
         """Who could take over, the best one first: those that no tag keeps back, and of these who has most of the log."""
-        voters = self.log.replica.members.voters
-        backups = [each for each in self.log.status().peers if each.connected and each.address in voters]
+        stores = self.log.replica.members.stores
+        backups = [each for each in self.log.status().peers if each.connected and each.address in stores]
         tags = {each.address: self._agreed.tags(each.address) for each in backups}
         backups.sort(key=lambda each: (tags[each.address].nofailover, -each.match_index, -tags[each.address].priority))
         return [each.address for each in backups]
@@ -238,6 +243,13 @@ class ClusterMember:
         self.peers.tick()
         self._raise_version()
         self._agreed.tick()
+        self._copies.tick(self.log.status(), self._clock.seconds())
+        self._keep_virtual_ip()
+
+    def _keep_virtual_ip(self) -> None:
+        """Have the address while this broker serves, unless it is about to hand over."""
+        if self._broker.state == "active" and not self._broker.leaving.under_way:
+            self.virtual_ip.tick()
 
     def has_first_release(self) -> bool:
         """Whether a member may be of release 0.1, which reads batches of the first format alone."""
@@ -316,6 +328,7 @@ class ClusterMember:
         self._tell_catch_up(epoch, (was, was_primary), (state, primary))
         if state == "active":
             self._raising_to = 0
+            self._keep_virtual_ip()
             self._write_term(epoch)
             self._raise_version()  # so that a new cluster begins with it
 
@@ -398,6 +411,7 @@ class ClusterMember:
                 Symbol("scheme"): "amqps" if address.transport == urls.SSL else "amqp",
             }
             for address in public.addresses
+            if address.name != self.log.replica.members.witness
         ]
 
     # ---- broker.administration.Extension
@@ -417,8 +431,7 @@ class ClusterMember:
         said, refusals = self.peers.machine_versions(), self.peers.refusals()
         members = []
         for address in status.members.addresses:
-            role = "learner" if address in status.members.learners else "voter"
-            item: dict[str, Any] = {"address": address, "role": role}
+            item: dict[str, Any] = {"address": address, "role": status.members.role(address)}
             if address == self.me:
                 item |= {"version": state.version}
                 item |= {"connected": True, "ackedIndex": status.durable_index, "state": self._broker.state}
@@ -427,6 +440,10 @@ class ClusterMember:
                 lag = figures[address]
                 item |= {"connected": lag.connected, "ackedIndex": lag.acked_index, "state": lag.state}
                 item |= {"lagRecords": lag.lag_records, "lagBytes": lag.lag_bytes, "lagMs": lag.lag_ms}
+            elif address == status.members.witness and status.peers and address not in refusals:
+                seen = next(each for each in status.peers if each.address == address)
+                item |= {"connected": seen.connected, "ackedIndex": seen.match_index, "state": "ready" if seen.connected else ""}
+                item |= {"lagRecords": -1, "lagBytes": -1, "lagMs": -1.0}
             elif self._broker.state in ("active", "recovering") or address in refusals:
                 item |= {"connected": False, "ackedIndex": 0, "state": "", "lagRecords": -1, "lagBytes": -1, "lagMs": -1.0}
             else:
@@ -458,10 +475,13 @@ class ClusterMember:
             "primary": status.primary,
             "blank": self.log.replica.blank,
             "reason": self._why_no_primary(),
+            "copies": copies(status),
+            "notice": notice(status),
+            "witness": self.log.replica.is_witness,
             "members": members,
             "membership": self._membership(),
             "settings": self._agreed.told(),
-            "inSync": self._broker.state in ("ready", "active") and not self.log.halted,
+            "inSync": self._broker.state in ("ready", "active") and not self.log.halted and not self.log.replica.is_witness,
             "store": {"segments": journal.segments, "bytes": journal.bytes_on_disk, "checkpointIndex": journal.checkpoint_index},
             "telemetry": {} if self._telemetry is None else self._telemetry.figures._asdict(),
         }
@@ -474,6 +494,7 @@ class ClusterMember:
             "committed": log.members_index <= self.log.replica.commit_index,
             "voters": list(log.members.voters),
             "learners": list(log.members.learners),
+            "witness": log.members.witness,
         }
 
     def _why_no_primary(self) -> str:
@@ -510,7 +531,7 @@ class ClusterMember:
             case "ADD-BROKER" | "REMOVE-BROKER":
                 address, force = str(body.get("address") or ""), body.get("force") is True
                 if operation == "ADD-BROKER":
-                    return self._changes.add(address, force=force)
+                    return self._changes.add(address, force=force, witness=body.get("witness") is True)
                 return self._changes.remove(address, force=force, abrupt=body.get("abrupt") is True)
             case _:
                 return succeed((501, f"this broker does not have the operation {operation!r} on its cluster", {}))

@@ -26,6 +26,12 @@ REACH_S = 3.0
 """How long a new broker may take to answer the primary's link."""
 SAFE_VOTERS = 3
 """With fewer voters, the loss of one broker stops the cluster."""
+SAFE_STORES = 2
+"""Beside a witness: with fewer brokers that store messages, one disk has all of them."""
+_OTHERWISE = {
+    True: "runs as a witness: add it with --witness",
+    False: "does not run as a witness: start it with --ha-witness, its own address, or add it without --witness",
+}
 
 
 class Reach(Protocol):
@@ -36,6 +42,9 @@ class Reach(Protocol):
 
     def set_members(self, members: Membership) -> None:
         """Keep links to these members."""
+
+    def runs_as_witness(self, address: str) -> bool:
+        """Whether the broker that was reached there says that it is a witness."""
 
 
 class MemberChanges:
@@ -66,18 +75,21 @@ class MemberChanges:
             return 0
         return replica.log.members_index
 
-    def add(self, text: str, *, force: bool) -> Deferred[Answer]:
-        """ADD-BROKER."""
+    def add(self, text: str, *, force: bool, witness: bool = False) -> Deferred[Answer]:
+        """ADD-BROKER. `witness`: as the one voter that stores no messages."""
         address = _address(text)
         if isinstance(address, tuple):
             return succeed(address)
         if force or self._log.replica.members.role(address) or not self._log.serving:
-            return self._log.add_member(address).addCallback(_ended)
+            return self._log.add_member(address, witness=witness).addCallback(_ended)
 
         def reached(trouble: str) -> Answer | Deferred[Answer]:
-            if not trouble:
-                return self._log.add_member(address).addCallback(_ended)
+            runs_as_witness = self._links.runs_as_witness(address)
+            if not trouble and runs_as_witness == witness:
+                return self._log.add_member(address, witness=witness).addCallback(_ended)
             self._links.set_members(self._log.replica.members)
+            if not trouble:
+                return 409, f"nothing was changed: {address} {_OTHERWISE[runs_as_witness]}", {}
             return 409, f"nothing was changed: {address} {trouble}; start that broker first, with this cluster's brokers", {}
 
         return self._links.reach(address, REACH_S).addCallback(reached)
@@ -101,6 +113,12 @@ class MemberChanges:
         if address not in members.voters or members.voters == (address,):
             return ""  # a learner goes without a loss; of strangers, and of the last voter, the log itself has a word
         left = [voter for voter in members.voters if voter != address]
+        if address in members.stores and len(members.stores) == SAFE_STORES and members.witness:
+            others = ", ".join(store for store in members.stores if store != address)
+            return (
+                f"without {address} the messages are on {others} alone, which needs the witness {members.witness} beside; to put "
+                "another broker in its place use qpid-ha replace-broker, to go on use --force"
+            )
         if len(left) < SAFE_VOTERS:
             return (
                 f"without {address} there are {len(left)} voting members ({', '.join(left)}), and the loss of one of them "

@@ -66,8 +66,8 @@ class ProgressClock:
         return 0.0 if since is None else max(0.0, now - since) * 1000
 
     def lag(self, status: ReplicaStatus, now: float) -> dict[str, Lag]:
-        """The lag of each member that the status speaks of."""
-        return {peer.address: self._of(peer, status.last_index, now) for peer in status.peers}
+        """The lag of each member that the status speaks of, and that stores batches."""
+        return {peer.address: self._of(peer, status.last_index, now) for peer in status.peers if peer.stores}
 
     def _of(self, peer: PeerStatus, last_index: int, now: float) -> Lag:
         state = "" if not peer.connected else "ready" if peer.lag_batches <= _READY_BATCHES else "catchup"

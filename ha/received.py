@@ -6,27 +6,30 @@ epochs against the message's header. Only then does the core step it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from broker.core.records import BadBatch, Batch, Kind, split
-from broker.disk.checkpoint import Checkpoint
-from broker.disk.journal import Entry as Stored
-from broker.disk.journal import Journal
+from broker.disk.journal import Journal, Recovered
 from ha.core.log import Log
 from ha.core.membership import BadMembership, Membership
 from ha.core.messages import Append, Entry, SnapshotChunk, fault_of
+from ha.core.witness import attested_from
 
 
 class BadMessage(ValueError):
     """A member has sent something that cannot be right; the text says what."""
 
 
-def stored_log(journal: Journal, members: Membership, checkpoint: Checkpoint | None, entries: Sequence[Stored]) -> Log:
-    """The log that a journal's recovery has found. `members` are those of a store that knows of none. BadBatch."""
+def stored_log(journal: Journal, members: Membership, found: Recovered) -> Log:
+    """The log that a journal's recovery has found; of a witness, where what it attests ends. `members` are those of a store that
+    knows of none. BadBatch.
+    """
+    checkpoint = found.checkpoint
     log = Log(members)
-    if checkpoint is not None:
+    if found.attested is not None:
+        attested = attested_from(found.attested)
+        log = Log(attested.members, attested.index, attested.epoch, attested.members_index)
+    elif checkpoint is not None:
         log = Log(Membership.from_dict(checkpoint.members), checkpoint.index, checkpoint.epoch)
-    for stored in entries:
+    for stored in found.entries:
         changed = members_in(journal.read(stored.index, stored.index, 1)[0]) if stored.flags else None
         log.append(Entry(stored.index, stored.epoch, stored.nbytes, changed, stored.n_records))
     return log

@@ -48,6 +48,7 @@ from ha.core.messages import Append, Message, Position, SnapshotChunk
 from ha.core.progress import Pace
 from ha.core.replica import Replica, ReplicaStatus
 from ha.core.settings import ReplicaSettings
+from ha.core.witness import attested_fields, attested_from
 from ha.log.applying import Applying
 from ha.log.bodies import read_verified
 from ha.log.proposing import Proposing
@@ -87,12 +88,14 @@ class ReplicatedLog:
         checkpoint_bytes: int = CHECKPOINT_BYTES,
         new_id: Callable[[], str] = new_uuid,
         first_format: Callable[[], bool] = lambda: False,
+        before_end: Callable[[], None] = lambda: None,
     ) -> None:
         """Open the log `name` of the store; blocks while it is read.
 
         `members` are those of a store that knows of none. `wall` gives seconds since 1970; `in_thread` runs a function in
         another thread; `new_id` gives ids that nothing else has; `on_event` takes what telemetry tells; `first_format` says
-        whether a member reads batches of the first format alone. DamagedStore, StorageError, BadBatch.
+        whether a member reads batches of the first format alone; `before_end` is called before this broker, as the primary, lets
+        another one take over, and before anybody hears that its term is over. DamagedStore, StorageError, BadBatch.
         """
         self.name, self.me = name, me
         self._clock = clock
@@ -104,10 +107,11 @@ class ReplicatedLog:
         self._on_members, self._on_event = on_members, on_event
         self._new_id = new_id
         self._first_format = first_format
+        self._before_end = before_end
         self.journal, found = store.journal(name, call_in_reactor=call_in_reactor, on_error=self._storage_error)
         for note in found.notes:
             _log.warn("{name} log: {note}", name=name, note=note)
-        log = stored_log(self.journal, members, found.checkpoint, found.entries)
+        log = stored_log(self.journal, members, found)
         self.replica = Replica(
             me,
             settings,
@@ -118,11 +122,12 @@ class ReplicatedLog:
             blank=found.blank,
             vote_floor=None if found.floor is None else Position(found.floor.epoch, found.floor.index),
             cluster_id="" if settings.standalone else store.cluster_id,
+            attested=None if found.attested is None else attested_from(found.attested),
         )
         self._first_checkpoint = found.checkpoint
         self._cache = BatchCache(log.last_index + 1)
         self._applying = Applying(
-            self, listener, self.journal, self._cache, clock, lambda: self.replica.durable_index, log.base_index
+            self, listener, self.journal, self._cache, clock, lambda: self.replica.durable_index, self.replica.commit_index
         )
         self._proposing = Proposing()
         self._effects: deque[Effect] = deque()
@@ -146,6 +151,18 @@ class ReplicatedLog:
         self._ticker = LoopingCall(self._tick)
         self._ticker.clock = clock
         self._tick_s = None if settings.standalone else settings.heartbeat_s / 2
+
+    def misfit(self, settings: ReplicaSettings) -> str:
+        """Why a broker of these settings must not run with this store, or "": a witness has no log, and others have no more than
+        that."""
+        attested = self.replica.attested
+        if settings.witness and attested is None and self.log.last_index:
+            return (
+                f"holds the log of a broker, and {self.me} is the witness (--ha-witness): a witness begins with an empty folder"
+            )
+        if attested is not None and not settings.witness:
+            return f"is that of a witness, which stores no messages: give --ha-witness {self.me}, or another --data-dir"
+        return ""
 
     # ---- CommitLog
 
@@ -294,9 +311,9 @@ class ReplicatedLog:
         self._take(self.replica.transfer(self._awake.seconds(), candidate))
         return ended
 
-    def add_member(self, address: str) -> Deferred[MembershipEnded]:
-        """Add a broker to the cluster (on a primary)."""
-        return self._change(self.replica.add_member, address)
+    def add_member(self, address: str, *, witness: bool = False) -> Deferred[MembershipEnded]:
+        """Add a broker to the cluster, or a witness (on a primary)."""
+        return self._change(partial(self.replica.add_member, witness=witness), address)
 
     def remove_member(self, address: str) -> Deferred[MembershipEnded]:
         """Remove a broker from the cluster (on a primary)."""
@@ -338,8 +355,8 @@ class ReplicatedLog:
         return self.replica.log
 
     def lag(self, status: ReplicaStatus | None = None) -> dict[str, Lag]:
-        """How far each other member is behind, by address; empty unless this broker is primary. Whoever has just asked for the
-        status gives it."""
+        """How far each other member is behind, by address, but for a witness; empty unless this broker is primary. Whoever has
+        just asked for the status gives it."""
         return self.progress.lag(status or self.status(), self._clock.seconds())
 
     def cached(self, first: int, last: int) -> list[bytes] | None:
@@ -394,9 +411,8 @@ class ReplicatedLog:
                 self._take_snapshot(effect)
             case do.ProposeMembers(members):
                 self._members_due = members
-            case do.MembershipChanged(members):
-                self._peers.set_members(members)
-                self._tell_members(-1)
+            case do.MembershipChanged() | do.MembersCommitted():
+                self._follow_members(effect)
             case do.StateChanged():
                 self._state_changed(effect)
             case do.WritableChanged():
@@ -413,6 +429,13 @@ class ReplicatedLog:
             self._snapshots.give_up_receiving()
         self._applying.state_changed(effect.state, effect.epoch, effect.primary)
 
+    def _follow_members(self, effect: do.MembershipChanged | do.MembersCommitted) -> None:
+        if isinstance(effect, do.MembersCommitted):
+            self._on_members(effect.members)
+        else:
+            self._peers.set_members(effect.members)
+            self._tell_members(-1)
+
     def _tell_members(self, after: int) -> None:
         """Tell of the membership if its index is above `after` and committed: before that it may yet give way to another one."""
         if after < self.replica.log.members_index <= self._applying.committed:
@@ -420,7 +443,8 @@ class ReplicatedLog:
 
     def _save(self, effect: do.SaveHardState | do.StoreWhole) -> None:
         if isinstance(effect, do.SaveHardState):
-            self.journal.save_hard_state(effect.epoch, effect.voted_for)
+            attested = None if effect.attested is None else attested_fields(effect.attested)
+            self.journal.save_hard_state(effect.epoch, effect.voted_for, attested)
         else:
             self.journal.floor_passed()
 
@@ -431,6 +455,7 @@ class ReplicatedLog:
             self._listener.on_resume()
 
     def _quiesced(self) -> None:
+        self._before_end()
         self._take(self.replica.quiesced(self._awake.seconds()))
 
     def _ended_with(self, effect: Ended | do.TermEnded) -> None:
@@ -444,7 +469,7 @@ class ReplicatedLog:
     def _propose_members(self, members: Membership) -> None:
         self._members_due = None
         if not members.cluster_id:
-            members = Membership(members.voters, members.learners, self._new_id())
+            members = members.named(self._new_id())
         builder = BatchBuilder()
         builder.members(members.to_dict())
         self._propose(builder, members)
@@ -558,6 +583,7 @@ class ReplicatedLog:
     # ---- what the listener is told
 
     def _term_ended(self, reason: str, planned: bool) -> None:
+        self._before_end()
         _log.info("no primary any more: {reason}", reason=reason)
         self._snapshots.cut_short("the primary is none any more")
         if not planned:
@@ -569,7 +595,8 @@ class ReplicatedLog:
 
     def held_by_all(self) -> int:
         """The index up to which every backup that is connected has the log on disk, this broker's own end without any."""
-        return min([self.replica.log.last_index, *(peer.match_index for peer in self.status().peers if peer.connected)])
+        needing = [peer.match_index for peer in self.status().peers if peer.connected and peer.stores]
+        return min([self.replica.log.last_index, *needing])
 
     def applied_more(self) -> None:
         """Batches were applied: something may be due on the disk."""

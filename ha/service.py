@@ -61,6 +61,7 @@ from ha.outbox import Peers
 from ha.replicated_log import ReplicatedLog
 from ha.settings import HaSettings, own_address
 from ha.standalone import Standalone
+from ha.virtual_ip import CannotHold
 
 if TYPE_CHECKING:
     from broker.core.tokens import Tokens
@@ -182,9 +183,18 @@ class Process:
             self.logs[LOCAL].start()
             if self.member is not None:
                 self.member.start()
-        except (CannotListen, SettingsError, DamagedStore, StorageError, StoreOfAnotherCluster, BadBatch, OSError) as error:
+        except (
+            CannotListen,
+            CannotHold,
+            SettingsError,
+            DamagedStore,
+            StorageError,
+            StoreOfAnotherCluster,
+            BadBatch,
+            OSError,
+        ) as e:
             self.store.close(clean=self.store.was_clean)
-            raise CannotStart(str(error)) from None
+            raise CannotStart(str(e)) from None
         if self.lag is not None:
             self.lag.start()
         if self.token_keys is not None:
@@ -331,7 +341,12 @@ class Process:
             credentials=self.tls if self.ha.encrypted else None,
             end=self._end,
         )
-        log = self._open_log(CLUSTER, me, self.ha.replica(), Membership.of(self.ha.members), member.peers, member)
+        member.virtual_ip.check()
+        replica = self.ha.replica(me)
+        log = self._open_log(CLUSTER, me, replica, self.ha.membership, member.peers, member)
+        misfit = log.misfit(replica)
+        if misfit:
+            raise CannotStart(f"the store in {self.settings.data_dir} {misfit}")
         if self.store.cluster_id and not set(self.ha.members) & set(log.replica.members.addresses):
             raise CannotStart(
                 f"the store in {self.settings.data_dir} belongs to cluster {self.store.cluster_id} of "
@@ -369,6 +384,7 @@ class Process:
             on_event=member.note if member is not None else lambda kind, **fields: None,
             checkpoint_bytes=self.checkpoint_bytes,
             first_format=member.has_first_release if member is not None else lambda: False,
+            before_end=member.virtual_ip.leave if member is not None else lambda: None,
         )
         self.logs[name] = log
         self.broker.attach_log(name, log)
@@ -437,7 +453,12 @@ class Process:
             self.lag.stop()
         stopped: Deferred[None] = Deferred()
         self._wait_for_clients(self.reactor.seconds() + _STOP_S, stopped)
-        return stopped.addBoth(lambda _: self.store.close(clean=self.status == 0))
+        return stopped.addBoth(lambda _: self._stopped())
+
+    def _stopped(self) -> None:
+        if self.member is not None:
+            self.member.virtual_ip.leave()  # what clients were told has left by it
+        self.store.close(clean=self.status == 0)
 
     def _wait_for_clients(self, deadline: float, stopped: Deferred[None]) -> None:
         if self.broker.connections and self.reactor.seconds() < deadline:

@@ -27,11 +27,14 @@ from broker.core.sasl_client import MECHANISMS, Login
 from broker.core.urls import Address, Url
 from broker.options import Foreign, Option, SettingsError, gather, number, one_of, password_file, seconds, size, text, yes_no
 from broker.settings import BrokerSettings
+from ha.core.membership import BadMembership, Membership
 from ha.core.settings import MIB, ReplicaSettings
+from ha.core.virtual_ip import VirtualAddress, parsed
 
 LEVELS = ("none", "configuration", "all")
 HEARTBEATS_AN_ELECTION = 3
 """A backup gives its primary up only after that many heartbeats were missed: fewer would be noise of the network."""
+LEAST_WITH_WITNESS = 3
 _CORE = ReplicaSettings()
 
 
@@ -65,6 +68,14 @@ def _member(value: str) -> str:
     return addresses[0].name
 
 
+def _virtual_ips(value: str) -> tuple[VirtualAddress, ...]:
+    """Addresses with commas between them, each once."""
+    found = tuple(parsed(part) for part in value.split(","))
+    if len({address.ip for address in found}) < len(found):
+        raise ValueError("it names an address twice")
+    return found
+
+
 OPTIONS = (
     Option("ha-cluster", yes_no, False, "yes|no", "Join a cluster: start as a backup and wait for a promotion."),
     Option(
@@ -89,6 +100,13 @@ OPTIONS = (
         "",
         "HOST:PORT",
         "This broker's own address in --ha-brokers-url, where it cannot be told from --interface and --port.",
+    ),
+    Option(
+        "ha-witness",
+        _member,
+        "",
+        "HOST:PORT",
+        "The broker of --ha-brokers-url that votes and stores no messages: the same on each.",
     ),
     Option(
         "ha-replicate",
@@ -161,6 +179,13 @@ OPTIONS = (
     ),
     Option("ha-on-role-change-timeout", seconds(0.1, 600), 10.0, "SECONDS", "That program is killed when it takes longer."),
     Option(
+        "ha-virtual-ip",
+        _virtual_ips,
+        (),
+        "ADDR/PREFIX@DEV,...",
+        "IP addresses that whichever broker is the primary has on its network device DEV. Needs CAP_NET_ADMIN and CAP_NET_RAW.",
+    ),
+    Option(
         "link-heartbeat-interval",
         number(1, 3600),
         2,
@@ -180,6 +205,8 @@ class HaSettings:
     ha_public_url: Url | None
     ha_address: str
     """A member's name, or "" for the one that `own_address` finds."""
+    ha_witness: str
+    """The name of the member that is the witness, "" without one."""
     ha_replicate: str
     """The default level: none, configuration or all."""
     ha_flow_bytes: int
@@ -198,6 +225,7 @@ class HaSettings:
     ha_on_role_change: tuple[str, ...]
     """A program with its arguments; () for none."""
     ha_on_role_change_timeout: float
+    ha_virtual_ip: tuple[VirtualAddress, ...]
     link_heartbeat_interval: int
 
     @classmethod
@@ -217,12 +245,22 @@ class HaSettings:
                 "--ha-brokers-url names a cluster, and without --ha-cluster yes this broker would serve alone, with a log of its "
                 "own: give --ha-cluster yes, or leave --ha-brokers-url out"
             )
+        if own["ha_virtual_ip"] and not own["ha_cluster"]:
+            raise SettingsError("--ha-virtual-ip follows a cluster's primary, and this broker is in none: give --ha-cluster yes")
+        for address in own["ha_virtual_ip"]:
+            if url is not None and str(address.ip) in [each.host for each in url.addresses]:
+                raise SettingsError(
+                    f"--ha-virtual-ip {address} is the address of a broker in --ha-brokers-url, which it has always: give one of "
+                    "its own"
+                )
         if own["ha_password"] and own["ha_password_file"]:
             raise SettingsError("--ha-password and --ha-password-file name the same thing: leave one of them out")
         if (own["ha_password"] or own["ha_password_file"]) and not own["ha_username"]:
             raise SettingsError("there is a password for the links between brokers and no --ha-username")
         if own["ha_address"] and (url is None or own["ha_address"] not in url.names):
             raise SettingsError(f"--ha-address {own['ha_address']} is not among the addresses of --ha-brokers-url ({_list(url)})")
+        if own["ha_witness"]:
+            _check_witness(own["ha_witness"], url)
         if own["ha_election_timeout"] < HEARTBEATS_AN_ELECTION * own["ha_heartbeat_interval"]:
             raise SettingsError(
                 f"--ha-election-timeout {own['ha_election_timeout']:g} must be at least {HEARTBEATS_AN_ELECTION} times "
@@ -234,6 +272,11 @@ class HaSettings:
     def members(self) -> tuple[str, ...]:
         """The names of all members; () outside a cluster."""
         return self.ha_brokers_url.names if self.ha_cluster and self.ha_brokers_url is not None else ()
+
+    @property
+    def membership(self) -> Membership:
+        """The members of a store that knows of none."""
+        return Membership.of(self.members, witness=self.ha_witness)
 
     @property
     def login(self) -> Login:
@@ -250,10 +293,11 @@ class HaSettings:
         """Whether members log in by their certificates alone."""
         return self.encrypted and self.ha_mechanism == EXTERNAL
 
-    def replica(self) -> ReplicaSettings:
-        """What of this the consensus core works with."""
+    def replica(self, me: str = "") -> ReplicaSettings:
+        """What of this the consensus core works with, at the member of this name."""
         return ReplicaSettings(
             standalone=not self.ha_cluster,
+            witness=bool(self.ha_witness) and self.ha_witness == me,
             heartbeat_s=self.ha_heartbeat_interval,
             election_s=self.ha_election_timeout,
             campaign_timeout_s=self.ha_promote_timeout,
@@ -284,6 +328,13 @@ def read(
         raise SettingsError(
             "--token-keys in a cluster needs --users FILE too, or --ha-mechanism EXTERNAL over TLS: no broker logs in by a token"
         )
+    for address in ha.ha_virtual_ip:
+        if not any(_covers_all(interface, address.ip.version) for interface in broker.interface):
+            every = "0.0.0.0, or ::" if address.ip.version == 4 else "::"
+            raise SettingsError(
+                f"--ha-virtual-ip {address} is not on this machine when it begins to listen, on {', '.join(broker.interface)}: "
+                f"give --interface {every}"
+            )
     if ha.ha_cluster and broker.require_encryption and not ha.encrypted:
         raise SettingsError(
             "--require-encryption yes needs --ha-brokers-url amqps:...: nobody listens in the clear for the others"
@@ -322,6 +373,21 @@ def own_address(settings: HaSettings, interfaces: tuple[str, ...], port: int) ->
     return own
 
 
+def _check_witness(witness: str, url: Url | None) -> None:
+    """SettingsError unless this member of the URL can be the witness of all of them."""
+    if url is None or witness not in url.names:
+        raise SettingsError(f"--ha-witness {witness} is not among the addresses of --ha-brokers-url ({_list(url)})")
+    if len(url.names) < LEAST_WITH_WITNESS:
+        raise SettingsError(
+            f"--ha-witness {witness} leaves {len(url.names) - 1} of the addresses of --ha-brokers-url to store messages, and a "
+            "witness is of use beside two"
+        )
+    try:
+        Membership.of(url.names, witness=witness)
+    except BadMembership as error:
+        raise SettingsError(f"--ha-brokers-url: {error}") from None
+
+
 def _list(url: Url | None) -> str:
     return ", ".join(url.names) if url is not None else "which is not given"
 
@@ -346,5 +412,11 @@ def _is_local(family: int, sockaddr: tuple[Any, ...]) -> bool:
 
 
 def _covers(interface: str, ip: str) -> bool:
-    listening, wanted = ip_address(interface), ip_address(ip)
-    return listening == wanted or (listening.is_unspecified and listening.version in (wanted.version, 6))
+    wanted = ip_address(ip)
+    return ip_address(interface) == wanted or _covers_all(interface, wanted.version)
+
+
+def _covers_all(interface: str, version: int) -> bool:
+    """Whether it stands for all addresses of that IP version, also those that come later."""
+    listening = ip_address(interface)
+    return listening.is_unspecified and listening.version in (version, 6)

@@ -86,6 +86,8 @@ EVENT_TYPES: Final = frozenset(
         "failover_done",
         "fenced",
         "drain",
+        "one_copy",
+        "more_copies",
         "drop",
     }
 )

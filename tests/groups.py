@@ -34,6 +34,7 @@ WHOLE_MACHINE = {
     "system/test_faults_outage.py",
     "system/test_faults_power.py",
     "system/test_faults_processes.py",
+    "system/test_virtual_ip.py",
 }
 WITHOUT_SESSION = {"spark_analytics/test_submit.py"}
 """Tests that start Spark as processes of their own alone, and take long."""

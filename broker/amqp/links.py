@@ -22,6 +22,7 @@ from cproton_ffi import ffi, lib
 
 from broker.amqp.scratch import SCRATCH_BYTES, Scratch
 from broker.core import limits, values
+from broker.core.filters import Filter, filters_of
 from broker.core.links import (
     ACCEPTED,
     FAILED,
@@ -61,7 +62,7 @@ class Asked:
         self.address = text_of(lib.pn_terminus_get_address(pointer))
         self.dynamic = bool(lib.pn_terminus_is_dynamic(pointer))
         self.copy = lib.pn_terminus_get_distribution_mode(pointer) == lib.PN_DIST_MODE_COPY
-        self.filters = map_of(lib.pn_terminus_filter(pointer))
+        self.filters = _filters_in(lib.pn_terminus_filter(pointer))
         self.capabilities = names_of(lib.pn_terminus_capabilities(pointer))
         durable = lib.pn_terminus_get_durability(pointer) != lib.PN_NONDURABLE
         self.outlives = durable or lib.pn_terminus_get_expiry_policy(pointer) == lib.PN_EXPIRE_NEVER
@@ -637,6 +638,14 @@ def map_of(data: Any) -> dict[Any, Any]:
     """The map that a peer's data holds, {} when it holds something else; Condition as `value_of`."""
     found = value_of(data)
     return found if isinstance(found, dict) else {}
+
+
+def _filters_in(data: Any) -> list[Filter]:
+    encoded = encoded_of(data)
+    try:
+        return filters_of(encoded) if encoded else []
+    except values.BadValue as error:
+        raise Condition("amqp:decode-error", f"a filter cannot be read: {error}") from None
 
 
 def names_of(data: Any) -> tuple[str, ...]:

@@ -24,8 +24,9 @@ The forms (version 1 unless said)::
     setting             key value (4) what the cluster agrees on under this key; {} for nothing any more
     queue-del-if-empty  uuid      (2) the end of a queue, if it holds no message when this is applied
 
-Version 3 brought no command: from it on a log may have LARGE records (broker.core.records). Version 5 brought TIMES records, and
-queues whose messages leave by themselves (`x-delivery-limit`, `x-message-ttl`): their `queue-add` needs it.
+Version 3 brought no command: from it on a log may have LARGE records (broker.core.records). Version 5 brought TIMES records,
+queues whose messages leave by themselves (`x-delivery-limit`, `x-message-ttl`), and arguments of queues that older releases
+refuse (broker.core.queues.arguments): a `queue-add` with one of them needs it.
 
 Invariants: the text that was read is the text that a snapshot writes, byte for byte, with fields that this version does not know
 (a number that was given meanwhile is added to it); a command that this version cannot apply is an `UnknownCommand` and never a

@@ -346,5 +346,8 @@ MAX_SELECTOR_CHARS = 8192
 MAX_SELECTOR_DEPTH = 64
 """Operators of a selector within one another; a chain of ANDs or ORs is one."""
 
+SELECTOR_LOOKS = 256
+"""Messages of one queue that consumers with selectors look at in one go."""
+
 MAX_SELECTOR_SECTION_BYTES = 64 * KIB
 """Header, properties or application properties that a selector looks at: a message with a longer one matches nothing."""

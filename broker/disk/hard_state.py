@@ -1,4 +1,5 @@
-"""Epoch and vote (Raft §5, "persistent state"), in a file that has all its blocks before they are needed.
+"""Epoch and vote (Raft §5, "persistent state"), in a file that has all its blocks before they are needed; and, of a witness, what
+it attests (`ha.core.witness`), which is all that it has in the place of a log.
 
 The file's life: made at the log's first start, with room for two copies, each in a block of its own. To save is to write the
 first copy in place and sync it, then the second one and sync that. Nothing is allocated, so a broker can vote on a full disk.
@@ -6,8 +7,8 @@ A start syncs what a killed process may have left in the page cache, takes the c
 
 Invariants: one copy at least is whole, and as new as anything that `save` has returned for; when it returns, both are. So
 whatever becomes of one of them, torn by a power cut or rotten, the other one is the truth or ahead of it; when neither is whole,
-nobody can tell any more, and the log is refused. Epoch and vote only grow, as nobody who has voted votes otherwise in that epoch:
-of two whole copies that differ the greater one is the newer.
+nobody can tell any more, and the log is refused. Epoch and vote only grow, as nobody who has voted votes otherwise in that epoch,
+and so does what is attested: of two whole copies that differ the greater one is the newer.
 """
 
 from __future__ import annotations
@@ -35,10 +36,11 @@ _OFFSETS = (0, COPY_BYTES)
 
 
 class HardState(NamedTuple):
-    """An epoch, and for whom this broker has voted in it."""
+    """An epoch, and for whom this broker has voted in it. `attested`: of a witness alone, an object with `epoch` and `index`."""
 
     epoch: int
     voted_for: str | None
+    attested: dict[str, Any] | None = None
 
 
 def read(disk: Disk, folder: Path) -> HardState | None:
@@ -96,7 +98,7 @@ def _put(disk: Disk, fd: int, path: Path, offset: int, sealed: bytes) -> None:
 
 
 def _sealed(state: HardState) -> bytes:
-    sealed = seal_json(state._asdict())
+    sealed = seal_json({name: value for name, value in state._asdict().items() if name != "attested" or value is not None})
     assert len(sealed) <= COPY_BYTES, f"{state} does not fit its block"
     return sealed.ljust(COPY_BYTES, b"\0")
 
@@ -118,4 +120,5 @@ def _newest(path: Path, copies: list[HardState | None]) -> HardState:
 
 
 def _age(state: HardState) -> Any:
-    return state.epoch, state.voted_for is not None
+    attested = state.attested or {}
+    return state.epoch, state.voted_for is not None, attested.get("epoch", 0), attested.get("index", 0)

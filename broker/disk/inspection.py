@@ -45,7 +45,7 @@ def log_info(disk: Disk, folder: Path) -> LogInfo:
     damage: list[str] = []
     epoch, voted_for = 0, None
     try:
-        epoch, voted_for = hard_state.read(disk, folder) or (0, None)
+        epoch, voted_for, _ = hard_state.read(disk, folder) or (0, None, None)
     except DamagedStore as error:
         damage.append(str(error))
     base, written = Position(0, 0), ""

@@ -194,9 +194,10 @@ class Journal:
         self._readers.forget()  # after it: what is opened in between lies where it says now
         self._writer.reset(Position(epoch, index), listed=received is not None, done=done)
 
-    def save_hard_state(self, epoch: int, voted_for: str | None) -> None:
+    def save_hard_state(self, epoch: int, voted_for: str | None, attested: dict[str, Any] | None = None) -> None:
         """Durable when it returns, on a full disk too. StorageError: do not send what depends on it."""
-        self._save(hard_state.NAME, lambda: hard_state.save(self.disk, self._folder, HardState(epoch, voted_for)))
+        state = HardState(epoch, voted_for, attested)
+        self._save(hard_state.NAME, lambda: hard_state.save(self.disk, self._folder, state))
 
     def floor_passed(self) -> None:
         """The store is level with a primary: note, synced, that it is neither blank nor below a floor any more. StorageError."""

@@ -33,6 +33,7 @@ import os
 from collections.abc import Set
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from broker.core.records import BadBatch
 from broker.disk import bodies, checkpoint, hard_state, segments
@@ -86,6 +87,8 @@ class Recovered:
     """By number, the files with bodies that are no part of the log."""
     next_number: int
     """The file number that comes next."""
+    attested: dict[str, Any] | None = None
+    """What a witness has in the place of a log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -431,11 +434,11 @@ def _recover(work: _Recovery, segment_bytes: int) -> tuple[Recovered, list[Segme
         work.kept[:] = [reset(work.kept, folder, work.take_number(), base, size, disk, spared)]
         work.entries.clear()
     newest = work.end or base
-    if saved is None and newest.index > 0:
+    if saved is None and (newest.index > 0 or exists(disk, folder / WHOLE)):  # a witness has no batches
         raise DamagedStore(
             f"{folder / hard_state.NAME} (epoch and vote) is missing; move {folder} away: the broker then starts as a new one"
         )
-    epoch, voted_for = saved or hard_state.make(disk, folder)
+    epoch, voted_for, attested = saved or hard_state.make(disk, folder)
     if epoch < newest.epoch:
         raise DamagedStore(
             f"{folder / hard_state.NAME} says epoch {epoch}, the log has batches of epoch {newest.epoch}: "
@@ -446,7 +449,9 @@ def _recover(work: _Recovery, segment_bytes: int) -> tuple[Recovered, list[Segme
     left = {number: body for number, body in work.bodies.items() if body.path not in in_log}
     entries = [entry for entry in work.entries if entry.index > base.index]
     floor, blank = work.floor(), not exists(disk, folder / WHOLE)
-    recovered = Recovered(epoch, voted_for, found, entries, blank, floor, work.torn_bytes, work.notes, left, work.next_number)
+    recovered = Recovered(
+        epoch, voted_for, found, entries, blank, floor, work.torn_bytes, work.notes, left, work.next_number, attested
+    )
     return recovered, work.kept
 
 

@@ -11,7 +11,9 @@ A transport that does something with the bytes on their way (`Writing`) writes a
 
 from __future__ import annotations
 
+import socket
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from typing import Any
 
 from twisted.internet.tcp import Connection
@@ -29,7 +31,9 @@ class TlsFailed(Exception):
 
 
 class Writing(ABC):
-    """A transport that has a way of its own with an engine's output."""
+    """A transport that has a way of its own with an engine's output. `transport` is the one below it."""
+
+    transport: Any
 
     @abstractmethod
     def write_output(self, engine: Engine) -> bool:
@@ -68,3 +72,12 @@ def wait_with_more(transport: Connection, engine: Engine) -> None:
     if producer is not None and not transport.producerPaused and engine.pending:
         transport.producerPaused = True
         producer.pauseProducing()
+
+
+def end_output(transport: Any) -> None:
+    """Tell the other end now that nothing more comes, behind what the kernel has of it still. What reads from the socket, and
+    whoever has it, is not told. Over TLS it is the end of TCP alone, as of a process that has died."""
+    below = transport.transport if isinstance(transport, Writing) else transport
+    if isinstance(below, Connection):
+        with suppress(OSError):  # it has ended by itself
+            below.getHandle().shutdown(socket.SHUT_WR)

@@ -1,7 +1,9 @@
 """An exchange as links see it: a producer's messages are routed one by one, and a receiving link gets a queue of its own.
 
 Life of a subscription to an exchange: a queue is made for it, of this broker alone, and bound before it is there for the link;
-when both are committed the link is attached to the queue; the queue goes with the link.
+when both are committed the link is attached to the queue; the queue goes with the link. A selector, and the wish to get nothing
+that the subscription's own connection sends (no-local), are applied where messages are routed: what is not wanted is put on no
+queue, and uses no limit of it.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from broker.core.acl import questions
 from broker.core.acl.questions import Lookups
 from broker.core.commands import Bind
 from broker.core.exchange import fault_of
-from broker.core.nodes import LOCAL, ExchangeNode, QueueNode
+from broker.core.filters import NO_LOCAL, SELECTOR, Filter
+from broker.core.nodes import LOCAL, ExchangeNode, Gate, QueueNode
 from broker.sessions import routing
 from broker.sessions.attach import Attach, Output
 from broker.sessions.guard import UNAUTHORIZED
@@ -23,6 +26,7 @@ from broker.sessions.logs import Logs
 from broker.sessions.producer import Denied, Producer, Upload
 from broker.sessions.queues import Queues
 from broker.sessions.quota import QueueQuota
+from broker.sessions.selecting import selector_of
 from broker.sessions.uploads import Uploading
 
 
@@ -73,7 +77,7 @@ class ExchangeTerminus:
         producer.one_by_one(first, messages, self._put_if_allowed if self._by_key(producer.session) else self._put)
 
     def _put(self, producer: Producer, delivery_id: int, data: bytes) -> None:
-        routing.put(self._exchanges.logs, self._route(data), producer, delivery_id, data)
+        routing.put(self._exchanges.logs, self._route(producer, data), producer, delivery_id, data)
 
     def _put_if_allowed(self, producer: Producer, delivery_id: int, data: bytes) -> None:
         self._check(producer, data)
@@ -84,8 +88,9 @@ class ExchangeTerminus:
         if denial:
             raise Denied(denial)
 
-    def _route(self, data: bytes) -> list[QueueNode]:
-        return routing.route(self._exchanges.logs.nodes, self.node, self.key or message.subject(data) or "", data)
+    def _route(self, producer: Producer, data: bytes) -> list[QueueNode]:
+        key, origin = self.key or message.subject(data) or "", producer.session.number
+        return routing.route(self._exchanges.logs.nodes, self.node, key, data, origin)
 
     def destinations(self, producer: Producer, data: bytes) -> list[QueueNode]:
         """The queues that it routes this message to. LookupError, Denied."""
@@ -93,13 +98,13 @@ class ExchangeTerminus:
             raise LookupError(f"exchange {self.node.name!r} was deleted")
         if self._by_key(producer.session):
             self._check(producer, data)
-        return self._route(data)
+        return self._route(producer, data)
 
     def begin(self, producer: Producer, head: bytes) -> Upload:
         """A large message: what is in its first part says where it goes."""
         if self._by_key(producer.session):
             self._check(producer, head)
-        return Uploading(self._exchanges.logs, producer, self._route(head), head)
+        return Uploading(self._exchanges.logs, producer, self._route(producer, head), head)
 
     def may_flow(self, producer: Producer) -> bool:
         """Not while a disk is full: an exchange itself holds nothing, and which queues are next is not known."""
@@ -112,8 +117,8 @@ class ExchangeTerminus:
     # ---- messages out
 
     def knows_filter(self, name: str) -> bool:
-        """The binding of the queue that the link gets."""
-        return "binding" in name
+        """The binding of the queue that the link gets, and what is put on that queue."""
+        return "binding" in name or name in (SELECTOR, NO_LOCAL)
 
     def subscribe(self, attach: Attach, link: Sender) -> None:
         """A receiving link gets a queue of its own while it lasts."""
@@ -124,18 +129,27 @@ class ExchangeTerminus:
         key, arguments = self._binding(attach.asked.filters)
         self._exchanges.subscribe(attach, link, self.node, key, arguments)
 
-    def _binding(self, filters: dict[Any, Any]) -> tuple[str, dict[str, Any]]:
+    def _binding(self, filters: list[Filter]) -> tuple[str, dict[str, Any]]:
         """Key and arguments of the binding that a source's filter names (Apache's legacy-amqp-direct-, -topic-,
         -headers-binding).
 
         Without one, the key is that of the address; a topic exchange without any gives everything.
         """
-        for name, value in filters.items():
-            if "binding" in str(name):
+        for name, value in filters:
+            if "binding" in name:
                 if isinstance(value, dict):
                     return self.key, {str(each): item for each, item in value.items()}
                 return str(value), {}
         return self.key or ("#" if self.node.definition.kind == "topic" else ""), {}
+
+
+def _gate(attach: Attach) -> Gate | None:
+    """What says which messages come to the queue of this subscription, by its selector and by where they come from; None: all."""
+    selector, own = selector_of(attach), attach.session.number
+    no_local = any(each.name == NO_LOCAL for each in attach.asked.filters)
+    if selector is None and not no_local:
+        return None
+    return lambda data, origin: not (no_local and origin == own) and (selector is None or selector.takes(data))
 
 
 class Exchanges:
@@ -167,6 +181,7 @@ class Exchanges:
             if not isinstance(value, str | int | float | None):
                 text = f"the filter compares {argument!r} with what is no text, number or boolean"
                 raise Condition("amqp:invalid-field", text)
+        gate = _gate(attach)
         if len(nodes.queues) >= limits.MAX_QUEUES:
             raise Condition("amqp:resource-limit-exceeded", f"this broker has {limits.MAX_QUEUES} queues, its limit")
         full = self._quota.denial(user, nodes)
@@ -190,6 +205,7 @@ class Exchanges:
                 self.logs.delete_queue(queue.node)
                 link.refuse(Condition(UNAUTHORIZED, denial))
             else:
+                queue.node.gate = gate
                 queue.add(attach, link, needs, browse=False)
             attach.session.touch()
             self.queues.turn.flush()

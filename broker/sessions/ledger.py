@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -32,6 +32,7 @@ from broker.core.nodes import CLUSTER, QueueNode
 from broker.core.pace import Pace
 from broker.core.parts import PARTS_QUEUE, Manifest
 from broker.core.queues.blocks import LiveRun, Move
+from broker.core.queues.displacement import Displacing
 from broker.core.queues.residency import Residency
 from broker.core.records import AVAILABLE, EXPIRES, Batch, BatchBuilder
 from broker.core.state import CannotApply, State
@@ -42,6 +43,10 @@ SERVING = ("active", "standalone")
 """The states of a log in which this broker may write to it."""
 DEQUEUE_DELAY_S = 0.010
 _log = Logger()
+
+
+def _nothing() -> None:
+    """What a wait calls that is only to end in its turn."""
 
 
 class LedgerOwner(Protocol):
@@ -173,40 +178,69 @@ class Ledger:
         assert node.messages is not None
         if self._builder.has_large:
             self._cut()
-        number, seqs = node.messages.number, node.proposed_seqs
-        if timed or node.ttl_ms:
-            self._put_times(node, messages, timed=timed)
-        if len(seqs) == 1:
+        number, seqs, count = node.messages.number, node.proposed_seqs, len(messages)
+        times = self._times_of(node, messages, timed=timed) if timed or node.ttl_ms else None
+        if node.displacing is not None:
+            count, nbytes = self._displace(node, node.displacing, messages, times)
+        elif len(seqs) == 1:
+            if times is not None:
+                self._put_times(number, seqs[0], times)
             self._builder.messages_for(number, seqs[0]).extend(messages)
             seqs[0] += len(messages)
         else:
             lane_for = node.messages.order.lane_for
-            for each in messages:
+            for at, each in enumerate(messages):
                 lane = lane_for(each)
+                if times is not None:
+                    self._put_times(number, seqs[lane], times[at : at + 1])
                 self._builder.messages_for(number, seqs[lane]).append(each)
                 seqs[lane] += 1
         self._builder.add_bytes(nbytes)
         self._waits.nbytes += nbytes
         self._inflow.came(nbytes)
-        node.proposed += len(messages)
+        node.proposed += count
         node.proposed_bytes += nbytes
         if link is not None:
             add_ids(self._waits.accepts.setdefault(link, []), first, len(messages))
         self._arm()
 
-    def _put_times(self, node: QueueNode, messages: list[bytes], *, timed: bool) -> None:
-        """Note when these messages, which are about to be put on this queue, expire or may be given out."""
-        assert node.messages is not None
+    def _times_of(self, node: QueueNode, messages: list[bytes], *, timed: bool) -> list[tuple[int, int]] | None:
+        """When these messages, which are about to be put on this queue, expire and may be given out; None: no time for any."""
         if self.version < TIMES_SINCE:
-            return
-        now_ms, lane_for, seqs = self.now_ms, node.messages.order.lane_for, node.proposed_seqs
+            return None
+        now_ms = self.now_ms
         found = [lifetimes.when(lifetimes.said(each) if timed else lifetimes.NOTHING, now_ms, node.ttl_ms) for each in messages]
-        lanes = [0] * len(messages) if len(seqs) == 1 else list(map(lane_for, messages))
-        for lane in sorted(set(lanes)):
-            for what, place in ((EXPIRES, 0), (AVAILABLE, 1)):
-                column = array("Q", [times[place] for times, its in zip(found, lanes, strict=True) if its == lane])
-                if any(column):
-                    self._builder.times(node.messages.number, what, seqs[lane], column)
+        return found if any(map(any, found)) else None
+
+    def _put_times(self, number: int, first_seq: int, times: Sequence[tuple[int, int]]) -> None:
+        """Note the times of messages of this queue, which follow one another."""
+        for what, column in zip((EXPIRES, AVAILABLE), zip(*times, strict=True), strict=True):
+            if any(column):
+                self._builder.times(number, what, first_seq, array("Q", column))
+
+    def _displace(
+        self, node: QueueNode, displacing: Displacing, messages: list[bytes], times: list[tuple[int, int]] | None
+    ) -> tuple[int, int]:
+        """Put messages on a queue that others leave for them, in the same batch. Returns how many stay, and their bytes."""
+        assert node.messages is not None
+        number, seqs, lane_for = node.messages.number, node.proposed_seqs, node.messages.order.lane_for
+        stay = stay_bytes = 0
+        gone = self._builder.dequeues_for(number)
+        displacing.begin()
+        for at, each in enumerate(messages):
+            lane = lane_for(each)
+            leave = displacing.put(seqs[lane], each, len(each))
+            if leave is not None:
+                gone.extend(leave)
+                if times is not None:
+                    self._put_times(number, seqs[lane], times[at : at + 1])
+                self._builder.messages_for(number, seqs[lane]).append(each)
+                seqs[lane] += 1
+                stay += 1
+                stay_bytes += len(each)
+        if not stay:  # its producers are to hear of it all the same
+            self._waits.calls.append(_nothing)
+        return stay, stay_bytes
 
     def put_part(self, data: bytes) -> int:
         """Put a part of a large message into the store of parts. Returns its sequence there."""
@@ -217,21 +251,32 @@ class Ledger:
         self._arm()
         return sequence
 
-    def put_large(self, queues: Iterable[tuple[QueueNode, int]], manifest: Manifest, says: Said = lifetimes.NOTHING) -> None:
-        """Put a large message, all of whose parts were put, on these queues, each with the lane that the message belongs to; it
-        `says` so much of when it expires, or is to be given out."""
+    def put_large(
+        self, queues: Iterable[tuple[QueueNode, int]], manifest: Manifest, head: bytes = b"", says: Said = lifetimes.NOTHING
+    ) -> None:
+        """Put a large message, all of whose parts were put, on these queues, each with the lane that the message belongs to.
+
+        `head` is its beginning, with all that stands before its body; it `says` so much of when it expires, or is to be given out.
+        """
         encoded = manifest.to_bytes()
+        stays = False
         for node, lane in queues:
             assert node.messages is not None
+            if node.displacing is not None:
+                node.displacing.begin()
+                leave = node.displacing.put(node.proposed_seqs[lane], head, manifest.nbytes)
+                if leave is None:
+                    continue
+                self._builder.dequeues_for(node.messages.number).extend(leave)
+            stays = True
             if self.version >= TIMES_SINCE:
-                expires_ms, available_ms = lifetimes.when(says, self.now_ms, node.ttl_ms)
-                for what, when_ms in ((EXPIRES, expires_ms), (AVAILABLE, available_ms)):
-                    if when_ms:
-                        self._builder.times(node.messages.number, what, node.proposed_seqs[lane], array("Q", (when_ms,)))
+                self._put_times(node.messages.number, node.proposed_seqs[lane], [lifetimes.when(says, self.now_ms, node.ttl_ms)])
             self._builder.large(node.messages.number, node.proposed_seqs[lane], encoded)
             node.proposed_seqs[lane] += 1
             node.proposed += 1
             node.proposed_bytes += manifest.nbytes
+        if not stays:
+            self.drop_parts(manifest.ranges)
         self._arm()
 
     def drop_parts(self, ranges: Iterable[tuple[int, int]]) -> None:

@@ -24,13 +24,16 @@ from broker.amqp.links import Condition, Sender
 from broker.core import letters, limits, message
 from broker.core.acl import questions
 from broker.core.acl.questions import Lookups
+from broker.core.filters import SELECTOR
 from broker.core.links import ACCEPTED, FAILED, REJECTED, TRANSACTION_SHIFT, UNDELIVERABLE
 from broker.core.nodes import QueueNode
 from broker.core.parts import Manifest
+from broker.core.queues.arguments import BROWSE_ONLY
 from broker.core.queues.blocks import Lot
 from broker.core.queues.discipline import Discipline
 from broker.core.queues.lane import Lane
 from broker.core.queues.reading import Body, ReadAhead
+from broker.core.selector.selected import Selector
 from broker.core.state import Messages
 from broker.sessions import routing
 from broker.sessions.attach import Attach, LinkEnd, Output
@@ -41,8 +44,10 @@ from broker.sessions.due import Due
 from broker.sessions.ledger import Ledger
 from broker.sessions.logs import Logs
 from broker.sessions.producer import Producer, Upload
-from broker.sessions.room import has_room, is_crowded
+from broker.sessions.room import has_room, is_crowded, is_crowded_still
 from broker.sessions.schedule import Schedule
+from broker.sessions.selecting import Selections, selector_of
+from broker.sessions.share import Share
 from broker.sessions.turn import Turn
 from broker.sessions.unused import Unused
 from broker.sessions.uploads import Uploading
@@ -53,9 +58,14 @@ _log = Logger()
 class Subscription(LinkEnd):
     """A client's receiving link on a queue."""
 
-    __slots__ = ("_large", "_moved_s", "_needs", "browse", "cursors", "delivered", "link", "presettled", "queue")
+    __slots__ = (
+        *("_large", "_moved_s", "_needs", "browse", "cursors", "delivered", "link", "presettled", "queue"),
+        *("selector", "unfinished"),
+    )
 
-    def __init__(self, session: Output, link: Sender, queue: QueueTerminus, needs: Lookups, *, browse: bool) -> None:
+    def __init__(
+        self, session: Output, link: Sender, queue: QueueTerminus, needs: Lookups, *, browse: bool, selector: Selector | None
+    ) -> None:
         super().__init__(session)
         self._needs = needs
         self.link = link
@@ -63,6 +73,9 @@ class Subscription(LinkEnd):
         self.browse = browse
         self.presettled = link.presettled
         self.cursors = [0]
+        self.selector = selector
+        self.unfinished = False
+        """Whether there are messages that may be for it, at which its selector has not looked."""
         self.delivered = 0
         self._moved_s = 0.0
         """When an outcome has come last, or the first message went out that has none."""
@@ -281,7 +294,10 @@ class Subscription(LinkEnd):
 class QueueTerminus:
     """A queue on a serving broker: its subscriptions in turn, and producers that send to it."""
 
-    __slots__ = ("_ahead", "_queues", "due", "ledger", "letters", "node", "producers", "subscriptions", "unreadable")
+    __slots__ = (
+        *("_ahead", "_queues", "due", "ledger", "letters", "node", "producers"),
+        *("selections", "subscriptions", "unreadable"),
+    )
     window = limits.CREDIT_WINDOW
     serves_queues = True
     takes_large = True
@@ -295,6 +311,7 @@ class QueueTerminus:
         """Large messages that have a part that cannot be read: they are acquired, by nobody."""
         self.letters = DeadLetters(self, queues.logs, queues.schedule)
         self.due = Due(self, self.letters, queues.schedule)
+        self.selections = Selections(self, queues.searches)
         self._ahead: ReadAhead | None = None
         self.rebuilt(node)
 
@@ -369,17 +386,18 @@ class QueueTerminus:
     # ---- messages out
 
     def knows_filter(self, name: str) -> bool:
-        """None is applied."""
-        return False
+        """A selector."""
+        return name == SELECTOR
 
     def subscribe(self, attach: Attach, link: Sender) -> None:
         """A client's receiving link on the queue itself."""
         needs = questions.take_from_queue(self.node)
         attach.demand(needs)
         self.admit(attach)
-        self.add(attach, link, needs, browse=attach.asked.copy)
+        browse = attach.asked.copy or bool(self.node.asked.get(BROWSE_ONLY))
+        self.add(attach, link, needs, browse=browse, selector=selector_of(attach))
 
-    def add(self, attach: Attach, link: Sender, needs: Lookups, *, browse: bool) -> None:
+    def add(self, attach: Attach, link: Sender, needs: Lookups, *, browse: bool, selector: Selector | None = None) -> None:
         """Attach this link as one more subscription, for which its client `needs` so much; Condition when that cannot be."""
         node = self.node
         if not browse and node.definition.exclusive and any(not each.browse for each in self.subscriptions):
@@ -387,7 +405,9 @@ class QueueTerminus:
         if len(self.subscriptions) >= limits.MAX_CONSUMERS_PER_QUEUE:
             text = f"queue {node.name!r} has {limits.MAX_CONSUMERS_PER_QUEUE} subscriptions, its limit"
             raise Condition("amqp:resource-limit-exceeded", text)
-        subscription = Subscription(attach.session, link, self, needs, browse=browse)
+        subscription = Subscription(attach.session, link, self, needs, browse=browse, selector=selector)
+        if selector is not None:
+            self.selections.add(selector)
         link.context = subscription
         link.accept()
         self.subscriptions.append(subscription)
@@ -398,6 +418,8 @@ class QueueTerminus:
         """This subscription takes no more."""
         if subscription in self.subscriptions:
             self.subscriptions.remove(subscription)
+            if subscription.selector is not None:
+                self.selections.drop(subscription.selector)
 
     def unsubscribed(self) -> None:
         """A subscription has ended: a queue that is only there for them goes with the last, or a time after the last link."""
@@ -463,7 +485,7 @@ class QueueTerminus:
         messages = self.node.messages
         if subscription.browse or messages is None:
             return False
-        if messages.order.available:
+        if messages.order.available and subscription.selector is None:
             return True
         if not subscription.link.account.n_unsettled:
             return False
@@ -485,6 +507,7 @@ class QueueTerminus:
         assert self.node.messages is not None
         order, large = self.node.messages.order, self.node.messages.large
         stops: set[int] = set()
+        self.selections.begin()
         idle = held_back = 0
         while idle < len(subscriptions):
             subscription = subscriptions[0]
@@ -494,7 +517,9 @@ class QueueTerminus:
                 room = 1  # a large one takes its link for itself, so that others may have what comes next
             lots: list[Lot] = []
             if room > 0:
-                if subscription.browse:
+                if subscription.selector is not None:
+                    lots = self.selections.find(subscription, self.node.messages, room)
+                elif subscription.browse:
                     lots = order.browse(subscription.cursors, room, limits.MAX_TURN_BYTES)
                 elif order.available:
                     lots = order.acquire(subscription, room, limits.MAX_TURN_BYTES)
@@ -510,10 +535,11 @@ class QueueTerminus:
             else:
                 if room > 0 and subscription.wants_more(order):
                     stops.add(order.absent)
-                elif room > 0 and subscription.link.account.draining:
+                elif room > 0 and subscription.link.account.draining and not subscription.unfinished:
                     subscription.link.drained()
                     subscription.session.touch()
                 idle += 1
+        self.selections.end()
         return stops
 
     # ---- bodies that are not in memory
@@ -580,6 +606,7 @@ class QueueTerminus:
         for producer in self.producers:
             producer.aborted()
         self.subscriptions.clear()
+        self.selections.clear()
         self.producers.clear()
         self.letters.clear()
         self.due.clear()
@@ -592,8 +619,10 @@ def _count(lots: Iterable[Lot]) -> int:
 class Queues:
     """The queues that links are attached to, and those whose producers wait for room."""
 
-    def __init__(self, logs: Logs, turn: Turn, schedule: Schedule) -> None:
+    def __init__(self, logs: Logs, turn: Turn, schedule: Schedule, searches: Share) -> None:
         self.logs = logs
+        self.searches = searches
+        """The share of each turn that goes into looking for what selectors want."""
         self.turn = turn
         self.schedule = schedule
         self.unused = Unused(logs, schedule, self.users)
@@ -652,7 +681,7 @@ class Queues:
 
     def resume_crowded(self) -> None:
         """Let the producers of queues that have become emptier go on."""
-        for terminus in [each for each in self.crowded if not is_crowded(each.node, limits.FLOW_RESUME_RATIO)]:
+        for terminus in [each for each in self.crowded if not is_crowded_still(each.node)]:
             del self.crowded[terminus]
             terminus.resume()
 

@@ -13,15 +13,19 @@ from broker.sessions.producer import Full, Producer
 from broker.sessions.room import check_places, full_text, has_room
 
 
-def route(nodes: Nodes, exchange: ExchangeNode, key: str, data: bytes) -> list[QueueNode]:
-    """The queues that an exchange sends this message to; those of its alternate exchange when it has none for it."""
+def route(nodes: Nodes, exchange: ExchangeNode, key: str, data: bytes, origin: int = 0) -> list[QueueNode]:
+    """The queues that an exchange sends this message to; those of its alternate exchange when it has none for it.
+
+    `origin`: the number of the connection that it came over, 0 when it has been here before.
+    """
     exchange.received += 1
     seen: set[str] = set()
     at: ExchangeNode | None = exchange
     while at is not None and at.name not in seen:
         seen.add(at.name)
         uuids = at.routing.route(key, lambda: message.application_properties(data))
-        found = [queue for queue in map(nodes.queue_by_uuid, uuids) if queue is not None]
+        queues = [queue for queue in map(nodes.queue_by_uuid, uuids) if queue is not None]
+        found = [queue for queue in queues if queue.gate is None or queue.gate(data, origin)]
         if found:
             exchange.routed += 1
             return found

@@ -26,7 +26,8 @@ class Source(Protocol):
     """A terminus that messages come from."""
 
     def knows_filter(self, name: str) -> bool:
-        """Whether it applies a filter of this name. No other may be asked for: its client would get what it does not want."""
+        """Whether it applies a filter of this name (see `broker.core.filters`). No other may be asked for: its client would get
+        what it does not want."""
 
     def subscribe(self, attach: Attach, link: Sender) -> None:
         """Attach this receiving link of a client, and hang its link end on it; Condition when that cannot be."""
@@ -83,7 +84,7 @@ class Termini:
 
 
 def _check_filters(asked: Asked, source: Source) -> None:
-    unknown = [str(name) for name in asked.filters if not source.knows_filter(str(name))]
+    unknown = [each.name for each in asked.filters if not source.knows_filter(each.name)]
     if unknown:
         names = ", ".join(map(repr, sorted(unknown)))
         raise Condition("amqp:not-implemented", f"this broker does not apply the filter {names}: attach without it")

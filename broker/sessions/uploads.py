@@ -144,7 +144,7 @@ class Uploading:
             if found is None:
                 ledger.drop_parts(runs_of(sequences))
                 continue
-            ledger.put_large(found, Manifest(self._nbytes, tuple(runs_of(sequences))), self._says)
+            ledger.put_large(found, Manifest(self._nbytes, tuple(runs_of(sequences))), says=self._says)
             ledger.when_committed(lambda ledger=ledger: committed(ledger))  # type: ignore[misc]
 
     def abandon(self) -> None:

@@ -30,18 +30,20 @@ _wait = click.option(
 @ha_command("add-broker")
 @click.argument("addresses", metavar="ADDRESS...", nargs=-1, required=True)
 @click.option("--force", is_flag=True, help="Add it though it cannot be reached.")
+@click.option("--witness", is_flag=True, help="Add it as the witness, which votes and stores no messages.")
 @_wait
-def add_broker(addresses: tuple[str, ...], force: bool, wait: float, form: str, **given: Any) -> None:
+def add_broker(addresses: tuple[str, ...], force: bool, witness: bool, wait: float, form: str, **given: Any) -> None:
     """Make the brokers at ADDRESS members of the cluster, one after the other.
 
     Each must run, with --ha-cluster yes and the cluster's brokers in its --ha-brokers-url. It learns first, and votes when it has
-    caught up; the command waits for that. With --wait 0 it ends when the broker is a learner.
+    caught up; the command waits for that. With --wait 0 it ends when the broker is a learner. A witness runs with --ha-witness,
+    its own address; it has nothing to learn, and a cluster has one at most.
     """
     target, names = options.target(given, admin=True), _names(addresses)
 
     async def change(reactor: Any) -> None:
         for name in names:
-            await _add(target, reactor, name, force, wait)
+            await _add(target, reactor, name, force, wait, "witness" if witness else "voter")
 
     _run(change, {"address": names[0], "addresses": names}, form)
 
@@ -71,7 +73,8 @@ def remove_broker(addresses: tuple[str, ...], force: bool, form: str, **given: A
 def replace_broker(old: str, new: str, wait: float, form: str, **given: Any) -> None:
     """Put the broker at NEW in the place of the one at OLD, which may be dead.
 
-    NEW is added and catches up; then OLD is removed. A primary hands over first.
+    NEW is added and catches up; then OLD is removed. A primary hands over first. A witness is replaced by a witness: there is one
+    at most, so that OLD goes first.
     """
     target, (gone, come) = options.target(given, admin=True), _names((old, new))
     if gone == come:
@@ -81,7 +84,10 @@ def replace_broker(old: str, new: str, wait: float, form: str, **given: Any) -> 
         at, view = await primary_of(target, reactor)
         if not _role(view, gone) and not _role(view, come):
             raise endings.Refused(f"{gone} is no member; there are: {', '.join(_members(view))}")
-        await _add(at, reactor, come, False, wait)
+        role = "witness" if _role(view, gone) == "witness" else "voter"
+        if role == "witness":
+            await _remove(at, reactor, gone, True)
+        await _add(at, reactor, come, False, wait, role)
         if _role(await view_of(at, reactor), gone):
             await _remove(at, reactor, gone, False)
 
@@ -106,19 +112,20 @@ def _members(view: dict[str, Any]) -> list[str]:
 
 
 def _role(view: dict[str, Any], address: str) -> str:
-    """voter, learner, or "" for a stranger, as the primary says."""
+    """voter, witness, learner, or "" for a stranger, as the primary says."""
     return next((str(each.get("role")) for each in view.get("members") or [] if each.get("address") == address), "")
 
 
-async def _add(target: Target, reactor: Any, address: str, force: bool, wait_s: float) -> None:
+async def _add(target: Target, reactor: Any, address: str, force: bool, wait_s: float, role: str) -> None:
     from twisted.internet.task import deferLater
 
     target, view = await primary_of(target, reactor)
     if not _role(view, address):
         await _settled(target, reactor)
-        await ask(target, reactor, "ADD-BROKER", "ha", {"address": address, "force": force})
+        body = {"address": address, "force": force} | ({"witness": True} if role == "witness" else {})
+        await ask(target, reactor, "ADD-BROKER", "ha", body)
     until_s = reactor.seconds() + wait_s
-    while wait_s and _role(view := await view_of(target, reactor), address) != "voter":
+    while wait_s and _role(view := await view_of(target, reactor), address) != role:
         if view.get("status") != "active":
             target, view = await primary_of(target, reactor)
         if reactor.seconds() >= until_s:

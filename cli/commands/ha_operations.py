@@ -129,7 +129,9 @@ def failover(candidate: str | None, form: str, **given: Any) -> None:
         able = [
             view
             for view in found
-            if view["status"] in ("joining", "catchup", "ready") and view["broker"] in (chosen or (view["broker"],))
+            if view["status"] in ("joining", "catchup", "ready")
+            and not view.get("witness")
+            and view["broker"] in (chosen or (view["broker"],))
         ]
         able.sort(key=lambda view: (-int(view.get("lastEpoch") or 0), -int(view.get("lastIndex") or 0), view["broker"]))
         refusals = [f"{view['broker']} ({view['status'] or view['error']})" for view in found if view not in able]

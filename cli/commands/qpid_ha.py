@@ -42,13 +42,14 @@ def status(expect: str | None, is_primary: bool, everyone: bool, form: str, **gi
         _show_all(endings.run(lambda reactor: views_of(target, reactor)), form)
         return
     view = endings.run(lambda reactor: view_of(target, reactor))
-    found, reason = str(view.get("status")), str(view.get("reason") or "")
+    found = str(view.get("status"))
+    remarks = {name: str(view[name]) for name in ("reason", "notice") if view.get(name)}
     if form == "json":
-        show_json({"status": found} | ({"reason": reason} if reason else {}))
+        show_json({"status": found} | remarks)
     elif not is_primary:
         click.echo(found)
-        if reason:
-            click.echo(f"{NAME}: {reason}", err=True)
+        for remark in remarks.values():
+            click.echo(f"{NAME}: {remark}", err=True)
     if expect is not None and found != expect:
         raise endings.Refused(f"the broker is {found}, not {expect}")
     if is_primary and found not in ("active", "recovering"):
@@ -93,6 +94,7 @@ def _show_view(view: dict[str, Any], named: bool) -> None:
     fields = (
         ("Status", "status"),
         ("Reason", "reason"),
+        ("Notice", "notice"),
         ("Broker ID", "brokerId"),
         ("Brokers URL", "brokersUrl"),
         ("Public URL", "publicUrl"),
@@ -105,7 +107,7 @@ def _show_view(view: dict[str, Any], named: bool) -> None:
         ("Version here", "versionHere"),
     )
     for label, field in fields:
-        if field in view and (field != "reason" or view[field]):
+        if field in view and (field not in ("reason", "notice") or view[field]):
             click.echo(f"{'  ' if named else ''}{label + ':':<20} {view[field]}".rstrip())
     for label, told in _settings_told(dict(view.get("settings") or {})):
         click.echo(f"{'  ' if named else ''}{label + ':':<20} {told}")

@@ -14,7 +14,7 @@ from __future__ import annotations
 from ha.core.effects import InstallSnapshot, LeaveSnapshot, MembershipChanged, State, StoreChunk, StoreEntries
 from ha.core.member import Member
 from ha.core.membership import Membership
-from ha.core.messages import Append, AppendReply, Entry, Position, SnapshotChunk, SnapshotReply
+from ha.core.messages import Append, AppendReply, Attest, Entry, Position, SnapshotChunk, SnapshotReply
 from ha.core.snapshot import Incoming
 
 
@@ -117,6 +117,12 @@ class Backup:
             member.emit(StoreChunk(chunk))
         else:
             member.send(sender, SnapshotReply(member.epoch, incoming.index, incoming.next_offset))
+
+    def attest(self, now: float, sender: str, message: Attest) -> None:
+        """A primary that takes it for a witness. A log that is not here must not be attested."""
+        self._hear(now, sender, message.commit_index)
+        reason = "it is no witness: give every broker the same --ha-witness"
+        self._member.send(sender, AppendReply(self._member.epoch, message.round, False, 0, 0, reason=reason))
 
     def chunk_stored(self, index: int) -> None:
         """The edge has written a chunk that was not the last: ask for the next."""

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from ha.core.membership import Membership
-from ha.core.messages import Append, Message, SnapshotChunk
+from ha.core.messages import Append, Attested, Message, SnapshotChunk
 
 
 class State(StrEnum):
@@ -34,10 +34,11 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SaveHardState:
-    """Write epoch and vote, and sync, before anything else is done."""
+    """Write epoch, vote and, on a witness, what it attests, and sync, before anything else is done."""
 
     epoch: int
     voted_for: str | None
+    attested: Attested | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +191,13 @@ class MembershipChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class MembersCommitted:
+    """A witness, which has no log, was told that this membership is committed."""
+
+    members: Membership
+
+
+@dataclass(frozen=True, slots=True)
 class PromotionEnded:
     """A `Replica.promote` has come to its end. `reason` says why it was refused, or how it was won."""
 
@@ -236,6 +244,7 @@ Effect: TypeAlias = (
     | Resume
     | ProposeMembers
     | MembershipChanged
+    | MembersCommitted
     | PromotionEnded
     | TransferEnded
     | MembershipEnded

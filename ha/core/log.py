@@ -22,18 +22,21 @@ class Log:
 
     __slots__ = ("_bytes_to", "_epochs", "_memberships", "_records_to", "_starts", "base_index", "last_epoch", "last_index")
 
-    def __init__(self, members: Membership, snapshot_index: int = 0, snapshot_epoch: int = 0) -> None:
-        self.restore(snapshot_index, snapshot_epoch, members)
+    def __init__(
+        self, members: Membership, snapshot_index: int = 0, snapshot_epoch: int = 0, members_index: int | None = None
+    ) -> None:
+        self.restore(snapshot_index, snapshot_epoch, members, members_index)
 
-    def restore(self, index: int, epoch: int, members: Membership) -> None:
-        """Forget every entry; go on after this one, which a snapshot covers."""
+    def restore(self, index: int, epoch: int, members: Membership, members_index: int | None = None) -> None:
+        """Forget every entry; go on after this one, which a snapshot covers, or a witness attests. `members_index`: where the
+        membership stands, if that is known."""
         self.base_index = self.last_index = index
         self.last_epoch = epoch
         self._starts = [index]
         self._epochs = [epoch]
         self._bytes_to = array("Q", (0,))
         self._records_to = array("Q", (0,))
-        self._memberships = [(index, members)]
+        self._memberships = [(index if members_index is None else members_index, members)]
 
     @property
     def first_index(self) -> int:
@@ -52,7 +55,11 @@ class Log:
 
     def members_at(self, index: int) -> Membership:
         """The membership in force once the entry at `index` is the last one; for a snapshot that ends there."""
-        return next((members for start, members in reversed(self._memberships) if start <= index), self._memberships[0][1])
+        return self.membership_at(index)[1]
+
+    def membership_at(self, index: int) -> tuple[int, Membership]:
+        """The same, and the index of the entry that brought it into force, or the base."""
+        return next((item for item in reversed(self._memberships) if item[0] <= index), self._memberships[0])
 
     def append(self, entry: Entry) -> None:
         """Add the next entry."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ha.core.effects import Commit, Effect, MembershipChanged, SaveHardState, Send, StoreWhole, TruncateLog
 from ha.core.log import Log
-from ha.core.messages import Entry, Message, Position
+from ha.core.messages import Attested, Entry, Message, Position
 from ha.core.settings import ReplicaSettings
 
 
@@ -16,11 +16,12 @@ class Member:
     """The state that outlives roles. `durable_index` is how far the journal is synced, `connected` whom messages can reach,
     `cluster_id` the cluster that the store belongs to for good: that of the first membership that it knows to be committed;
     `halted` why this member applies nothing more ("": it does); `heard_at` when it last heard a primary, or was one (None: not
-    since its start).
+    since its start); `attested` what a witness has instead of a log.
     """
 
     __slots__ = (
         "_effects",
+        "attested",
         "blank",
         "cluster_id",
         "commit_index",
@@ -49,6 +50,7 @@ class Member:
         self.cluster_id = ""
         self.floor: Position | None = None
         self.halted = ""
+        self.attested: Attested | None = None
         self.heard_at: float | None = None
         self._effects: list[Effect] = []
 
@@ -71,7 +73,17 @@ class Member:
         assert epoch >= self.epoch, f"epoch {epoch} cannot follow epoch {self.epoch}"
         self.epoch = epoch
         self.voted_for = voted_for
-        self._effects.append(SaveHardState(epoch, voted_for))
+        self._effects.append(SaveHardState(epoch, voted_for, self.attested))
+
+    def attest(self, attested: Attested) -> None:
+        """As a witness, attest this; synced before whatever is emitted after this."""
+        before = self.log.members
+        self.attested = attested
+        self._effects.append(SaveHardState(self.epoch, self.voted_for, attested))
+        self.log.restore(attested.index, attested.epoch, attested.members, attested.members_index)
+        self.durable_index = attested.index
+        if attested.members != before:
+            self._effects.append(MembershipChanged(attested.members))
 
     def silence_s(self, now: float) -> float | None:
         """Since when no primary was heard, nor this member was one, in seconds; None: not since its start."""

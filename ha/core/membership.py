@@ -1,38 +1,58 @@
-"""Who belongs to a cluster: voters, learners, and the cluster's id.
+"""Who belongs to a cluster: voters, one of which may be a witness, learners, and the cluster's id.
 
 A membership is carried by a log entry and is in force from the moment that the entry is appended, committed or not (dissertation
 §4.1); when the entry is truncated, the one before it is in force again. At index 0 stands the membership of the brokers URL,
 without a cluster id; the first entry of every epoch repeats the membership, so the first primary's gives every store the id.
 
+A witness (see `witness.py`) has a vote and no messages. It has nothing to catch up with, so it is never a learner.
+
 Invariants: addresses are sorted and appear once; one step away from a membership adds, removes, promotes or demotes one member
-only, so that any majority before the step and any majority after it share a voter (dissertation §4.1).
+only, so that any majority before the step and any majority after it share a voter (dissertation §4.1); there is one witness at
+most, and a voter beside it; with a witness the addresses are short enough for its record (`MAX_TEXT`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from enum import Enum
+from typing import Any, assert_never
+
+MAX_TEXT = 3000
+"""So many bytes of addresses fit the record of a witness, which has a block of its disk."""
 
 
 class BadMembership(ValueError):
     """This membership, or this change of it, is not possible. The text says why."""
 
 
+class Change(Enum):
+    """What can be done to a membership on request, with one address."""
+
+    ADD = "as a learner, which becomes a voter when it has caught up"
+    ADD_WITNESS = "as the witness"
+    REMOVE = "no more"
+
+
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """The members of a cluster, by address `host:port`. `cluster_id` is "" until a primary has given one."""
+    """The members of a cluster, by address `host:port`. `cluster_id` is "" until a primary has given one; `witness` is the voter
+    that stores no messages, "" without one.
+    """
 
     voters: tuple[str, ...]
     learners: tuple[str, ...] = ()
     cluster_id: str = ""
+    witness: str = ""
 
     @classmethod
-    def of(cls, voters: Iterable[str], learners: Iterable[str] = (), cluster_id: str = "") -> Membership:
+    def of(cls, voters: Iterable[str], learners: Iterable[str] = (), cluster_id: str = "", witness: str = "") -> Membership:
         """A membership of these addresses, in any order. BadMembership when one appears twice or nobody votes."""
-        made = cls(tuple(sorted(voters)), tuple(sorted(learners)), cluster_id)
+        made = cls(tuple(sorted(voters)), tuple(sorted(learners)), cluster_id, witness)
         if not made.voters:
             raise BadMembership("a cluster needs at least one voting member")
+        if witness:
+            made._check_witness()
         for address in made.addresses:
             if not address:
                 raise BadMembership("a member's address is empty")
@@ -47,12 +67,26 @@ class Membership:
             case {"voters": list(voters), "learners": list(learners), "cluster_id": str(cluster_id)} if all(
                 isinstance(address, str) for address in (*voters, *learners)
             ):
-                return cls.of(voters, learners, cluster_id)
+                return cls.of(voters, learners, cluster_id, str(fields.get("witness", "")))
         raise BadMembership(f"not a description of a cluster's members: {fields!r:.200}")
 
     def to_dict(self) -> dict[str, Any]:
         """As an object for JSON."""
-        return {"voters": list(self.voters), "learners": list(self.learners), "cluster_id": self.cluster_id}
+        found = {"voters": list(self.voters), "learners": list(self.learners), "cluster_id": self.cluster_id}
+        return found | {"witness": self.witness} if self.witness else found
+
+    def _check_witness(self) -> None:
+        if self.witness not in self.voters:
+            raise BadMembership(f"the witness {self.witness} is not among the voting members {', '.join(self.voters)}")
+        if self.voters == (self.witness,):
+            raise BadMembership(f"{self.witness} is a witness, and somebody has to store the messages")
+        if len("".join(self.addresses).encode()) > MAX_TEXT:
+            raise BadMembership(f"a witness can note members whose addresses have {MAX_TEXT} bytes in all, and these have more")
+
+    @property
+    def stores(self) -> tuple[str, ...]:
+        """The voters that store messages: all but the witness."""
+        return tuple(address for address in self.voters if address != self.witness)
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -65,22 +99,41 @@ class Membership:
         return len(self.voters) // 2 + 1
 
     def role(self, address: str) -> str:
-        """ "voter", "learner", or "" for a stranger."""
+        """ "voter", "witness" (which votes too), "learner", or "" for a stranger."""
         if address in self.voters:
-            return "voter"
+            return "witness" if address == self.witness else "voter"
         return "learner" if address in self.learners else ""
+
+    def changed(self, change: Change, address: str) -> Membership:
+        """One step away."""
+        match change:
+            case Change.ADD:
+                return self.with_learner(address)
+            case Change.ADD_WITNESS:
+                return self.with_witness(address)
+            case Change.REMOVE:
+                return self.without(address)
+        assert_never(change)
 
     def with_learner(self, address: str) -> Membership:
         """With one more learner."""
         if self.role(address):
             raise BadMembership(f"{address} is a member already")
-        return Membership.of(self.voters, (*self.learners, address), self.cluster_id)
+        return self._changed(self.voters, (*self.learners, address))
+
+    def with_witness(self, address: str) -> Membership:
+        """With this broker as the witness."""
+        if self.role(address):
+            raise BadMembership(f"{address} is a member already")
+        if self.witness:
+            raise BadMembership(f"{self.witness} is the witness of this cluster already, and one is enough")
+        return Membership.of((*self.voters, address), self.learners, self.cluster_id, address)
 
     def with_voter(self, learner: str) -> Membership:
         """With this learner as a voter."""
         if learner not in self.learners:
             raise BadMembership(f"{learner} is not a learner of this cluster")
-        return Membership.of((*self.voters, learner), (a for a in self.learners if a != learner), self.cluster_id)
+        return self._changed((*self.voters, learner), (a for a in self.learners if a != learner))
 
     def without(self, address: str) -> Membership:
         """Without this member."""
@@ -88,9 +141,13 @@ class Membership:
             raise BadMembership(f"{address} is not a member of this cluster ({', '.join(self.addresses)})")
         if self.voters == (address,):
             raise BadMembership(f"{address} is the last voting member and cannot be removed")
-        return Membership.of(
-            (a for a in self.voters if a != address), (a for a in self.learners if a != address), self.cluster_id
-        )
+        if self.stores == (address,):
+            raise BadMembership(f"{address} alone stores the messages and cannot be removed")
+        return self._changed((a for a in self.voters if a != address), (a for a in self.learners if a != address))
+
+    def _changed(self, voters: Iterable[str], learners: Iterable[str]) -> Membership:
+        left = tuple(voters)
+        return Membership.of(left, learners, self.cluster_id, self.witness if self.witness in left else "")
 
     def named(self, cluster_id: str) -> Membership:
         """With this cluster id."""

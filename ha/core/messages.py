@@ -1,8 +1,8 @@
 """What the members of a cluster say to each other.
 
 Every message carries its sender's epoch. PreVote, Vote and Append carry the id of the cluster that the sender speaks for: "" as
-long as it knows none, None from a release that does not say; a SnapshotChunk has it in its membership. Requests that are refused
-are answered with a `reason`, written for people. The bytes of batches and of snapshots travel beside an `Append` or a
+long as it knows none, None from a release that does not say; SnapshotChunk and Attest have it in their membership. Requests that
+are refused are answered with a `reason`, written for people. The bytes of batches and of snapshots travel beside an `Append` or a
 `SnapshotChunk` and never enter the core: the receiving edge checks them and fills `Append.entries` from their headers before it
 steps the message.
 
@@ -43,6 +43,19 @@ class Position:
 
     def __str__(self) -> str:
         return f"epoch {self.epoch}, index {self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Attested:
+    """What a witness has on its disk (see `witness.py`): the log of `primary`, in its `epoch`, was on that broker's disk up to
+    `index`. `members` were in force then, and stand in the log at `members_index`.
+    """
+
+    epoch: int
+    index: int
+    primary: str
+    members: Membership
+    members_index: int
 
 
 class PreVote(msgspec.Struct, frozen=True, tag_field="kind", tag=True):
@@ -148,6 +161,20 @@ class SnapshotChunk(msgspec.Struct, frozen=True, tag_field="kind", tag=True, omi
     checkpoint: int = 0
 
 
+class Attest(msgspec.Struct, frozen=True, tag_field="kind", tag=True, omit_defaults=True):
+    """Primary to witness: a heartbeat, and, with an `index`, attest that my log of this epoch is on my disk up to there.
+
+    `members` are in force, and stand in the log at `members_index`. `round` as in an Append. Answered with an AppendReply.
+    """
+
+    epoch: int
+    round: int
+    index: int
+    members: Membership
+    members_index: int
+    commit_index: int
+
+
 class SnapshotReply(msgspec.Struct, frozen=True, tag_field="kind", tag=True):
     """The backup wants the bytes of the snapshot of `index` from `next_offset` on. That it holds all of it, an `AppendReply`
     says.
@@ -191,6 +218,7 @@ Message: TypeAlias = (
     | Append
     | AppendReply
     | SnapshotChunk
+    | Attest
     | SnapshotReply
     | TransferRequest
     | TransferReply

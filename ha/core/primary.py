@@ -25,10 +25,11 @@ from ha.core.effects import (
     TransferEnded,
 )
 from ha.core.member import Member
-from ha.core.membership import BadMembership, Membership
-from ha.core.messages import Append, AppendReply, Entry, SnapshotReply, TimeoutNow, TransferReply
+from ha.core.membership import BadMembership, Change, Membership
+from ha.core.messages import Append, AppendReply, Attest, Entry, SnapshotReply, TimeoutNow, TransferReply
 from ha.core.progress import Pace, Progress
 from ha.core.quorum import held_by_majority
+from ha.core.witness import NO_CANDIDATE, Asking
 
 
 class Handover:
@@ -123,6 +124,7 @@ class Primary:
     def stored(self, now: float) -> None:
         """More of the own log is on disk."""
         self._advance_commit(now)
+        self._ask_witness(now)
         self._let_go(now)
 
     def append_reply(self, now: float, sender: str, reply: AppendReply) -> None:
@@ -138,6 +140,7 @@ class Primary:
             if progress.accepted(reply, self._member.log):
                 self._advance_commit(now)
             self._feed(progress, now)
+            self._ask_witness(now)
             self._quiesce()
             self._let_go(now)
             self._raise_learner(progress)
@@ -165,6 +168,7 @@ class Primary:
             self._call_off(self._distance(handover.candidate, self._member.settings.transfer_timeout_s / 2))
         elif handover is not None and now >= handover.deadline:
             self._call_off(f"{handover.candidate} has not taken over within {self._member.settings.transfer_timeout_s:g} s")
+        self._ask_witness(now)
         self._check_quorum(now)
 
     def connected(self, now: float, peer: str) -> None:
@@ -216,8 +220,8 @@ class Primary:
             self._handover.quiet = True
             self._let_go(now)
 
-    def change_members(self, request_id: str, address: str, *, add: bool) -> None:
-        """Add a learner, or remove a member (dissertation §4.1, §4.2)."""
+    def change_members(self, request_id: str, address: str, change: Change) -> None:
+        """Add or remove a member (dissertation §4.1, §4.2)."""
         reason = ""
         if not self.active:
             reason = "the primary has not committed a batch of its own epoch yet; try again"
@@ -226,9 +230,8 @@ class Primary:
         elif self._changing:
             reason = "another change of members is not committed yet; try again"
         else:
-            members = self._member.log.members
             try:
-                self._ask_for(members.with_learner(address) if add else members.without(address))
+                self._ask_for(self._member.log.members.changed(change, address))
             except BadMembership as error:
                 reason = str(error)
         if reason:
@@ -249,13 +252,17 @@ class Primary:
         member = self._member
         others = [address for address in member.log.members.addresses if address != member.me]
         next_index = member.log.last_index + 1
+        witness = member.log.members.witness
         self.peers = {
-            address: self.peers.get(address) or Progress(address, next_index, now, address in member.connected)
+            address: self.peers.get(address)
+            or (Asking if address == witness else Progress)(address, next_index, now, address in member.connected)
             for address in others
         }
 
     def _feed(self, progress: Progress, now: float) -> None:
         """Send what there is and what the bounds allow, without waiting for answers (dissertation §10.2.1)."""
+        if isinstance(progress, Asking):
+            return  # of what is on this disk alone, and only when it is needed: `_ask_witness`
         member, log, settings = self._member, self._member.log, self._member.settings
         while progress.has_room(log, settings):
             prev_index = progress.next_index - 1
@@ -281,6 +288,9 @@ class Primary:
     def _probe(self, progress: Progress, now: float) -> None:
         """An empty Append after the last batch sent: alive, committed so far, and do we agree so far?"""
         member = self._member
+        if isinstance(progress, Asking):
+            self._send_attest(progress, progress.question(member, self.peers, now, again=True), self._round)
+            return
         prev_index = 0 if progress.pace is Pace.SNAPSHOT else progress.next_index - 1
         prev_epoch = member.log.epoch_at(prev_index)
         if prev_epoch is None:
@@ -292,6 +302,20 @@ class Primary:
             member.epoch, self._round, prev_index, prev_epoch, first, prev_index, commit, cluster_id=member.claimed_id
         )
         member.send(progress.address, append)
+
+    def _ask_witness(self, now: float) -> None:
+        """Have the witness, if there is one, attest what is on this disk, if that is needed."""
+        witness = self.peers.get(self._member.log.members.witness)
+        if isinstance(witness, Asking) and witness.connected:
+            index = witness.question(self._member, self.peers, now, again=False)
+            if index:
+                self._send_attest(witness, index, 0)
+
+    def _send_attest(self, witness: Asking, index: int, round_number: int) -> None:
+        member = self._member
+        members_index, members = member.log.membership_at(index or member.log.last_index)
+        attest = Attest(member.epoch, round_number, index, members, members_index, member.commit_index)
+        member.send(witness.address, attest)
 
     def _send_snapshot(self, progress: Progress, now: float) -> None:
         progress.send_snapshot(now)
@@ -351,6 +375,8 @@ class Primary:
             return "a change of members is not committed yet; try again", True
         if progress is None or candidate not in member.log.members.voters:
             return f"{candidate} is not another voting member of this cluster", False
+        if candidate == member.log.members.witness:
+            return f"{candidate} {NO_CANDIDATE}", False
         if not progress.connected:
             return f"{candidate} is not connected to the primary", False
         return "", False

@@ -35,10 +35,12 @@ from ha.core.effects import (
 from ha.core.election import Campaign, Round, objection, stranger, unfitness
 from ha.core.log import Log
 from ha.core.member import Member
-from ha.core.membership import Membership
+from ha.core.membership import Change, Membership
 from ha.core.messages import (
     Append,
     AppendReply,
+    Attest,
+    Attested,
     Message,
     Position,
     PreVote,
@@ -54,6 +56,7 @@ from ha.core.messages import (
 from ha.core.primary import Primary
 from ha.core.pursuit import Pursuit
 from ha.core.settings import ReplicaSettings
+from ha.core.witness import NO_CANDIDATE, Witness, objection_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,11 @@ class PeerStatus:
     lag_records: int
     round_trip_s: float | None
     last_heard_s: float
+
+    @property
+    def stores(self) -> bool:
+        """Whether batches are sent to it: to all but a witness."""
+        return self.role != "witness"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,23 +133,25 @@ class Replica:
         blank: bool = False,
         vote_floor: Position | None = None,
         cluster_id: str = "",
+        attested: Attested | None = None,
     ) -> None:
         """A member as its store describes it, all of `log` being durable.
 
         `commit_index`: what the checkpoint covers. `blank`: the store has never been whole (see `effects.StoreWhole`).
         `vote_floor`: the end of what the store once held before a part of it was lost. `cluster_id`: the cluster that the store
-        belongs to, "" when it does not know of one.
+        belongs to, "" when it does not know of one. `attested`: what the store of a witness says, where `log` ends then.
         """
         assert epoch >= log.last_epoch, f"the store's epoch {epoch} is older than its log's {log.last_epoch}"
         assert commit_index <= log.last_index, (
             f"the store's log ends at {log.last_index}, before the checkpoint at {commit_index}"
         )
         self._member = Member(me, settings, log, epoch, voted_for)
-        self._member.commit_index = max(commit_index, log.base_index)
+        self._member.commit_index = commit_index if settings.witness else max(commit_index, log.base_index)
+        self._member.attested = attested
         self._member.blank = blank
         self._member.floor = vote_floor
         self._member.cluster_id = cluster_id or log.members_at(self._member.commit_index).cluster_id
-        self._role: Backup | Primary = Backup(self._member)
+        self._role: Backup | Primary = self._follower()
         self._campaign: Campaign | None = None
         self._campaigns = 0
         self._requests: list[tuple[str, bool]] = []
@@ -154,6 +164,10 @@ class Replica:
         self._writable = False
         self.begun_without: tuple[str, ...] = ()
         """The members that were silent when this one was made primary by force, for the record; empty otherwise."""
+
+    def _follower(self) -> Backup:
+        """The role of a member that is not the primary, when an epoch begins."""
+        return Witness(self._member) if self._member.settings.witness else Backup(self._member)
 
     # What can be seen
 
@@ -191,6 +205,16 @@ class Replica:
     def blank(self) -> bool:
         """Whether this store has never been level with a primary, so that its vote is provisional."""
         return self._member.blank
+
+    @property
+    def attested(self) -> Attested | None:
+        """What a witness attests; None when this is none, or has attested nothing."""
+        return self._member.attested
+
+    @property
+    def is_witness(self) -> bool:
+        """Whether this member is a witness."""
+        return self._member.settings.witness
 
     @property
     def unfit(self) -> str:
@@ -285,7 +309,7 @@ class Replica:
                 self._on_pre_vote_reply(now, sender, message)
             case Vote():
                 self._on_vote(now, sender, message)
-            case Append() | SnapshotChunk() if self._is_strange(message):
+            case Append() | SnapshotChunk() | Attest() if self._is_strange(message):
                 self._member.emit(Strange(sender, _cluster_of(message) or ""))
             case _:
                 if message.epoch > self._member.epoch:
@@ -384,7 +408,7 @@ class Replica:
         elif self._role.primary == peer:
             self._role.forget()
             if self._handover_by is not None:
-                self._run(now)
+                self._stand_alone(now, self._role)
         return self._done(now)
 
     def promote(self, now: float, request_id: str, *, insist: bool = False) -> list[Effect]:
@@ -426,6 +450,8 @@ class Replica:
             return f"{member.me} is the primary of epoch {member.epoch}"
         if role.hears(now):
             return f"{member.me} hears the primary {role.primary} of epoch {member.epoch}, from which it fetches what it lacks"
+        if member.settings.witness:
+            return f"{member.me} {NO_CANDIDATE}"
         if not member.blank or member.cluster_id:
             named = f" of cluster {member.cluster_id}" if member.cluster_id else ""
             return f"the store of {member.me} is not new: it holds data{named}; use `qpid-ha promote`"
@@ -445,13 +471,13 @@ class Replica:
             self._role.quiesced(now)
         return self._done(now)
 
-    def add_member(self, now: float, address: str, request_id: str) -> list[Effect]:
-        """Add a member, as a learner that becomes a voter when it has caught up. Ends with MembershipEnded."""
-        return self._change_members(now, request_id, address, add=True)
+    def add_member(self, now: float, address: str, request_id: str, *, witness: bool = False) -> list[Effect]:
+        """Add a member, as a learner that becomes a voter when it has caught up, or as the witness. Ends with MembershipEnded."""
+        return self._change_members(now, request_id, address, Change.ADD_WITNESS if witness else Change.ADD)
 
     def remove_member(self, now: float, address: str, request_id: str) -> list[Effect]:
         """Remove a member. Ends with MembershipEnded."""
-        return self._change_members(now, request_id, address, add=False)
+        return self._change_members(now, request_id, address, Change.REMOVE)
 
     # Messages
 
@@ -461,7 +487,7 @@ class Replica:
         role = self._role
         current = message.epoch == self._member.epoch
         match message:
-            case Append() | SnapshotChunk():
+            case Append() | SnapshotChunk() | Attest():
                 self._on_primary(now, sender, message)
             case AppendReply():
                 if current and isinstance(role, Primary):
@@ -493,10 +519,10 @@ class Replica:
             case _:
                 assert_never(message)
 
-    def _on_primary(self, now: float, sender: str, message: Append | SnapshotChunk) -> None:
+    def _on_primary(self, now: float, sender: str, message: Append | SnapshotChunk | Attest) -> None:
         member, role = self._member, self._role
         if message.epoch < member.epoch or isinstance(role, Primary):
-            round_number = message.round if isinstance(message, Append) else 0
+            round_number = 0 if isinstance(message, SnapshotChunk) else message.round
             reason = f"epoch {message.epoch} is over: {member.me} is in epoch {member.epoch}"
             member.send(sender, AppendReply(member.epoch, round_number, False, 0, 0, reason=reason))
             return
@@ -505,6 +531,8 @@ class Replica:
         is_news = role.primary != sender
         if isinstance(message, Append):
             role.append(now, sender, message)
+        elif isinstance(message, Attest):
+            role.attest(now, sender, message)
         else:
             role.chunk(now, sender, message)
         if is_news and self._pursuit is not None and self._handover_by is None:
@@ -530,7 +558,7 @@ class Replica:
             or self._objection(message.last_epoch, message.last_index)
         )
         hears = self.primary if self._loyalty(now) else ""
-        end = member.position
+        end = Position(0, 0) if member.settings.witness else member.position
         member.send(
             sender,
             PreVoteReply(member.epoch, message.campaign, not reason, member.blank, reason, hears, end.index, end.epoch),
@@ -572,7 +600,7 @@ class Replica:
 
     # Votes
 
-    def _is_strange(self, message: Append | SnapshotChunk) -> bool:
+    def _is_strange(self, message: Append | SnapshotChunk | Attest) -> bool:
         """Whether this comes from a primary of another cluster than the one that this store belongs to."""
         mine, theirs = self._member.cluster_id, _cluster_of(message)
         return bool(mine) and theirs is not None and theirs != mine
@@ -585,7 +613,9 @@ class Replica:
         return f"it hears the primary {role.primary} of epoch {self._member.epoch}" if role.hears(now) else ""
 
     def _objection(self, last_epoch: int, last_index: int) -> str:
-        return objection(Position(last_epoch, last_index), self._member.position, self._member.floor)
+        member, theirs = self._member, Position(last_epoch, last_index)
+        found = objection(theirs, member.position, member.floor)
+        return objection_of(member.attested, theirs) if found and member.attested is not None else found
 
     def _unfit(self) -> str:
         """Why this member must not stand for election, or "".
@@ -593,6 +623,8 @@ class Replica:
         One that is being removed may: until that is committed, nobody else may have a log new enough (dissertation §4.2.2).
         """
         member = self._member
+        if member.settings.witness:
+            return f"{member.me} {NO_CANDIDATE}"
         role = member.log.members.role(member.me)
         if role == "learner" or (not role and member.log.members_index <= member.commit_index):
             return f"{member.me} is not a voting member of the cluster ({', '.join(member.log.members.voters)})"
@@ -614,7 +646,7 @@ class Replica:
     def _may_mend(self) -> bool:
         """Whether what makes this member unfit is only that it must catch up with a primary first."""
         member = self._member
-        return not member.halted and member.me in member.log.members.voters
+        return not member.halted and not member.settings.witness and member.me in member.log.members.voters
 
     def _stand_for(self, now: float, patron: str, role: Backup) -> None:
         """A member with an older log is to be the primary: be elected, so that it can catch up here and be handed over to."""
@@ -654,10 +686,15 @@ class Replica:
 
     def _await_handover(self, now: float, deadline: float) -> None:
         """Waiting for the primary to let go: it may be gone in the meantime, or never answer."""
-        if not self.primary:
-            self._run(now)
+        if not self.primary and isinstance(self._role, Backup):
+            self._stand_alone(now, self._role)
         elif now >= deadline:
             self._give_up(f"the primary {self.primary} has not handed over within {self._member.settings.transfer_timeout_s:g} s")
+
+    def _stand_alone(self, now: float, role: Backup) -> None:
+        """The primary that was to hand over is gone: by votes then, unless only that primary could have made this member fit."""
+        self._handover_by = None
+        self._stand(now, role)
 
     def _run(self, now: float, *, transfer: bool = False, forced: bool = False, unfit: str = "") -> None:
         """Begin a campaign."""
@@ -681,7 +718,7 @@ class Replica:
         member = self._member
         campaign.begin_vote(member.log.members.voters)
         member.save(max(member.epoch, campaign.highest_epoch) + 1, member.me)
-        self._role = Backup(member)
+        self._role = self._follower()
         self._announce()
         self._vote_for_oneself(campaign)
         self._ask(now, campaign)
@@ -771,7 +808,7 @@ class Replica:
             if self._role.active:
                 self._member.heard_at = now
             self._role.end(reason)
-        self._role = Backup(self._member)
+        self._role = self._follower()
         self._set_back(now, reason)
         self._announce()
 
@@ -779,9 +816,9 @@ class Replica:
         known = f"; {self.primary} is" if self.primary else ""
         return f"{self._member.me} is not the primary{known}"
 
-    def _change_members(self, now: float, request_id: str, address: str, *, add: bool) -> list[Effect]:
+    def _change_members(self, now: float, request_id: str, address: str, change: Change) -> list[Effect]:
         if isinstance(self._role, Primary):
-            self._role.change_members(request_id, address, add=add)
+            self._role.change_members(request_id, address, change)
         else:
             self._member.emit(MembershipEnded(request_id, False, self._not_primary()))
         return self._done(now)
@@ -807,6 +844,6 @@ class Replica:
             self._member.emit(WritableChanged(writable))
 
 
-def _cluster_of(message: Append | SnapshotChunk) -> str | None:
+def _cluster_of(message: Append | SnapshotChunk | Attest) -> str | None:
     """The id of the cluster whose primary has sent this."""
     return message.cluster_id if isinstance(message, Append) else message.members.cluster_id

@@ -12,6 +12,7 @@ class ReplicaSettings:
     """Times in seconds of a monotonic clock.
 
     `standalone`: a log of this broker alone, which makes itself its primary (see `Replica.start`).
+    `witness`: a member without a log (see `witness.py`).
     `heartbeat_s`: how often the primary is heard when it has nothing to say, and how often lost requests are asked again.
     `election_s`: a backup that has not heard its primary for so long, or a primary that has not heard a majority, gives it up.
     `campaign_timeout_s`: a promotion without a majority of votes by then is refused.
@@ -22,6 +23,7 @@ class ReplicaSettings:
     """
 
     standalone: bool = False
+    witness: bool = False
     heartbeat_s: float = 0.1
     election_s: float = 1.0
     campaign_timeout_s: float = 2.0

@@ -8,7 +8,8 @@ The cluster's version is a record of its log. It rises by the primary's proposal
 it applies the version; what was heard of a member that is away may no longer be so.
 
 Invariants: a link between members that cannot read each other is refused with a text; so is a member that would not stop at what
-it does not know, once the cluster has gone beyond it; the version never falls.
+it does not know, once the cluster has gone beyond it; and one that runs as a witness and is none, or the other way round; the
+version never falls.
 """
 
 from __future__ import annotations
@@ -17,25 +18,33 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-WIRE_VERSION = 2
+from ha.core.membership import Membership
+
+WIRE_VERSION = 3
 """The newest form of messages between members that this release reads and writes.
 
 1: release 0.1, which drops a link over a field that it does not know. 2: such fields are ignored; `cluster_id` in votes and
-batches.
+batches. 3: `Attest`, and a witness among the members.
 """
+WITNESS_SINCE = 3
+"""The form of messages that brought witnesses."""
 WIRE_OLDEST = 1
 """The oldest that it still does."""
 _MACHINE, _WIRE, _WIRE_OLDEST = "qpid.ha-machine-version", "qpid.ha-wire-version", "qpid.ha-wire-oldest"
+_WITNESS = "qpid.ha-witness"
 
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """What a member is. `stated` is false for a release that does not say, and does not stop at what it does not know."""
+    """What a member is. `stated` is false for a release that does not say, and does not stop at what it does not know; `witness`:
+    it stores no messages (`--ha-witness`).
+    """
 
     machine: int
     wire: int = WIRE_VERSION
     wire_oldest: int = WIRE_OLDEST
     stated: bool = True
+    witness: bool = False
 
     def wire_with(self, other: Versions) -> int:
         """The newest form that both read."""
@@ -43,7 +52,8 @@ class Versions:
 
     def properties(self) -> dict[str, int]:
         """As properties of an Open."""
-        return {_MACHINE: self.machine, _WIRE: self.wire, _WIRE_OLDEST: self.wire_oldest}
+        found = {_MACHINE: self.machine, _WIRE: self.wire, _WIRE_OLDEST: self.wire_oldest}
+        return found | {_WITNESS: 1} if self.witness else found
 
 
 def versions_of(properties: Mapping[str, Any]) -> Versions:
@@ -51,7 +61,7 @@ def versions_of(properties: Mapping[str, Any]) -> Versions:
     found = [properties.get(name) for name in (_MACHINE, _WIRE, _WIRE_OLDEST)]
     if all(type(each) is int and each > 0 for each in found):
         machine, wire, wire_oldest = found
-        return Versions(machine, wire, wire_oldest)  # type: ignore[arg-type]
+        return Versions(machine, wire, wire_oldest, witness=properties.get(_WITNESS) == 1)  # type: ignore[arg-type]
     return Versions(1, 1, 1, stated=False)
 
 
@@ -69,6 +79,18 @@ def objection_to(theirs: Versions, mine: Versions, peer: str, cluster: int) -> s
             f"upgrade {peer}"
         )
     return ""
+
+
+def objection_to_part(theirs: Versions, peer: str, members: Membership) -> str:
+    """Why there can be no link with this peer, by who the witness is among the `members` in force here, or ""."""
+    role, witness = members.role(peer), members.witness
+    if witness and theirs.wire < WITNESS_SINCE:
+        return f"{peer} is of a release that knows no witness, and {witness} is the witness of this cluster: upgrade {peer}"
+    if not role or theirs.witness == (role == "witness"):
+        return ""
+    if theirs.witness:
+        return f"{peer} runs as a witness, and is a {role} among this broker's members: give every broker the same --ha-witness"
+    return f"{peer} is the witness among this broker's members, and does not run as one: start it with --ha-witness {peer}"
 
 
 def next_version(mine: int, cluster: int, me: str, members: Iterable[str], said: Mapping[str, int]) -> int:

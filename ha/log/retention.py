@@ -242,7 +242,7 @@ class Retention:
     def _keep_from(self, index: int, spared: int) -> int:
         """Keep what a connected backup that is a little behind still needs, rather than send it a snapshot."""
         log = self._facts.log
-        behind = [peer.match_index + 1 for peer in self._facts.status().peers if peer.connected]
+        behind = [peer.match_index + 1 for peer in self._facts.status().peers if peer.connected and peer.stores]
         keep = min([index + 1, *behind])
         return keep if log.bytes_between(keep - 1, index) <= spared else index + 1
 

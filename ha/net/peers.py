@@ -46,7 +46,7 @@ from ha.awake_clock import AwakeClock
 from ha.core.identity import objection_to_member
 from ha.core.membership import Membership
 from ha.core.messages import Message
-from ha.core.versions import Versions, objection_to, versions_of
+from ha.core.versions import Versions, objection_to, objection_to_part, versions_of
 
 if TYPE_CHECKING:
     from OpenSSL import SSL
@@ -239,6 +239,7 @@ class OutgoingLink(ClientFactory):
         self._failures = 0
         self._told = self._refused = ""
         self.wire = 1
+        self.is_witness = False
         self._stopped = False
 
     def start(self) -> None:
@@ -326,6 +327,7 @@ class OutgoingLink(ClientFactory):
     def opened(self, theirs: Versions) -> None:
         """Messages go through now, in a form that both read."""
         self.wire = self.peers.wire_with(theirs)
+        self.is_witness = theirs.witness
         self._failures = 0
         self._told = self._refused = ""
         _log.info("connected to {peer}", peer=self.address)
@@ -509,7 +511,9 @@ class Peers:
 
     def objection_to(self, theirs: Versions, peer: str) -> str:
         """Why this broker must not talk to that member, or ""."""
-        return objection_to(theirs, self._versions, peer, self._cluster_version())
+        return objection_to(theirs, self._versions, peer, self._cluster_version()) or objection_to_part(
+            theirs, peer, self._members()
+        )
 
     def wire_with(self, theirs: Versions) -> int:
         """The newest form of messages that this broker and that member read."""
@@ -518,6 +522,11 @@ class Peers:
     def machine_versions(self) -> dict[str, int]:
         """What the members that are connected to this broker now say that they apply."""
         return {address: incoming.versions.machine for address, incoming in self.incoming.items()}
+
+    def runs_as_witness(self, address: str) -> bool:
+        """Whether the broker of this address has said so when a link to it came up."""
+        link = self._links.get(address)
+        return link is not None and link.is_witness
 
     def refusals(self) -> dict[str, str]:
         """Why there is no link with a member, where one side refuses it."""

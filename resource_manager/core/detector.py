@@ -64,6 +64,8 @@ class View:
     applied_index: int = 0
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """What the cluster agreed on, as far as this broker had applied the log."""
+    witness: bool = False
+    """Whether it votes only, and stores no messages."""
 
     @classmethod
     def of(cls, item: Mapping[str, Any], member: str) -> View:
@@ -90,6 +92,7 @@ class View:
             Members.of(item) if item.get("address") == member else None,
             applied if isinstance(applied := item.get("appliedIndex"), int) else 0,
             _settings_of(item),
+            item.get("witness") is True,
         )
 
 

@@ -13,8 +13,8 @@ one does. In between `Promotion.step` goes down the same list each time, and sto
 5. nobody is being promoted already;
 6. no primary is still heard by most of the reachable backups: what this daemon cannot reach may work well for everybody else;
 7. all brokers are there when every store that answers is new and empty: a first election needs every member (docs/adr/0017);
-8. a candidate that no tag keeps back: the log that reaches furthest (last epoch, then last index, as votes demand: Raft
-   §5.4.1), then the highest priority, then the site of the primary that failed, then the name.
+8. a candidate that is no witness and that no tag keeps back: the log that reaches furthest (last epoch, then last index, as
+   votes demand: Raft §5.4.1), then the highest priority, then the site of the primary that failed, then the name.
 
 A candidate that refuses rests for a while, which doubles each time, and the next one is asked after another look at all of
 them. A wrong or repeated request does no harm: the brokers' votes decide (docs/ARCHITECTURE.md, "The one idea").
@@ -263,7 +263,7 @@ class Promotion:
         return self._choose(sight, fresh, need, now_s)
 
     def _choose(self, sight: Sight, fresh: list[Seen], need: _Need, now_s: float) -> list[Effect]:
-        candidates = [seen for seen in fresh if seen.view and seen.view.status in _CANDIDATES]
+        candidates = [seen for seen in fresh if seen.view and seen.view.status in _CANDIDATES and not seen.view.witness]
         candidates = [seen for seen in candidates if not sight.tags(seen.name).nofailover]
         rested = [seen for seen in candidates if seen.name not in self._refusals or self._refusals[seen.name].until_s <= now_s]
         if not rested:

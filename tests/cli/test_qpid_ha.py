@@ -202,6 +202,27 @@ def test_a_broker_that_does_not_catch_up_is_said_to_be_a_member(primary: Any) ->
     assert "d:5672 is a member, and has not caught up within 0.1 s" in ran.err
 
 
+def test_a_witness_is_added_as_one_and_not_waited_for_as_a_voter(peers: Any, tmp_path: Any) -> None:
+    asked = tmp_path / "asked"
+    primary = peers(ha=PRIMARY, record=str(asked))
+    ran = run("qpid-ha", "add-broker", "--witness", "--wait", "0", "w:1", "-b", primary.name)
+    (line,) = (json.loads(line) for line in asked.read_text().splitlines())
+    assert (ran.status, line["body"]) == (0, {"address": "w:1", "force": False, "witness": True})
+    members = [{"address": "w:1", "role": "witness"}]
+    there = peers(ha=PRIMARY | {"members": members}, record=str(tmp_path / "not asked"))
+    assert run("qpid-ha", "add-broker", "--witness", "w:1", "-b", there.name).status == 0
+    assert not (tmp_path / "not asked").exists()
+
+
+def test_one_copy_is_told_beside_the_status(peers: Any) -> None:
+    primary = peers(ha=PRIMARY | {"notice": "one copy: of all", "copies": 1})
+    ran = run("qpid-ha", "status", "-b", primary.name)
+    assert (ran.status, ran.out, ran.err) == (0, "active\n", "qpid-ha: one copy: of all\n")
+    assert "Notice:              one copy: of all" in run("qpid-ha", "query", "-b", primary.name).out
+    told = json.loads(run("qpid-ha", "status", "-b", primary.name, "--format", "json").out)
+    assert told == {"status": "active", "notice": "one copy: of all"}
+
+
 def requests(path: Any) -> list[tuple[str, Any]]:
     """What the responder was asked to do."""
     return [(line["what"], (line["body"] or {}).get("address")) for line in map(json.loads, path.read_text().splitlines())]

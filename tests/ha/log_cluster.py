@@ -11,7 +11,7 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +188,10 @@ class Machine:
         self.brokers: dict[str, Broker] = {}
         self.disks: dict[str, Disk] = {}
         self.sequence = 0
+        self.witness = ""
+        """The member that is one, as all are told."""
+        self.ends: list[tuple[str, str, list[type[Message]]]] = []
+        """Each time that a broker said that it is about to be no primary: who, its state, and what was under way to others."""
 
     # ---- brokers
 
@@ -200,8 +204,10 @@ class Machine:
             store,
             "cluster",
             me=address,
-            settings=self.settings,
-            members=Membership.of(members.split(",") if "," in members else members),
+            settings=replace(self.settings, witness=address == self.witness),
+            members=Membership.of(
+                members.split(",") if "," in members else members, witness=self.witness if self.witness in members else ""
+            ),
             clock=self.clock,
             wall=lambda: 1_700_000_000.0 + self.clock.seconds(),
             listener=ledger if listener is None else listener,
@@ -211,6 +217,7 @@ class Machine:
             on_members=lambda told: self.cluster_ids.setdefault(address, set()).add(told.cluster_id),
             on_event=lambda kind, **fields: events.append((kind, fields)),
             checkpoint_bytes=self.checkpoint_bytes,
+            before_end=lambda: self.ends.append((address, log.state, [type(wire[2]) for wire in self.wires])),
         )
         broker = Broker(address, store, ledger, log, events=events, machine_next=self.next_sequence)
         self.brokers[address] = broker

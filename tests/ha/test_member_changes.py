@@ -19,8 +19,9 @@ A, B, C, D = (f"{name}:5672" for name in "abcd")
 class Links:
     """A network in which these brokers, and no others, can be reached."""
 
-    def __init__(self, *reachable: str) -> None:
+    def __init__(self, *reachable: str, witness: str = "") -> None:
         self.reachable = reachable
+        self.witness = witness
         self.kept: list[Membership] = []
 
     def reach(self, address: str, within_s: float) -> Deferred[str]:
@@ -28,6 +29,9 @@ class Links:
 
     def set_members(self, members: Membership) -> None:
         self.kept.append(members)
+
+    def runs_as_witness(self, address: str) -> bool:
+        return address == self.witness
 
 
 @pytest.fixture
@@ -102,6 +106,36 @@ def test_a_removal_is_refused_where_it_would_hurt_unless_it_is_forced(
         assert first.log.replica.members.voters == members
         status, text = ask(machine, made.remove(removed, force=True, abrupt=True))
     assert (status, text) == (200, "committed")
+
+
+@pytest.mark.parametrize(
+    "runs, asked, said",
+    [
+        (True, False, f"nothing was changed: {D} runs as a witness: add it with --witness"),
+        (False, True, f"nothing was changed: {D} does not run as a witness: start it with --ha-witness"),
+        (True, True, ""),
+    ],
+)
+def test_a_witness_is_added_as_what_it_runs_as(machine: Machine, runs: bool, asked: bool, said: str) -> None:
+    """Breaks when the cluster waits for ever for a member to keep, or to leave out, what it does not."""
+    machine.witness = D if runs else ""
+    first = machine.cluster(A, B)[0]
+    machine.start(D, f"{A},{B},{D}")
+    made = MemberChanges(A, first.log, Links(D, witness=D if runs else ""))
+    status, text = ask(machine, made.add(D, force=False, witness=asked))
+    assert (status, text.startswith(said)) == (409, True) if said else (status, text) == (200, "committed")
+    assert first.log.replica.members.witness == ("" if said else D)
+
+
+def test_beside_a_witness_two_brokers_are_left_unless_it_is_forced(machine: Machine) -> None:
+    machine.witness = D
+    first = machine.cluster(A, B, D)[0]
+    made = changes(machine, A)
+    status, text = ask(machine, made.remove(B, force=False))
+    assert (status, f"without {B} the messages are on {A} alone, which needs the witness {D} beside" in text) == (409, True)
+    assert ask(machine, made.remove(D, force=False))[0] == 409
+    assert ask(machine, made.remove(D, force=True)) == (200, "committed")
+    assert (first.log.replica.members.voters, first.log.replica.members.witness) == ((A, B), "")
 
 
 def test_a_removal_that_leaves_no_majority_connected_is_refused(machine: Machine) -> None:

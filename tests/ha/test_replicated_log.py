@@ -14,7 +14,7 @@ from broker.core.records import MAGIC, BatchBuilder
 from broker.disk import checkpoint, segments
 from broker.disk.files import REAL_DISK, RealDisk
 from ha.core.effects import PromotionEnded
-from ha.core.messages import Append, Position, SnapshotChunk
+from ha.core.messages import Append, Position, SnapshotChunk, TimeoutNow
 from ha.core.settings import ReplicaSettings
 from tests.broker.disk.logs import FailingSync, FullDisk, GatedDisk
 from tests.ha.log_cluster import QUEUE, Machine, bodies
@@ -132,6 +132,20 @@ class TestCluster:
         machine.write(b, b"two")
         machine.run_until(lambda: machine.level(a, b, c))
         assert bodies(a) == [b"one", b"two"]
+
+    def test_what_comes_before_the_end_of_a_term_comes_before_another_broker_is_let_take_over(self, machine: Machine) -> None:
+        """An address that two brokers had, one of which has let go, would be taken away here after the other one has it."""
+        a, b, _ = machine.cluster("a", "b", "c")
+        handed_over = a.log.transfer("b")
+        machine.run_until(lambda: bool(machine.ends))
+        assert (machine.ends[0][:2], b.log.epoch) == (("a", "active"), a.log.epoch)
+        assert TimeoutNow not in machine.ends[0][2]
+        assert machine.result(handed_over).done
+        machine.run_until(lambda: b.log.state == "active")
+        machine.ends.clear()
+        machine.isolate("b")
+        machine.run_until(lambda: b.log.state != "active")
+        assert [each[:2] for each in machine.ends] == [("b", "active")], "its listener has not heard of the end"
 
     def test_a_refused_promotion_says_why(self, machine: Machine) -> None:
         """To whoever asked."""

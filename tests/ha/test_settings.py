@@ -11,6 +11,7 @@ from broker import qpidd_options
 from broker import settings as broker_settings
 from broker.core.sasl_client import Login
 from broker.options import Option, SettingsError, show
+from ha.core.membership import Membership
 from ha.core.settings import ReplicaSettings
 from ha.settings import OPTIONS, HaSettings, own_address, read
 
@@ -49,6 +50,23 @@ def test_what_is_said_of_the_other_broker_s_options_is_of_none_of_ours() -> None
 def test_a_program_for_roles_has_its_own_arguments() -> None:
     program, *own = member(ha_on_role_change="sh -c 'echo a b'").ha_on_role_change
     assert (Path(program).is_absolute(), own) == (True, ["-c", "echo a b"])
+
+
+def test_virtual_ip_addresses_are_of_the_primary_alone_and_the_broker_listens_on_all() -> None:
+    """Breaks when a broker is let start that could not listen on its virtual address, or would take a member's own away."""
+    given = {"ha_virtual_ip": "10.0.0.9/24@eth0,fd00::9@eth1"}
+    found = member(interface="::", **given).ha_virtual_ip
+    assert [str(each) for each in found] == ["10.0.0.9/24@eth0", "fd00::9/128@eth1"]
+    for interface, missing in (("127.0.0.1", "10.0.0.9/24@eth0 .* 0.0.0.0, or ::$"), ("0.0.0.0", "fd00::9/128@eth1 .* ::$")):
+        with pytest.raises(SettingsError, match=f"--ha-virtual-ip {missing}"):
+            member(interface=interface, **given)
+    for wrong, said in (("10.0.0.9", "names no network device"), ("10.0.0.9@a,10.0.0.9@b", "it names an address twice")):
+        with pytest.raises(SettingsError, match=f"--ha-virtual-ip: .*{said}"):
+            member(ha_virtual_ip=wrong)
+    with pytest.raises(SettingsError, match="this broker is in none"):
+        settings(ha_virtual_ip="10.0.0.9@eth0")
+    with pytest.raises(SettingsError, match="is the address of a broker"):
+        member(ha_virtual_ip="192.0.2.1@eth0", ha_brokers_url=f"{ELSEWHERE}:5672,192.0.2.2:5672")
 
 
 def test_a_broker_that_is_told_nothing_is_in_no_cluster() -> None:
@@ -108,6 +126,19 @@ def test_the_process_s_own_environment_is_read_when_none_is_given(monkeypatch: p
         (
             {"ha_address": "127.0.0.1:6009"},
             r"--ha-address 127\.0\.0\.1:6009 is not among the addresses of --ha-brokers-url \(127",
+        ),
+        ({"ha_witness": "a:1"}, r"--ha-witness a:1 is not among the addresses of --ha-brokers-url \(127"),
+        (
+            {"ha_brokers_url": "a:1,b:1", "ha_address": "a:1", "ha_witness": "a:1"},
+            "--ha-witness a:1 leaves 1 of the addresses of --ha-brokers-url to store messages, and a witness is of use beside",
+        ),
+        (
+            {
+                "ha_brokers_url": f"a:1,b:1,{'c' * 250}:1," + ",".join(f"{'d' * 250}{n}:1" for n in range(12)),
+                "ha_address": "a:1",
+                "ha_witness": "a:1",
+            },
+            "--ha-brokers-url: a witness can note members whose addresses have 3000 bytes in all",
         ),
         ({"ha_heartbeat_interval": "1"}, "--ha-election-timeout 1 must be at least 3 times --ha-heartbeat-interval 1,"),
     ],
@@ -270,6 +301,14 @@ def test_the_core_works_with_what_was_said() -> None:
     assert made == ReplicaSettings(
         heartbeat_s=0.2, election_s=2.0, campaign_timeout_s=3.0, transfer_timeout_s=4.0, max_inflight_bytes=1 << 20
     )
+
+
+def test_one_member_is_the_witness_and_all_are_told_which() -> None:
+    given = {"ha_brokers_url": "a:1,b:1,w:1", "ha_witness": "w:1"}
+    found = member(**given, ha_address="a:1")
+    assert found.membership == Membership.of(["a:1", "b:1", "w:1"], witness="w:1")
+    assert (found.replica("a:1").witness, found.replica("w:1").witness) == (False, True)
+    assert member().membership.witness == ""
 
 
 def test_what_nobody_said_is_as_the_core_has_it() -> None:

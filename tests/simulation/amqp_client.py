@@ -19,7 +19,7 @@ from cproton_ffi import ffi, lib
 from twisted.internet.protocol import Protocol as TwistedProtocol
 from twisted.python.failure import Failure
 
-from broker.amqp.links import condition_text, text_of
+from broker.amqp.links import condition_text, encoded_of, text_of
 
 NULL = ffi.NULL
 _DELIVERY = lib.PN_DELIVERY
@@ -114,24 +114,34 @@ class ClientConnection(TwistedProtocol):
         lib.pn_connection_open(self._connection)
         self._session = lib.pn_session(self._connection)
         lib.pn_session_open(self._session)
-        name = self.user.name.encode()
-        if self._credit:
-            link = lib.pn_receiver(self._session, name)
-            source = lib.pn_link_source(link)
-            lib.pn_terminus_set_address(source, self.user.queue.encode())
-            if self._browse:
-                lib.pn_terminus_set_distribution_mode(source, lib.PN_DIST_MODE_COPY)
-        else:
-            link = lib.pn_sender(self._session, name)
-            lib.pn_terminus_set_address(lib.pn_link_target(link), self.user.queue.encode())
-        self.link = link
-        if self._settled:
-            lib.pn_link_set_snd_settle_mode(link, lib.PN_SND_SETTLED)
-        lib.pn_link_open(link)
-        if self._credit:
-            self.grant(self._credit)
+        self._attach()
         self._tick()
         self.flush()
+
+    def _attach(self) -> None:
+        """Attach the link, and give credit."""
+        name = self.user.name.encode()
+        if self._credit:
+            self.link = self._receiver(name, self.user.queue)
+            if self._browse:
+                lib.pn_terminus_set_distribution_mode(lib.pn_link_source(self.link), lib.PN_DIST_MODE_COPY)
+        else:
+            self.link = self._sender(name, self.user.queue)
+        if self._settled:
+            lib.pn_link_set_snd_settle_mode(self.link, lib.PN_SND_SETTLED)
+        lib.pn_link_open(self.link)
+        if self._credit:
+            self.grant(self._credit)
+
+    def _receiver(self, name: bytes, address: str) -> Any:
+        link = lib.pn_receiver(self._session, name)
+        lib.pn_terminus_set_address(lib.pn_link_source(link), address.encode())
+        return link
+
+    def _sender(self, name: bytes, address: str) -> Any:
+        link = lib.pn_sender(self._session, name)
+        lib.pn_terminus_set_address(lib.pn_link_target(link), address.encode())
+        return link
 
     def dataReceived(self, data: bytes) -> None:
         """Bytes from the broker."""
@@ -283,7 +293,8 @@ class ClientConnection(TwistedProtocol):
             self.opened = True
         elif kind == lib.PN_LINK_REMOTE_OPEN:
             link = lib.pn_event_link(event)
-            terminus = lib.pn_link_remote_source(link) if self._credit else lib.pn_link_remote_target(link)
+            sends = lib.pn_link_is_sender(link)
+            terminus = lib.pn_link_remote_target(link) if sends else lib.pn_link_remote_source(link)
             if lib.pn_terminus_get_type(terminus) != lib.PN_UNSPECIFIED:
                 self.user.usable()
         elif kind in (lib.PN_LINK_REMOTE_CLOSE, lib.PN_LINK_REMOTE_DETACH):
@@ -301,15 +312,16 @@ class ClientConnection(TwistedProtocol):
         lib.pn_connection_close(self._connection)
 
     def _delivery(self, delivery: Any) -> None:
-        if not self._credit:
+        link = lib.pn_delivery_link(delivery)
+        if lib.pn_link_is_sender(link):
             if delivery in self.unsettled:
                 outcome, settled = lib.pn_delivery_remote_state(delivery), lib.pn_delivery_settled(delivery)
                 if outcome or settled:
                     del self.unsettled[delivery]
+                    said = b"" if outcome <= MODIFIED else encoded_of(lib.pn_disposition_data(lib.pn_delivery_remote(delivery)))
                     lib.pn_delivery_settle(delivery)
-                    self.user.outcome(delivery, outcome)
+                    self._outcome(delivery, outcome, said)
             return
-        link = self.link
         if lib.pn_link_current(link) == delivery:
             if lib.pn_delivery_aborted(delivery):
                 lib.pn_delivery_settle(delivery)
@@ -332,6 +344,10 @@ class ClientConnection(TwistedProtocol):
             del self.unsettled[delivery]
             lib.pn_delivery_settle(delivery)
             self.user.settled(delivery)
+
+    def _outcome(self, delivery: Any, outcome: int, said: bytes) -> None:
+        """The broker's word on a delivery of this side; `said`: the fields of a state that is none of the usual outcomes."""
+        self.user.outcome(delivery, outcome)
 
     def release(self) -> None:
         """Give the engine's memory back."""

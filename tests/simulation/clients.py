@@ -78,6 +78,7 @@ class Client:
 
     credit_window = 0
     browse = False
+    connects = ClientConnection
 
     def __init__(
         self,
@@ -139,7 +140,7 @@ class Client:
     def buildProtocol(self, address: Any) -> ClientConnection:
         """A connection is made."""
         plan = self.plan
-        self.connection = ClientConnection(
+        self.connection = self.connects(
             self,
             credit=self.credit_window,
             browse=self.browse,
@@ -442,6 +443,3 @@ class Browser(Client):
         self.history.looked(self.name, self.places[0], data, self.now)
         connection.dispose(delivery, ACCEPTED, settle=True)
         connection.grant(1)
-
-
-KINDS: dict[str, type[Client]] = {"producer": Producer, "consumer": Consumer, "browser": Browser}

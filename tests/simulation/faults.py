@@ -303,7 +303,7 @@ class Faults:
     def _promote_laggiest(self, action: Action) -> str | None:
         """An operator insists on the broker that has least of all, while all that run can be reached: it becomes the primary."""
         world = self._world
-        voters = [host for host in world.hosts if host.running]
+        voters = [host for host in world.hosts if host.running and not host.is_witness]
         if len(voters) <= len(world.hosts) // 2:
             return "no majority runs"
         host = min(voters, key=lambda each: (each.state in ("active", "recovering"), each.log.replica.log.last_index))
@@ -468,7 +468,8 @@ class Faults:
         if removed and (gone is None or len(members.addresses) <= 3):
             return "too few members"
         for host in strangers[:added]:
-            self._world.operators.ask(primary, "ADD-BROKER", "ha", body={"address": host.address, "force": True})
+            body = {"address": host.address, "force": True, "witness": host.is_witness}
+            self._world.operators.ask(primary, "ADD-BROKER", "ha", body=body)
         if removed and gone is not None:
             self._world.operators.ask(
                 primary, "REMOVE-BROKER", "ha", body={"address": gone.address, "force": True, "abrupt": True}

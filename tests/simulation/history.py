@@ -82,6 +82,14 @@ class Note:
     """Whether a primary has let it go because its time was over."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Discharged:
+    """What a client has done in a transaction that it is about to discharge: what it sent, and what it consumed."""
+
+    posts: tuple[Key, ...]
+    retired: tuple[Key, ...]
+
+
 class Observer(Protocol):
     """Who wants to judge at once."""
 
@@ -146,6 +154,8 @@ class History:
         self.created: set[str] = set()
         self.deleted: set[str] = set()
         self.lossy: set[str] = set()
+        self.rings: dict[str, int] = {}
+        """Queues, and how many messages each keeps: its oldest leave for what comes."""
         self.undrained: set[str] = set()
         self.volatile: set[str] = set()
         """Exchanges: what a consumer gets through one is a copy, which goes with its link."""
@@ -153,16 +163,22 @@ class History:
         """Queues, by the names that clients use, and how many levels of priority they have; other queues have none."""
         self.letters: dict[str, str] = {}
         """Queues, and the queue to which what is rejected there goes."""
+        self.in_transactions: dict[Key, Discharged] = {}
+        """Of messages that were sent in a transaction which was to be carried out: that one."""
+        self.retired: set[Key] = set()
+        """What leaves its queue in a transaction, or not at all."""
         self.observer: Observer | None = None
 
     # ---- queues
 
-    def queue_created(self, queue: str, *, lossy: bool = False, drained: bool = True, levels: int = 0) -> None:
+    def queue_created(self, queue: str, *, lossy: bool = False, drained: bool = True, levels: int = 0, ring: int = 0) -> None:
         """A client asks for a queue; `lossy`: messages may leave it though nobody accepts them, because it is purged or deletes
         itself, or because a consumer gets everything settled; not `drained`: nobody need have emptied it at the end; `levels`
-        of priority, 0 for none."""
+        of priority, 0 for none; `ring`: how many messages it keeps, 0 for all."""
         self.created.add(queue)
-        if lossy:
+        if ring:
+            self.rings[queue] = ring
+        if lossy or ring:
             self.lossy.add(queue)
         if not drained:
             self.undrained.add(queue)
@@ -281,3 +297,22 @@ class History:
         self.notes[key].settled += 1
         if self.observer is not None:
             self.observer.on_settled(key)
+
+    # ---- transactions
+
+    def consumed_in_transactions(self, key: Key) -> None:
+        """A consumer has got this, and will take it in a transaction."""
+        self.retired.add(key)
+
+    def discharging(self, posts: list[Key], retired: list[Key]) -> None:
+        """A client is about to let the discharge of a transaction go out: all of this takes effect at once, or nothing."""
+        found = Discharged(tuple(posts), tuple(retired))
+        for key in posts:
+            self.in_transactions[key] = found
+        for key in retired:
+            self.taken(key)
+
+    def undone(self, retired: list[Key]) -> None:
+        """A client was told that its transaction was undone: what it consumed is there again."""
+        for key in retired:
+            self.notes[key].taken -= 1

@@ -51,6 +51,7 @@ class BrokerHost:
         self.rng = Random(f"{world.plan.seed}/{self.name}")
         self.disk = self._new_disk()
         self.process: Any = None
+        self.is_witness = world.plan.witness and number == world.plan.brokers - 1
         self.starts = 0
         self._newest_release = 0
         self.is_put_back = False
@@ -69,8 +70,10 @@ class BrokerHost:
 
     def _ha_settings(self, url: str) -> HaSettings:
         plan = self.world.plan
+        witness = f"10.0.0.{plan.brokers}:{PORT}" if plan.witness else ""
         return HaSettings.from_values(
             {
+                "ha_witness": witness,
                 "ha_cluster": True,
                 "ha_brokers_url": urls.parse(url),
                 "ha_address": self.address,

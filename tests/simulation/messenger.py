@@ -127,6 +127,11 @@ class Messenger:
         if self._linked.pop(peer, None) is not None:
             self.reactor.callLater(0, self.events.disconnected, peer)
 
+    def runs_as_witness(self, address: str) -> bool:
+        """What it is started as."""
+        office = self.mail.offices.get(address)
+        return office is not None and office.versions.witness
+
     def machine_versions(self) -> dict[str, int]:
         """What those say that are linked now."""
         return {address: office.versions.machine for address, (office, _) in self._linked.items()}

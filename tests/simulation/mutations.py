@@ -25,22 +25,12 @@ from typing import Any
 from twisted.logger import ILogObserver, globalLogBeginner
 from zope.interface import provider
 
+from tests.simulation.bugs import OF_QUEUES, Bug
 from tests.simulation.history import Violation
 from tests.simulation.provoked import PROVOKED, run_of
 from tests.simulation.world import run
 
 SEEDS = 300
-
-
-@dataclass(frozen=True, slots=True)
-class Bug:
-    """A function, by module and name, and what is changed in it."""
-
-    says: str
-    module: str
-    function: str
-    right: str
-    wrong: str
 
 
 BUGS = {
@@ -99,6 +89,34 @@ BUGS = {
         "objection",
         'if term.by not in ("", kind) and age_s < OTHERS_CALM_S:',
         "if False:",
+    ),
+    "tears-a-transaction": Bug(
+        "puts what was consumed in a transaction into another batch than what was sent in it",
+        "broker.sessions.transactions",
+        "Transaction._propose",
+        "            for queue, sequences, outcome in retired:",
+        "            ledger._cut()\n            for queue, sequences, outcome in retired:",
+    ),
+    "carries-out-what-failed": Bug(
+        "carries out a transaction that its client has discharged to fail",
+        "broker.sessions.coordinator",
+        "Coordinator._request",
+        "if request.fail:",
+        "if False:",
+    ),
+    "forgets-what-was-consumed": Bug(
+        "keeps on the queue what was consumed in a transaction",
+        "broker.sessions.transactions",
+        "Transaction.retire",
+        "self._retired.append(_Retired(queue, sequences, outcome))",
+        "pass",
+    ),
+    "keeps-transactions-of-the-gone": Bug(
+        "keeps acquired what was consumed in a transaction whose client is gone",
+        "broker.sessions.coordinator",
+        "Coordinator.left",
+        "producer.session.transactions.left(producer)",
+        "pass",
     ),
     "checkpoint-forgets-settings": Bug(
         "leaves out of a checkpoint what the cluster agrees on",
@@ -394,48 +412,7 @@ position = run_end
         "max_bytes -= lot.nbytes",
         "max_bytes, self._cursor = max_bytes - lot.nbytes, self._cursor - (lot is lots[-1])",
     ),
-    "lowest-level-first": Bug(
-        "gives out the lowest level of a priority queue first",
-        "broker.core.queues.priority",
-        "Priority.acquire",
-        "for fifo in self._highest_first:",
-        "for fifo in self._by_level:",
-    ),
-    "overtakes-a-level-that-is-read": Bug(
-        "gives out lower levels while messages of a higher one have to be read back from disk",
-        "broker.core.queues.priority",
-        "Priority.acquire",
-        """\
-                    self.absent = fifo.absent
-                    break
-""",
-        """\
-                    self.absent = fifo.absent
-                    if self.absent < 0:
-                        break
-""",
-    ),
-    "levels-by-the-batch": Bug(
-        "puts all that comes for a priority queue in one go on the level of the first",
-        "broker.sessions.ledger",
-        "Ledger.enqueue",
-        "lane = lane_for(each)",
-        "lane = lane_for(messages[0])",
-    ),
-    "checkpoint-forgets-levels": Bug(
-        "forgets in a checkpoint how far the sequences of all levels but the lowest had come",
-        "broker.core.state",
-        "State.snapshot",
-        "seqs.append((number, lane.next_seq))",
-        "seqs += [(number, lane.next_seq)] if lane is messages.order.lanes[0] else []",
-    ),
-    "releases-the-lowest-level": Bug(
-        "makes, when its term ends, only the lowest level of a priority queue available again",
-        "broker.core.queues.priority",
-        "Priority.release_all",
-        "for fifo in self._by_level:",
-        "for fifo in self._by_level[:1]:",
-    ),
+    **OF_QUEUES,
     "backups-delete-by-their-own-clocks": Bug(
         "deletes a queue that nobody has used for its time on each broker by that broker's own clock",
         "broker.sessions.unused",
@@ -640,9 +617,9 @@ position = run_end
     "times-of-the-next": Bug(
         "writes down for each message of a batch the times of the one after it",
         "broker.sessions.ledger",
-        "Ledger._put_times",
-        "times[place] for times, its in zip(found, lanes, strict=True)",
-        "times[place] for times, its in zip(found[1:] + found[:1], lanes, strict=True)",
+        "Ledger._times_of",
+        "return found if",
+        "return found[1:] + found[:1] if",
     ),
     "checkpoint-forgets-times": Bug(
         "forgets in a checkpoint when messages expire, and from when on they may be given out",

@@ -114,6 +114,8 @@ class Plan:
     """Whether nothing fails, so that no message may come again once a consumer has let its accept go out."""
     releases: tuple[tuple[int, ...], ...] = ()
     """For each host the machine versions of its processes, in order; the last one stays, and once all is healed the newest."""
+    witness: bool = False
+    """Whether the last of the first brokers is a witness."""
     part_bytes: int = limits.PART_BYTES
     """The size of a part of a large message: one of more than `limits.LARGE_PARTS` parts is large."""
 
@@ -202,7 +204,8 @@ def make(seed: int) -> Plan:
     plan = laid_out(plan, Random(f"layout {seed}"))
     late = Random(f"late {seed}")
     plan = replace(plan, stray=late.choice((0.0, 0.1, 0.2, 0.3)) if message_links else 0.0, repeats=late.random() < 0.5)
-    return _with_large(plan, Random(f"large messages of {seed}"))
+    plan = _with_large(plan, Random(f"large messages of {seed}"))
+    return _with_witness(plan, Random(f"witness of {seed}"))
 
 
 _FAR_S = 0.03
@@ -217,6 +220,13 @@ def _releases(rng: Random, hosts: int) -> tuple[tuple[int, ...], ...]:
     new, old = MACHINE_VERSION, rng.choice(range(1, MACHINE_VERSION))
     other = ((old, new),) if kind == "upgraded" else ((new, old, new), (new, old))
     return tuple(rng.choice((*other, (new,))) for _ in range(hosts))
+
+
+def _with_witness(plan: Plan, rng: Random) -> Plan:
+    """In a part of the runs with an odd number of brokers one of them is a witness; releases before this one know none."""
+    if rng.random() < 0.8 or plan.brokers % 2 == 0:
+        return plan
+    return replace(plan, witness=True, releases=())
 
 
 def _with_large(plan: Plan, rng: Random) -> Plan:

@@ -19,6 +19,9 @@ below a floor).
    had said is still on its way.
 5. A broker that refuses its store because of such damage gets a new disk, and is a hurt one already.
 
+6. With a witness, which stores nothing, what is committed may be on one disk alone (ha/core/witness.py): of the stores only a
+   backup's is damaged, while the primary has on disk all that is committed or attested.
+
 Outside of this rule messages can be lost, and the runs never go there.
 """
 
@@ -77,14 +80,27 @@ class Promises:
         found = {log.members.named("") for log in logs if log.members_index}  # others know what they were started with alone
         if len(found) != 1:
             return False
-        voters = found.pop().voters
-        hurt = sum(self.is_hurt(each) for each in self._hosts if each.address in voters)
-        return hurt + 1 <= (len(voters) - 1) // 2
+        members = found.pop()
+        hurt = sum(self.is_hurt(each) for each in self._hosts if each.address in members.voters)
+        if members.witness and not host.is_witness and not self._is_elsewhere(host):
+            return False
+        return hurt + 1 <= (len(members.voters) - 1) // 2
+
+    def _is_elsewhere(self, host: BrokerHost) -> bool:
+        """Whether this host is a backup, and the primary's disk has all that is committed or attested. Of a primary's disk nobody
+        can tell: it may have asked the witness just now for what nobody else has."""
+        running = [each for each in self._hosts if each.running]
+        attested = [0 if each.log.replica.attested is None else each.log.replica.attested.index for each in running]
+        least = max([each.log.replica.commit_index for each in running] + attested)
+        epoch = max(int(each.log.epoch) for each in running)
+        primary = next((each for each in running if each.state == "active" and each.log.epoch == epoch), None)
+        is_backup = host.running and host.state == "ready" and host.log.epoch == epoch
+        return primary is not None and is_backup and primary.log.status().durable_index >= least
 
     def survivor(self) -> BrokerHost | None:
         """A host whose store has all that is committed, so that all the others may be lost; None when there is none."""
-        running = [each for each in self._hosts if each.running]
-        if self.changing or len(running) < len(self._hosts) or any(self.is_hurt(each) for each in self._hosts):
+        running = [each for each in self._hosts if each.running and not each.is_witness]
+        if self.changing or not all(each.running for each in self._hosts) or any(self.is_hurt(each) for each in self._hosts):
             return None
         committed = max(each.log.replica.commit_index for each in running)
         epoch = max(int(each.log.epoch) for each in running)

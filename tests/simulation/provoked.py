@@ -22,7 +22,9 @@ from tests.simulation.layouts import (
     with_kept,
     with_letters,
     with_levels,
+    with_ring,
     with_times,
+    with_transactions,
 )
 from tests.simulation.plan import Action, Plan
 from tests.simulation.regressions import quiet
@@ -153,6 +155,7 @@ def _ranked(*actions: Action, **fields: Any) -> Plan:
 _SWITCHES = with_brief(
     _plan(BUSY, *_repeated((1.5, 2.6, 3.7), _back_and_forth), duration_s=5.0), "all", away_s=0.6, made_at_s=(0.5, 3.0)
 )
+_RING = with_ring(_plan(BUSY, disk_s=_SLOW_SYNC_S, duration_s=2.5), 5)
 _HOARD = with_hoard(_plan(LARGE, checkpoint_bytes=4096, duration_s=4.0))
 FORCED = _plan(
     BUSY, Action(0.06, "kill", 2, seconds=2.0), Action(0.5, "bootstrap", 0), Action(1.5, "promote", "backup"), duration_s=4.0
@@ -205,7 +208,16 @@ _STORMS = _plan(
     latency_s=_SLOW_LINKS_S,
 )
 
+_PRIMARIES_DIE = _plan(BUSY, *(Action(1.0 + 0.7 * number, "kill", "primary", seconds=0.2) for number in range(4)))
+TRANSACTIONS = with_transactions(_PRIMARIES_DIE)
+"""Primaries die in the midst of transactions."""
+_LEAVING = with_transactions(_plan(BUSY, duration_s=4.0), stay_s=0.4, away_s=0.2, settle_delay_s=0.3)
+
 PROVOKED: dict[str, Plan] = {
+    "tears-a-transaction": TRANSACTIONS,
+    "carries-out-what-failed": TRANSACTIONS,
+    "forgets-what-was-consumed": TRANSACTIONS,
+    "keeps-transactions-of-the-gone": _LEAVING,
     "hands-over-without-quiet": _plan(BUSY, *_repeated((1.0, 1.6, 2.2, 2.8), _back_and_forth), once=True),
     "begins-anew": LOST_STORES,
     "gives-up-on-newer-logs": INSISTED,
@@ -261,6 +273,9 @@ PROVOKED: dict[str, Plan] = {
         *(Action(at_s, "kill", "backup", seconds=0.1) for at_s in (1.2, 1.8)), checkpoint_bytes=2048
     ),
     "releases-the-lowest-level": _ranked(*_repeated((1.0, 2.4, 3.8, 5.2), _the_first_is_cut_off_and_leads_again)),
+    "ring-lets-the-newest-go": _RING,
+    "ring-counts-what-is-committed": _RING,
+    "ring-lets-go-in-a-batch-of-its-own": _RING,
     "backups-delete-by-their-own-clocks": _SWITCHES,
     "counts-the-time-of-old-terms": _SWITCHES,
     "forgets-what-was-due": with_brief(

@@ -18,12 +18,15 @@ from tests.simulation.layouts import (
     LETTERS,
     LEVELS,
     MINE,
+    RING,
     ROUTES,
     SPILL,
+    TILL,
     Step,
     arguments,
     laid_out,
     levels_of,
+    ring_of,
     with_hub,
 )
 from tests.simulation.plan import Plan
@@ -56,7 +59,7 @@ def test_what_is_bound_is_made_before() -> None:
 
 def test_the_fixed_seeds_have_every_part_of_a_layout() -> None:
     seen = {step.name for seed in FIXED for step in plans.make(seed).steps}
-    assert {LETTERS, KEPT, MINE, HUB, SPILL, HOARD} <= seen
+    assert {LETTERS, KEPT, MINE, HUB, SPILL, HOARD, TILL} <= seen
     hubs = {(step.body["exchangeType"], step.body["replicate"]) for seed in FIXED for step in _hubs(plans.make(seed))}
     assert {kind for kind, _ in hubs} == set(ROUTES)
     assert {level for _, level in hubs} == {"all", "configuration", "none"}
@@ -93,6 +96,10 @@ def test_a_request_to_create_a_queue_says_how_many_levels_it_has(levels: int) ->
 
 def test_the_fixed_seeds_have_queues_that_go_after_a_time_of_every_level() -> None:
     assert {plans.make(seed).brief for seed in FIXED} == {"", "all", "configuration", "none"}
+
+
+def test_the_fixed_seeds_have_rings_of_every_size() -> None:
+    assert {ring_of(step.body) for seed in FIXED for step in plans.make(seed).steps if step.name == RING} == {1, 5, 20}
 
 
 def _hubs(plan: Plan) -> list[Step]:

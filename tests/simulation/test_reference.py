@@ -330,3 +330,22 @@ def test_of_a_queue_that_the_history_does_not_know_only_the_state_is_followed(lo
     log.apply(lambda builder: builder.define({"op": "queue-del", "uuid": "other"}))
     assert log.agrees
     assert log.faults == []
+
+
+@pytest.mark.parametrize("what", ["whole", "lacks a message", "consumes later", "consumes alone"])
+def test_all_of_a_transaction_is_in_one_batch(log: Log, what: str) -> None:
+    """Message 1 of queue one is consumed in a transaction that sends 2 and 3 to queue two."""
+    log.enqueue(1, "one", 1, 1)
+    history = log.history
+    sent = [history.sent("alice", "two", number, 0.0) for number in (2, 3)]
+    history.consumed_in_transactions(key(1))
+    history.discharging([key(2, "two"), key(3, "two")], [key(1)])
+
+    def write(builder: BatchBuilder) -> None:
+        if what != "consumes alone":
+            builder.messages_for(2, 1).extend(sent[:1] if what == "lacks a message" else sent)
+        if what != "consumes later":
+            builder.dequeues_for(1).append(1)
+
+    log.apply(write)
+    assert [fault.split(":")[0] for fault in log.faults] == ([] if what == "whole" else ["torn"])

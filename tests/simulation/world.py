@@ -35,12 +35,12 @@ from broker.core.nodes import AUTO_DELETE_TIMEOUT
 from tests.simulation import plan as plans
 from tests.simulation.checks import Checks
 from tests.simulation.checks.room import overfull
-from tests.simulation.clients import KINDS, Client, ClientPlan, Consumer, Producer
+from tests.simulation.clients import Browser, Client, ClientPlan, Consumer, Producer
 from tests.simulation.events import Events
 from tests.simulation.faults import Faults
 from tests.simulation.history import History, Violation, kept_at
 from tests.simulation.hosts import PORT, BrokerHost, ManagerHost
-from tests.simulation.layouts import BRIEF, BRIEF_S, HOARD, LETTERS, arguments, levels_of
+from tests.simulation.layouts import BRIEF, BRIEF_S, LETTERS, TILL, UNDRAINED, arguments, levels_of, ring_of
 from tests.simulation.messenger import Mail, Weather
 from tests.simulation.network import Network
 from tests.simulation.operators import Operators
@@ -48,8 +48,15 @@ from tests.simulation.plan import Plan
 from tests.simulation.promises import Promises
 from tests.simulation.reactor import HostReactor
 from tests.simulation.stretches import repeated
+from tests.simulation.transactor import Transactor
 
 LIVENESS_S = 45.0
+_CLIENTS: dict[str, type[Client]] = {
+    "producer": Producer,
+    "consumer": Consumer,
+    "browser": Browser,
+    "transactor": Transactor,
+}
 _LOOK_S = 0.1
 _LAST_EVENTS = 400
 _LIMITS_EVERY = 256
@@ -119,7 +126,7 @@ class World:
         addresses = [host.address for host in self.hosts]
         rng.shuffle(addresses)
         reactor = HostReactor(self.events, self.network, f"10.0.1.{number + 1}")
-        return KINDS[plan.kind](reactor, plan, addresses, self.history, self._place, str(self.plan.seed), self.say)
+        return _CLIENTS[plan.kind](reactor, plan, addresses, self.history, self._place, str(self.plan.seed), self.say)
 
     def _place(self, queue: str, broker_id: str) -> str:
         """What the history calls a queue at this broker."""
@@ -226,8 +233,9 @@ class World:
         risky = {client.queue for client in self.plan.clients if client.kind == "consumer" and client.settled}
         for step in steps:
             if step.kind == "queue":
-                drained, lossy = step.body["replicate"] == "all" and step.name != HOARD, step.name in risky
-                self.history.queue_created(step.name, drained=drained, lossy=lossy, levels=levels_of(step.body))
+                drained, lossy = step.body["replicate"] == "all" and step.name not in UNDRAINED, step.name in risky
+                levels, ring = levels_of(step.body), ring_of(step.body)
+                self.history.queue_created(step.name, drained=drained, lossy=lossy, levels=levels, ring=ring)
                 if "alternateExchange" in step.body:
                     self.history.letters[step.name] = LETTERS
         self.history.volatile.update(plans.EXCHANGES)
@@ -324,13 +332,13 @@ class World:
             elif host.address in members.addresses and host is not primary:
                 if host.state != "ready":
                     found.append(f"{host.name} is {host.state}")
-                elif host.process.broker.lead.state.index < at:
+                elif host.process.broker.lead.state.index < at and not host.is_witness:
                     found.append(f"{host.name} has applied {host.process.broker.lead.state.index} of {at}")
         if primary.address not in members.voters:
             found.append(f"{primary.name} is about to leave, and is the primary still")
         if members.learners:
             found.append(f"{', '.join(members.learners)} still learn")
-        drained = [step.name for step in self.plan.steps if step.name == LETTERS]
+        drained = [step.name for step in self.plan.steps if step.name in (LETTERS, TILL)]
         for queue in [*self.plan.queues, *drained]:
             node = primary.process.broker.nodes.queues.get(queue)
             if node is None or node.messages is None:

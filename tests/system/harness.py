@@ -143,10 +143,12 @@ def ask(
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a broker runs: its IP address, and the context (a network namespace, say) in which it is started."""
+    """Where a broker runs: its IP address, the context (a network namespace, say) in which it is started, and its port, 0 for any
+    that is free."""
 
     host: str = "127.0.0.1"
     inside: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+    port: int = 0
 
 
 LOOPBACK = Place()
@@ -271,7 +273,7 @@ class Cluster:
         make: type[BrokerProcess] = BrokerProcess,
     ) -> None:
         places = places or [LOOPBACK] * size
-        ports = free_ports(size)
+        ports = [place.port or port for place, port in zip(places, free_ports(size), strict=True)]
         url = "amqp:" + ",".join(f"{place.host}:{port}" for place, port in zip(places, ports, strict=True))
         own = ["--ha-cluster", "yes", "--ha-brokers-url", url, *options]
         self.url = url

@@ -7,6 +7,7 @@ import pytest
 
 from broker.amqp.links import Condition, Receiver, Sender
 from broker.core import limits
+from broker.core.filters import Filter
 from broker.core.links import ACCEPTED, FAILED, MODIFIED, REJECTED, RELEASED, UNDELIVERABLE
 from tests.broker.amqp.pairs import Proton
 
@@ -252,7 +253,7 @@ def test_a_terminus_says_what_was_asked_for() -> None:
         True,
         False,
         False,
-        {"f": 1},
+        [Filter("f", 1)],
     )
     assert target.coordinator
     assert peer.server.links[1].source.address == ""

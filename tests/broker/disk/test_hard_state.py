@@ -51,8 +51,8 @@ def test_where_there_is_no_file_nothing_was_saved() -> None:
 
 def test_a_new_log_is_in_no_epoch_and_has_voted_for_nobody() -> None:
     disk = made()
-    assert hard_state.read(disk, FOLDER) == (0, None)
-    assert after_crash(disk) == (0, None)
+    assert hard_state.read(disk, FOLDER) == HardState(0, None)
+    assert after_crash(disk) == HardState(0, None)
 
 
 def test_many_votes_one_after_another_need_no_room() -> None:
@@ -62,6 +62,26 @@ def test_many_votes_one_after_another_need_no_room() -> None:
         for state in (HardState(epoch, None), HardState(epoch, f"broker{epoch}.example.com:5672")):
             hard_state.save(disk, FOLDER, state)
             assert after_crash(disk) == state
+
+
+def test_what_a_witness_attests_is_saved_with_epoch_and_vote_and_needs_no_room() -> None:
+    disk = made()
+    disk.capacity = disk.used
+    before = disk.content(FILE)
+    for index in range(1, 100):
+        state = HardState(3, "a:5672", {"epoch": 3, "index": index, "members": {"voters": ["a" * 3000]}})
+        hard_state.save(disk, FOLDER, state)
+        assert after_crash(disk) == state
+    older, newer = (HardState(3, "a:5672", {"epoch": epoch, "index": index}) for epoch, index in ((2, 9), (3, 1)))
+    hard_state.save(disk, FOLDER, older)
+    both = disk.content(FILE)[:COPY_BYTES]
+    hard_state.save(disk, FOLDER, newer)
+    fd = disk.open(Path(FILE), 0)
+    disk.write(fd, [both], 0)
+    disk.sync(fd)
+    assert hard_state.read(disk, FOLDER) == newer
+    hard_state.save(disk, FOLDER, HardState(0, None))
+    assert disk.content(FILE) == before, "of others nothing is written that an older release does not read"
 
 
 def test_a_rotten_copy_is_noticed_wherever_it_is_and_had_again_from_the_other_one() -> None:
@@ -83,9 +103,9 @@ def test_a_copy_that_cannot_be_read_is_had_again_from_the_other_one(at: int) -> 
     disk = made(HardState(7, "b:5672"))
     disk.make_unreadable(FILE, at)
     notes: list[str] = []
-    assert hard_state.recover(disk, FOLDER, notes) == (7, "b:5672")
+    assert hard_state.recover(disk, FOLDER, notes) == HardState(7, "b:5672")
     assert len(notes) == 1
-    assert hard_state.recover(disk, FOLDER, notes) == (7, "b:5672")
+    assert hard_state.recover(disk, FOLDER, notes) == HardState(7, "b:5672")
     assert len(notes) == 1, "it was written anew"
 
 
@@ -101,7 +121,10 @@ def test_when_both_copies_are_rotten_nobody_can_tell_any_more() -> None:
             hard_state.recover(disk, FOLDER, [])
 
 
-@pytest.mark.parametrize("newer", [HardState(6, "a:5672"), HardState(7, None), HardState(7, "b:5672")])
+@pytest.mark.parametrize(
+    "newer",
+    [HardState(6, "a:5672"), HardState(7, None), HardState(7, "b:5672"), HardState(6, None, {"epoch": 6, "index": 1})],
+)
 def test_of_two_whole_copies_the_newer_one_counts_wherever_it_stands(newer: HardState) -> None:
     older = HardState(6, None)
     for first, second in ((older, newer), (newer, older)):
@@ -147,7 +170,7 @@ class Lives:
             while True:
                 if self.rng.random() < 0.05:
                     self.disk.bad_syncs = 1
-                epoch, voted_for = self.said
+                epoch, voted_for, _ = self.said
                 self.attempted = (
                     HardState(epoch, "a") if voted_for is None else HardState(epoch + 1, self.rng.choice((None, "b")))
                 )

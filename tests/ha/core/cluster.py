@@ -12,7 +12,7 @@ applied at an index, no member ever applies otherwise (state machine safety).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import msgspec
@@ -21,6 +21,7 @@ from ha.core.effects import (
     Commit,
     Effect,
     InstallSnapshot,
+    MembersCommitted,
     MembershipChanged,
     ProposeMembers,
     Quiesce,
@@ -37,7 +38,7 @@ from ha.core.effects import (
 )
 from ha.core.log import Log
 from ha.core.membership import Membership
-from ha.core.messages import Append, Entry, Message, Position, SnapshotChunk, fault_of
+from ha.core.messages import Append, AppendReply, Attested, Entry, Message, Position, SnapshotChunk, fault_of
 from ha.core.replica import Replica
 from ha.core.settings import ReplicaSettings
 
@@ -59,6 +60,7 @@ class Disk:
     blank: bool = True
     cluster_id: str = ""
     floor: Position | None = None
+    attested: Attested | None = None
 
     def adopt(self, members: Membership | None) -> None:
         """A membership is committed: the store belongs to its cluster, and never to another."""
@@ -75,6 +77,8 @@ class Disk:
 
     @property
     def end(self) -> Position:
+        if self.attested is not None:
+            return Position(self.attested.epoch, self.attested.index)
         return Position(self.log[-1].epoch, self.log[-1].index) if self.log else Position(self.base[1], self.base[0])
 
 
@@ -98,6 +102,8 @@ class Node:
         disk = self.disk
         index, epoch, members = disk.base
         log = Log(members, index, epoch)
+        if disk.attested is not None:
+            log = Log(disk.attested.members, disk.attested.index, disk.attested.epoch, disk.attested.members_index)
         for entry in disk.log:
             log.append(entry)
         self.writing: list[Entry | int] = []
@@ -115,6 +121,7 @@ class Node:
             blank=disk.blank,
             vote_floor=disk.floor,
             cluster_id=disk.cluster_id,
+            attested=disk.attested,
         )
         self.run(self.replica.start(self.cluster.now))
 
@@ -136,9 +143,11 @@ class Node:
     def run(self, effects: list[Effect]) -> None:
         asked = None
         for effect in effects:
+            self.judge_witness(effect)
             match effect:
-                case SaveHardState(epoch, voted_for):
+                case SaveHardState(epoch, voted_for, attested):
                     self.disk.epoch, self.disk.voted_for = epoch, voted_for
+                    self.attest(attested)
                 case StoreWhole():
                     self.disk.blank, self.disk.floor = False, None
                 case StoreEntries(first, last):
@@ -174,7 +183,27 @@ class Node:
         if not self.has_clients and any(isinstance(effect, Quiesce) for effect in effects):
             self.run(self.live.quiesced(self.cluster.now))
 
+    def judge_witness(self, effect: Effect) -> None:
+        """A witness says nothing that it has not saved, and learns its cluster's id without a log."""
+        match effect:
+            case Send(_, AppendReply(accepted=True, match_index=index, epoch=epoch)) if index and self.settings.witness:
+                saved = self.disk.attested
+                assert saved is not None
+                assert (saved.epoch, saved.index) == (epoch, index), f"it says {index}, and has saved {saved}"
+            case MembersCommitted(members):
+                self.disk.adopt(members)
+
+    def attest(self, attested: Attested | None) -> None:
+        """What a witness attests only grows, and was on its primary's disk then."""
+        before, self.disk.attested = self.disk.attested, attested
+        if attested is not None and attested != before:
+            assert self.settings.witness, f"{self.address} attests a log, and is no witness"
+            assert before is None or (before.epoch, before.index) < (attested.epoch, attested.index)
+            holder = self.cluster[attested.primary].disk
+            assert holder.end >= Position(attested.epoch, attested.index), f"{attested} is not on that broker's disk"
+
     def store(self, first: int, last: int) -> None:
+        assert not self.settings.witness, f"{self.address} is a witness, and stores a batch"
         for index in range(first, last + 1):
             entry = (
                 next((e for e in (self.message.entries if self.message else ()) if e.index == index), None)
@@ -248,7 +277,7 @@ class Node:
 class Cluster:
     """Nodes, the network between them, and what has been promised so far."""
 
-    def __init__(self, *addresses: str, settings: ReplicaSettings = SMALL, connect: bool = True) -> None:
+    def __init__(self, *addresses: str, settings: ReplicaSettings = SMALL, connect: bool = True, witness: str = "") -> None:
         self.now = 100.0
         self.serial = 0
         self.ids = 0
@@ -259,14 +288,18 @@ class Cluster:
         self.committed: dict[int, Entry] = {}
         self.primaries: dict[int, str] = {}
         self.nodes: dict[str, Node] = {}
-        members = Membership.of(addresses)
+        self.witness = witness
+        members = Membership.of(addresses, witness=witness)
         for address in addresses:
-            self.nodes[address] = Node(self, address, members, settings)
+            self.nodes[address] = self._node(address, members)
         if connect:
             self.connect_all()
 
     def __getitem__(self, address: str) -> Node:
         return self.nodes[address]
+
+    def _node(self, address: str, members: Membership) -> Node:
+        return Node(self, address, members, replace(self.settings, witness=address == self.witness))
 
     def new_id(self) -> str:
         """An id that nothing else has."""
@@ -276,12 +309,13 @@ class Cluster:
     def wipe(self, address: str, *voters: str) -> None:
         """The broker comes back with an empty disk; its URL names these members, or all."""
         self.crash(address)
-        self.nodes[address] = Node(self, address, Membership.of(voters or self.nodes), self.settings)
+        members = Membership.of(voters or self.nodes, witness=self.witness if self.witness in (voters or self.nodes) else "")
+        self.nodes[address] = self._node(address, members)
         self.connect_all()
 
     def add(self, address: str, members: Membership) -> Node:
         """A new broker, whose brokers URL names these members."""
-        self.nodes[address] = Node(self, address, members, self.settings)
+        self.nodes[address] = self._node(address, members)
         self.connect_all()
         return self.nodes[address]
 
@@ -417,9 +451,9 @@ class Cluster:
                         assert one.entries[index] == other.entries[index], f"{one.address} and {other.address} differ at {index}"
 
 
-def led(*addresses: str) -> Cluster:
+def led(*addresses: str, witness: str = "") -> Cluster:
     """A cluster whose first broker is its primary, and all stores have caught up."""
-    cluster = Cluster(*addresses)
+    cluster = Cluster(*addresses, witness=witness)
     cluster.promote(addresses[0])
     cluster.pass_time(0.3)
     return cluster

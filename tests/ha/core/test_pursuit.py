@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from ha.core.effects import Effect, PromotionEnded
-from ha.core.messages import Position, PreVote, PreVoteReply, TimeoutNow, TransferReply, TransferRequest, Vote
+from ha.core.messages import Append, Position, PreVote, PreVoteReply, TimeoutNow, TransferReply, TransferRequest, Vote
 from ha.core.pursuit import Pursuit
 from ha.core.replica import Replica
 from tests.ha.core.cluster import SMALL, Cluster, led
@@ -425,3 +425,37 @@ def test_a_member_is_asked_to_stand_once_a_heartbeat_and_another_one_at_once() -
     assert pursuit.refused("c", "no") is True
     assert pursuit.refused("b", "it was asked before, not now") is False
     assert (pursuit.best_of(newer, Position(3, 8)), pursuit.best_of(newer, Position(3, 9))) == ("b", "")
+
+
+@pytest.mark.parametrize("how", ["its link breaks", "it is silent"])
+def test_a_damaged_store_does_not_stand_when_the_primary_that_was_to_hand_over_is_gone(how: str) -> None:
+    """What it has lost was committed with its help, and the broker that votes for it lacks that as well."""
+    cluster = led("a", "b", "c")
+    cluster.isolate("b")
+    cluster.propose("a", 3)
+    cluster.crash("c")
+    cluster["c"].disk.floor = cluster["c"].disk.end
+    del cluster["c"].disk.log[1:]
+    cluster.restart("c")
+    cluster.disconnect("a", "b")
+    cluster.wires.clear()
+    heartbeat = Append(1, 9, 0, 0, 1, 0, 1, cluster_id="an-id")
+    cluster.call("c", lambda replica: replica.step(cluster.now, "a", heartbeat), settle=False)
+    insist(cluster, "c", settle=False)
+    cluster.wires.clear()
+    if how == "its link breaks":
+        cluster.crash("a")
+        cluster.settle()
+    else:
+        cluster["a"].crash()
+    cluster.pass_time(SMALL.campaign_timeout_s + SMALL.transfer_timeout_s)
+    assert "this broker's store has lost a part" in last(cluster, "c").reason
+    assert cluster.states() == {"b": "joining", "c": "joining"}
+
+
+def test_a_witness_that_is_insisted_on_says_no_whether_a_primary_is_there_or_not() -> None:
+    cluster = led("a", "b", "w", witness="w")
+    for _ in range(2):
+        insist(cluster, "w")
+        assert last(cluster, "w").reason == "w is a witness: it votes, stores no messages, and is never the primary"
+        cluster.crash("a")

@@ -8,7 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ha.core.versions import WIRE_OLDEST, WIRE_VERSION, Versions, next_version, objection_to, versions_of
+from ha.core.membership import Membership
+from ha.core.versions import (
+    WIRE_OLDEST,
+    WIRE_VERSION,
+    WITNESS_SINCE,
+    Versions,
+    next_version,
+    objection_to,
+    objection_to_part,
+    versions_of,
+)
 
 HERE = Versions(2)
 
@@ -79,3 +89,28 @@ def test_a_cluster_of_one_rises_by_itself() -> None:
 def test_two_members_speak_the_newest_form_that_both_read() -> None:
     assert Versions(2, 3).wire_with(Versions(2, 2)) == Versions(2, 2).wire_with(Versions(2, 3)) == 2
     assert HERE.wire_with(versions_of({})) == 1
+
+
+WITH_W = Membership.of(["a:1", "b:1", "w:1"], witness="w:1")
+
+
+@pytest.mark.parametrize(
+    "peer,theirs,members,text",
+    [
+        ("w:1", Versions(5, witness=True), WITH_W, ""),
+        ("b:1", Versions(5), WITH_W, ""),
+        ("x:1", Versions(5, witness=True), WITH_W, ""),
+        ("b:1", Versions(4, WITNESS_SINCE - 1), Membership.of(["a:1", "b:1"]), ""),
+        ("b:1", Versions(4, WITNESS_SINCE - 1), WITH_W, "b:1 is of a release that knows no witness, and w:1 is the witness"),
+        ("b:1", Versions(5, witness=True), WITH_W, "b:1 runs as a witness, and is a voter among this broker's members"),
+        ("w:1", Versions(5), WITH_W, "w:1 is the witness among this broker's members, and does not run as one"),
+    ],
+)
+def test_members_that_disagree_on_the_witness_or_do_not_know_one_have_no_link(
+    peer: str, theirs: Versions, members: Membership, text: str
+) -> None:
+    """A broker that takes the witness for a store waits for it for ever, or sends it what it does not keep."""
+    found = objection_to_part(theirs, peer, members)
+    assert found.startswith(text)
+    assert bool(found) == bool(text)
+    assert versions_of(theirs.properties()) == theirs

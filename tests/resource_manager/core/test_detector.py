@@ -106,6 +106,12 @@ def test_a_learner_is_known_by_its_own_entry_among_the_members() -> None:
     assert not View.of(ITEM | {"members": members}, "c:1").learner
 
 
+def test_a_witness_says_that_it_is_one_and_votes() -> None:
+    assert (View.of(ITEM | {"witness": True}, "b:1").witness, View.of(ITEM, "b:1").witness) == (True, False)
+    witness = View("ready", 3, 3, 70, "", witness=True)
+    assert [seen.name for seen in seeing(a=view(), w=witness).sight(10.0).electors("").brokers] == ["a:1", "w:1"]
+
+
 @pytest.mark.parametrize(
     "wrong", [{"status": "dancing"}, {"status": None}, {"epoch": None}, {"lastEpoch": "3"}, {"lastIndex": -1}]
 )

@@ -222,6 +222,14 @@ def test_tags_decide_among_equal_logs_and_keep_a_broker_back(tags: Any, chosen: 
     assert asked(Story().see(1.0, *(agreeing(name, **tags) for name in "abc"))) == chosen
 
 
+def test_a_witness_is_counted_and_never_chosen_whatever_it_attests() -> None:
+    """Breaks when the daemon asks it again and again, because nobody's log seems newer."""
+    witness = Seen("a", Reach.REACHABLE, "", View("joining", 3, 3, 90, "", witness=True), 1.0)
+    assert asked(Story().see(1.0, witness, agreeing("b"), gone("c"))) == []
+    story = Story()
+    assert asked(story.see(1.0, witness, agreeing("b"), agreeing("c"))) == ["b"]
+
+
 def test_an_option_of_the_daemon_goes_before_the_tag() -> None:
     brokers = [agreeing(name, tags_c={"priority": 1}) for name in "abc"]
     assert asked(Story(priorities={"b": 2, "c": 0}).see(1.0, *brokers)) == ["b"]

@@ -8,7 +8,8 @@ What is checked (Ongaro and Ousterhout, Figure 3, and what it rests on): one vot
 log older than the voter's; one primary an epoch, one that was asked for, whose log holds all that is committed, and who serves
 only when a batch of its own epoch is committed; the same index and epoch is the same batch after the same batch; a primary
 commits what a majority of its voters has on disk, of its own epoch; nobody else commits more; what is committed is not truncated;
-what was acknowledged is there after a restart; one change of the members at a time, and by one member.
+what was acknowledged is there after a restart; one change of the members at a time, and by one member. What a witness attests is
+on its primary's disk then, is not taken back, and counts for commits of its epoch alone.
 
 A campaign by force (`qpid-ha bootstrap --force`) counts the votes of blank stores as any others: an operator has given up what
 the silent members may hold.
@@ -79,6 +80,8 @@ class Shadow:
     decayed: bool = False
     members: tuple[int, Membership | None] = (0, None)
     blank: bool = True
+    witness: bool = False
+    """Whether it is a witness: what it attests is its `base`, and it holds what comes before that in the same epoch."""
     floor: Position | None = None
     lost: Shadow | None = None
     """What the disk held before it was damaged or replaced, until the store is whole again."""
@@ -161,6 +164,28 @@ class Consensus:
         now.saved = (epoch, voted_for)
         now.promised = min(was.promised, end)
         now.members = (log.members_index, log.members)
+
+    def attested(self, me: str, epoch: int, index: int, primary: str) -> None:
+        """A witness has saved what it attests, perhaps once more: the log of that primary, in its epoch, up to there."""
+        shadow, position = self.of(me), Position(epoch, index)
+        if position == shadow.end:
+            return
+        if position < shadow.end:
+            self.faults.append(f"witness: {me} attests ({position}), and has attested ({shadow.end})")
+        if not shadow.witness:
+            self.faults.append(f"witness: {me} attests ({position}), and is no witness")
+        if primary not in self._holders.get((index, epoch), ()) or self.primaries.get(epoch) != primary:
+            self.faults.append(f"witness: {me} attests ({position}) of {primary}, which does not have it on disk as its primary")
+        shadow.epochs = {index: epoch}
+        shadow.base = shadow.last = shadow.durable = index
+        self._holders.setdefault((index, epoch), set()).add(me)
+
+    def _has(self, me: str, index: int, epoch: int) -> bool:
+        """Whether this member's disk has a batch that a primary of this epoch has made."""
+        shadow = self.of(me)
+        if shadow.witness:
+            return index <= shadow.base and shadow.epochs.get(shadow.base) == epoch
+        return me in self._holders.get((index, epoch), ()) or index <= shadow.base
 
     def counts_as_whole(self, me: str) -> None:
         """The member is about to note that its store is neither blank nor below a floor any more."""
@@ -269,6 +294,8 @@ class Consensus:
     def announces(self, me: str, epoch: int, *, primary: bool, active: bool, voters: Collection[str] = ()) -> None:
         """The member's role changes. `voters` are those in force at it, if they are to be counted."""
         self.of(me).term = epoch if primary else 0
+        if primary and self.of(me).witness:
+            self.faults.append(f"witness: {me} is primary of epoch {epoch}, and stores nothing that it could serve")
         if primary and voters and epoch not in self.primaries:
             self._count_votes(me, epoch, voters)
         if primary:
@@ -313,6 +340,8 @@ class Consensus:
     def stored(self, me: str, entries: list[StoredEntry]) -> None:
         """Batches go to the journal."""
         shadow = self.of(me)
+        if shadow.witness:
+            self.faults.append(f"witness: {me} stores messages, and is a witness")
         for entry in entries:
             index, epoch = entry.index, entry.epoch
             if index != shadow.last + 1:
@@ -422,9 +451,10 @@ class Consensus:
         epoch = shadow.epochs.get(index, 0)
         if epoch != shadow.term:
             self.faults.append(f"commit: {me} commits batch {index} of epoch {epoch} by counting, in epoch {shadow.term}")
-        holders = self._holders.get((index, epoch), set())
-        held = sorted(voter for voter in members.voters if voter in holders or index <= self.of(voter).base)
+        held = sorted(voter for voter in members.voters if self._has(voter, index, epoch))
         voters = len(members.voters)
+        if not any(voter in members.stores for voter in held):
+            self.faults.append(f"commit: {me} commits batch {index} of epoch {epoch}, which no store has on disk")
         if 2 * len(held) <= voters:
             self.faults.append(
                 f"commit: {me} commits batch {index} of epoch {epoch}, which {len(held)} of {voters} voters have on disk"

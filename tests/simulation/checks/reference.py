@@ -29,7 +29,7 @@ from broker.core.state import State
 from broker.disk.bodies import Unreadable
 from tests.broker.core.queues.files import all_messages
 from tests.simulation.checks.book import Book
-from tests.simulation.history import History, Key, Outcome, is_whole, kept_at, read
+from tests.simulation.history import Discharged, History, Key, Outcome, is_whole, kept_at, read
 
 _MASK = (1 << 64) - 1
 
@@ -38,8 +38,8 @@ class Queue:
     """The messages of one queue number: by sequence, each as bytes and delivery count. `name` is the history's for it."""
 
     __slots__ = (
-        *("by_level", "for_letters", "gone", "keys", "large", "limit", "live"),
-        *("lossy", "name", "next_seqs", "number", "times", "watched"),
+        *("by_level", "came", "for_letters", "gone", "keys", "large", "limit", "live"),
+        *("let_go", "lossy", "name", "next_seqs", "number", "ring", "times", "watched"),
     )
 
     def __init__(self, history: History, name: str, store_id: str, number: int) -> None:
@@ -47,6 +47,9 @@ class Queue:
         self.number = number
         self.watched = name in history.created
         self.lossy = name in history.lossy
+        self.ring = history.rings.get(name, 0)
+        self.came = self.let_go = 0
+        """What the batch that is being entered has put on a ring, and what has left it for that."""
         self.for_letters = name in history.letters.values()
         self.limit = 0
         """So many failed deliveries a message may have; 0: any number."""
@@ -116,8 +119,14 @@ class Reference:
         """Large messages by the sequences of their parts: how many queues hold each."""
         self._timed: list[tuple[Queue, int, Key]] = []
         """Messages that say a time, and that the batch that is being entered has put on a queue."""
+        self._rings: dict[Queue, None] = {}
+        """Rings that the batch that is being entered has changed."""
         self._rejected: list[Key] = []
         """Left their queues by the batch that is being entered, because they were rejected."""
+        self._came: dict[Discharged, None] = {}
+        """The transactions of which the batch that is being entered has a message."""
+        self._retired: list[Key] = []
+        """Left their queues by it, and may do so in transactions alone."""
         self._definitions: dict[str, tuple[Any, ...]] = {}
         self._names: set[tuple[str, str]] = set()
         self._bindings: dict[tuple[str, str, str], str] = {}
@@ -175,8 +184,9 @@ class Reference:
                     pass
         self._drop_parts()
         self._judge_times()
-        if self._rejected:
-            self._judge_letters()
+        self._judge_letters()
+        self._judge_rings()
+        self._judge_transactions()
         self.digests[header.index] = self._digest
         self.sizes[header.index] = (self._depth, self._sequences)
 
@@ -263,6 +273,9 @@ class Reference:
         queue.next_seqs[level] = sequence + 1
         queue.live[sequence] = (data, 0)
         queue.by_level.setdefault(level, {})[sequence] = None
+        if queue.ring:
+            queue.came += 1
+            self._rings[queue] = None
         self._depth += 1
         self._add(hash((queue.number, sequence, 0, data)))
 
@@ -287,6 +300,8 @@ class Reference:
         enqueued[key] = self.index
         if note.arrived_ms:
             self._timed.append((queue, sequence, key))
+        if key in self.history.in_transactions:
+            self._came[self.history.in_transactions[key]] = None
         level = sequence >> LANE_SHIFT
         if level != self.history.level_of(key):
             self.faults.append(
@@ -314,7 +329,11 @@ class Reference:
         if key is None:
             return
         self.book.dequeued[key] = index
+        if key in self.history.retired:
+            self._retired.append(key)
         note = self.history.notes[key]
+        if queue.ring and not note.taken:
+            self._leaves_ring(queue, sequence, key)
         if note.taken or queue.lossy:
             return
         if note.rejected or note.over_limit or note.expired:
@@ -322,6 +341,25 @@ class Reference:
                 self._rejected.append(key)
         else:
             self.faults.append(f"lost: {key} left its queue by batch {index}, and nobody had taken it")
+
+    def _leaves_ring(self, queue: Queue, sequence: int, key: Key) -> None:
+        """Nobody has taken a message that leaves a ring: it is the oldest."""
+        queue.let_go += 1
+        self._rings[queue] = None
+        oldest = next(iter(queue.live), sequence)
+        if oldest < sequence:
+            self.faults.append(f"ring: {key} leaves {queue.name} by batch {self.index}, and an older message stays")
+
+    def _judge_rings(self) -> None:
+        """A ring is within its bound after every batch, and no more has left it than has come."""
+        for queue in self._rings:
+            left, by = len(queue.live), f"batch {self.index}"
+            if left > queue.ring:
+                self.faults.append(f"ring: {by} leaves {left} messages on {queue.name}, a ring of {queue.ring}")
+            if queue.let_go > queue.came:
+                self.faults.append(f"ring: {queue.let_go} messages leave {queue.name} by {by}, which brings {queue.came}")
+            queue.came = queue.let_go = 0
+        self._rings.clear()
 
     def _judge_letters(self) -> None:
         """What was rejected, failed too often or expired is in the queue for dead letters by the batch that takes it off its own,
@@ -333,6 +371,20 @@ class Reference:
                 why = "was rejected" if note.rejected else "failed too often" if note.over_limit else "has expired"
                 self.faults.append(f"lost: {key} {why}, and left its queue by batch {self.index} without a dead letter")
         self._rejected.clear()
+
+    def _judge_transactions(self) -> None:
+        """All of a transaction is in one batch. (What leaves with its queue is not asked for.)"""
+        enqueued, dequeued, index = self.book.enqueued, self.book.dequeued, self.index
+        for one in self._came:
+            torn = [key for key in one.posts if enqueued.get(key) != index]
+            torn += [key for key in one.retired if dequeued.get(key) != index]
+            if torn:
+                self.faults.append(f"torn: batch {index} has a part of a transaction, without {torn[0]}")
+        for key in self._retired:
+            if not any(key in one.retired for one in self._came):
+                self.faults.append(f"torn: {key} left its queue by batch {index}, without what was sent in its transaction")
+        self._came.clear()
+        self._retired.clear()
 
     def _too_late(self, queue: Queue, messages: list[bytes]) -> None:
         """Messages for a queue that was deleted before: they went with it."""

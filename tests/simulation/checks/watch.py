@@ -191,6 +191,8 @@ class Checks:
             self.faults.append(f"liveness: the brokers are {', '.join(states)}, where one is to be active and all others ready")
         for process in processes:
             log, ledger = process.logs[CLUSTER], process.broker.ledgers[CLUSTER]
+            if log.replica.is_witness:
+                continue
             if ledger.state.index < self.reference.index - SMALL_WINDOW:  # few are under way at any time
                 self.faults.append(f"liveness: {log.me} has applied {ledger.state.index} of {self.reference.index} batches")
             self._judge_state(ledger, whole=True)
@@ -267,6 +269,7 @@ class Checks:
             self.consensus.started(
                 log.me, log.replica.log, member.epoch, member.voted_for, blank=member.blank, floor=member.floor
             )
+            self.consensus.of(log.me).witness = log.replica.is_witness
 
     def _execute(self, method: Any, log: ReplicatedLog, effect: do.Effect) -> None:
         if log.name != CLUSTER:
@@ -280,9 +283,11 @@ class Checks:
                 method(log, effect)
                 consensus.stored(me, [_entry(batch) for batch in log.cached(first, last) or []])
                 return
-            case do.SaveHardState(epoch, voted_for):
+            case do.SaveHardState(epoch, voted_for, attested):
                 method(log, effect)
                 consensus.saved(me, epoch, voted_for)
+                if attested is not None:
+                    consensus.attested(me, attested.epoch, attested.index, attested.primary)
                 return
             case do.Send(peer, AppendReply(accepted=True, match_index=index)):
                 consensus.acknowledged(me, index)

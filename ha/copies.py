@@ -1,0 +1,70 @@
+"""On how many disks all that is committed lies, as the primary knows, and what to say while it is on one alone.
+
+With a witness (ha.core.witness) a cluster serves on when one broker is left, and then that broker's disk has the only copy. Life:
+`tick` is called now and then; when there has been one copy for `SETTLED_S`, the log and telemetry are told (`one_copy`), and told
+again when there are more (`more_copies`). `notice` is what management answers meanwhile.
+
+Invariant: nothing here is asked before a batch is committed: the copies are counted, and hold nothing up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from twisted.logger import Logger
+
+from ha.core.effects import State
+from ha.core.replica import ReplicaStatus
+
+_log = Logger(namespace="ha")
+SETTLED_S = 1.0
+
+
+def copies(status: ReplicaStatus) -> int:
+    """How many disks have all that is committed; 0 on a broker that is not the primary, which does not know."""
+    if status.state is not State.ACTIVE:
+        return 0
+    others = sum(peer.stores and peer.match_index >= status.commit_index for peer in status.peers)
+    return others + (status.durable_index >= status.commit_index)
+
+
+def notice(status: ReplicaStatus) -> str:
+    """What an operator should know while there is one copy, and a witness beside it; ""."""
+    if not status.members.witness or copies(status) != 1:
+        return ""
+    others = [
+        f"{peer.address} {'is behind' if peer.connected else 'is not connected'} and has acknowledged batch {peer.match_index}"
+        for peer in status.peers
+        if peer.stores
+    ]
+    return (
+        f"one copy: what is committed, up to batch {status.commit_index}, is on the disk of {status.primary} alone, with "
+        f"{status.members.witness} as witness; {'; '.join(others) or 'no other broker stores messages'}"
+    )
+
+
+class Copies:
+    """See the module. `note` tells telemetry of an event."""
+
+    def __init__(self, note: Callable[..., None]) -> None:
+        self._note = note
+        self._told = False
+        self._since: float | None = None
+
+    def tick(self, status: ReplicaStatus, now_s: float) -> None:
+        """Time has passed."""
+        text = notice(status)
+        if not text:
+            self._since = None
+            if self._told:
+                self._told = False
+                if status.state is State.ACTIVE:
+                    _log.info("what is committed is on more than one disk again")
+                    self._note("more_copies", epoch=status.epoch, index=status.commit_index)
+            return
+        if self._since is None:
+            self._since = now_s
+        if not self._told and now_s - self._since >= SETTLED_S:
+            self._told = True
+            _log.warn("{text}", text=text)
+            self._note("one_copy", epoch=status.epoch, index=status.commit_index, detail=text)

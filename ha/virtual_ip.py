@@ -1,0 +1,224 @@
+"""Virtual IP addresses that follow the primary: clients know them, and whichever broker serves has them.
+
+Life of an address here: when this broker has become active, and at every `tick` while it is, the kernel is told to give it to its
+device for `LIFETIME_S`; the network is told where it is now, several times. Before this broker is no primary any more, `leave`
+ends the TCP connections that came to it and takes it away: before another broker is let take over, at the beginning of the end of
+a term that was lost, and when the process stops. When the process is killed, or stands still, nobody does that, and the kernel
+takes the address away when its time is over. Meanwhile two hosts have it; the new primary's announcements go on for longer than
+that.
+
+The kernel is spoken to directly, over netlink and packet sockets, and answers at once: an address is gone when `leave` returns.
+That takes CAP_NET_ADMIN and CAP_NET_RAW, which `check` asks for, before this broker joins its cluster.
+
+Invariants: a broker that is not active never asks for an address; an address is never given for longer than `LIFETIME_S`; what
+cannot be done is logged once, until it can, and tried again: the broker serves on.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from ipaddress import IPv6Address, ip_address
+from typing import Any, Protocol
+
+from twisted.logger import Logger
+
+from broker.net.output import end_output
+from ha.core import virtual_ip
+from ha.core.virtual_ip import MAC_BYTES, VirtualAddress
+
+_log = Logger(namespace="ha")
+LIFETIME_S = 4
+RENEW_S = 1.0
+ANNOUNCED_S = (0.0, 0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
+"""How long after an address was taken it is announced. RFC 5227 §2.3 asks for two, because one may be lost."""
+_ANSWER_S = 1.0
+_ETHERNET = 1
+"""ARPHRD_ETHER (netdevice(7))."""
+_NOT_THERE = (errno.EADDRNOTAVAIL, errno.ENODEV)
+_ANSWER_BYTES = 65_536
+
+
+class CannotHold(Exception):
+    """This machine, or this process, cannot have the address. The text is one line for people."""
+
+
+class Kernel(Protocol):
+    """What is asked of the machine. OSError when it does not do it."""
+
+    def check(self, address: VirtualAddress) -> None:
+        """Take the address away, if it is there from an earlier life, and see that all the rest could be done. CannotHold."""
+
+    def grant(self, address: VirtualAddress, valid_s: int) -> None:
+        """Have its device have it for so long from now on."""
+
+    def withdraw(self, address: VirtualAddress) -> None:
+        """Take it away, if it is there."""
+
+    def announce(self, address: VirtualAddress) -> None:
+        """Tell the network that it is here."""
+
+
+class Linux:
+    """The real one: this process's own network namespace."""
+
+    def __init__(self) -> None:
+        self._number = 0
+
+    def check(self, address: VirtualAddress) -> None:
+        """See `Kernel`."""
+        try:
+            _index(address.device)
+        except OSError:
+            raise CannotHold(f"--ha-virtual-ip {address}: this machine has no network device {address.device}") from None
+        try:
+            self.withdraw(address)
+            with closing(socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)) as packets:
+                packets.bind((address.device, 0))
+                _, _, _, kind, mac = packets.getsockname()
+        except PermissionError:
+            raise CannotHold(
+                f"--ha-virtual-ip {address}: this process may not set addresses: start qpidd with CAP_NET_ADMIN and CAP_NET_RAW "
+                "(AmbientCapabilities= of systemd), or as root"
+            ) from None
+        if kind != _ETHERNET or len(mac) != MAC_BYTES:
+            raise CannotHold(f"--ha-virtual-ip {address}: {address.device} is no Ethernet device, and its network has no ARP")
+
+    def grant(self, address: VirtualAddress, valid_s: int) -> None:
+        """See `Kernel`."""
+        self._number += 1
+        self._ask(virtual_ip.grant(address, _index(address.device), valid_s, self._number))
+
+    def withdraw(self, address: VirtualAddress) -> None:
+        """See `Kernel`."""
+        self._number += 1
+        try:
+            self._ask(virtual_ip.withdraw(address, _index(address.device), self._number))
+        except OSError as error:
+            if error.errno not in _NOT_THERE:
+                raise
+
+    def announce(self, address: VirtualAddress) -> None:
+        """See `Kernel`."""
+        with closing(socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)) as packets:
+            packets.bind((address.device, 0))
+            mac = packets.getsockname()[4]
+            packets.send(virtual_ip.announcement(address, mac))
+
+    def _ask(self, request: bytes) -> None:
+        """Have the kernel do that. It answers within the call that asks."""
+        with closing(socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)) as netlink:
+            netlink.settimeout(_ANSWER_S)
+            netlink.sendto(request, (0, 0))
+            while (code := virtual_ip.outcome(netlink.recv(_ANSWER_BYTES), self._number)) is None:
+                pass
+        if code:
+            raise OSError(code, os.strerror(code))
+
+
+def _index(device: str) -> int:
+    """The kernel's number of that device, asked anew each time: it may be made again meanwhile. OSError when it is not there."""
+    return socket.if_nametoindex(device)
+
+
+class VirtualIp:
+    """See the module. `sockets` are those of all connections that this broker has; `now` is in seconds and never goes back."""
+
+    def __init__(
+        self,
+        addresses: Sequence[VirtualAddress],
+        now: Callable[[], float],
+        sockets: Callable[[], Iterable[Any]],
+        kernel: Kernel | None = None,
+    ) -> None:
+        self._kernel = kernel or Linux()
+        self._holdings = [_Holding(self._kernel, address) for address in addresses]
+        self._now = now
+        self._sockets = sockets
+
+    def check(self) -> None:
+        """See that they can be had, and that none is here from an earlier life. CannotHold."""
+        for each in self._holdings:
+            self._kernel.check(each.address)
+
+    def tick(self) -> None:
+        """This broker serves: take the addresses, or keep them."""
+        now_s = self._now()
+        for each in self._holdings:
+            each.tick(now_s)
+
+    def leave(self) -> None:
+        """This broker is about to be the primary no more: they are gone when this returns."""
+        held = [each for each in self._holdings if each.wanted]
+        ips = {each.address.ip for each in held}
+        for transport in self._sockets() if ips else ():
+            if _host_of(transport) in ips:
+                end_output(transport)
+        for each in held:
+            each.leave()
+
+
+class _Holding:
+    """One address."""
+
+    def __init__(self, kernel: Kernel, address: VirtualAddress) -> None:
+        self.address = address
+        self.wanted = False
+        """Whether it is to be here."""
+        self._kernel = kernel
+        self._since_s: float | None = None
+        """Since when it is; None when it is not."""
+        self._asked_s = 0.0
+        self._announced = 0
+        self._complaint = ""
+
+    def tick(self, now_s: float) -> None:
+        """It is to be here."""
+        if not self.wanted or now_s - self._asked_s >= RENEW_S:
+            over = now_s - self._asked_s >= LIFETIME_S
+            self.wanted, self._asked_s = True, now_s
+            if not self._done("had here", self._grant):
+                self._since_s = None
+            elif self._since_s is None or over:
+                self._since_s, self._announced = now_s, 0
+                _log.info("clients reach this broker at {address}", address=self.address)
+        since_s, count = self._since_s, self._announced
+        if since_s is not None and count < len(ANNOUNCED_S) and now_s - since_s >= ANNOUNCED_S[count]:
+            self._announced += 1
+            self._done("announced", self._kernel.announce)
+
+    def leave(self) -> None:
+        """It is to be here no more."""
+        self.wanted, self._since_s = False, None
+        if self._done("taken away", self._kernel.withdraw):
+            _log.info("clients reach this broker at {address} no more", address=self.address)
+
+    def _grant(self, address: VirtualAddress) -> None:
+        self._kernel.grant(address, LIFETIME_S)
+
+    def _done(self, what: str, do: Callable[[VirtualAddress], None]) -> bool:
+        """Whether that worked. A failure is said once."""
+        try:
+            do(self.address)
+        except OSError as error:
+            complaint = f"the virtual IP address {self.address} cannot be {what}: {error.strerror or error}"
+            if complaint != self._complaint:
+                _log.error("{complaint}", complaint=complaint)
+            self._complaint = complaint
+            return False
+        self._complaint = ""
+        return True
+
+
+def _host_of(transport: Any) -> Any:
+    """The address of this machine to which that socket was connected, None when it has none. One socket may serve both versions:
+    IPv4 comes to it as IPv6 with the address inside (RFC 4291 §2.5.5.2)."""
+    where = transport.getHost() if transport is not None else None
+    try:
+        found = ip_address(getattr(where, "host", "").partition("%")[0])
+    except ValueError:
+        return None
+    return found.ipv4_mapped or found if isinstance(found, IPv6Address) else found

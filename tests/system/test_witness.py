@@ -1,0 +1,68 @@
+"""Two brokers and a witness as processes: either of the two serves on, nothing is lost, and what is on one disk is told."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.cli.running import run
+from tests.system.harness import BrokerProcess, Cluster, Refused, ask, eventually
+from tests.system.terms import active, resource_manager
+from tests.system.traffic import send, take
+
+BEFORE, ALONE = ([b"\x00\x53\x75\xa0\x05%s%04d" % (kind, number) for number in range(200)] for kind in (b"b", b"a"))
+
+
+def test_two_brokers_and_a_witness_lose_nothing_and_say_what_is_on_one_disk(tmp_path: Path) -> None:
+    """Breaks when the broker that was away is promoted without what the other one accepted alone, or when nobody serves though
+    one broker and the witness are there."""
+    brokers = Cluster(tmp_path, 3, ["--ha-replicate", "all"])
+    first, second, witness = brokers.brokers
+    for broker in brokers.brokers:
+        broker.options = [*broker.options, "--ha-witness", witness.address]
+    with closing(brokers), resource_manager(tmp_path, brokers) as manager:
+        brokers.start()
+        eventually(lambda: active(brokers), bool, "a first primary")
+        primary = brokers.primary()
+        other = second if primary is first else first
+        primary.create("queue", "jobs")
+        assert send(primary.address, "jobs", BEFORE) == len(BEFORE)
+        brokers.level(other)
+        assert [each["role"] for each in primary.status()["members"] if each["address"] == witness.address] == ["witness"]
+        assert primary.status()["copies"] == 2
+        other.kill()
+        assert send(primary.address, "jobs", ALONE) == len(ALONE)
+        told = run("qpid-ha", "status", "-b", primary.address)
+        assert (told.out, f"is on the disk of {primary.address} alone, with {witness.address} as witness" in told.err) == (
+            "active\n",
+            True,
+        )
+        primary.kill()
+        other.start()
+        other.wait_for("joining")
+        lacks = f"it attests the log of {primary.address} up to epoch 1"
+        eventually(manager.log, lambda log: lacks in log, "the resource manager hearing why the broker is not promoted")
+        with pytest.raises(Refused, match=f"start {primary.address}"):
+            ask(other.address, "PROMOTE", "ha", body={"reason": "test"})
+        witness.kill()
+        witness.start()
+        primary.start()
+        eventually(lambda: active(brokers), lambda found: found is primary, "the broker that has all")
+        brokers.level(other)
+        check_one_log(witness)
+        assert take(primary.address, "jobs", len(BEFORE) + len(ALONE)) == [*BEFORE, *ALONE]
+        primary.kill()
+        eventually(lambda: active(brokers), lambda found: found is other, "the broker that has caught up")
+        for broker in brokers.brokers:
+            broker.check_log()
+
+
+def check_one_log(witness: BrokerProcess) -> None:
+    """It is up to date and stores nothing."""
+    witness.wait_for("ready")
+    told = witness.status()
+    assert (told["appliedIndex"], told["inSync"], told["witness"], told["store"]["checkpointIndex"]) == (0, False, True, 0)
+    stored = sum(path.stat().st_size for path in (witness.store / "cluster").rglob("*"))
+    assert b"jobs" not in b"".join(path.read_bytes() for path in (witness.store / "cluster").rglob("*") if path.is_file()), stored
