@@ -24,6 +24,7 @@ from broker.core import limits
 from broker.core.commands import (
     LARGE_SINCE,
     MACHINE_VERSION,
+    ORIGINS_SINCE,
     TIMES_SINCE,
     Command,
     Numbers,
@@ -36,11 +37,14 @@ from broker.core.definitions import (
     Change,
     CountersSet,
     Definitions,
+    OriginMade,
+    OriginsReleased,
     PlaceGone,
     PlaceMade,
     QueueGone,
     QueueMade,
 )
+from broker.core.origins import Held
 from broker.core.parts import PARTS_QUEUE, BadManifest, Manifest, Parts
 from broker.core.queues.arguments import in_force
 from broker.core.queues.blocks import BadColumns, Columns, LiveRun, Lot, Move
@@ -161,6 +165,10 @@ class State:
         self._parts = Messages(PARTS_QUEUE, "", discipline_of({}, self.live_by_file, self.residency))
         self.parts = Parts(self._parts.order)
         """The store of parts; it is among `messages` from its first part on."""
+        self.held: dict[int, Held] = {}
+        """Number of an origin -> what of it is, or was, on a queue here (broker.core.origins)."""
+        self.held_runs = 0
+        """Runs that all of these have."""
 
     def apply(self, batch: Batch, *, snapshot: bool = False) -> Applied:
         """Apply one committed batch, the next by index (a snapshot's batches carry the index of the whole).
@@ -169,8 +177,9 @@ class State:
         """
         assert snapshot or batch.header.index > self.index, f"batch {batch.header.index} after {self.index}"
         commands = self._commands(batch)
-        if self.version < TIMES_SINCE:
-            self._check_kinds(batch)
+        for kind, since in _SINCE.items():
+            if self.version < since and any(run.kind is kind for run in batch.runs):
+                raise CannotApply(batch.header.index, f"a {kind.name} record needs machine version {since}")
         applied = Applied(set(), [self._change(command, batch) for command in commands])
         unheld: list[Manifest] = []
         for run in batch.runs:
@@ -204,6 +213,8 @@ class State:
                 messages = self.messages.get(run.queue)
                 if messages is not None:
                     messages.order.lane_of(run.first_seq).raise_count(run.first_seq, run.count, run.flags)
+            elif run.kind is Kind.HELD:
+                self._put_held(run)
             elif run.kind is Kind.PLACES:
                 self._put_block(batch, run)
             elif run.kind is Kind.TIMES:
@@ -220,11 +231,13 @@ class State:
         self.index = max(self.index, header.index)
         return applied
 
-    def _check_kinds(self, batch: Batch) -> None:
-        """CannotApply, when there is a kind of record that this version does not apply."""
-        for kind, since in ((Kind.LARGE, LARGE_SINCE), (Kind.TIMES, TIMES_SINCE)):
-            if self.version < since and any(run.kind is kind for run in batch.runs):
-                raise CannotApply(batch.header.index, f"a {kind.name} record needs machine version {since}")
+    def _put_held(self, run: Run) -> None:
+        """Messages of an origin are here."""
+        held = self.held.get(run.queue)
+        if held is not None:
+            self.held_runs -= held.n_runs
+            held.add(run.first_seq, run.count)
+            self.held_runs += held.n_runs
 
     def _messages_of_parts(self, run: Run) -> Messages | None:
         """The store of parts, if this run is of it: it is there from now on."""
@@ -303,6 +316,13 @@ class State:
                 self._make_messages(place)
             case QueueGone(gone) | PlaceGone(gone):
                 self._drop_messages(gone.uuid)
+            case OriginMade(origin):
+                assert origin.number is not None
+                self.held.setdefault(origin.number, Held())
+            case OriginsReleased(_, origins):
+                for origin in origins:
+                    assert origin.number is not None
+                    self.held_runs -= self.held.pop(origin.number).n_runs
             case CountersSet(numbers):
                 for number, sequence in numbers.seqs:
                     messages = self._parts if number == PARTS_QUEUE else self.messages[number]
@@ -389,9 +409,12 @@ class State:
                 seqs.append((number, lane.next_seq))
             for what, column in ((EXPIRES, messages.expiries), (AVAILABLE, messages.delays)):
                 times += [] if column is None else [(number, what, *each) for each in column.columns()]
-        return _snapshot_batches(commands, lanes, times, Numbers(next=self.definitions.next_number, seqs=seqs))
+        held = [(number, each.runs()) for number, each in self.held.items()]
+        return _snapshot_batches(commands, lanes, times, held, Numbers(next=self.definitions.next_number, seqs=seqs))
 
 
+_SINCE = {Kind.LARGE: LARGE_SINCE, Kind.HELD: ORIGINS_SINCE, Kind.TIMES: TIMES_SINCE}
+"""The machine version that brought a kind of record, for those that have come later than the first."""
 _Column = tuple[int, int, int, "array[int]"]
 _Lane = tuple[int, Sequence[Columns | Lot], dict[int, int], frozenset[int]]
 
@@ -403,7 +426,13 @@ def _manifest(batch: Batch, run: Run) -> Manifest:
         raise BadBatch(f"batch {batch.header.index}: {error}") from None
 
 
-def _snapshot_batches(commands: list[Command], lanes: list[_Lane], times: list[_Column], last: Numbers) -> Iterator[BatchBuilder]:
+def _snapshot_batches(
+    commands: list[Command],
+    lanes: list[_Lane],
+    times: list[_Column],
+    held: list[tuple[int, list[tuple[int, int]]]],
+    last: Numbers,
+) -> Iterator[BatchBuilder]:
     builder = BatchBuilder()
     for command in commands:
         builder.define_text(command.text)
@@ -435,6 +464,12 @@ def _snapshot_batches(commands: list[Command], lanes: list[_Lane], times: list[_
             yield builder
             builder = BatchBuilder()
         builder.times(*column)
+    for number, runs in held:
+        for first_seq, count in runs:
+            builder.hold(number, first_seq, count)
+            if builder.nbytes >= limits.BATCH_TARGET_BYTES:
+                yield builder
+                builder = BatchBuilder()
     yield builder
     builder = BatchBuilder()
     builder.define_text(last.text)

@@ -44,7 +44,7 @@ def seen(client: Client, receiver: Any) -> list[Any]:
 def test_a_message_goes_when_its_time_is_over_and_not_before_and_with_the_reason_where_there_is_a_way(how: str) -> None:
     with clocked() as b:
         letters_of(b, arguments={"x-message-ttl": 10_000} if how == "queue" else {})
-        said = {
+        said: dict[str, dict[str, Any]] = {
             "ttl": {"ttl": 10},
             "time": {"expiry_time": BEGUN_S + 10},
             "queue": {},
@@ -112,7 +112,7 @@ def test_a_consumer_is_told_how_much_is_left_and_all_else_is_as_it_was_sent(memo
         client = b.client()
         client.auto_accept = False
         sender = client.sender("q")
-        fields = {"priority": 7, "durable": True, "subject": "s", "annotations": {proton.symbol("x"): 1}}
+        fields: dict[str, Any] = {"priority": 7, "durable": True, "subject": "s", "annotations": {proton.symbol("x"): 1}}
         client.send(sender, "ten", ttl=10, **fields)
         client.send(sender, "five", ttl=5, **fields)
         client.send(sender, "none", **fields)
@@ -212,7 +212,7 @@ def offers_delay(client: Client) -> bool:
 @pytest.mark.parametrize("alternate", [False, True])
 def test_many_that_expire_at_once_leave_by_turns_of_which_none_is_long(alternate: bool) -> None:
     with clocked() as b:
-        letters_of(b, **({} if alternate else {"alternateExchange": ""}))
+        letters_of(b, alternateExchange="dlx" if alternate else "")
         client = b.client()
         client.send(client.sender("q"), *map(str, range(900)), ttl=1)
         terminus = b.broker.queues.named("q")

@@ -52,7 +52,11 @@ def test_what_is_bound_is_made_before() -> None:
     for seed in FIXED:
         made = set(plans.make(seed).queues)
         for step in plans.make(seed).steps:
-            needs = {step.body.get("alternateExchange"), step.body.get("exchange"), step.body.get("queue")} - {None}
+            needs = {
+                step.body.get("alternateExchange"),
+                step.body.get("exchange"),
+                step.body.get("into", step.body.get("queue")),
+            } - {None}
             assert needs <= made, f"{step} of seed {seed}"
             made.add(step.name)
 
@@ -116,6 +120,7 @@ def test_a_layout_changes_nothing_of_the_plan_but_who_sends_by_the_hub_who_rejec
         assert replace(rest, segment_bytes=before.segment_bytes if hoards else rest.segment_bytes) == before
         changed = {"queue", "arrives", "late", "needed", "reject", "settled", "priorities"}
         changed |= {"size", "count"} if hoards else set()
+        changed |= {"ttls_ms", "delays_ms"}
         changed |= {"modify"} if any("x-delivery-limit" in str(step.body) for step in after.steps) else set()
         for number, item in before.items.items():
             assert isinstance(item, ClientPlan)

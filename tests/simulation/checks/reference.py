@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import chain, islice
 from typing import Any
@@ -132,6 +133,12 @@ class Reference:
         self._bindings: dict[tuple[str, str, str], str] = {}
         self.settings: dict[str, str] = {}
         """What the cluster agrees on, as text."""
+        self._origins: dict[tuple[str, str], int] = {}
+        """Drain and queue -> the number of that origin."""
+        self.held: dict[int, set[int]] = {}
+        """Number of an origin -> the sequences of it that have come."""
+        self._moved: Counter[int] = Counter()
+        """Sequences of movers' messages in the batch that is being entered, less those that it says are held."""
         self._last_sent: dict[tuple[str, int, str, int], int] = {}
         self._next_number = 1
         self._digest = 0
@@ -180,10 +187,13 @@ class Reference:
                     self._put_times(run.queue, run.flags, run.first_seq, array("Q", batch.payload(run)))
                 case Kind.DEQUEUE | Kind.COUNT:
                     self._take_or_count(run)
+                case Kind.HELD:
+                    self._hold(run.queue, range(run.first_seq, run.first_seq + run.count))
                 case _:
                     pass
         self._drop_parts()
         self._judge_times()
+        self._judge_moves()
         self._judge_letters()
         self._judge_rings()
         self._judge_transactions()
@@ -225,6 +235,34 @@ class Reference:
                     f"times: {key} is to expire and to be given out at {wanted}, and by batch {self.index} at {found}"
                 )
         self._timed.clear()
+
+    # ---- what comes from other stores
+
+    def _expect(self, change: dict[str, Any]) -> None:
+        """Messages of an origin may come."""
+        origin = change["drain"], change["queue"]
+        if origin not in self._origins:
+            self._origins[origin] = number = change.get("number", self._next_number)
+            self._next_number = max(self._next_number, number + 1)
+            self.held[number] = set()
+
+    def _hold(self, origin: int, sequences: range) -> None:
+        held = self.held.get(origin)
+        if held is None:
+            return
+        again = held.intersection(sequences)
+        if again:
+            self.faults.append(f"origin: batch {self.index} says that {sorted(again)} of origin {origin} come again")
+        held.update(sequences)
+        self._moved.subtract(sequences)
+        self._add(sum(hash(("held", origin, sequence)) for sequence in sequences))
+
+    def _judge_moves(self) -> None:
+        """What a batch puts of another store, and what it says of that, is the same."""
+        wrong = sorted(sequence for sequence, count in self._moved.items() if count)
+        if wrong:
+            self.faults.append(f"origin: batch {self.index} puts messages of another store and says that others come: {wrong}")
+        self._moved.clear()
 
     # ---- large messages
 
@@ -286,6 +324,8 @@ class Reference:
             self.faults.append(f"unexpected: batch {self.index} puts {data[:80]!r} on {queue.name}, where nobody sent it")
             return
         queue.keys[sequence] = key
+        if key.client.startswith("m-"):
+            self._moved[key.number + 1] += 1
         enqueued = self.book.enqueued
         if queue.for_letters:
             self.book.letters[key] += 1
@@ -436,10 +476,10 @@ class Reference:
                 if change["value"]:
                     self.settings[key] = value
                     self._add(hash(("setting", key, value)))
+            case "origin-add":
+                self._expect(change)
             case "unbind":
                 self._unbind((change["exchange"], change["queue"], change["key"]))
-            case _:
-                pass
 
     def _place(self, change: dict[str, Any]) -> None:
         """A queue's messages have a place from here on, and a number."""
@@ -530,6 +570,8 @@ def digest_of(state: State, read: Callable[[int, int], bytes]) -> int:
         found += hash((*key, json.dumps(binding.arguments, sort_keys=True)))
     for setting in state.definitions.settings.values():
         found += hash(("setting", setting.key, json.dumps(setting.value, sort_keys=True)))
+    for number, held in state.held.items():
+        found += sum(hash(("held", number, sequence)) for first, count in held.runs() for sequence in range(first, first + count))
     for number, messages in state.messages.items():
         found += hash(("number", messages.uuid, number))
         for lane in messages.order.lanes:
