@@ -11,6 +11,7 @@ import pytest
 from broker.core import limits
 from broker.core.parts import Manifest
 from broker.core.queues.discipline import discipline_of
+from broker.core.queues.displacement import displacing_of
 from broker.core.queues.keys import key_of
 from broker.core.queues.last_value import LastValue
 from broker.core.queues.residency import Residency
@@ -39,7 +40,9 @@ class Queue:
     def begin_term(self) -> None:
         self.waiting.clear()
         self.next_seq = self.lane.next_seq
-        self.values = LastValue(self, "k", *self.bounds)
+        found = displacing_of({"qpid.last_value_queue_key": "k"}, self, *self.bounds)
+        assert isinstance(found, LastValue)
+        self.values = found
 
     def put(self, *messages: bytes) -> list[int]:
         self.values.begin()
@@ -136,6 +139,18 @@ def test_a_new_term_finds_what_was_there_and_what_has_been_replaced_meanwhile_le
     q.order.remove(3, 1)
     assert q.values.found(3, before[2]) == (), "nothing leaves that is gone"
     assert q.values.found(3, encoded("a")) == ()
+
+
+def test_what_is_newer_than_the_newest_that_is_known_takes_its_place() -> None:
+    """Two messages with one key can only be left by a queue that was no last value queue before: the older one leaves."""
+    q = Queue()
+    q.put(encoded("a"))
+    q.put(encoded("b"))
+    q.apply()
+    q.apply()
+    q.begin_term()
+    assert q.values.found(1, encoded("a")) == ()
+    assert q.values.found(2, encoded("a")) == (1,)
 
 
 def test_limits_count_what_is_on_its_way_and_not_what_is_to_leave() -> None:
