@@ -1,4 +1,4 @@
-"""What a planted bug is, and the bugs of queues, of all kinds, and of large messages; `mutations.py` has all others, and plants them."""
+"""What a planted bug is, and the bugs of queues of all kinds and of large messages; `mutations.py` has the others."""
 
 from __future__ import annotations
 
