@@ -25,6 +25,7 @@ from uuid import UUID
 
 from broker.core import limits
 from broker.core.message import APPLICATION_PROPERTIES, HEADER, PROPERTIES, section_at
+from broker.core.selector.tree import Identifier
 from broker.core.values import FIXED, WIDTHS, BadValue, Encoded, Reader, skip
 
 
@@ -94,17 +95,19 @@ _JMS: Final = {
     "JMSXUserID": "user_id",
     "JMSXDeliveryCount": "deliveries",
 }
-_PREFIX: Final = "amqp."
-_NAMES: Final = _JMS | {_PREFIX + field: field for field in _FIELDS if field != "deliveries"}
+FIELD_PREFIX: Final = "amqp."
+_NAMES: Final = _JMS | {FIELD_PREFIX + field: field for field in _FIELDS if field != "deliveries"}
 """Name in a selector -> field."""
+PROPERTIES_FIELDS: Final = frozenset(field for field, (section, _) in _FIELDS.items() if section == PROPERTIES)
+"""The fields of the properties, with _ where AMQP has -."""
 
 
 def fault_of_name(name: str) -> str:
     """Why no selector can have this name, "" when it can."""
     if name in _NAMES:
         return ""
-    if name.startswith(_PREFIX):
-        known = ", ".join(sorted(each for each in _NAMES if each.startswith(_PREFIX)))
+    if name.startswith(FIELD_PREFIX):
+        known = ", ".join(sorted(each for each in _NAMES if each.startswith(FIELD_PREFIX)))
         return f"there is no {name}; there are {known}"
     if name.startswith("JMS") and not name.startswith(("JMSX", "JMS_")):
         known = ", ".join(sorted(_JMS))
@@ -212,16 +215,16 @@ class Plan:
 
     __slots__ = ("_application", "_counts", "_defaults", "_header", "_last", "_properties")
 
-    def __init__(self, names: Iterable[str]) -> None:
+    def __init__(self, identifiers: Iterable[Identifier]) -> None:
         self._header: dict[int, list[tuple[int, Callable[[Any], Value]]]] = {}
         self._properties: dict[int, list[tuple[int, Callable[[Any], Value]]]] = {}
-        self._application: dict[bytes, int] = {}
+        self._application: dict[bytes, list[int]] = {}
         self._defaults: list[Value] = []
         self._last = 0
-        for place, name in enumerate(names):
-            field = _NAMES.get(name)
+        for place, identifier in enumerate(identifiers):
+            field = None if identifier.is_property else _NAMES.get(identifier.name)
             if field is None:
-                self._application[name.encode()] = place
+                self._application.setdefault(identifier.name.encode(), []).append(place)
                 self._last = APPLICATION_PROPERTIES
                 self._defaults.append(None)
                 continue
@@ -308,12 +311,12 @@ def _read_list(
     return number
 
 
-def _read_map(data: bytes, position: int, stop: int, wanted: dict[bytes, int], values: list[Value]) -> None:
+def _read_map(data: bytes, position: int, stop: int, wanted: dict[bytes, list[int]], values: list[Value]) -> None:
     """Read the values whose keys are wanted into their places; the last one of a key counts."""
     count, position = _contents(data, position, stop, _MAPS)
     if count % 2:
         raise BadValue(f"a map has {count} keys and values, which is odd")
-    place_of, steps = wanted.get, _STEPS
+    places_of, steps = wanted.get, _STEPS
     for _ in range(count // 2):
         if data[position] == _STRING_8:
             begin = position + 2
@@ -325,15 +328,19 @@ def _read_map(data: bytes, position: int, stop: int, wanted: dict[bytes, int], v
             raise BadValue(f"the key at byte {position} is not a string")
         if position >= stop:
             raise BadValue(f"the map ends within a key, at byte {stop}")
-        place = place_of(data[begin:position])
+        places = places_of(data[begin:position])
         code = data[position]
         if code == _STRING_8:
             begin = position + 2
             position = begin + data[position + 1]
-            if place is not None:
-                values[place] = data[begin:position].decode()
-        elif place is not None:
-            values[place], position = _value(data, position, stop)
+            if places is not None:
+                text = data[begin:position].decode()
+                for place in places:
+                    values[place] = text
+        elif places is not None:
+            value, position = _value(data, position, stop)
+            for place in places:
+                values[place] = value
         elif code in steps:
             position += steps[code]
         else:

@@ -130,7 +130,7 @@ class _Writer:
     """Writes the expressions of one selector. `names` are its identifiers, v0, v1 ... in the code; `constants` are k0, k1 ..."""
 
     def __init__(self) -> None:
-        self.names: dict[str, int] = {}
+        self.names: dict[Identifier, int] = {}
         self.constants: dict[str, Any] = {}
 
     def _constant(self, value: Any) -> str:
@@ -139,7 +139,7 @@ class _Writer:
         return name
 
     def _variable(self, identifier: Identifier) -> str:
-        return f"v{self.names.setdefault(identifier.name, len(self.names))}"
+        return f"v{self.names.setdefault(identifier, len(self.names))}"
 
     def _value(self, node: ValueNode) -> str:
         match node:
