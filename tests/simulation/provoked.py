@@ -26,6 +26,7 @@ from tests.simulation.layouts import (
     with_moves,
     with_ring,
     with_selectors,
+    with_times,
     with_transactions,
 )
 from tests.simulation.plan import Action, Plan
@@ -205,6 +206,9 @@ _COUNTED = _plan([_PRODUCERS[0], ClientPlan("consumer", "c", "q0", window=20, mo
 _BEHIND = _plan(BUSY, *(Action(at_s, "kill", "backup", seconds=1.2) for at_s in (1.0, 2.6)), checkpoint_bytes=2048)
 _KILLS = [Action(1.2 + 0.4 * number, "kill", "primary", seconds=0.1) for number in range(6)]
 _REJECTING = with_letters(_plan(BUSY), "all", reject=0.3)
+_TIMED = with_times(
+    _plan([*_PRODUCERS, replace(_CONSUMER, settle_delay_s=0.3)], *_KILLS, checkpoint_bytes=2048), (0, 40, 400), (0, 30, 600)
+)
 _FAILING = with_letters(_plan(BUSY, *_KILLS, disk_s=0.004), "all", reject=0.05, limit=1, fail=0.5)
 _STORMS = _plan(
     BUSY,
@@ -344,6 +348,12 @@ PROVOKED: dict[str, Plan] = {
     "drops-the-rejected": _REJECTING,
     "keeps-the-rejected": _REJECTING,
     "letters-twice": _REJECTING,
+    "gives-out-what-has-expired": _TIMED,
+    "gives-out-what-is-to-wait": _TIMED,
+    "lets-go-early": _TIMED,
+    "times-of-the-next": _TIMED,
+    "checkpoint-forgets-times": _TIMED,
+    "forgets-what-waits": _TIMED,
     "drops-what-failed-too-often": _FAILING,
     "gives-out-what-failed-too-often": _FAILING,
     "forgets-what-failed-too-often": _FAILING,
