@@ -340,6 +340,7 @@ class Process:
             links=self.links,
             credentials=self.tls if self.ha.encrypted else None,
             end=self._end,
+            new_id=self.host.new_id,
         )
         member.virtual_ip.check()
         replica = self.ha.replica(me)

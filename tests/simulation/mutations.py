@@ -866,6 +866,34 @@ position = run_end
         "if self._told and match >= self.told_commit and member.log.epoch_at(self.told_commit) == member.epoch:",
         "if member.log.epoch_at(self.told_commit) == member.epoch:",
     ),
+    "witness-votes-for-whoever-asks": Bug(
+        "votes, as a witness, for a broker that lacks what it attests and the other one alone has",
+        "ha.core.replica",
+        "Replica._objection",
+        "return objection_of(member.attested, theirs) if found and member.attested is not None else found",
+        'return "" if member.attested is not None else found',
+    ),
+    "attests-before-it-is-saved": Bug(
+        "attests, as a witness, what it has not saved",
+        "ha.core.member",
+        "Member.attest",
+        "self._effects.append(SaveHardState(self.epoch, self.voted_for, attested))",
+        "pass",
+    ),
+    "forgets-what-it-attests": Bug(
+        "keeps in memory alone, as a witness, what it attests",
+        "broker.disk.hard_state",
+        "_sealed",
+        'if name != "attested" or value is not None',
+        'if name != "attested"',
+    ),
+    "asks-for-what-no-disk-has": Bug(
+        "has the witness attest what is not on the primary's own disk",
+        "ha.core.witness",
+        "Asking.question",
+        "index = member.durable_index",
+        "index = member.log.last_index",
+    ),
 }
 
 

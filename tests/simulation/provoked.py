@@ -226,7 +226,26 @@ TRANSACTIONS = with_transactions(_PRIMARIES_DIE)
 """Primaries die in the midst of transactions."""
 _LEAVING = with_transactions(_plan(BUSY, duration_s=4.0), stay_s=0.4, away_s=0.2, settle_delay_s=0.3)
 
+
+def _alone_and_then_the_other(at_s: float) -> list[Action]:
+    """One broker accepts alone, beside the witness, and dies; the other one comes back before it does, and is asked to lead."""
+    return [
+        Action(at_s, "kill", 1, seconds=0.9),
+        Action(at_s + 0.05, "promote", 0),
+        Action(at_s + 0.7, "kill", 0, seconds=1.2),
+        Action(at_s + 0.75, "kill", 2, seconds=0.05),
+        *(Action(at_s + wait_s, "promote", 1) for wait_s in (1.1, 1.4, 1.7)),
+    ]
+
+
+_WITNESSED = _plan(BUSY, *_repeated((1.0, 3.4), _alone_and_then_the_other), witness=True)
+_WITNESSED_SLOWLY = replace(_WITNESSED, disk_s=_SLOW_SYNC_S)
+
 PROVOKED: dict[str, Plan] = {
+    "witness-votes-for-whoever-asks": _WITNESSED,
+    "attests-before-it-is-saved": _WITNESSED,
+    "forgets-what-it-attests": _WITNESSED,
+    "asks-for-what-no-disk-has": _WITNESSED_SLOWLY,
     "tears-a-transaction": TRANSACTIONS,
     "carries-out-what-failed": TRANSACTIONS,
     "forgets-what-was-consumed": TRANSACTIONS,
