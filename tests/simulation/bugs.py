@@ -1,4 +1,7 @@
-"""What a planted bug is, and the bugs of queues: their kinds, dead letters, times, selectors; `mutations.py` has all others, and plants them."""
+"""What a planted bug is, and the bugs of queues: their kinds, dead letters, times, selectors.
+
+`mutations.py` has all others, and plants them.
+"""
 
 from __future__ import annotations
 
