@@ -192,3 +192,34 @@ gone.extend(leave)
         "if False:",
     ),
 }
+
+OF_TRANSACTIONS = {
+    "tears-a-transaction": Bug(
+        "puts what was consumed in a transaction into another batch than what was sent in it",
+        "broker.sessions.transactions",
+        "Transaction._propose",
+        "            for queue, sequences, outcome in retired:",
+        "            ledger._cut()\n            for queue, sequences, outcome in retired:",
+    ),
+    "carries-out-what-failed": Bug(
+        "carries out a transaction that its client has discharged to fail",
+        "broker.sessions.coordinator",
+        "Coordinator._request",
+        "if request.fail:",
+        "if False:",
+    ),
+    "forgets-what-was-consumed": Bug(
+        "keeps on the queue what was consumed in a transaction",
+        "broker.sessions.transactions",
+        "Transaction.retire",
+        "self._retired.append(_Retired(queue, sequences, outcome))",
+        "pass",
+    ),
+    "keeps-transactions-of-the-gone": Bug(
+        "keeps acquired what was consumed in a transaction whose client is gone",
+        "broker.sessions.coordinator",
+        "Coordinator.left",
+        "producer.session.transactions.left(producer)",
+        "pass",
+    ),
+}

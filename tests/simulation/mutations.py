@@ -25,7 +25,7 @@ from typing import Any
 from twisted.logger import ILogObserver, globalLogBeginner
 from zope.interface import provider
 
-from tests.simulation.bugs import OF_QUEUES, Bug
+from tests.simulation.bugs import OF_QUEUES, OF_TRANSACTIONS, Bug
 from tests.simulation.bugs_of_moves import OF_MOVES
 from tests.simulation.history import Violation
 from tests.simulation.provoked import PROVOKED, run_of
@@ -36,6 +36,7 @@ SEEDS = 300
 
 BUGS = {
     **OF_MOVES,
+    **OF_TRANSACTIONS,
     "votes-twice": Bug(
         "votes for whoever asks, a second time in an epoch too",
         "ha.core.replica",
@@ -91,34 +92,6 @@ BUGS = {
         "objection",
         'if term.by not in ("", kind) and age_s < OTHERS_CALM_S:',
         "if False:",
-    ),
-    "tears-a-transaction": Bug(
-        "puts what was consumed in a transaction into another batch than what was sent in it",
-        "broker.sessions.transactions",
-        "Transaction._propose",
-        "            for queue, sequences, outcome in retired:",
-        "            ledger._cut()\n            for queue, sequences, outcome in retired:",
-    ),
-    "carries-out-what-failed": Bug(
-        "carries out a transaction that its client has discharged to fail",
-        "broker.sessions.coordinator",
-        "Coordinator._request",
-        "if request.fail:",
-        "if False:",
-    ),
-    "forgets-what-was-consumed": Bug(
-        "keeps on the queue what was consumed in a transaction",
-        "broker.sessions.transactions",
-        "Transaction.retire",
-        "self._retired.append(_Retired(queue, sequences, outcome))",
-        "pass",
-    ),
-    "keeps-transactions-of-the-gone": Bug(
-        "keeps acquired what was consumed in a transaction whose client is gone",
-        "broker.sessions.coordinator",
-        "Coordinator.left",
-        "producer.session.transactions.left(producer)",
-        "pass",
     ),
     "checkpoint-forgets-settings": Bug(
         "leaves out of a checkpoint what the cluster agrees on",
