@@ -140,6 +140,8 @@ class Transaction:
             for node in poster.destinations(data):
                 puts.setdefault(node, []).append(data)
         check_places(puts)
+        if puts and logs.closed:
+            raise Unplaced
         for node, messages in puts.items():
             nbytes = sum(map(len, messages))
             if not has_room(node, len(messages), nbytes):
