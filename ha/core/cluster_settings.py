@@ -117,8 +117,8 @@ def objection(
 
     `settings` by key, `terms` the history with the newest last, `hears` the primary that serves as far as the broker knows (""
     for none), `now_s` in seconds since 1970. A clock that was set meanwhile loosens the bounds on time, once. `insists`: it asks
-    for this very broker, as an administrator has told it, and not because it takes the primary for failed; then there are no bounds
-    on time for the manager that the cluster agrees on.
+    for this very broker, as an administrator has told it, and not because it takes the primary for failed; then there are no
+    bounds on time for the manager that the cluster agrees on.
     """
     if PAUSE in settings:
         return told_pause(settings[PAUSE])

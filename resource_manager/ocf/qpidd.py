@@ -130,8 +130,8 @@ def _held_back(view: Mapping[str, Any]) -> bool:
 
 def _in_the_name_of(view: Mapping[str, Any]) -> tuple[str, ...]:
     """Words of `promote` that say who asks. A failover is Pacemaker's own, and refused in a pause. To move a primary that serves
-    is an administrator's wish, which nothing may refuse; where the cluster agrees that Pacemaker is its manager, the history shows
-    that it was asked by that (docs/adr/0031)."""
+    is an administrator's wish, which nothing may refuse; where the cluster agrees that Pacemaker is its manager, the history
+    shows that it was asked by that (docs/adr/0031)."""
     settings = view.get("settings") or {}
     agreed = (settings.get("authority") or {}).get("kind") == KIND and "pause" not in settings
     return ("--manager", KIND) if agreed or not view.get("primary") else ()
