@@ -25,7 +25,8 @@ The forms (version 1 unless said)::
     queue-del-if-empty  uuid      (2) the end of a queue, if it holds no message when this is applied
 
 Version 3 brought no command: from it on a log may have LARGE records (broker.core.records). Version 5 brought queues whose
-messages leave when their delivery has failed too often (`x-delivery-limit`): their `queue-add` needs it.
+messages leave when their delivery has failed too often (`x-delivery-limit`), and arguments of queues that older releases refuse
+(broker.core.queues.arguments): a `queue-add` with one of them needs it.
 
 Invariants: the text that was read is the text that a snapshot writes, byte for byte, with fields that this version does not know
 (a number that was given meanwhile is added to it); a command that this version cannot apply is an `UnknownCommand` and never a

@@ -46,8 +46,9 @@ from broker.core.definitions import (
     Unbound,
 )
 from broker.core.exchange import Exchange, fault_of
-from broker.core.queues import priority
-from broker.core.queues.discipline import version_of
+from broker.core.queues import arguments as queue_arguments
+from broker.core.queues.arguments import Flow, flow_of, in_force
+from broker.core.queues.displacement import Displacing, displacing_of
 from broker.core.state import Messages, State
 
 BUILT_IN = {"": "direct", "amq.direct": "direct", "amq.topic": "topic", "amq.fanout": "fanout", "amq.match": "headers"}
@@ -98,6 +99,11 @@ class QueueNode:
     max_bytes: int = 0
     auto_delete_s: int = 0
     """So long after its last link has gone the queue is deleted; 0: never for that."""
+    asked: dict[str, Any] = field(default_factory=dict)
+    """Those of its arguments that are in force."""
+    flow: Flow = field(default_factory=Flow)
+    displacing: Displacing | None = None
+    """What leaves when a message comes, if anything ever does (primary only)."""
     gate: Gate | None = None
     """Which messages an exchange puts on it, of those that its bindings match; None: all (primary only)."""
     delivery_limit: int = 0
@@ -133,6 +139,7 @@ class QueueNode:
         """What is proposed next goes behind the messages that are there."""
         messages = self.messages
         if messages is not None:
+            self.displacing = displacing_of(self.asked, messages, self.max_count, self.max_bytes)
             self.proposed_seqs = messages.next_seqs()
             self.proposed, self.proposed_bytes = messages.enqueued, messages.enqueued_bytes
 
@@ -217,6 +224,7 @@ class Nodes:
             was, node = before[uuid], self._queues_by_uuid[uuid]
             if was.messages is node.messages:
                 node.proposed_seqs, node.proposed, node.proposed_bytes = was.proposed_seqs, was.proposed, was.proposed_bytes
+                node.displacing = was.displacing
                 node.gate = was.gate
 
     def follow(self, log: str, change: Change) -> QueueNode | None:
@@ -250,9 +258,11 @@ class Nodes:
         messages_log = log if queue.level != "configuration" else LOCAL
         state = self._states.get(messages_log)
         node = QueueNode(queue, log, messages_log, None)
+        asked = node.asked = in_force(queue.arguments, queue.needs)
+        node.max_count = int(asked.get(queue_arguments.MAX_COUNT, 0))
+        node.max_bytes = int(asked.get(queue_arguments.MAX_BYTES, self.default_queue_bytes))
+        node.flow = flow_of(asked, node.max_count, node.max_bytes, limits.FLOW_STOP_RATIO, limits.FLOW_RESUME_RATIO)
         _place(node, None if state is None else state.by_uuid.get(queue.uuid))
-        node.max_count = int(queue.arguments.get("qpid.max_count", 0))
-        node.max_bytes = int(queue.arguments.get("qpid.max_size", self.default_queue_bytes))
         node.auto_delete_s = queue.arguments.get(AUTO_DELETE_TIMEOUT, 0) if queue.needs > 1 else 0
         node.delivery_limit = queue.arguments.get(DELIVERY_LIMIT, 0) if queue.needs >= TIMES_SINCE else 0
         self._queues_by_uuid[node.uuid] = node
@@ -442,8 +452,13 @@ class Nodes:
             raise Refused(409, f"a queue named {name!r} exists already")
         if len(self.queues) >= limits.MAX_QUEUES:
             raise Refused(409, f"this broker has {len(self.queues)} queues, its limit; delete some first")
+        for attribute in attributes.keys() - _ATTRIBUTES:
+            raise Refused(400, f"queue {name!r}: a queue has no {attribute!r} (it has {', '.join(sorted(_ATTRIBUTES))})")
         arguments = arguments_of(attributes)
         _check_arguments(name, arguments)
+        if attributes.get("alternateExchange") and queue_arguments.policy_of(arguments) != queue_arguments.REJECT:
+            text = "what leaves a ring goes to no alternate exchange: make the queue without one"
+            raise Refused(501, f"queue {name!r}: {text}")
         level = self.level_of(attributes.get("replicate") or arguments.get("qpid.replicate"))
         if not self.clustered and level == "configuration":
             level = "all"
@@ -593,14 +608,14 @@ def _check_name(what: str, name: str) -> None:
         raise Refused(400, f"{name!r} cannot name a {what}: names start with no '$' and hold no control characters")
 
 
+_ATTRIBUTES = frozenset({"durable", "replicate", "autoDelete", "exclusive", "arguments", "alternateExchange"})
 AUTO_DELETE_TIMEOUT = "qpid.auto_delete_timeout"
 DELIVERY_LIMIT = "x-delivery-limit"
 KNOWN_ARGUMENTS = frozenset(
     {
-        *("qpid.replicate", "qpid.max_count", "qpid.max_size", "qpid.policy_type", AUTO_DELETE_TIMEOUT),
+        *("qpid.replicate", AUTO_DELETE_TIMEOUT),
         DELIVERY_LIMIT,
-        *priority.LEVELS,
-        priority.HIGHEST,
+        *queue_arguments.NAMES,
     }
 )
 
@@ -609,7 +624,8 @@ def _version_of(arguments: dict[str, Any]) -> int:
     """The machine version that a queue with these arguments needs. The first would delete it with its last consumer at once, and
     those before `TIMES_SINCE` would give a message out again and again."""
     needs = {AUTO_DELETE_TIMEOUT: 2, DELIVERY_LIMIT: TIMES_SINCE}
-    return max(version_of(arguments), *(since if arguments.get(name) else 1 for name, since in needs.items()))
+    version = queue_arguments.version_of(arguments)
+    return max(version, *(since if arguments.get(name) else 1 for name, since in needs.items()))
 
 
 def _check_known(what: str, arguments: dict[str, Any], known: frozenset[str]) -> None:
@@ -624,16 +640,11 @@ def _check_known(what: str, arguments: dict[str, Any], known: frozenset[str]) ->
 def _check_arguments(name: str, arguments: dict[str, Any]) -> None:
     _check_known(f"queue {name!r}", arguments, KNOWN_ARGUMENTS)
     try:
-        priority.levels_of(arguments)
-    except ValueError as error:
-        raise Refused(400, f"queue {name!r}: {error}") from None
-    policy = arguments.get("qpid.policy_type", "reject")
-    if policy not in ("reject", "none"):
-        raise Refused(501, f"queue {name!r}: this broker does not have the limit policy {policy!r} (it knows reject and none)")
-    for key in ("qpid.max_count", "qpid.max_size"):
-        value = arguments.get(key, 0)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise Refused(400, f"queue {name!r}: {key} must be a number of 0 (no limit) or more, not {value!r}")
+        fault = queue_arguments.fault_of(arguments)
+    except queue_arguments.Unknown as error:
+        raise Refused(501, f"queue {name!r}: {error}") from None
+    if fault:
+        raise Refused(400, f"queue {name!r}: {fault}")
     limit = arguments.get(DELIVERY_LIMIT, 1)
     if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= limits.MAX_DELIVERY_LIMIT:
         text = f"{DELIVERY_LIMIT} must be a number of failed deliveries from 1 to {limits.MAX_DELIVERY_LIMIT}, not {limit!r}"

@@ -32,6 +32,7 @@ from broker.core.definitions import (
     QueueMade,
 )
 from broker.core.parts import PARTS_QUEUE, BadManifest, Manifest, Parts
+from broker.core.queues.arguments import in_force
 from broker.core.queues.blocks import BadColumns, Columns, LiveRun, Lot, Move
 from broker.core.queues.discipline import Discipline, discipline_of
 from broker.core.queues.lane import LANE_SHIFT, inside
@@ -267,8 +268,7 @@ class State:
 
     def _make_messages(self, owner: QueueAdd | StoreAdd) -> None:
         assert owner.number is not None
-        # The first version had one kind of queue, whatever its arguments.
-        order = discipline_of(owner.arguments if owner.needs > 1 else {}, self.live_by_file, self.residency)
+        order = discipline_of(in_force(owner.arguments, owner.needs), self.live_by_file, self.residency)
         self.messages[owner.number] = self.by_uuid[owner.uuid] = Messages(owner.number, owner.uuid, order)
 
     def _drop_messages(self, uuid: str) -> None:

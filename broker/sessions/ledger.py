@@ -29,6 +29,7 @@ from broker.core.nodes import QueueNode
 from broker.core.pace import Pace
 from broker.core.parts import PARTS_QUEUE, Manifest
 from broker.core.queues.blocks import LiveRun, Move
+from broker.core.queues.displacement import Displacing
 from broker.core.queues.residency import Residency
 from broker.core.records import Batch, BatchBuilder
 from broker.core.state import CannotApply, State
@@ -38,6 +39,10 @@ SERVING = ("active", "standalone")
 """The states of a log in which this broker may write to it."""
 DEQUEUE_DELAY_S = 0.010
 _log = Logger()
+
+
+def _nothing() -> None:
+    """What a wait calls that is only to end in its turn."""
 
 
 class LedgerOwner(Protocol):
@@ -146,8 +151,10 @@ class Ledger:
         assert node.messages is not None
         if self._builder.has_large:
             self._cut()
-        number, seqs = node.messages.number, node.proposed_seqs
-        if len(seqs) == 1:
+        number, seqs, count = node.messages.number, node.proposed_seqs, len(messages)
+        if node.displacing is not None:
+            count, nbytes = self._displace(node, node.displacing, messages)
+        elif len(seqs) == 1:
             self._builder.messages_for(number, seqs[0]).extend(messages)
             seqs[0] += len(messages)
         else:
@@ -159,11 +166,31 @@ class Ledger:
         self._builder.add_bytes(nbytes)
         self._waits.nbytes += nbytes
         self._inflow.came(nbytes)
-        node.proposed += len(messages)
+        node.proposed += count
         node.proposed_bytes += nbytes
         if link is not None:
             add_ids(self._waits.accepts.setdefault(link, []), first, len(messages))
         self._arm()
+
+    def _displace(self, node: QueueNode, displacing: Displacing, messages: list[bytes]) -> tuple[int, int]:
+        """Put messages on a queue that others leave for them, in the same batch. Returns how many stay, and their bytes."""
+        assert node.messages is not None
+        number, seqs, lane_for = node.messages.number, node.proposed_seqs, node.messages.order.lane_for
+        stay = stay_bytes = 0
+        gone = self._builder.dequeues_for(number)
+        displacing.begin()
+        for each in messages:
+            lane = lane_for(each)
+            leave = displacing.put(seqs[lane], each, len(each))
+            if leave is not None:
+                gone.extend(leave)
+                self._builder.messages_for(number, seqs[lane]).append(each)
+                seqs[lane] += 1
+                stay += 1
+                stay_bytes += len(each)
+        if not stay:  # its producers are to hear of it all the same
+            self._waits.calls.append(_nothing)
+        return stay, stay_bytes
 
     def put_part(self, data: bytes) -> int:
         """Put a part of a large message into the store of parts. Returns its sequence there."""
@@ -174,15 +201,28 @@ class Ledger:
         self._arm()
         return sequence
 
-    def put_large(self, queues: Iterable[tuple[QueueNode, int]], manifest: Manifest) -> None:
-        """Put a large message, all of whose parts were put, on these queues, each with the lane that the message belongs to."""
+    def put_large(self, queues: Iterable[tuple[QueueNode, int]], manifest: Manifest, head: bytes = b"") -> None:
+        """Put a large message, all of whose parts were put, on these queues, each with the lane that the message belongs to.
+
+        `head` is its beginning, with all that stands before its body.
+        """
         encoded = manifest.to_bytes()
+        stays = False
         for node, lane in queues:
             assert node.messages is not None
+            if node.displacing is not None:
+                node.displacing.begin()
+                leave = node.displacing.put(node.proposed_seqs[lane], head, manifest.nbytes)
+                if leave is None:
+                    continue
+                self._builder.dequeues_for(node.messages.number).extend(leave)
+            stays = True
             self._builder.large(node.messages.number, node.proposed_seqs[lane], encoded)
             node.proposed_seqs[lane] += 1
             node.proposed += 1
             node.proposed_bytes += manifest.nbytes
+        if not stays:
+            self.drop_parts(manifest.ranges)
         self._arm()
 
     def drop_parts(self, ranges: Iterable[tuple[int, int]]) -> None:

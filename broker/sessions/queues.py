@@ -29,6 +29,7 @@ from broker.core.filters import SELECTOR
 from broker.core.links import ACCEPTED, FAILED, REJECTED, TRANSACTION_SHIFT, UNDELIVERABLE
 from broker.core.nodes import QueueNode
 from broker.core.parts import Manifest
+from broker.core.queues.arguments import BROWSE_ONLY
 from broker.core.queues.blocks import Lot
 from broker.core.queues.discipline import Discipline
 from broker.core.queues.lane import Lane
@@ -44,7 +45,7 @@ from broker.sessions.deliveries import LargeDelivery, Parts
 from broker.sessions.ledger import Ledger
 from broker.sessions.logs import Logs
 from broker.sessions.producer import Producer, Upload
-from broker.sessions.room import has_room, is_crowded
+from broker.sessions.room import has_room, is_crowded, is_crowded_still
 from broker.sessions.schedule import Schedule
 from broker.sessions.selecting import Selections, selector_of
 from broker.sessions.share import Share
@@ -390,7 +391,8 @@ class QueueTerminus:
         needs = questions.take_from_queue(self.node)
         attach.demand(needs)
         self.admit(attach)
-        self.add(attach, link, needs, browse=attach.asked.copy, selector=selector_of(attach))
+        browse = attach.asked.copy or bool(self.node.asked.get(BROWSE_ONLY))
+        self.add(attach, link, needs, browse=browse, selector=selector_of(attach))
 
     def add(self, attach: Attach, link: Sender, needs: Lookups, *, browse: bool, selector: Selector | None = None) -> None:
         """Attach this link as one more subscription, for which its client `needs` so much; Condition when that cannot be."""
@@ -659,7 +661,7 @@ class Queues:
 
     def resume_crowded(self) -> None:
         """Let the producers of queues that have become emptier go on."""
-        for terminus in [each for each in self.crowded if not is_crowded(each.node, limits.FLOW_RESUME_RATIO)]:
+        for terminus in [each for each in self.crowded if not is_crowded_still(each.node)]:
             del self.crowded[terminus]
             terminus.resume()
 

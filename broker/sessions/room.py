@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from broker.core import limits
 from broker.core.nodes import QueueNode, Unplaced
 
 
@@ -18,6 +17,8 @@ def has_room(node: QueueNode, count: int, nbytes: int) -> bool:
     """Whether so many more messages stay within the queue's own limits, those under way counted too."""
     messages = node.messages
     assert messages is not None, "a queue without a place for its messages is not attached to"
+    if node.displacing is not None:
+        return not node.displacing.fault(count, nbytes)
     if node.max_bytes and messages.live_bytes + pending_bytes(node) + nbytes > node.max_bytes:
         return False
     return not (node.max_count and messages.depth + node.proposed - messages.enqueued + count > node.max_count)
@@ -29,19 +30,33 @@ def pending_bytes(node: QueueNode) -> int:
     return node.proposed_bytes - node.messages.enqueued_bytes
 
 
-def is_crowded(node: QueueNode, ratio: float = limits.FLOW_STOP_RATIO) -> bool:
-    """Whether the queue has come so near its limit that producers must wait: Qpid stops them at 80 %, and resumes at 70 %."""
-    messages = node.messages
+def is_crowded(node: QueueNode) -> bool:
+    """Whether the queue holds so much that its producers must wait."""
+    messages, flow = node.messages, node.flow
     if messages is None:
         return False
-    limit_bytes, limit_count = node.max_bytes * ratio, node.max_count * ratio
-    return bool((limit_bytes and messages.live_bytes > limit_bytes) or (limit_count and messages.depth > limit_count))
+    return bool(
+        (flow.stop_bytes and messages.live_bytes > flow.stop_bytes) or (flow.stop_count and messages.depth > flow.stop_count)
+    )
+
+
+def is_crowded_still(node: QueueNode) -> bool:
+    """Whether producers that wait must go on to: the queue has not become as empty as it must be."""
+    messages, flow = node.messages, node.flow
+    if messages is None:
+        return False
+    return bool(
+        (flow.resume_bytes and messages.live_bytes >= flow.resume_bytes)
+        or (flow.resume_count and messages.depth >= flow.resume_count)
+    )
 
 
 def full_text(node: QueueNode, nbytes: int) -> str:
     """Why a queue has no room for a message of `nbytes`, for people."""
     assert node.messages is not None
     messages = node.messages
+    if node.displacing is not None:
+        return f"queue {node.name!r} is a ring, and does not take a message of {nbytes} bytes: {node.displacing.fault(1, nbytes)}"
     held, held_bytes = messages.depth + node.proposed - messages.enqueued, messages.live_bytes + pending_bytes(node)
     limit = f"{node.max_bytes} bytes" if node.max_bytes and held_bytes + nbytes > node.max_bytes else f"{node.max_count} messages"
     return f"queue {node.name!r} holds {held} messages, {held_bytes} bytes: one of {nbytes} bytes would pass its limit of {limit}"

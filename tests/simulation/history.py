@@ -147,6 +147,8 @@ class History:
         self.created: set[str] = set()
         self.deleted: set[str] = set()
         self.lossy: set[str] = set()
+        self.rings: dict[str, int] = {}
+        """Queues, and how many messages each keeps: its oldest leave for what comes."""
         self.undrained: set[str] = set()
         self.volatile: set[str] = set()
         """Exchanges: what a consumer gets through one is a copy, which goes with its link."""
@@ -162,12 +164,14 @@ class History:
 
     # ---- queues
 
-    def queue_created(self, queue: str, *, lossy: bool = False, drained: bool = True, levels: int = 0) -> None:
+    def queue_created(self, queue: str, *, lossy: bool = False, drained: bool = True, levels: int = 0, ring: int = 0) -> None:
         """A client asks for a queue; `lossy`: messages may leave it though nobody accepts them, because it is purged or deletes
         itself, or because a consumer gets everything settled; not `drained`: nobody need have emptied it at the end; `levels`
-        of priority, 0 for none."""
+        of priority, 0 for none; `ring`: how many messages it keeps, 0 for all."""
         self.created.add(queue)
-        if lossy:
+        if ring:
+            self.rings[queue] = ring
+        if lossy or ring:
             self.lossy.add(queue)
         if not drained:
             self.undrained.add(queue)

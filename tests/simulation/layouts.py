@@ -29,6 +29,7 @@ TILL, TARGETS = "till", ("books", "stock")
 UNDRAINED = {HOARD, *TARGETS}
 """Queues that nobody need have emptied at the end."""
 BRIEF = "brief"
+RING = "ring"
 BRIEF_S = 1
 PRIORITIES = (None, 0, 3, 4, 5, 6, 9)
 KEPT, MINE = "kept", "mine"
@@ -64,6 +65,12 @@ def levels_of(body: dict[str, Any]) -> int:
     return int(asked.get("x-qpid-priorities", asked.get("qpid.priorities", asked.get("x-max-priority", -1) + 1)))
 
 
+def ring_of(body: dict[str, Any]) -> int:
+    """How many messages such a request asks a ring to keep; 0 when it asks for none."""
+    asked = body.get("arguments", {})
+    return int(asked["qpid.max_count"]) if asked.get("qpid.policy_type") == "ring" else 0
+
+
 def laid_out(plan: Plan, rng: Random) -> Plan:
     """The plan with a layout, or with none."""
     ranks = Random(f"levels of {plan.seed}")
@@ -88,6 +95,9 @@ def laid_out(plan: Plan, rng: Random) -> Plan:
         plan = with_hub(plan, kind, level, rng.choice(list(ROUTES[kind][1])), kept=kept)
     if rng.random() < 0.15:
         plan = settling(plan, rng.choice(("producer", "consumer")))
+    ring = Random(f"ring of {plan.seed}")
+    if ring.random() < 0.2:
+        plan = with_ring(plan, ring.choice((1, 5, 20)))
     if Random(f"hoard of {plan.seed}").random() < 0.15:
         plan = with_hoard(plan)
     works = Random(f"transactions of {plan.seed}")
@@ -137,6 +147,16 @@ def with_hoard(plan: Plan) -> Plan:
     plan = _changed(plan, lambda item: item.kind == "producer" and item.queue == plan.queues[0], size=(600, 3000), count=200)
     producer = ClientPlan("producer", f"p-{HOARD}", HOARD, needed=False, count=80, burst=2, gap_s=0.05, size=(40, 300))
     return _with(plan, [Step("queue", HOARD, {"replicate": "all"})], [producer])
+
+
+def with_ring(plan: Plan, most: int) -> Plan:
+    """A queue that keeps its newest messages, so many, and a consumer that is slower than what comes."""
+    body = {"replicate": "all", "arguments": {"qpid.policy_type": "ring", "qpid.max_count": most}}
+    clients = [
+        ClientPlan("producer", f"p-{RING}", RING, count=150, burst=6, gap_s=0.02, window=30),
+        ClientPlan("consumer", f"c-{RING}", RING, start_s=0.6, window=3, settle_delay_s=0.1, release=0.1),
+    ]
+    return _with(plan, [Step("queue", RING, body)], clients)
 
 
 def settling(plan: Plan, kind: str) -> Plan:

@@ -25,22 +25,12 @@ from typing import Any
 from twisted.logger import ILogObserver, globalLogBeginner
 from zope.interface import provider
 
+from tests.simulation.bugs import OF_QUEUES, Bug
 from tests.simulation.history import Violation
 from tests.simulation.provoked import PROVOKED, run_of
 from tests.simulation.world import run
 
 SEEDS = 300
-
-
-@dataclass(frozen=True, slots=True)
-class Bug:
-    """A function, by module and name, and what is changed in it."""
-
-    says: str
-    module: str
-    function: str
-    right: str
-    wrong: str
 
 
 BUGS = {
@@ -422,48 +412,7 @@ position = run_end
         "max_bytes -= lot.nbytes",
         "max_bytes, self._cursor = max_bytes - lot.nbytes, self._cursor - (lot is lots[-1])",
     ),
-    "lowest-level-first": Bug(
-        "gives out the lowest level of a priority queue first",
-        "broker.core.queues.priority",
-        "Priority.acquire",
-        "for fifo in self._highest_first:",
-        "for fifo in self._by_level:",
-    ),
-    "overtakes-a-level-that-is-read": Bug(
-        "gives out lower levels while messages of a higher one have to be read back from disk",
-        "broker.core.queues.priority",
-        "Priority.acquire",
-        """\
-                    self.absent = fifo.absent
-                    break
-""",
-        """\
-                    self.absent = fifo.absent
-                    if self.absent < 0:
-                        break
-""",
-    ),
-    "levels-by-the-batch": Bug(
-        "puts all that comes for a priority queue in one go on the level of the first",
-        "broker.sessions.ledger",
-        "Ledger.enqueue",
-        "lane = lane_for(each)",
-        "lane = lane_for(messages[0])",
-    ),
-    "checkpoint-forgets-levels": Bug(
-        "forgets in a checkpoint how far the sequences of all levels but the lowest had come",
-        "broker.core.state",
-        "State.snapshot",
-        "seqs.append((number, lane.next_seq))",
-        "seqs += [(number, lane.next_seq)] if lane is messages.order.lanes[0] else []",
-    ),
-    "releases-the-lowest-level": Bug(
-        "makes, when its term ends, only the lowest level of a priority queue available again",
-        "broker.core.queues.priority",
-        "Priority.release_all",
-        "for fifo in self._by_level:",
-        "for fifo in self._by_level[:1]:",
-    ),
+    **OF_QUEUES,
     "backups-delete-by-their-own-clocks": Bug(
         "deletes a queue that nobody has used for its time on each broker by that broker's own clock",
         "broker.sessions.unused",

@@ -22,6 +22,7 @@ from tests.simulation.layouts import (
     with_kept,
     with_letters,
     with_levels,
+    with_ring,
     with_transactions,
 )
 from tests.simulation.plan import Action, Plan
@@ -153,6 +154,7 @@ def _ranked(*actions: Action, **fields: Any) -> Plan:
 _SWITCHES = with_brief(
     _plan(BUSY, *_repeated((1.5, 2.6, 3.7), _back_and_forth), duration_s=5.0), "all", away_s=0.6, made_at_s=(0.5, 3.0)
 )
+_RING = with_ring(_plan(BUSY, disk_s=_SLOW_SYNC_S, duration_s=2.5), 5)
 _HOARD = with_hoard(_plan(LARGE, checkpoint_bytes=4096, duration_s=4.0))
 FORCED = _plan(
     BUSY, Action(0.06, "kill", 2, seconds=2.0), Action(0.5, "bootstrap", 0), Action(1.5, "promote", "backup"), duration_s=4.0
@@ -267,6 +269,9 @@ PROVOKED: dict[str, Plan] = {
         *(Action(at_s, "kill", "backup", seconds=0.1) for at_s in (1.2, 1.8)), checkpoint_bytes=2048
     ),
     "releases-the-lowest-level": _ranked(*_repeated((1.0, 2.4, 3.8, 5.2), _the_first_is_cut_off_and_leads_again)),
+    "ring-lets-the-newest-go": _RING,
+    "ring-counts-what-is-committed": _RING,
+    "ring-lets-go-in-a-batch-of-its-own": _RING,
     "backups-delete-by-their-own-clocks": _SWITCHES,
     "counts-the-time-of-old-terms": _SWITCHES,
     "forgets-what-was-due": with_brief(

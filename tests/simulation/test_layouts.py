@@ -18,6 +18,7 @@ from tests.simulation.layouts import (
     LETTERS,
     LEVELS,
     MINE,
+    RING,
     ROUTES,
     SPILL,
     TILL,
@@ -25,6 +26,7 @@ from tests.simulation.layouts import (
     arguments,
     laid_out,
     levels_of,
+    ring_of,
     with_hub,
 )
 from tests.simulation.plan import Plan
@@ -94,6 +96,10 @@ def test_a_request_to_create_a_queue_says_how_many_levels_it_has(levels: int) ->
 
 def test_the_fixed_seeds_have_queues_that_go_after_a_time_of_every_level() -> None:
     assert {plans.make(seed).brief for seed in FIXED} == {"", "all", "configuration", "none"}
+
+
+def test_the_fixed_seeds_have_rings_of_every_size() -> None:
+    assert {ring_of(step.body) for seed in FIXED for step in plans.make(seed).steps if step.name == RING} == {1, 5, 20}
 
 
 def _hubs(plan: Plan) -> list[Step]:

@@ -6,8 +6,9 @@ import pytest
 
 from ha.core.backup import Backup
 from tests.simulation import mutations, world
+from tests.simulation.bugs import Bug
 from tests.simulation.history import Violation
-from tests.simulation.mutations import BUGS, Bug, Finding, hunt, planted, table
+from tests.simulation.mutations import BUGS, Finding, hunt, planted, table
 from tests.simulation.provoked import PROVOKED, run_of
 from tests.simulation.test_world import FIXED
 

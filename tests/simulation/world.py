@@ -40,7 +40,7 @@ from tests.simulation.events import Events
 from tests.simulation.faults import Faults
 from tests.simulation.history import History, Violation, kept_at
 from tests.simulation.hosts import PORT, BrokerHost, ManagerHost
-from tests.simulation.layouts import BRIEF, BRIEF_S, LETTERS, TILL, UNDRAINED, arguments, levels_of
+from tests.simulation.layouts import BRIEF, BRIEF_S, LETTERS, TILL, UNDRAINED, arguments, levels_of, ring_of
 from tests.simulation.messenger import Mail, Weather
 from tests.simulation.network import Network
 from tests.simulation.operators import Operators
@@ -234,7 +234,8 @@ class World:
         for step in steps:
             if step.kind == "queue":
                 drained, lossy = step.body["replicate"] == "all" and step.name not in UNDRAINED, step.name in risky
-                self.history.queue_created(step.name, drained=drained, lossy=lossy, levels=levels_of(step.body))
+                levels, ring = levels_of(step.body), ring_of(step.body)
+                self.history.queue_created(step.name, drained=drained, lossy=lossy, levels=levels, ring=ring)
                 if "alternateExchange" in step.body:
                     self.history.letters[step.name] = LETTERS
         self.history.volatile.update(plans.EXCHANGES)

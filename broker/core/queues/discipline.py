@@ -99,11 +99,6 @@ def _fifo(arguments: dict[str, Any], live_by_file: dict[int, int], residency: Re
 _KINDS: tuple[Make, ...] = (priority.make, _fifo)
 
 
-def version_of(arguments: dict[str, Any]) -> int:
-    """The machine version that a queue with these arguments needs: the first knew one kind, and passed over other arguments."""
-    return 1 if isinstance(discipline_of(arguments, {}, Residency(1)), Fifo) else 2
-
-
 def discipline_of(arguments: dict[str, Any], live_by_file: dict[int, int], residency: Residency) -> Discipline:
     """The discipline that a queue's arguments ask for: the first kind that finds itself meant. Others are passed over."""
     return next(found for make in _KINDS if (found := make(arguments, live_by_file, residency)) is not None)

@@ -254,6 +254,21 @@ class Lane:
         block = self.block_of(sequence)
         return block is not None and block.is_live(sequence - block.first_seq)
 
+    def alive_from(self, sequence: int) -> Iterator[tuple[int, int]]:
+        """Sequence and bytes of the live messages from this one on, in order; the lane must not change in between."""
+        for block in self.blocks_from(sequence):
+            base, offsets = block.first_seq, block.offsets
+            for lo, hi in block.stretches(sequence - base, block.stop):
+                for position in range(lo, hi):
+                    yield base + position, offsets[position + 1] - offsets[position]
+
+    def size_of(self, sequence: int) -> int:
+        """The encoded bytes of a message that is on the queue."""
+        block = self.block_of(sequence)
+        assert block is not None, "it is on the queue"
+        position = sequence - block.first_seq
+        return block.offsets[position + 1] - block.offsets[position]
+
     def lot_of(self, sequence: int) -> Lot | None:
         """This message alone; None when it is not on the queue, or not in memory."""
         block = self.block_of(sequence)

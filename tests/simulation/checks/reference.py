@@ -37,8 +37,8 @@ class Queue:
     """The messages of one queue number: by sequence, each as bytes and delivery count. `name` is the history's for it."""
 
     __slots__ = (
-        *("by_level", "for_letters", "gone", "keys", "large", "limit", "live"),
-        *("lossy", "name", "next_seqs", "number", "watched"),
+        *("by_level", "came", "for_letters", "gone", "keys", "large", "limit", "live"),
+        *("let_go", "lossy", "name", "next_seqs", "number", "ring", "watched"),
     )
 
     def __init__(self, history: History, name: str, store_id: str, number: int) -> None:
@@ -46,6 +46,9 @@ class Queue:
         self.number = number
         self.watched = name in history.created
         self.lossy = name in history.lossy
+        self.ring = history.rings.get(name, 0)
+        self.came = self.let_go = 0
+        """What the batch that is being entered has put on a ring, and what has left it for that."""
         self.for_letters = name in history.letters.values()
         self.limit = 0
         """So many failed deliveries a message may have; 0: any number."""
@@ -111,6 +114,8 @@ class Reference:
         self._deleted: dict[int, Queue] = {}
         self._parts: dict[tuple[int, ...], int] = {}
         """Large messages by the sequences of their parts: how many queues hold each."""
+        self._rings: dict[Queue, None] = {}
+        """Rings that the batch that is being entered has changed."""
         self._rejected: list[Key] = []
         """Left their queues by the batch that is being entered, because they were rejected."""
         self._came: dict[Discharged, None] = {}
@@ -180,6 +185,7 @@ class Reference:
                     pass
         self._drop_parts()
         self._judge_letters()
+        self._judge_rings()
         self._judge_transactions()
         self.digests[header.index] = self._digest
         self.sizes[header.index] = (self._depth, self._sequences)
@@ -231,6 +237,9 @@ class Reference:
         queue.next_seqs[level] = sequence + 1
         queue.live[sequence] = (data, 0)
         queue.by_level.setdefault(level, {})[sequence] = None
+        if queue.ring:
+            queue.came += 1
+            self._rings[queue] = None
         self._depth += 1
         self._add(hash((queue.number, sequence, 0, data)))
 
@@ -284,6 +293,8 @@ class Reference:
         if key in self.history.retired:
             self._retired.append(key)
         note = self.history.notes[key]
+        if queue.ring and not note.taken:
+            self._leaves_ring(queue, sequence, key)
         if note.taken or queue.lossy:
             return
         if note.rejected or note.over_limit:
@@ -291,6 +302,25 @@ class Reference:
                 self._rejected.append(key)
         else:
             self.faults.append(f"lost: {key} left its queue by batch {index}, and nobody had taken it")
+
+    def _leaves_ring(self, queue: Queue, sequence: int, key: Key) -> None:
+        """Nobody has taken a message that leaves a ring: it is the oldest."""
+        queue.let_go += 1
+        self._rings[queue] = None
+        oldest = next(iter(queue.live), sequence)
+        if oldest < sequence:
+            self.faults.append(f"ring: {key} leaves {queue.name} by batch {self.index}, and an older message stays")
+
+    def _judge_rings(self) -> None:
+        """A ring is within its bound after every batch, and no more has left it than has come."""
+        for queue in self._rings:
+            left, by = len(queue.live), f"batch {self.index}"
+            if left > queue.ring:
+                self.faults.append(f"ring: {by} leaves {left} messages on {queue.name}, a ring of {queue.ring}")
+            if queue.let_go > queue.came:
+                self.faults.append(f"ring: {queue.let_go} messages leave {queue.name} by {by}, which brings {queue.came}")
+            queue.came = queue.let_go = 0
+        self._rings.clear()
 
     def _judge_letters(self) -> None:
         """What was rejected, or failed too often, is in the queue for dead letters by the batch that takes it off its own, or by

@@ -1,0 +1,147 @@
+"""The arguments of a queue: which there are, which values they take, which machine version applies each, and what they ask for.
+
+Life of an argument: a client asks for it; `fault_of` says why it cannot be, or what else it needs; `version_of` is what a broker
+must have to apply it as it is meant, and the command that makes the queue `needs` that; whoever builds something by the command
+asks for `in_force`, so that a queue of an older release stays what it was there, whatever stands in its arguments.
+
+Names and meanings are those of qpidd (QueueSettings.cpp); docs/reference/queue-arguments.md has the whole table, also of what is
+refused.
+
+Invariants: every argument that this module names is honoured; a value that it lets through has an effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from broker.core.queues import priority
+
+MAX_COUNT, MAX_BYTES, POLICY = "qpid.max_count", "qpid.max_size", "qpid.policy_type"
+STOP_COUNT, STOP_BYTES = "qpid.flow_stop_count", "qpid.flow_stop_size"
+RESUME_COUNT, RESUME_BYTES = "qpid.flow_resume_count", "qpid.flow_resume_size"
+BROWSE_ONLY = "qpid.browse-only"
+
+REJECT, RING, RING_STRICT = "reject", "ring", "ring_strict"
+_POLICIES = {"none": REJECT, "reject": REJECT, "ring": RING, "ring_strict": RING_STRICT, "ring-strict": RING_STRICT}
+"""Names of a policy -> what it is. `none` asks for none in particular, and gets the default."""
+
+Check = Callable[[str, Any], str]
+"""Takes an argument's name and value; returns what is wrong, or ""."""
+
+
+class Unknown(ValueError):
+    """A value that has a meaning elsewhere, and none here."""
+
+
+class Flow(NamedTuple):
+    """Above `stop_*` a queue's producers get no more credit, until it holds less than `resume_*`. 0: no such bound."""
+
+    stop_count: int = 0
+    stop_bytes: int = 0
+    resume_count: int = 0
+    resume_bytes: int = 0
+
+
+def _number(name: str, value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        return f"{name} must be a number of 0 (no limit) or more, not {value!r}"
+    return ""
+
+
+def _policy(name: str, value: Any) -> str:
+    if not isinstance(value, str) or value not in _POLICIES:
+        raise Unknown(f"this broker does not have the limit policy {value!r} (it knows {', '.join(_POLICIES)})")
+    return ""
+
+
+def _flag(name: str, value: Any) -> str:
+    return "" if value in (0, 1) else f"{name} must be 0 or 1 (or false, true), not {value!r}"
+
+
+def _levels(name: str, value: Any) -> str:
+    try:
+        priority.levels_of({name: value})
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+_TABLE: dict[str, tuple[int, Check]] = {
+    MAX_COUNT: (1, _number),
+    MAX_BYTES: (1, _number),
+    POLICY: (1, _policy),
+    **dict.fromkeys((*priority.LEVELS, priority.HIGHEST), (2, _levels)),
+    **dict.fromkeys((STOP_COUNT, STOP_BYTES, RESUME_COUNT, RESUME_BYTES), (5, _number)),
+    BROWSE_ONLY: (5, _flag),
+}
+"""Argument -> the machine version that brought it, and what a value must be."""
+
+NAMES = frozenset(_TABLE)
+REFUSED = frozenset({"no-local"})
+"""Arguments of qpidd that have no effect here and do not begin with `qpid.` or `x-`, by which others are known."""
+
+
+def _since(name: str, value: Any) -> int:
+    """The machine version that applies this argument with this value."""
+    if name == POLICY and _POLICIES.get(value if isinstance(value, str) else "") in (RING, RING_STRICT):
+        return 5
+    return _TABLE[name][0]
+
+
+def version_of(arguments: Mapping[str, Any]) -> int:
+    """The machine version that a queue with these arguments, which have no fault, needs."""
+    return max((_since(name, value) for name, value in arguments.items() if name in _TABLE and _counts(name, value)), default=1)
+
+
+def _counts(name: str, value: Any) -> bool:
+    """Whether an argument with this value makes a queue another one than it is without: one level is none."""
+    return _TABLE[name][1] is not _levels or priority.levels_of({name: value}) > 1
+
+
+def in_force(arguments: Mapping[str, Any], version: int) -> dict[str, Any]:
+    """Those of the arguments that a broker of this machine version applies: for others the queue was never meant."""
+    return {name: value for name, value in arguments.items() if name in _TABLE and _since(name, value) <= version}
+
+
+def fault_of(arguments: Mapping[str, Any]) -> str:
+    """Why a queue cannot have these arguments, or "". Unknown, for what another broker might do."""
+    for name in arguments.keys() & REFUSED:
+        raise Unknown(f"this broker does not have {name!r}")
+    for name, (_, check) in _TABLE.items():
+        if name in arguments and (fault := check(name, arguments[name])):
+            return fault
+    if policy_of(arguments) == RING_STRICT and any(name in arguments for name in (*priority.LEVELS, priority.HIGHEST)):
+        raise Unknown("this broker has no priority queues with the limit policy ring_strict: use ring")
+    return _fault_of_flow(arguments)
+
+
+def _fault_of_flow(arguments: Mapping[str, Any]) -> str:
+    for most, stop, resume in ((MAX_COUNT, STOP_COUNT, RESUME_COUNT), (MAX_BYTES, STOP_BYTES, RESUME_BYTES)):
+        if (stop in arguments or resume in arguments) and policy_of(arguments) != REJECT:
+            return f"{stop} and {resume} are for the policy reject: a ring never holds its producers back"
+        if resume in arguments and not arguments.get(stop):
+            return f"{resume} needs {stop}"
+        if arguments.get(resume, 0) > arguments.get(stop, 0):
+            return f"{resume} must not be more than {stop}: {arguments[resume]} is, than {arguments[stop]}"
+        if arguments.get(most) and arguments.get(stop, 0) > arguments[most]:
+            return f"{stop} must not be more than {most}: {arguments[stop]} is, than {arguments[most]}"
+    return ""
+
+
+def policy_of(arguments: Mapping[str, Any]) -> str:
+    """What the queue does with a message that would pass its limits: REJECT, RING or RING_STRICT."""
+    return _POLICIES[arguments.get(POLICY, "none")]
+
+
+def flow_of(arguments: Mapping[str, Any], max_count: int, max_bytes: int, stop_ratio: float, resume_ratio: float) -> Flow:
+    """When the producers wait: as asked for, else at these parts of the limits."""
+    if policy_of(arguments) != REJECT:
+        return Flow()
+    return Flow(
+        *(int(arguments.get(name, most * stop_ratio)) for name, most in ((STOP_COUNT, max_count), (STOP_BYTES, max_bytes))),
+        *(
+            int(arguments.get(resume, arguments.get(stop, most * resume_ratio)))
+            for resume, stop, most in ((RESUME_COUNT, STOP_COUNT, max_count), (RESUME_BYTES, STOP_BYTES, max_bytes))
+        ),
+    )

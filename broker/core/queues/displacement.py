@@ -1,0 +1,34 @@
+"""The seam for "what leaves when a message comes": asked by the primary alone, for each message that it is about to propose.
+
+What leaves is proposed in the same batch as the message for which it leaves: its dequeue is a record like any other, and a backup
+needs no rule. Most queues have nothing of the kind, and pay nothing for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from broker.core.queues import arguments
+from broker.core.queues.ring import Held, Ring
+
+
+class Displacing(Protocol):
+    """A primary's view of one queue: what is there once all that was proposed is applied. It ends with the term."""
+
+    def begin(self) -> None:
+        """Messages are about to be put: look at what is applied by now."""
+
+    def put(self, sequence: int, data: bytes, nbytes: int) -> Sequence[int] | None:
+        """A message of so many bytes gets this sequence: those that leave for it; None, and it gets none, when it cannot stay."""
+
+    def fault(self, count: int, nbytes: int) -> str:
+        """Why so many messages of so many bytes in all cannot be put now, or ""; several may be refused that fit one by one."""
+
+
+def displacing_of(asked: Mapping[str, Any], held: Held, max_count: int, max_bytes: int) -> Displacing | None:
+    """What a queue with these arguments, which are in force, needs; None for most."""
+    policy = arguments.policy_of(asked)
+    if policy == arguments.REJECT:
+        return None
+    return Ring(held, max_count, max_bytes, strict=policy == arguments.RING_STRICT)

@@ -1,0 +1,163 @@
+"""What must leave a ring queue for a message that comes: its oldest messages, and of a priority queue those of the lowest level.
+
+A ring is kept by its primary alone, when it proposes: the dequeues of what leaves stand in the same batch as the message for
+which it leaves, so that the queue is within its limits after every batch, on every broker. A backup only applies records.
+
+Life of a view: `begin` looks at what is applied; then for each message that is about to be proposed `put` says which sequences
+leave. What is proposed and not applied yet counts as if it were there: a message may come and leave in one batch. A term that
+ends takes what was proposed with it: then there is a new view (`QueueNode.go_on`).
+
+What leaves is the oldest, whoever has acquired it; the strict kind takes no message for which one that is acquired would have to
+leave. On a priority queue nothing leaves for a message of a lower level than its own: then the new message does not stay.
+
+Invariants: what `put` said is proposed, in that order; sequences of a lane are put in the order in which they are given.
+
+Source: qpidd's LossyQueue.cpp and QueueCursor.cpp; the strict kind by its documents (Managing-CPP-Broker.xml).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
+
+from broker.core.queues.discipline import Discipline
+from broker.core.queues.lane import LANE_SHIFT, Lane
+
+
+class Sized(Protocol):
+    """A large message, by its manifest."""
+
+    @property
+    def nbytes(self) -> int:
+        """Its encoded bytes in all."""
+
+
+class Held(Protocol):
+    """The messages of a queue, as far as they are applied."""
+
+    @property
+    def order(self) -> Discipline:
+        """Where they stand."""
+
+    @property
+    def large(self) -> Mapping[int, Sized]:
+        """Those of them that are large."""
+
+
+class _End:
+    """The old end of a lane. `head`: what is below it was let go already; `sizes`: bytes of what is proposed from `first` on."""
+
+    __slots__ = ("count", "first", "head", "lane", "large", "nbytes", "sizes")
+
+    def __init__(self, lane: Lane, large: Mapping[int, Sized]) -> None:
+        self.lane = lane
+        self.large = large
+        self.head = lane.head_seq
+        self.first = lane.next_seq
+        self.sizes: list[int] = []
+        self.count = self.nbytes = 0
+
+    def begin(self) -> None:
+        """Count what is there once all that is proposed is applied."""
+        lane = self.lane
+        applied = lane.next_seq - self.first
+        if applied:
+            del self.sizes[:applied]
+            self.first = lane.next_seq
+        ahead = self.sizes[max(self.head - self.first, 0) :]
+        self.count, self.nbytes = lane.depth + len(ahead), lane.live_bytes + sum(ahead)
+        if self.large:
+            self.nbytes += sum(
+                manifest.nbytes - lane.size_of(sequence)
+                for sequence, manifest in self.large.items()
+                if sequence >> LANE_SHIFT == lane.next_seq >> LANE_SHIFT
+            )
+        for sequence, nbytes in self._applied(lane.head_seq):
+            if sequence >= self.head:
+                break
+            self.count -= 1
+            self.nbytes -= nbytes
+
+    def oldest(self) -> Iterator[tuple[int, int]]:
+        """Sequence and bytes of what is there, the oldest first."""
+        yield from self._applied(self.head)
+        for at in range(max(self.head - self.first, 0), len(self.sizes)):
+            yield self.first + at, self.sizes[at]
+
+    def _applied(self, sequence: int) -> Iterator[tuple[int, int]]:
+        for found, nbytes in self.lane.alive_from(sequence):
+            manifest = self.large.get(found) if self.large else None
+            yield found, nbytes if manifest is None else manifest.nbytes
+
+
+class Ring:
+    """See the module. A bound of 0 is none. Fulfils Displacing."""
+
+    __slots__ = ("_count", "_ends", "_held", "_nbytes", "max_bytes", "max_count", "strict")
+
+    def __init__(self, held: Held, max_count: int, max_bytes: int, *, strict: bool) -> None:
+        self._held = held
+        self._count = self._nbytes = 0
+        self._ends = [_End(lane, held.large) for lane in held.order.lanes]
+        self.max_count = max_count
+        self.max_bytes = max_bytes
+        self.strict = strict
+
+    def begin(self) -> None:
+        """Messages are about to be put: look at what is applied."""
+        for end in self._ends:
+            end.begin()
+        self._count = sum(end.count for end in self._ends)
+        self._nbytes = sum(end.nbytes for end in self._ends)
+
+    def put(self, sequence: int, data: bytes, nbytes: int) -> Sequence[int] | None:
+        """A message of so many bytes gets this sequence: those that leave for it; None, and it gets none, when it cannot stay."""
+        end = self._ends[sequence >> LANE_SHIFT]
+        leaving = self._leaving(sequence >> LANE_SHIFT, nbytes)
+        if leaving is None:
+            return None
+        for gone, gone_bytes in leaving:
+            other = self._ends[gone >> LANE_SHIFT]
+            other.head = gone + 1
+            other.count -= 1
+            self._count -= 1
+            self._nbytes -= gone_bytes
+        end.sizes.append(nbytes)
+        end.count += 1
+        self._count += 1
+        self._nbytes += nbytes
+        return [gone for gone, _ in leaving]
+
+    def fault(self, count: int, nbytes: int) -> str:
+        """Why so many messages of so many bytes in all cannot be put now, or ""; several may be refused that fit one by one."""
+        if self.max_bytes and nbytes > self.max_bytes:
+            return f"{nbytes} bytes are more than all of the {self.max_bytes} that it may hold"
+        if self.strict:
+            self.begin()
+            leaving = self._leaving(0, nbytes) or ()
+            is_acquired = self._held.order.is_acquired
+            if (count > 1 and self._over(count, nbytes)) or any(is_acquired(gone) for gone, _ in leaving):
+                return "its oldest message would have to leave, and a consumer has acquired that"
+        return ""
+
+    def _over(self, count: int, nbytes: int) -> bool:
+        """Whether so much more would pass the limits."""
+        too_many = self.max_count and self._count + count > self.max_count
+        return bool(too_many or (self.max_bytes and self._nbytes + nbytes > self.max_bytes))
+
+    def _leaving(self, level: int, nbytes: int) -> list[tuple[int, int]] | None:
+        """What leaves for a message of this level, with its bytes; None when the message cannot stay."""
+        found: list[tuple[int, int]] = []
+        count = 1
+        for number, end in enumerate(self._ends):
+            if not self._over(count, nbytes):
+                return found
+            if number > level:
+                break
+            for gone, gone_bytes in end.oldest() if end.count else ():
+                found.append((gone, gone_bytes))
+                count -= 1
+                nbytes -= gone_bytes
+                if not self._over(count, nbytes):
+                    return found
+        return found if not self._over(count, nbytes) else None

@@ -1,0 +1,93 @@
+"""Arguments of queues: which values are taken, which version each needs, and what an older queue's arguments mean."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.core.queues import arguments
+from broker.core.queues.arguments import Flow, Unknown, fault_of, flow_of, in_force, policy_of, version_of
+
+
+@pytest.mark.parametrize(
+    "asked, word",
+    [
+        ({"qpid.max_count": -1}, "qpid.max_count must be a number of 0"),
+        ({"qpid.flow_stop_count": True}, "qpid.flow_stop_count must be a number"),
+        ({"qpid.browse-only": "yes"}, "qpid.browse-only must be 0 or 1"),
+        ({"qpid.priorities": 0}, "qpid.priorities is 0"),
+        ({"qpid.flow_resume_count": 3}, "qpid.flow_resume_count needs qpid.flow_stop_count"),
+        ({"qpid.flow_stop_count": 3, "qpid.flow_resume_count": 4}, "qpid.flow_resume_count must not be more"),
+        ({"qpid.flow_stop_size": 30, "qpid.max_size": 20}, "qpid.flow_stop_size must not be more than qpid.max_size"),
+        ({"qpid.flow_stop_size": 3, "qpid.policy_type": "ring"}, "a ring never holds its producers back"),
+    ],
+)
+def test_a_value_that_cannot_be_is_named_with_what_would_do(asked: dict[str, Any], word: str) -> None:
+    assert word in fault_of(asked)
+
+
+@pytest.mark.parametrize(
+    "asked, word",
+    [
+        ({"no-local": 1}, "'no-local'"),
+        ({"qpid.policy_type": "self-destruct"}, "'self-destruct'"),
+        ({"qpid.policy_type": 3}, "policy 3"),
+        ({"qpid.policy_type": "ring_strict", "x-max-priority": 3}, "ring_strict"),
+    ],
+)
+def test_what_means_something_elsewhere_and_nothing_here_is_told_apart_from_what_cannot_be(
+    asked: dict[str, Any], word: str
+) -> None:
+    with pytest.raises(Unknown, match=word):
+        fault_of(asked)
+
+
+@pytest.mark.parametrize(
+    "asked, version",
+    [
+        ({}, 1),
+        ({"qpid.max_count": 3, "qpid.policy_type": "reject", "our.note": "x"}, 1),
+        ({"qpid.policy_type": "none"}, 1),
+        ({"qpid.priorities": 1}, 1),
+        ({"qpid.priorities": 2}, 2),
+        ({"x-max-priority": 0}, 1),
+        ({"qpid.policy_type": "ring"}, 5),
+        ({"qpid.flow_stop_count": 3}, 5),
+        ({"qpid.browse-only": 1}, 5),
+    ],
+)
+def test_a_queue_needs_the_version_that_brought_the_last_of_its_arguments(asked: dict[str, Any], version: int) -> None:
+    assert fault_of(asked) == ""
+    assert version_of(asked) == version
+    assert version_of(in_force(asked, version)) == version
+
+
+def test_an_argument_that_an_older_release_wrote_without_meaning_it_is_not_in_force() -> None:
+    """Breaks when a queue changes its kind because brokers are upgraded."""
+    asked = {"qpid.policy_type": "ring", "qpid.priorities": 4, "qpid.max_count": 9, "our.note": 1}
+    assert in_force(asked, 1) == {"qpid.max_count": 9}
+    assert in_force(asked, 4) == {"qpid.priorities": 4, "qpid.max_count": 9}
+    assert in_force(asked, 5) == {"qpid.policy_type": "ring", "qpid.priorities": 4, "qpid.max_count": 9}
+
+
+@pytest.mark.parametrize(
+    "asked, flow",
+    [
+        ({}, Flow(80, 800, 70, 700)),
+        ({"qpid.flow_stop_count": 50}, Flow(50, 800, 50, 700)),
+        ({"qpid.flow_stop_count": 50, "qpid.flow_resume_count": 20}, Flow(50, 800, 20, 700)),
+        ({"qpid.flow_stop_size": 0}, Flow(80, 0, 70, 0)),
+        ({"qpid.policy_type": "ring"}, Flow()),
+    ],
+)
+def test_producers_wait_from_where_it_is_said_or_near_the_limits_and_a_rings_never(asked: dict[str, Any], flow: Flow) -> None:
+    assert flow_of(asked, 100, 1000, 0.8, 0.7) == flow
+
+
+def test_none_asks_for_no_policy_in_particular_and_gets_the_default() -> None:
+    assert [policy_of({"qpid.policy_type": name}) for name in ("none", "reject", "ring", "ring-strict", "ring_strict")] == [
+        *(arguments.REJECT, arguments.REJECT, arguments.RING),
+        *(arguments.RING_STRICT, arguments.RING_STRICT),
+    ]
+    assert policy_of({}) == arguments.REJECT

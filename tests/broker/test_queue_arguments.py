@@ -1,0 +1,71 @@
+"""The table of a queue's arguments in the reference, held against the code and against what qpidd has."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from broker.core.nodes import CLUSTER, KNOWN_ARGUMENTS, LOCAL, Nodes, Refused
+from broker.core.state import State
+
+ROOT = Path(__file__).parent.parent.parent
+QPIDD = {
+    *("qpid.max_count", "qpid.max_size", "qpid.file_count", "qpid.file_size", "qpid.policy_type", "no-local", "qpid.browse-only"),
+    *("qpid.trace.id", "qpid.trace.exclude", "qpid.last_value_queue_key", "qpid.last_value_queue", "qpid.LVQ_key"),
+    *("qpid.last_value_queue_no_browse", "qpid.auto_delete_timeout", "qpid.alert_repeat_gap", "qpid.alert_count"),
+    *("qpid.alert_size", "qpid.alert_count_up", "qpid.alert_size_up", "qpid.alert_count_down", "qpid.alert_size_down"),
+    *("qpid.priorities", "qpid.fairshare", "x-qpid-fairshare", "qpid.paging", "qpid.max_pages_loaded", "qpid.page_factor"),
+    *("qpid.filter", "qpid.lifetime-policy", "qpid.queue_msg_sequence", "qpid.group_header_key", "qpid.shared_msg_group"),
+    *("qpid.group_timestamp", "qpid.flow_stop_count", "qpid.flow_stop_size", "qpid.flow_resume_count", "qpid.flow_resume_size"),
+    *("x-qpid-priorities", "x-qpid-minimum-alert-repeat-gap", "x-qpid-maximum-message-count", "x-qpid-maximum-message-size"),
+}
+"""What QueueSettings.cpp of qpid-cpp takes, with the aliases."""
+ROWS = re.findall(
+    r"^\| `([\w.-]+)` \| (.*?) \|(?:.*?\|)? `(test_\w+)` \|$", (ROOT / "docs/reference/queue-arguments.md").read_text(), re.M
+)
+ATTRIBUTES = {"autoDelete", "exclusive", "alternateExchange", "durable"}
+REFUSED = [name for name, effect, _ in ROWS if effect.startswith("refused")]
+
+
+def nodes() -> Nodes:
+    made = Nodes(clustered=False)
+    made.rebuild({LOCAL: State()})
+    return made
+
+
+def test_the_table_has_every_argument_of_qpidd_and_every_one_that_the_code_knows_once() -> None:
+    named = [name for name, _, _ in ROWS]
+    assert len(set(named)) == len(named)
+    assert set(named) == QPIDD | KNOWN_ARGUMENTS | ATTRIBUTES
+    assert set(named) - set(REFUSED) - ATTRIBUTES == KNOWN_ARGUMENTS
+
+
+def test_every_row_names_a_test_that_is_there() -> None:
+    there = {name for path in (ROOT / "tests").rglob("test_*.py") for name in re.findall(r"def (test_\w+)", path.read_text())}
+    assert [test for _, _, test in ROWS if test not in there] == []
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_an_argument_that_has_no_effect_is_refused(name: str) -> None:
+    with pytest.raises(Refused, match=re.escape(repr(name))) as caught:
+        nodes().plan_queue("q", "u", {"arguments": {name: 1}})
+    assert caught.value.status == 501
+
+
+def test_an_attribute_that_has_no_effect_is_refused() -> None:
+    with pytest.raises(Refused, match="'lifetimePolicy'") as caught:
+        nodes().plan_queue("q", "u", {"lifetimePolicy": "delete-on-close"})
+    assert caught.value.status == 400
+
+
+def test_every_argument_of_a_newer_release_waits_for_the_clusters_version() -> None:
+    """Breaks when a member that does not know an argument could become primary and pass it over."""
+    made = Nodes(clustered=True)
+    made.rebuild({LOCAL: State(), CLUSTER: State()})
+    values = {"qpid.policy_type": "ring", "qpid.flow_stop_count": 5, "qpid.flow_stop_size": 5, "qpid.browse-only": 1}
+    for name, value in values.items():
+        with pytest.raises(Refused, match="needs machine version 5") as caught:
+            made.plan_queue("q", "u", {"replicate": "all", "arguments": {name: value}})
+        assert caught.value.status == 409

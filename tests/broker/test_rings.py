@@ -1,0 +1,211 @@
+"""Rings and thresholds of flow as clients see them: what leaves, what is refused, when credit stops, what a new primary has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import proton
+import pytest
+
+from broker.core import limits
+from tests.broker.clients import ACCEPTED, REJECTED, Bench, Client, bench, statuses
+
+
+def ring(b: Bench, name: str = "q", level: str = "all", **more: Any) -> None:
+    arguments = {"qpid.policy_type": "ring", "qpid.max_count": 3} | {f"qpid.{key}": value for key, value in more.items()}
+    b.queue(name, replicate=level, arguments=arguments)
+
+
+def left(b: Bench) -> list[Any]:
+    client = b.client()
+    return client.bodies(client.receiver("q", browse=True))
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_ring_keeps_the_newest_and_accepts_all(at_once: bool) -> None:
+    with bench() as b:
+        ring(b)
+        client = b.client()
+        producer = client.sender("q")
+        for chunk in [range(10)] if at_once else [[n] for n in range(10)]:
+            client.send(producer, *chunk)
+        assert statuses(client, producer) == [ACCEPTED] * 10
+        assert left(b) == [7, 8, 9]
+
+
+def test_what_is_under_way_counts_so_that_no_batch_leaves_too_many() -> None:
+    """Breaks when only what is committed is counted: messages of many turns may wait for a slow disk."""
+    with bench() as b:
+        ring(b)
+        client = b.client()
+        producer = client.sender("q")
+        b.lead.automatic = False
+        for n in range(9):
+            client.send(producer, n)
+        while b.lead.waiting:
+            b.lead.commit(1)
+            assert b.depth("q") <= 3
+            b.settle()
+        assert left(b) == [6, 7, 8]
+
+
+def test_a_message_that_leaves_while_a_consumer_has_it_is_gone_whatever_becomes_of_it() -> None:
+    with bench() as b:
+        ring(b)
+        client = b.client()
+        client.auto_accept = False
+        client.send(client.sender("q"), 0, 1, 2)
+        receiver = client.receiver("q", credit=2)
+        assert client.bodies(receiver) == [0, 1]
+        client.send(client.sender("q"), 3)
+        first, _ = (delivery for delivery, _ in client.received[receiver.name])
+        client.give(first, proton.Delivery.RELEASED)
+        receiver.close()
+        b.settle()
+        assert left(b) == [1, 2, 3]
+
+
+def test_a_strict_ring_refuses_while_its_oldest_is_with_a_consumer() -> None:
+    with bench() as b:
+        ring(b, policy_type="ring_strict")
+        client = b.client()
+        client.auto_accept = False
+        producer = client.sender("q")
+        client.send(producer, 0, 1, 2)
+        receiver = client.receiver("q", credit=1)
+        (delivery,) = client.send(producer, 3)
+        assert statuses(client, producer)[-1] == REJECTED
+        assert delivery.remote.condition.name == "amqp:resource-limit-exceeded"
+        assert "a consumer has acquired that" in delivery.remote.condition.description
+        receiver.close()
+        b.settle()
+        client.send(producer, 4, 5)
+        assert statuses(client, producer)[-2:] == [ACCEPTED] * 2
+        assert left(b) == [2, 4, 5]
+
+
+def test_a_message_that_is_larger_than_the_ring_is_refused() -> None:
+    with bench() as b:
+        ring(b, max_size=500)
+        client = b.client()
+        producer = client.sender("q")
+        (delivery,) = client.send(producer, "x" * 1000)
+        assert statuses(client, producer) == [REJECTED]
+        assert "more than all of the 500 that it may hold" in delivery.remote.condition.description
+
+
+def test_a_ring_with_levels_drops_what_is_lower_than_all_that_it_has_and_accepts_it() -> None:
+    with bench() as b:
+        ring(b, priorities=10)
+        client = b.client()
+        producer = client.sender("q")
+        for body, priority in (("a", 5), ("b", 5), ("c", 9), ("d", 1), ("e", 5)):
+            client.send(producer, body, priority=priority)
+        assert statuses(client, producer) == [ACCEPTED] * 5
+        assert left(b) == ["c", "b", "e"]
+
+
+def test_a_ring_of_large_messages_lets_their_parts_go() -> None:
+    with bench() as b:
+        ring(b)
+        client = b.client()
+        producer = client.sender("q")
+        size = (limits.LARGE_PARTS + 1) * limits.PART_BYTES
+        for n in range(5):
+            client.send(producer, f"{n}".ljust(size, "."))
+        assert statuses(client, producer) == [ACCEPTED] * 5
+        state = b.broker.lead.state
+        assert b.depth("q") == 3
+        assert 3 * size < state.live_bytes < 3 * size + limits.PART_BYTES
+
+
+def test_a_new_primary_has_the_same_ring_and_goes_on_with_it() -> None:
+    with bench(clustered=True) as b, bench(clustered=True, state="ready") as other:
+        b.upgraded()
+        ring(b)
+        client = b.client()
+        client.send(client.sender("q"), *range(5))
+        b.lead.replayed_into(other.lead)
+        assert other.depth("q") == 3, "a backup drops nothing by itself"
+        other.lead.become("active")
+        sender = other.client()
+        sender.send(sender.sender("q"), 5)
+        assert left(other) == [3, 4, 5]
+
+
+def test_a_term_that_ends_with_messages_under_way_leaves_the_ring_as_it_is_committed() -> None:
+    """Breaks when what an old term had proposed counts in the next one."""
+    with bench(clustered=True) as b:
+        b.upgraded()
+        ring(b)
+        client = b.client()
+        client.send(client.sender("q"), 0, 1, 2)
+        b.lead.automatic = False
+        client.send(client.sender("q"), 3, 4)
+        b.lead.become("ready")
+        b.lead.automatic = True
+        b.lead.become("active")
+        b.settle()
+        assert left(b) == [0, 1, 2]
+        again = b.client()
+        again.send(again.sender("q"), 5)
+        assert left(b) == [1, 2, 5]
+
+
+def test_a_cluster_that_is_not_upgraded_refuses_a_ring() -> None:
+    with bench(clustered=True) as b:
+        client = b.client({"qpid.ha-admin": True})
+        body = {"replicate": "all", "arguments": {"qpid.policy_type": "ring", "qpid.max_count": 3}}
+        status, text, _ = client.request("CREATE", "queue", "q", body)
+        assert status == 409
+        assert "needs machine version 5" in text
+
+
+def crowd(client: Client, producer: Any, count: int) -> int:
+    client.send(producer, *range(count))
+    return int(producer.credit)
+
+
+@pytest.mark.parametrize(
+    "arguments, stops_above, resumes_below",
+    [
+        ({"qpid.flow_stop_count": 10, "qpid.flow_resume_count": 4}, 10, 4),
+        ({"qpid.flow_stop_count": 10}, 10, 10),
+        ({"qpid.flow_stop_size": 10 * 24, "qpid.flow_resume_size": 4 * 24}, 10, 4),
+    ],
+)
+def test_credit_stops_above_one_threshold_and_comes_back_below_the_other(
+    arguments: dict[str, int], stops_above: int, resumes_below: int
+) -> None:
+    with bench() as b:
+        b.queue("q", arguments=arguments)
+        client = b.client()
+        producer = client.sender("q")
+        one = 24
+        client.send_encoded(producer, *[sized(one)] * stops_above)
+        assert producer.credit == limits.CREDIT_WINDOW
+        client.send_encoded(producer, sized(one))
+        client.send_encoded(producer, sized(one))
+        assert producer.credit == limits.CREDIT_WINDOW - 2
+        taker = client.receiver("q", credit=stops_above + 2 - resumes_below)
+        b.pass_time(1)
+        assert b.depth("q") == resumes_below
+        assert producer.credit == limits.CREDIT_WINDOW - 2
+        taker.flow(1)
+        b.pass_time(1)
+        assert producer.credit == limits.CREDIT_WINDOW
+
+
+def sized(nbytes: int) -> bytes:
+    """A message of so many bytes."""
+    return b"\x00\x53\x75\xa0" + bytes([nbytes - 5]) + b"x" * (nbytes - 5)
+
+
+def test_a_browse_only_queue_gives_its_messages_to_everybody_and_loses_none() -> None:
+    with bench() as b:
+        b.queue("q", arguments={"qpid.browse-only": 1})
+        client = b.client()
+        client.send(client.sender("q"), 1, 2)
+        assert [client.bodies(client.receiver("q", name=name)) for name in "ab"] == [[1, 2], [1, 2]]
+        b.pass_time(1)
+        assert b.depth("q") == 2
