@@ -31,8 +31,9 @@ from tests.broker.disk.contents import contents
 from tests.broker.disk.logs import SMALL
 from tests.fixtures.test_fixtures import HERE as FIXTURES
 from tests.ha.log_on_disk import queue_add
+from tests.simulation.bugs import Bug
 from tests.simulation.disk import SimulatedDisk
-from tests.simulation.mutations import Bug, planted_bug
+from tests.simulation.mutations import planted_bug
 from tests.simulation.threads import SimulatedThreads
 
 HOME = Path("/store")

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from tests.simulation.bugs import Bug
 from tests.simulation.checks.consensus import Consensus
-from tests.simulation.mutations import Bug, planted_bug
+from tests.simulation.mutations import planted_bug
 from tests.simulation.provoked import FORCED
 from tests.simulation.world import World
 
