@@ -21,6 +21,7 @@ The forms (version 1 unless said)::
     numbers       next, seqs                        only in snapshots, last: the counters to go on from
 
     machine-version     needs     (2) from here on the cluster has the version that this needs
+    recent-ids          uuid ids times (5)  only in snapshots: what a queue's window of duplicates holds, the oldest first
     setting             key value (4) what the cluster agrees on under this key; {} for nothing any more
     queue-del-if-empty  uuid      (2) the end of a queue, if it holds no message when this is applied
 
@@ -238,6 +239,19 @@ class Setting(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
     needs: int = 4
 
 
+class RecentIds(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
+    """What a queue's window of duplicates holds (`duplicates.Window.chunks`): ids of 16 bytes in base64, and the times, in ms
+    since 1970, at which the batches were made that brought them."""
+
+    OP: ClassVar[str] = "recent-ids"
+    SINCE: ClassVar[int] = 5
+
+    uuid: str
+    ids: str
+    times: list[int]
+    needs: int = 5
+
+
 @dataclass(frozen=True, slots=True)
 class UnknownCommand:
     """A command that this version must not apply; `why` names it, and what it asks for."""
@@ -256,7 +270,7 @@ _KINDS: dict[str, type[Command]] = {
     kind.OP: kind
     for kind in (
         *(QueueAdd, QueueDel, StoreAdd, StoreDel, ExchangeAdd, ExchangeDel, Bind, Unbind, Term, Numbers),
-        *(MachineVersion, QueueDelIfEmpty, Setting),
+        *(MachineVersion, QueueDelIfEmpty, RecentIds, Setting),
     )
 }
 _head = msgspec.json.Decoder(_Head).decode

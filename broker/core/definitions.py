@@ -29,6 +29,7 @@ from broker.core.commands import (
     QueueAdd,
     QueueDel,
     QueueDelIfEmpty,
+    RecentIds,
     Setting,
     StoreAdd,
     StoreDel,
@@ -125,6 +126,13 @@ class CountersSet:
 
 
 @dataclass(frozen=True, slots=True)
+class IdsSet:
+    """A snapshot says what a queue's window of duplicates holds."""
+
+    recent: RecentIds
+
+
+@dataclass(frozen=True, slots=True)
 class Nothing:
     """The command did not fit."""
 
@@ -144,6 +152,7 @@ Change: TypeAlias = (
     | CountersSet
     | VersionRose
     | SettingMade
+    | IdsSet
     | Nothing
 )
 
@@ -205,6 +214,8 @@ class Definitions:
                 return self._raise_version(command)
             case Setting():
                 return self._set(command)
+            case RecentIds():
+                return IdsSet(command), ""
             case Numbers():
                 self.next_number = command.next
                 return CountersSet(command), ""
@@ -212,7 +223,7 @@ class Definitions:
                 raise AssertionError(f"{command!r} is no command of a log")
 
     def commands(self) -> list[Command]:
-        """What rebuilds these definitions, but for the counters."""
+        """What rebuilds these definitions, but for the counters and what windows of duplicates hold."""
         version = () if self._version is None else (self._version,)
         defined = (*self.queues.values(), *self.stores.values(), *self.exchanges.values(), *self.bindings.values())
         return [*version, *self.settings.values(), *defined, *self.terms]

@@ -15,7 +15,8 @@ which each is 16 bytes, whatever its sender made of it; ids stand in the order i
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import blake2b
 from itertools import islice
 from uuid import UUID
@@ -107,11 +108,42 @@ class Window:
             self._made[data[ID_BYTES * at : ID_BYTES * (at + 1)]] = made_ms
 
 
-def window_of(arguments: dict[str, object]) -> Window | None:
+class UnderWay:
+    """The ids of messages that a primary has proposed for a queue: each until so many messages have come there as were proposed
+    with it."""
+
+    __slots__ = ("_ids", "_order")
+
+    def __init__(self) -> None:
+        self._ids: dict[bytes, int] = {}
+        self._order: deque[tuple[int, bytes]] = deque()
+
+    def put(self, messages: Iterable[bytes], proposed: int, came: int) -> None:
+        """These were proposed, as the messages up to the `proposed`-th of the queue, where `came` messages have come."""
+        self._forget(came)
+        for one in map(id_of, messages):
+            if one is not None:
+                self._ids[one] = proposed
+                self._order.append((proposed, one))
+
+    def has(self, one: bytes, came: int) -> bool:
+        """Whether a message with this id was proposed and has not come, where `came` messages have."""
+        self._forget(came)
+        return one in self._ids
+
+    def _forget(self, came: int) -> None:
+        order, ids = self._order, self._ids
+        while order and order[0][0] <= came:
+            proposed, one = order.popleft()
+            if ids.get(one) == proposed:
+                del ids[one]
+
+
+def window_of(arguments: Mapping[str, object]) -> Window | None:
     """The window that a queue's arguments ask for; None without one. ValueError with a text for people."""
-    count, time_ms = arguments.get(COUNT), arguments.get(TIME_MS)
-    if count is None and time_ms is None:
+    if COUNT not in arguments and TIME_MS not in arguments:
         return None
+    count, time_ms = arguments.get(COUNT), arguments.get(TIME_MS)
     if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= limits.MAX_DUPLICATE_IDS:
         raise ValueError(f"{COUNT} is a number of ids from 1 to {limits.MAX_DUPLICATE_IDS}")
     if time_ms is not None and (not isinstance(time_ms, int) or isinstance(time_ms, bool) or time_ms < 1):

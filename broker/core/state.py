@@ -21,16 +21,28 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from broker.core import limits
-from broker.core.commands import LARGE_SINCE, MACHINE_VERSION, Command, Numbers, QueueAdd, StoreAdd, UnknownCommand, decode
+from broker.core.commands import (
+    LARGE_SINCE,
+    MACHINE_VERSION,
+    Command,
+    Numbers,
+    QueueAdd,
+    RecentIds,
+    StoreAdd,
+    UnknownCommand,
+    decode,
+)
 from broker.core.definitions import (
     Change,
     CountersSet,
     Definitions,
+    IdsSet,
     PlaceGone,
     PlaceMade,
     QueueGone,
     QueueMade,
 )
+from broker.core.duplicates import Window, window_of
 from broker.core.parts import PARTS_QUEUE, BadManifest, Manifest, Parts
 from broker.core.queues.arguments import in_force
 from broker.core.queues.blocks import BadColumns, Columns, LiveRun, Lot, Move
@@ -58,6 +70,8 @@ class Messages:
     enqueued_bytes: int = 0
     dequeued: int = 0
     dequeued_bytes: int = 0
+    window: Window | None = None
+    """What came lately, if the queue detects duplicates."""
     large: dict[int, Manifest] = field(default_factory=dict)
     large_bytes: int = 0
 
@@ -146,6 +160,8 @@ class State:
                     )
                     messages.enqueued += run.count
                     messages.enqueued_bytes += run.nbytes
+                    if messages.window is not None and not snapshot:
+                        messages.window.came(batch.messages(run), batch.header.timestamp_ms)
                     applied.fed.add(run.queue)
             elif run.kind is Kind.DEQUEUE:
                 messages = self.messages.get(run.queue)
@@ -248,6 +264,8 @@ class State:
                 self._make_messages(place)
             case QueueGone(gone) | PlaceGone(gone):
                 self._drop_messages(gone.uuid)
+            case IdsSet(recent):
+                self._load_window(recent, batch)
             case CountersSet(numbers):
                 for number, sequence in numbers.seqs:
                     messages = self._parts if number == PARTS_QUEUE else self.messages[number]
@@ -256,6 +274,15 @@ class State:
             case _:
                 pass
         return change, reason
+
+    def _load_window(self, recent: RecentIds, batch: Batch) -> None:
+        messages = self.by_uuid.get(recent.uuid)
+        if messages is None or messages.window is None:
+            raise BadBatch(f"batch {batch.header.index}: ids of duplicates for a queue that detects none")
+        try:
+            messages.window.load(recent.ids, recent.times)
+        except ValueError as error:
+            raise BadBatch(f"batch {batch.header.index}: {error}") from None
 
     def _depth_of(self, uuid: str, batch: Batch) -> int:
         """The messages of a queue, with those that this batch brings: it applies them after its commands."""
@@ -268,8 +295,10 @@ class State:
 
     def _make_messages(self, owner: QueueAdd | StoreAdd) -> None:
         assert owner.number is not None
-        order = discipline_of(in_force(owner.arguments, owner.needs), self.live_by_file, self.residency)
-        self.messages[owner.number] = self.by_uuid[owner.uuid] = Messages(owner.number, owner.uuid, order)
+        asked = in_force(owner.arguments, owner.needs)
+        order = discipline_of(asked, self.live_by_file, self.residency)
+        made = Messages(owner.number, owner.uuid, order, window=window_of(asked))
+        self.messages[owner.number] = self.by_uuid[owner.uuid] = made
 
     def _drop_messages(self, uuid: str) -> None:
         messages = self.by_uuid.pop(uuid, None)
@@ -323,7 +352,7 @@ class State:
         """
         for file in [file for file, nbytes in self.live_by_file.items() if not nbytes]:
             del self.live_by_file[file]
-        commands = self.definitions.commands()
+        commands = [*self.definitions.commands(), *self._recent_ids()]
         lanes: list[_Lane] = []
         seqs: list[tuple[int, int]] = []
         for number, messages in self.messages.items():
@@ -332,6 +361,11 @@ class State:
                 lanes.append((number, lane.snapshot(), lane.delivery_counts(), large))
                 seqs.append((number, lane.next_seq))
         return _snapshot_batches(commands, lanes, Numbers(next=self.definitions.next_number, seqs=seqs))
+
+    def _recent_ids(self) -> Iterator[Command]:
+        for messages in self.messages.values():
+            for ids, times in () if messages.window is None else messages.window.chunks():
+                yield RecentIds(uuid=messages.uuid, ids=ids, times=times)
 
 
 _Lane = tuple[int, Sequence[Columns | Lot], dict[int, int], frozenset[int]]

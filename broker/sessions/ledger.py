@@ -25,6 +25,7 @@ from broker.core import limits
 from broker.core.commands import MACHINE_VERSION, Command
 from broker.core.definitions import Change
 from broker.core.links import ACCEPTED, add_ids
+from broker.core.log_time import LogTime
 from broker.core.nodes import QueueNode
 from broker.core.pace import Pace
 from broker.core.parts import PARTS_QUEUE, Manifest
@@ -33,6 +34,7 @@ from broker.core.queues.displacement import Displacing
 from broker.core.queues.residency import Residency
 from broker.core.records import Batch, BatchBuilder
 from broker.core.state import CannotApply, State
+from broker.host import REAL_HOST
 from broker.sessions.inflow import Inflow
 
 SERVING = ("active", "standalone")
@@ -103,8 +105,10 @@ class Ledger:
         version: int = MACHINE_VERSION,
         residency: Residency | None = None,
         inflow: Inflow | None = None,
+        wall: Callable[[], float] = REAL_HOST.wall,
     ) -> None:
-        """`residency` bounds the bodies in memory, and `inflow` counts what is not committed yet: those of other ledgers too."""
+        """`residency` bounds the bodies in memory, and `inflow` counts what is not committed yet: those of other ledgers too.
+        `wall` gives seconds since 1970."""
         self.name = name
         self.residency = residency if residency is not None else Residency(1 << 62)
         self.state = State(version, residency=self.residency, keeps_bodies=False)
@@ -114,6 +118,8 @@ class Ledger:
         """Whether room runs out on the disk: `takes` is to be asked before a message is put."""
         self._spare_bytes = 0
         self._clock = clock
+        self._wall = wall
+        self._time = LogTime()
         self._owner = owner
         self._inflow = inflow if inflow is not None else Inflow(limits.INFLOW_BYTES)
         self._pace = Pace()
@@ -145,6 +151,11 @@ class Ledger:
         self._spare_bytes = self._spare_bytes - nbytes if fits else 0
         return fits
 
+    @property
+    def now_ms(self) -> int:
+        """Ms since 1970 by the log's time, while it serves."""
+        return self._time.now_ms(self._clock.seconds())
+
     def enqueue(self, node: QueueNode, messages: list[bytes], nbytes: int, link: Receiver | None = None, first: int = 0) -> None:
         """Put messages (of `nbytes` in all) on a queue; the deliveries of `link` with the ids from `first` on, one a message, are
         accepted when they are committed."""
@@ -168,6 +179,8 @@ class Ledger:
         self._inflow.came(nbytes)
         node.proposed += count
         node.proposed_bytes += nbytes
+        if node.detects_duplicates:
+            node.under_way.put(messages, node.proposed, node.messages.enqueued)
         if link is not None:
             add_ids(self._waits.accepts.setdefault(link, []), first, len(messages))
         self._arm()
@@ -399,6 +412,7 @@ class Ledger:
             self.state.drop_bodies()
             self._void()
         elif not began:
+            self._time.begin(self._clock.seconds(), self._wall(), self.state.made_ms)
             self._owner.ledger_begins(self)
         self._owner.ledger_state(self, state, epoch, primary)
         self.pump()

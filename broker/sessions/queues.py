@@ -348,7 +348,8 @@ class QueueTerminus:
         """All of it at once if there is room for all of it, and else one by one."""
         node = self.node
         nbytes = sum(map(len, messages))
-        if node.messages is not None and not self.ledger.low and has_room(node, len(messages), nbytes):
+        at_once = node.messages is not None and not self.ledger.low and not node.detects_duplicates
+        if at_once and has_room(node, len(messages), nbytes):
             self.ledger.enqueue(node, messages, nbytes, producer.link, first)
         else:
             producer.one_by_one(first, messages, self._put)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.core import limits
-from broker.core.duplicates import COUNT, PROPERTY, TIME_MS, Window, id_of, window_of
+from broker.core.duplicates import COUNT, PROPERTY, TIME_MS, UnderWay, Window, id_of, window_of
 
 
 def encoded(body: str = "", **fields: Any) -> bytes:
@@ -100,9 +100,12 @@ def test_a_window_is_what_a_plain_model_says_and_comes_back_from_a_snapshot(
     assert [name for name in "abcdefgh" if again.has(_id(name), now)] == [name for name in "abcdefgh" if name in model]
 
 
-@pytest.mark.parametrize("ids, times_ms", [("AAAA", [1]), ("!", []), ("", [1])])
-def test_a_snapshot_that_does_not_fit_is_refused(ids: str, times_ms: list[int]) -> None:
-    with pytest.raises(ValueError):
+@pytest.mark.parametrize(
+    "ids, times_ms, text",
+    [("AAAA", [1], "3 bytes of ids for 1 times"), ("!", [], "base64"), ("", [1], "0 bytes of ids for 1 times")],
+)
+def test_a_snapshot_that_does_not_fit_is_refused(ids: str, times_ms: list[int], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
         Window(1).load(ids, times_ms)
 
 
@@ -122,6 +125,16 @@ def test_a_snapshot_that_does_not_fit_is_refused(ids: str, times_ms: list[int]) 
 def test_arguments_that_make_no_sense_are_refused_with_a_text(arguments: dict[str, object], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         window_of(arguments)
+
+
+def test_what_is_under_way_is_known_until_so_many_messages_have_come() -> None:
+    under_way = UnderWay()
+    under_way.put([encoded(id="a"), encoded(), encoded(id="b")], 3, 0)
+    under_way.put([encoded(id="a")], 4, 0)
+    assert [under_way.has(_id(each), 2) for each in "ab"] == [True, True]
+    assert [under_way.has(_id(each), 3) for each in "ab"] == [True, False]
+    under_way.put([encoded(id="c")], 5, 4)
+    assert [under_way.has(_id(each), 4) for each in "abc"] == [False, False, True]
 
 
 def test_arguments_ask_for_a_window_or_for_none() -> None:
