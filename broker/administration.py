@@ -182,6 +182,9 @@ class Administration:
                     return
                 data = management_node.encode(request, status, text, body)
                 ledger, size = self._logs.ledger_of(queue), len(data)
+                if self._logs.closed:
+                    _log.warn("the answer to a management request was dropped: this broker leaves")
+                    return
                 if not (has_room(queue, 1, size) and ledger.takes(size)):
                     why = ledger.storage_text if ledger.low else full_text(queue, size)
                     _log.warn("the answer to a management request was dropped: {why}", why=why)
@@ -287,6 +290,8 @@ class Administration:
 
     def _change(self, rights: Rights, request: management_node.Request, answer: Answer) -> None:
         nodes, user = self._logs.nodes, rights.user
+        if request.operation == "CREATE" and self._logs.serving and self._logs.closed:
+            raise Refused(409, self._logs.redirect().text)
         node = nodes.queues.get(request.name)
         consumers = 0 if node is None else self._consumers(node)
         uuid, owner = self._new_id(), self._quota.owner(user)

@@ -7,9 +7,9 @@ everything volatile is undone.
 
 Who owns what: `logs` the ledgers, the nodes and the state of this broker; `queues`, `exchanges` and `mailboxes` what links are
 attached to; `termini` the way from an attach to one of them; `admission` the connections; `administration` the requests to
-management; `leaving` what comes before a
-handover; `guard` the rules in force; `schedule` what time is to bring about; `turn` what is left to do in this turn. The
-broker itself owns nothing: it makes them, and passes on what a ledger tells.
+management; `leaving` what comes before a handover; `departure` and `drains` what becomes of a broker that leaves for good, and
+`origins` what comes from one; `guard` the rules in force; `schedule` what time is to bring about; `turn` what is left to do in
+this turn. The broker itself owns nothing: it makes them, and passes on what a ledger tells.
 
 Invariants: `turn.flush` runs once at the end of every entry from the reactor, so that a turn's output to a connection is one
 write; nothing here depends on what the logs are made of.
@@ -28,8 +28,9 @@ from broker.commit_log import CommitLog
 from broker.core import limits
 from broker.core.acl.rules import Acl
 from broker.core.commands import MACHINE_VERSION
-from broker.core.definitions import Change
+from broker.core.definitions import Change, OriginsReleased
 from broker.core.identity import Socket
+from broker.drains import Drains
 from broker.host import new_uuid
 from broker.sessions.admission import Admission
 from broker.sessions.audit import Audit
@@ -37,6 +38,7 @@ from broker.sessions.authentication import Authentication
 from broker.sessions.claims import Claims
 from broker.sessions.connection import Connection
 from broker.sessions.coordinator import Coordinator
+from broker.sessions.departure import Departure, drain_source
 from broker.sessions.exchanges import Exchanges
 from broker.sessions.guard import Guard
 from broker.sessions.leaving import Leaving
@@ -44,6 +46,7 @@ from broker.sessions.ledger import SERVING, Ledger
 from broker.sessions.logs import Logs
 from broker.sessions.mailboxes import Mailboxes
 from broker.sessions.management import ManagementTerminus
+from broker.sessions.origins import Origins
 from broker.sessions.queues import Queues
 from broker.sessions.quota import QueueQuota
 from broker.sessions.relay import Relay
@@ -112,6 +115,7 @@ class Broker:
         self.slow = SlowConsumers(clock, self.queues, self.turn, slow_s, ends_slow)
         self.exchanges = Exchanges(self.logs, self.queues, quota, new_id)
         self.mailboxes = Mailboxes(new_id)
+        self.origins = Origins(self.logs, self.queues)
         self.administration = Administration(
             clock,
             self.logs,
@@ -139,6 +143,7 @@ class Broker:
                 by_address(management.named),
                 by_address(claims.named),
                 by_address(mailbox),
+                by_address(self.origins.named),
                 by_address(queue),
                 by_address(exchange),
             ],
@@ -146,6 +151,7 @@ class Broker:
                 self.mailboxes.dynamic,
                 no_anonymous_source,
                 source_by_address(claims.named),
+                source_by_address(drain_source(self.logs, self.queues)),
                 source_by_address(queue),
                 source_by_address(exchange),
             ],
@@ -172,6 +178,9 @@ class Broker:
         )
         claims.desk = self.admission
         self.leaving = Leaving(clock, self.logs, self.queues, self.admission)
+        self.departure = Departure(clock, self.logs, self.queues, self.admission, self.turn)
+        self.drains = Drains(self.logs, self.origins, self.departure, broker_id, new_id)
+        self.administration.extensions["drain"] = self.drains
         self.administration.connections = self.connections = self.admission.connections
         self.nodes, self.ledgers, self.lead = self.logs.nodes, self.logs.ledgers, self.logs.lead
 
@@ -209,6 +218,9 @@ class Broker:
         for node in self.logs.follow(ledger, changes):
             self.queues.gone(node)
         self.queues.unused.follow(changes)
+        for change, _ in changes:
+            if isinstance(change, OriginsReleased):
+                self.origins.end(change.drain.drain)
         self.queues.fed(ledger, fed)
         self.queues.resume_crowded()
         self.turn.flush()
@@ -230,6 +242,8 @@ class Broker:
             self.admission.stop_serving()
             self.queues.release_all()
             self.leaving.over()
+            self.departure.over()
+            self.drains.void()
         elif logs.serving:
             logs.tidy_local(anew=True)
             if was not in SERVING:
@@ -275,6 +289,7 @@ class Broker:
         """Stop: cut the clients off in order; the logs are closed by whoever made them."""
         self.schedule.clear()
         self.leaving.over()
+        self.departure.over()
         self.slow.close()
         self.searches.close()
         self.admission.close()

@@ -307,7 +307,7 @@ class Process:
     def _listen_on(self, number: int, option: str, factory: ServerFactory, interfaces: tuple[str, ...] = ()) -> int:
         """Listen on this port of every interface; which one it is."""
         for interface in interfaces or self.settings.interface:
-            port = listen(self.reactor, factory, number, interface, option)
+            port = listen(self.reactor, factory, number, interface, option, urgent=option == "--admin-port")
             self._ports.append(port)
             where: Any = port.getHost()
             number = where.port

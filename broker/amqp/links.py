@@ -15,7 +15,7 @@ has settled it, it is settled here at once, and otherwise by `Sender.settle`. So
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from cproton_ffi import ffi, lib
@@ -42,12 +42,13 @@ assert (lib.PN_ACCEPTED, lib.PN_REJECTED, lib.PN_RELEASED, lib.PN_MODIFIED) == (
 
 
 class Condition(Exception):
-    """An AMQP error condition for the peer: `name` (part 2.8.14 and following) and a text for people."""
+    """An AMQP error condition for the peer: `name` (part 2.8.14 and following), a text for people, and an info for programs."""
 
-    def __init__(self, name: str, text: str) -> None:
+    def __init__(self, name: str, text: str, info: Mapping[str, Any] | None = None) -> None:
         super().__init__(f"{name}: {text}")
         self.name = name
         self.text = text
+        self.info = info
 
 
 class Asked:
@@ -249,6 +250,12 @@ class Receiver(Link):
         messages, self.inbox = self.inbox, []
         return self.account.came(len(messages)), messages
 
+    def tags(self, first: int, count: int) -> list[bytes]:
+        """The tags of deliveries that are not settled, neither here nor by their sender (b"" of others)."""
+        start = first - self._base
+        assert start >= 0, "deliveries are asked for their tags before they are settled"
+        return [b"" if each is None else _tag_of(each) for each in self.deliveries[start : start + count]]
+
     def take_posted(self) -> dict[int, bytes]:
         """Which of the messages that `take` is about to give came in which transaction, by their positions."""
         posted, self.posted = self.posted, {}
@@ -313,6 +320,11 @@ class Receiver(Link):
         self._base += stop
 
 
+def _tag_of(delivery: Any) -> bytes:
+    tag = lib.pn_delivery_tag(delivery)
+    return bytes(ffi.buffer(tag.start, tag.size))
+
+
 class _Pieces:
     """A message that goes to proton by the piece: `data[start:stop]` is what proton has not got yet, and `source` gives what
     follows that, if anything does."""
@@ -352,6 +364,7 @@ class Sender(Link):
         "refusals",
         "retired",
         "session",
+        "tags_sequences",
     )
 
     def __init__(self, engine: Owner, handle: Any) -> None:
@@ -364,6 +377,8 @@ class Sender(Link):
         self.refusals: dict[int, str] = {}
         """On a client's link: what the peer said when it rejected a delivery, as "name: text", until somebody takes it away."""
         self._next_tag = 0
+        self.tags_sequences = False
+        """Whether the tag of each delivery is its sequence, in 8 bytes, most significant first: a drain's, not a client's."""
         self._pieces: deque[_Pieces] = deque()
         self._pieces_bytes = 0
         self._ids: dict[Any, int] = {}
@@ -411,6 +426,9 @@ class Sender(Link):
         delivery_new, send, advance, settle = lib.pn_delivery, lib.pn_link_send, lib.pn_link_advance, lib.pn_delivery_settle
         scratch = self.engine.scratch
         tag, tag_number = scratch.tag, scratch.tag_number
+        wide = self.tags_sequences
+        if wide:
+            tag = scratch.wide_tag
         begin = ffi.from_buffer(data) + base
         here = offsets[start]
         first = self.account.sent(sequence, stop - start, presettled)
@@ -418,9 +436,12 @@ class Sender(Link):
         self.engine.sent_bytes += offsets[stop] - here
         for position, delivery_id in zip(range(start + 1, stop + 1), range(first, first + stop - start), strict=True):
             after = offsets[position]
-            number = (number + 1) & 0xFFFFFFF
-            # Seven bits a byte: some clients read tags as text.
-            tag_number[0] = number & 0x7F | (number & 0x3F80) << 1 | (number & 0x1FC000) << 2 | (number & 0xFE00000) << 3
+            if wide:
+                scratch.wide_bytes[0:8] = (sequence + position - start - 1).to_bytes(8, "big")
+            else:
+                number = (number + 1) & 0xFFFFFFF
+                # Seven bits a byte: some clients read tags as text.
+                tag_number[0] = number & 0x7F | (number & 0x3F80) << 1 | (number & 0x1FC000) << 2 | (number & 0xFE00000) << 3
             delivery = delivery_new(handle, tag)
             if after - here > limits.PIECE_BYTES or self._pieces:
                 self._pieces.append(_Pieces(delivery, data, base + here, base + after, presettled))
@@ -467,12 +488,17 @@ class Sender(Link):
 
     def send_pieces(self, source: PieceSource, sequence: int, presettled: bool) -> int:
         """Begin to send one message that comes from `source` by the piece. Returns its id."""
-        tag_number = self.engine.scratch.tag_number
-        number = self._next_tag = (self._next_tag + 1) & 0xFFFFFFF
-        tag_number[0] = number & 0x7F | (number & 0x3F80) << 1 | (number & 0x1FC000) << 2 | (number & 0xFE00000) << 3
+        scratch = self.engine.scratch
+        tag, tag_number = scratch.tag, scratch.tag_number
+        if self.tags_sequences:
+            tag = scratch.wide_tag
+            scratch.wide_bytes[0:8] = sequence.to_bytes(8, "big")
+        else:
+            number = self._next_tag = (self._next_tag + 1) & 0xFFFFFFF
+            tag_number[0] = number & 0x7F | (number & 0x3F80) << 1 | (number & 0x1FC000) << 2 | (number & 0xFE00000) << 3
         delivery_id = self.account.sent(sequence, 1, presettled)
         self.engine.messages_out += 1
-        delivery = lib.pn_delivery(self.handle, self.engine.scratch.tag)
+        delivery = lib.pn_delivery(self.handle, tag)
         if not presettled:
             self._ids[delivery] = delivery_id
         self._pieces.append(_Pieces(delivery, b"", 0, 0, presettled, source))
@@ -600,6 +626,9 @@ def set_condition(pointer: Any, condition: Condition) -> None:
     """Write an error condition into proton's own."""
     lib.pn_condition_set_name(pointer, condition.name.encode())
     lib.pn_condition_set_description(pointer, condition.text.encode())
+    if condition.info:
+        named = values.encode({values.Symbol(key): value for key, value in condition.info.items()})
+        put_value(lib.pn_condition_info(pointer), named)
 
 
 def condition_text(pointer: Any) -> str:

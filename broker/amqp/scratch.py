@@ -9,11 +9,14 @@ SCRATCH_BYTES = 1 << 20
 
 
 class Scratch:
-    """One for all engines of a thread, for nothing stays in it between calls. `tag` has the bytes of `tag_number`."""
+    """One for all engines of a thread, for nothing stays in it between calls. `tag` has the bytes of `tag_number`, and `wide_tag`
+    those of `wide_bytes`."""
 
-    __slots__ = ("area", "tag", "tag_number")
+    __slots__ = ("area", "tag", "tag_number", "wide_bytes", "wide_tag")
 
     def __init__(self) -> None:
         self.area = ffi.new("char[]", SCRATCH_BYTES)
         self.tag_number = ffi.new("uint32_t *")
         self.tag = ffi.new("pn_delivery_tag_t *", {"size": 4, "start": ffi.cast("char *", self.tag_number)})[0]
+        self.wide_bytes = ffi.new("char[8]")
+        self.wide_tag = ffi.new("pn_delivery_tag_t *", {"size": 8, "start": self.wide_bytes})[0]

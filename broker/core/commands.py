@@ -25,9 +25,14 @@ The forms (version 1 unless said)::
     setting             key value (4) what the cluster agrees on under this key; {} for nothing any more
     queue-del-if-empty  uuid      (2) the end of a queue, if it holds no message when this is applied
 
+    origin-add      drain store queue into [number]    (5) messages of this queue of another store come to the queue `into`
+    origin-release  drain                              (5) no more come of this drain: what is held of its origins is forgotten
+    origin-forget   drain                              (5) that it was released is forgotten
+
 Version 3 brought no command: from it on a log may have LARGE records (broker.core.records). Version 5 brought queues whose
 messages leave when their delivery has failed too often (`x-delivery-limit`), and arguments of queues that older releases refuse
-(broker.core.queues.arguments): a `queue-add` with one of them needs it.
+(broker.core.queues.arguments): a `queue-add` with one of them needs it. From it on a log may have HELD records, and
+the setting `leaving` (broker.core.origins).
 
 Invariants: the text that was read is the text that a snapshot writes, byte for byte, with fields that this version does not know
 (a number that was given meanwhile is added to it); a command that this version cannot apply is an `UnknownCommand` and never a
@@ -47,6 +52,8 @@ MACHINE_VERSION = 5
 """The newest version of the commands and records that this release applies."""
 LARGE_SINCE = 3
 """The machine version that brought LARGE records."""
+ORIGINS_SINCE = 5
+"""The machine version that brought HELD records, and the commands of drains."""
 TIMES_SINCE = 5
 """The machine version that brought delivery limits."""
 
@@ -252,6 +259,47 @@ class RecentIds(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
     needs: int = 5
 
 
+class OriginAdd(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
+    """The messages of a queue of another store may come to the queue `into` (uuids all), in this `drain` of that store.
+
+    `number` is what HELD records name it by; None until a state has given it one. Again with another `into`: they come there."""
+
+    OP: ClassVar[str] = "origin-add"
+    SINCE: ClassVar[int] = 5
+
+    drain: str
+    store: str
+    queue: str
+    into: str
+    number: int | None = None
+    needs: int = 5
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        """What an origin is known by."""
+        return self.drain, self.queue
+
+
+class OriginRelease(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
+    """This drain has emptied its store for good: what is held of its origins is forgotten, and nothing more of them is taken."""
+
+    OP: ClassVar[str] = "origin-release"
+    SINCE: ClassVar[int] = 5
+
+    drain: str
+    needs: int = 5
+
+
+class OriginForget(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
+    """The drained store knows that it was released: forget the drain."""
+
+    OP: ClassVar[str] = "origin-forget"
+    SINCE: ClassVar[int] = 5
+
+    drain: str
+    needs: int = 5
+
+
 @dataclass(frozen=True, slots=True)
 class UnknownCommand:
     """A command that this version must not apply; `why` names it, and what it asks for."""
@@ -270,7 +318,7 @@ _KINDS: dict[str, type[Command]] = {
     kind.OP: kind
     for kind in (
         *(QueueAdd, QueueDel, StoreAdd, StoreDel, ExchangeAdd, ExchangeDel, Bind, Unbind, Term, Numbers),
-        *(MachineVersion, QueueDelIfEmpty, RecentIds, Setting),
+        *(MachineVersion, QueueDelIfEmpty, RecentIds, Setting, OriginAdd, OriginRelease, OriginForget),
     )
 }
 _head = msgspec.json.Decoder(_Head).decode
@@ -309,7 +357,7 @@ def _decode_leniently(text: bytes, version: int) -> Command | UnknownCommand:
     return command
 
 
-Numbered = TypeVar("Numbered", QueueAdd, StoreAdd)
+Numbered = TypeVar("Numbered", QueueAdd, StoreAdd, OriginAdd)
 
 
 def numbered(command: Numbered, number: int) -> Numbered:

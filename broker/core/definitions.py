@@ -6,10 +6,9 @@ messages in broker.core.state, the registry in broker.core.nodes) follows the ch
 
 A command that does not fit (a name that exists, a queue that is gone) changes nothing and says why, alike on every broker.
 
-Invariants: one change costs what it changes, however much is defined; numbers are given in the order of definition and never
-used twice; a name is one queue and one exchange at most; a binding may name what another log defines, so its ends need not be
-here; what is gone takes its bindings with it; the version only rises.
-"""
+Invariants: one change costs what it changes, however much is defined (the release of a drain looks at all origins); numbers are
+given in the order of definition and never used twice; a name is one queue and one exchange at most; a binding may name what
+another log defines, so its ends need not be here; what is gone takes its bindings with it; the version only rises."""
 
 from __future__ import annotations
 
@@ -26,6 +25,9 @@ from broker.core.commands import (
     Key,
     MachineVersion,
     Numbers,
+    OriginAdd,
+    OriginForget,
+    OriginRelease,
     QueueAdd,
     QueueDel,
     QueueDelIfEmpty,
@@ -119,6 +121,28 @@ class SettingMade:
 
 
 @dataclass(frozen=True, slots=True)
+class OriginMade:
+    """Messages of an origin may come, or come to another queue than they did."""
+
+    origin: OriginAdd
+
+
+@dataclass(frozen=True, slots=True)
+class OriginsReleased:
+    """A drain has ended: no more messages of these origins come."""
+
+    drain: OriginRelease
+    origins: tuple[OriginAdd, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DrainForgotten:
+    """Nothing is known of a drain any more."""
+
+    drain: str
+
+
+@dataclass(frozen=True, slots=True)
 class CountersSet:
     """A snapshot is at its end: queues go on from these sequences."""
 
@@ -153,6 +177,9 @@ Change: TypeAlias = (
     | VersionRose
     | SettingMade
     | IdsSet
+    | OriginMade
+    | OriginsReleased
+    | DrainForgotten
     | Nothing
 )
 
@@ -161,8 +188,8 @@ class Definitions:
     """The definitions of one log up to one index. For reading by everybody, changed by `apply` alone."""
 
     __slots__ = (
-        *("_at_exchange", "_at_queue", "_names", "_version", "bindings", "exchanges", "next_number", "queues", "settings"),
-        *("stores", "terms"),
+        *("_at_exchange", "_at_queue", "_names", "_version", "bindings", "exchanges", "next_number", "origins", "queues"),
+        *("released", "settings", "stores", "terms"),
     )
 
     def __init__(self) -> None:
@@ -172,6 +199,10 @@ class Definitions:
         self.exchanges: dict[str, ExchangeAdd] = {}
         self.bindings: dict[Key, Bind] = {}
         self.settings: dict[str, Setting] = {}
+        self.origins: dict[tuple[str, str], OriginAdd] = {}
+        """Drain and queue -> where the messages of that queue come to."""
+        self.released: dict[str, OriginRelease] = {}
+        """The drains that have ended, until their stores know it."""
         self.terms: list[Term] = []
         self.next_number = 1
         self._names: set[tuple[str, str]] = set()
@@ -214,19 +245,24 @@ class Definitions:
                 return self._raise_version(command)
             case Setting():
                 return self._set(command)
-            case RecentIds():
-                return IdsSet(command), ""
+            case OriginAdd():
+                return self._add_origin(command)
+            case OriginRelease():
+                return self._release(command)
+            case OriginForget():
+                return self._forget(command)
             case Numbers():
                 self.next_number = command.next
                 return CountersSet(command), ""
             case _:
-                raise AssertionError(f"{command!r} is no command of a log")
+                assert isinstance(command, RecentIds), f"{command!r} is no command of a log"
+                return IdsSet(command), ""
 
     def commands(self) -> list[Command]:
         """What rebuilds these definitions, but for the counters and what windows of duplicates hold."""
         version = () if self._version is None else (self._version,)
         defined = (*self.queues.values(), *self.stores.values(), *self.exchanges.values(), *self.bindings.values())
-        return [*version, *self.settings.values(), *defined, *self.terms]
+        return [*version, *self.settings.values(), *defined, *self.origins.values(), *self.released.values(), *self.terms]
 
     def bindings_of_queue(self, uuid: str) -> Iterator[Bind]:
         """The bindings that name this queue."""
@@ -287,6 +323,35 @@ class Definitions:
         else:
             self.settings[command.key] = command
         return SettingMade(command), ""
+
+    def _add_origin(self, command: OriginAdd) -> tuple[Change, str]:
+        known = self.origins.get(command.identity)
+        if command.drain in self.released:
+            return Nothing(command), "this drain has ended: its store was released"
+        if known is None and len(self.origins) >= limits.MAX_ORIGINS:
+            return Nothing(command), f"messages of {limits.MAX_ORIGINS} origins come already"
+        if known is not None and known.into == command.into:
+            return Nothing(command), "this origin is known already"
+        assert known is None or known.number is not None
+        number = self._number(command.number) if known is None else known.number
+        origin = self.origins[command.identity] = numbered(command, number or 0)
+        return OriginMade(origin), ""
+
+    def _release(self, command: OriginRelease) -> tuple[Change, str]:
+        if command.drain in self.released:
+            return Nothing(command), "this drain was released already"
+        if len(self.released) >= limits.MAX_RELEASED:
+            return Nothing(command), f"{limits.MAX_RELEASED} drains were released and not forgotten: end some of them first"
+        gone = tuple([each for each in self.origins.values() if each.drain == command.drain])
+        for origin in gone:
+            del self.origins[origin.identity]
+        self.released[command.drain] = command
+        return OriginsReleased(command, gone), ""
+
+    def _forget(self, command: OriginForget) -> tuple[Change, str]:
+        if self.released.pop(command.drain, None) is None:
+            return Nothing(command), "this drain was not released"
+        return DrainForgotten(command.drain), ""
 
     def _add_exchange(self, command: ExchangeAdd) -> tuple[Change, str]:
         if ("exchange", command.name) in self._names:

@@ -334,6 +334,13 @@ MAILBOXES_BYTES = 64 * MIB
 
 MAX_SETTINGS = 64
 """What a cluster agrees on: a few facts, and tags for each member."""
+MAX_ORIGINS = MAX_QUEUES
+"""Queues of other stores whose messages may come to one log of this broker, over all drains."""
+MAX_HELD_RUNS = 1 << 20
+"""Runs of sequences that one log remembers of all origins: 16 bytes each. A queue that is moved in order without gaps has one
+for each level of priority."""
+MAX_RELEASED = 1000
+"""Drains that have ended, and whose stores have not heard of it."""
 MAX_HISTORY = 100
 """Terms of primaries that a cluster remembers."""
 

@@ -16,8 +16,8 @@ The checksum in an ENQUEUE head is what a body is verified with when it is read 
 format 1 ("USB1": heads of 24 bytes, without it) are read, and written while the cluster has a member that reads no other
 (docs/adr/0015).
 
-Invariants: runs stand in the order DEFINE, ENQUEUE, LARGE, PLACES, DEQUEUE, COUNT, MEMBERS, and of one kind in the order in
-which their queues were first named; sequences of an ENQUEUE run are consecutive; a batch that parses is whole (checksum) and
+Invariants: runs stand in the order DEFINE, ENQUEUE, LARGE, PLACES, DEQUEUE, COUNT, HELD, MEMBERS, and of one kind in the order
+in which their queues were first named; sequences of an ENQUEUE run are consecutive; a batch that parses is whole (checksum) and
 self-consistent (lengths add up).
 """
 
@@ -77,11 +77,14 @@ class Kind(IntEnum):
     LARGE = 7
     """Put one message on a queue, with the sequence `first_seq`, that lies in parts: its payload is the manifest (see
     broker.core.parts). Since machine version 3."""
+    HELD = 8
+    """The messages `first_seq` .. `first_seq + count - 1` of an origin, whose number stands in the place of a queue's, are on
+    this broker: the same batch puts them on a queue (see broker.core.origins). Since machine version 5."""
 
 
 _KINDS = {int(kind): kind for kind in Kind}
 _ENQUEUE = int(Kind.ENQUEUE)
-_WITHOUT_PAYLOAD = frozenset((int(Kind.DEQUEUE), int(Kind.COUNT)))
+_WITHOUT_PAYLOAD = frozenset((int(Kind.DEQUEUE), int(Kind.COUNT), int(Kind.HELD)))
 _NO_LENGTHS = array("I")
 
 
@@ -263,7 +266,7 @@ class BatchBuilder:
     size is asked for by `nbytes`, which the caller keeps up with `add_bytes`.
     """
 
-    __slots__ = ("_counts", "_defines", "_dequeues", "_enqueues", "_explicit", "_large", "_members", "_places", "nbytes")
+    __slots__ = ("_counts", "_defines", "_dequeues", "_enqueues", "_explicit", "_held", "_large", "_members", "_places", "nbytes")
 
     def __init__(self) -> None:
         self._explicit: list[tuple[int, int, list[bytes]]] = []
@@ -272,6 +275,7 @@ class BatchBuilder:
         self._enqueues: dict[int, tuple[int, list[bytes]]] = {}
         self._dequeues: dict[int, list[int]] = {}
         self._counts: dict[int, dict[int, int]] = {}
+        self._held: dict[int, list[tuple[int, int]]] = {}
         self._defines: list[bytes] = []
         self._members: bytes | None = None
         self.nbytes = 0
@@ -305,12 +309,22 @@ class BatchBuilder:
     def only_dequeues(self) -> bool:
         """Whether nothing but dequeues waits here, so that they may wait a little longer for company."""
         others = self._enqueues or self._explicit or self._large or self._places or self._defines or self._counts
-        return not (others or self._members is not None)
+        return not (others or self._held or self._members is not None)
 
     def count(self, queue: int, sequence: int, by: int = 1) -> None:
         """Raise a message's delivery count. Calls for one message add up, to 255 a batch at the most."""
         raised = self._counts.setdefault(queue, {})
         raised[sequence] = min(raised.get(sequence, 0) + by, 255)
+
+    def hold(self, origin: int, first_seq: int, count: int) -> None:
+        """Say that these messages of an origin are among those that this batch puts on a queue (see Kind.HELD)."""
+        runs = self._held.setdefault(origin, [])
+        if runs and sum(runs[-1]) == first_seq:
+            first_seq, count = runs[-1][0], runs[-1][1] + count
+            runs.pop()
+        else:
+            self.nbytes += HEAD_BYTES
+        runs.append((first_seq, count))
 
     def define(self, change: dict[str, Any]) -> None:
         """Add a command as an object (see broker.core.commands for its forms)."""
@@ -387,6 +401,9 @@ class BatchBuilder:
                 for first_seq, count in runs_of(sequence for sequence, n in raised.items() if n == by):
                     heads.append(_HEAD.pack(Kind.COUNT, by, 0, queue, first_seq, count, 0, 0))
                     records += count
+        for origin, runs in self._held.items():
+            heads += [_HEAD.pack(Kind.HELD, 0, 0, origin, first_seq, count, 0, 0) for first_seq, count in runs]
+            records += sum([count for _, count in runs])
         flags = 0
         if self._members is not None:
             heads.append(_HEAD.pack(Kind.MEMBERS, 0, 0, 0, 0, 1, len(self._members), 0))
@@ -395,6 +412,7 @@ class BatchBuilder:
             flags = FLAG_MEMBERS
         if first_format:
             assert not self._large, "large messages need machine version 3"
+            assert not self._held, "origins need machine version 5"
             assert not self._places, "places stand in checkpoints alone, which are of this release's format"
             heads = [_HEAD_1.pack(*_HEAD.unpack(head)[:-1]) for head in heads]
         front = b"".join((*heads, *lengths))

@@ -24,6 +24,7 @@ from broker.core import limits
 from broker.core.commands import (
     LARGE_SINCE,
     MACHINE_VERSION,
+    ORIGINS_SINCE,
     Command,
     Numbers,
     QueueAdd,
@@ -37,12 +38,15 @@ from broker.core.definitions import (
     CountersSet,
     Definitions,
     IdsSet,
+    OriginMade,
+    OriginsReleased,
     PlaceGone,
     PlaceMade,
     QueueGone,
     QueueMade,
 )
 from broker.core.duplicates import Window, window_of
+from broker.core.origins import Held
 from broker.core.parts import PARTS_QUEUE, BadManifest, Manifest, Parts
 from broker.core.queues.arguments import in_force
 from broker.core.queues.blocks import BadColumns, Columns, LiveRun, Lot, Move
@@ -131,6 +135,10 @@ class State:
         self._parts = Messages(PARTS_QUEUE, "", discipline_of({}, self.live_by_file, self.residency))
         self.parts = Parts(self._parts.order)
         """The store of parts; it is among `messages` from its first part on."""
+        self.held: dict[int, Held] = {}
+        """Number of an origin -> what of it is, or was, on a queue here (broker.core.origins)."""
+        self.held_runs = 0
+        """Runs that all of these have."""
 
     def apply(self, batch: Batch, *, snapshot: bool = False) -> Applied:
         """Apply one committed batch, the next by index (a snapshot's batches carry the index of the whole).
@@ -139,8 +147,9 @@ class State:
         """
         assert snapshot or batch.header.index > self.index, f"batch {batch.header.index} after {self.index}"
         commands = self._commands(batch)
-        if self.version < LARGE_SINCE and any(run.kind is Kind.LARGE for run in batch.runs):
-            raise CannotApply(batch.header.index, f"a LARGE record needs machine version {LARGE_SINCE}")
+        for kind, since in _SINCE.items():
+            if self.version < since and any(run.kind is kind for run in batch.runs):
+                raise CannotApply(batch.header.index, f"a {kind.name} record needs machine version {since}")
         applied = Applied(set(), [self._change(command, batch) for command in commands])
         unheld: list[Manifest] = []
         for run in batch.runs:
@@ -175,6 +184,12 @@ class State:
                 messages = self.messages.get(run.queue)
                 if messages is not None:
                     messages.order.lane_of(run.first_seq).raise_count(run.first_seq, run.count, run.flags)
+            elif run.kind is Kind.HELD:
+                held = self.held.get(run.queue)
+                if held is not None:
+                    self.held_runs -= held.n_runs
+                    held.add(run.first_seq, run.count)
+                    self.held_runs += held.n_runs
             elif run.kind is Kind.PLACES:
                 self._put_block(batch, run)
             elif run.kind is Kind.LARGE and not self._put_large(batch, run, applied, snapshot=snapshot):
@@ -266,6 +281,13 @@ class State:
                 self._drop_messages(gone.uuid)
             case IdsSet(recent):
                 self._load_window(recent, batch)
+            case OriginMade(origin):
+                assert origin.number is not None
+                self.held.setdefault(origin.number, Held())
+            case OriginsReleased(_, origins):
+                for origin in origins:
+                    assert origin.number is not None
+                    self.held_runs -= self.held.pop(origin.number).n_runs
             case CountersSet(numbers):
                 for number, sequence in numbers.seqs:
                     messages = self._parts if number == PARTS_QUEUE else self.messages[number]
@@ -360,7 +382,8 @@ class State:
             for lane in messages.order.lanes:
                 lanes.append((number, lane.snapshot(), lane.delivery_counts(), large))
                 seqs.append((number, lane.next_seq))
-        return _snapshot_batches(commands, lanes, Numbers(next=self.definitions.next_number, seqs=seqs))
+        held = [(number, each.runs()) for number, each in self.held.items()]
+        return _snapshot_batches(commands, lanes, held, Numbers(next=self.definitions.next_number, seqs=seqs))
 
     def _recent_ids(self) -> Iterator[Command]:
         for messages in self.messages.values():
@@ -368,6 +391,8 @@ class State:
                 yield RecentIds(uuid=messages.uuid, ids=ids, times=times)
 
 
+_SINCE = {Kind.LARGE: LARGE_SINCE, Kind.HELD: ORIGINS_SINCE}
+"""The machine version that brought a kind of record, for those that have come later than the first."""
 _Lane = tuple[int, Sequence[Columns | Lot], dict[int, int], frozenset[int]]
 
 
@@ -378,7 +403,9 @@ def _manifest(batch: Batch, run: Run) -> Manifest:
         raise BadBatch(f"batch {batch.header.index}: {error}") from None
 
 
-def _snapshot_batches(commands: list[Command], lanes: list[_Lane], last: Numbers) -> Iterator[BatchBuilder]:
+def _snapshot_batches(
+    commands: list[Command], lanes: list[_Lane], held: list[tuple[int, list[tuple[int, int]]]], last: Numbers
+) -> Iterator[BatchBuilder]:
     builder = BatchBuilder()
     for command in commands:
         builder.define_text(command.text)
@@ -405,6 +432,12 @@ def _snapshot_batches(commands: list[Command], lanes: list[_Lane], last: Numbers
             for sequence, count in counts.items():
                 builder.count(number, sequence, min(count, MAX_COUNT))
             counts = {sequence: count - MAX_COUNT for sequence, count in counts.items() if count > MAX_COUNT}
+    for number, runs in held:
+        for first_seq, count in runs:
+            builder.hold(number, first_seq, count)
+            if builder.nbytes >= limits.BATCH_TARGET_BYTES:
+                yield builder
+                builder = BatchBuilder()
     yield builder
     builder = BatchBuilder()
     builder.define_text(last.text)

@@ -18,10 +18,11 @@ from twisted.internet.error import CannotListenError
 from twisted.internet.interfaces import IAddress, IListeningPort, IReactorTCP, IReactorTime
 from twisted.internet.posixbase import PosixReactorBase
 from twisted.internet.protocol import Protocol, ServerFactory
-from twisted.internet.tcp import Port
+from twisted.internet.tcp import Port, Server
 
 from broker.core import limits
 from broker.core.identity import Socket
+from broker.net.reactor import MonotonicEPollReactor, Urgent
 
 if TYPE_CHECKING:
     from broker.net.credentials import Credentials
@@ -54,6 +55,16 @@ class PatientPort(Port):
     def _go_on(self) -> None:
         if self.connected and not self.disconnecting:
             self.startReading()
+
+
+class UrgentServer(Urgent, Server):
+    """A socket that was accepted by an `UrgentPort`."""
+
+
+class UrgentPort(Urgent, PatientPort):
+    """A port whose sockets are served before all others: for few of them, and little work."""
+
+    transport = UrgentServer
 
 
 class ConnectionFactory(ServerFactory):
@@ -144,12 +155,16 @@ def text_of(addr: IAddress | None) -> str:
     return f"{where.host}:{where.port}" if where is not None and hasattr(where, "port") else "unknown"
 
 
-def listen(reactor: IReactorTCP, factory: ServerFactory, port: int, interface: str, option: str = "--port") -> IListeningPort:
-    """Listen; CannotListen with a text for people when the port is taken or the interface is not there."""
+def listen(
+    reactor: IReactorTCP, factory: ServerFactory, port: int, interface: str, option: str = "--port", *, urgent: bool = False
+) -> IListeningPort:
+    """Listen; CannotListen with a text for people when the port is taken or the interface is not there. `urgent`: before other
+    sockets, where the reactor can do that."""
     try:
         if not isinstance(reactor, PosixReactorBase):
             return reactor.listenTCP(port, factory, backlog=_BACKLOG, interface=interface)
-        listening = PatientPort(port, factory, _BACKLOG, interface, reactor)
+        kind = UrgentPort if urgent and isinstance(reactor, MonotonicEPollReactor) else PatientPort
+        listening = kind(port, factory, _BACKLOG, interface, reactor)
         listening.startListening()
         return listening
     except CannotListenError as error:

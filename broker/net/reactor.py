@@ -1,24 +1,111 @@
-"""The reactor that every daemon runs on: epoll, with timers that follow the monotonic clock.
+"""The reactor that every daemon runs on: epoll, with timers that follow the monotonic clock, and with sockets that go first.
 
 Twisted's reactors take their time from the wall clock: a step of that clock fires a three-second timer after one second, or
 never. Detection times and leases must not depend on it.
+
+Life of a turn: what threads and timers have brought about is done, the kernel says which sockets have something, and these are
+served one after the other. On a busy broker that takes long, and a socket that is accepted, read and written takes three turns.
+Urgent ones (`Urgent`) are looked at in between, when `LOOK_S` is over: they wait for what is being done, and for nothing else.
+
+Invariant: what a socket had when the kernel was asked is never taken for what another one has that got its number meanwhile.
 """
 
 from __future__ import annotations
 
+import select
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, cast
 
 from twisted.internet import epollreactor, main
 from twisted.internet.interfaces import IReactorCore
+from twisted.python import log
+
+LOOK_S = 0.005
+_STEPS = 4
+"""Accept, read, write, and see the end: as often urgent sockets are looked at, at most, before the others go on."""
 
 
 class MonotonicEPollReactor(epollreactor.EPollReactor):
     """Twisted's epoll reactor on `time.monotonic`."""
 
     seconds = staticmethod(time.monotonic)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._urgent: select.epoll | None = None
+        self._look_at_s = 0.0
+
+    def attend(self, selectable: Any) -> None:
+        """Look at this socket before others, for whatever it waits for now. The kernel forgets those that are closed."""
+        urgent = self._urgent = self._urgent or select.epoll()
+        number = selectable.fileno()
+        flags = (select.EPOLLIN if number in self._reads else 0) | (select.EPOLLOUT if number in self._writes else 0)
+        try:
+            urgent.modify(number, flags)
+        except FileNotFoundError:
+            urgent.register(number, flags)
+        if not flags:
+            urgent.unregister(number)  # else it would be told of its end, again and again
+
+    def doPoll(self, timeout: float | None) -> None:
+        """One turn: wait for that time in s, None for ever, and serve what is ready."""
+        ready = self._poller.poll(-1 if timeout is None else timeout, len(self._selectables))
+        found = [(self._selectables.get(number), number, event) for number, event in ready]
+        serve = log.callWithLogger
+        for selectable, number, event in found:
+            if self._urgent is not None and self.seconds() >= self._look_at_s:
+                self._look(self._urgent)
+            if selectable is not None and self._selectables.get(number) is selectable:
+                serve(selectable, self._doReadOrWrite, selectable, number, event)
+
+    doIteration = doPoll
+
+    def _look(self, urgent: select.epoll) -> None:
+        """Serve urgent sockets, and go on with what follows from that. Then the others have as long as that took, at least."""
+        began_s = self.seconds()
+        for _ in range(_STEPS):
+            ready = urgent.poll(0)
+            if not ready:
+                break
+            for number, event in ready:
+                selectable = self._selectables.get(number)
+                if selectable is not None:
+                    log.callWithLogger(selectable, self._doReadOrWrite, selectable, number, event)
+        now_s = self.seconds()
+        self._look_at_s = now_s + max(LOOK_S, now_s - began_s)
+
+
+class Urgent:
+    """Mixed into a socket, or a port, of Twisted's: the reactor of this module serves it before others."""
+
+    reactor: Any
+
+    def startReading(self) -> None:
+        """Twisted's."""
+        super().startReading()  # type: ignore[misc]
+        self._attend()
+
+    def stopReading(self) -> None:
+        """Twisted's."""
+        super().stopReading()  # type: ignore[misc]
+        self._attend()
+
+    def startWriting(self) -> None:
+        """Twisted's."""
+        super().startWriting()  # type: ignore[misc]
+        self._attend()
+
+    def stopWriting(self) -> None:
+        """Twisted's."""
+        super().stopWriting()  # type: ignore[misc]
+        self._attend()
+
+    def _attend(self) -> None:
+        with suppress(OSError, ValueError):  # it is closed
+            self.reactor.attend(self)
 
 
 def install() -> IReactorCore:

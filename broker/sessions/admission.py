@@ -260,8 +260,10 @@ class Admission:
         self._count(connection)
 
     def _answer_open(self, connection: Connection) -> None:
-        if connection.admin or (self._logs.serving and not self._holding):
+        if connection.admin or (self._logs.serving and not self._holding and not self._logs.closed):
             connection.complete_open()
+        elif self._logs.serving and self._logs.closed:
+            connection.drop()  # without an Open, it goes on to its next address
         elif self._holding or self._logs.state == "recovering":
             connection.waiting = True
             self._held_opens[connection] = None
@@ -402,6 +404,9 @@ class Admission:
         while self._held_opens and not self._holding:
             connection = next(iter(self._held_opens))
             del self._held_opens[connection]
+            if self._logs.closed:
+                connection.drop()
+                continue
             connection.complete_open()
             connection.engine.drain()
             self._turn.touch(connection)
@@ -436,6 +441,20 @@ class Admission:
             if not connection.heeded:
                 connection.cut_off()
         self.admit_held()
+
+    def clients(self) -> list[Connection]:
+        """Those of clients, who have been silent for longest first."""
+        return sorted(self._clients(), key=lambda connection: connection.heard)
+
+    def end_producers(self) -> None:
+        """This broker leaves: end the links of clients that send to its queues."""
+        for connection in self._clients():
+            if isinstance(connection.session, ClientSession):
+                connection.session.end_producers()
+
+    def administrators(self) -> list[Connection]:
+        """Those of administrators."""
+        return [each for each in self.connections.values() if each.opened and each.admin]
 
     def _clients(self) -> list[Connection]:
         everybody = self.connections.values()

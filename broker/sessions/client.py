@@ -176,6 +176,14 @@ class ClientSession:
                 link.close(condition)
                 self.touch()
 
+    def end_producers(self) -> None:
+        """This broker leaves: tell those who send to its queues where these go."""
+        for link in self._connection.engine.links:
+            if isinstance(link, Receiver) and link.context is not None and link.context.serves_queues:
+                self.on_link_closed(link)
+                link.close(self._termini.redirect(link.target.address))
+                self.touch()
+
     def look_again(self) -> None:
         """Other rules are in force: end the links that they do not allow."""
         for link in self._connection.engine.links:

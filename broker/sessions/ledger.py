@@ -12,7 +12,7 @@ unanswered (its clients are cut off, so they know that they do not know).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -32,7 +32,7 @@ from broker.core.parts import PARTS_QUEUE, Manifest
 from broker.core.queues.blocks import LiveRun, Move
 from broker.core.queues.displacement import Displacing
 from broker.core.queues.residency import Residency
-from broker.core.records import Batch, BatchBuilder
+from broker.core.records import Batch, BatchBuilder, runs_of
 from broker.core.state import CannotApply, State
 from broker.host import REAL_HOST
 from broker.sessions.inflow import Inflow
@@ -81,13 +81,14 @@ class LedgerOwner(Protocol):
 class _Waits:
     """What ends when one batch is committed. Deliveries stand by runs: link -> (first id, count) of each."""
 
-    __slots__ = ("accepts", "answers", "calls", "nbytes", "proposed_s", "settles")
+    __slots__ = ("accepts", "answers", "calls", "held", "nbytes", "proposed_s", "settles")
 
     def __init__(self) -> None:
         self.accepts: dict[Receiver, list[tuple[int, int]]] = {}
         self.settles: dict[Sender, list[tuple[int, int]]] = {}
         self.answers: list[Callable[[str], None]] = []
         self.calls: list[Callable[[], None]] = []
+        self.held: list[tuple[int, Sequence[int]]] = []
         self.nbytes = 0
         """Bytes of messages in the batch."""
         self.proposed_s = 0.0
@@ -129,6 +130,8 @@ class Ledger:
         self._proposed: deque[tuple[int, _Waits]] = deque()
         self._turn_call: Any = None
         self._turn_is_late = False
+        self._coming: dict[int, set[int]] = {}
+        """Number of an origin -> the sequences of its messages that are put and not committed yet."""
         self._next_part = 1
         self._leads = False
         self._closed = False
@@ -156,12 +159,22 @@ class Ledger:
         """Ms since 1970 by the log's time, while it serves."""
         return self._time.now_ms(self._clock.seconds())
 
-    def enqueue(self, node: QueueNode, messages: list[bytes], nbytes: int, link: Receiver | None = None, first: int = 0) -> None:
+    def enqueue(
+        self,
+        node: QueueNode,
+        messages: list[bytes],
+        nbytes: int,
+        link: Receiver | None = None,
+        first: int = 0,
+        held: tuple[int, Sequence[int]] | None = None,
+    ) -> None:
         """Put messages (of `nbytes` in all) on a queue; the deliveries of `link` with the ids from `first` on, one a message, are
-        accepted when they are committed."""
+        accepted when they are committed. `held`: the number of their origin, and their sequences there, in the same batch."""
         assert node.messages is not None
         if self._builder.has_large:
             self._cut()
+        if held is not None:
+            self._hold(*held)
         number, seqs, count = node.messages.number, node.proposed_seqs, len(messages)
         if node.displacing is not None:
             count, nbytes = self._displace(node, node.displacing, messages)
@@ -214,12 +227,32 @@ class Ledger:
         self._arm()
         return sequence
 
-    def put_large(self, queues: Iterable[tuple[QueueNode, int]], manifest: Manifest, head: bytes = b"") -> None:
+    def _hold(self, origin: int, sequences: Sequence[int]) -> None:
+        for first, count in runs_of(sequences):
+            self._builder.hold(origin, first, count)
+        self._waits.held.append((origin, sequences))
+        self._coming.setdefault(origin, set()).update(sequences)
+
+    def has(self, origin: int, sequence: int) -> bool:
+        """Whether this message of an origin was put, be it committed or not: what waits for the next commit waits for it too."""
+        held = self.state.held.get(origin)
+        return (held is not None and sequence in held) or sequence in self._coming.get(origin, ())
+
+    def put_large(
+        self,
+        queues: Iterable[tuple[QueueNode, int]],
+        manifest: Manifest,
+        head: bytes = b"",
+        held: tuple[int, Sequence[int]] | None = None,
+    ) -> None:
         """Put a large message, all of whose parts were put, on these queues, each with the lane that the message belongs to.
 
-        `head` is its beginning, with all that stands before its body.
+        `head` is its beginning, with all that stands before its body. `held`: the number of its origin, and its sequence there,
+        in the same batch.
         """
         encoded = manifest.to_bytes()
+        if held is not None:
+            self._hold(*held)
         stays = False
         for node, lane in queues:
             assert node.messages is not None
@@ -391,6 +424,8 @@ class Ledger:
                     sender.settle(first, count, ACCEPTED)
                 if sender.context is not None:
                     sender.context.session.touch()
+            for origin, sequences in waits.held:
+                self._coming[origin].difference_update(sequences)
             if waits.answers:
                 answered += zip(waits.answers, reasons[index], strict=True)
             calls += waits.calls
@@ -422,6 +457,7 @@ class Ledger:
         self._inflow.gone(sum(waits.nbytes for waits in under_way))
         self._proposed.clear()
         self._full.clear()
+        self._coming.clear()
         self._builder, self._waits = BatchBuilder(), _Waits()
 
     def on_reset(self, batches: Iterable[Batch], index: int) -> None:

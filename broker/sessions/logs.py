@@ -19,6 +19,7 @@ from broker.core import limits
 from broker.core.commands import LARGE_SINCE, MACHINE_VERSION, QueueDel
 from broker.core.definitions import Change
 from broker.core.nodes import CLUSTER, LOCAL, Nodes, QueueNode
+from broker.core.origins import LEAVING, Leave
 from broker.core.queues.residency import Residency
 from broker.sessions.inflow import Inflow
 from broker.sessions.ledger import SERVING, Ledger, LedgerOwner
@@ -48,6 +49,8 @@ class Logs:
         self.lead = self.ledgers[CLUSTER] if clustered else self.ledgers[LOCAL]
         self.state = "joining" if clustered else "recovering"
         self.primary = ""
+        self.closing = False
+        """Whether it was proposed that this broker leaves."""
         self.rebuild()
 
     @property
@@ -65,8 +68,32 @@ class Logs:
         logs = (CLUSTER, LOCAL) if CLUSTER in self.ledgers else (LOCAL,)
         return all(self.nodes.version_of(log) >= LARGE_SINCE for log in logs)
 
+    @property
+    def leave(self) -> Leave | None:
+        """Where this broker's queues go, if its log says that it leaves."""
+        setting = self.lead.state.definitions.settings.get(LEAVING)
+        return None if setting is None else Leave.of(setting.value)
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing is taken from clients any more, because this broker leaves, or is about to."""
+        return self.closing or LEAVING in self.lead.state.definitions.settings
+
+    def redirect(self, address: str = "") -> Condition:
+        """What clients of a broker that leaves are told, of a node at that address (part 2.8.18)."""
+        leave = self.leave
+        to = () if leave is None else leave.to
+        text = f"this broker leaves; its queues are moved to {', '.join(to) or 'another broker'}"
+        if not to:
+            return Condition("amqp:resource-locked", text)
+        host, _, port = to[0].rpartition(":")
+        info = {"hostname": host, "network-host": host, "port": int(port)}
+        return Condition("amqp:link:redirect", text, info | ({"address": address} if address else {}))
+
     def must_serve(self) -> None:
-        """Condition, when this broker does not serve."""
+        """Condition, when this broker does not serve clients, or leaves."""
+        if self.serving and self.closed:
+            raise self.redirect()
         if not self.serving:
             where = self.primary or "unknown"
             raise Condition("amqp:not-allowed", f"this broker is {self.state}: it serves no queues; the primary is {where}")

@@ -60,7 +60,7 @@ class Subscription(LinkEnd):
     """A client's receiving link on a queue."""
 
     __slots__ = (
-        *("_large", "_moved_s", "_needs", "browse", "cursors", "delivered", "link", "presettled", "queue"),
+        *("_large", "_moved_s", "_needs", "browse", "cursors", "delivered", "drains", "link", "presettled", "queue"),
         *("selector", "unfinished"),
     )
 
@@ -72,6 +72,8 @@ class Subscription(LinkEnd):
         self.link = link
         self.queue = queue
         self.browse = browse
+        self.drains = False
+        """Whether it is a drain's: on a broker that leaves, no other gets anything."""
         self.presettled = link.presettled
         self.cursors = [0]
         self.selector = selector
@@ -348,8 +350,8 @@ class QueueTerminus:
         """All of it at once if there is room for all of it, and else one by one."""
         node = self.node
         nbytes = sum(map(len, messages))
-        at_once = node.messages is not None and not self.ledger.low and not node.detects_duplicates
-        if at_once and has_room(node, len(messages), nbytes):
+        held_back = self.ledger.low or self._queues.logs.closed or node.detects_duplicates
+        if node.messages is not None and not held_back and has_room(node, len(messages), nbytes):
             self.ledger.enqueue(node, messages, nbytes, producer.link, first)
         else:
             producer.one_by_one(first, messages, self._put)
@@ -395,8 +397,18 @@ class QueueTerminus:
         browse = attach.asked.copy or bool(self.node.asked.get(BROWSE_ONLY))
         self.add(attach, link, needs, browse=browse, selector=selector_of(attach))
 
-    def add(self, attach: Attach, link: Sender, needs: Lookups, *, browse: bool, selector: Selector | None = None) -> None:
-        """Attach this link as one more subscription, for which its client `needs` so much; Condition when that cannot be."""
+    def add(
+        self,
+        attach: Attach,
+        link: Sender,
+        needs: Lookups,
+        *,
+        browse: bool,
+        selector: Selector | None = None,
+        drains: bool = False,
+    ) -> None:
+        """Attach this link as one more subscription, for which its client `needs` so much; Condition when that cannot be.
+        `drains`: it is the one that empties the queue of a broker that leaves."""
         node = self.node
         if not browse and node.definition.exclusive and any(not each.browse for each in self.subscriptions):
             raise Condition("amqp:resource-locked", f"queue {node.name!r} is exclusive and has its consumer already")
@@ -404,6 +416,7 @@ class QueueTerminus:
             text = f"queue {node.name!r} has {limits.MAX_CONSUMERS_PER_QUEUE} subscriptions, its limit"
             raise Condition("amqp:resource-limit-exceeded", text)
         subscription = Subscription(attach.session, link, self, needs, browse=browse, selector=selector)
+        subscription.drains = link.tags_sequences = drains
         if selector is not None:
             self.selections.add(selector)
         link.context = subscription
@@ -425,7 +438,9 @@ class QueueTerminus:
         if node.auto_delete_s:
             self._queues.unused.left(node)
         elif node.definition.auto_delete and not self.subscriptions and logs.ledgers[node.log].serving:
-            logs.delete_queue(node)
+            moves = logs.closed and node.depth and not node.definition.exclusive
+            if not moves:
+                logs.delete_queue(node)
 
     def dispatch_soon(self) -> None:
         """Dispatch at the end of this turn."""
@@ -488,7 +503,7 @@ class QueueTerminus:
         """Give out what is available, in turn among the subscriptions that have room, and have read what is not in memory."""
         if self.letters.waiting:
             self.letters.send()
-        if self._queues.held:
+        if self._queues.held or (self._queues.logs.closed and not any(each.drains for each in self.subscriptions)):
             return
         if self.node.messages is not None and (self.subscriptions or self.letters.waiting):
             self._read_ahead(self._give_out())

@@ -35,8 +35,11 @@ def route(nodes: Nodes, exchange: ExchangeNode, key: str, data: bytes, origin: i
 
 
 def put(logs: Logs, queues: list[QueueNode], producer: Producer, delivery_id: int, data: bytes) -> None:
-    """Put a producer's message into all of these queues; Unplaced or Full when one of them, or the disk, cannot have it."""
+    """Put a producer's message into all of these queues; Unplaced or Full when one of them, or the disk, cannot have it, and
+    Unplaced on a broker that leaves."""
     size = len(data)
+    if logs.closed:
+        raise Unplaced
     check_places(queues)
     wanted = queues
     if any(queue.detects_duplicates for queue in queues):

@@ -48,6 +48,10 @@ class Termini:
         self._logs = logs
         self._max_message_bytes = max_message_bytes
 
+    def redirect(self, address: str) -> Condition:
+        """What clients of a broker that leaves are told of a node."""
+        return self._logs.redirect(address)
+
     def attach(self, attach: Attach) -> None:
         """Attach a client's link; Condition when that cannot be."""
         link = attach.link

@@ -147,6 +147,8 @@ class Transaction:
                     once.add(seen)
                 puts.setdefault(node, []).append(data)
         check_places(puts)
+        if puts and logs.closed:
+            raise Unplaced
         for node, messages in puts.items():
             nbytes = sum(map(len, messages))
             if not has_room(node, len(messages), nbytes):

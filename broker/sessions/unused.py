@@ -62,7 +62,7 @@ class Unused:
 
     def _due(self, uuid: str) -> None:
         node = self._logs.nodes.queue_by_uuid(uuid)
-        if node is None or self._users(node) or not self._logs.serving:
+        if node is None or self._users(node) or not self._logs.serving or self._logs.closed:
             return
         if not self._logs.ledgers[node.log].serving:  # its own log is not open yet
             self.left(node)

@@ -12,7 +12,7 @@ the next primary removes them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from broker.amqp.links import Condition
 from broker.core import limits, message
@@ -94,6 +94,8 @@ class Uploading:
 
     def _fault(self) -> tuple[int, Condition | None] | None:
         """Why it cannot be taken now, with what has come of it: outcome and condition."""
+        if self._logs.closed:
+            return RELEASED, None
         for ledger in self._parts:
             if ledger.storage_text or not ledger.serving:
                 return RELEASED, None  # nothing is wrong with it: it may come again when there is room
@@ -143,8 +145,13 @@ class Uploading:
             if found is None:
                 ledger.drop_parts(runs_of(sequences))
                 continue
-            ledger.put_large(found, Manifest(self._nbytes, tuple(runs_of(sequences))))
+            held, manifest = self._held(delivery_id), Manifest(self._nbytes, tuple(runs_of(sequences)))
+            ledger.put_large(found, manifest, held=held)
             ledger.when_committed(lambda ledger=ledger: committed(ledger))  # type: ignore[misc]
+
+    def _held(self, delivery_id: int) -> tuple[int, Sequence[int]] | None:
+        """The number of its origin, and its sequence there: None for what comes from a client."""
+        return None
 
     def abandon(self) -> None:
         """It will never be whole: remove its parts."""

@@ -22,7 +22,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.bench import floods
+from tests.bench import floods, probes
+from tests.bench.meter import cpu_s
 from tests.system import harness
 from tests.system.secured import secured
 
@@ -37,7 +38,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
     parser.add_argument("--messages", type=int, default=200_000, help="messages in each throughput scenario")
     parser.add_argument(
-        "--scenario", action="append", choices=sorted([*SCENARIOS, *TELEMETRY, "floods"]), help="only this one (again for more)"
+        "--scenario", action="append", choices=sorted([*SCENARIOS, *TELEMETRY, *OTHERS]), help="only this one (again for more)"
     )
     parser.add_argument("--tls", action="store_true", help="everything over TLS, each scenario also in the clear beside it")
     options = parser.parse_args()
@@ -49,10 +50,14 @@ def main() -> int:
         if load is None:
             return 1
         print("the machine:", ", ".join(f"{name} {value}" for name, value in calibrate(Path(folder)).items()), flush=True)
+        good = True
         print(f"{'scenario':<34}{'messages/s':>12}{'p50 ms':>9}{'p99 ms':>9}{'primary us/msg':>16}{'backup us/msg':>15}")
-        for name in options.scenario or [*SCENARIOS, *TELEMETRY]:
+        for name in options.scenario or [*SCENARIOS, *TELEMETRY, "probes"]:
             if name == "floods":
                 floods.measure(Path(folder) / name)
+                continue
+            if name == "probes":
+                good &= probes.measure(Path(folder) / name, str(load), options.messages)
                 continue
             if name in SCENARIOS:
                 with harness.cluster(Path(folder) / name) as brokers:
@@ -62,7 +67,7 @@ def main() -> int:
             else:
                 _telemetry(name, Path(folder) / name, str(load), options.messages, TELEMETRY[name])
             shutil.rmtree(Path(folder) / name)
-    return 0
+    return 0 if good else 1
 
 
 def build(folder: Path) -> Path | None:
@@ -133,12 +138,6 @@ def _loopback_mb_s() -> float:
     return total / (time.perf_counter() - began) / 1e6
 
 
-def _cpu_s(broker: harness.BrokerProcess) -> float:
-    assert broker.process is not None
-    fields = Path(f"/proc/{broker.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def _run(commands: list[list[str]]) -> list[dict[str, Any]]:
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
     outputs = [process.communicate(timeout=300)[0] for process in running]
@@ -168,11 +167,11 @@ def _pairs(
     commands = [[load, "send", primary.url, queue, str(each), str(size), window] for queue in queues]
     if receive:
         commands += [[load, "receive", primary.url, queue, str(each), WINDOW] for queue in queues]
-    before = [_cpu_s(broker) for broker in brokers.brokers]
+    before = [cpu_s(broker) for broker in brokers.brokers]
     began = time.perf_counter()
     results = _run(commands)
     took = time.perf_counter() - began
-    used = [(_cpu_s(broker) - start) / messages * 1e6 for broker, start in zip(brokers.brokers, before, strict=True)]
+    used = [(cpu_s(broker) - start) / messages * 1e6 for broker, start in zip(brokers.brokers, before, strict=True)]
     sent = [result for result in results if "sent" in result]
     p50, p99 = statistics.median(result["p50_ms"] for result in sent), max(result["p99_ms"] for result in sent)
     rate = results[0]["rate"] if pairs == 1 else messages / took
@@ -217,10 +216,10 @@ def _telemetry(name: str, folder: Path, load: str, messages: int, queues: int) -
         attributes = {"replicate": "all", "arguments": {"qpid.max_size": 0}}
         requests = [("CREATE", "queue", f"q{number}", attributes) for number in range(queues)]
         harness.ask_all(primary.address, *requests, timeout_s=60)
-        began_s, spent_s = _cpu_s(primary), primary.status()["telemetry"]["cpu_s"]
+        began_s, spent_s = cpu_s(primary), primary.status()["telemetry"]["cpu_s"]
         _pairs(name, brokers, load, messages, min(queues, 10), WINDOW, create=False)
         telemetry = primary.status()["telemetry"]
-        used_s, spent_s = _cpu_s(primary) - began_s, telemetry["cpu_s"] - spent_s
+        used_s, spent_s = cpu_s(primary) - began_s, telemetry["cpu_s"] - spent_s
         words = f"{spent_s:.2f} s of {used_s:.1f} s of the primary's processor time, {telemetry['written']:,} lines"
         print(f"{'':<34}of that telemetry: {100 * spent_s / used_s:.2f} % ({words})", flush=True)
         assert telemetry["dropped"] == 0, telemetry["reason"]
@@ -235,6 +234,8 @@ SCENARIOS: dict[str, Scenario] = {
 }
 TELEMETRY = {"with telemetry of one queue": 1, "with telemetry of 1,000 queues": 1000}
 """Queues by scenario."""
+OTHERS = ("floods", "probes")
+"""Scenarios with tables of their own."""
 
 
 if __name__ == "__main__":

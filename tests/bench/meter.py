@@ -11,7 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from tests.system.harness import BrokerProcess
 
 _LOOK_S: Final = 0.2
 _TICKS_A_S: Final = os.sysconf("SC_CLK_TCK")
@@ -77,6 +80,13 @@ def _tree() -> tuple[float, int]:
     chosen = [found[pid] for pid in ours if pid in found]
     own = [memory for parent, _, memory in chosen if parent not in found or found[parent][2] != memory]
     return sum(ticks for _, ticks, _ in chosen) / _TICKS_A_S, sum(int(pages) for _, pages in own) * _PAGE
+
+
+def cpu_s(broker: BrokerProcess) -> float:
+    """Processor time that a broker's process has used so far."""
+    assert broker.process is not None
+    fields = Path(f"/proc/{broker.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS_A_S
 
 
 def machine(folder: Path) -> str:

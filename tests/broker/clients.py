@@ -63,6 +63,8 @@ class MemoryLog:
         self.spoiled: set[int] = set()
         """Places whose bodies cannot be read."""
         self.rotted: list[str] = []
+        self.stamp_ms = 0
+        """When batches are made from now on: ms since 1970."""
         self.ledger: Ledger
 
     @property
@@ -72,7 +74,7 @@ class MemoryLog:
     def propose(self, builder: BatchBuilder) -> int:
         assert self.may_propose
         self.index += 1
-        self.waiting.append(builder.seal(self.epoch, self.index, 0))
+        self.waiting.append(builder.seal(self.epoch, self.index, self.stamp_ms))
         if self.automatic:
             self.clock.callLater(0, self.commit)
         return self.index

@@ -43,6 +43,8 @@ _SCRATCH_BYTES = 1 << 18
 _scratch = ffi.new("char[]", _SCRATCH_BYTES)
 _tag_number = ffi.new("uint32_t *")
 _tag = ffi.new("pn_delivery_tag_t *", {"size": 4, "start": ffi.cast("char *", _tag_number)})[0]
+_wide_bytes = ffi.new("char[8]")
+_wide_tag = ffi.new("pn_delivery_tag_t *", {"size": 8, "start": _wide_bytes})[0]
 
 
 class LinkUser(Protocol):
@@ -187,16 +189,17 @@ class ClientConnection(TwistedProtocol):
         """The container id of the broker's Open: its store's identity."""
         return text_of(lib.pn_connection_remote_container(self._connection))
 
-    def send(self, body: bytes, priority: int | None = None, held_back: int = 0) -> Any:
+    def send(self, body: bytes, priority: int | None = None, held_back: int = 0, sequence: int = 0) -> Any:
         """Send a message with this body, and a header with its priority if it has one; returns its delivery. So many bytes of it
-        are held back, for `go_on`."""
+        are held back, for `go_on`. `sequence`: of a message of another store, whose tag that is."""
         size = len(body)
         head = b"\x00\x53\x75\xa0" + bytes((size,)) if size < 256 else b"\x00\x53\x75\xb0" + size.to_bytes(4, "big")
         header = b"" if priority is None else b"\x00\x53\x70\xc0\x04\x02\x40\x50" + bytes((priority,))
         data = header + head + body
         self._tag += 1
         _tag_number[0] = self._tag
-        delivery = lib.pn_delivery(self.link, _tag)
+        _wide_bytes[0:8] = sequence.to_bytes(8, "big")
+        delivery = lib.pn_delivery(self.link, _wide_tag if sequence else _tag)
         lib.pn_link_send(self.link, ffi.from_buffer(data), len(data) - held_back)
         if not self._settled:
             self.unsettled[delivery] = None

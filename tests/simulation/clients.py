@@ -281,13 +281,10 @@ class Producer(Client):
                 number, self.next_number, self.due = self.next_number, self.next_number + 1, self.due - 1
             else:
                 break
-            size = self.rng.randint(*self.plan.size)
-            priority = self.rng.choice(self.plan.priorities) if len(self.plan.priorities) > 1 else self.plan.priorities[0]
-            for place in self.places:
-                self.history.sent(self.name, place, number, self.now, link=self.link_number, priority=priority)
+            size, priority = self._chosen(number)
             data = body(self.name, self.link_number, number, size)
             held_back = len(data) // 2 if self.plan.pause_s and len(data) >= _PAUSE_FROM else 0
-            delivery = connection.send(data, priority, held_back)
+            delivery = connection.send(data, priority, held_back, self._sequence(number))
             if held_back:
                 self._pausing = delivery
                 pause_s = self.plan.pause_s * self.rng.random()
@@ -300,6 +297,18 @@ class Producer(Client):
             sent = True
         if sent:
             connection.flush()
+
+    def _chosen(self, number: int) -> tuple[int, int | None]:
+        """Size and priority of what is about to be sent, which the history hears."""
+        size = self.rng.randint(*self.plan.size)
+        priority = self.rng.choice(self.plan.priorities) if len(self.plan.priorities) > 1 else self.plan.priorities[0]
+        for place in self.places:
+            self.history.sent(self.name, place, number, self.now, link=self.link_number, priority=priority)
+        return size, priority
+
+    def _sequence(self, number: int) -> int:
+        """What a message's tag says, 0 for nothing but another one each time."""
+        return 0
 
     def _go_on_with(self, connection: ClientConnection, delivery: Any, rest: bytes) -> None:
         """Send the rest of a message, or give it up: then it must never come to a queue."""
@@ -341,6 +350,41 @@ class Producer(Client):
             self._tell(self.history.unknown, number)
         if self.plan.resend:
             self.again.extendleft(reversed(numbers))
+
+
+class Mover(Producer):
+    """Sends the messages of another store's queue, and all of which it does not know the outcome again, over its next link: each
+    must come once. To the history all of its links are one."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self._sent: dict[int, tuple[int, int | None]] = {}
+        super().__init__(*arguments)
+
+    def usable(self) -> None:
+        """See LinkUser."""
+        super().usable()
+        self.link_number = 1
+
+    def _chosen(self, number: int) -> tuple[int, int | None]:
+        if number not in self._sent:
+            self._sent[number] = super()._chosen(number)
+        return self._sent[number]
+
+    def _sequence(self, number: int) -> int:
+        return number + 1
+
+    def outcome(self, delivery: Any, outcome: int) -> None:
+        """Accepted, or it is to come again."""
+        if outcome == ACCEPTED:
+            super().outcome(delivery, outcome)
+        else:
+            self.again.append(self.waiting.pop(delivery))
+            self.credit()
+
+    def unlinked(self) -> None:
+        """All that waits comes again."""
+        self.again.extendleft(sorted(self.waiting.values(), reverse=True))
+        self.waiting.clear()
 
 
 class Consumer(Client):

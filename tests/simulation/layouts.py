@@ -33,6 +33,7 @@ RING = "ring"
 BRIEF_S = 1
 PRIORITIES = (None, 0, 3, 4, 5, 6, 9)
 KEPT, MINE = "kept", "mine"
+MOVED = "moved"
 ROUTES: dict[str, tuple[tuple[str, str, str], dict[str, str]]] = {
     "fanout": (("", "", ""), {"": "abc", "/x": "abc"}),
     "direct": (("x", "y", "x"), {"/x": "ac", "/y": "b", "/z": "s"}),
@@ -44,11 +45,12 @@ queues (a, b, c; s: the one behind the alternate exchange) that it goes to."""
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Something to create: a management request's type, name ("" for a binding) and body."""
+    """Something to create: a management request's type, name ("" for what has none), body and operation."""
 
     kind: str
     name: str
     body: dict[str, Any]
+    operation: str = "CREATE"
 
 
 def arguments(most: int, levels: int) -> dict[str, Any]:
@@ -110,6 +112,10 @@ def laid_out(plan: Plan, rng: Random) -> Plan:
         level = "all" if plan.puts_back else brief.choice(("all", "all", "configuration", "none"))
         away_s, sends_s = brief.choice((0.5, 0.8, 1.5)), brief.choice((0.3, 0.3, 2.5))
         plan = with_brief(plan, level, away_s=away_s, made_at_s=made_at_s, sends_s=sends_s)
+    moves = Random(f"moves of {plan.seed}")
+    if moves.random() < 0.15 and not plan.releases:  # an older member keeps the cluster's version below what a drain needs
+        window, size = moves.choice((1, 10, 50)), moves.choice(((24, 60), (40, 3_000)))
+        plan = with_moves(plan, window=window, size=size)
     return plan
 
 
@@ -138,6 +144,17 @@ def with_brief(plan: Plan, level: str, *, away_s: float, made_at_s: Sequence[flo
         ClientPlan("consumer", f"c-{BRIEF}", BRIEF, stay_s=0.3, window=5, **fields),
     ]
     return _with(replace(plan, brief=level, brief_at_s=tuple(made_at_s)), [], clients)
+
+
+def with_moves(plan: Plan, **fields: Any) -> Plan:
+    """Another store's queue is moved to this cluster, to consumers that take the messages as they come."""
+    steps = [
+        Step("queue", MOVED, {"replicate": "all"}),
+        Step("drain", "", {"drain": "d", "store": "s", "queue": "there", "into": MOVED}, "TAKE"),
+    ]
+    sends: dict[str, Any] = {"arrives": (MOVED,), "late": True, "count": 120, "burst": 8, "gap_s": 0.03}
+    mover = ClientPlan("mover", f"m-{MOVED}", "$drain/d/there", **sends | fields)
+    return _with(plan, steps, [mover, ClientPlan("consumer", f"c-{MOVED}", MOVED, start_s=0.5, window=20)])
 
 
 def with_hoard(plan: Plan) -> Plan:

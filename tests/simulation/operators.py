@@ -60,7 +60,7 @@ class Operators:
 
     async def _set_up(self, steps: Sequence[Step], then: Callable[[], None]) -> None:
         for step in steps:
-            await self._until_done("CREATE", step.kind, step.name, step.body)
+            await self._until_done(step.operation, step.kind, step.name, step.body)
         if not self._world.ended:
             then()
 

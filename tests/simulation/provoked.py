@@ -22,6 +22,7 @@ from tests.simulation.layouts import (
     with_kept,
     with_letters,
     with_levels,
+    with_moves,
     with_ring,
     with_transactions,
 )
@@ -151,6 +152,13 @@ def _ranked(*actions: Action, **fields: Any) -> Plan:
     return with_levels(_plan([*_PRODUCERS, replace(_CONSUMER, settle_delay_s=0.5)], *actions, **fields), (10,))
 
 
+def _moving(*actions: Action, **fields: Any) -> Plan:
+    """Another store's queue is moved here, beside the load; the mover's connection is cut again and again."""
+    drops = [Action(0.8 + 0.15 * number, "client-drop", choice=0.7 + 0.03 * (number % 10)) for number in range(16)]
+    return with_moves(_plan(BUSY, *drops, *actions, duration_s=4.0, **fields), count=300, window=50)
+
+
+_MOVES = _moving(*_repeated((1.4, 2.4), _an_old_primary_comes_back), disk_s=_SLOW_SYNC_S)
 _SWITCHES = with_brief(
     _plan(BUSY, *_repeated((1.5, 2.6, 3.7), _back_and_forth), duration_s=5.0), "all", away_s=0.6, made_at_s=(0.5, 3.0)
 )
@@ -264,6 +272,12 @@ PROVOKED: dict[str, Plan] = {
     "counts-provisional-votes": _REPLACED,
     "lowest-level-first": _ranked(duration_s=2.0),
     "overtakes-a-level-that-is-read": _ranked(message_memory=2000, duration_s=2.0),
+    "puts-without-saying": _moving(),
+    "says-before-it-puts": _moving(),
+    "takes-the-lost-for-held": _MOVES,
+    "checkpoint-forgets-what-came": _moving(
+        *(Action(1.2 + 0.5 * number, "kill", "primary", seconds=0.2) for number in range(5)), checkpoint_bytes=2048
+    ),
     "levels-by-the-batch": _ranked(duration_s=2.0),
     "checkpoint-forgets-levels": _ranked(
         *(Action(at_s, "kill", "backup", seconds=0.1) for at_s in (1.2, 1.8)), checkpoint_bytes=2048

@@ -52,7 +52,11 @@ def test_what_is_bound_is_made_before() -> None:
     for seed in FIXED:
         made = set(plans.make(seed).queues)
         for step in plans.make(seed).steps:
-            needs = {step.body.get("alternateExchange"), step.body.get("exchange"), step.body.get("queue")} - {None}
+            needs = {
+                step.body.get("alternateExchange"),
+                step.body.get("exchange"),
+                step.body.get("into", step.body.get("queue")),
+            } - {None}
             assert needs <= made, f"{step} of seed {seed}"
             made.add(step.name)
 

@@ -35,7 +35,7 @@ from broker.core.nodes import AUTO_DELETE_TIMEOUT
 from tests.simulation import plan as plans
 from tests.simulation.checks import Checks
 from tests.simulation.checks.room import overfull
-from tests.simulation.clients import Browser, Client, ClientPlan, Consumer, Producer
+from tests.simulation.clients import Browser, Client, ClientPlan, Consumer, Mover, Producer
 from tests.simulation.events import Events
 from tests.simulation.faults import Faults
 from tests.simulation.history import History, Violation, kept_at
@@ -55,6 +55,7 @@ _CLIENTS: dict[str, type[Client]] = {
     "producer": Producer,
     "consumer": Consumer,
     "browser": Browser,
+    "mover": Mover,
     "transactor": Transactor,
 }
 _LOOK_S = 0.1

@@ -15,6 +15,7 @@ Digests are sums of hashes, so that each change costs one addition.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import chain, islice
 from typing import Any
@@ -127,6 +128,12 @@ class Reference:
         self._bindings: dict[tuple[str, str, str], str] = {}
         self.settings: dict[str, str] = {}
         """What the cluster agrees on, as text."""
+        self._origins: dict[tuple[str, str], int] = {}
+        """Drain and queue -> the number of that origin."""
+        self.held: dict[int, set[int]] = {}
+        """Number of an origin -> the sequences of it that have come."""
+        self._moved: Counter[int] = Counter()
+        """Sequences of movers' messages in the batch that is being entered, less those that it says are held."""
         self._last_sent: dict[tuple[str, int, str, int], int] = {}
         self._next_number = 1
         self._digest = 0
@@ -181,14 +188,43 @@ class Reference:
                     if queue is not None:
                         for sequence in range(run.first_seq, run.first_seq + run.count):
                             self._count(queue, sequence, run.flags)
-                case _:
-                    pass
+                case Kind.HELD:
+                    self._hold(run.queue, range(run.first_seq, run.first_seq + run.count))
         self._drop_parts()
+        self._judge_moves()
         self._judge_letters()
         self._judge_rings()
         self._judge_transactions()
         self.digests[header.index] = self._digest
         self.sizes[header.index] = (self._depth, self._sequences)
+
+    # ---- what comes from other stores
+
+    def _expect(self, change: dict[str, Any]) -> None:
+        """Messages of an origin may come."""
+        origin = change["drain"], change["queue"]
+        if origin not in self._origins:
+            self._origins[origin] = number = change.get("number", self._next_number)
+            self._next_number = max(self._next_number, number + 1)
+            self.held[number] = set()
+
+    def _hold(self, origin: int, sequences: range) -> None:
+        held = self.held.get(origin)
+        if held is None:
+            return
+        again = held.intersection(sequences)
+        if again:
+            self.faults.append(f"origin: batch {self.index} says that {sorted(again)} of origin {origin} come again")
+        held.update(sequences)
+        self._moved.subtract(sequences)
+        self._add(sum(hash(("held", origin, sequence)) for sequence in sequences))
+
+    def _judge_moves(self) -> None:
+        """What a batch puts of another store, and what it says of that, is the same."""
+        wrong = sorted(sequence for sequence, count in self._moved.items() if count)
+        if wrong:
+            self.faults.append(f"origin: batch {self.index} puts messages of another store and says that others come: {wrong}")
+        self._moved.clear()
 
     # ---- large messages
 
@@ -250,6 +286,8 @@ class Reference:
             self.faults.append(f"unexpected: batch {self.index} puts {data[:80]!r} on {queue.name}, where nobody sent it")
             return
         queue.keys[sequence] = key
+        if key.client.startswith("m-"):
+            self._moved[key.number + 1] += 1
         enqueued = self.book.enqueued
         if queue.for_letters:
             self.book.letters[key] += 1
@@ -396,10 +434,10 @@ class Reference:
                 if change["value"]:
                     self.settings[key] = value
                     self._add(hash(("setting", key, value)))
+            case "origin-add":
+                self._expect(change)
             case "unbind":
                 self._unbind((change["exchange"], change["queue"], change["key"]))
-            case _:
-                pass
 
     def _place(self, change: dict[str, Any]) -> None:
         """A queue's messages have a place from here on, and a number."""
@@ -489,6 +527,8 @@ def digest_of(state: State, read: Callable[[int, int], bytes]) -> int:
         found += hash((*key, json.dumps(binding.arguments, sort_keys=True)))
     for setting in state.definitions.settings.values():
         found += hash(("setting", setting.key, json.dumps(setting.value, sort_keys=True)))
+    for number, held in state.held.items():
+        found += sum(hash(("held", number, sequence)) for first, count in held.runs() for sequence in range(first, first + count))
     for number, messages in state.messages.items():
         found += hash(("number", messages.uuid, number))
         for lane in messages.order.lanes:

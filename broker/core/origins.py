@@ -1,0 +1,86 @@
+"""What of another store's queues has come here: so a drain that begins again puts no message on a queue twice.
+
+Life of an origin: a drain of another store announces each of that store's queues (`broker.core.commands.OriginAdd`), and the log
+gives it a number. Each batch that puts messages of it on a queue says in HELD records which ones, by the sequences that they had
+there. Whoever sends them again, because it died or never heard that they were accepted, is told `accepted`, and nothing is put.
+When the store is empty for good, the drain is released: what is held is forgotten, and what still comes is refused. When the
+store knows that, the release is forgotten too. Each of the two steps may be asked for again without harm.
+
+A drain is known by the identity that its store has given it when it began to leave (the setting `leaving`), and not by the
+store's: who still has messages of an earlier drain in hand finds no origin for them.
+
+Invariants: a sequence is held if and only if the batch that put its message on a queue is applied, be the message consumed since
+or not; what is held only grows until the release; the order in which runs come makes no difference."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+LEAVING = "leaving"
+"""The key of the setting (`broker.core.commands.Setting`) from which on a log takes no message from clients."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """A broker that leaves: the value of the setting `leaving`.
+
+    `drain` names this drain; `to` has the addresses that clients are sent on to, `host:port`; `released`: the target has been
+    told that nothing is left, so this store never serves again."""
+
+    drain: str
+    to: tuple[str, ...]
+    since: str
+    released: bool = False
+
+    @classmethod
+    def of(cls, value: Mapping[str, Any]) -> Leave:
+        """From a setting's value."""
+        to = tuple(str(each) for each in value.get("to") or ())
+        return cls(str(value.get("drain") or ""), to, str(value.get("since") or ""), bool(value.get("released")))
+
+    def value(self) -> dict[str, Any]:
+        """For the setting."""
+        return {"drain": self.drain, "to": list(self.to), "since": self.since, "released": self.released}
+
+
+class Held:
+    """Sequences as runs, of 16 bytes each. What follows the run before it makes that longer."""
+
+    __slots__ = ("_ends", "_firsts")
+
+    def __init__(self) -> None:
+        self._firsts = array("Q")
+        self._ends = array("Q")
+
+    def __contains__(self, sequence: int) -> bool:
+        at = bisect_right(self._firsts, sequence) - 1
+        return at >= 0 and sequence < self._ends[at]
+
+    @property
+    def n_runs(self) -> int:
+        """How many runs there are."""
+        return len(self._firsts)
+
+    @property
+    def count(self) -> int:
+        """How many sequences there are."""
+        return sum(self._ends) - sum(self._firsts)
+
+    def add(self, first: int, count: int) -> None:
+        """These sequences too; those that are here already stay."""
+        firsts, ends, end = self._firsts, self._ends, first + count
+        lo, hi = bisect_left(ends, first), bisect_right(firsts, end)  # the runs that these touch
+        if lo < hi:
+            first, end = min(first, firsts[lo]), max(end, ends[hi - 1])
+        firsts[lo:hi] = array("Q", (first,))
+        ends[lo:hi] = array("Q", (end,))
+
+    def runs(self, after: int = 0, most: int = 1 << 62) -> list[tuple[int, int]]:
+        """The first `most` runs that have a sequence from `after` on, as (first, count), ascending."""
+        at = bisect_right(self._ends, after)
+        stop = min(len(self._firsts), at + most)
+        return [(first, end - first) for first, end in zip(self._firsts[at:stop], self._ends[at:stop], strict=True)]

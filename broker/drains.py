@@ -1,0 +1,170 @@
+"""Requests to management of type `drain`: a broker leaves, and another takes its messages over. Either side answers its part.
+
+Of the broker that leaves: `QUERY` tells what is left, `LEAVE` makes it leave, `RELEASED` notes that the target knows it is empty.
+Of the target: `TAKE` announces a queue whose messages come, `HELD` tells which have come, `RELEASE` ends a drain, `FORGET` ends
+what is known of it. Each may be asked again without harm, and says what is so then.
+
+Reference: docs/reference/management.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from twisted.internet.defer import Deferred, succeed
+
+from broker.core.commands import ORIGINS_SINCE, Command, OriginAdd, OriginForget, OriginRelease
+from broker.core.nodes import Refused
+from broker.core.origins import Leave
+from broker.sessions.departure import Departure
+from broker.sessions.ledger import Ledger
+from broker.sessions.logs import Logs
+from broker.sessions.origins import Origins, origin_address
+from broker.sessions.principal import Principal
+
+Answer = tuple[int, str, dict[str, Any]]
+MAX_SPREAD_S = 3600.0
+MAX_TARGETS = 64
+HELD_RUNS = 5000
+"""Runs in one answer to `HELD`."""
+
+
+class Drains:
+    """Fulfils `broker.administration.Extension`. `new_id` names drains, `store_id` is this broker's."""
+
+    def __init__(self, logs: Logs, origins: Origins, departure: Departure, store_id: str, new_id: Callable[[], str]) -> None:
+        self._logs = logs
+        self._origins = origins
+        self._departure = departure
+        self._store_id = store_id
+        self._new_id = new_id
+        self._waiting: dict[Deferred[Answer], None] = {}
+
+    def items(self) -> list[dict[str, Any]]:
+        """The one item of `QUERY drain`."""
+        return [{"store": self._store_id} | self._departure.status()]
+
+    def act(self, operation: str, body: dict[str, Any], principal: Principal) -> Deferred[Answer]:
+        """See the module. Refused, KeyError, TypeError, ValueError."""
+        if not self._logs.serving:
+            raise Refused(409, f"this broker is {self._logs.state}: ask the primary, {self._logs.primary or 'unknown'}")
+        match operation:
+            case "LEAVE":
+                return self._leave(body)
+            case "RELEASED":
+                return self._answered(self._departure.mark_released)
+            case "TAKE":
+                return self._take(body)
+            case "HELD":
+                return succeed((200, "OK", self._held(body)))
+            case "RELEASE":
+                return self._everywhere(OriginRelease(drain=_text(body, "drain")), "released already")
+            case "FORGET":
+                return self._everywhere(OriginForget(drain=_text(body, "drain")), "not released")
+        raise Refused(501, f"this broker does not have the operation {operation!r} on a drain")
+
+    def void(self) -> None:
+        """This broker serves no more: what was proposed gets no other answer."""
+        waiting, self._waiting = self._waiting, {}
+        for answered in waiting:
+            answered.callback((503, "this broker serves no more: ask the next primary what became of it", {}))
+
+    def _answered(
+        self, propose: Callable[[Callable[[str], None]], None], body: Mapping[str, Any] | None = None
+    ) -> Deferred[Answer]:
+        """The answer to what is proposed, when it is committed."""
+        answered: Deferred[Answer] = Deferred()
+
+        def committed(reason: str) -> None:
+            if self._waiting.pop(answered, answered) is None:
+                answered.callback((409, reason, {}) if reason else (200, "done", dict(body or {}) or self.items()[0]))
+
+        self._waiting[answered] = None
+        try:
+            propose(committed)
+        except Refused:
+            del self._waiting[answered]
+            raise
+        return answered
+
+    def _leave(self, body: Mapping[str, Any]) -> Deferred[Answer]:
+        known = self._logs.leave
+        to, spread_s = body.get("to"), body.get("spread", 0)
+        if not isinstance(to, list) or not 0 < len(to) <= MAX_TARGETS or not all(map(_is_address, to)):
+            raise Refused(400, f"`to` has the addresses that clients are sent on to, 1 to {MAX_TARGETS} of host:port")
+        if isinstance(spread_s, bool) or not isinstance(spread_s, int | float) or not 0 <= spread_s <= MAX_SPREAD_S:
+            raise Refused(400, f"`spread` is a number of seconds from 0 to {MAX_SPREAD_S:g}")
+        if known is not None:
+            return succeed((200, "it leaves already", self.items()[0]))
+        leave = Leave(self._new_id(), tuple(to), str(body.get("since") or ""))
+        return self._answered(lambda committed: self._departure.begin(leave, float(spread_s), committed))
+
+    def _take(self, body: Mapping[str, Any]) -> Deferred[Answer]:
+        drain, queue, into = _text(body, "drain"), _text(body, "queue"), _text(body, "into")
+        if self._logs.closed:
+            raise Refused(409, "this broker leaves itself: it takes nothing")
+        node = self._logs.nodes.queues.get(into)
+        if node is None or node.messages is None:
+            raise Refused(404, f"there is no queue named {into!r} to take messages")
+        leave = self._logs.leave
+        if _text(body, "store") == self._store_id or (leave is not None and leave.drain == drain):
+            raise Refused(409, "this broker is the one that leaves: its messages have to go to another")
+        ledger = self._logs.ledger_of(node)
+        self._check_version(ledger)
+        command = OriginAdd(drain=drain, store=_text(body, "store"), queue=queue, into=node.uuid)
+        known = ledger.state.definitions.origins.get(command.identity)
+        answer = {"address": origin_address(drain, queue), "limit": node.max_bytes}
+        if known is not None and known.into == node.uuid:
+            return succeed((200, "known already", answer))
+        return self._answered(lambda committed: ledger.change(command, committed), answer)
+
+    def _held(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        drain, queue, after = _text(body, "drain"), _text(body, "queue"), body.get("after", 0)
+        if type(after) is not int or after < 0:
+            raise Refused(400, f"`after` is a sequence, and not {after!r}")
+        found = self._origins.find(drain, queue)
+        if found is None:
+            raise Refused(404, f"no messages of queue {queue} are expected of drain {drain} here")
+        ledger, origin, _ = found
+        assert origin.number is not None
+        held = ledger.state.held[origin.number]
+        runs = held.runs(after, HELD_RUNS)
+        more = {"next": sum(runs[-1])} if len(runs) == HELD_RUNS else {}
+        return {"count": held.count, "runs": [number for run in runs for number in run]} | more
+
+    def _everywhere(self, command: Command, is_so: str) -> Deferred[Answer]:
+        """Propose it to each log; what is so already is well."""
+        ledgers = list(self._logs.ledgers.values())
+        for ledger in ledgers:
+            self._check_version(ledger)
+
+        def propose(committed: Callable[[str], None]) -> None:
+            reasons: list[str] = []
+
+            def one(reason: str) -> None:
+                reasons.append("" if is_so in reason else reason)
+                if len(reasons) == len(ledgers):
+                    committed(next(filter(None, reasons), ""))
+
+            for ledger in ledgers:
+                ledger.change(command, one)
+
+        return self._answered(propose)
+
+    def _check_version(self, ledger: Ledger) -> None:
+        version = self._logs.nodes.version_of(ledger.name)
+        if version < ORIGINS_SINCE:
+            raise Refused(409, f"the cluster has machine version {version}, and this needs {ORIGINS_SINCE}: upgrade every broker")
+
+
+def _text(body: Mapping[str, Any], field: str) -> str:
+    found = body[field]
+    if not isinstance(found, str) or not found or len(found) > 255:
+        raise Refused(400, f"`{field}` is a text of 1 to 255 characters, and not {found!r:.80}")
+    return found
+
+
+def _is_address(text: Any) -> bool:
+    host, colon, port = str(text).rpartition(":")
+    return isinstance(text, str) and bool(host and colon) and port.isdecimal() and 0 < int(port) < 65536

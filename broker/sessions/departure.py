@@ -1,0 +1,172 @@
+"""A broker that leaves for good: it is closed first, then emptied, and only then known to be empty.
+
+Life of a departure: `begin` proposes the record that says so (the setting `leaving`, broker.core.origins). At once nothing more
+is taken from clients: what still comes is `released`. When the record is committed, and with it all that was taken before,
+producers' links end with `amqp:link:redirect`, which names the target; then the clients' connections end, over a time that
+whoever asks has chosen, those first that have been silent for longest. Their other links get the redirect too, and then TCP ends
+without a Close, so that a client goes on to its next address (docs/adr/0007). Consumers get nothing new from the beginning, and
+may settle what they have until then. Who connects later is turned away as a backup does it. A drain then takes the messages,
+queue by queue (`DrainSource`), and `status` says what is left.
+
+A primary that takes over in the midst of it finds the record in its log: it never takes a client.
+
+Invariants: after the record no batch puts a message that has come from a client, and none makes a queue; so a broker that is
+empty at an index behind it stays empty."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import ceil
+from typing import Any
+
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+
+from broker.amqp.links import Condition, Sender
+from broker.core.acl import questions
+from broker.core.commands import ORIGINS_SINCE, Setting
+from broker.core.nodes import LOCAL, QueueNode, Refused
+from broker.core.origins import LEAVING, Leave
+from broker.core.parts import PARTS_QUEUE
+from broker.sessions.admission import Admission
+from broker.sessions.attach import Attach
+from broker.sessions.logs import Logs
+from broker.sessions.origins import NODE
+from broker.sessions.queues import Queues, QueueTerminus
+from broker.sessions.turn import Turn
+
+STEPS = 10
+"""Clients' connections end in so many steps."""
+
+
+class Departure:
+    """See the module."""
+
+    def __init__(self, clock: IReactorTime, logs: Logs, queues: Queues, admission: Admission, turn: Turn) -> None:
+        self._clock = clock
+        self._logs = logs
+        self._queues = queues
+        self._admission = admission
+        self._turn = turn
+        self._call: IDelayedCall | None = None
+
+    def begin(self, leave: Leave, spread_s: float, answer: Callable[[str], None]) -> None:
+        """Leave; `answer` gets "" when that is committed, or why it is not so. Refused, when it cannot be."""
+        logs = self._logs
+        if not logs.serving:
+            raise Refused(409, f"this broker is {logs.state}: only one that serves may leave")
+        if logs.closing:
+            raise Refused(409, "this broker is about to leave already")
+        version = logs.nodes.version_of(logs.lead.name)
+        if version < ORIGINS_SINCE:
+            raise Refused(409, f"the cluster has machine version {version}, and this needs {ORIGINS_SINCE}: upgrade every broker")
+        logs.closing = True
+
+        def committed(reason: str) -> None:
+            logs.closing = False
+            if reason:
+                self._queues.give_out_again()
+            else:
+                logs.ledgers[LOCAL].when_committed(lambda: self._close(spread_s))
+            answer(reason)
+
+        logs.lead.change(_setting(leave), committed)
+
+    def mark_released(self, answer: Callable[[str], None]) -> None:
+        """The target knows that nothing is left here. Refused, when that is not so."""
+        leave, status = self._logs.leave, self.status()
+        if leave is None or not status["empty"]:
+            raise Refused(409, f"this broker is not empty: it has {status['messages']} messages, {status['clients']} clients")
+        if leave.released:
+            answer("")
+        else:
+            self._logs.lead.change(_setting(replace(leave, released=True)), answer)
+
+    def status(self) -> dict[str, Any]:
+        """What is left. `empty` is final: nothing comes any more."""
+        logs, leave = self._logs, self._logs.leave
+        found = [each for one in logs.ledgers.values() for number, each in one.state.messages.items() if number != PARTS_QUEUE]
+        messages, clients = sum(each.depth for each in found), len(self._admission.clients())
+        idle = all(ledger.idle for ledger in logs.ledgers.values())
+        return {
+            "leaving": logs.closed,
+            "drain": "" if leave is None else leave.drain,
+            "to": [] if leave is None else list(leave.to),
+            "since": "" if leave is None else leave.since,
+            "released": leave is not None and leave.released,
+            "index": logs.lead.state.index,
+            "messages": messages,
+            "bytes": sum(each.live_bytes for each in found),
+            "unsettled": self._queues.unsettled(),
+            "clients": clients,
+            "empty": leave is not None and idle and not (messages or clients or logs.closing),
+        }
+
+    def over(self) -> None:
+        """This broker serves no more, or stops."""
+        self._logs.closing = False
+        if self._call is not None:
+            self._call.cancel()
+            self._call = None
+
+    # ---- the clients
+
+    def _close(self, spread_s: float) -> None:
+        for connection in self._admission.administrators():
+            connection.session.end_service(self._logs.redirect())
+        clients = self._admission.clients()
+        self._admission.end_producers()
+        self._end_some(max(1, ceil(len(clients) / STEPS)) if spread_s else len(clients), spread_s / STEPS)
+        self._turn.flush()
+
+    def _end_some(self, count: int, pause_s: float) -> None:
+        """End so many clients' connections, and the next ones after a pause."""
+        self._call = None
+        clients = self._admission.clients()
+        for connection in clients[:count]:
+            connection.session.end_service(self._logs.redirect())
+            connection.cut_off()
+        if len(clients) > count:
+            self._call = self._clock.callLater(pause_s, self._end_some, count, pause_s)
+        self._turn.flush()
+
+
+def _setting(leave: Leave) -> Setting:
+    return Setting(key=LEAVING, value=leave.value(), needs=ORIGINS_SINCE)
+
+
+class DrainSource:
+    """A queue of a broker that leaves, as the one link sees it that takes its messages: `$drain/QUEUE`, by the queue's uuid. The
+    tag of each delivery is the message's sequence, in 8 bytes."""
+
+    def __init__(self, logs: Logs, node: QueueNode, queue: QueueTerminus) -> None:
+        self._logs = logs
+        self._node = node
+        self._queue = queue
+
+    def knows_filter(self, name: str) -> bool:
+        """None: all messages are moved."""
+        return False
+
+    def subscribe(self, attach: Attach, link: Sender) -> None:
+        """The link takes what is on the queue, once nobody else has anything of it."""
+        needs = questions.take_from_queue(self._node)
+        attach.demand(needs)
+        if self._logs.leave is None or not self._logs.serving:
+            raise Condition("amqp:not-allowed", "this broker does not leave: what is on its queues stays there")
+        if self._queue.subscriptions:
+            raise Condition("amqp:resource-locked", f"queue {self._node.name!r} has consumers still: try again")
+        if attach.link.presettled:
+            raise Condition("amqp:invalid-field", "the messages of a drain are settled when the target has them")
+        self._queue.add(attach, link, needs, browse=False, drains=True)
+
+
+def drain_source(logs: Logs, queues: Queues) -> Callable[[str], DrainSource | None]:
+    """Finds such a source by its address."""
+
+    def named(address: str) -> DrainSource | None:
+        node, _, uuid = address.partition("/")
+        found = logs.nodes.queue_by_uuid(uuid) if node == NODE else None
+        return None if found is None else DrainSource(logs, found, queues.at(found))
+
+    return named

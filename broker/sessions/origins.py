@@ -1,0 +1,279 @@
+"""Where another store's messages come in: a queue as the drainer of that store sees it, which takes each message once.
+
+Life of such a link: the drain has announced the origin (`broker.core.commands.OriginAdd`); the link attaches to
+`$drain/DRAIN/QUEUE`, both uuids of the other store's. The tag of each delivery is the sequence that its message has there, in 8
+bytes, most significant first. A message that has not come yet goes on the origin's queue, and the batch that puts it says so
+(HELD records); one that has come, be it committed or under way, is put nowhere, and gets its `accepted` when what is under way is
+committed. When the queue or the disk is full, or the queue is gone, the link ends: nothing may overtake what was not taken.
+
+Invariants: a message of an origin is put once, whoever sends it how often, before and after a failover; an origin has one link: a
+later one takes the place of an earlier one, so that messages stay in their order; messages stand on the queue in the order in
+which they came over the link."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from broker.amqp.links import Condition
+from broker.core import limits
+from broker.core.acl import questions
+from broker.core.acl.questions import Lookups
+from broker.core.commands import OriginAdd
+from broker.core.links import REJECTED
+from broker.core.nodes import QueueNode
+from broker.sessions.attach import Attach, Output
+from broker.sessions.ledger import Ledger
+from broker.sessions.logs import Logs
+from broker.sessions.producer import Producer, Upload
+from broker.sessions.queues import Queues, QueueTerminus
+from broker.sessions.room import full_text, has_room
+from broker.sessions.uploads import Uploading
+
+NODE = "$drain"
+TAG_BYTES = 8
+_Sequences = Callable[[Producer, int, int], list[int] | None]
+
+
+def origin_address(drain: str, queue: str) -> str:
+    """Where the messages of an origin are sent to."""
+    return f"{NODE}/{drain}/{queue}"
+
+
+class Origins:
+    """The origins of both logs, by their addresses."""
+
+    def __init__(self, logs: Logs, queues: Queues) -> None:
+        self.logs = logs
+        self.queues = queues
+        self.links: dict[tuple[str, str], Producer] = {}
+        """Drain and queue -> the link over which its messages come."""
+
+    def named(self, address: str) -> OriginTerminus | None:
+        """The origin that an address names, be it known or not."""
+        words = address.split("/")
+        return OriginTerminus(self, words[1], words[2]) if len(words) == 3 and words[0] == NODE else None
+
+    def find(self, drain: str, queue: str) -> tuple[Ledger, OriginAdd, QueueNode] | None:
+        """The log that has an origin, and the queue that its messages come to; None when there is none, or that queue is gone."""
+        for name, ledger in self.logs.ledgers.items():
+            origin = ledger.state.definitions.origins.get((drain, queue))
+            node = None if origin is None else self.logs.nodes.queue_by_uuid(origin.into)
+            if origin is not None and node is not None and node.messages_log == name and node.messages is not None:
+                return ledger, origin, node
+        return None
+
+    def end(self, drain: str) -> None:
+        """This drain was released: nothing more of it comes."""
+        for key, producer in list(self.links.items()):
+            if key[0] == drain:
+                stop(producer, Condition("amqp:not-found", f"drain {drain} was released"))
+
+
+class OriginTerminus:
+    """Fulfils `broker.sessions.producer.Target`."""
+
+    __slots__ = ("_key", "_origins")
+    window = limits.CREDIT_WINDOW
+    serves_queues = True
+    takes_large = True
+    in_transactions = False
+
+    def __init__(self, origins: Origins, drain: str, queue: str) -> None:
+        self._origins = origins
+        self._key = drain, queue
+
+    @property
+    def identity(self) -> str:
+        """Its address."""
+        return origin_address(*self._key)
+
+    @property
+    def _queue(self) -> QueueTerminus | None:
+        found = self._origins.find(*self._key)
+        return None if found is None else self._origins.queues.at(found[2])
+
+    def needs_of_sender(self, session: Output) -> Lookups:
+        """To send to the queue; what is not there is asked for by its address."""
+        found = self._origins.find(*self._key)
+        return questions.unknown(self.identity)[:1] if found is None else questions.send_to_queue(found[2])
+
+    def admit(self, attach: Attach) -> None:
+        """Condition, when the origin is not known, or its queue is not there for clients now."""
+        queue = self._queue
+        self._origins.logs.must_serve()
+        if queue is None:
+            raise Condition("amqp:not-found", f"no messages of queue {self._key[1]} are expected of drain {self._key[0]} here")
+        queue.admit(attach)
+
+    def attached(self, producer: Producer) -> None:
+        """This is the origin's link now."""
+        earlier = self._origins.links.get(self._key)
+        if earlier is not None:
+            stop(earlier, Condition("amqp:link:stolen", "another link has come for this queue of this drain"))
+        self._origins.links[self._key] = producer
+        queue = self._queue
+        if queue is not None:
+            queue.attached(producer)
+
+    def left(self, producer: Producer) -> None:
+        """It is no more."""
+        if self._origins.links.get(self._key) is producer:
+            del self._origins.links[self._key]
+        queue = self._queue
+        if queue is not None:
+            queue.left(producer)
+
+    def may_flow(self, producer: Producer) -> bool:
+        """As the queue lets its producers."""
+        queue = self._queue
+        return queue is not None and queue.may_flow(producer)
+
+    def destinations(self, producer: Producer, data: bytes) -> list[QueueNode]:
+        """None: a transaction has no part in a drain."""
+        return []
+
+    def receive(self, producer: Producer, first: int, messages: list[bytes]) -> None:
+        """Put what has not come before; a stretch of such messages at once."""
+        sequences = self._sequences(producer, first, len(messages))
+        found = self._origins.find(*self._key)
+        if found is None or sequences is None:
+            return
+        ledger, origin, node = found
+        assert origin.number is not None
+        done = 0
+        while done < len(messages):
+            start, known = done, ledger.has(origin.number, sequences[done])
+            while done < len(messages) and ledger.has(origin.number, sequences[done]) is known:
+                done += 1
+            if known:
+                confirm(ledger, producer, first + start, done - start)
+            else:
+                held = origin.number, sequences[start:done]
+                full = self._put(ledger, node, producer, first + start, messages[start:done], held)
+                if full:
+                    stop(producer, Condition("amqp:resource-limit-exceeded", full))
+                    return
+
+    def _put(
+        self,
+        ledger: Ledger,
+        node: QueueNode,
+        producer: Producer,
+        first: int,
+        messages: list[bytes],
+        held: tuple[int, list[int]],
+    ) -> str:
+        """Put these messages, or those in front of the first that does not fit. Returns why that one does not."""
+        sizes, full = list(map(len, messages)), ""
+        fit, nbytes = len(messages), sum(sizes)
+        if self._full_of(ledger, node, fit, nbytes):
+            fit = nbytes = 0
+            while not (full := self._full_of(ledger, node, fit + 1, nbytes + sizes[fit])):
+                nbytes += sizes[fit]
+                fit += 1
+        if fit:
+            ledger.enqueue(node, messages[:fit], nbytes, producer.link, first, (held[0], held[1][:fit]))
+        return full
+
+    def _full_of(self, ledger: Ledger, node: QueueNode, count: int, nbytes: int) -> str:
+        """Why so many messages cannot be taken now; "" if they can."""
+        if self._origins.logs.closed:
+            return "this broker leaves itself"
+        if ledger.state.held_runs + count > limits.MAX_HELD_RUNS:
+            return f"the runs of sequences that are remembered of all drains have reached their limit of {limits.MAX_HELD_RUNS}"
+        if not has_room(node, count, nbytes):
+            return full_text(node, nbytes)
+        return ledger.storage_text if ledger.low else ""
+
+    def _sequences(self, producer: Producer, first: int, count: int) -> list[int] | None:
+        """The sequences of these deliveries; None when the link has ended, because one of them has none, too."""
+        if not producer.link.open:
+            return None
+        tags = producer.link.tags(first, count)
+        sequences = [int.from_bytes(tag, "big") for tag in tags]
+        if any(len(tag) != TAG_BYTES for tag in tags) or len(set(sequences)) < count:
+            text = f"the tag of each delivery is the sequence of its message, another one each time, in {TAG_BYTES} bytes"
+            stop(producer, Condition("amqp:invalid-field", text))
+            return None
+        return sequences
+
+    def begin(self, producer: Producer, head: bytes) -> Upload:
+        """A large message."""
+        found = self._origins.find(*self._key)
+        if found is None:
+            raise LookupError(f"the queue of {self.identity} is gone")
+        return OriginUpload(self._origins.logs, producer, found, head, self._sequences)
+
+
+def confirm(ledger: Ledger, producer: Producer, first: int, count: int) -> None:
+    """Accept deliveries whose messages have come before, when all that is under way is committed."""
+
+    def committed() -> None:
+        for delivery_id in range(first, first + count):
+            producer.done(delivery_id)
+
+    ledger.when_committed(committed)
+
+
+def stop(producer: Producer, condition: Condition) -> None:
+    """End this link, and take nothing that is still on its way."""
+    link = producer.link
+    producer.detached()
+    link.context = None
+    link.close(condition)
+    producer.session.touch()
+
+
+class OriginUpload(Uploading):
+    """A large message of an origin."""
+
+    def __init__(
+        self,
+        logs: Logs,
+        producer: Producer,
+        found: tuple[Ledger, OriginAdd, QueueNode],
+        head: bytes,
+        sequences: _Sequences,
+    ) -> None:
+        super().__init__(logs, producer, [found[2]], head)
+        self._ledger, self._origin, _ = found
+        self._sequences = sequences
+
+    def put(self, data: bytes) -> Upload:
+        """Propose one more part; without room the link ends."""
+        self._nbytes += len(data)
+        if not self._stopped():
+            for ledger, parts in self._parts.items():
+                parts.append(ledger.put_part(data))
+        return self
+
+    def _stopped(self) -> bool:
+        fault = self._fault()
+        if fault is None:
+            return False
+        condition = fault[1] if fault[0] == REJECTED else None
+        self.abandon()
+        stop(self._producer, condition or Condition("amqp:resource-limit-exceeded", "the disk takes nothing now"))
+        return True
+
+    def finish(self, delivery_id: int) -> None:
+        """It is whole: put it on its queue, unless it has come before."""
+        number = self._origin.number
+        assert number is not None
+        sequences = self._sequences(self._producer, delivery_id, 1)
+        if sequences is None:
+            self.abandon()
+        elif self._ledger.has(number, sequences[0]):
+            self.abandon()
+            confirm(self._ledger, self._producer, delivery_id, 1)
+        elif not self._stopped():
+            if self._queues:
+                super().finish(delivery_id)
+            else:  # the queue went with the link
+                self.abandon()
+
+    def _held(self, delivery_id: int) -> tuple[int, Sequence[int]] | None:
+        sequences = self._sequences(self._producer, delivery_id, 1)
+        assert sequences is not None, "it was looked at when it had become whole"
+        assert self._origin.number is not None
+        return self._origin.number, sequences

@@ -1,0 +1,190 @@
+"""What of another store's queues has come here: runs of sequences, and the records that say so."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.core import limits
+from broker.core.commands import OriginAdd, OriginForget, OriginRelease
+from broker.core.definitions import DrainForgotten, Nothing, OriginMade, OriginsReleased
+from broker.core.origins import Held, Leave
+from broker.core.records import BadBatch, Batch, BatchBuilder, Kind
+from broker.core.state import CannotApply, State
+from tests.broker.core.definitions import Change, queue, state_of
+from tests.broker.core.test_parts import apply
+from tests.broker.core.test_state import rebuilt
+
+
+def origin(name: str = "q", drain: str = "d", into: str = "u-q", **more: Any) -> Change:
+    return {"op": "origin-add", "drain": drain, "store": "s", "queue": name, "into": into, "needs": 5} | more
+
+
+def release(drain: str = "d") -> Change:
+    return {"op": "origin-release", "drain": drain, "needs": 5}
+
+
+def forget(drain: str = "d") -> Change:
+    return {"op": "origin-forget", "drain": drain, "needs": 5}
+
+
+def change(state: State, *changes: Change) -> list[tuple[Any, str]]:
+    builder = BatchBuilder()
+    for each in changes:
+        builder.define(each)
+    return state.apply(Batch.parse(builder.seal(1, state.index + 1, 0))).changes
+
+
+def put(state: State, number: int, *runs: tuple[int, int]) -> None:
+    """A message on queue 1 for each sequence of these runs, and what says that they are of this origin."""
+    builder = BatchBuilder()
+    first = state.messages[1].order.lanes[0].next_seq
+    for start, count in runs:
+        builder.messages_for(1, first).extend([b"m"] * count)
+        builder.hold(number, start, count)
+    apply(state, builder)
+
+
+@given(st.lists(st.tuples(st.integers(1, 60), st.integers(1, 12)), max_size=30), st.integers(0, 80), st.integers(1, 4))
+@settings(deadline=None)
+def test_runs_are_a_set_whatever_order_their_sequences_come_in(added: list[tuple[int, int]], after: int, most: int) -> None:
+    held, model = Held(), set[int]()
+    for first, count in added:
+        held.add(first, count)
+        model |= set(range(first, first + count))
+    runs = held.runs()
+    assert [sequence for first, count in runs for sequence in range(first, first + count)] == sorted(model)
+    assert all(first + count < following for (first, count), (following, _) in pairwise(runs)), "they touch"
+    assert [sequence for sequence in range(90) if sequence in held] == sorted(model)
+    assert (held.count, held.n_runs) == (len(model), len(runs))
+    assert held.runs(after, most) == [run for run in runs if sum(run) > after][:most]
+
+
+def test_what_comes_in_order_is_one_run_for_each_level_of_priority() -> None:
+    held, level = Held(), 3 << 56
+    for at in range(1, 1000, 10):
+        held.add(at, 10)
+        held.add(level | at, 10)
+    assert held.runs() == [(1, 1000), (level | 1, 1000)]
+
+
+def test_a_batch_says_which_messages_of_an_origin_it_puts_and_its_checkpoint_says_it_again() -> None:
+    state = state_of(queue("q"), origin("there"), origin("other", into="u-gone"))
+    number = state.definitions.origins["d", "there"].number
+    assert number == 2, "queues and origins share one count, which a checkpoint holds"
+    put(state, number, (7, 3), (10, 2), (40, 1))
+    put(state, 3, (5, 1))
+    put(state, 99, (1, 1))  # of an origin that was released meanwhile
+    assert state.held[number].runs() == [(7, 5), (40, 1)]
+    assert state.held_runs == 3
+    again = rebuilt(state)
+    assert {each: held.runs() for each, held in again.held.items()} == {2: [(7, 5), (40, 1)], 3: [(5, 1)]}
+    assert again.held_runs == 3
+    assert again.definitions.next_number == state.definitions.next_number == 4
+    assert again.definitions.origins == state.definitions.origins
+
+
+def test_a_checkpoint_of_many_runs_is_many_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = state_of(queue("q"), origin())
+    put(state, 2, *((at, 1) for at in range(1, 400, 2)))
+    monkeypatch.setattr(limits, "BATCH_TARGET_BYTES", 1000)
+    assert len(list(state.snapshot())) > 5
+    assert rebuilt(state).held[2].runs() == state.held[2].runs()
+
+
+def test_runs_that_follow_one_another_are_one_record() -> None:
+    builder = BatchBuilder()
+    for first, count in ((5, 2), (7, 1), (9, 1)):
+        builder.hold(2, first, count)
+    assert bool(builder) is True
+    assert BatchBuilder().only_dequeues is not builder.only_dequeues
+    batch = Batch.parse(builder.seal(1, 1, 0))
+    assert [(run.kind, run.queue, run.first_seq, run.count) for run in batch.runs] == [(Kind.HELD, 2, 5, 3), (Kind.HELD, 2, 9, 1)]
+    assert batch.header.n_records == 4
+    with pytest.raises(AssertionError, match="version 5"):
+        builder.seal(1, 1, 0, first_format=True)
+
+
+def test_a_release_forgets_what_is_held_and_takes_nothing_more_until_it_is_forgotten_itself() -> None:
+    state = state_of(queue("q"), origin(), origin("b"), origin(drain="e"))
+    put(state, 2, (1, 5), (9, 1))
+    put(state, 4, (1, 1))
+    ((gone, _),) = change(state, release())
+    assert isinstance(gone, OriginsReleased)
+    assert {each.queue for each in gone.origins} == {"q", "b"}
+    assert (list(state.held), state.held_runs) == ([4], 1), "the other drain goes on"
+    put(state, 2, (20, 1))
+    assert list(state.held) == [4]
+    again = change(state, release(), origin(), forget("e"))
+    assert [reason for _, reason in again] == [
+        "this drain was released already",
+        "this drain has ended: its store was released",
+        "this drain was not released",
+    ]
+    assert all(isinstance(each, Nothing) for each, _ in again)
+    assert rebuilt(state).definitions.released == state.definitions.released
+    assert change(state, forget())[0] == (DrainForgotten("d"), "")
+    assert change(state, forget())[0][1] == "this drain was not released"
+    assert rebuilt(state).definitions.released == {}
+
+
+def test_an_origin_that_is_announced_again_keeps_what_is_held_be_it_for_another_queue() -> None:
+    state = state_of(queue("q"), origin())
+    put(state, 2, (1, 5))
+    assert change(state, origin())[0][1] == "this origin is known already"
+    ((made, reason),) = change(state, origin(into="u-other"))
+    assert isinstance(made, OriginMade)
+    assert (made.origin.number, made.origin.into, reason) == (2, "u-other", "")
+    assert state.held[2].runs() == [(1, 5)]
+    assert rebuilt(state).definitions.origins["d", "q"].into == "u-other"
+
+
+def test_origins_and_releases_have_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_ORIGINS", 2)
+    monkeypatch.setattr(limits, "MAX_RELEASED", 1)
+    state = state_of(queue("q"), origin("a"), origin("b"))
+    assert change(state, origin("c"))[0][1] == "messages of 2 origins come already"
+    assert change(state, origin("b", into="u-x"))[0][1] == "", "one that is there already may change"
+    change(state, release("d"))
+    assert change(state, release("e"))[0][1].startswith("1 drains were released and not forgotten")
+
+
+def test_an_older_member_stops_before_the_first_of_these_records() -> None:
+    builder = BatchBuilder()
+    builder.hold(2, 1, 1)
+    with pytest.raises(CannotApply, match="a HELD record needs machine version 5"):
+        State(4).apply(Batch.parse(builder.seal(1, 1, 0)))
+
+
+def test_a_held_record_has_no_payload() -> None:
+    builder = BatchBuilder()
+    builder.large(1, 1, b"manifest")
+    data = bytearray(builder.seal(1, 1, 0))
+    data[48] = Kind.HELD
+    with pytest.raises(BadBatch, match="HELD record with a payload"):
+        Batch.parse(bytes(data), verified=True)
+
+
+def test_a_leave_says_what_its_setting_says() -> None:
+    leave = Leave("d", ("a:1", "b:2"), "2026-01-01T00:00:00Z")
+    assert Leave.of(leave.value()) == leave
+    assert Leave.of({}) == Leave("", (), "")
+
+
+@pytest.mark.parametrize(
+    "command,text",
+    [
+        (
+            OriginAdd(drain="d", store="s", queue="q", into="i"),
+            b'{"drain":"d","into":"i","needs":5,"op":"origin-add","queue":"q","store":"s"}',
+        ),
+        (OriginRelease(drain="d"), b'{"drain":"d","needs":5,"op":"origin-release"}'),
+        (OriginForget(drain="d"), b'{"drain":"d","needs":5,"op":"origin-forget"}'),
+    ],
+)
+def test_the_commands_of_drains_have_their_texts(command: Any, text: bytes) -> None:
+    assert command.text == text

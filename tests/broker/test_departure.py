@@ -1,0 +1,236 @@
+"""A broker that leaves: closed first, then emptied, and empty for good."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import proton
+import pytest
+
+from broker.core.origins import LEAVING
+from tests.broker.clients import ACCEPTED, ADMIN, RELEASED, Bench, bench, condition, statuses
+
+TO = ["other:5672", "another:5673"]
+
+
+def ask(b: Bench, operation: str, **body: Any) -> tuple[int, str, Any]:
+    client = b.client(ADMIN)
+    answer = client.request(operation, "drain", "", body)
+    client.connection.close()
+    b.settle()
+    return answer
+
+
+def leave(b: Bench, spread: float = 0) -> dict[str, Any]:
+    status, text, body = ask(b, "LEAVE", to=TO, spread=spread)
+    assert status == 200, text
+    return dict(body)
+
+
+def left(b: Bench) -> dict[str, Any]:
+    (item,) = ask(b, "QUERY")[2]["items"]
+    return dict(item)
+
+
+def source(b: Bench, name: str = "q") -> str:
+    return f"$drain/{b.broker.nodes.queues[name].uuid}"
+
+
+def test_producers_hear_where_the_queues_go_and_everybody_is_cut_off_without_a_close() -> None:
+    with bench() as b:
+        b.queue("q")
+        producer, consumer = b.client(), b.client()
+        out, relay, taking = producer.sender("q"), producer.sender(None), consumer.receiver("q")
+        leave(b)
+        assert condition(out) == condition(taking) == "amqp:link:redirect"
+        info = {str(key): value for key, value in out.remote_condition.info.items()}
+        assert info == {"hostname": "other", "network-host": "other", "port": 5672, "address": "q"}
+        assert condition(relay) == ""
+        assert producer.lost
+        assert consumer.lost
+        assert condition(producer.connection) == ""
+        late = b.client()
+        assert late.lost
+        assert not late.connection.remote_container, "without an Open, it goes on to its next address"
+
+
+def test_what_was_sent_before_is_accepted_and_nothing_after_it_is_taken() -> None:
+    """All that comes before the record is committed with it or before it; what comes behind it is for the target."""
+    with bench() as b:
+        b.queue("q")
+        client = b.client()
+        out, relay, exchange = client.sender("q"), client.sender(None), client.sender("amq.fanout")
+        b.lead.automatic = False
+        client.send(out, 1)
+        b.broker.departure.begin(leave_of(b), 5, lambda reason: None)
+        client.send(out, 2)
+        client.send(relay, 3, address="q")
+        client.send(exchange, 4)
+        assert statuses(client, out) == statuses(client, relay) == statuses(client, exchange) == [RELEASED]
+        b.lead.automatic = True
+        b.lead.commit()
+        b.settle()
+        assert sorted(statuses(client, out)) == sorted([RELEASED, ACCEPTED])
+        assert b.depth("q") == 1
+        b.pass_time(6)
+
+
+def leave_of(b: Bench) -> Any:
+    from broker.core.origins import Leave
+
+    return Leave("d", tuple(TO), "")
+
+
+def test_connections_end_over_the_time_that_was_asked_for_the_idle_ones_first() -> None:
+    with bench() as b:
+        b.queue("q")
+        clients = []
+        for _ in range(20):
+            clients.append(b.client())
+            b.clock.advance(0.01)
+        clients[0].sender("q")
+        leave(b, spread=5)
+        assert [client.lost for client in clients] == [False, True, True, *[False] * 17]
+        b.pass_time(2)
+        assert sum(client.lost for client in clients) == 10
+        assert not clients[0].lost
+        b.pass_time(3)
+        assert all(client.lost for client in clients)
+
+
+def test_consumers_get_nothing_more_and_may_settle_what_they_have() -> None:
+    with bench() as b:
+        b.queue("q")
+        producer, consumer = b.client(), b.client()
+        producer.send(producer.sender("q"), *range(10))
+        consumer.auto_accept = False
+        taking = consumer.receiver("q", credit=4)
+        leave(b, spread=5)
+        assert producer.lost
+        taking.flow(10)
+        b.settle()
+        assert consumer.bodies(taking) == [0, 1, 2, 3]
+        consumer.give(consumer.received[taking.name][0][0], proton.Delivery.ACCEPTED)
+        assert left(b)["unsettled"] == 3
+        b.pass_time(6)
+        assert (left(b)["messages"], left(b)["unsettled"], left(b)["clients"]) == (9, 0, 0)
+
+
+def test_a_drain_gets_what_the_others_had_and_its_tags_are_the_sequences() -> None:
+    with bench() as b:
+        b.queue("q", arguments={"qpid.priorities": 4})
+        producer, consumer = b.client(), b.client()
+        out = producer.sender("q")
+        for number, priority in enumerate((0, 0, 3, 0)):
+            producer.send(out, number, priority=priority)
+        consumer.auto_accept = False
+        taking = consumer.receiver("q", credit=2)
+        drainer = b.client(ADMIN)
+        assert condition(drainer.receiver(source(b))) == "amqp:not-allowed", "it does not leave"
+        consumer.give(consumer.received[taking.name][1][0], proton.Delivery.MODIFIED, failed=True)
+        leave(b, spread=5)
+        assert condition(drainer.receiver(source(b))) in ("amqp:resource-locked", "")
+        b.pass_time(6)
+        drain = drainer.receiver(source(b), name="the drain's")
+        found = [(delivery, message) for delivery, message in drainer.received["the drain's"]]
+        assert {message.body for _, message in found} == {0, 1, 2, 3}
+        counts = {message.body: message.delivery_count for _, message in found}
+        assert sum(counts.values()) == 1, "the one that has failed says so"
+        assert drain.remote_source.address == source(b)
+        b.pass_time(0.1, 0.01)
+        assert left(b)["empty"]
+
+
+def test_a_broker_is_empty_only_behind_the_record_and_stays_so() -> None:
+    with bench() as b:
+        b.queue("q")
+        assert not left(b)["empty"], "it does not leave"
+        assert ask(b, "RELEASED")[0] == 409
+        client = b.client()
+        client.send(client.sender("q"), 1)
+        first = leave(b)
+        assert leave(b)["drain"] == first["drain"] != "", "again it is the same drain"
+        assert not left(b)["empty"]
+        drainer = b.client(ADMIN)
+        drainer.receiver(source(b))
+        b.pass_time(0.1, 0.01)
+        assert left(b)["empty"]
+        assert [ask(b, "RELEASED")[0] for _ in range(2)] == [200, 200]
+        assert left(b)["released"]
+        status, text, _ = ask(b, "CREATE")
+        assert status == 501
+        admin = b.client(ADMIN)
+        status, text, _ = admin.request("CREATE", "queue", "new", {})
+        assert (status, text) == (409, "this broker leaves; its queues are moved to other:5672, another:5673")
+        assert condition(admin.sender("q")) == "amqp:link:redirect"
+        assert condition(admin.receiver("q")) == "amqp:link:redirect"
+
+
+def test_a_subscriptions_own_queue_goes_and_one_that_others_use_stays_with_its_messages() -> None:
+    with bench() as b:
+        b.queue("shared", autoDelete=True)
+        consumer, producer = b.client(), b.client()
+        consumer.auto_accept = False
+        consumer.receiver("shared")
+        consumer.receiver("amq.fanout")
+        producer.send(producer.sender("shared"), 1)
+        assert len(b.broker.nodes.queues) == 2
+        leave(b)
+        assert list(b.broker.nodes.queues) == ["shared"]
+        assert b.depth("shared") == 1
+
+
+def test_a_primary_that_takes_over_finds_the_record_and_takes_no_client() -> None:
+    with bench(clustered=True, default_level="all") as b, bench(clustered=True, state="ready", default_level="all") as other:
+        b.upgraded()
+        b.queue("q")
+        client = b.client()
+        client.send(client.sender("q"), 1)
+        leave(b)
+        b.lead.replayed_into(other.lead)
+        other.lead.become("recovering")
+        early = other.client()
+        other.lead.become("active")
+        other.settle()
+        assert early.lost
+        assert other.client().lost
+        assert left(other)["drain"] == left(b)["drain"]
+        assert other.client(ADMIN).receiver(source(other)).remote_source.address
+
+
+def test_a_departure_that_is_not_committed_has_not_begun() -> None:
+    """The term ends first: the next primary serves on."""
+    with bench(clustered=True, default_level="all") as b:
+        b.upgraded()
+        b.queue("q")
+        b.lead.automatic = False
+        admin = b.client(ADMIN)
+        reply = admin.receiver(None, dynamic=True)
+        from tests.broker.clients import request
+
+        admin.send_encoded(admin.sender("$management"), request("LEAVE", "drain", "", reply.remote_source.address, 1, {"to": TO}))
+        assert b.broker.logs.closed
+        b.lead.become("ready", "another:1")
+        b.settle()
+        ((_, answer),) = admin.received[reply.name]
+        assert answer.properties["statusCode"] == 503
+        b.lead.automatic = True
+        b.lead.become("active")
+        b.settle()
+        assert LEAVING not in b.broker.lead.state.definitions.settings
+        client = b.client()
+        link = client.sender("q")
+        client.send(link, 1)
+        assert statuses(client, link) == [ACCEPTED]
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_a_record_that_does_not_fit_changes_nothing(full: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.core.limits.MAX_SETTINGS", 0 if full else 1)
+    with bench() as b:
+        b.queue("q")
+        client = b.client()
+        link = client.sender("q")
+        assert ask(b, "LEAVE", to=TO, spread=0)[0] == (409 if full else 200)
+        client.send(link, 1) if full else None
+        assert statuses(client, link) == ([ACCEPTED] if full else [])

@@ -1,0 +1,247 @@
+"""Messages of another store's queue are put once, whoever sends them how often."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from broker.core import limits
+from broker.core.records import Batch, Kind
+from broker.sessions.origins import origin_address
+from tests.broker.clients import ACCEPTED, ADMIN, bench, condition, statuses
+from tests.broker.drain_bench import DRAIN, QUEUE, STORE, Taking, body, send
+
+LARGE = limits.LARGE_PARTS * 16 * 1024 + 1
+
+
+def test_what_has_come_before_is_accepted_and_put_nowhere() -> None:
+    with bench() as b:
+        taking = Taking(b)
+        link = taking.link()
+        taking.send(link, 5, 6, 7, 9)
+        taking.send(link, 6, 7, 8, 9, 10)
+        assert statuses(taking.client, link) == [ACCEPTED] * 9
+        assert taking.bodies() == ["5", "6", "7", "9", "8", "10"]
+        assert taking.held.runs() == [(5, 6)]
+
+
+def test_what_is_under_way_is_put_nowhere_either_and_accepted_when_it_is_committed() -> None:
+    with bench() as b:
+        taking = Taking(b)
+        b.lead.automatic = False
+        first, link = taking.client, taking.link()
+        taking.send(link, 1, 2)
+        first.lose()
+        taking.client = b.client(ADMIN)
+        again = taking.link()
+        taking.send(again, 1, 2, 3)
+        assert statuses(taking.client, again) == []
+        while b.lead.waiting:
+            b.lead.commit()
+            b.settle()
+        assert statuses(taking.client, again) == [ACCEPTED] * 3
+        b.lead.automatic = True
+        assert taking.bodies() == ["1", "2", "3"]
+
+
+def test_what_was_put_and_never_committed_comes_again_in_the_next_term() -> None:
+    with bench(clustered=True, default_level="all") as b:
+        b.upgraded()
+        taking = Taking(b)
+        b.lead.automatic = False
+        taking.send(taking.link(), 1, 2)
+        b.lead.become("ready", "another:1")
+        b.lead.automatic = True
+        b.lead.become("active")
+        b.settle()
+        taking.client = b.client(ADMIN)
+        again = taking.link()
+        taking.send(again, 1, 2)
+        assert statuses(taking.client, again) == [ACCEPTED] * 2
+        assert taking.bodies() == ["1", "2"]
+
+
+def test_the_next_primary_knows_what_has_come() -> None:
+    with bench(clustered=True, default_level="all") as b, bench(clustered=True, state="ready", default_level="all") as other:
+        b.upgraded()
+        taking = Taking(b)
+        taking.send(taking.link(), 1, 2, 3)
+        b.lead.replayed_into(other.lead)
+        other.lead.become("active")
+        other.settle()
+        there = object.__new__(Taking)
+        there.bench, there.client = other, other.client(ADMIN)
+        link = there.link()
+        there.send(link, 3, 4)
+        assert there.bodies() == ["1", "2", "3", "4"]
+
+
+def test_each_batch_says_which_of_its_messages_are_an_origins() -> None:
+    """The record and the message are of one batch, or a crash between them would lose or repeat it."""
+    with bench() as b:
+        taking = Taking(b)
+        link, own = taking.link(), b.client()
+        taking.send(link, *range(1, 50))
+        own.send(own.sender("q"), "of its own client")
+        counts = [Counter[Kind]() for _ in b.lead.committed]
+        for data, count in zip(b.lead.committed, counts, strict=True):
+            for run in Batch.parse(data).runs:
+                count[run.kind] += run.count
+        assert sum(count[Kind.HELD] for count in counts) == 49
+        assert all(count[Kind.ENQUEUE] == count[Kind.HELD] for count in counts if count[Kind.HELD])
+
+
+@pytest.mark.parametrize("arguments", [{"qpid.max_count": 4}, {"qpid.max_size": 4 * 600}])
+def test_a_queue_that_is_full_takes_what_fits_and_ends_the_link_so_that_nothing_overtakes(arguments: dict[str, int]) -> None:
+    with bench() as b:
+        taking = Taking(b, arguments=arguments)
+        link = taking.link()
+        for sequence in range(1, 8):
+            send(taking.client, link, sequence, body(f"{sequence}" + "x" * (500 if sequence < 5 else 1500)))
+        send(taking.client, link, 8, body("8"))
+        b.settle()
+        assert condition(link) == "amqp:resource-limit-exceeded"
+        assert taking.bodies() == ["1", "2", "3", "4"]
+        assert taking.held.runs() == [(1, 4)]
+
+
+def test_a_large_message_that_does_not_fit_ends_the_link_and_leaves_no_parts() -> None:
+    with bench(part_bytes=16 * 1024) as b:
+        taking = Taking(b, arguments={"qpid.max_size": LARGE // 2})
+        link = taking.link()
+        taking.send(link, 1, size=LARGE)
+        assert condition(link) == "amqp:resource-limit-exceeded"
+        assert b.lead.ledger.state.parts.order.depth == 0
+        assert taking.held.count == 0
+
+
+def test_a_large_message_is_put_once_and_its_parts_go_when_it_comes_again() -> None:
+    with bench(part_bytes=16 * 1024) as b:
+        taking = Taking(b)
+        link = taking.link()
+        taking.send(link, 1, size=LARGE)
+        parts = b.lead.ledger.state.parts.order.depth
+        taking.send(link, 1, size=LARGE)
+        taking.send(link, 2)
+        assert statuses(taking.client, link) == [ACCEPTED] * 3
+        assert b.depth("q") == 2
+        assert b.lead.ledger.state.parts.order.depth == parts > 1
+        assert taking.held.runs() == [(1, 2)]
+
+
+def test_another_link_takes_the_place_of_the_one_before() -> None:
+    with bench() as b:
+        taking = Taking(b)
+        first = taking.link()
+        taking.send(first, 1)
+        second = taking.link()
+        assert condition(first) == "amqp:link:stolen"
+        taking.send(second, 2)
+        assert taking.bodies() == ["1", "2"]
+
+
+def test_a_link_needs_an_origin_tags_and_a_peer_that_waits_for_outcomes() -> None:
+    with bench() as b:
+        taking = Taking(b)
+        client = taking.client
+        assert condition(client.sender(origin_address(DRAIN, "another"))) == "amqp:not-found"
+        for presettled in (True, False):
+            link = client.sender(origin_address(DRAIN, QUEUE), presettled=presettled)
+            client.send(link, "its tag is no sequence")
+            assert condition(link) == "amqp:invalid-field"
+        assert b.depth("q") == 0
+
+
+def test_a_link_ends_with_its_queue_and_the_origin_may_come_to_another() -> None:
+    with bench() as b:
+        taking = Taking(b)
+        link = taking.link()
+        taking.send(link, 1)
+        assert taking.client.request("DELETE", "queue", "q", {})[0] == 204
+        assert condition(link) == "amqp:resource-deleted"
+        assert condition(taking.link()) == "amqp:not-found"
+        b.queue("q")
+        assert taking.ask("TAKE", store=STORE, queue=QUEUE, into="q")[0] == 200
+        taking.send(taking.link(), 1, 2)
+        assert taking.bodies() == ["2"], "the first was on the queue before, and went with it"
+
+
+def test_a_bound_on_what_is_remembered_ends_the_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    with bench() as b:
+        taking = Taking(b)
+        monkeypatch.setattr(limits, "MAX_HELD_RUNS", 3)
+        link = taking.link()
+        for sequence in (1, 3, 5, 7):
+            taking.send(link, sequence)
+        assert condition(link) == "amqp:resource-limit-exceeded"
+        assert taking.bodies() == ["1", "3", "5"]
+
+
+# ---- management
+
+
+def test_a_target_tells_what_it_holds_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.drains.HELD_RUNS", 2)
+    with bench() as b:
+        taking = Taking(b)
+        taking.send(taking.link(), 1, 2, 5, 9)
+        status, _, found = taking.ask("HELD", queue=QUEUE)
+        assert (status, found) == (200, {"count": 4, "runs": [1, 2, 5, 1], "next": 6})
+        assert taking.ask("HELD", queue=QUEUE, after=found["next"])[2] == {"count": 4, "runs": [9, 1]}
+
+
+def test_a_release_and_what_forgets_it_may_be_asked_for_twice() -> None:
+    with bench() as b:
+        taking = Taking(b)
+        link = taking.link()
+        taking.send(link, 1)
+        assert [taking.ask("RELEASE")[0] for _ in range(2)] == [200, 200]
+        assert condition(link) == "amqp:not-found"
+        assert b.lead.ledger.state.held == {}
+        status, text, _ = taking.ask("TAKE", store=STORE, queue=QUEUE, into="q")
+        assert (status, text) == (409, "this drain has ended: its store was released")
+        assert [taking.ask("FORGET")[0] for _ in range(2)] == [200, 200]
+        assert b.lead.ledger.state.definitions.released == {}
+
+
+@pytest.mark.parametrize(
+    "operation,asked,status,text",
+    [
+        ("TAKE", {"store": STORE, "queue": QUEUE, "into": "nowhere"}, 404, "there is no queue named 'nowhere'"),
+        ("TAKE", {"store": "broker-1", "queue": QUEUE, "into": "q"}, 409, "this broker is the one that leaves"),
+        ("TAKE", {"store": STORE, "queue": "", "into": "q"}, 400, "`queue` is a text"),
+        ("TAKE", {"store": STORE}, 400, "does not fit the operation TAKE"),
+        ("HELD", {"queue": "another"}, 404, "no messages of queue another are expected"),
+        ("HELD", {"queue": QUEUE, "after": -1}, 400, "`after` is a sequence"),
+        ("JUGGLE", {}, 501, "does not have the operation 'JUGGLE' on a drain"),
+        ("LEAVE", {"to": []}, 400, "`to` has the addresses"),
+        ("LEAVE", {"to": ["nowhere"]}, 400, "`to` has the addresses"),
+        ("LEAVE", {"to": ["a:1"], "spread": -1}, 400, "`spread` is a number"),
+        ("RELEASED", {}, 409, "this broker is not empty"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_why(operation: str, asked: dict[str, object], status: int, text: str) -> None:
+    with bench() as b:
+        taking = Taking(b)
+        found = taking.ask(operation, **asked)
+        assert found[0] == status
+        assert text in found[1]
+
+
+def test_a_cluster_with_an_older_member_takes_nothing_over() -> None:
+    with bench(clustered=True, default_level="all") as b:
+        taking = Taking(b)
+        status, text, _ = taking.ask("TAKE", store=STORE, queue=QUEUE, into="q")
+        assert status == 409
+        assert "this needs 5" in text
+        assert taking.ask("LEAVE", to=["a:1"])[0] == 409
+
+
+def test_a_backup_says_who_is_to_be_asked() -> None:
+    with bench(clustered=True, state="ready") as b:
+        b.lead.become("ready", "a:1")
+        assert b.client(ADMIN).request("HELD", "drain", "", {"drain": DRAIN})[:2] == (
+            409,
+            "this broker is ready: ask the primary, a:1",
+        )
