@@ -19,7 +19,9 @@ from cproton_ffi import ffi, lib
 from twisted.internet.protocol import Protocol as TwistedProtocol
 from twisted.python.failure import Failure
 
-from broker.amqp.links import condition_text, encoded_of, text_of
+from broker.amqp.links import condition_text, encoded_of, put_value, text_of
+from broker.core.filters import SELECTOR
+from broker.core.values import Ready, Symbol, encode
 
 NULL = ffi.NULL
 _DELIVERY = lib.PN_DELIVERY
@@ -80,12 +82,21 @@ class ClientConnection(TwistedProtocol):
     it comes from, and nobody says what became of it."""
 
     def __init__(
-        self, user: LinkUser, *, credit: int, browse: bool, idle_s: float, max_frame: int, settled: bool = False
+        self,
+        user: LinkUser,
+        *,
+        credit: int,
+        browse: bool,
+        idle_s: float,
+        max_frame: int,
+        settled: bool = False,
+        selector: str = "",
     ) -> None:
         self.user = user
         self._credit = credit
         self._browse = browse
         self._settled = settled
+        self._selector = selector
         self._idle_s = idle_s
         self._max_frame = max_frame
         self.alive = False
@@ -126,6 +137,9 @@ class ClientConnection(TwistedProtocol):
             self.link = self._receiver(name, self.user.queue)
             if self._browse:
                 lib.pn_terminus_set_distribution_mode(lib.pn_link_source(self.link), lib.PN_DIST_MODE_COPY)
+            if self._selector:
+                described = b"\0" + encode(Symbol(SELECTOR)) + encode(self._selector)
+                put_value(lib.pn_terminus_filter(lib.pn_link_source(self.link)), encode({Symbol("selector"): Ready(described)}))
         else:
             self.link = self._sender(name, self.user.queue)
         if self._settled:
@@ -189,13 +203,17 @@ class ClientConnection(TwistedProtocol):
         """The container id of the broker's Open: its store's identity."""
         return text_of(lib.pn_connection_remote_container(self._connection))
 
-    def send(self, body: bytes, priority: int | None = None, held_back: int = 0, sequence: int = 0) -> Any:
-        """Send a message with this body, and a header with its priority if it has one; returns its delivery. So many bytes of it
-        are held back, for `go_on`. `sequence`: of a message of another store, whose tag that is."""
+    def send(
+        self, body: bytes, priority: int | None = None, held_back: int = 0, sequence: int = 0, third: int | None = None
+    ) -> Any:
+        """Send a message with this body, a header with its priority if it has one, and a property `third` if it has one; returns
+        its delivery. So many bytes of it are held back, for `go_on`. `sequence`: of a message of another store, whose tag that
+        is."""
         size = len(body)
         head = b"\x00\x53\x75\xa0" + bytes((size,)) if size < 256 else b"\x00\x53\x75\xb0" + size.to_bytes(4, "big")
         header = b"" if priority is None else b"\x00\x53\x70\xc0\x04\x02\x40\x50" + bytes((priority,))
-        data = header + head + body
+        properties = b"" if third is None else b"\x00\x53\x74" + encode({"third": third})
+        data = header + properties + head + body
         self._tag += 1
         _tag_number[0] = self._tag
         _wide_bytes[0:8] = sequence.to_bytes(8, "big")

@@ -38,7 +38,8 @@ class ClientPlan:
     come there or not, accepted or not; not `needed`: nobody waits for the end of it; `settled`: what goes over the link is
     settled when it is sent; `priorities`: what a producer chooses from for each message (None: the message says nothing of it);
     `stay_s`, `away_s`: it leaves after about so long, and comes back about so long after that; `pause_s`: how long it may pause
-    in the middle of a larger message, some of which it gives up then.
+    in the middle of a larger message, some of which it gives up then; `selects`: a consumer takes those messages alone whose
+    number, divided by three, leaves one of these; a producer that has any says in each message what its number leaves.
     """
 
     kind: str
@@ -68,6 +69,12 @@ class ClientPlan:
     stay_s: float = 0.0
     away_s: float = 0.0
     pause_s: float = 0.0
+    selects: tuple[int, ...] = ()
+
+    @property
+    def selector(self) -> str:
+        """What selects these messages, "" for all."""
+        return f"third IN ({', '.join(map(str, self.selects))})" if self.selects else ""
 
 
 class Client:
@@ -144,6 +151,7 @@ class Client:
             idle_s=plan.idle_s,
             max_frame=plan.max_frame,
             settled=plan.settled,
+            selector=plan.selector if self.credit_window else "",
         )
         return self.connection
 
@@ -284,7 +292,8 @@ class Producer(Client):
             size, priority = self._chosen(number)
             data = body(self.name, self.link_number, number, size)
             held_back = len(data) // 2 if self.plan.pause_s and len(data) >= _PAUSE_FROM else 0
-            delivery = connection.send(data, priority, held_back, self._sequence(number))
+            third = number % 3 if self.plan.selects else None
+            delivery = connection.send(data, priority, held_back, self._sequence(number), third)
             if held_back:
                 self._pausing = delivery
                 pause_s = self.plan.pause_s * self.rng.random()
@@ -404,6 +413,8 @@ class Consumer(Client):
         assert connection is not None
         self.received += 1
         key = self.history.received(self.name, self.places[0], data, self.now, link=self.link_number)
+        if key is not None and plan.selects and key.number % 3 not in plan.selects:
+            self.history.unselected(self.name, key)
         chance = self.rng.random()
         if plan.settled:
             if key is not None:

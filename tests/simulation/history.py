@@ -92,6 +92,9 @@ class Observer(Protocol):
     def on_received(self, client: str, link: int, key: Key) -> None:
         """A consumer has got this on its link."""
 
+    def on_unselected(self, client: str, key: Key) -> None:
+        """A consumer has got this, which its selector does not name."""
+
     def on_overdrawn(self, client: str, link: int, count: int) -> None:
         """A consumer's link has brought so many more messages than the consumer had given credit for."""
 
@@ -239,6 +242,11 @@ class History:
         """A consumer or a browser has seen this message: it must be whole."""
         if not is_whole(message):
             self.unexpected.append(f"{client} got {message[:80]!r} from {queue} at {t:.6f}, cut short or altered")
+
+    def unselected(self, client: str, key: Key) -> None:
+        """This consumer has got a message that its selector does not name."""
+        if self.observer is not None:
+            self.observer.on_unselected(client, key)
 
     def overdrawn(self, client: str, link: int, count: int) -> None:
         """So many more messages have come on this consumer's link than it has given credit for (AMQP part 2.6.7)."""

@@ -31,6 +31,9 @@ UNDRAINED = {HOARD, *TARGETS}
 BRIEF = "brief"
 RING = "ring"
 BRIEF_S = 1
+PICKED = "picked"
+SELECTS = (((0, 1), (1, 2)), ((0,), (1,), (2,)), ((0, 1, 2), (1,)))
+"""What the consumers of the picked queue select, together everything."""
 PRIORITIES = (None, 0, 3, 4, 5, 6, 9)
 KEPT, MINE = "kept", "mine"
 MOVED = "moved"
@@ -112,11 +115,32 @@ def laid_out(plan: Plan, rng: Random) -> Plan:
         level = "all" if plan.puts_back else brief.choice(("all", "all", "configuration", "none"))
         away_s, sends_s = brief.choice((0.5, 0.8, 1.5)), brief.choice((0.3, 0.3, 2.5))
         plan = with_brief(plan, level, away_s=away_s, made_at_s=made_at_s, sends_s=sends_s)
+    picks = Random(f"what is picked of {plan.seed}")
+    if picks.random() < 0.15:
+        back = picks.choice((0.0, 0.1))
+        fields: dict[str, Any] = {
+            "window": picks.choice((1, 10, 50)),
+            "release": back,
+            "modify": back,
+            "settle_delay_s": picks.choice((0.0, 0.4)),
+        }
+        levels = picks.choice((0, 3)) if not plan.puts_back else 0
+        plan = with_selectors(plan, picks.choice(SELECTS), levels=levels, **fields)
     moves = Random(f"moves of {plan.seed}")
     if moves.random() < 0.15 and not plan.releases:  # an older member keeps the cluster's version below what a drain needs
         window, size = moves.choice((1, 10, 50)), moves.choice(((24, 60), (40, 3_000)))
         plan = with_moves(plan, window=window, size=size)
     return plan
+
+
+def with_selectors(plan: Plan, selects: Sequence[tuple[int, ...]], *, levels: int = 0, **fields: Any) -> Plan:
+    """A queue whose consumers each take what their selectors name."""
+    sends: dict[str, Any] = {"count": 80, "gap_s": 0.06, "selects": (0, 1, 2), "priorities": PRIORITIES if levels else (None,)}
+    producer = ClientPlan("producer", f"p-{PICKED}", PICKED, **sends)
+    consumers = [
+        ClientPlan("consumer", f"c{number}-{PICKED}", PICKED, selects=each, **fields) for number, each in enumerate(selects)
+    ]
+    return _with(plan, [Step("queue", PICKED, {"replicate": "all", **arguments(0, levels)})], [producer, *consumers])
 
 
 def with_levels(plan: Plan, levels: Sequence[int]) -> Plan:

@@ -595,6 +595,27 @@ position = run_end
         "self.letters.add(sorted(sequence for sequence, count in counts if count >= limit), letters.DELIVERY_LIMIT)",
         "pass",
     ),
+    "gives-what-nobody-selects": Bug(
+        "gives a consumer messages that its selector does not name",
+        "broker.core.queues.scan",
+        "Scan._look",
+        "if matched and not is_acquired(sequence):",
+        "if not is_acquired(sequence):",
+    ),
+    "selects-what-another-has": Bug(
+        "gives a consumer with a selector messages that another one has",
+        "broker.core.queues.fifo",
+        "Fifo.is_acquired",
+        "return sequence in self._claimed",
+        "return False",
+    ),
+    "never-selects-again": Bug(
+        "does not look again at a message that was released, for those who have passed it",
+        "broker.core.queues.scan",
+        "Scan.released",
+        "if passed or sequence < place.cursor:",
+        "if False:",
+    ),
     "checkpoint-forgets-places": Bug(
         "forgets in a checkpoint where the messages are that this broker keeps for itself",
         "broker.core.definitions",

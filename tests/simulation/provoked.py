@@ -15,6 +15,7 @@ from tests.simulation.clients import ClientPlan
 from tests.simulation.history import Violation
 from tests.simulation.layouts import (
     KEPT,
+    SELECTS,
     settling,
     with_brief,
     with_hoard,
@@ -24,6 +25,7 @@ from tests.simulation.layouts import (
     with_levels,
     with_moves,
     with_ring,
+    with_selectors,
     with_transactions,
 )
 from tests.simulation.plan import Action, Plan
@@ -212,6 +214,9 @@ _STORMS = _plan(
     latency_s=_SLOW_LINKS_S,
 )
 
+_SELECTED = with_selectors(
+    _plan(BUSY, duration_s=4.0), SELECTS[0], levels=0, window=5, release=0.1, modify=0.1, settle_delay_s=0.3
+)
 _PRIMARIES_DIE = _plan(BUSY, *(Action(1.0 + 0.7 * number, "kill", "primary", seconds=0.2) for number in range(4)))
 TRANSACTIONS = with_transactions(_PRIMARIES_DIE)
 """Primaries die in the midst of transactions."""
@@ -248,6 +253,9 @@ PROVOKED: dict[str, Plan] = {
     "checkpoint-forgets-delivery-counts": _plan(
         MODIFYING, *(Action(1.0 + 0.3 * number, "kill", "backup", seconds=0.1) for number in range(8)), checkpoint_bytes=2048
     ),
+    "gives-what-nobody-selects": _SELECTED,
+    "selects-what-another-has": _SELECTED,
+    "never-selects-again": _SELECTED,
     "stops-at-a-dead-message": _scattered(_PRODUCERS[0]),
     "counts-up-to-a-gap": _COUNTED,
     "whole-at-the-first-word": _DAMAGED,

@@ -34,6 +34,9 @@ class Judge:
     def on_overdrawn(self, client: str, link: int, count: int) -> None:
         raise AssertionError(f"{client} has had {count} messages too many on its link {link}")
 
+    def on_unselected(self, client: str, key: Key) -> None:
+        self.told.append((f"not selected by {client}", key))
+
     def on_settled(self, key: Key) -> None:
         self.told.append(("settled", key))
 
@@ -52,10 +55,12 @@ def test_a_message_is_followed_from_its_sending_to_its_end() -> None:
     history.accepted("alice", "q", 1, 0.1)
     key = history.received("bob", "q", data, 0.2, link=4)
     assert key == Key("alice", 0, 1, "q")
+    history.unselected("bob", key)
     history.taken(key)
     history.settled(key)
     assert history.notes == {key: Note(Outcome.ACCEPTED, 1, 1, 1)}
-    assert judge.told == [("accepted", key), ("received by bob on 4", key), ("settled", key)]
+    told = ["accepted", "received by bob on 4", "not selected by bob", "settled"]
+    assert judge.told == [(each, key) for each in told]
 
 
 def test_what_comes_again_after_it_was_taken_is_noted() -> None:

@@ -7,13 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
+import proton
 import pytest
 from twisted.internet.task import Clock
 
 from broker.amqp.links import Receiver
 from broker.core import limits
+from broker.core.filters import SELECTOR
 from broker.core.queues.fifo import Fifo
 from broker.core.queues.priority import Priority
+from broker.core.queues.scan import Scan
 from broker.disk import checkpoint as checkpoints
 from broker.disk import segments
 from broker.disk.durable import replace_durably
@@ -134,6 +137,27 @@ def test_a_lower_level_that_goes_out_while_a_higher_one_is_there(monkeypatch: py
         monkeypatch.setattr(Priority, "acquire", lambda order, consumer, n, size: order._by_level[0].acquire(consumer, n, size))
         client.receiver("q", credit=1)
         assert checks.faults == [f"order: {key(2)} is passed over, and what comes later on q goes out"]
+
+
+def test_what_a_selector_names_that_goes_out_too_late_and_what_it_does_not_name(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (1, 2, 4):
+        body = watched.history.sent("alice", "q", number, 0.0).decode()
+        watched.client.send(watched.producer, body, properties={"third": number % 3})
+        watched.history.accepted("alice", "q", number, 0.1)
+    filters = {proton.symbol("mine"): proton.Described(proton.symbol(SELECTOR), "third IN (1)")}
+    watched.client.auto_accept = False
+    consumer = watched.client.receiver("q", credit=1, filters=filters)
+    monkeypatch.setattr(Scan, "released", lambda scan, sequence, passed: None)
+    watched.client.give(watched.client.received[consumer.name][0][0], proton.Delivery.RELEASED)
+    consumer.flow(1)
+    watched.bench.settle()
+    watched.history.unselected("bob", key(2))
+    assert watched.checks.faults == [
+        f"order: {key(1)} is passed over, and what comes later on q goes out",
+        f"selected: bob got {key(2)}, which its selector does not name",
+    ]
 
 
 def test_messages_of_one_link_may_come_the_wrong_way_round_from_two_levels(watched: Watched) -> None:

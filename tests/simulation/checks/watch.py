@@ -237,6 +237,10 @@ class Checks:
             self.faults.append(f"duplicated: {client} got {key} twice on one link")
         self._last_got[line] = max(before, key.number)
 
+    def on_unselected(self, client: str, key: Key) -> None:
+        """A consumer got what its selector does not name."""
+        self.faults.append(f"selected: {client} got {key}, which its selector does not name")
+
     def on_overdrawn(self, client: str, link: int, count: int) -> None:
         """A consumer got messages that it had given no credit for."""
         self.faults.append(f"credit: {client} got messages on its link {link} beyond the credit that it had given: {count}")
@@ -536,9 +540,12 @@ class Checks:
                 if holder is not None and holder.open and any(sequence in run for run in holder.account.unsettled()):
                     self.faults.append(f"acquired: {key} is given out, and another consumer has it and has not settled it")
                 self._given_to[place] = subscription.link
+        selector = subscription.selector
         for sequence in queue.heads(_LOOK_BACK):
             if rank(sequence) >= newest:
                 break
+            if selector is not None and str(queue.keys[sequence].number % 3) not in selector.text:
+                continue  # another consumer's
             if order.lane_of(sequence).is_live(sequence) and not order.is_acquired(sequence):
                 self.faults.append(
                     f"order: {queue.keys.get(sequence)} is passed over, and what comes later on {queue.name} goes out"
