@@ -204,16 +204,23 @@ class ClientConnection(TwistedProtocol):
         return text_of(lib.pn_connection_remote_container(self._connection))
 
     def send(
-        self, body: bytes, priority: int | None = None, held_back: int = 0, sequence: int = 0, third: int | None = None
+        self,
+        body: bytes,
+        priority: int | None = None,
+        held_back: int = 0,
+        sequence: int = 0,
+        third: int | None = None,
+        message_id: str = "",
     ) -> Any:
-        """Send a message with this body, a header with its priority if it has one, and a property `third` if it has one; returns
-        its delivery. So many bytes of it are held back, for `go_on`. `sequence`: of a message of another store, whose tag that
-        is."""
+        """Send a message with this body, a header with its priority if it has one, an id if it has one, and a property `third` if
+        it has one; returns its delivery. So many bytes of it are held back, for `go_on`. `sequence`: of a message of another
+        store, whose tag that is."""
         size = len(body)
         head = b"\x00\x53\x75\xa0" + bytes((size,)) if size < 256 else b"\x00\x53\x75\xb0" + size.to_bytes(4, "big")
         header = b"" if priority is None else b"\x00\x53\x70\xc0\x04\x02\x40\x50" + bytes((priority,))
         properties = b"" if third is None else b"\x00\x53\x74" + encode({"third": third})
-        data = header + properties + head + body
+        ids = b"\x00\x53\x73" + encode([message_id]) if message_id else b""
+        data = header + ids + properties + head + body
         self._tag += 1
         _tag_number[0] = self._tag
         _wide_bytes[0:8] = sequence.to_bytes(8, "big")

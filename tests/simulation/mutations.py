@@ -92,6 +92,27 @@ BUGS = {
         'if term.by not in ("", kind) and age_s < OTHERS_CALM_S:',
         "if False:",
     ),
+    "backups-know-no-duplicates": Bug(
+        "keeps the ids of what came on a queue on the primary alone",
+        "broker.core.state",
+        "State.apply",
+        "if messages.window is not None and not snapshot:",
+        "if messages.window is not None and not snapshot and self.keeps_bodies:",
+    ),
+    "checkpoint-forgets-duplicates": Bug(
+        "leaves out of a checkpoint which ids came on a queue",
+        "broker.core.state",
+        "State._recent_ids",
+        "() if messages.window is None else messages.window.chunks()",
+        "()",
+    ),
+    "knows-no-duplicates-under-way": Bug(
+        "takes a message again that is proposed and not committed",
+        "broker.core.nodes",
+        "QueueNode.repeats",
+        "self.under_way.has(one, messages.enqueued) or ",
+        "",
+    ),
     "tears-a-transaction": Bug(
         "puts what was consumed in a transaction into another batch than what was sent in it",
         "broker.sessions.transactions",
