@@ -31,7 +31,7 @@ from broker.core.commands import MACHINE_VERSION
 from broker.core.definitions import Change, OriginsReleased
 from broker.core.identity import Socket
 from broker.drains import Drains
-from broker.host import new_uuid
+from broker.host import REAL_HOST, new_uuid
 from broker.sessions.admission import Admission
 from broker.sessions.audit import Audit
 from broker.sessions.authentication import Authentication
@@ -91,6 +91,7 @@ class Broker:
         new_id: Callable[[], str] = new_uuid,
         authentication: Authentication | None = None,
         machine_version: int = MACHINE_VERSION,
+        wall: Callable[[], float] = REAL_HOST.wall,
     ) -> None:
         self.broker_id = broker_id
         self.max_message_bytes = max_message_bytes
@@ -106,6 +107,7 @@ class Broker:
             default_queue_bytes=default_queue_bytes,
             machine_version=machine_version,
             message_memory=message_memory,
+            wall=wall,
         )
         self.schedule = Schedule(clock, self.turn)
         self.searches = Share(clock, self.turn.flush)

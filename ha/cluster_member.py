@@ -24,6 +24,7 @@ from broker.core import urls
 from broker.core.commands import MachineVersion, Term
 from broker.core.mechanisms import qualified
 from broker.core.values import Symbol
+from broker.host import new_uuid
 from broker.service import Broker
 from broker.sessions.connection import Role
 from broker.sessions.principal import Principal
@@ -31,7 +32,7 @@ from broker.telemetry import TelemetryWriter
 from ha.agreed import Agreed
 from ha.copies import Copies, copies, notice
 from ha.core.effects import PromotionEnded, TransferEnded
-from ha.core.membership import Membership
+from ha.core.membership import Change, Membership
 from ha.core.messages import Message
 from ha.core.versions import Versions, next_version
 from ha.member_changes import MemberChanges, Reach
@@ -40,6 +41,7 @@ from ha.outbox import Peers as LogPeers
 from ha.replicated_log import ReplicatedLog
 from ha.role_callback import RoleCallback
 from ha.settings import HaSettings
+from ha.takeover import begun_with
 from ha.virtual_ip import VirtualIp
 
 if TYPE_CHECKING:
@@ -58,8 +60,15 @@ class ClusterStore(Protocol):
     def cluster_id(self) -> str:
         """The cluster's id, "" until it is known."""
 
+    @property
+    def clusters_left(self) -> tuple[str, ...]:
+        """Those that it belonged to before."""
+
     def adopt_cluster(self, cluster_id: str) -> None:
         """Belong to this cluster, durably."""
+
+    def change_cluster(self, cluster_id: str) -> None:
+        """Belong to this new cluster from now on, durably."""
 
 
 class Links(LogPeers, Reach, Role, Protocol):
@@ -102,6 +111,7 @@ class ClusterMember:
         links: Callable[..., Links] = Peers,
         credentials: Credentials | None = None,
         end: Callable[[], None] = lambda: None,
+        new_id: Callable[[], str] = new_uuid,
     ) -> None:
         self.me = me
         self._clock = clock
@@ -110,6 +120,7 @@ class ClusterMember:
         self._settings = settings
         self._wall = wall
         self._end = end
+        self._new_id = new_id
         self._telemetry = telemetry
         self._asked_because = ""
         self._asked_by = ""
@@ -290,6 +301,8 @@ class ClusterMember:
 
     def members_changed(self, members: Membership) -> None:
         """A membership is committed: remember the cluster's id."""
+        if members.cluster_id in self._store.clusters_left:
+            return  # a takeover was cut short: it has the new cluster's id, and not its first batch
         if members.cluster_id and members.cluster_id != self._store.cluster_id:
             self._store.adopt_cluster(members.cluster_id)
             if self._telemetry is not None:
@@ -495,6 +508,7 @@ class ClusterMember:
             "voters": list(log.members.voters),
             "learners": list(log.members.learners),
             "witness": log.members.witness,
+            "standby": list(log.members.standby),
         }
 
     def _why_no_primary(self) -> str:
@@ -517,7 +531,7 @@ class ClusterMember:
         return f"{state}. All members are connected: one of them has to be promoted{self._last_refusal}"
 
     def act(self, operation: str, body: dict[str, Any], principal: Principal) -> Deferred[Answer]:
-        """PROMOTE, BOOTSTRAP, SET, STOP, ADD-BROKER, REMOVE-BROKER."""
+        """PROMOTE, BOOTSTRAP, TAKEOVER, SET, STOP, ADD-BROKER, REMOVE-BROKER, SET-ROLE."""
         match operation:
             case "PROMOTE":
                 reason, manager = str(body.get("reason") or "asked by management"), str(body.get("manager") or "")
@@ -526,12 +540,16 @@ class ClusterMember:
                 return succeed(self._stop_process(force=body.get("force") is True))
             case "SET":
                 return self._agreed.ask(body)
+            case "TAKEOVER":
+                return self._take_over(force=body.get("force") is True)
             case "BOOTSTRAP":
                 return self._bootstrap(force=body.get("force") is True)
-            case "ADD-BROKER" | "REMOVE-BROKER":
+            case "ADD-BROKER" | "REMOVE-BROKER" | "SET-ROLE":
                 address, force = str(body.get("address") or ""), body.get("force") is True
+                if operation == "SET-ROLE":
+                    return self._changes.set_role(address, str(body.get("role") or ""), force=force)
                 if operation == "ADD-BROKER":
-                    return self._changes.add(address, force=force, witness=body.get("witness") is True)
+                    return self._changes.add(address, force=force, change=_added_as(body))
                 return self._changes.remove(address, force=force, abrupt=body.get("abrupt") is True)
             case _:
                 return succeed((501, f"this broker does not have the operation {operation!r} on its cluster", {}))
@@ -585,6 +603,30 @@ class ClusterMember:
             )
         return succeed((409, f"nothing was done: {text}", {}))
 
+    def _take_over(self, *, force: bool) -> Deferred[Answer]:
+        """Begin a new lineage with what is here (ha.core.lineage); without `force` only say what that would give up."""
+        began, obstacle = self._clock.seconds(), self.log.obstacle_to_takeover()
+        if obstacle:
+            return succeed((409, f"no takeover by force can begin here: {obstacle}", {}))
+        left, was = begun_with(self.me, self.log, self._broker.lead.state.made_ms), self._store.cluster_id
+        if not force:
+            text = (
+                f"with --force {self.me} begins a new cluster {left}. Nothing is lost when a broker that votes comes back instead"
+            )
+            return succeed((409, f"nothing was done: {text}", {}))
+        _log.warn("an operator begins a new cluster with this broker by force {left}", left=left)
+        new_id = self._new_id()
+        self._store.change_cluster(new_id)
+        if self._telemetry is not None:
+            self._telemetry.cluster = new_id
+        asked = self._stand(began, f"qpid-ha takeover --force {left}", lambda: self.log.take_over(new_id))
+
+        def told(answer: Answer) -> Answer:
+            status, text, body = answer
+            return status, text, body | {"lineage": {"cluster": new_id, "was": was, "begun": left}}
+
+        return asked.addCallback(told)
+
     def _promotion_ended(self, ended: PromotionEnded, began: float) -> Answer:
         outcome = "promote_won" if ended.won else "promote_refused"
         self.note(outcome, epoch=self.log.epoch, duration_ms=self._ms_since(began), detail=ended.reason)
@@ -598,6 +640,13 @@ class ClusterMember:
 
     def _promoted(self, began: float) -> dict[str, Any]:
         return {"status": self._broker.state, "epoch": self.log.epoch, "duration_ms": self._ms_since(began)}
+
+
+def _added_as(body: dict[str, Any]) -> Change:
+    """As what a request adds a broker."""
+    if body.get("witness") is True:
+        return Change.ADD_WITNESS
+    return Change.ADD_STANDBY if body.get("standby") is True else Change.ADD
 
 
 def _given_up(without: tuple[str, ...]) -> str:

@@ -18,7 +18,7 @@ from twisted.internet.defer import Deferred, succeed
 
 from broker.core import urls
 from ha.core.effects import MembershipEnded
-from ha.core.membership import Membership
+from ha.core.membership import Change, Membership
 from ha.replicated_log import ReplicatedLog
 
 Answer = tuple[int, str, dict[str, Any]]
@@ -75,18 +75,19 @@ class MemberChanges:
             return 0
         return replica.log.members_index
 
-    def add(self, text: str, *, force: bool, witness: bool = False) -> Deferred[Answer]:
-        """ADD-BROKER. `witness`: as the one voter that stores no messages."""
+    def add(self, text: str, *, force: bool, change: Change = Change.ADD) -> Deferred[Answer]:
+        """ADD-BROKER: as what, the change says."""
+        witness = change is Change.ADD_WITNESS
         address = _address(text)
         if isinstance(address, tuple):
             return succeed(address)
         if force or self._log.replica.members.role(address) or not self._log.serving:
-            return self._log.add_member(address, witness=witness).addCallback(_ended)
+            return self._log.change_member(address, change).addCallback(_ended)
 
         def reached(trouble: str) -> Answer | Deferred[Answer]:
             runs_as_witness = self._links.runs_as_witness(address)
             if not trouble and runs_as_witness == witness:
-                return self._log.add_member(address, witness=witness).addCallback(_ended)
+                return self._log.change_member(address, change).addCallback(_ended)
             self._links.set_members(self._log.replica.members)
             if not trouble:
                 return 409, f"nothing was changed: {address} {_OTHERWISE[runs_as_witness]}", {}
@@ -94,8 +95,22 @@ class MemberChanges:
 
         return self._links.reach(address, REACH_S).addCallback(reached)
 
+    def set_role(self, text: str, role: str, *, force: bool) -> Deferred[Answer]:
+        """SET-ROLE: a learner that stays one becomes a voter when it has caught up; a voter becomes such a learner."""
+        if role == "learner":
+            return self._take_vote(text, Change.LOWER, force=force, abrupt=False)
+        address = _address(text)
+        if isinstance(address, tuple):
+            return succeed(address)
+        if role != "voter":
+            return succeed((400, f"a broker's role is voter or learner, not {role!r:.80}", {}))
+        return self._log.change_member(address, Change.LET_VOTE).addCallback(_ended)
+
     def remove(self, text: str, *, force: bool, abrupt: bool = False) -> Deferred[Answer]:
         """REMOVE-BROKER. `abrupt`: a primary that is to go goes at once, without a handover."""
+        return self._take_vote(text, Change.REMOVE, force=force, abrupt=abrupt)
+
+    def _take_vote(self, text: str, change: Change, *, force: bool, abrupt: bool) -> Deferred[Answer]:
         address = _address(text)
         if isinstance(address, tuple):
             return succeed(address)
@@ -106,7 +121,7 @@ class MemberChanges:
             if address == self._me and self._log.replica.members.voters != (address,):
                 text = f"{address} is the primary: let it hand over first (qpid-ha switchover), and ask the next primary"
                 return succeed((421, f"nothing was changed: {text}", {}))
-        return self._log.remove_member(address).addCallback(_ended)
+        return self._log.change_member(address, change).addCallback(_ended)
 
     def _obstacle_to_removal(self, address: str) -> str:
         members = self._log.replica.members

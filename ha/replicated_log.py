@@ -43,7 +43,7 @@ from ha.batch_cache import BatchCache
 from ha.core import effects as do
 from ha.core.effects import Effect, MembershipEnded, PromotionEnded, State, TransferEnded
 from ha.core.log import Log
-from ha.core.membership import Membership
+from ha.core.membership import Change, Membership
 from ha.core.messages import Append, Message, Position, SnapshotChunk
 from ha.core.progress import Pace
 from ha.core.replica import Replica, ReplicaStatus
@@ -296,6 +296,14 @@ class ReplicatedLog:
         """Begin a new cluster from this blank store, without the members that are silent; fires when active, or when refused."""
         return self._stand(self.replica.bootstrap)
 
+    def take_over(self, cluster_id: str) -> Deferred[PromotionEnded]:
+        """Begin a new lineage with what is here, whose id the store has; fires when active, or when refused."""
+        return self._stand(partial(self.replica.take_over, cluster_id=cluster_id))
+
+    def obstacle_to_takeover(self) -> str:
+        """Why no new lineage can begin here, or ""."""
+        return self.replica.obstacle_to_takeover(self._awake.seconds())
+
     def obstacle_to_bootstrap(self) -> str:
         """Why no new cluster can begin with this store, or ""."""
         return self.replica.obstacle_to_bootstrap(self._awake.seconds())
@@ -314,6 +322,10 @@ class ReplicatedLog:
     def add_member(self, address: str, *, witness: bool = False) -> Deferred[MembershipEnded]:
         """Add a broker to the cluster, or a witness (on a primary)."""
         return self._change(partial(self.replica.add_member, witness=witness), address)
+
+    def change_member(self, address: str, change: Change) -> Deferred[MembershipEnded]:
+        """Change one member (on a primary)."""
+        return self._change(partial(self.replica.change_member, change=change), address)
 
     def remove_member(self, address: str) -> Deferred[MembershipEnded]:
         """Remove a broker from the cluster (on a primary)."""

@@ -170,6 +170,7 @@ class Process:
             new_id=self.host.new_id,
             authentication=authentication,
             machine_version=self.ha.ha_machine_version_limit,
+            wall=self.host.wall,
         )
         self.acl_file.attach_to(self.broker)
         try:
@@ -339,6 +340,7 @@ class Process:
             links=self.links,
             credentials=self.tls if self.ha.encrypted else None,
             end=self._end,
+            new_id=self.host.new_id,
         )
         member.virtual_ip.check()
         replica = self.ha.replica(me)

@@ -30,8 +30,8 @@ The forms (version 1 unless said)::
     origin-forget   drain                              (5) that it was released is forgotten
 
 Version 3 brought no command: from it on a log may have LARGE records (broker.core.records). Version 5 brought queues whose
-messages leave when their delivery has failed too often (`x-delivery-limit`), and arguments of queues that older releases refuse
-(broker.core.queues.arguments): a `queue-add` with one of them needs it. From it on a log may have HELD records, and
+messages leave by themselves (`x-delivery-limit`, `x-message-ttl`), and arguments of queues that older releases refuse
+(broker.core.queues.arguments): a `queue-add` with one of them needs it. From it on a log may have TIMES and HELD records, and
 the setting `leaving` (broker.core.origins).
 
 Invariants: the text that was read is the text that a snapshot writes, byte for byte, with fields that this version does not know
@@ -55,7 +55,7 @@ LARGE_SINCE = 3
 ORIGINS_SINCE = 5
 """The machine version that brought HELD records, and the commands of drains."""
 TIMES_SINCE = 5
-"""The machine version that brought delivery limits."""
+"""The machine version that brought TIMES records and delivery limits."""
 
 Key = tuple[str, str, str]
 """A binding's identity: exchange, queue and key."""

@@ -98,6 +98,9 @@ MAX_AUTO_DELETE_S = 10 * 366 * 24 * 3600
 MAX_DELIVERY_LIMIT = 100_000
 """The highest `x-delivery-limit`. More is refused."""
 
+MAX_MESSAGE_TTL_MS = 10 * 366 * 24 * 3600 * 1000
+"""The longest `x-message-ttl`: ten years. More is refused."""
+
 SASL_FRAME_BYTES = 512
 """Largest frame of the SASL layer: AMQP's own MIN-MAX-FRAME-SIZE (part 5.3.1)."""
 
@@ -258,6 +261,9 @@ MAX_CONSUMERS_PER_QUEUE = 10_000
 
 MAX_TURN_MESSAGES = 256
 """Messages given to one consumer before the next one has its turn."""
+
+MAX_HELD_BACK = 2048
+"""Messages of a queue that are looked at in one turn, and that nobody may have now: expired ones, and delayed ones."""
 
 MAX_TURN_BYTES = 1 * MIB
 """Bytes given to one consumer before the next one has its turn."""

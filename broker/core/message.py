@@ -90,7 +90,7 @@ _TYPES = {
 }
 """Section -> constructors of its value (1.6, 3.2). That of an amqp-value may be any."""
 
-_MESSAGE_ID, _TO, _SUBJECT, _REPLY_TO, _CORRELATION_ID = 0, 2, 3, 4, 5
+_MESSAGE_ID, _TO, _SUBJECT, _REPLY_TO, _CORRELATION_ID, _EXPIRY = 0, 2, 3, 4, 5, 8
 _TTL_FIELDS = 3
 _MAX_UINT = 0xFFFFFFFF
 
@@ -155,6 +155,12 @@ def reply_to(data: Encoded) -> str | None:
     return _text_property(data, _REPLY_TO, "reply-to")
 
 
+def absolute_expiry_time(data: Encoded) -> int | None:
+    """When the message expires, ms since 1970."""
+    found = _property(data, _EXPIRY)
+    return found if type(found) is int else None
+
+
 def application_properties(data: Encoded) -> dict[str, Any]:
     """The application's properties (3.2.5); {} when there are none. Keys are strings."""
     found = _map(data, APPLICATION_PROPERTIES)
@@ -217,9 +223,19 @@ def check(data: Encoded) -> None:
         raise BadMessage("a message has at least one section, and there is none")
 
 
+def looked_at(messages: Sequence[bytes]) -> tuple[list[int], bool]:
+    """The positions of those that `check` refuses, in order, [] nearly always; and whether any may say when it expires or is to
+    be given out (broker.core.lifetimes). Most encoders write what costs little here."""
+    kinds = list(map(_kind_of, messages))
+    top = max(kinds, default=_PLAIN_ONE)
+    if top == _PLAIN_ONE:
+        return [], False
+    return [at for at, kind in enumerate(kinds) if kind == _ODD_ONE and _fault(messages[at])], True
+
+
 def malformed(messages: Sequence[bytes]) -> list[int]:
-    """The positions of those that `check` refuses, in order; [] nearly always, and that costs little."""
-    return [at for at, data in enumerate(messages) if not _is_plain(data) and _fault(data)]
+    """The positions of those that `check` refuses, in order."""
+    return looked_at(messages)[0]
 
 
 def _fault(data: Encoded) -> bool:
@@ -230,13 +246,17 @@ def _fault(data: Encoded) -> bool:
     return False
 
 
-def _is_plain(data: bytes) -> bool:
-    """Whether `check` takes it, if that can be seen without a call for each section: most encoders write what this knows."""
-    position, rules, end = 0, _PLAIN[0], len(data)
+_PLAIN_ONE, _TIMED_ONE, _ODD_ONE = 0, 1, 2
+_DELIVERY = b"x-opt-delivery-"
+
+
+def _kind_of(data: bytes) -> int:
+    """Whether `check` takes it, if that can be seen without a call for each section, and whether it may say a time."""
+    position, rules, end, found = 0, _PLAIN[0], len(data), _PLAIN_ONE
     try:
         while position < end:
             if data[position] or data[position + 1] != 0x53:
-                return False
+                return _ODD_ONE
             code = data[position + 2]
             kind = data[position + 3]
             width = rules[code << 8 | kind]
@@ -245,13 +265,49 @@ def _is_plain(data: bytes) -> bool:
                 position -= width
             else:
                 size = data[position] if width == 1 else int.from_bytes(data[position : position + 4], "big")
-                if kind >= 0xC0 and size < width:  # it has no room for the count of its items
-                    return False
+                if kind >= 0xC0:
+                    if size < width:  # it has no room for the count of its items
+                        return _ODD_ONE
+                    if code <= PROPERTIES and _may_say_a_time(data, code, width, position, size):
+                        found = _TIMED_ONE
                 position += width + size
             rules = _PLAIN[code]
     except (IndexError, KeyError):
+        return _ODD_ONE
+    return found if position == end > 0 else _ODD_ONE
+
+
+def _may_say_a_time(data: bytes, code: int, width: int, position: int, size: int) -> bool:
+    """Whether this section has a field or annotation that says when the message expires, or is to be given out, or may have: its
+    size stands at `position`, in `width` bytes. IndexError when it is cut short."""
+    if code == MESSAGE_ANNOTATIONS:
+        return data.find(_DELIVERY, position, position + width + size) >= 0
+    if code == DELIVERY_ANNOTATIONS:
         return False
-    return position == end > 0
+    wanted = _TTL if code == HEADER else _EXPIRY
+    end = position + width + size
+    count = data[position + 1] if width == 1 else int.from_bytes(data[position + 4 : position + 8], "big")
+    if count <= wanted:
+        return False
+    if count == _EXPIRY + 2 and data[end - _TIMESTAMP_BYTES] == 0x83 and data[end - 2 * _TIMESTAMP_BYTES] != 0x83:
+        return False  # all that Qpid JMS says: the time of creation is the last field, and before it is none
+    position += 2 * width
+    for _ in range(wanted):
+        step = _STEPS[data[position]]
+        if step <= 0:
+            return True
+        position += step if step < 0x100 else 2 + data[position + 1]
+    return data[position] != 0x40
+
+
+_TTL = 2
+"""The place of the ttl among the fields of the header."""
+_TIMESTAMP_BYTES = 9
+_STEPS = [
+    1 + WIDTHS[kind >> 4] if kind and kind >> 4 in WIDTHS else 0x100 if SIZE_WIDTHS.get(kind >> 4) == 1 else 0
+    for kind in range(256)
+]
+"""Constructor of a value -> its bytes; 0x100 where the one byte behind it says them, 0 for a value to be looked at closely."""
 
 
 def _width(kind: int) -> int:
@@ -326,6 +382,18 @@ def with_delivery_state(
     """The message with this in its header (see `delivery_header`), which is added if missing; no other byte changes."""
     head, rest = delivery_header(data, delivery_count, first_acquirer, ttl_ms)
     return b"".join((head, data[rest:] if rest else data)) if head else data
+
+
+def as_delivered(data: bytes, failed: int, left_ms: int) -> bytes:
+    """The message as it goes out: with so many more failed deliveries in its header, and with `left_ms` of its time to live, if
+    it has one (0: as it was sent). What is no AMQP message goes out as it came in."""
+    try:
+        was = header(data)
+        ttl_ms = left_ms if left_ms and was.ttl_ms else KEPT
+        count, first = (was.delivery_count + failed, False) if failed else (None, None)
+        return with_delivery_state(data, count, first, ttl_ms)
+    except BadMessage:
+        return data
 
 
 def message_annotations(data: Encoded) -> dict[Any, Any]:

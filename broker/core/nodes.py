@@ -111,6 +111,8 @@ class QueueNode:
     """The ids of what is proposed and not committed, if the queue detects duplicates (primary only)."""
     delivery_limit: int = 0
     """A message whose delivery has failed so often leaves the queue; 0: none does."""
+    ttl_ms: int = 0
+    """No message stays longer from when it may be given out; 0: for any time."""
     rejected: int = 0
     over_limit: int = 0
     expired: int = 0
@@ -281,7 +283,8 @@ class Nodes:
         node.flow = flow_of(asked, node.max_count, node.max_bytes, limits.FLOW_STOP_RATIO, limits.FLOW_RESUME_RATIO)
         _place(node, None if state is None else state.by_uuid.get(queue.uuid))
         node.auto_delete_s = queue.arguments.get(AUTO_DELETE_TIMEOUT, 0) if queue.needs > 1 else 0
-        node.delivery_limit = queue.arguments.get(DELIVERY_LIMIT, 0) if queue.needs >= TIMES_SINCE else 0
+        if queue.needs >= TIMES_SINCE:
+            node.delivery_limit, node.ttl_ms = queue.arguments.get(DELIVERY_LIMIT, 0), queue.arguments.get(MESSAGE_TTL, 0)
         self._queues_by_uuid[node.uuid] = node
         if queue.owner:
             self._owned[queue.owner] += 1
@@ -628,10 +631,12 @@ def _check_name(what: str, name: str) -> None:
 _ATTRIBUTES = frozenset({"durable", "replicate", "autoDelete", "exclusive", "arguments", "alternateExchange"})
 AUTO_DELETE_TIMEOUT = "qpid.auto_delete_timeout"
 DELIVERY_LIMIT = "x-delivery-limit"
+MESSAGE_TTL = "x-message-ttl"
 KNOWN_ARGUMENTS = frozenset(
     {
         *("qpid.replicate", AUTO_DELETE_TIMEOUT),
         DELIVERY_LIMIT,
+        MESSAGE_TTL,
         *queue_arguments.NAMES,
     }
 )
@@ -639,8 +644,8 @@ KNOWN_ARGUMENTS = frozenset(
 
 def _version_of(arguments: dict[str, Any]) -> int:
     """The machine version that a queue with these arguments needs. The first would delete it with its last consumer at once, and
-    those before `TIMES_SINCE` would give a message out again and again."""
-    needs = {AUTO_DELETE_TIMEOUT: 2, DELIVERY_LIMIT: TIMES_SINCE}
+    those before `TIMES_SINCE` would keep messages that are to leave."""
+    needs = {AUTO_DELETE_TIMEOUT: 2, DELIVERY_LIMIT: TIMES_SINCE, MESSAGE_TTL: TIMES_SINCE}
     version = queue_arguments.version_of(arguments)
     return max(version, *(since if arguments.get(name) else 1 for name, since in needs.items()))
 
@@ -662,10 +667,13 @@ def _check_arguments(name: str, arguments: dict[str, Any]) -> None:
         raise Refused(501, f"queue {name!r}: {error}") from None
     if fault:
         raise Refused(400, f"queue {name!r}: {fault}")
-    limit = arguments.get(DELIVERY_LIMIT, 1)
-    if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= limits.MAX_DELIVERY_LIMIT:
-        text = f"{DELIVERY_LIMIT} must be a number of failed deliveries from 1 to {limits.MAX_DELIVERY_LIMIT}, not {limit!r}"
-        raise Refused(400, f"queue {name!r}: {text}")
+    for key, what, most in (
+        (DELIVERY_LIMIT, "a number of failed deliveries", limits.MAX_DELIVERY_LIMIT),
+        (MESSAGE_TTL, "a number of milliseconds", limits.MAX_MESSAGE_TTL_MS),
+    ):
+        value = arguments.get(key, 1)
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+            raise Refused(400, f"queue {name!r}: {key} must be {what} from 1 to {most}, not {value!r}")
     time_s, most_s = arguments.get(AUTO_DELETE_TIMEOUT, 0), limits.MAX_AUTO_DELETE_S
     if not isinstance(time_s, int) or isinstance(time_s, bool) or not 0 <= time_s <= most_s:
         text = f"{AUTO_DELETE_TIMEOUT} must be a whole number of seconds from 0 (no time) to {most_s}, not {time_s!r}"

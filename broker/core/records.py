@@ -16,9 +16,9 @@ The checksum in an ENQUEUE head is what a body is verified with when it is read 
 format 1 ("USB1": heads of 24 bytes, without it) are read, and written while the cluster has a member that reads no other
 (docs/adr/0015).
 
-Invariants: runs stand in the order DEFINE, ENQUEUE, LARGE, PLACES, DEQUEUE, COUNT, HELD, MEMBERS, and of one kind in the order
-in which their queues were first named; sequences of an ENQUEUE run are consecutive; a batch that parses is whole (checksum) and
-self-consistent (lengths add up).
+Invariants: runs stand in the order DEFINE, ENQUEUE, LARGE, PLACES, TIMES, DEQUEUE, COUNT, HELD, MEMBERS, and of one kind in the
+order in which their queues were first named; sequences of an ENQUEUE run are consecutive; a batch that parses is whole (checksum)
+and self-consistent (lengths add up); times stand with, or behind, the messages that they are about.
 """
 
 from __future__ import annotations
@@ -47,6 +47,9 @@ _HEAD_1 = struct.Struct("<BBHIQII")
 HEAD_BYTES = _HEAD.size
 _LENGTH_BYTES = 4
 FLAG_MEMBERS = 1
+EXPIRES, AVAILABLE = 1, 2
+"""What the times of a TIMES run say."""
+_TIME_BYTES = 8
 _LANE = 0xFF << 56
 
 
@@ -80,10 +83,15 @@ class Kind(IntEnum):
     HELD = 8
     """The messages `first_seq` .. `first_seq + count - 1` of an origin, whose number stands in the place of a queue's, are on
     this broker: the same batch puts them on a queue (see broker.core.origins). Since machine version 5."""
+    TIMES = 9
+    """When the messages `first_seq` .. `first_seq + count - 1` of a queue expire (`flags` EXPIRES), or from when on they may be
+    given out (AVAILABLE): 8 bytes each, ms since 1970 on the log's time, 0 for none (see broker.core.queues.times). Since machine
+    version 5."""
 
 
 _KINDS = {int(kind): kind for kind in Kind}
 _ENQUEUE = int(Kind.ENQUEUE)
+_TIMES = int(Kind.TIMES)
 _WITHOUT_PAYLOAD = frozenset((int(Kind.DEQUEUE), int(Kind.COUNT), int(Kind.HELD)))
 _NO_LENGTHS = array("I")
 
@@ -231,6 +239,8 @@ def _runs(data: bytes, header: Header) -> Iterator[Run]:
             raise UnknownRecord(f"batch {header.index}: unknown kind of record {kind}; this store was written by a newer version")
         elif nbytes and kind in _WITHOUT_PAYLOAD:
             raise BadBatch(f"batch {header.index}: a {_KINDS[kind].name} record with a payload of {nbytes} bytes")
+        elif kind == _TIMES and nbytes != _TIME_BYTES * count:
+            raise BadBatch(f"batch {header.index}: the times of {count} messages in {nbytes} bytes")
         yield Run(_KINDS[kind], flags, queue, first_seq, count, start, nbytes, lengths, crc)
         start += nbytes
 
@@ -266,12 +276,16 @@ class BatchBuilder:
     size is asked for by `nbytes`, which the caller keeps up with `add_bytes`.
     """
 
-    __slots__ = ("_counts", "_defines", "_dequeues", "_enqueues", "_explicit", "_held", "_large", "_members", "_places", "nbytes")
+    __slots__ = (
+        *("_counts", "_defines", "_dequeues", "_enqueues", "_explicit", "_held", "_large", "_members", "_places", "_times"),
+        "nbytes",
+    )
 
     def __init__(self) -> None:
         self._explicit: list[tuple[int, int, list[bytes]]] = []
         self._large: list[tuple[int, int, bytes]] = []
         self._places: list[tuple[int, int, int, bytes]] = []
+        self._times: list[tuple[int, int, int, bytes]] = []
         self._enqueues: dict[int, tuple[int, list[bytes]]] = {}
         self._dequeues: dict[int, list[int]] = {}
         self._counts: dict[int, dict[int, int]] = {}
@@ -308,7 +322,8 @@ class BatchBuilder:
     @property
     def only_dequeues(self) -> bool:
         """Whether nothing but dequeues waits here, so that they may wait a little longer for company."""
-        others = self._enqueues or self._explicit or self._large or self._places or self._defines or self._counts
+        messages = self._enqueues or self._explicit or self._large or self._places
+        others = messages or self._times or self._defines or self._counts
         return not (others or self._held or self._members is not None)
 
     def count(self, queue: int, sequence: int, by: int = 1) -> None:
@@ -364,6 +379,11 @@ class BatchBuilder:
         self._places.append((queue, first_seq, count, columns))
         self.nbytes += len(columns)
 
+    def times(self, queue: int, what: int, first_seq: int, column: array[int]) -> None:
+        """Say when messages expire (`what` EXPIRES) or may be given out (AVAILABLE), one time each (see Kind.TIMES)."""
+        self._times.append((queue, what, first_seq, column.tobytes()))
+        self.nbytes += _TIME_BYTES * len(column)
+
     def seal(self, epoch: int, index: int, timestamp_ms: int, *, first_format: bool = False) -> bytes:
         """The batch as bytes. The builder is spent: start a new one. `first_format`: for members that read no other."""
         heads: list[bytes] = []
@@ -392,6 +412,11 @@ class BatchBuilder:
             heads.append(_HEAD.pack(Kind.PLACES, 0, 0, queue, first_seq, count, len(columns), 0))
             payload.append(columns)
             records += count
+        for queue, what, first_seq, times in self._times:
+            count = len(times) // _TIME_BYTES
+            heads.append(_HEAD.pack(Kind.TIMES, what, 0, queue, first_seq, count, len(times), 0))
+            payload.append(times)
+            records += count
         for queue, sequences in self._dequeues.items():
             for first_seq, count in runs_of(sequences):
                 heads.append(_HEAD.pack(Kind.DEQUEUE, 0, 0, queue, first_seq, count, 0, 0))
@@ -412,6 +437,7 @@ class BatchBuilder:
             flags = FLAG_MEMBERS
         if first_format:
             assert not self._large, "large messages need machine version 3"
+            assert not self._times, "times need machine version 5"
             assert not self._held, "origins need machine version 5"
             assert not self._places, "places stand in checkpoints alone, which are of this release's format"
             heads = [_HEAD_1.pack(*_HEAD.unpack(head)[:-1]) for head in heads]

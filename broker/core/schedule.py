@@ -52,11 +52,18 @@ class Agenda(Generic[K]):
     def take(self, now_s: float) -> list[K]:
         """The keys that are due by now, in order; they are gone with that."""
         found: list[K] = []
-        while (next_s := self.next_s) is not None and next_s <= now_s:
-            key = heappop(self._heap)[2]
-            del self._entries[key]
+        while (key := self.take_next(now_s)) is not None:
             found.append(key)
         return found
+
+    def take_next(self, now_s: float) -> K | None:
+        """The first of them; None when nothing is due by now."""
+        next_s = self.next_s
+        if next_s is None or next_s > now_s:
+            return None
+        key = heappop(self._heap)[2]
+        del self._entries[key]
+        return key
 
     def clear(self) -> None:
         """Nothing is due."""

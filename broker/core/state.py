@@ -25,6 +25,7 @@ from broker.core.commands import (
     LARGE_SINCE,
     MACHINE_VERSION,
     ORIGINS_SINCE,
+    TIMES_SINCE,
     Command,
     Numbers,
     QueueAdd,
@@ -53,7 +54,8 @@ from broker.core.queues.blocks import BadColumns, Columns, LiveRun, Lot, Move
 from broker.core.queues.discipline import Discipline, discipline_of
 from broker.core.queues.lane import LANE_SHIFT, inside
 from broker.core.queues.residency import Residency
-from broker.core.records import BadBatch, Batch, BatchBuilder, Kind, Run
+from broker.core.queues.times import Times
+from broker.core.records import AVAILABLE, EXPIRES, BadBatch, Batch, BatchBuilder, Kind, Run
 
 MAX_COUNT = 255
 """The most by which one COUNT record raises a delivery count."""
@@ -76,8 +78,19 @@ class Messages:
     dequeued_bytes: int = 0
     window: Window | None = None
     """What came lately, if the queue detects duplicates."""
+    expiries: Times | None = None
+    """When those expire that do; None: none ever did."""
+    delays: Times | None = None
+    """From when on those may be given out that were not at once; the primary has taken the times that are over."""
     large: dict[int, Manifest] = field(default_factory=dict)
     large_bytes: int = 0
+
+    def came(self, batch: Batch, run: Run, *, snapshot: bool) -> None:
+        """Count the messages of this run. A snapshot says by itself what the window holds."""
+        self.enqueued += run.count
+        self.enqueued_bytes += run.nbytes
+        if self.window is not None and not snapshot:
+            self.window.came(batch.messages(run), batch.header.timestamp_ms)
 
     @property
     def depth(self) -> int:
@@ -96,6 +109,35 @@ class Messages:
     def next_seqs(self) -> list[int]:
         """The lowest sequence that the next message may get, by lane."""
         return [lane.next_seq for lane in self.order.lanes]
+
+    @property
+    def has_times(self) -> bool:
+        """Whether any of its messages ever had a time."""
+        return self.expiries is not None or self.delays is not None
+
+    @property
+    def next_due_ms(self) -> float | None:
+        """When the next of its times is to be looked at, ms since 1970; None when none is."""
+        next_ms = [each.next_ms for each in (self.expiries, self.delays) if each is not None]
+        return min((each for each in next_ms if each is not None), default=None)
+
+    def put_times(self, what: int, first_seq: int, column: array[int]) -> None:
+        """A TIMES record. ValueError when it says something that no version knows."""
+        if what == EXPIRES:
+            self.expiries = Times() if self.expiries is None else self.expiries
+            self.expiries.put(first_seq, column)
+        elif what == AVAILABLE:
+            self.delays = Times() if self.delays is None else self.delays
+            self.delays.put(first_seq, column)
+        else:
+            raise ValueError(f"times of an unknown kind {what}")
+
+    def times_gone(self, first_seq: int, count: int) -> None:
+        """These messages have left: so have their times."""
+        if self.expiries is not None:
+            self.expiries.removed(first_seq, count)
+        if self.delays is not None:
+            self.delays.removed(first_seq, count)
 
 
 class CannotApply(Exception):
@@ -167,10 +209,7 @@ class State:
                         run.start,
                         keep=self.keeps_bodies and messages is not self._parts,
                     )
-                    messages.enqueued += run.count
-                    messages.enqueued_bytes += run.nbytes
-                    if messages.window is not None and not snapshot:
-                        messages.window.came(batch.messages(run), batch.header.timestamp_ms)
+                    messages.came(batch, run, snapshot=snapshot)
                     applied.fed.add(run.queue)
             elif run.kind is Kind.DEQUEUE:
                 messages = self.messages.get(run.queue)
@@ -180,18 +219,19 @@ class State:
                         nbytes += self._let_go(messages, inside(messages.large, run.first_seq, run.first_seq + run.count))
                     messages.dequeued += count
                     messages.dequeued_bytes += nbytes
+                    messages.times_gone(run.first_seq, run.count)
             elif run.kind is Kind.COUNT:
                 messages = self.messages.get(run.queue)
                 if messages is not None:
                     messages.order.lane_of(run.first_seq).raise_count(run.first_seq, run.count, run.flags)
             elif run.kind is Kind.HELD:
-                held = self.held.get(run.queue)
-                if held is not None:
-                    self.held_runs -= held.n_runs
-                    held.add(run.first_seq, run.count)
-                    self.held_runs += held.n_runs
+                self._put_held(run)
             elif run.kind is Kind.PLACES:
                 self._put_block(batch, run)
+            elif run.kind is Kind.TIMES:
+                messages = self.messages.get(run.queue)
+                if messages is not None:
+                    messages.put_times(run.flags, run.first_seq, array("Q", batch.payload(run)))
             elif run.kind is Kind.LARGE and not self._put_large(batch, run, applied, snapshot=snapshot):
                 unheld.append(_manifest(batch, run))
         self.parts.drop_unheld(unheld)
@@ -201,6 +241,14 @@ class State:
         self.made_ms = header.timestamp_ms
         self.index = max(self.index, header.index)
         return applied
+
+    def _put_held(self, run: Run) -> None:
+        """Messages of an origin are here."""
+        held = self.held.get(run.queue)
+        if held is not None:
+            self.held_runs -= held.n_runs
+            held.add(run.first_seq, run.count)
+            self.held_runs += held.n_runs
 
     def _messages_of_parts(self, run: Run) -> Messages | None:
         """The store of parts, if this run is of it: it is there from now on."""
@@ -376,14 +424,17 @@ class State:
             del self.live_by_file[file]
         commands = [*self.definitions.commands(), *self._recent_ids()]
         lanes: list[_Lane] = []
+        times: list[_Column] = []
         seqs: list[tuple[int, int]] = []
         for number, messages in self.messages.items():
             large = frozenset(messages.large)
             for lane in messages.order.lanes:
                 lanes.append((number, lane.snapshot(), lane.delivery_counts(), large))
                 seqs.append((number, lane.next_seq))
+            for what, column in ((EXPIRES, messages.expiries), (AVAILABLE, messages.delays)):
+                times += [] if column is None else [(number, what, *each) for each in column.columns()]
         held = [(number, each.runs()) for number, each in self.held.items()]
-        return _snapshot_batches(commands, lanes, held, Numbers(next=self.definitions.next_number, seqs=seqs))
+        return _snapshot_batches(commands, lanes, times, held, Numbers(next=self.definitions.next_number, seqs=seqs))
 
     def _recent_ids(self) -> Iterator[Command]:
         for messages in self.messages.values():
@@ -391,8 +442,9 @@ class State:
                 yield RecentIds(uuid=messages.uuid, ids=ids, times=times)
 
 
-_SINCE = {Kind.LARGE: LARGE_SINCE, Kind.HELD: ORIGINS_SINCE}
+_SINCE = {Kind.LARGE: LARGE_SINCE, Kind.HELD: ORIGINS_SINCE, Kind.TIMES: TIMES_SINCE}
 """The machine version that brought a kind of record, for those that have come later than the first."""
+_Column = tuple[int, int, int, "array[int]"]
 _Lane = tuple[int, Sequence[Columns | Lot], dict[int, int], frozenset[int]]
 
 
@@ -404,7 +456,11 @@ def _manifest(batch: Batch, run: Run) -> Manifest:
 
 
 def _snapshot_batches(
-    commands: list[Command], lanes: list[_Lane], held: list[tuple[int, list[tuple[int, int]]]], last: Numbers
+    commands: list[Command],
+    lanes: list[_Lane],
+    times: list[_Column],
+    held: list[tuple[int, list[tuple[int, int]]]],
+    last: Numbers,
 ) -> Iterator[BatchBuilder]:
     builder = BatchBuilder()
     for command in commands:
@@ -432,6 +488,11 @@ def _snapshot_batches(
             for sequence, count in counts.items():
                 builder.count(number, sequence, min(count, MAX_COUNT))
             counts = {sequence: count - MAX_COUNT for sequence, count in counts.items() if count > MAX_COUNT}
+    for column in times:
+        if builder.nbytes >= limits.BATCH_TARGET_BYTES:
+            yield builder
+            builder = BatchBuilder()
+        builder.times(*column)
     for number, runs in held:
         for first_seq, count in runs:
             builder.hold(number, first_seq, count)

@@ -1,8 +1,9 @@
 """The store: a broker's folder, its identity and its lock.
 
-A store's life: made at a broker's first start, with an id of its own; it learns the id of its cluster once, and never belongs to
-another. While a broker runs it holds the lock, which the kernel gives back when the process ends, however it ends. Shut down in
-order, it has the mark `clean`, which the next start takes away, synced, before it touches anything else.
+A store's life: made at a broker's first start, with an id of its own; it learns the id of its cluster once, and belongs to
+another one only when an operator has it begin that (`change_cluster`). While a broker runs it holds the lock, which the kernel
+gives back when the process ends, however it ends. Shut down in order, it has the mark `clean`, which the next start takes away,
+synced, before it touches anything else.
 
 The files: `store.json` (identity), `lock` (with the process id of its holder, for people), `clean`, and a folder for each
 log, which `recovery` describes.
@@ -124,6 +125,17 @@ class Store:
         identity = {**self._identity, "cluster_id": cluster_id}
         replace_durably(self.host.disk, self.data_dir / _IDENTITY, seal_json(identity))
         self._identity = identity
+
+    def change_cluster(self, cluster_id: str) -> None:
+        """Belong to another cluster from now on, durably: a new one that begins with what this store holds. StorageError."""
+        identity = {**self._identity, "cluster_id": cluster_id, "clusters_left": [*self.clusters_left, self.cluster_id]}
+        replace_durably(self.host.disk, self.data_dir / _IDENTITY, seal_json(identity))
+        self._identity = identity
+
+    @property
+    def clusters_left(self) -> tuple[str, ...]:
+        """The clusters that it belonged to before, the oldest first."""
+        return tuple(map(str, self._identity.get("clusters_left", ())))
 
     def journal(self, name: str, *, call_in_reactor: Reactor, on_error: OnError) -> tuple[Journal, Recovered]:
         """Open the log in the folder `name` ("cluster" or "local"). See `Journal.open`; `close` closes it."""

@@ -391,6 +391,10 @@ class Admission:
             properties["failover-server-list"] = urls
         return properties
 
+    def capabilities(self) -> tuple[str, ...]:
+        """What this broker's Open offers. Qpid JMS looks for DELAYED_DELIVERY before it sends a message with a delay."""
+        return ("ANONYMOUS-RELAY", "DELAYED_DELIVERY") if self._logs.takes_times else ("ANONYMOUS-RELAY",)
+
     # ---- what the broker's state means
 
     def admit_held(self) -> None:

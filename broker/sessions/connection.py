@@ -118,6 +118,9 @@ class Owner(Protocol):
     def open_properties(self, max_frame: int) -> dict[str, Any]:
         """The properties of this broker's Open, for a peer that takes frames of `max_frame` bytes (0: any size)."""
 
+    def capabilities(self) -> tuple[str, ...]:
+        """What this broker's Open offers."""
+
 
 @implementer(IPushProducer)
 class Connection(TwistedProtocol):
@@ -488,7 +491,7 @@ class Connection(TwistedProtocol):
             self.transport.bufferSize = READ_BYTES  # type: ignore[attr-defined]
         self.engine.open(
             self._owner.open_properties(self.engine.remote_max_frame) | self.session.open_properties(),
-            offered=("ANONYMOUS-RELAY",),
+            offered=self._owner.capabilities(),
             idle_timeout_s=self.idle_timeout_s,
         )
         self.session.opened()

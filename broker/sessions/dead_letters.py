@@ -78,6 +78,10 @@ class DeadLetters:
         self.waiting.update(dict.fromkeys(sequences, reason))
         self._origin.dispatch_soon()
 
+    def __contains__(self, sequence: int) -> bool:
+        """Whether this message is on its way out."""
+        return sequence in self.waiting or sequence in self._later
+
     def wanted(self) -> list[int]:
         """Those whose bodies are needed next."""
         return list(islice(self.waiting, limits.MAX_TURN_MESSAGES)) if self._origin.node.definition.alternate else []

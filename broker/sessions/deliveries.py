@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 
 from broker.core import message
 from broker.core.parts import Manifest
@@ -92,11 +91,13 @@ class LargeDelivery:
     ("" when there is nothing to say). Fulfils `links.PieceSource`.
     """
 
-    def __init__(self, parts: Parts, session: Output, count: int, over: Callable[[str | None], None]) -> None:
+    def __init__(self, parts: Parts, session: Output, count: int, left_ms: int, over: Callable[[str | None], None]) -> None:
         self._parts = parts
         self._session = session
         self._count = count
         """How often its delivery has failed before: its header is to say so."""
+        self._left_ms = left_ms
+        """How much is left of its time to live; 0: it has none."""
         self._over = over
         self._ready: deque[bytes] = deque()
         self._first = True
@@ -118,15 +119,9 @@ class LargeDelivery:
             return
         if self._first:
             self._first = False
-            parts[0] = self._with_count(parts[0])
+            parts[0] = message.as_delivered(parts[0], self._count, self._left_ms)
         self._ready.extend(parts)
         self._session.touch()
-
-    def _with_count(self, head: bytes) -> bytes:
-        if self._count:
-            with suppress(message.BadMessage):  # what is no AMQP message goes out as it came in
-                return message.with_delivery_state(head, message.header(head).delivery_count + self._count, False)
-        return head
 
     # ---- links.PieceSource
 

@@ -11,6 +11,7 @@ unanswered (its clients are cut off, so they know that they do not know).
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,18 +22,19 @@ from twisted.logger import Logger
 
 from broker.amqp.links import Receiver, Sender
 from broker.commit_log import CommitLog
-from broker.core import limits
-from broker.core.commands import MACHINE_VERSION, Command
+from broker.core import lifetimes, limits
+from broker.core.commands import MACHINE_VERSION, TIMES_SINCE, Command
 from broker.core.definitions import Change
+from broker.core.lifetimes import Said
 from broker.core.links import ACCEPTED, add_ids
 from broker.core.log_time import LogTime
-from broker.core.nodes import QueueNode
+from broker.core.nodes import CLUSTER, QueueNode
 from broker.core.pace import Pace
 from broker.core.parts import PARTS_QUEUE, Manifest
 from broker.core.queues.blocks import LiveRun, Move
 from broker.core.queues.displacement import Displacing
 from broker.core.queues.residency import Residency
-from broker.core.records import Batch, BatchBuilder, runs_of
+from broker.core.records import AVAILABLE, EXPIRES, Batch, BatchBuilder, runs_of
 from broker.core.state import CannotApply, State
 from broker.host import REAL_HOST
 from broker.sessions.inflow import Inflow
@@ -159,6 +161,11 @@ class Ledger:
         """Ms since 1970 by the log's time, while it serves."""
         return self._time.now_ms(self._clock.seconds())
 
+    @property
+    def version(self) -> int:
+        """The machine version that what is proposed may need."""
+        return self.state.definitions.machine_version if self.name == CLUSTER else self.state.version
+
     def enqueue(
         self,
         node: QueueNode,
@@ -167,24 +174,32 @@ class Ledger:
         link: Receiver | None = None,
         first: int = 0,
         held: tuple[int, Sequence[int]] | None = None,
+        *,
+        timed: bool = False,
     ) -> None:
         """Put messages (of `nbytes` in all) on a queue; the deliveries of `link` with the ids from `first` on, one a message, are
-        accepted when they are committed. `held`: the number of their origin, and their sequences there, in the same batch."""
+        accepted when they are committed. `held`: the number of their origin, and their sequences there, in the same batch.
+        `timed`: any of them may say when it expires or is to be given out."""
         assert node.messages is not None
         if self._builder.has_large:
             self._cut()
         if held is not None:
             self._hold(*held)
         number, seqs, count = node.messages.number, node.proposed_seqs, len(messages)
+        times = self._times_of(node, messages, timed=timed) if timed or node.ttl_ms else None
         if node.displacing is not None:
-            count, nbytes = self._displace(node, node.displacing, messages)
+            count, nbytes = self._displace(node, node.displacing, messages, times)
         elif len(seqs) == 1:
+            if times is not None:
+                self._put_times(number, seqs[0], times)
             self._builder.messages_for(number, seqs[0]).extend(messages)
             seqs[0] += len(messages)
         else:
             lane_for = node.messages.order.lane_for
-            for each in messages:
+            for at, each in enumerate(messages):
                 lane = lane_for(each)
+                if times is not None:
+                    self._put_times(number, seqs[lane], times[at : at + 1])
                 self._builder.messages_for(number, seqs[lane]).append(each)
                 seqs[lane] += 1
         self._builder.add_bytes(nbytes)
@@ -198,18 +213,36 @@ class Ledger:
             add_ids(self._waits.accepts.setdefault(link, []), first, len(messages))
         self._arm()
 
-    def _displace(self, node: QueueNode, displacing: Displacing, messages: list[bytes]) -> tuple[int, int]:
+    def _times_of(self, node: QueueNode, messages: list[bytes], *, timed: bool) -> list[tuple[int, int]] | None:
+        """When these messages, which are about to be put on this queue, expire and may be given out; None: no time for any."""
+        if self.version < TIMES_SINCE:
+            return None
+        now_ms = self.now_ms
+        found = [lifetimes.when(lifetimes.said(each) if timed else lifetimes.NOTHING, now_ms, node.ttl_ms) for each in messages]
+        return found if any(map(any, found)) else None
+
+    def _put_times(self, number: int, first_seq: int, times: Sequence[tuple[int, int]]) -> None:
+        """Note the times of messages of this queue, which follow one another."""
+        for what, column in zip((EXPIRES, AVAILABLE), zip(*times, strict=True), strict=True):
+            if any(column):
+                self._builder.times(number, what, first_seq, array("Q", column))
+
+    def _displace(
+        self, node: QueueNode, displacing: Displacing, messages: list[bytes], times: list[tuple[int, int]] | None
+    ) -> tuple[int, int]:
         """Put messages on a queue that others leave for them, in the same batch. Returns how many stay, and their bytes."""
         assert node.messages is not None
         number, seqs, lane_for = node.messages.number, node.proposed_seqs, node.messages.order.lane_for
         stay = stay_bytes = 0
         gone = self._builder.dequeues_for(number)
         displacing.begin()
-        for each in messages:
+        for at, each in enumerate(messages):
             lane = lane_for(each)
             leave = displacing.put(seqs[lane], each, len(each))
             if leave is not None:
                 gone.extend(leave)
+                if times is not None:
+                    self._put_times(number, seqs[lane], times[at : at + 1])
                 self._builder.messages_for(number, seqs[lane]).append(each)
                 seqs[lane] += 1
                 stay += 1
@@ -244,11 +277,12 @@ class Ledger:
         manifest: Manifest,
         head: bytes = b"",
         held: tuple[int, Sequence[int]] | None = None,
+        says: Said = lifetimes.NOTHING,
     ) -> None:
         """Put a large message, all of whose parts were put, on these queues, each with the lane that the message belongs to.
 
         `head` is its beginning, with all that stands before its body. `held`: the number of its origin, and its sequence there,
-        in the same batch.
+        in the same batch. It `says` so much of when it expires, or is to be given out.
         """
         encoded = manifest.to_bytes()
         if held is not None:
@@ -263,6 +297,8 @@ class Ledger:
                     continue
                 self._builder.dequeues_for(node.messages.number).extend(leave)
             stays = True
+            if self.version >= TIMES_SINCE:
+                self._put_times(node.messages.number, node.proposed_seqs[lane], [lifetimes.when(says, self.now_ms, node.ttl_ms)])
             self._builder.large(node.messages.number, node.proposed_seqs[lane], encoded)
             node.proposed_seqs[lane] += 1
             node.proposed += 1

@@ -10,17 +10,18 @@ shared log been read to its end; nothing is proposed for a queue in a log that d
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from twisted.internet.interfaces import IReactorTime
 
 from broker.amqp.links import Condition
 from broker.core import limits
-from broker.core.commands import LARGE_SINCE, MACHINE_VERSION, QueueDel
+from broker.core.commands import LARGE_SINCE, MACHINE_VERSION, TIMES_SINCE, QueueDel
 from broker.core.definitions import Change
 from broker.core.nodes import CLUSTER, LOCAL, Nodes, QueueNode
 from broker.core.origins import LEAVING, Leave
 from broker.core.queues.residency import Residency
+from broker.host import REAL_HOST
 from broker.sessions.inflow import Inflow
 from broker.sessions.ledger import SERVING, Ledger, LedgerOwner
 
@@ -38,12 +39,13 @@ class Logs:
         default_queue_bytes: int,
         message_memory: int,
         machine_version: int = MACHINE_VERSION,
+        wall: Callable[[], float] = REAL_HOST.wall,
     ) -> None:
         self.residency = Residency(message_memory)
         self.inflow = Inflow(limits.INFLOW_BYTES)
         self.nodes = Nodes(clustered=clustered, default_level=default_level, default_queue_bytes=default_queue_bytes)
         self.ledgers: dict[str, Ledger] = {
-            name: Ledger(name, clock, owner, version=machine_version, residency=self.residency, inflow=self.inflow)
+            name: Ledger(name, clock, owner, version=machine_version, residency=self.residency, inflow=self.inflow, wall=wall)
             for name in ((LOCAL, CLUSTER) if clustered else (LOCAL,))
         }
         self.lead = self.ledgers[CLUSTER] if clustered else self.ledgers[LOCAL]
@@ -65,8 +67,12 @@ class Logs:
     @property
     def takes_large(self) -> bool:
         """Whether large messages may be stored by the part: every member knows how."""
-        logs = (CLUSTER, LOCAL) if CLUSTER in self.ledgers else (LOCAL,)
-        return all(self.nodes.version_of(log) >= LARGE_SINCE for log in logs)
+        return all(ledger.version >= LARGE_SINCE for ledger in self.ledgers.values())
+
+    @property
+    def takes_times(self) -> bool:
+        """Whether messages may expire and be delayed: every member knows how."""
+        return all(ledger.version >= TIMES_SINCE for ledger in self.ledgers.values())
 
     @property
     def leave(self) -> Leave | None:

@@ -102,12 +102,14 @@ class Target(Protocol):
 class Producer(LinkEnd):
     """See the module."""
 
-    __slots__ = ("_upload", "link", "target")
+    __slots__ = ("_upload", "link", "target", "timed")
 
     def __init__(self, session: Output, link: Receiver, target: Target) -> None:
         super().__init__(session)
         self.link = link
         self.target = target
+        self.timed = False
+        """Whether any of the messages that it hands on may say when it expires or is to be given out."""
         self._upload: Upload | None = None
 
     @property
@@ -153,10 +155,12 @@ class Producer(LinkEnd):
             self._end_heedless(-link.account.credit)
         elif posted:
             self._sort_by_transaction(first, messages, posted)
-        elif bad := message.malformed(messages):
-            self._sort_out(first, messages, bad)
         else:
-            self.target.receive(self, first, messages)
+            bad, self.timed = message.looked_at(messages)
+            if bad:
+                self._sort_out(first, messages, bad)
+            else:
+                self.target.receive(self, first, messages)
 
     def _sort_by_transaction(self, first: int, messages: list[bytes], posted: dict[int, bytes]) -> None:
         """Hand on what belongs to no transaction, and let the others be kept for theirs, in runs."""
@@ -168,6 +172,7 @@ class Producer(LinkEnd):
             run, at = messages[start:stop], first + start
             bad = message.malformed(run)
             if txn_id is None:
+                self.timed = True
                 self._sort_out(at, run, bad)
             elif bad:
                 self.session.transactions.refuse(txn_id, "one of its messages is no AMQP message")

@@ -15,8 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from contextlib import suppress
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any
 
 from twisted.logger import Logger
@@ -34,7 +33,6 @@ from broker.core.queues.blocks import Lot
 from broker.core.queues.discipline import Discipline
 from broker.core.queues.lane import Lane
 from broker.core.queues.reading import Body, ReadAhead
-from broker.core.queues.sifting import without
 from broker.core.selector.selected import Selector
 from broker.core.state import Messages
 from broker.sessions import routing
@@ -42,6 +40,7 @@ from broker.sessions.attach import Attach, LinkEnd, Output
 from broker.sessions.bodies import BodyReader
 from broker.sessions.dead_letters import DeadLetters
 from broker.sessions.deliveries import LargeDelivery, Parts
+from broker.sessions.due import Due
 from broker.sessions.ledger import Ledger
 from broker.sessions.logs import Logs
 from broker.sessions.producer import Producer, Upload
@@ -133,13 +132,14 @@ class Subscription(LinkEnd):
         if messages.large and lots[0].first_seq in messages.large:
             self._deliver_large(messages, lots[0].first_seq)
             return
-        counts = messages.order.has_counts
+        counts, expiries = messages.order.has_counts, messages.expiries
         if not link.account.n_unsettled:
             self._moved_s = self.session.now_s
         for lot in lots:
             first, start, stop = lot.first_seq, lot.start, lot.stop
-            if counts and any(map(messages.order.lane_of(first).delivery_count, range(first, first + stop - start))):
-                self._redeliver(lot)
+            failed = counts and any(map(messages.order.lane_of(first).delivery_count, range(first, first + stop - start)))
+            if failed or (expiries is not None and expiries.any_of(first, stop - start)):
+                self._send_anew(messages, lot)
             else:
                 link.send(lot.data, lot.block.offsets, start, stop, first, self.presettled, lot.base)
             self.delivered += stop - start
@@ -154,11 +154,12 @@ class Subscription(LinkEnd):
         if sequence in self.queue.unreadable:
             return
         count = messages.order.lane_of(sequence).delivery_count(sequence)
+        left_ms = self.queue.due.left_ms(messages, sequence)
         parts = self.queue.parts_of(messages.large[sequence])
         self.session.large += 1
         if not self.link.account.n_unsettled:
             self._moved_s = self.session.now_s
-        self._large = LargeDelivery(parts, self.session, count, lambda why: self._large_is_over(sequence, why))
+        self._large = LargeDelivery(parts, self.session, count, left_ms, lambda why: self._large_is_over(sequence, why))
         self.link.send_pieces(self._large, sequence, self.presettled)
         self.delivered += 1
         self.session.touch()
@@ -180,16 +181,14 @@ class Subscription(LinkEnd):
         self.session.touch()
         self.queue.dispatch_soon()
 
-    def _redeliver(self, lot: Lot) -> None:
-        """Messages whose header must say that delivery has failed before."""
-        assert self.node.messages is not None
-        lane = self.node.messages.order.lane_of(lot.first_seq)
-        for sequence, stored in enumerate(lot.messages(), lot.first_seq):
-            one, count = stored, lane.delivery_count(sequence)
-            if count:
-                with suppress(message.BadMessage):  # what is no AMQP message goes out as it came in
-                    one = message.with_delivery_state(one, message.header(one).delivery_count + count, False)
-            self.link.send_one(one, sequence, self.presettled)
+    def _send_anew(self, messages: Messages, lot: Lot) -> None:
+        """Messages whose header must say that delivery has failed before, or how much is left of their time to live."""
+        first, count_of = lot.first_seq, messages.order.lane_of(lot.first_seq).delivery_count
+        left_ms, found = self.queue.due.left_ms, lot.messages()
+        for at, data in enumerate(found):
+            found[at] = message.as_delivered(data, count_of(first + at), left_ms(messages, first + at))
+        offsets = list(accumulate(map(len, found), initial=0))
+        self.link.send(b"".join(found), offsets, 0, len(found), first, self.presettled)
 
     def describe(self) -> dict[str, Any]:
         """Its item in a query of management, without its connection's part."""
@@ -297,7 +296,10 @@ class Subscription(LinkEnd):
 class QueueTerminus:
     """A queue on a serving broker: its subscriptions in turn, and producers that send to it."""
 
-    __slots__ = ("_ahead", "_queues", "ledger", "letters", "node", "producers", "selections", "subscriptions", "unreadable")
+    __slots__ = (
+        *("_ahead", "_queues", "due", "ledger", "letters", "node", "producers"),
+        *("selections", "subscriptions", "unreadable"),
+    )
     window = limits.CREDIT_WINDOW
     serves_queues = True
     takes_large = True
@@ -310,6 +312,7 @@ class QueueTerminus:
         self.unreadable: set[int] = set()
         """Large messages that have a part that cannot be read: they are acquired, by nobody."""
         self.letters = DeadLetters(self, queues.logs, queues.schedule)
+        self.due = Due(self, self.letters, queues.schedule)
         self.selections = Selections(self, queues.searches)
         self._ahead: ReadAhead | None = None
         self.rebuilt(node)
@@ -352,7 +355,7 @@ class QueueTerminus:
         nbytes = sum(map(len, messages))
         held_back = self.ledger.low or self._queues.logs.closed or node.detects_duplicates
         if node.messages is not None and not held_back and has_room(node, len(messages), nbytes):
-            self.ledger.enqueue(node, messages, nbytes, producer.link, first)
+            self.ledger.enqueue(node, messages, nbytes, producer.link, first, timed=producer.timed)
         else:
             producer.one_by_one(first, messages, self._put)
 
@@ -442,6 +445,11 @@ class QueueTerminus:
             if not moves:
                 logs.delete_queue(node)
 
+    @property
+    def held(self) -> bool:
+        """Whether consumers get nothing, because another broker is about to take over."""
+        return self._queues.held
+
     def dispatch_soon(self) -> None:
         """Dispatch at the end of this turn."""
         self._queues.turn.dispatch_soon(self)
@@ -482,6 +490,7 @@ class QueueTerminus:
 
     def term_begins(self) -> None:
         """What has failed too often in the last one, and has not left yet, leaves."""
+        self.due.begin()
         messages, limit = self.node.messages, self.node.delivery_limit
         if limit and messages is not None and messages.order.has_counts:
             counts = [each for lane in messages.order.lanes for each in lane.delivery_counts().items()]
@@ -515,7 +524,7 @@ class QueueTerminus:
         order, large = self.node.messages.order, self.node.messages.large
         stops: set[int] = set()
         self.selections.begin()
-        idle = 0
+        idle = held_back = 0
         while idle < len(subscriptions):
             subscription = subscriptions[0]
             subscriptions.rotate(-1)
@@ -531,10 +540,14 @@ class QueueTerminus:
                 elif order.available:
                     lots = order.acquire(subscription, room, limits.MAX_TURN_BYTES)
             if lots:
-                lots = self._fit(lots)
-                if lots:
-                    subscription.deliver(lots)
+                fit = self.due.fit(self.node.messages, lots, browse=subscription.browse)
+                if fit:
+                    subscription.deliver(fit)
                 idle = 0
+                held_back += _count(lots) - _count(fit)
+                if held_back >= limits.MAX_HELD_BACK:  # the rest has its turn when others have had theirs
+                    self._queues.schedule.after(("dispatch", self.node.uuid), 0.0, self.dispatch_soon)
+                    break
             else:
                 if room > 0 and subscription.wants_more(order):
                     stops.add(order.absent)
@@ -544,15 +557,6 @@ class QueueTerminus:
                 idle += 1
         self.selections.end()
         return stops
-
-    def _fit(self, lots: list[Lot]) -> list[Lot]:
-        """What of these anybody may have: not what is about to leave."""
-        messages, limit = self.node.messages, self.node.delivery_limit
-        assert messages is not None
-        order = messages.order
-        if limit and order.has_counts:
-            lots = without(lots, lambda sequence: order.lane_of(sequence).delivery_count(sequence) >= limit)
-        return lots
 
     # ---- bodies that are not in memory
 
@@ -621,6 +625,11 @@ class QueueTerminus:
         self.selections.clear()
         self.producers.clear()
         self.letters.clear()
+        self.due.clear()
+
+
+def _count(lots: Iterable[Lot]) -> int:
+    return sum([lot.stop - lot.start for lot in lots])
 
 
 class Queues:
@@ -672,8 +681,19 @@ class Queues:
         for number in numbers:
             messages = ledger.state.messages.get(number)
             terminus = None if messages is None else self._termini.get(messages.uuid)
+            if messages is not None and messages.has_times and self.logs.serving:
+                terminus = self._look(messages)
             if terminus is not None:
                 terminus.dispatch()
+
+    def _look(self, messages: Messages) -> QueueTerminus | None:
+        """Messages with times may have come to this queue."""
+        node = self.logs.nodes.queue_by_uuid(messages.uuid)
+        if node is None or node.messages is not messages:
+            return None
+        terminus = self.at(node)
+        terminus.due.look()
+        return terminus
 
     def resume_crowded(self) -> None:
         """Let the producers of queues that have become emptier go on."""
@@ -701,7 +721,8 @@ class Queues:
     def begin(self, ledger: Ledger) -> None:
         """This broker serves, and this ledger's log does: look for what the last term has left to be done."""
         for node in self.logs.nodes.queues.values():
-            if node.messages_log == ledger.name and node.messages is not None and node.delivery_limit:
+            messages = node.messages
+            if node.messages_log == ledger.name and messages is not None and (node.delivery_limit or messages.has_times):
                 self.at(node).term_begins()
 
     def hold(self) -> None:
@@ -725,6 +746,7 @@ class Queues:
                 node.messages.order.release_all()
         for terminus in self._termini.values():
             terminus.letters.clear()
+            terminus.due.clear()
             terminus.unreadable.clear()
 
     def users(self, node: QueueNode) -> int:

@@ -55,8 +55,8 @@ def put(logs: Logs, queues: list[QueueNode], producer: Producer, delivery_id: in
         raise Unplaced
     if len(ledgers) == 1 and queues:
         for queue in queues[:-1]:
-            logs.ledger_of(queue).enqueue(queue, [data], size)
-        logs.ledger_of(queues[-1]).enqueue(queues[-1], [data], size, producer.link, delivery_id)
+            logs.ledger_of(queue).enqueue(queue, [data], size, timed=producer.timed)
+        logs.ledger_of(queues[-1]).enqueue(queues[-1], [data], size, producer.link, delivery_id, timed=producer.timed)
         return
     outstanding = set(ledgers)
 
@@ -66,6 +66,6 @@ def put(logs: Logs, queues: list[QueueNode], producer: Producer, delivery_id: in
             producer.done(delivery_id)
 
     for queue in queues:
-        logs.ledger_of(queue).enqueue(queue, [data], size)
+        logs.ledger_of(queue).enqueue(queue, [data], size, timed=producer.timed)
     for name, ledger in ledgers.items():
         ledger.when_committed(lambda name=name: committed(name))  # type: ignore[misc]

@@ -178,7 +178,7 @@ class Transaction:
         sizes = [sum(map(len, messages)) for _, messages in puts]
         with ledger.one_batch(sum(sizes)):
             for (node, messages), nbytes in zip(puts, sizes, strict=True):
-                ledger.enqueue(node, messages, nbytes)
+                ledger.enqueue(node, messages, nbytes, timed=True)
             for queue, sequences, outcome in retired:
                 if outcome == ACCEPTED and queue.node.messages is not None:
                     ledger.dequeue(queue.node.messages.number, sequences)

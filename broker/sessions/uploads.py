@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from broker.amqp.links import Condition
-from broker.core import limits, message
+from broker.core import lifetimes, limits, message
 from broker.core.links import REJECTED, RELEASED
 from broker.core.nodes import QueueNode, Unplaced
 from broker.core.parts import Manifest
@@ -80,6 +80,7 @@ class Uploading:
         self._lanes = [queue.messages.order.lane_for(head) for queue in queues if queue.messages is not None]
         self._parts: dict[Ledger, list[int]] = {logs.ledger_of(queue): [] for queue in queues}
         self._nbytes = 0
+        self._says = lifetimes.said(head)
 
     def put(self, data: bytes) -> Upload:
         """Propose one more part, unless a queue or the disk has no more room."""
@@ -146,7 +147,7 @@ class Uploading:
                 ledger.drop_parts(runs_of(sequences))
                 continue
             held, manifest = self._held(delivery_id), Manifest(self._nbytes, tuple(runs_of(sequences)))
-            ledger.put_large(found, manifest, held=held)
+            ledger.put_large(found, manifest, held=held, says=self._says)
             ledger.when_committed(lambda ledger=ledger: committed(ledger))  # type: ignore[misc]
 
     def _held(self, delivery_id: int) -> tuple[int, Sequence[int]] | None:

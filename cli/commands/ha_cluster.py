@@ -121,7 +121,10 @@ async def hand_over(target: Target, reactor: Any, to: urls.Address | None, reaso
 
 def candidate_among(views: list[dict[str, Any]], wanted: urls.Address | None) -> urls.Address:
     """Who takes over: the broker that is wanted, else the ready backup with the longest log, by its name among equals."""
-    ready = [view for view in views if view["status"] == "ready" and not view.get("stopped")]
+    active = next((view for view in views if view["status"] == "active"), {})
+    told = dict(active.get("membership") or {})
+    idle = {*(told.get("learners") or ()), told.get("witness")}
+    ready = [view for view in views if view["status"] == "ready" and not view.get("stopped") and view["broker"] not in idle]
     if wanted is not None:
         view = next((view for view in views if view["broker"] == wanted.name), None)
         if view is None:

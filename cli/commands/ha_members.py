@@ -20,6 +20,8 @@ from cli.output import show_json
 PRIMARY_ITSELF = 421
 """The status of an answer: the broker that was asked to be removed is the primary, which hands over first."""
 _LOOK_S = 0.1
+_AS = {"witness": {"witness": True}, "learner": {"standby": True}}
+"""By role what ADD-BROKER is asked for beside the address."""
 
 _force = click.option("--force", is_flag=True, help="Do it though the cluster is worse off then.")
 _wait = click.option(
@@ -31,19 +33,36 @@ _wait = click.option(
 @click.argument("addresses", metavar="ADDRESS...", nargs=-1, required=True)
 @click.option("--force", is_flag=True, help="Add it though it cannot be reached.")
 @click.option("--witness", is_flag=True, help="Add it as the witness, which votes and stores no messages.")
+@click.option("--learner", is_flag=True, help="Let it follow and never vote, as a broker of a second site does.")
+@click.option("--site", metavar="NAME", help="Where it stands: the tag `site`.")
 @_wait
-def add_broker(addresses: tuple[str, ...], force: bool, witness: bool, wait: float, form: str, **given: Any) -> None:
+def add_broker(
+    addresses: tuple[str, ...],
+    force: bool,
+    witness: bool,
+    learner: bool,
+    site: str | None,
+    wait: float,
+    form: str,
+    **given: Any,
+) -> None:
     """Make the brokers at ADDRESS members of the cluster, one after the other.
 
     Each must run, with --ha-cluster yes and the cluster's brokers in its --ha-brokers-url. It learns first, and votes when it has
     caught up; the command waits for that. With --wait 0 it ends when the broker is a learner. A witness runs with --ha-witness,
-    its own address; it has nothing to learn, and a cluster has one at most.
+    its own address; it has nothing to learn, and a cluster has one at most. With --learner it stays a learner, and the command
+    waits for nothing.
     """
+    if witness and learner:
+        raise click.UsageError("--witness and --learner exclude each other: a witness has nothing to learn")
+    role = "witness" if witness else "learner" if learner else "voter"
     target, names = options.target(given, admin=True), _names(addresses)
 
     async def change(reactor: Any) -> None:
         for name in names:
-            await _add(target, reactor, name, force, wait, "witness" if witness else "voter")
+            await _add(target, reactor, name, force, wait, role)
+            if site is not None:
+                await tag_site(target, reactor, name, site)
 
     _run(change, {"address": names[0], "addresses": names}, form)
 
@@ -116,14 +135,26 @@ def _role(view: dict[str, Any], address: str) -> str:
     return next((str(each.get("role")) for each in view.get("members") or [] if each.get("address") == address), "")
 
 
-async def _add(target: Target, reactor: Any, address: str, force: bool, wait_s: float, role: str) -> None:
-    from twisted.internet.task import deferLater
+async def tag_site(target: Target, reactor: Any, address: str, site: str) -> None:
+    """Say where this broker stands; its other tags stay."""
+    at, view = await primary_of(target, reactor)
+    tags = dict(dict(view.get("settings") or {}).get(f"tags:{address}") or {}) | {"site": site}
+    await ask(at, reactor, "SET", "ha", {"setting": "tags", "address": address, "tags": tags})
 
+
+async def _add(target: Target, reactor: Any, address: str, force: bool, wait_s: float, role: str) -> None:
     target, view = await primary_of(target, reactor)
     if not _role(view, address):
-        await _settled(target, reactor)
-        body = {"address": address, "force": force} | ({"witness": True} if role == "witness" else {})
+        await settled(target, reactor)
+        body = {"address": address, "force": force} | _AS.get(role, {})
         await ask(target, reactor, "ADD-BROKER", "ha", body)
+    await wait_for_role(target, reactor, address, role, wait_s)
+
+
+async def wait_for_role(target: Target, reactor: Any, address: str, role: str, wait_s: float) -> None:
+    """Wait until the primary says that the broker has it. Refused when that takes too long."""
+    from twisted.internet.task import deferLater
+
     until_s = reactor.seconds() + wait_s
     while wait_s and _role(view := await view_of(target, reactor), address) != role:
         if view.get("status") != "active":
@@ -139,7 +170,7 @@ async def _remove(target: Target, reactor: Any, address: str, force: bool) -> No
     from broker.client import ManagementError
 
     at, _ = await primary_of(target, reactor)
-    await _settled(at, reactor)
+    await settled(at, reactor)
     body = {"address": address, "force": force}
     try:
         await ask(at, reactor, "REMOVE-BROKER", "ha", body)
@@ -150,7 +181,7 @@ async def _remove(target: Target, reactor: Any, address: str, force: bool) -> No
         await ask(target.at(taker), reactor, "REMOVE-BROKER", "ha", body)
 
 
-async def _settled(target: Target, reactor: Any) -> None:
+async def settled(target: Target, reactor: Any) -> None:
     """Wait until the change of members before is committed: one is made at a time."""
     from twisted.internet.task import deferLater
 

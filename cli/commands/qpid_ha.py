@@ -13,7 +13,7 @@ import click
 
 from broker.core import urls
 from cli import endings, options
-from cli.commands import ha_members, ha_operations, ha_settings, ha_stores
+from cli.commands import ha_members, ha_operations, ha_settings, ha_sites, ha_stores
 from cli.commands.ha_cluster import NAME, ask, command, ha_command, hand_over, view_of, views_of
 from cli.output import Column, show_json, show_table, text
 
@@ -266,7 +266,7 @@ def help_all(context: click.Context) -> None:
     click.echo("\n\n".join([parent.get_help(), *texts]))
 
 
-__all__ = ["command", "ha_members", "ha_operations", "ha_settings", "ha_stores", "main"]
+__all__ = ["command", "ha_members", "ha_operations", "ha_settings", "ha_sites", "ha_stores", "main"]
 
 
 def main() -> None:

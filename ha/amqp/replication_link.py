@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from ha.core.membership import BadMembership, Membership
-from ha.core.messages import SINCE_WIRE_2, Append, Message, SnapshotChunk
+from ha.core.messages import SINCE_WIRE_2, Append, Attest, Message, SnapshotChunk
 from ha.core.versions import WIRE_VERSION
 
 _DATA = b"\x00\x53\x75\xb0"
@@ -63,10 +63,10 @@ def decode(data: bytes) -> tuple[Message, memoryview]:
 def _checked(message: Message) -> Message:
     if isinstance(message, Append) and message.entries:
         raise BadReplication("the head of Append describes batches, which are beside it")
-    if isinstance(message, SnapshotChunk):
+    if isinstance(message, SnapshotChunk | Attest):
         told = message.members
         try:
-            members = Membership.of(told.voters, told.learners, told.cluster_id)
+            members = Membership.of(told.voters, told.learners, told.cluster_id, told.witness, told.standby)
         except BadMembership as error:
             raise BadReplication(str(error)) from None
         return msgspec.structs.replace(message, members=members)

@@ -4,6 +4,8 @@ A membership is carried by a log entry and is in force from the moment that the 
 §4.1); when the entry is truncated, the one before it is in force again. At index 0 stands the membership of the brokers URL,
 without a cluster id; the first entry of every epoch repeats the membership, so the first primary's gives every store the id.
 
+A learner is on its way to a vote, or stays one: a broker of a second site, which follows the first one (`standby`).
+
 A witness (see `witness.py`) has a vote and no messages. It has nothing to catch up with, so it is never a learner.
 
 Invariants: addresses are sorted and appear once; one step away from a membership adds, removes, promotes or demotes one member
@@ -20,6 +22,8 @@ from typing import Any, assert_never
 
 MAX_TEXT = 3000
 """So many bytes of addresses fit the record of a witness, which has a block of its disk."""
+_QUOTES = 4
+"""Bytes around each of them."""
 
 
 class BadMembership(ValueError):
@@ -31,26 +35,39 @@ class Change(Enum):
 
     ADD = "as a learner, which becomes a voter when it has caught up"
     ADD_WITNESS = "as the witness"
+    ADD_STANDBY = "as a learner that stays one"
+    LET_VOTE = "a learner that stays one no more: it becomes a voter when it has caught up"
+    LOWER = "a voter that becomes a learner that stays one"
     REMOVE = "no more"
 
 
 @dataclass(frozen=True, slots=True)
 class Membership:
     """The members of a cluster, by address `host:port`. `cluster_id` is "" until a primary has given one; `witness` is the voter
-    that stores no messages, "" without one.
+    that stores no messages, "" without one; `standby` are those of the learners that stay learners.
     """
 
     voters: tuple[str, ...]
     learners: tuple[str, ...] = ()
     cluster_id: str = ""
     witness: str = ""
+    standby: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, voters: Iterable[str], learners: Iterable[str] = (), cluster_id: str = "", witness: str = "") -> Membership:
+    def of(
+        cls,
+        voters: Iterable[str],
+        learners: Iterable[str] = (),
+        cluster_id: str = "",
+        witness: str = "",
+        standby: Iterable[str] = (),
+    ) -> Membership:
         """A membership of these addresses, in any order. BadMembership when one appears twice or nobody votes."""
-        made = cls(tuple(sorted(voters)), tuple(sorted(learners)), cluster_id, witness)
+        made = cls(tuple(sorted(voters)), tuple(sorted(learners)), cluster_id, witness, tuple(sorted(standby)))
         if not made.voters:
             raise BadMembership("a cluster needs at least one voting member")
+        if not set(made.standby) <= set(made.learners):
+            raise BadMembership(f"{', '.join(made.standby)} stay learners, and not all are ones")
         if witness:
             made._check_witness()
         for address in made.addresses:
@@ -67,20 +84,23 @@ class Membership:
             case {"voters": list(voters), "learners": list(learners), "cluster_id": str(cluster_id)} if all(
                 isinstance(address, str) for address in (*voters, *learners)
             ):
-                return cls.of(voters, learners, cluster_id, str(fields.get("witness", "")))
+                standby = fields.get("standby", [])
+                if isinstance(standby, list):
+                    return cls.of(voters, learners, cluster_id, str(fields.get("witness", "")), map(str, standby))
         raise BadMembership(f"not a description of a cluster's members: {fields!r:.200}")
 
     def to_dict(self) -> dict[str, Any]:
         """As an object for JSON."""
         found = {"voters": list(self.voters), "learners": list(self.learners), "cluster_id": self.cluster_id}
-        return found | {"witness": self.witness} if self.witness else found
+        found |= {"witness": self.witness} if self.witness else {}
+        return found | ({"standby": list(self.standby)} if self.standby else {})
 
     def _check_witness(self) -> None:
         if self.witness not in self.voters:
             raise BadMembership(f"the witness {self.witness} is not among the voting members {', '.join(self.voters)}")
         if self.voters == (self.witness,):
             raise BadMembership(f"{self.witness} is a witness, and somebody has to store the messages")
-        if len("".join(self.addresses).encode()) > MAX_TEXT:
+        if sum(len(address.encode()) + _QUOTES for address in (*self.addresses, *self.standby)) > MAX_TEXT:
             raise BadMembership(f"a witness can note members whose addresses have {MAX_TEXT} bytes in all, and these have more")
 
     @property
@@ -111,6 +131,12 @@ class Membership:
                 return self.with_learner(address)
             case Change.ADD_WITNESS:
                 return self.with_witness(address)
+            case Change.ADD_STANDBY:
+                return self.with_learner(address)._stay((*self.standby, address))
+            case Change.LET_VOTE:
+                return self._let_vote(address)
+            case Change.LOWER:
+                return self._lowered(address)
             case Change.REMOVE:
                 return self.without(address)
         assert_never(change)
@@ -127,7 +153,7 @@ class Membership:
             raise BadMembership(f"{address} is a member already")
         if self.witness:
             raise BadMembership(f"{self.witness} is the witness of this cluster already, and one is enough")
-        return Membership.of((*self.voters, address), self.learners, self.cluster_id, address)
+        return Membership.of((*self.voters, address), self.learners, self.cluster_id, address, self.standby)
 
     def with_voter(self, learner: str) -> Membership:
         """With this learner as a voter."""
@@ -147,7 +173,25 @@ class Membership:
 
     def _changed(self, voters: Iterable[str], learners: Iterable[str]) -> Membership:
         left = tuple(voters)
-        return Membership.of(left, learners, self.cluster_id, self.witness if self.witness in left else "")
+        still = tuple(learners)
+        standby = [address for address in self.standby if address in still]
+        return Membership.of(left, still, self.cluster_id, self.witness if self.witness in left else "", standby)
+
+    def _stay(self, standby: Iterable[str]) -> Membership:
+        return Membership.of(self.voters, self.learners, self.cluster_id, self.witness, standby)
+
+    def _let_vote(self, address: str) -> Membership:
+        if address not in self.standby:
+            raise BadMembership(f"{address} is no learner that stays one ({', '.join(self.standby) or 'there is none'})")
+        return self._stay(each for each in self.standby if each != address)
+
+    def _lowered(self, address: str) -> Membership:
+        if address not in self.stores:
+            raise BadMembership(f"{address} is no voting member that stores messages ({', '.join(self.stores)})")
+        if self.stores == (address,):
+            raise BadMembership(f"{address} is the last voting member that stores messages")
+        voters = (each for each in self.voters if each != address)
+        return self._changed(voters, (*self.learners, address))._stay((*self.standby, address))
 
     def named(self, cluster_id: str) -> Membership:
         """With this cluster id."""

@@ -86,10 +86,11 @@ class Primary:
         """Whether batches may be proposed."""
         return self.active and not (self._handover is not None and self._handover.quiet)
 
-    def begin(self, now: float) -> None:
-        """Elected: tell everybody, and ask for the first batch of this epoch."""
-        self._heartbeat(now)
-        self._ask_for(self._member.log.members)
+    def begin(self, now: float, members: Membership | None = None) -> None:
+        """Elected: tell everybody, and ask for the first batch of this epoch. With `members` a new lineage begins, with them."""
+        if members is None:
+            self._heartbeat(now)
+        self._ask_for(members or self._member.log.members)
 
     def end(self, reason: str) -> None:
         """Stepping down: everything that waits for this primary comes to its end."""
@@ -344,14 +345,16 @@ class Primary:
             self._change = None
         if member.me not in member.log.members.voters and member.log.members_index <= index:
             self._heartbeat(now)  # tells the others of the commit
-            self.resigned = f"{member.me} has been removed from the cluster"
+            learns = member.me in member.log.members.learners
+            self.resigned = f"{member.me} {'is a learner now' if learns else 'has been removed from the cluster'}"
 
     def _raise_learner(self, progress: Progress) -> None:
         """A learner that has caught up becomes a voter (dissertation §4.2.1)."""
         member = self._member
         members = member.log.members
         caught_up = member.commit_index - progress.match_index <= member.settings.ready_lag_batches
-        if progress.address in members.learners and caught_up and self.active and not (self._handover or self._changing):
+        learns = progress.address in members.learners and progress.address not in members.standby
+        if learns and caught_up and self.active and not (self._handover or self._changing):
             self._ask_for(members.with_voter(progress.address))
 
     def _check_quorum(self, now: float) -> None:

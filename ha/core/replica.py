@@ -20,6 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import assert_never
 
+from ha.core import lineage
 from ha.core.backup import Backup
 from ha.core.effects import (
     Effect,
@@ -457,6 +458,28 @@ class Replica:
             return f"the store of {member.me} is not new: it holds data{named}; use `qpid-ha promote`"
         return self._unfit()
 
+    def take_over(self, now: float, request_id: str, cluster_id: str) -> list[Effect]:
+        """Begin a new lineage with what is here, as the primary of a cluster of this broker alone (`lineage.py`), whose id is in
+        the store already. Ends with PromotionEnded.
+        """
+        obstacle = self.obstacle_to_takeover(now)
+        if obstacle:
+            self._member.emit(PromotionEnded(request_id, False, obstacle))
+        else:
+            member = self._member
+            self._give_up("an operator begins a new lineage with this broker")
+            self._requests.append((request_id, False))
+            member.cluster_id = cluster_id
+            member.save(member.epoch + 1, member.me)
+            self._lead(now, lineage.alone(member.me, cluster_id))
+        return self._done(now)
+
+    def obstacle_to_takeover(self, now: float) -> str:
+        """Why no new lineage can begin here, or ""."""
+        role = self._role
+        hears = self._member.me if isinstance(role, Primary) else role.primary if role.hears(now) else ""
+        return lineage.obstacle(self._member, hears)
+
     def transfer(self, now: float, candidate: str) -> list[Effect]:
         """Hand over to this backup. Ends with TransferEnded."""
         if isinstance(self._role, Primary):
@@ -474,6 +497,10 @@ class Replica:
     def add_member(self, now: float, address: str, request_id: str, *, witness: bool = False) -> list[Effect]:
         """Add a member, as a learner that becomes a voter when it has caught up, or as the witness. Ends with MembershipEnded."""
         return self._change_members(now, request_id, address, Change.ADD_WITNESS if witness else Change.ADD)
+
+    def change_member(self, now: float, address: str, request_id: str, *, change: Change) -> list[Effect]:
+        """Change one member, or who is one. Ends with MembershipEnded."""
+        return self._change_members(now, request_id, address, change)
 
     def remove_member(self, now: float, address: str, request_id: str) -> list[Effect]:
         """Remove a member. Ends with MembershipEnded."""
@@ -757,13 +784,13 @@ class Replica:
     def _verdict(self, campaign: Campaign) -> str:
         return campaign.verdict(self._member.me, self._member.connected)
 
-    def _lead(self, now: float) -> None:
-        """Elected."""
+    def _lead(self, now: float, members: Membership | None = None) -> None:
+        """Elected; or the primary of other members than those in force."""
         self._campaign = None
         self._patrons.clear()
         role = self._role = Primary(self._member, now)
         self._announce()
-        role.begin(now)
+        role.begin(now, members)
 
     # Ends
 

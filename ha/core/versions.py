@@ -27,7 +27,7 @@ WIRE_VERSION = 3
 batches. 3: `Attest`, and a witness among the members.
 """
 WITNESS_SINCE = 3
-"""The form of messages that brought witnesses."""
+"""The form of messages that brought witnesses, and learners that stay learners."""
 WIRE_OLDEST = 1
 """The oldest that it still does."""
 _MACHINE, _WIRE, _WIRE_OLDEST = "qpid.ha-machine-version", "qpid.ha-wire-version", "qpid.ha-wire-oldest"
@@ -86,6 +86,9 @@ def objection_to_part(theirs: Versions, peer: str, members: Membership) -> str:
     role, witness = members.role(peer), members.witness
     if witness and theirs.wire < WITNESS_SINCE:
         return f"{peer} is of a release that knows no witness, and {witness} is the witness of this cluster: upgrade {peer}"
+    if members.standby and theirs.wire < WITNESS_SINCE:
+        stay = ", ".join(members.standby)
+        return f"{peer} is of a release that would let {stay} vote, which are to stay learners: upgrade {peer}"
     if not role or theirs.witness == (role == "witness"):
         return ""
     if theirs.witness:

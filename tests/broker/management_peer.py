@@ -130,7 +130,7 @@ class Responder(MessagingHandler):
                 return 201, "Created", {}
             case "DELETE", _:
                 return 204, "No content", {}
-            case (("ADD-BROKER" | "REMOVE-BROKER" | "SET" | "STOP"), "ha"):
+            case (("ADD-BROKER" | "REMOVE-BROKER" | "SET-ROLE" | "SET" | "STOP"), "ha"):
                 return 200, "OK", {}
         return 400, f"no operation {what}", None
 

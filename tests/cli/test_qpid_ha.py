@@ -223,6 +223,54 @@ def test_one_copy_is_told_beside_the_status(peers: Any) -> None:
     assert told == {"status": "active", "notice": "one copy: of all"}
 
 
+def test_a_broker_of_a_second_site_is_added_to_follow_and_tagged(peers: Any, tmp_path: Any) -> None:
+    asked = tmp_path / "asked"
+    primary = peers(ha=PRIMARY | {"settings": {"tags:x:1": {"nofailover": True}}}, record=str(asked))
+    assert run("qpid-ha", "add-broker", "--learner", "--site", "west", "--wait", "0", "x:1", "-b", primary.name).status == 0
+    added, tagged = (json.loads(line)["body"] for line in asked.read_text().splitlines())
+    assert added == {"address": "x:1", "force": False, "standby": True}
+    assert tagged == {"setting": "tags", "address": "x:1", "tags": {"nofailover": True, "site": "west"}}
+    assert run("qpid-ha", "add-broker", "--learner", "--witness", "x:1", "-b", primary.name).status == 2
+
+
+def sites(*west: str, role: str = "learner", connected: bool = True) -> dict[str, Any]:
+    """What a primary says that votes in the east, with these brokers in the west."""
+    members = [{"address": "a:1", "role": "voter", "connected": True}]
+    members += [{"address": address, "role": role, "connected": connected} for address in west]
+    tags = {f"tags:{address}": {"site": "west"} for address in west} | {"tags:a:1": {"site": "east"}}
+    return PRIMARY | {"members": members, "settings": tags}
+
+
+@pytest.mark.parametrize(
+    "view, site, said",
+    [
+        (sites("x:1"), "north", "no broker of site north is a member; sites that have brokers: east, west"),
+        (sites("x:1", "y:1"), "west", "site west would have 2 voting members (x:1, y:1), and the loss of one of them stops"),
+        (sites("x:1", "y:1", "z:1", connected=False), "west", "x:1, y:1, z:1 of site west is not connected to the primary"),
+    ],
+)
+def test_a_site_that_cannot_serve_is_not_switched_to_and_nothing_was_changed(
+    peers: Any, tmp_path: Any, view: dict[str, Any], site: str, said: str
+) -> None:
+    asked = tmp_path / "asked"
+    ran = run("qpid-ha", "switch-site", site, "-b", peers(ha=view, record=str(asked)).name)
+    assert (ran.status, said in ran.err) == (1, True), ran.err
+    assert not asked.exists()
+
+
+def test_a_takeover_by_force_is_asked_of_the_broker_that_has_most_and_says_what_is_lost(peers: Any, tmp_path: Any) -> None:
+    asked = tmp_path / "asked"
+    answer = [200, "done", {"epoch": 5, "lineage": {"cluster": "new", "was": "old", "begun": "after batch 9"}}]
+    lost = {"status": "joining", "epoch": 4, "lastEpoch": 4}
+    newest = peers(ha=lost | {"lastIndex": 9, "address": "x:1"}, answers={"TAKEOVER ha": answer}, record=str(asked))
+    older = peers(ha=lost | {"lastIndex": 8, "address": "y:1"})
+    ran = run("qpid-ha", "takeover", "--force", "-b", f"{older.name},{newest.name}")
+    assert ran.out.splitlines() == ["x:1 is active in epoch 5 of the new cluster new", "begun after batch 9"]
+    assert json.loads(asked.read_text())["body"] == {"force": True}
+    told = json.loads(run("qpid-ha", "takeover", "--force", "-b", newest.name, "--format", "json").out)
+    assert (told["broker"], told["lineage"]["was"]) == ("x:1", "old")
+
+
 def requests(path: Any) -> list[tuple[str, Any]]:
     """What the responder was asked to do."""
     return [(line["what"], (line["body"] or {}).get("address")) for line in map(json.loads, path.read_text().splitlines())]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred, succeed
 
-from ha.core.membership import Membership
+from ha.core.membership import Change, Membership
 from ha.member_changes import MemberChanges
 from tests.ha.log_cluster import Machine
 
@@ -122,7 +122,7 @@ def test_a_witness_is_added_as_what_it_runs_as(machine: Machine, runs: bool, ask
     first = machine.cluster(A, B)[0]
     machine.start(D, f"{A},{B},{D}")
     made = MemberChanges(A, first.log, Links(D, witness=D if runs else ""))
-    status, text = ask(machine, made.add(D, force=False, witness=asked))
+    status, text = ask(machine, made.add(D, force=False, change=Change.ADD_WITNESS if asked else Change.ADD))
     assert (status, text.startswith(said)) == (409, True) if said else (status, text) == (200, "committed")
     assert first.log.replica.members.witness == ("" if said else D)
 

@@ -14,6 +14,7 @@ from ha.core.membership import Membership
 from ha.core.messages import (
     Append,
     AppendReply,
+    Attest,
     Message,
     PreVote,
     PreVoteReply,
@@ -27,6 +28,7 @@ from ha.core.messages import (
 )
 
 MEMBERS = Membership(("a:1", "b:1"), ("c:1",), "cluster")
+SITES = Membership(("a:1", "b:1", "w:1"), ("c:1", "d:1"), "cluster", "w:1", ("c:1",))
 
 
 def raw(head: Any, payload: bytes = b"") -> bytes:
@@ -49,6 +51,8 @@ def decoded(data: bytes) -> tuple[Message, bytes]:
         Append(3, 0, 19, 2, 20, 21, 19),
         AppendReply(3, 4, False, 1, 2, 3, 4, 5, "gap"),
         SnapshotChunk(3, 20, 2, MEMBERS, 0, 5, 10),
+        SnapshotChunk(3, 20, 2, SITES, 0, 5, 10),
+        Attest(3, 7, 20, SITES, 18, 19),
         SnapshotReply(3, 20, 5),
         TransferRequest(3),
         TransferReply(3, ""),

@@ -41,6 +41,7 @@ ACCEPTED: int = lib.PN_ACCEPTED
 REJECTED: int = lib.PN_REJECTED
 RELEASED: int = lib.PN_RELEASED
 MODIFIED: int = lib.PN_MODIFIED
+_DELAY = b"\xa3\x14x-opt-delivery-delay\x70"
 _SCRATCH_BYTES = 1 << 18
 _scratch = ffi.new("char[]", _SCRATCH_BYTES)
 _tag_number = ffi.new("uint32_t *")
@@ -210,17 +211,26 @@ class ClientConnection(TwistedProtocol):
         held_back: int = 0,
         sequence: int = 0,
         third: int | None = None,
+        *,
         message_id: str = "",
+        ttl_ms: int = 0,
+        delay_ms: int = 0,
     ) -> Any:
-        """Send a message with this body, a header with its priority if it has one, an id if it has one, and a property `third` if
-        it has one; returns its delivery. So many bytes of it are held back, for `go_on`. `sequence`: of a message of another
-        store, whose tag that is."""
+        """Send a message with this body, with a header, annotations and properties that say what else is given, and with a
+        property `third` if it has one; returns its delivery. So many bytes of it are held back, for `go_on`. `sequence`: of a
+        message of another store, whose tag that is."""
         size = len(body)
         head = b"\x00\x53\x75\xa0" + bytes((size,)) if size < 256 else b"\x00\x53\x75\xb0" + size.to_bytes(4, "big")
-        header = b"" if priority is None else b"\x00\x53\x70\xc0\x04\x02\x40\x50" + bytes((priority,))
+        fields = [b"\x40", b"\x40" if priority is None else b"\x50" + bytes((priority,))]
+        fields += [b"\x70" + ttl_ms.to_bytes(4, "big")] if ttl_ms else []
+        listed = b"".join(fields)
+        plain = priority is None and not ttl_ms
+        header = b"" if plain else b"\x00\x53\x70\xc0" + bytes((len(listed) + 1, len(fields))) + listed
+        delay = _DELAY + delay_ms.to_bytes(4, "big")
+        annotations = b"\x00\x53\x72\xc1" + bytes((len(delay) + 1, 2)) + delay if delay_ms else b""
         properties = b"" if third is None else b"\x00\x53\x74" + encode({"third": third})
         ids = b"\x00\x53\x73" + encode([message_id]) if message_id else b""
-        data = header + ids + properties + head + body
+        data = header + annotations + ids + properties + head + body
         self._tag += 1
         _tag_number[0] = self._tag
         _wide_bytes[0:8] = sequence.to_bytes(8, "big")

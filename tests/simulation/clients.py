@@ -36,7 +36,8 @@ class ClientPlan:
 
     `queue` is the address; `arrives`: the queues that what a producer sends there comes to (None: that one); not `sure`: it may
     come there or not, accepted or not; not `needed`: nobody waits for the end of it; `settled`: what goes over the link is
-    settled when it is sent; `priorities`: what a producer chooses from for each message (None: the message says nothing of it);
+    settled when it is sent; `priorities`: what a producer chooses from for each message (None: the message says nothing of it),
+    and so `ttls_ms` and `delays_ms` (0: nothing), its time to live and its delay;
     `stay_s`, `away_s`: it leaves after about so long, and comes back about so long after that; `pause_s`: how long it may pause
     in the middle of a larger message, some of which it gives up then; `selects`: a consumer takes those messages alone whose
     number, divided by three, leaves one of these; a producer that has any says in each message what its number leaves.
@@ -66,6 +67,8 @@ class ClientPlan:
     max_frame: int = 65536
     stall_s: float = 0.0
     priorities: tuple[int | None, ...] = (None,)
+    ttls_ms: tuple[int, ...] = (0,)
+    delays_ms: tuple[int, ...] = (0,)
     stay_s: float = 0.0
     away_s: float = 0.0
     pause_s: float = 0.0
@@ -253,6 +256,7 @@ class Producer(Client):
         self.due = 0
         self._pausing: Any = None
         self.accepted = self.refused = self.unknown = 0
+        self._times = Random(f"times of {self.name} in {self.plan.start_s}")
 
     def begin(self) -> None:
         """Come, and have something to send."""
@@ -289,12 +293,12 @@ class Producer(Client):
                 number, self.next_number, self.due = self.next_number, self.next_number + 1, self.due - 1
             else:
                 break
-            size, priority = self._chosen(number)
+            size, priority, times = self._chosen(number)
             data = body(self.name, self.link_number, number, size)
             held_back = len(data) // 2 if self.plan.pause_s and len(data) >= _PAUSE_FROM else 0
             third = number % 3 if self.plan.selects else None
-            said = self._sequence(number), third, self._message_id(number)
-            delivery = connection.send(data, priority, held_back, *said)
+            sequence, message_id = self._sequence(number), self._message_id(number)
+            delivery = connection.send(data, priority, held_back, sequence, third, message_id=message_id, **times)
             if held_back:
                 self._pausing = delivery
                 pause_s = self.plan.pause_s * self.rng.random()
@@ -308,13 +312,14 @@ class Producer(Client):
         if sent:
             connection.flush()
 
-    def _chosen(self, number: int) -> tuple[int, int | None]:
-        """Size and priority of what is about to be sent, which the history hears."""
+    def _chosen(self, number: int) -> tuple[int, int | None, dict[str, int]]:
+        """Size, priority and times of what is about to be sent, which the history hears."""
         size = self.rng.randint(*self.plan.size)
         priority = self.rng.choice(self.plan.priorities) if len(self.plan.priorities) > 1 else self.plan.priorities[0]
+        times = {"ttl_ms": self._times.choice(self.plan.ttls_ms), "delay_ms": self._times.choice(self.plan.delays_ms)}
         for place in self.places:
-            self.history.sent(self.name, place, number, self.now, link=self.link_number, priority=priority)
-        return size, priority
+            self.history.sent(self.name, place, number, self.now, link=self.link_number, priority=priority, **times)
+        return size, priority, times
 
     def _sequence(self, number: int) -> int:
         """What a message's tag says, 0 for nothing but another one each time."""
@@ -371,7 +376,7 @@ class Mover(Producer):
     must come once. To the history all of its links are one."""
 
     def __init__(self, *arguments: Any) -> None:
-        self._sent: dict[int, tuple[int, int | None]] = {}
+        self._sent: dict[int, tuple[int, int | None, dict[str, int]]] = {}
         super().__init__(*arguments)
 
     def usable(self) -> None:
@@ -379,7 +384,7 @@ class Mover(Producer):
         super().usable()
         self.link_number = 1
 
-    def _chosen(self, number: int) -> tuple[int, int | None]:
+    def _chosen(self, number: int) -> tuple[int, int | None, dict[str, int]]:
         if number not in self._sent:
             self._sent[number] = super()._chosen(number)
         return self._sent[number]

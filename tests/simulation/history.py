@@ -73,6 +73,13 @@ class Note:
     """How often it may be on its queue: a dead letter as often as there was a reason for one, another message once."""
     priority: int | None = None
     """What its header says; None: it has none."""
+    ttl_ms: int = 0
+    delay_ms: int = 0
+    """What it says of its time to live, and of its delay; 0: nothing."""
+    arrived_ms: int = 0
+    """When the primary that put it on its queue took it, by that broker's time of the log; 0: not seen."""
+    expired: bool = False
+    """Whether a primary has let it go because its time was over."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -188,12 +195,22 @@ class History:
     # ---- producers
 
     def sent(
-        self, client: str, queue: str, number: int, t: float, *, link: int = 0, size: int = 0, priority: int | None = None
+        self,
+        client: str,
+        queue: str,
+        number: int,
+        t: float,
+        *,
+        link: int = 0,
+        size: int = 0,
+        priority: int | None = None,
+        ttl_ms: int = 0,
+        delay_ms: int = 0,
     ) -> bytes:
         """A producer sends a message; returns its body. Numbers ascend on one link."""
         key = Key(client, link, number, queue)
         assert key not in self.notes, f"{key} is sent twice, at {t}: another attempt goes over another link"
-        self.notes[key] = Note(priority=priority)
+        self.notes[key] = Note(priority=priority, ttl_ms=ttl_ms, delay_ms=delay_ms)
         return body(client, link, number, size)
 
     def level_of(self, key: Key) -> int:
@@ -265,6 +282,12 @@ class History:
     def failed_too_often(self, key: Key) -> None:
         """By what is committed, delivery of this message has failed as often as its queue allows."""
         self.notes[key].over_limit = True
+        if key.queue in self.letters:
+            self._has_letter(key)
+
+    def let_expire(self, key: Key) -> None:
+        """A primary is about to let this message go because its time is over."""
+        self.notes[key].expired = True
         if key.queue in self.letters:
             self._has_letter(key)
 

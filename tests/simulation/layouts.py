@@ -109,6 +109,10 @@ def laid_out(plan: Plan, rng: Random) -> Plan:
         plan = with_hoard(plan)
     if Random(f"duplicates of {plan.seed}").random() < 0.15:
         plan = with_duplicates(plan)
+    times = Random(f"times of {plan.seed}")
+    if times.random() < 0.3 and "jump" not in plan.kinds:
+        ttls_ms = times.choice(((0,), (0, 0, 300, 1000), (0, 40, 200)))
+        plan = with_times(plan, ttls_ms, times.choice(((0,), (0, 0, 0, 200, 900), (0, 30))))
     works = Random(f"transactions of {plan.seed}")
     if works.random() < 0.2:
         stay_s = works.choice((0.0, 0.5))
@@ -135,6 +139,13 @@ def laid_out(plan: Plan, rng: Random) -> Plan:
         window, size = moves.choice((1, 10, 50)), moves.choice(((24, 60), (40, 3_000)))
         plan = with_moves(plan, window=window, size=size)
     return plan
+
+
+def with_times(plan: Plan, ttls_ms: Sequence[int], delays_ms: Sequence[int]) -> Plan:
+    """The producers choose a time to live and a delay for each message."""
+    return _changed(
+        plan, lambda item: item.kind == "producer" and not item.selects, ttls_ms=tuple(ttls_ms), delays_ms=tuple(delays_ms)
+    )
 
 
 def with_selectors(plan: Plan, selects: Sequence[tuple[int, ...]], *, levels: int = 0, **fields: Any) -> Plan:

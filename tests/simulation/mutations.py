@@ -27,6 +27,7 @@ from zope.interface import provider
 
 from tests.simulation.bugs import OF_QUEUES, Bug
 from tests.simulation.bugs_of_moves import OF_MOVES
+from tests.simulation.bugs_of_transactions import OF_TRANSACTIONS
 from tests.simulation.history import Violation
 from tests.simulation.provoked import PROVOKED, run_of
 from tests.simulation.world import run
@@ -36,6 +37,7 @@ SEEDS = 300
 
 BUGS = {
     **OF_MOVES,
+    **OF_TRANSACTIONS,
     "votes-twice": Bug(
         "votes for whoever asks, a second time in an epoch too",
         "ha.core.replica",
@@ -91,55 +93,6 @@ BUGS = {
         "objection",
         'if term.by not in ("", kind) and age_s < OTHERS_CALM_S:',
         "if False:",
-    ),
-    "backups-know-no-duplicates": Bug(
-        "keeps the ids of what came on a queue on the primary alone",
-        "broker.core.state",
-        "State.apply",
-        "if messages.window is not None and not snapshot:",
-        "if messages.window is not None and not snapshot and self.keeps_bodies:",
-    ),
-    "checkpoint-forgets-duplicates": Bug(
-        "leaves out of a checkpoint which ids came on a queue",
-        "broker.core.state",
-        "State._recent_ids",
-        "() if messages.window is None else messages.window.chunks()",
-        "()",
-    ),
-    "knows-no-duplicates-under-way": Bug(
-        "takes a message again that is proposed and not committed",
-        "broker.core.nodes",
-        "QueueNode.repeats",
-        "self.under_way.has(one, messages.enqueued) or ",
-        "",
-    ),
-    "tears-a-transaction": Bug(
-        "puts what was consumed in a transaction into another batch than what was sent in it",
-        "broker.sessions.transactions",
-        "Transaction._propose",
-        "            for queue, sequences, outcome in retired:",
-        "            ledger._cut()\n            for queue, sequences, outcome in retired:",
-    ),
-    "carries-out-what-failed": Bug(
-        "carries out a transaction that its client has discharged to fail",
-        "broker.sessions.coordinator",
-        "Coordinator._request",
-        "if request.fail:",
-        "if False:",
-    ),
-    "forgets-what-was-consumed": Bug(
-        "keeps on the queue what was consumed in a transaction",
-        "broker.sessions.transactions",
-        "Transaction.retire",
-        "self._retired.append(_Retired(queue, sequences, outcome))",
-        "pass",
-    ),
-    "keeps-transactions-of-the-gone": Bug(
-        "keeps acquired what was consumed in a transaction whose client is gone",
-        "broker.sessions.coordinator",
-        "Coordinator.left",
-        "producer.session.transactions.left(producer)",
-        "pass",
     ),
     "checkpoint-forgets-settings": Bug(
         "leaves out of a checkpoint what the cluster agrees on",
@@ -616,6 +569,48 @@ position = run_end
         "self.letters.add(sorted(sequence for sequence, count in counts if count >= limit), letters.DELIVERY_LIMIT)",
         "pass",
     ),
+    "gives-out-what-has-expired": Bug(
+        "gives out what has expired, until a sweep has seen it",
+        "broker.sessions.due",
+        "Due.fit",
+        "if not 0 < times(sequence) <= now_ms:",
+        "if True:",
+    ),
+    "gives-out-what-is-to-wait": Bug(
+        "gives out messages whose delay is not over",
+        "broker.sessions.due",
+        "Due.fit",
+        "if delays is not None and delays.waiting:",
+        "if False:",
+    ),
+    "lets-go-early": Bug(
+        "lets messages go that expire within the next tenth of a second",
+        "broker.sessions.due",
+        "Due._sweep",
+        "gone = messages.expiries.take(now_ms, MOST)",
+        "gone = messages.expiries.take(now_ms + 100, MOST)",
+    ),
+    "times-of-the-next": Bug(
+        "writes down for each message of a batch the times of the one after it",
+        "broker.sessions.ledger",
+        "Ledger._times_of",
+        "return found if",
+        "return found[1:] + found[:1] if",
+    ),
+    "checkpoint-forgets-times": Bug(
+        "forgets in a checkpoint when messages expire, and from when on they may be given out",
+        "broker.core.state",
+        "_snapshot_batches",
+        "builder.times(*column)",
+        "pass",
+    ),
+    "forgets-what-waits": Bug(
+        "has no time running, as a new primary, for messages that expire and messages that wait",
+        "broker.sessions.due",
+        "Due.begin",
+        "self.look()",
+        "pass",
+    ),
     "gives-what-nobody-selects": Bug(
         "gives a consumer messages that its selector does not name",
         "broker.core.queues.scan",
@@ -844,6 +839,34 @@ position = run_end
         "Backup._judge",
         "if self._told and match >= self.told_commit and member.log.epoch_at(self.told_commit) == member.epoch:",
         "if member.log.epoch_at(self.told_commit) == member.epoch:",
+    ),
+    "witness-votes-for-whoever-asks": Bug(
+        "votes, as a witness, for a broker that lacks what it attests and the other one alone has",
+        "ha.core.replica",
+        "Replica._objection",
+        "return objection_of(member.attested, theirs) if found and member.attested is not None else found",
+        'return "" if member.attested is not None else found',
+    ),
+    "attests-before-it-is-saved": Bug(
+        "attests, as a witness, what it has not saved",
+        "ha.core.member",
+        "Member.attest",
+        "self._effects.append(SaveHardState(self.epoch, self.voted_for, attested))",
+        "pass",
+    ),
+    "forgets-what-it-attests": Bug(
+        "keeps in memory alone, as a witness, what it attests",
+        "broker.disk.hard_state",
+        "_sealed",
+        'if name != "attested" or value is not None',
+        'if name != "attested"',
+    ),
+    "asks-for-what-no-disk-has": Bug(
+        "has the witness attest what is not on the primary's own disk",
+        "ha.core.witness",
+        "Asking.question",
+        "index = member.durable_index",
+        "index = member.log.last_index",
     ),
 }
 

@@ -27,6 +27,7 @@ from tests.simulation.layouts import (
     with_moves,
     with_ring,
     with_selectors,
+    with_times,
     with_transactions,
 )
 from tests.simulation.plan import Action, Plan
@@ -206,6 +207,9 @@ _COUNTED = _plan([_PRODUCERS[0], ClientPlan("consumer", "c", "q0", window=20, mo
 _BEHIND = _plan(BUSY, *(Action(at_s, "kill", "backup", seconds=1.2) for at_s in (1.0, 2.6)), checkpoint_bytes=2048)
 _KILLS = [Action(1.2 + 0.4 * number, "kill", "primary", seconds=0.1) for number in range(6)]
 _REJECTING = with_letters(_plan(BUSY), "all", reject=0.3)
+_TIMED = with_times(
+    _plan([*_PRODUCERS, replace(_CONSUMER, settle_delay_s=0.3)], *_KILLS, checkpoint_bytes=2048), (0, 40, 400), (0, 30, 600)
+)
 _FAILING = with_letters(_plan(BUSY, *_KILLS, disk_s=0.004), "all", reject=0.05, limit=1, fail=0.5)
 _STORMS = _plan(
     BUSY,
@@ -237,7 +241,26 @@ _RESTARTED = with_duplicates(
 )
 _SLOWLY = with_duplicates(_plan(BUSY, *_DROPS, *_SLOW_DISKS), count=400, gap_s=0.015)
 
+
+def _alone_and_then_the_other(at_s: float) -> list[Action]:
+    """One broker accepts alone, beside the witness, and dies; the other one comes back before it does, and is asked to lead."""
+    return [
+        Action(at_s, "kill", 1, seconds=0.9),
+        Action(at_s + 0.05, "promote", 0),
+        Action(at_s + 0.7, "kill", 0, seconds=1.2),
+        Action(at_s + 0.75, "kill", 2, seconds=0.05),
+        *(Action(at_s + wait_s, "promote", 1) for wait_s in (1.1, 1.4, 1.7)),
+    ]
+
+
+_WITNESSED = _plan(BUSY, *_repeated((1.0, 3.4), _alone_and_then_the_other), witness=True)
+_WITNESSED_SLOWLY = replace(_WITNESSED, disk_s=_SLOW_SYNC_S)
+
 PROVOKED: dict[str, Plan] = {
+    "witness-votes-for-whoever-asks": _WITNESSED,
+    "attests-before-it-is-saved": _WITNESSED,
+    "forgets-what-it-attests": _WITNESSED,
+    "asks-for-what-no-disk-has": _WITNESSED_SLOWLY,
     "backups-know-no-duplicates": DUPLICATES,
     "checkpoint-forgets-duplicates": _RESTARTED,
     "knows-no-duplicates-under-way": _SLOWLY,
@@ -362,6 +385,12 @@ PROVOKED: dict[str, Plan] = {
     "drops-the-rejected": _REJECTING,
     "keeps-the-rejected": _REJECTING,
     "letters-twice": _REJECTING,
+    "gives-out-what-has-expired": _TIMED,
+    "gives-out-what-is-to-wait": _TIMED,
+    "lets-go-early": _TIMED,
+    "times-of-the-next": _TIMED,
+    "checkpoint-forgets-times": _TIMED,
+    "forgets-what-waits": _TIMED,
     "drops-what-failed-too-often": _FAILING,
     "gives-out-what-failed-too-often": _FAILING,
     "forgets-what-failed-too-often": _FAILING,

@@ -121,6 +121,7 @@ def test_a_layout_changes_nothing_of_the_plan_but_who_sends_by_the_hub_who_rejec
         assert replace(rest, segment_bytes=before.segment_bytes if hoards else rest.segment_bytes) == before
         changed = {"queue", "arrives", "late", "needed", "reject", "settled", "priorities"}
         changed |= {"size", "count"} if hoards else set()
+        changed |= {"ttls_ms", "delays_ms"}
         changed |= {"modify"} if any("x-delivery-limit" in str(step.body) for step in after.steps) else set()
         for number, item in before.items.items():
             assert isinstance(item, ClientPlan)

@@ -219,7 +219,7 @@ SECOND_HEAD = HEADER_BYTES + HEAD_BYTES
     [
         (0, "<I", 0, r"no batch begins here \(found b'\\x00\\x00\\x00\\x00'\)"),
         (16, "<I", 1000, "a length of [0-9]+ bytes cannot hold 1000 runs"),
-        (FIRST_HEAD, "<B", 9, "unknown kind of record 9; this store was written by a newer version"),
+        (FIRST_HEAD, "<B", 99, "unknown kind of record 99; this store was written by a newer version"),
         (FIRST_HEAD + 20, "<I", 0, "its runs do not add up to its [0-9]+ bytes"),
         (SECOND_HEAD + 16, "<I", 2**32 - 1, "its runs do not add up to its [0-9]+ bytes"),
         (HEADER_BYTES + 4 * HEAD_BYTES, "<I", 4, "the messages of queue 3 do not add up to 8 bytes"),

@@ -61,10 +61,16 @@ class Disk:
     cluster_id: str = ""
     floor: Position | None = None
     attested: Attested | None = None
+    clusters_left: tuple[str, ...] = ()
+    """Those that it belonged to before an operator had it begin another one."""
+
+    def change_cluster(self, cluster_id: str) -> None:
+        self.clusters_left = (*self.clusters_left, self.cluster_id)
+        self.cluster_id = cluster_id
 
     def adopt(self, members: Membership | None) -> None:
         """A membership is committed: the store belongs to its cluster, and never to another."""
-        if members is not None:
+        if members is not None and members.cluster_id not in self.clusters_left:
             assert self.cluster_id in ("", members.cluster_id), f"a store of {self.cluster_id} applies {members}"
             self.cluster_id = members.cluster_id
 
@@ -300,6 +306,11 @@ class Cluster:
 
     def _node(self, address: str, members: Membership) -> Node:
         return Node(self, address, members, replace(self.settings, witness=address == self.witness))
+
+    def parts(self) -> None:
+        """From here on there are two clusters, each with a history of its own."""
+        self.committed.clear()
+        self.primaries.clear()
 
     def new_id(self) -> str:
         """An id that nothing else has."""

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ha.core.effects import PromotionEnded, State
+from ha.core.membership import Change
 from ha.core.messages import Position
 from tests.ha.core.cluster import Cluster, Node
 
@@ -33,6 +34,9 @@ STEPS = (
     *["promote two"] * 3,
     *["silence"] * 4,
     "transfer",
+    "stay",
+    "let vote",
+    "lower",
     "add",
     "remove",
     "compact",
@@ -146,11 +150,16 @@ class Schedule:
                 node.run(replica.transfer(cluster.now, peer.address))
             case "remove":
                 node.run(replica.remove_member(cluster.now, peer.address, request_id))
-            case "add":
+            case "add" | "stay":
                 address = NAMES[number % len(NAMES)]
                 if address not in cluster.nodes:
                     cluster.add(address, replica.members)
-                node.run(replica.add_member(cluster.now, address, request_id, witness=address == cluster.witness))
+                change = Change.ADD_STANDBY if name == "stay" else Change.ADD
+                change = Change.ADD_WITNESS if address == cluster.witness else change
+                node.run(replica.change_member(cluster.now, address, request_id, change=change))
+            case "let vote" | "lower":
+                change = Change.LOWER if name == "lower" else Change.LET_VOTE
+                node.run(replica.change_member(cluster.now, peer.address, request_id, change=change))
             case "compact":
                 node.compact(number % 4)
 

@@ -102,6 +102,12 @@ WITH_W = Membership.of(["a:1", "b:1", "w:1"], witness="w:1")
         ("x:1", Versions(5, witness=True), WITH_W, ""),
         ("b:1", Versions(4, WITNESS_SINCE - 1), Membership.of(["a:1", "b:1"]), ""),
         ("b:1", Versions(4, WITNESS_SINCE - 1), WITH_W, "b:1 is of a release that knows no witness, and w:1 is the witness"),
+        (
+            "b:1",
+            Versions(4, WITNESS_SINCE - 1),
+            Membership.of(["a:1", "b:1"], ["x:1"], standby=["x:1"]),
+            "b:1 is of a release that would let x:1 vote, which are to stay learners: upgrade b:1",
+        ),
         ("b:1", Versions(5, witness=True), WITH_W, "b:1 runs as a witness, and is a voter among this broker's members"),
         ("w:1", Versions(5), WITH_W, "w:1 is the witness among this broker's members, and does not run as one"),
     ],

@@ -54,6 +54,7 @@ def test_a_witness_is_not_asked_while_both_brokers_keep_up() -> None:
     assert cluster["a"].live.commit_index == 22
     assert attested(cluster) == (1, 1)
     assert cluster["w"].entries == {}
+    assert (cluster["w"].live.is_witness, cluster["w"].live.attested) == (True, cluster["w"].disk.attested)
     assert cluster.states() == {"a": "active", "b": "ready", "w": "ready"}
     status = {peer.address: peer for peer in cluster["a"].live.status(cluster.now).peers}
     assert [(peer.role, peer.stores) for peer in (status["w"], status["b"])] == [("witness", False), ("voter", True)]

@@ -8,8 +8,8 @@ whether its enqueue had worked is **recovered**. Only the first three are faults
 A dequeue here is a consumer's accept that the broker has confirmed, or, when the confirmation never came, one that was sent: the
 broker may have got it. Several of those for one message are one dequeue, because a consumer that hears nothing may well get it
 again. A message that is still on a queue which nobody need have emptied, that went with its queue when that was deleted, or with
-the disk of the one broker that kept it, or that was rejected or has failed too often and has its dead letter, is not lost: which
-those are say the committed logs, message by message. Queues that may drop messages by their own policy owe nothing.
+the disk of the one broker that kept it, or that expired, was rejected or has failed too often and has its dead letter, is not
+lost: which those are say the committed logs, message by message. Queues that may drop messages by their own policy owe nothing.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def account(history: History, book: Book | None = None, left: Collection[Key] = 
     for key, note in history.notes.items():
         attempts[key] += note.attempts * (note.outcome is not Outcome.REFUSED)
         enqueues[key] += note.outcome is Outcome.ACCEPTED or key in book.letters
-        if (note.rejected or note.over_limit) and key in book.dequeued:
+        if (note.rejected or note.over_limit or note.expired) and key in book.dequeued:
             elsewhere.add(key)
         dequeues[key] += max(note.settled, min(note.taken, 1))
     unexpected = [key for key in dequeues - attempts if not attempts[key]]

@@ -7,14 +7,15 @@ keeps for itself, until its disk is replaced: `abandon`.
 
 Invariants: a message is on a queue because a client sent it there, once, on the level that its priority gives it there, and after
 those of that level that the same link sent before it; it leaves because a consumer took it, or with its queue, or because a
-consumer rejected it or its delivery failed too often, and then its dead letter is on the queue that it is to go to. (Of queues
-that the history does not know only the state is followed.)
+consumer rejected it, its delivery failed too often or its time was over, and then its dead letter is on the queue that it is to
+go to. (Of queues that the history does not know only the state is followed.)
 Digests are sums of hashes, so that each change costs one addition.
 """
 
 from __future__ import annotations
 
 import json
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import chain, islice
@@ -24,7 +25,7 @@ import google_crc32c
 
 from broker.core.parts import PARTS_QUEUE, Manifest
 from broker.core.queues.lane import LANE_SHIFT
-from broker.core.records import Batch, Kind
+from broker.core.records import AVAILABLE, EXPIRES, Batch, Kind, Run
 from broker.core.state import State
 from broker.disk.bodies import Unreadable
 from tests.broker.core.queues.files import all_messages
@@ -39,7 +40,7 @@ class Queue:
 
     __slots__ = (
         *("by_level", "came", "for_letters", "gone", "keys", "large", "limit", "live"),
-        *("let_go", "lossy", "name", "next_seqs", "number", "ring", "watched"),
+        *("let_go", "lossy", "name", "next_seqs", "number", "ring", "times", "watched"),
     )
 
     def __init__(self, history: History, name: str, store_id: str, number: int) -> None:
@@ -59,6 +60,8 @@ class Queue:
         """Level -> the sequences alive, in order."""
         self.live: dict[int, tuple[bytes, int]] = {}
         self.keys: dict[int, Key] = {}
+        self.times: dict[int, dict[int, int]] = {EXPIRES: {}, AVAILABLE: {}}
+        """Sequence -> when the message expires, and from when on it may be given out, in ms of the log's time."""
         self.large: dict[int, tuple[int, ...]] = {}
         """Sequence -> the sequences of its parts."""
         self.gone: dict[int, int] = {}
@@ -115,6 +118,8 @@ class Reference:
         self._deleted: dict[int, Queue] = {}
         self._parts: dict[tuple[int, ...], int] = {}
         """Large messages by the sequences of their parts: how many queues hold each."""
+        self._timed: list[tuple[Queue, int, Key]] = []
+        """Messages that say a time, and that the batch that is being entered has put on a queue."""
         self._rings: dict[Queue, None] = {}
         """Rings that the batch that is being entered has changed."""
         self._rejected: list[Key] = []
@@ -178,25 +183,58 @@ class Reference:
                         self._too_late(self._deleted[run.queue], batch.messages(run))
                 case Kind.LARGE:
                     self._large(run.queue, run.first_seq, batch.payload(run))
-                case Kind.DEQUEUE:
-                    queue = self.queues.get(run.queue)
-                    if queue is not None:
-                        for sequence in range(run.first_seq, run.first_seq + run.count):
-                            self._dequeue(queue, sequence, header.index)
-                case Kind.COUNT:
-                    queue = self.queues.get(run.queue)
-                    if queue is not None:
-                        for sequence in range(run.first_seq, run.first_seq + run.count):
-                            self._count(queue, sequence, run.flags)
+                case Kind.TIMES:
+                    self._put_times(run.queue, run.flags, run.first_seq, array("Q", batch.payload(run)))
+                case Kind.DEQUEUE | Kind.COUNT:
+                    self._take_or_count(run)
                 case Kind.HELD:
                     self._hold(run.queue, range(run.first_seq, run.first_seq + run.count))
+                case _:
+                    pass
         self._drop_parts()
+        self._judge_times()
         self._judge_moves()
         self._judge_letters()
         self._judge_rings()
         self._judge_transactions()
         self.digests[header.index] = self._digest
         self.sizes[header.index] = (self._depth, self._sequences)
+
+    def _take_or_count(self, run: Run) -> None:
+        queue = self.queues.get(run.queue)
+        for sequence in () if queue is None else range(run.first_seq, run.first_seq + run.count):
+            assert queue is not None
+            if run.kind is Kind.DEQUEUE:
+                self._dequeue(queue, sequence, self.index)
+            else:
+                self._count(queue, sequence, run.flags)
+
+    # ---- times
+
+    def _put_times(self, number: int, what: int, first_seq: int, times: array[int]) -> None:
+        queue = self.queues.get(number)
+        for sequence, when_ms in enumerate(times, first_seq):
+            if queue is not None and when_ms and sequence in queue.live:
+                queue.times[what][sequence] = when_ms
+                self._add(hash(("time", queue.number, sequence, what, when_ms)))
+
+    def _drop_times(self, queue: Queue, sequence: int) -> None:
+        for what, times in queue.times.items():
+            when_ms = times.pop(sequence, 0)
+            if when_ms:
+                self._add(-hash(("time", queue.number, sequence, what, when_ms)))
+
+    def _judge_times(self) -> None:
+        """What says a time has it in the batch that puts it on its queue: that of its arrival, and as much as it says."""
+        for queue, sequence, key in self._timed:
+            note = self.history.notes[key]
+            wanted = tuple(note.arrived_ms + each if each else 0 for each in (note.ttl_ms, note.delay_ms))
+            found = tuple(queue.times[what].get(sequence, 0) for what in (EXPIRES, AVAILABLE))
+            if found != wanted and sequence in queue.live:
+                self.faults.append(
+                    f"times: {key} is to expire and to be given out at {wanted}, and by batch {self.index} at {found}"
+                )
+        self._timed.clear()
 
     # ---- what comes from other stores
 
@@ -300,6 +338,8 @@ class Reference:
         if note.outcome is Outcome.REFUSED:
             self.faults.append(f"unexpected: {key} was refused, and batch {self.index} puts it on its queue")
         enqueued[key] = self.index
+        if note.arrived_ms:
+            self._timed.append((queue, sequence, key))
         if key in self.history.in_transactions:
             self._came[self.history.in_transactions[key]] = None
         level = sequence >> LANE_SHIFT
@@ -323,6 +363,7 @@ class Reference:
             self._parts[queue.large.pop(sequence)] -= 1
         self._depth -= 1
         self._add(-hash((queue.number, sequence, count, data)))
+        self._drop_times(queue, sequence)
         queue.gone[sequence] = index
         key = queue.keys.get(sequence)
         if key is None:
@@ -335,7 +376,7 @@ class Reference:
             self._leaves_ring(queue, sequence, key)
         if note.taken or queue.lossy:
             return
-        if note.rejected or note.over_limit:
+        if note.rejected or note.over_limit or note.expired:
             if key.queue in self.history.letters:
                 self._rejected.append(key)
         else:
@@ -361,12 +402,13 @@ class Reference:
         self._rings.clear()
 
     def _judge_letters(self) -> None:
-        """What was rejected, or failed too often, is in the queue for dead letters by the batch that takes it off its own, or by
-        an earlier one."""
+        """What was rejected, failed too often or expired is in the queue for dead letters by the batch that takes it off its own,
+        or by an earlier one."""
         for key in self._rejected:
             letter = key._replace(queue=self.history.letters[key.queue])
             if letter not in self.book.enqueued:
-                why = "was rejected" if self.history.notes[key].rejected else "failed too often"
+                note = self.history.notes[key]
+                why = "was rejected" if note.rejected else "failed too often" if note.over_limit else "has expired"
                 self.faults.append(f"lost: {key} {why}, and left its queue by batch {self.index} without a dead letter")
         self._rejected.clear()
 
@@ -483,6 +525,7 @@ class Reference:
         self._add(-hash(("number", uuid, queue.number)))
         for sequence, (data, count) in queue.live.items():
             self._add(-hash((queue.number, sequence, count, data)))
+            self._drop_times(queue, sequence)
         for parts in queue.large.values():
             self._parts[parts] -= 1
         self._depth -= len(queue.live)
@@ -534,6 +577,10 @@ def digest_of(state: State, read: Callable[[int, int], bytes]) -> int:
         for lane in messages.order.lanes:
             for sequence, data in all_messages(lane, read):
                 found += hash((number, sequence, lane.delivery_count(sequence), data))
+        for what, times in ((EXPIRES, messages.expiries), (AVAILABLE, messages.delays)):
+            for first_seq, column in () if times is None else times.columns():
+                for sequence, when_ms in enumerate(column, first_seq):
+                    found += hash(("time", number, sequence, what, when_ms)) if when_ms else 0
     return found & _MASK
 
 

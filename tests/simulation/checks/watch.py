@@ -24,15 +24,17 @@ from types import TracebackType
 from typing import Any, cast
 
 from broker.amqp.links import Sender
-from broker.core.commands import Command
-from broker.core.nodes import CLUSTER, LOCAL
+from broker.core.commands import TIMES_SINCE, Command
+from broker.core.nodes import CLUSTER, LOCAL, QueueNode
 from broker.core.queues.blocks import Lot
-from broker.core.records import Batch, Kind, parse_header
+from broker.core.records import AVAILABLE, EXPIRES, Batch, Kind, parse_header
+from broker.core.state import Messages
 from broker.disk.checkpoint import Checkpoint
 from broker.disk.journal import Journal
 from broker.disk.segments import SUFFIX
 from broker.disk.store import Store
 from broker.service import Broker
+from broker.sessions.due import Due
 from broker.sessions.ledger import Ledger
 from broker.sessions.queues import QueueTerminus, Subscription
 from ha.core import effects as do
@@ -66,7 +68,7 @@ from tests.simulation.checks.reference import Queue, Reference, digest_of, has_r
 from tests.simulation.checks.room import overfull
 from tests.simulation.checks.versions import Releases
 from tests.simulation.disk import SimulatedDisk
-from tests.simulation.history import History, Key, Violation
+from tests.simulation.history import History, Key, Violation, read
 from tests.simulation.promises import newest_mark
 
 _WHOLE_EVERY = 16
@@ -115,6 +117,8 @@ class Checks:
         self._wrap(SimulatedDisk, "replace", self._renames)
         self._wrap(SimulatedDisk, "unlink", self._removes)
         self._wrap(Ledger, "change", self._changes)
+        self._wrap(Ledger, "enqueue", self._enqueues)
+        self._wrap(Due, "_leave", self._lets_expire)
         self._wrap(Ledger, "on_committed", self._committed)
         self._wrap(Ledger, "on_reset", self._reset)
         self._wrap(Ledger, "on_state", self._state)
@@ -226,8 +230,8 @@ class Checks:
         copied = key.queue in self.history.volatile
         if key not in self.book.enqueued and not copied:
             self.faults.append(f"unexpected: {client} got {key}, and no committed batch holds it")
-        if key in self.book.letters:
-            return  # they come in the order in which they were rejected
+        if key in self.book.letters or self.history.notes[key].delay_ms:
+            return  # they come in the order in which they were rejected, or when their time has come
         line = (client, link, key.queue, key.client, key.link, self.history.level_of(key))
         before = self._last_got.get(line, -1)
         if key.number < before and (copied or self.acquired[key] == 1):
@@ -495,6 +499,30 @@ class Checks:
         self.lifetimes.proposes(broker.logs, command, users)
         method(ledger, command, answer)
 
+    def _enqueues(
+        self, method: Any, ledger: Ledger, node: QueueNode, messages: list[bytes], *arguments: Any, **named: Any
+    ) -> None:
+        reference = self._reference(ledger)
+        queue = None if reference is None or node.messages is None else reference.queues.get(node.messages.number)
+        if queue is not None and queue.watched and not queue.for_letters and ledger.version >= TIMES_SINCE:
+            for data in messages:
+                note = self.history.notes.get(cast(Key, read(data, queue.name)))
+                if note is not None and (note.ttl_ms or note.delay_ms):
+                    note.arrived_ms = ledger.now_ms
+        method(ledger, node, messages, *arguments, **named)
+
+    def _lets_expire(self, method: Any, due: Due, messages: Messages, sequences: list[int]) -> None:
+        ledger = due._queue.ledger
+        reference = self._reference(ledger)
+        queue = None if reference is None else reference.queues.get(messages.number)
+        for sequence in [] if queue is None else [each for each in sequences if each in queue.keys]:
+            assert queue is not None
+            left_ms = queue.times[EXPIRES].get(sequence, 1 << 63) - ledger.now_ms
+            if left_ms > 0:
+                self.faults.append(f"expired: {queue.keys[sequence]} is let go {left_ms} ms before it expires")
+            self.history.let_expire(queue.keys[sequence])
+        method(due, messages, sequences)
+
     def _stirs(self, method: Any, terminus: QueueTerminus, *arguments: Any, **named: Any) -> None:
         method(terminus, *arguments, **named)
         self.lifetimes.stirs(terminus)
@@ -531,6 +559,11 @@ class Checks:
                 failed = order.lane_of(sequence).delivery_count(sequence)
                 if queue.limit and failed >= queue.limit:
                     self.faults.append(f"limit: {key} is given out, though its delivery has failed {failed} times")
+                expires_ms, from_ms = (queue.times[what].get(sequence, 0) for what in (EXPIRES, AVAILABLE))
+                if 0 < expires_ms <= ledger.now_ms:
+                    self.faults.append(f"expired: {key} is given out {ledger.now_ms - expires_ms} ms after it has expired")
+                if from_ms > ledger.now_ms:
+                    self.faults.append(f"delayed: {key} is given out {from_ms - ledger.now_ms} ms before its time")
                 if rank(sequence) < newest:
                     self.faults.append(f"order: {key} is given out in one turn after one that comes later on {queue.name}")
                 newest = max(newest, rank(sequence))

@@ -1,0 +1,180 @@
+"""What time does to the messages of one queue, on the broker that serves: they expire, and what was delayed may be given out.
+
+Life: when messages with times have come, or a term begins, `look` sets the schedule to the first of these times; a sweep then
+takes those whose time has come, so many in a turn of the reactor. What has expired and is with no consumer leaves as a dead
+letter (broker.sessions.dead_letters), or at once where the queue has no alternate exchange; what a consumer holds is looked at
+again later. What was delayed is available from then on, in its old place.
+
+What is about to be given out is looked at too (`fit`), so that nothing hangs on whether a sweep is late: what has expired by then
+is given to nobody and leaves, and what waits still is held back, acquired by nobody, until a sweep takes its time.
+
+Invariants: a time is taken once in a term, by a sweep or when its message is about to be given out; a message that is delayed is
+available only when a sweep has taken its time; sweeps are `EVERY_MS` apart, and take about `MOST` times each.
+
+Time is that of the log (broker.core.log_time).
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from broker.core.letters import EXPIRED
+from broker.core.nodes import QueueNode
+from broker.core.queues.blocks import Lot
+from broker.core.queues.sifting import without
+from broker.core.queues.times import Times
+from broker.core.state import Messages
+from broker.sessions.dead_letters import DeadLetters
+from broker.sessions.ledger import Ledger
+from broker.sessions.schedule import Schedule
+
+EVERY_MS = 20
+"""Sweeps of one queue are so far apart at least: what is due in between is done together."""
+MOST = 1024
+"""Times that one sweep takes, about."""
+HELD_MS = 1000
+"""So much later a message is looked at again that has expired while a consumer holds it."""
+
+
+class Swept(Protocol):
+    """The queue."""
+
+    node: QueueNode
+    ledger: Ledger
+
+    @property
+    def held(self) -> bool:
+        """Whether consumers get nothing, because another broker is about to take over."""
+
+    def give_back(self, sequences: list[int]) -> None:
+        """These are available from now on."""
+
+
+class Due:
+    """See the module."""
+
+    __slots__ = ("_armed_ms", "_letters", "_queue", "_schedule", "_swept_ms")
+
+    def __init__(self, queue: Swept, letters: DeadLetters, schedule: Schedule) -> None:
+        self._queue = queue
+        self._letters = letters
+        self._schedule = schedule
+        self._armed_ms = 0
+        """When the next sweep is; 0: none is to come."""
+        self._swept_ms = 0
+
+    @property
+    def _key(self) -> tuple[str, str]:
+        return "due", self._queue.node.uuid
+
+    def clear(self) -> None:
+        """The queue is gone, or this broker serves no more."""
+        self._armed_ms = self._swept_ms = 0
+        self._schedule.cancel(self._key)
+
+    def begin(self) -> None:
+        """A term begins: nothing was taken in it."""
+        messages = self._queue.node.messages
+        self._armed_ms = 0
+        if messages is not None:
+            for times in (messages.expiries, messages.delays):
+                if times is not None:
+                    times.rewind()
+            self.look()
+
+    def look(self) -> None:
+        """Let a sweep come when the next time is due."""
+        messages = self._queue.node.messages
+        next_ms = None if messages is None else messages.next_due_ms
+        if next_ms is None:
+            return
+        when_ms = max(int(next_ms), self._swept_ms + EVERY_MS)
+        if not self._armed_ms or when_ms < self._armed_ms:
+            self._arm(when_ms)
+
+    def _arm(self, when_ms: int) -> None:
+        self._armed_ms = when_ms
+        delay_s = max(when_ms - self._queue.ledger.now_ms, 0) / 1000
+        self._schedule.after(self._key, delay_s, self._sweep)
+
+    def _sweep(self) -> None:
+        self._armed_ms = 0
+        queue, now_ms = self._queue, self._queue.ledger.now_ms
+        messages = queue.node.messages
+        if messages is None or not queue.ledger.serving:
+            return
+        self._swept_ms = now_ms
+        if queue.held or len(self._letters.waiting) >= MOST:
+            self._arm(now_ms + EVERY_MS)
+            return
+        more = self._let_go(messages, now_ms)
+        if messages.expiries is not None:
+            gone = messages.expiries.take(now_ms, MOST)
+            more = more or len(gone) >= MOST
+            self._expire(messages, messages.expiries, gone, now_ms)
+        if more:
+            self._arm(now_ms)
+        else:
+            self.look()
+
+    def _let_go(self, messages: Messages, now_ms: int) -> bool:
+        """What was delayed until now may be given out. Returns whether there is more of it."""
+        if messages.delays is None:
+            return False
+        found = messages.delays.take(now_ms, MOST)
+        if found:
+            self._queue.give_back(found)
+        return len(found) >= MOST
+
+    def _expire(self, messages: Messages, expiries: Times, found: list[int], now_ms: int) -> None:
+        """These have expired, and their times are taken. What a consumer holds may still be accepted."""
+        order, delays, letters = messages.order, messages.delays, self._letters
+        held = [
+            each
+            for each in found
+            if each not in letters and order.is_acquired(each) and not (delays is not None and delays.is_waiting(each))
+        ]
+        expiries.again(held, now_ms + HELD_MS)
+        self._leave(messages, sorted({*found}.difference(held)) if held else found)
+
+    def _leave(self, messages: Messages, sequences: list[int]) -> None:
+        node = self._queue.node
+        if not sequences:
+            return
+        if node.definition.alternate:
+            self._letters.add([each for each in sequences if each not in self._letters], EXPIRED)
+        else:
+            node.expired += len(sequences)
+            node.dropped += len(sequences)
+            self._queue.ledger.dequeue(messages.number, sequences)
+
+    # ---- what is about to be given out
+
+    def left_ms(self, messages: Messages, sequence: int) -> int:
+        """How long this message, which is about to be sent, may still live; 0: for any time."""
+        expires_ms = 0 if messages.expiries is None else messages.expiries.at(sequence)
+        return max(expires_ms - self._queue.ledger.now_ms, 1) if expires_ms else 0
+
+    def fit(self, messages: Messages, lots: list[Lot], *, browse: bool) -> list[Lot]:
+        """What of these may be given out now. What may not stays acquired, if it was: by nobody."""
+        limit, order = self._queue.node.delivery_limit, messages.order
+        if limit and order.has_counts:
+            lots = without(lots, lambda sequence: order.lane_of(sequence).delivery_count(sequence) >= limit)
+        delays, expiries = messages.delays, messages.expiries
+        if delays is not None and delays.waiting:
+            lots = without(lots, delays.is_waiting)
+        if expiries is not None and any(expiries.any_of(lot.first_seq, lot.n_messages) for lot in lots):
+            now_ms = self._queue.ledger.now_ms
+            expired: list[int] = []
+            times = expiries.at
+
+            def has_expired(sequence: int) -> bool:
+                if not 0 < times(sequence) <= now_ms:
+                    return False
+                expired.append(sequence)
+                return True
+
+            lots = without(lots, has_expired)
+            if not browse:
+                self._leave(messages, [each for each in expired if expiries.claim(each)])
+        return lots
