@@ -41,6 +41,7 @@ from broker.sessions.bodies import BodyReader
 from broker.sessions.dead_letters import DeadLetters
 from broker.sessions.deliveries import LargeDelivery, Parts
 from broker.sessions.due import Due
+from broker.sessions.last_values import LastValues
 from broker.sessions.ledger import Ledger
 from broker.sessions.logs import Logs
 from broker.sessions.producer import Producer, Upload
@@ -514,6 +515,9 @@ class QueueTerminus:
             self.letters.send()
         if self._queues.held or (self._queues.logs.closed and not any(each.drains for each in self.subscriptions)):
             return
+        if self.node.displacing is not None and not self.node.displacing.ready:
+            self._queues.last_values.read(self)
+            return
         if self.node.messages is not None and (self.subscriptions or self.letters.waiting):
             self._read_ahead(self._give_out())
 
@@ -571,6 +575,10 @@ class QueueTerminus:
             if wanted:
                 ahead.reading = True
                 self._queues.bodies.read(self.ledger, wanted, lambda found: self._came(ahead, wanted, found))
+
+    def fetch(self, sequence: int) -> None:
+        """Read the bodies from this message on; then the queue is dispatched."""
+        self._read_ahead({sequence})
 
     def parts_of(self, manifest: Manifest) -> Parts:
         """The parts of a large message, to be read."""
@@ -642,6 +650,7 @@ class Queues:
         self.turn = turn
         self.schedule = schedule
         self.unused = Unused(logs, schedule, self.users)
+        self.last_values = LastValues(schedule)
         self.bodies = BodyReader(logs.residency, turn)
         self.crowded: dict[QueueTerminus, None] = {}
         self.wait_for_disk: dict[Producer, None] = {}
@@ -722,8 +731,11 @@ class Queues:
         """This broker serves, and this ledger's log does: look for what the last term has left to be done."""
         for node in self.logs.nodes.queues.values():
             messages = node.messages
-            if node.messages_log == ledger.name and messages is not None and (node.delivery_limit or messages.has_times):
-                self.at(node).term_begins()
+            if node.messages_log == ledger.name and messages is not None:
+                if node.delivery_limit or messages.has_times:
+                    self.at(node).term_begins()
+                if node.displacing is not None and not node.displacing.ready:
+                    self.at(node).dispatch_soon()
 
     def hold(self) -> None:
         """Give nothing out until `give_out_again`, or until this broker serves no more."""

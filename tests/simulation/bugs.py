@@ -1,4 +1,4 @@
-"""What a planted bug is, and the bugs of the kinds of queues; `mutations.py` has all others, and plants them."""
+"""What a planted bug is, and the bugs of queues of all kinds and of large messages; `mutations.py` has the others."""
 
 from __future__ import annotations
 
@@ -17,6 +17,78 @@ class Bug:
 
 
 OF_QUEUES = {
+    "leaves-parts": Bug(
+        "leaves, as a new primary, the parts of messages that never became whole",
+        "broker.sessions.ledger",
+        "Ledger.begin_parts",
+        "self.drop_parts(self.state.parts.orphans())",
+        "pass",
+    ),
+    "sweeps-what-is-held": Bug(
+        "removes, as a new primary, the parts of messages that are on queues, too",
+        "broker.core.parts",
+        "Parts.orphans",
+        "for first, count in manifests[0].ranges)",
+        "for first, count in manifests[0].ranges[:-1])",
+    ),
+    "lets-go-for-all": Bug(
+        "removes the parts of a large message when the first of several queues lets go of it",
+        "broker.core.parts",
+        "Parts.let_go",
+        "held.pop()",
+        "held.clear()",
+    ),
+    "manifest-lacks-a-part": Bug(
+        "puts a large message on its queues without its last part",
+        "broker.sessions.uploads",
+        "Uploading.finish",
+        "tuple(runs_of(sequences))",
+        "tuple(runs_of(sequences[:-1]))",
+    ),
+    "delivers-what-is-read": Bug(
+        "ends a delivery in order when the parts that were read have gone out, though more are to be read",
+        "broker.sessions.deliveries",
+        "LargeDelivery.has_more",
+        "return bool(self._ready) or self._reading or self._parts.more",
+        "return bool(self._ready)",
+    ),
+    "confirms-early": Bug(
+        "confirms a consumer's accept when it comes, not when the dequeue is committed",
+        "broker.sessions.queues",
+        "Subscription.outcomes",
+        "confirm.append((first, count))",
+        "link.settle(first, count)",
+    ),
+    "forgets-releases": Bug(
+        "keeps, when a consumer's link ends, what it had acquired",
+        "broker.sessions.queues",
+        "Subscription.end",
+        "node.messages.order.release(sequences)",
+        "pass",
+    ),
+    "redelivers-last": Bug(
+        "gives out what came back only when nothing else is there",
+        "broker.core.queues.fifo",
+        "Fifo.take",
+        "if self._released:",
+        "if self._released and self._cursor >= lane.next_seq:",
+    ),
+    "overtakes-what-is-read": Bug(
+        "gives out what is in memory before older messages that have to be read back from disk",
+        "broker.core.queues.lane",
+        "Lane.walk",
+        "return block.first_seq + position, True",
+        """\
+position = run_end
+                        continue""",
+    ),
+    "gives-to-two": Bug(
+        "gives out a message that another consumer has acquired",
+        "broker.core.queues.fifo",
+        "Fifo.take",
+        "max_bytes -= lot.nbytes",
+        "max_bytes, self._cursor = max_bytes - lot.nbytes, self._cursor - (lot is lots[-1])",
+    ),
     "lowest-level-first": Bug(
         "gives out the lowest level of a priority queue first",
         "broker.core.queues.priority",
@@ -82,5 +154,50 @@ OF_QUEUES = {
 gone.extend(leave)
                 self._cut()
                 gone = self._builder.dequeues_for(number)""",
+    ),
+    "keeps-old-values": Bug(
+        "keeps the message before on a last value queue when another with its key comes",
+        "broker.core.queues.last_value",
+        "LastValue.put",
+        "if before < 0 or not self._is_there(before):",
+        "if True:",
+    ),
+    "gives-out-unread-values": Bug(
+        "gives out messages of a last value queue, as a new primary, before it knows their keys",
+        "broker.sessions.queues",
+        "QueueTerminus.dispatch",
+        "if self.node.displacing is not None and not self.node.displacing.ready:",
+        "if False:",
+    ),
+}
+
+OF_TRANSACTIONS = {
+    "tears-a-transaction": Bug(
+        "puts what was consumed in a transaction into another batch than what was sent in it",
+        "broker.sessions.transactions",
+        "Transaction._propose",
+        "            for queue, sequences, outcome in retired:",
+        "            ledger._cut()\n            for queue, sequences, outcome in retired:",
+    ),
+    "carries-out-what-failed": Bug(
+        "carries out a transaction that its client has discharged to fail",
+        "broker.sessions.coordinator",
+        "Coordinator._request",
+        "if request.fail:",
+        "if False:",
+    ),
+    "forgets-what-was-consumed": Bug(
+        "keeps on the queue what was consumed in a transaction",
+        "broker.sessions.transactions",
+        "Transaction.retire",
+        "self._retired.append(_Retired(queue, sequences, outcome))",
+        "pass",
+    ),
+    "keeps-transactions-of-the-gone": Bug(
+        "keeps acquired what was consumed in a transaction whose client is gone",
+        "broker.sessions.coordinator",
+        "Coordinator.left",
+        "producer.session.transactions.left(producer)",
+        "pass",
     ),
 }

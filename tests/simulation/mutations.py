@@ -25,7 +25,7 @@ from typing import Any
 from twisted.logger import ILogObserver, globalLogBeginner
 from zope.interface import provider
 
-from tests.simulation.bugs import OF_QUEUES, Bug
+from tests.simulation.bugs import OF_QUEUES, OF_TRANSACTIONS, Bug
 from tests.simulation.bugs_of_moves import OF_MOVES
 from tests.simulation.bugs_of_transactions import OF_TRANSACTIONS
 from tests.simulation.history import Violation
@@ -70,8 +70,8 @@ BUGS = {
         "votes without comparing the logs",
         "ha.core.replica",
         "Replica._objection",
-        "return objection(Position(last_epoch, last_index), self._member.position, self._member.floor)",
-        'return ""',
+        "found = objection(theirs, member.position, member.floor)",
+        'found = ""',
     ),
     "begins-anew": Bug(
         "counts a new store's vote as any other's, for an empty candidate too",
@@ -315,78 +315,6 @@ for _, waits in self._proposed:
                     link.settle(first, count, ACCEPTED)
                 link.context.session.touch()
         self._proposed.clear()""",
-    ),
-    "leaves-parts": Bug(
-        "leaves, as a new primary, the parts of messages that never became whole",
-        "broker.sessions.ledger",
-        "Ledger.begin_parts",
-        "self.drop_parts(self.state.parts.orphans())",
-        "pass",
-    ),
-    "sweeps-what-is-held": Bug(
-        "removes, as a new primary, the parts of messages that are on queues, too",
-        "broker.core.parts",
-        "Parts.orphans",
-        "for first, count in manifests[0].ranges)",
-        "for first, count in manifests[0].ranges[:-1])",
-    ),
-    "lets-go-for-all": Bug(
-        "removes the parts of a large message when the first of several queues lets go of it",
-        "broker.core.parts",
-        "Parts.let_go",
-        "held.pop()",
-        "held.clear()",
-    ),
-    "manifest-lacks-a-part": Bug(
-        "puts a large message on its queues without its last part",
-        "broker.sessions.uploads",
-        "Uploading.finish",
-        "tuple(runs_of(sequences))",
-        "tuple(runs_of(sequences[:-1]))",
-    ),
-    "delivers-what-is-read": Bug(
-        "ends a delivery in order when the parts that were read have gone out, though more are to be read",
-        "broker.sessions.deliveries",
-        "LargeDelivery.has_more",
-        "return bool(self._ready) or self._reading or self._parts.more",
-        "return bool(self._ready)",
-    ),
-    "confirms-early": Bug(
-        "confirms a consumer's accept when it comes, not when the dequeue is committed",
-        "broker.sessions.queues",
-        "Subscription.outcomes",
-        "confirm.append((first, count))",
-        "link.settle(first, count)",
-    ),
-    "forgets-releases": Bug(
-        "keeps, when a consumer's link ends, what it had acquired",
-        "broker.sessions.queues",
-        "Subscription.end",
-        "node.messages.order.release(sequences)",
-        "pass",
-    ),
-    "redelivers-last": Bug(
-        "gives out what came back only when nothing else is there",
-        "broker.core.queues.fifo",
-        "Fifo.take",
-        "if self._released:",
-        "if self._released and self._cursor >= lane.next_seq:",
-    ),
-    "overtakes-what-is-read": Bug(
-        "gives out what is in memory before older messages that have to be read back from disk",
-        "broker.core.queues.lane",
-        "Lane.walk",
-        "return block.first_seq + position, True",
-        """\
-position = run_end
-                        continue""",
-    ),
-    "gives-to-two": Bug(
-        "gives out a message that another consumer has acquired",
-        "broker.core.queues.fifo",
-        "Fifo.take",
-        "max_bytes -= lot.nbytes",
-        "max_bytes, self._cursor = max_bytes - lot.nbytes, self._cursor - (lot is lots[-1])",
     ),
     **OF_QUEUES,
     "backups-delete-by-their-own-clocks": Bug(
@@ -720,8 +648,8 @@ position = run_end
         "votes, with a damaged store, for a log that may lack what the store has lost",
         "ha.core.replica",
         "Replica._objection",
-        "self._member.position, self._member.floor)",
-        "self._member.position, None)",
+        "objection(theirs, member.position, member.floor)",
+        "objection(theirs, member.position, None)",
     ),
     "stands-below-its-floor": Bug(
         "stands for election with a damaged store",
