@@ -26,8 +26,8 @@ from twisted.logger import ILogObserver, globalLogBeginner
 from zope.interface import provider
 
 from tests.simulation.bugs import OF_QUEUES, OF_TRANSACTIONS, Bug
+from tests.simulation.bugs_of_duplicates import OF_DUPLICATES
 from tests.simulation.bugs_of_moves import OF_MOVES
-from tests.simulation.bugs_of_transactions import OF_TRANSACTIONS
 from tests.simulation.history import Violation
 from tests.simulation.provoked import PROVOKED, run_of
 from tests.simulation.world import run
@@ -36,8 +36,8 @@ SEEDS = 300
 
 
 BUGS = {
+    **OF_DUPLICATES,
     **OF_MOVES,
-    **OF_TRANSACTIONS,
     "votes-twice": Bug(
         "votes for whoever asks, a second time in an epoch too",
         "ha.core.replica",
