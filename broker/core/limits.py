@@ -359,6 +359,9 @@ MAX_SELECTOR_CHARS = 8192
 MAX_SELECTOR_DEPTH = 64
 """Operators of a selector within one another; a chain of ANDs or ORs is one."""
 
+MAX_FILTER_FIELDS = 16
+"""Names in a filter of properties."""
+
 SELECTOR_LOOKS = 256
 """Messages of one queue that consumers with selectors look at in one go."""
 
