@@ -38,6 +38,7 @@ SEEDS = 300
 BUGS = {
     **OF_DUPLICATES,
     **OF_MOVES,
+    **OF_TRANSACTIONS,
     "votes-twice": Bug(
         "votes for whoever asks, a second time in an epoch too",
         "ha.core.replica",
