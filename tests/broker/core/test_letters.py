@@ -77,6 +77,13 @@ def test_what_is_no_message_stays_as_it_is(data: bytes) -> None:
     assert letter(data, "q", "dlx", REJECTED) == data
 
 
+def test_a_message_of_nothing_but_a_header_gets_its_annotations_behind_that() -> None:
+    header = b"\x00\x53\x70\xc0\x02\x01\x41"
+    found = letter(header, "q", "dlx", REJECTED)
+    assert found.startswith(header)
+    assert message.message_annotations(found)["x-last-death-reason"] == "rejected"
+
+
 def test_annotations_that_are_no_map_are_named() -> None:
     with pytest.raises(message.BadMessage, match="message-annotations section at byte 3 is not a map"):
         message.with_annotations(b"\x00\x53\x72\x45", {})
