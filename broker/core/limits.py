@@ -71,6 +71,9 @@ MAX_LINKS_PER_CONNECTION = 4096
 """Links of one connection over all its sessions; one more is detached with amqp:resource-limit-exceeded. A session has no bound
 of its own: proton announces its own handle-max, which cannot be set."""
 
+MAX_DUPLICATE_IDS = 200_000
+"""Ids of messages in the window of a queue that detects duplicates; each takes about 150 bytes."""
+
 MAX_TRANSACTIONS_PER_CONNECTION = 100
 """Transactions that a connection may have open."""
 
@@ -241,6 +244,9 @@ MAX_SUBJECT_CHARS = 1024
 MAX_QUEUE_BYTES = 1024 * MIB
 """Encoded messages of one queue, by default (queue argument max-bytes): above it its policy decides, refuse or evict."""
 
+MAX_LAST_VALUES = 250_000
+"""Messages of a last value queue: the primary keeps the digest of each one's key in memory, some 150 bytes."""
+
 MESSAGE_MEMORY_BYTES = 1024 * MIB
 """Bodies of messages in memory, by default where the memory of the machine is unknown (--message-memory)."""
 
@@ -355,6 +361,9 @@ MAX_SELECTOR_CHARS = 8192
 
 MAX_SELECTOR_DEPTH = 64
 """Operators of a selector within one another; a chain of ANDs or ORs is one."""
+
+MAX_FILTER_FIELDS = 16
+"""Names in a filter of properties."""
 
 SELECTOR_LOOKS = 256
 """Messages of one queue that consumers with selectors look at in one go."""

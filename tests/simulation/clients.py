@@ -39,8 +39,9 @@ class ClientPlan:
     settled when it is sent; `priorities`: what a producer chooses from for each message (None: the message says nothing of it),
     and so `ttls_ms` and `delays_ms` (0: nothing), its time to live and its delay;
     `stay_s`, `away_s`: it leaves after about so long, and comes back about so long after that; `pause_s`: how long it may pause
-    in the middle of a larger message, some of which it gives up then; `selects`: a consumer takes those messages alone whose
-    number, divided by three, leaves one of these; a producer that has any says in each message what its number leaves.
+    in the middle of a larger message, some of which it gives up then; `keys`: how many a producer has for its messages, in turn;
+    `selects`: a consumer takes those messages alone whose number, divided by three, leaves one of these; a producer that has any
+    says in each message what its number leaves.
     """
 
     kind: str
@@ -72,6 +73,7 @@ class ClientPlan:
     stay_s: float = 0.0
     away_s: float = 0.0
     pause_s: float = 0.0
+    keys: int = 0
     selects: tuple[int, ...] = ()
 
     @property
@@ -296,8 +298,11 @@ class Producer(Client):
             size, priority, times = self._chosen(number)
             data = body(self.name, self.link_number, number, size)
             held_back = len(data) // 2 if self.plan.pause_s and len(data) >= _PAUSE_FROM else 0
-            third = number % 3 if self.plan.selects else None
-            delivery = connection.send(data, priority, held_back, self._sequence(number), third, **times)
+            properties = {"third": number % 3} if self.plan.selects else {}
+            if self.plan.keys:
+                properties["k"] = number % self.plan.keys
+            sequence, message_id = self._sequence(number), self._message_id(number)
+            delivery = connection.send(data, priority, held_back, sequence, properties, message_id=message_id, **times)
             if held_back:
                 self._pausing = delivery
                 pause_s = self.plan.pause_s * self.rng.random()
@@ -323,6 +328,10 @@ class Producer(Client):
     def _sequence(self, number: int) -> int:
         """What a message's tag says, 0 for nothing but another one each time."""
         return 0
+
+    def _message_id(self, number: int) -> str:
+        """A message's id, "" for none."""
+        return ""
 
     def _go_on_with(self, connection: ClientConnection, delivery: Any, rest: bytes) -> None:
         """Send the rest of a message, or give it up: then it must never come to a queue."""
@@ -399,6 +408,35 @@ class Mover(Producer):
         """All that waits comes again."""
         self.again.extendleft(sorted(self.waiting.values(), reverse=True))
         self.waiting.clear()
+
+
+class Repeater(Mover):
+    """Sends messages with ids to a queue that detects duplicates, and again those whose outcome it does not know: each must
+    be there once. To the history all of its links are one."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self._unsure: set[int] = set()
+        super().__init__(*arguments)
+
+    def _sequence(self, number: int) -> int:
+        return 0
+
+    def _message_id(self, number: int) -> str:
+        return f"{self.name}/{number}"
+
+    def outcome(self, delivery: Any, outcome: int) -> None:
+        """Accepted, or not; what is refused the second time may have been accepted the first."""
+        if outcome != ACCEPTED and self.waiting[delivery] in self._unsure:
+            self.unknown += 1
+            self._tell(self.history.unknown, self.waiting.pop(delivery))
+            self.credit()
+        else:
+            Producer.outcome(self, delivery, outcome)
+
+    def unlinked(self) -> None:
+        """All that waits comes again."""
+        self._unsure.update(self.waiting.values())
+        super().unlinked()
 
 
 class Consumer(Client):

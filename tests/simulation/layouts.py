@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from broker.core.duplicates import COUNT
 from broker.core.nodes import DELIVERY_LIMIT
 from tests.simulation.clients import ClientPlan
 
@@ -25,11 +26,13 @@ LETTERS, LETTER_EXCHANGE = "dead", "dlx"
 HUB, SPILL = "hub", "spill"
 LEVELS = (2, 3, 10)
 HOARD = "hoard"
+ONCE = "once"
 TILL, TARGETS = "till", ("books", "stock")
 UNDRAINED = {HOARD, *TARGETS}
 """Queues that nobody need have emptied at the end."""
 BRIEF = "brief"
 RING = "ring"
+VALUES = "values"
 BRIEF_S = 1
 PICKED = "picked"
 SELECTS = (((0, 1), (1, 2)), ((0,), (1,), (2,)), ((0, 1, 2), (1,)))
@@ -103,8 +106,13 @@ def laid_out(plan: Plan, rng: Random) -> Plan:
     ring = Random(f"ring of {plan.seed}")
     if ring.random() < 0.2:
         plan = with_ring(plan, ring.choice((1, 5, 20)))
+    values = Random(f"values of {plan.seed}")
+    if values.random() < 0.2:
+        plan = with_values(plan, values.choice((1, 4, 12)))
     if Random(f"hoard of {plan.seed}").random() < 0.15:
         plan = with_hoard(plan)
+    if Random(f"duplicates of {plan.seed}").random() < 0.15:
+        plan = with_duplicates(plan)
     times = Random(f"times of {plan.seed}")
     if times.random() < 0.3 and "jump" not in plan.kinds:
         ttls_ms = times.choice(((0,), (0, 0, 300, 1000), (0, 40, 200)))
@@ -170,6 +178,16 @@ def with_transactions(plan: Plan, **fields: Any) -> Plan:
     return _with(plan, steps, clients)
 
 
+def with_duplicates(plan: Plan, **fields: Any) -> Plan:
+    """A queue that detects duplicates; its producer gives ids, and sends again what it does not know the outcome of."""
+    sends = {"late": True, "count": 150, "burst": 6, "gap_s": 0.03, "window": 20}
+    clients = [
+        ClientPlan("repeater", f"p-{ONCE}", ONCE, **sends | fields),
+        ClientPlan("consumer", f"c-{ONCE}", ONCE, start_s=0.5, window=20),
+    ]
+    return _with(plan, [Step("queue", ONCE, {"replicate": "all", "arguments": {COUNT: 60}})], clients)
+
+
 def with_brief(plan: Plan, level: str, *, away_s: float, made_at_s: Sequence[float], sends_s: float = 0.3) -> Plan:
     """A queue of this level that goes after a time without a user, asked for again and again; its users come and go, and its
     producer stays for about `sends_s`."""
@@ -209,6 +227,16 @@ def with_ring(plan: Plan, most: int) -> Plan:
         ClientPlan("consumer", f"c-{RING}", RING, start_s=0.6, window=3, settle_delay_s=0.1, release=0.1),
     ]
     return _with(plan, [Step("queue", RING, body)], clients)
+
+
+def with_values(plan: Plan, keys: int) -> Plan:
+    """A queue that keeps the newest message of each of so many keys, and a consumer that is slower than what comes."""
+    body = {"replicate": "all", "arguments": {"qpid.last_value_queue_key": "k"}}
+    clients = [
+        ClientPlan("producer", f"p-{VALUES}", VALUES, count=150, burst=6, gap_s=0.03, window=30, keys=keys),
+        ClientPlan("consumer", f"c-{VALUES}", VALUES, start_s=0.6, window=3, settle_delay_s=0.1, release=0.1),
+    ]
+    return _with(plan, [Step("queue", VALUES, body)], clients)
 
 
 def settling(plan: Plan, kind: str) -> Plan:

@@ -18,6 +18,7 @@ from tests.simulation.layouts import (
     SELECTS,
     settling,
     with_brief,
+    with_duplicates,
     with_hoard,
     with_hub,
     with_kept,
@@ -28,6 +29,7 @@ from tests.simulation.layouts import (
     with_selectors,
     with_times,
     with_transactions,
+    with_values,
 )
 from tests.simulation.plan import Action, Plan
 from tests.simulation.regressions import quiet
@@ -205,6 +207,7 @@ _TAGGED = _plan(
 _COUNTED = _plan([_PRODUCERS[0], ClientPlan("consumer", "c", "q0", window=20, modify=0.6)], repeats=True, duration_s=3.0)
 _BEHIND = _plan(BUSY, *(Action(at_s, "kill", "backup", seconds=1.2) for at_s in (1.0, 2.6)), checkpoint_bytes=2048)
 _KILLS = [Action(1.2 + 0.4 * number, "kill", "primary", seconds=0.1) for number in range(6)]
+_VALUES = with_values(_plan(BUSY, *_KILLS, message_memory=0, disk_s=_SLOW_SYNC_S, duration_s=4.0), 4)
 _REJECTING = with_letters(_plan(BUSY), "all", reject=0.3)
 _TIMED = with_times(
     _plan([*_PRODUCERS, replace(_CONSUMER, settle_delay_s=0.3)], *_KILLS, checkpoint_bytes=2048), (0, 40, 400), (0, 30, 600)
@@ -226,6 +229,20 @@ TRANSACTIONS = with_transactions(_PRIMARIES_DIE)
 """Primaries die in the midst of transactions."""
 _LEAVING = with_transactions(_plan(BUSY, duration_s=4.0), stay_s=0.4, away_s=0.2, settle_delay_s=0.3)
 
+_DROPS = [Action(0.8 + 0.15 * number, "client-drop", choice=0.7 + 0.03 * (number % 10)) for number in range(16)]
+DUPLICATES = with_duplicates(
+    _plan(BUSY, *(Action(1.0 + 0.9 * number, "kill", "primary", seconds=0.1) for number in range(3)), *_DROPS),
+    count=400,
+    gap_s=0.015,
+)
+"""Connections break and primaries die, and a client sends again what it does not know the outcome of."""
+_RESTARTED = with_duplicates(
+    _plan(BUSY, *(Action(0.9 + 0.8 * number, "blackout", seconds=0.1) for number in range(6)), checkpoint_bytes=300),
+    count=400,
+    gap_s=0.015,
+)
+_SLOWLY = with_duplicates(_plan(BUSY, *_DROPS, *_SLOW_DISKS), count=400, gap_s=0.015)
+
 
 def _alone_and_then_the_other(at_s: float) -> list[Action]:
     """One broker accepts alone, beside the witness, and dies; the other one comes back before it does, and is asked to lead."""
@@ -246,6 +263,9 @@ PROVOKED: dict[str, Plan] = {
     "attests-before-it-is-saved": _WITNESSED,
     "forgets-what-it-attests": _WITNESSED,
     "asks-for-what-no-disk-has": _WITNESSED_SLOWLY,
+    "backups-know-no-duplicates": DUPLICATES,
+    "checkpoint-forgets-duplicates": _RESTARTED,
+    "knows-no-duplicates-under-way": _SLOWLY,
     "tears-a-transaction": TRANSACTIONS,
     "carries-out-what-failed": TRANSACTIONS,
     "forgets-what-was-consumed": TRANSACTIONS,
@@ -314,6 +334,8 @@ PROVOKED: dict[str, Plan] = {
         *(Action(at_s, "kill", "backup", seconds=0.1) for at_s in (1.2, 1.8)), checkpoint_bytes=2048
     ),
     "releases-the-lowest-level": _ranked(*_repeated((1.0, 2.4, 3.8, 5.2), _the_first_is_cut_off_and_leads_again)),
+    "keeps-old-values": _VALUES,
+    "gives-out-unread-values": _VALUES,
     "ring-lets-the-newest-go": _RING,
     "ring-counts-what-is-committed": _RING,
     "ring-lets-go-in-a-batch-of-its-own": _RING,

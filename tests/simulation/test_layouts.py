@@ -18,10 +18,12 @@ from tests.simulation.layouts import (
     LETTERS,
     LEVELS,
     MINE,
+    ONCE,
     RING,
     ROUTES,
     SPILL,
     TILL,
+    VALUES,
     Step,
     arguments,
     laid_out,
@@ -63,7 +65,7 @@ def test_what_is_bound_is_made_before() -> None:
 
 def test_the_fixed_seeds_have_every_part_of_a_layout() -> None:
     seen = {step.name for seed in FIXED for step in plans.make(seed).steps}
-    assert {LETTERS, KEPT, MINE, HUB, SPILL, HOARD, TILL} <= seen
+    assert {LETTERS, KEPT, MINE, HUB, SPILL, HOARD, ONCE, TILL} <= seen
     hubs = {(step.body["exchangeType"], step.body["replicate"]) for seed in FIXED for step in _hubs(plans.make(seed))}
     assert {kind for kind, _ in hubs} == set(ROUTES)
     assert {level for _, level in hubs} == {"all", "configuration", "none"}
@@ -104,6 +106,11 @@ def test_the_fixed_seeds_have_queues_that_go_after_a_time_of_every_level() -> No
 
 def test_the_fixed_seeds_have_rings_of_every_size() -> None:
     assert {ring_of(step.body) for seed in FIXED for step in plans.make(seed).steps if step.name == RING} == {1, 5, 20}
+
+
+def test_the_fixed_seeds_have_last_value_queues_with_one_key_and_with_more() -> None:
+    found = {client.keys for seed in FIXED for client in plans.make(seed).clients if client.queue == VALUES}
+    assert found == {0, 1, 4, 12}
 
 
 def _hubs(plan: Plan) -> list[Step]:
