@@ -158,6 +158,16 @@ class ManagementClient:
         self._wire.send(number, message)
         return answer
 
+    @property
+    def wire(self) -> Wire:
+        """What is below, for links with messages."""
+        return self._wire
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the connection has ended."""
+        return self._closed
+
     async def query(self, type: str, name: str | None = None, timeout_s: float = 10.0) -> list[dict[str, Any]]:
         """All items of a type, or those of that name, page by page, each of which may take `timeout_s`. Fails as `request`."""
         items: list[dict[str, Any]] = []
@@ -236,6 +246,7 @@ def find_primary(
     password: str | None = None,
     mechanism: str | None = None,
     timeout_s: float = 10.0,
+    heartbeat_s: float | None = None,
     credentials: Credentials | None = None,
 ) -> Deferred[ManagementClient]:
     """An administrative client to the one broker of these that is active (or standalone, if it is the only one).
@@ -253,6 +264,7 @@ def find_primary(
             password=password,
             mechanism=mechanism,
             timeout_s=timeout_s,
+            heartbeat_s=heartbeat_s,
             credentials=credentials,
         )
         search.ask(address.name, connected, timeout_s)

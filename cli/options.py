@@ -60,14 +60,14 @@ class Target:
     admin: bool
     tls: TlsFiles = NO_TLS
 
-    def _credentials(self) -> Credentials | None:
+    def credentials(self) -> Credentials | None:
         """What an address over TLS needs. SettingsError when a file is not what it should be."""
         return _credentials(self.tls) if any(address.transport == urls.SSL for address in self.url.addresses) else None
 
     async def connect(self, reactor: Any) -> ManagementClient:
         """A client to the broker of the URL; of several addresses, to the primary."""
         user, password, mechanism = self.url.user or None, self.url.password or None, self.mechanism or None
-        credentials = self._credentials()
+        credentials = self.credentials()
         if len(self.url.addresses) == 1:
             return await ManagementClient.connect(
                 reactor,
@@ -105,23 +105,24 @@ def _credentials(files: TlsFiles) -> Credentials:
     return Credentials(files)
 
 
-def target(command_line: dict[str, Any], *, admin: bool) -> Target:
-    """Take the connection options out of a command's arguments. SettingsError when one cannot be."""
+def target(command_line: dict[str, Any], *, admin: bool, name: str = "broker") -> Target:
+    """Take the connection options out of a command's arguments. SettingsError when one cannot be. `name`: by which the command
+    knows the option that has the URL."""
     import os
 
     given = {name: command_line.pop(name, None) for name in (*(option.field for option in CONNECTION), "config")}
     values = gather(CONNECTION, given, os.environ)
-    url = with_password(values["broker"], values["password_file"], "broker")
+    url = with_password(values["broker"], values["password_file"], name)
     return Target(url, values["timeout"], values["sasl_mechanism"], admin, TlsFiles.from_values(values))
 
 
-def connection_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of CONNECTION, --config and --format."""
+def connection_options(function: Callable[..., Any], *, without: tuple[str, ...] = ()) -> Callable[..., Any]:
+    """The options of CONNECTION, --config and --format; `without` those."""
     function = click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", help="Output format.")(
         function
     )
     function = click.option("--config", metavar="FILE", help="Read more options from FILE: one key=value on each line.")(function)
-    for option in reversed(CONNECTION):
+    for option in reversed([option for option in CONNECTION if option.field not in without]):
         shown = f" [default: {option.default_text.removeprefix('amqp:')}]" if option.default_text else ""
         function = click.option(*option.flags, option.field, metavar=option.metavar, default=None, help=option.help + shown)(
             function

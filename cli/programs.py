@@ -5,6 +5,7 @@ from __future__ import annotations
 MODULES = {
     "qpidd": "cli.commands.qpidd",
     "qpid-config": "cli.commands.qpid_config",
+    "qpid-drain": "cli.commands.qpid_drain",
     "qpid-ha": "cli.commands.qpid_ha",
     "qpid-lag": "cli.lag.qpid_lag",
     "qpid-passwd": "cli.commands.qpid_passwd",

@@ -58,10 +58,11 @@ class Agreed:
         found = self._broker.lead.state.definitions.settings.get(settings.TAGS + address)
         return Tags.of(None if found is None else found.value)
 
-    def objection(self, manager: str, hears: str) -> str:
-        """Why this kind of cluster manager must not promote this broker, which hears that primary ("": none); or ""."""
+    def objection(self, manager: str, hears: str, *, insists: bool = False) -> str:
+        """Why this kind of cluster manager must not promote this broker, which hears that primary ("": none); or "".
+        `insists`: on this very broker."""
         terms = self._broker.lead.state.definitions.terms
-        return settings.objection(manager, self.told(), terms, hears, self._wall())
+        return settings.objection(manager, self.told(), terms, hears, self._wall(), insists=insists)
 
     def ask(self, body: Mapping[str, Any]) -> Deferred[Answer]:
         """SET."""

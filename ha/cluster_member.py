@@ -561,7 +561,7 @@ class ClusterMember:
         if self._broker.state == "active":
             return succeed((200, "this broker is the primary already", self._promoted(began)))
         hears = self.log.replica.primary
-        objection = self._agreed.objection(manager, hears) if manager else ""
+        objection = self._agreed.objection(manager, hears, insists=insist) if manager else ""
         if objection:
             return succeed((409, objection, {}))
         self._asked_by, self._planned = manager, bool(hears)

@@ -239,6 +239,18 @@ class Engine:
         self._add(handle, link)
         return link
 
+    def attach_receiver(self, session: Any, name: str, source: str, max_bytes: int) -> Receiver:
+        """Attach a receiving link from this side, for messages of up to `max_bytes`, which are put together in memory."""
+        handle = lib.pn_receiver(session, name.encode())
+        lib.pn_terminus_set_address(lib.pn_link_source(handle), source.encode())
+        lib.pn_terminus_set_address(lib.pn_link_target(handle), name.encode())
+        lib.pn_link_set_max_message_size(handle, max_bytes)
+        lib.pn_link_open(handle)
+        link = Receiver(self, handle)
+        link.take_whole(max_bytes)
+        self._add(handle, link)
+        return link
+
     def attach_mailbox(self, session: Any, name: str) -> Receiver:
         """Attach a receiving link from this side, whose address the peer makes up."""
         handle = lib.pn_receiver(session, name.encode())

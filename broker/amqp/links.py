@@ -402,6 +402,11 @@ class Sender(Link):
         account.credit = lib.pn_link_credit(handle) - len(self._pieces)
         account.draining = bool(lib.pn_link_get_drain(handle))
 
+    @property
+    def largest(self) -> int:
+        """The largest message that the peer takes on this link; 0 for any size."""
+        return int(lib.pn_link_remote_max_message_size(self.handle))
+
     def drained(self) -> None:
         """Give back the credit that nothing was there for."""
         lib.pn_link_drained(self.handle)

@@ -241,6 +241,9 @@ MAX_SUBJECT_CHARS = 1024
 MAX_QUEUE_BYTES = 1024 * MIB
 """Encoded messages of one queue, by default (queue argument max-bytes): above it its policy decides, refuse or evict."""
 
+MAX_LAST_VALUES = 250_000
+"""Messages of a last value queue: the primary keeps the digest of each one's key in memory, some 150 bytes."""
+
 MESSAGE_MEMORY_BYTES = 1024 * MIB
 """Bodies of messages in memory, by default where the memory of the machine is unknown (--message-memory)."""
 
@@ -352,6 +355,9 @@ MAX_SELECTOR_CHARS = 8192
 
 MAX_SELECTOR_DEPTH = 64
 """Operators of a selector within one another; a chain of ANDs or ORs is one."""
+
+MAX_FILTER_FIELDS = 16
+"""Names in a filter of properties."""
 
 SELECTOR_LOOKS = 256
 """Messages of one queue that consumers with selectors look at in one go."""

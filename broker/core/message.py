@@ -90,7 +90,7 @@ _TYPES = {
 }
 """Section -> constructors of its value (1.6, 3.2). That of an amqp-value may be any."""
 
-_MESSAGE_ID, _TO, _SUBJECT, _REPLY_TO, _CORRELATION_ID, _EXPIRY = 0, 2, 3, 4, 5, 8
+_MESSAGE_ID, _TO, _SUBJECT, _REPLY_TO, _CORRELATION_ID, _EXPIRY, _GROUP_ID = 0, 2, 3, 4, 5, 8, 10
 _TTL_FIELDS = 3
 _MAX_UINT = 0xFFFFFFFF
 
@@ -153,6 +153,11 @@ def subject(data: Encoded) -> str | None:
 def reply_to(data: Encoded) -> str | None:
     """The address for replies."""
     return _text_property(data, _REPLY_TO, "reply-to")
+
+
+def group_id(data: Encoded) -> str | None:
+    """The group-id of the properties."""
+    return _text_property(data, _GROUP_ID, "group-id")
 
 
 def absolute_expiry_time(data: Encoded) -> int | None:

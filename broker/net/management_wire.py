@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable
 from itertools import chain
 from typing import Any
+from typing import Protocol as TypingProtocol
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone
@@ -45,6 +46,25 @@ class ClientError(Exception):
 
 class ConnectError(ClientError):
     """There is no usable connection: refused, lost, not authenticated, or not AMQP."""
+
+
+class DataLink(TypingProtocol):
+    """Who uses one more link of the connection, for messages: it hangs on the link as its context."""
+
+    def opened(self) -> None:
+        """The broker has attached the link, with a terminus: it may be used."""
+
+    def messages(self) -> None:
+        """Messages have come."""
+
+    def outcomes(self) -> None:
+        """Outcomes of what was sent have come."""
+
+    def credit(self) -> None:
+        """The broker takes more."""
+
+    def closed(self, reason: str) -> None:
+        """The broker has ended the link, or not attached it: "name: text"."""
 
 
 class Wire(Protocol):
@@ -80,6 +100,7 @@ class Wire(Protocol):
         self._logins = Logins(reactor)
         self._pumping = False
         self._begun = self._ended = False
+        self._n_data = 0
         self._ticker = LoopingCall(self._tick)
         self._ticker.clock = reactor
 
@@ -203,16 +224,53 @@ class Wire(Protocol):
         """A broker attaches nothing over a connection that it did not open."""
         link.close()
 
+    def stop_reading(self) -> None:
+        """Leave what comes in the socket, and do not take the broker for silent meanwhile."""
+        if not self._ended:
+            self.engine.expect_within(0)
+            self.transport.pauseProducing()
+
+    def read_again(self) -> None:
+        """Take what comes again."""
+        if not self._ended:
+            self.engine.expect_within((self._heartbeat_s or 0.0) * 1.5)
+            self.transport.resumeProducing()
+
+    def receive_from(self, address: str, user: DataLink, max_bytes: int) -> Receiver:
+        """Attach one more link, for messages from there; of a session of its own."""
+        self._n_data += 1
+        link = self.engine.attach_receiver(self.engine.new_session(), f"from-{self._n_data}", address, max_bytes)
+        link.context = user
+        self.pump()
+        return link
+
+    def send_to(self, address: str, user: DataLink) -> Sender:
+        """Attach one more link, for messages to there, each of whose tags is its sequence."""
+        self._n_data += 1
+        link = self.engine.attach_sender(self.engine.new_session(), f"to-{self._n_data}", address, presettled=False)
+        link.context, link.tags_sequences = user, True
+        self.pump()
+        return link
+
     def on_link_open(self, engine: Engine, link: Link) -> None:
-        """The broker has attached one of our links; with both of them requests may go."""
+        """The broker has attached one of our links; with both of its own requests may go."""
+        if link.context is not None:
+            if link.remote_address:
+                link.context.opened()
+            return
         if self._sender.open and self._receiver.open and self._sender.remote_address and not self.reply_to:
             self.reply_to = self._receiver.remote_address
 
     def on_credit(self, engine: Engine, link: Sender) -> None:
         """The engine keeps requests until there is credit for them."""
+        if link.context is not None:
+            link.context.credit()
 
     def on_link_closed(self, engine: Engine, link: Link) -> None:
-        """Without both links there is nothing to be had from this connection."""
+        """Without both of its own links there is nothing to be had from this connection."""
+        if link.context is not None:
+            link.context.closed(link.reason or "the broker detached the link")
+            return
         if "message-size-exceeded" in link.reason and link is self._receiver:
             self._end(f"the broker's answer is longer than {MAX_ANSWER_BYTES} bytes")
         else:
@@ -240,6 +298,9 @@ class Wire(Protocol):
 
     def on_outcomes(self, engine: Engine, link: Sender) -> None:
         """What the broker says of the messages that the requests were in."""
+        if link.context is not None:
+            link.context.outcomes()
+            return
         refusals, link.refusals = link.refusals, {}
         refused = []
         for first, count, outcome, _ in link.take_outcomes():
@@ -254,6 +315,9 @@ class Wire(Protocol):
 
     def on_messages(self, engine: Engine, link: Receiver) -> None:
         """Answers."""
+        if link.context is not None:
+            link.context.messages()
+            return
         first, answers = link.take()
         link.settle(first, len(answers), ACCEPTED)
         link.flow(len(answers))

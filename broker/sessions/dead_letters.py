@@ -247,6 +247,6 @@ class DeadLetters:
             raise Unplaced
         lanes = [queue.messages.order.lane_for(head) for queue in queues if queue.messages is not None]
         if queues:
-            ledger.put_large(zip(queues, lanes, strict=True), manifest)
+            ledger.put_large(zip(queues, lanes, strict=True), manifest, head)
         ledger.dequeue(messages.number, (sequence,))
         return bool(queues)

@@ -24,7 +24,6 @@ from broker.amqp.links import Condition, Sender
 from broker.core import letters, limits, message
 from broker.core.acl import questions
 from broker.core.acl.questions import Lookups
-from broker.core.filters import SELECTOR
 from broker.core.links import ACCEPTED, FAILED, REJECTED, TRANSACTION_SHIFT, UNDELIVERABLE
 from broker.core.nodes import QueueNode
 from broker.core.parts import Manifest
@@ -33,7 +32,7 @@ from broker.core.queues.blocks import Lot
 from broker.core.queues.discipline import Discipline
 from broker.core.queues.lane import Lane
 from broker.core.queues.reading import Body, ReadAhead
-from broker.core.selector.selected import Selector
+from broker.core.selector.selected import SELECTING, Selector
 from broker.core.state import Messages
 from broker.sessions import routing
 from broker.sessions.attach import Attach, LinkEnd, Output
@@ -41,6 +40,7 @@ from broker.sessions.bodies import BodyReader
 from broker.sessions.dead_letters import DeadLetters
 from broker.sessions.deliveries import LargeDelivery, Parts
 from broker.sessions.due import Due
+from broker.sessions.last_values import LastValues
 from broker.sessions.ledger import Ledger
 from broker.sessions.logs import Logs
 from broker.sessions.producer import Producer, Upload
@@ -389,8 +389,8 @@ class QueueTerminus:
     # ---- messages out
 
     def knows_filter(self, name: str) -> bool:
-        """A selector."""
-        return name == SELECTOR
+        """Those that select by what a message says."""
+        return name in SELECTING
 
     def subscribe(self, attach: Attach, link: Sender) -> None:
         """A client's receiving link on the queue itself."""
@@ -514,6 +514,9 @@ class QueueTerminus:
             self.letters.send()
         if self._queues.held or (self._queues.logs.closed and not any(each.drains for each in self.subscriptions)):
             return
+        if self.node.displacing is not None and not self.node.displacing.ready:
+            self._queues.last_values.read(self)
+            return
         if self.node.messages is not None and (self.subscriptions or self.letters.waiting):
             self._read_ahead(self._give_out())
 
@@ -571,6 +574,10 @@ class QueueTerminus:
             if wanted:
                 ahead.reading = True
                 self._queues.bodies.read(self.ledger, wanted, lambda found: self._came(ahead, wanted, found))
+
+    def fetch(self, sequence: int) -> None:
+        """Read the bodies from this message on; then the queue is dispatched."""
+        self._read_ahead({sequence})
 
     def parts_of(self, manifest: Manifest) -> Parts:
         """The parts of a large message, to be read."""
@@ -642,6 +649,7 @@ class Queues:
         self.turn = turn
         self.schedule = schedule
         self.unused = Unused(logs, schedule, self.users)
+        self.last_values = LastValues(schedule)
         self.bodies = BodyReader(logs.residency, turn)
         self.crowded: dict[QueueTerminus, None] = {}
         self.wait_for_disk: dict[Producer, None] = {}
@@ -722,8 +730,11 @@ class Queues:
         """This broker serves, and this ledger's log does: look for what the last term has left to be done."""
         for node in self.logs.nodes.queues.values():
             messages = node.messages
-            if node.messages_log == ledger.name and messages is not None and (node.delivery_limit or messages.has_times):
-                self.at(node).term_begins()
+            if node.messages_log == ledger.name and messages is not None:
+                if node.delivery_limit or messages.has_times:
+                    self.at(node).term_begins()
+                if node.displacing is not None and not node.displacing.ready:
+                    self.at(node).dispatch_soon()
 
     def hold(self) -> None:
         """Give nothing out until `give_out_again`, or until this broker serves no more."""

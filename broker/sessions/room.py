@@ -56,7 +56,7 @@ def full_text(node: QueueNode, nbytes: int) -> str:
     assert node.messages is not None
     messages = node.messages
     if node.displacing is not None:
-        return f"queue {node.name!r} is a ring, and does not take a message of {nbytes} bytes: {node.displacing.fault(1, nbytes)}"
+        return f"queue {node.name!r} does not take a message of {nbytes} bytes: {node.displacing.fault(1, nbytes)}"
     held, held_bytes = messages.depth + node.proposed - messages.enqueued, messages.live_bytes + pending_bytes(node)
     limit = f"{node.max_bytes} bytes" if node.max_bytes and held_bytes + nbytes > node.max_bytes else f"{node.max_count} messages"
     return f"queue {node.name!r} holds {held} messages, {held_bytes} bytes: one of {nbytes} bytes would pass its limit of {limit}"

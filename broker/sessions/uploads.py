@@ -80,6 +80,7 @@ class Uploading:
         self._lanes = [queue.messages.order.lane_for(head) for queue in queues if queue.messages is not None]
         self._parts: dict[Ledger, list[int]] = {logs.ledger_of(queue): [] for queue in queues}
         self._nbytes = 0
+        self._head = head if any(queue.displacing is not None for queue in queues) else b""
         self._says = lifetimes.said(head)
 
     def put(self, data: bytes) -> Upload:
@@ -147,7 +148,7 @@ class Uploading:
                 ledger.drop_parts(runs_of(sequences))
                 continue
             held, manifest = self._held(delivery_id), Manifest(self._nbytes, tuple(runs_of(sequences)))
-            ledger.put_large(found, manifest, held=held, says=self._says)
+            ledger.put_large(found, manifest, self._head, held=held, says=self._says)
             ledger.when_committed(lambda ledger=ledger: committed(ledger))  # type: ignore[misc]
 
     def _held(self, delivery_id: int) -> tuple[int, Sequence[int]] | None:

@@ -104,18 +104,28 @@ def moment(text: str) -> float:
     return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
 
 
-def objection(kind: str, settings: Mapping[str, Mapping[str, Any]], terms: Sequence[Reign], hears: str, now_s: float) -> str:
+def objection(
+    kind: str,
+    settings: Mapping[str, Mapping[str, Any]],
+    terms: Sequence[Reign],
+    hears: str,
+    now_s: float,
+    *,
+    insists: bool = False,
+) -> str:
     """Why a manager of this kind must not promote a broker now, or "".
 
     `settings` by key, `terms` the history with the newest last, `hears` the primary that serves as far as the broker knows (""
-    for none), `now_s` in seconds since 1970. A clock that was set meanwhile loosens the bounds on time, once.
+    for none), `now_s` in seconds since 1970. A clock that was set meanwhile loosens the bounds on time, once. `insists`: it asks
+    for this very broker, as an administrator has told it, and not because it takes the primary for failed; then there are no
+    bounds on time for the manager that the cluster agrees on.
     """
     if PAUSE in settings:
         return told_pause(settings[PAUSE])
     authority = str(settings.get(AUTHORITY, {}).get("kind") or kind)
     if authority != kind:
         return f"the authority of this cluster is {authority!r} (qpid-ha authority), and {kind!r} watches"
-    if not hears:
+    if not hears or (insists and AUTHORITY in settings):
         return ""
     for term in reversed(terms):
         age_s = abs(now_s - _seconds_of(term.ts))

@@ -11,7 +11,8 @@ one does. In between `Promotion.step` goes down the same list each time, and sto
 4. every reachable broker has said what it sees since then; those that do not say it in `ask_grace_s` are left out if a majority
    has;
 5. nobody is being promoted already;
-6. no primary is still heard by most of the reachable backups: what this daemon cannot reach may work well for everybody else;
+6. no primary is still heard by most of the reachable backups, or, where this daemon has not seen it serve and has no answer of it
+   now, by so many that it may have a majority with them: what this daemon cannot reach may work well for everybody else;
 7. all brokers are there when every store that answers is new and empty: a first election needs every member (docs/adr/0017);
 8. a candidate that is no witness and that no tag keeps back: the log that reaches furthest (last epoch, then last index, as
    votes demand: Raft §5.4.1), then the highest priority, then the site of the primary that failed, then the name.
@@ -253,7 +254,10 @@ class Promotion:
             return [*self._wait(f"{promoting[0]} is being promoted"), *self._ask_again(need, now_s)]
         for primary in sorted({seen.view.primary for seen in fresh if seen.view is not None and seen.view.primary}):
             hearing = [seen.name for seen in fresh if seen.hears(primary)]
-            if 2 * len(hearing) > sum(seen.name != primary for seen in fresh):
+            others = [seen for seen in fresh if seen.name != primary]
+            known = len(others) < len(fresh) or (self._served is not None and self._served[0] == primary)
+            may_serve = not known and 1 + len(hearing) >= sight.majority
+            if hearing and (may_serve or 2 * len(hearing) > len(others)):
                 return [*self._wait(f"{', '.join(hearing)} still hear the primary {primary}"), *self._ask_again(need, now_s)]
         missing = [seen.name for seen in sight.brokers if seen not in fresh]
         if missing and all(seen.view is not None and seen.view.blank and not seen.view.last_index for seen in fresh):

@@ -128,6 +128,15 @@ def _held_back(view: Mapping[str, Any]) -> bool:
     return "pause" in settings or kind != KIND or tags.get("nofailover") is True
 
 
+def _in_the_name_of(view: Mapping[str, Any]) -> tuple[str, ...]:
+    """Words of `promote` that say who asks. A failover is Pacemaker's own, and refused in a pause. To move a primary that serves
+    is an administrator's wish, which nothing may refuse; where the cluster agrees that Pacemaker is its manager, the history
+    shows that it was asked by that (docs/adr/0031)."""
+    settings = view.get("settings") or {}
+    agreed = (settings.get("authority") or {}).get("kind") == KIND and "pause" not in settings
+    return ("--manager", KIND) if agreed or not view.get("primary") else ()
+
+
 def _end(view: Mapping[str, Any]) -> tuple[int, int]:
     return int(view.get("lastEpoch") or 0), int(view.get("lastIndex") or 0)
 
@@ -223,9 +232,7 @@ class Agent:
         """Make this broker the primary, whatever the others hold."""
         view = self._running()
         if view.get("status") != "active":
-            # A failover is Pacemaker's own, and refused in a pause; to move a primary that serves is an administrator's wish.
-            kind = () if view.get("primary") else ("--manager", KIND)
-            done, text = self._ask("promote", self._given["broker"], self._left_s(), *kind)
+            done, text = self._ask("promote", self._given["broker"], self._left_s(), *_in_the_name_of(view))
             if not done:
                 raise Failed(ERR_GENERIC, f"not promoted: {text}")
         self._tell_score(dict(view, status="active"))
@@ -235,9 +242,10 @@ class Agent:
         """Have another broker take over. One that nobody can replace goes on serving, and this fails."""
         view = self._running(self._left_s() / 3)
         refusals = []
+        asks = _in_the_name_of(dict(view, primary=view.get("address")))
         wanted = self._next_primary()
         for member in sorted(successors(view), key=lambda one: one != wanted) if view.get("status") in PRIMARY else ():
-            done, text = self._ask("promote", at(member, view, self._given["broker"]), self._left_s())
+            done, text = self._ask("promote", at(member, view, self._given["broker"]), self._left_s(), *asks)
             if done:
                 break
             refusals.append(text)

@@ -8,8 +8,9 @@ A configuration for rgmanager has one service on each node that restarts qpidd t
 Environment: QPIDD_SERVICE, the command that the words start, stop and status are given to (default `service qpidd`); QPID_HA
 (default `qpid-ha`); QPID_BROKER and the other variables of qpid-ha; QPIDD_PRIMARY_TIMEOUT, seconds that a start may take (30).
 
-Exit codes (LSB 5.0, init scripts): 0 done, or for `status` the primary; 1 failed; 2 usage; 3 not built, and for `status` the
-broker is not the primary or does not run; 4 for `status` the broker cannot be asked; 5 a program is not installed.
+Exit codes are those of the script of Apache Qpid C++ (etc/fedora/qpidd-primary.in): 0 done, or for `status` the primary; for
+`status` 1 in every other case; 2 usage; 3 for `reload`, which does nothing; 5 a program is not installed, whatever is asked; and
+when qpidd's own service fails to start or stop, what that ended with.
 """
 
 from __future__ import annotations
@@ -23,9 +24,8 @@ import time
 from collections.abc import Mapping, Sequence
 
 DONE, FAILED, USAGE, UNIMPLEMENTED, NOT_INSTALLED = 0, 1, 2, 3, 5
-NOT_PRIMARY, UNKNOWN = 3, 4
-_REFUSED, _UNREACHABLE = 1, 3
-"""What qpid-ha ends with: not so; no broker answers."""
+_UNREACHABLE = 3
+"""What qpid-ha ends with when no broker answers."""
 _PAUSE_S = 0.2
 _ANSWER_S = 10.0
 
@@ -46,7 +46,7 @@ class Script:
         """Start this node's broker, and make it the primary."""
         started, text = _run([*self._service, "start"], self._timeout_s)
         if started != 0:
-            return _fail(f"qpidd does not start: {text}")
+            return _fail(f"qpidd does not start: {text}", started)
         deadline = time.monotonic() + self._timeout_s
         code, text = self._ask("ping")
         while code == _UNREACHABLE and time.monotonic() < deadline:
@@ -59,11 +59,15 @@ class Script:
     def stop(self) -> int:
         """Stop this node's broker."""
         code, text = _run([*self._service, "stop"], 2 * self._timeout_s)
-        return DONE if code == 0 else _fail(f"qpidd does not stop: {text}")
+        return DONE if code == 0 else _fail(f"qpidd does not stop: {text}", code)
 
     def restart(self) -> int:
         """Stop, then start."""
         return self.stop() or self.start()
+
+    def reload(self) -> int:
+        """Nothing."""
+        return _fail("there is nothing to reload: qpidd reads its options at its start", UNIMPLEMENTED)
 
     def try_restart(self) -> int:
         """Restart, if this broker is the primary."""
@@ -74,40 +78,37 @@ class Script:
         running, text = _run([*self._service, "status"], _ANSWER_S)
         if running != 0:
             print(f"qpidd does not run: {text}")
-            return NOT_PRIMARY
+            return FAILED
         code, text = self._ask("status", "--is-primary")
         if code == 0:
             print("qpidd is the primary")
             return DONE
         print(text)
-        return NOT_PRIMARY if code == _REFUSED else UNKNOWN
+        return FAILED
 
     def _ask(self, *words: str) -> tuple[int, str]:
         timeout_s = self._timeout_s if words[0] == "promote" else _ANSWER_S
-        return _run([*self._tool, *words, "-t", f"{timeout_s:g}"], timeout_s + 2)
+        return _run([*self._tool, *words, "-t", f"{timeout_s:g}"], timeout_s + 2, late=_UNREACHABLE)
 
 
-def _run(command: list[str], timeout_s: float) -> tuple[int, str]:
-    """The exit code, and the last line of what it said; _UNREACHABLE when it takes too long."""
+def _run(command: list[str], timeout_s: float, late: int = FAILED) -> tuple[int, str]:
+    """The exit code, and the last line of what it said; `late` when it takes too long, FAILED when a signal has ended it."""
     try:
         ran = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=timeout_s, check=False)
     except subprocess.TimeoutExpired:
-        return _UNREACHABLE, f"no answer within {timeout_s:g} s"
+        return late, f"no answer within {timeout_s:g} s"
     said = (ran.stderr.strip() or ran.stdout.strip() or f"exit code {ran.returncode}").splitlines()
-    return ran.returncode, said[-1]
+    return (ran.returncode if ran.returncode >= 0 else FAILED), said[-1]
 
 
-def _fail(text: str) -> int:
+def _fail(text: str, code: int = FAILED) -> int:
     print(f"qpidd-primary: {text}", file=sys.stderr)
-    return FAILED
+    return code
 
 
 def main(words: Sequence[str], environ: Mapping[str, str]) -> int:
     """Carry out one word; the exit code is LSB's."""
     word = words[0] if len(words) == 1 else ""
-    if word in ("reload", "force-reload"):
-        print("qpidd-primary: there is nothing to reload: qpidd reads its options at its start", file=sys.stderr)
-        return UNIMPLEMENTED
     try:
         script = Script(environ)
     except ValueError as error:
@@ -116,17 +117,19 @@ def main(words: Sequence[str], environ: Mapping[str, str]) -> int:
         "start": script.start,
         "stop": script.stop,
         "restart": script.restart,
+        "force-reload": script.restart,
+        "reload": script.reload,
         "condrestart": script.try_restart,
         "try-restart": script.try_restart,
         "status": script.status,
     }
-    if word not in known:
-        print(f"usage: qpidd-primary {'|'.join(known)}", file=sys.stderr)
-        return USAGE
     missing = script.missing()
     if missing:
         print(f"qpidd-primary: {missing} is not installed", file=sys.stderr)
-        return UNKNOWN if word == "status" else NOT_INSTALLED
+        return NOT_INSTALLED
+    if word not in known:
+        print(f"usage: qpidd-primary {'|'.join(known)}", file=sys.stderr)
+        return USAGE
     return known[word]()
 
 

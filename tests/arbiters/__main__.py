@@ -13,15 +13,14 @@ give up a broker that is silent for 1 s.
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from tests.arbiters import faults
-from tests.arbiters.arena import Outcome, Times, arena, faketime
+from tests.arbiters.arena import Times, arena, faketime
+from tests.arbiters.outcome import HEAD, row
 from tests.arbiters.systems import SYSTEMS
 from tests.bench.meter import machine
 from tests.system.means import NotHere
@@ -45,8 +44,7 @@ def main() -> int:
     kept = True
     with tempfile.TemporaryDirectory(prefix="understudy-arbiters-") as folder:
         print("the machine:", machine(Path(folder)), flush=True)
-        print("| arbiter | fault | rounds | wait while it serves | detection | failover | came twice | broken |")
-        print("|---|---|---|---|---|---|---|---|", flush=True)
+        print(HEAD, flush=True)
         for name in options.arbiter or SYSTEMS:
             try:
                 kept &= _table(Path(folder) / name, name, options, times)
@@ -68,7 +66,7 @@ def _table(folder: Path, name: str, options: argparse.Namespace, times: Times) -
                 continue
             began_s = time.monotonic()
             outcomes = [place.play(do) for _ in range(options.rounds)]
-            print(_row(name, fault, outcomes), flush=True)
+            print(row(name, fault, outcomes), flush=True)
             print(f"{fault}: {time.monotonic() - began_s:.0f} s", file=sys.stderr)
             for number, outcome in enumerate(outcomes, 1):
                 for text in outcome.broken:
@@ -77,15 +75,6 @@ def _table(folder: Path, name: str, options: argparse.Namespace, times: Times) -
                 if outcome.wait_s is not None and outcome.wait_s > LONGEST_WAIT_S:
                     print(f"missed: {name}: {fault}, round {number}: {outcome.wait_s:.2f} s without an accept", file=sys.stderr)
     return kept
-
-
-def _row(name: str, fault: str, outcomes: Sequence[Outcome]) -> str:
-    cells = [name, fault, str(len(outcomes))]
-    for times_s in ("wait_s", "detection_s", "failover_s"):
-        found = [value for outcome in outcomes if (value := getattr(outcome, times_s)) is not None]
-        cells.append(f"{statistics.median(found):.2f} / {max(found):.2f} s" if found else "")
-    cells += [str(sum(outcome.duplicated for outcome in outcomes)), str(sum(bool(outcome.broken) for outcome in outcomes))]
-    return f"| {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":

@@ -13,14 +13,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from cli.programs import MODULES
-from cli.verify.core.measures import Gap
 from cli.verify.run import Run, RunError, Workload
+from tests.arbiters.outcome import Outcome, longest_s
 from tests.arbiters.systems import System, system
 from tests.cli.running import ROOT, environment
 from tests.system.harness import BrokerProcess, Cluster, ask, eventually
@@ -55,20 +55,6 @@ class Happened:
     served: tuple[float, float] | None = None
     since_s: float | None = None
     detected: bool = True
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What users saw of a fault. Times in seconds, None where the fault has none; `broken` are promises that were not kept."""
-
-    wait_s: float | None = None
-    """The longest time without an accept while the primary had to serve on."""
-    detection_s: float | None = None
-    """Until a daemon said that the primary has failed."""
-    failover_s: float | None = None
-    """Until another primary accepted."""
-    duplicated: int = 0
-    broken: list[str] = field(default_factory=list)
 
 
 class Daemon:
@@ -173,10 +159,10 @@ class Arena:
     def _judge(self, outcome: Outcome, happened: Happened, run: Run, detection: _Detection) -> None:
         gaps = run.gaps("producer")
         if happened.served is not None:
-            outcome.wait_s = _longest_s(gaps, *happened.served)
+            outcome.wait_s = longest_s(gaps, *happened.served)
         since_s = happened.since_s
         if since_s is not None:
-            outcome.failover_s = _longest_s(gaps, since_s, math.inf)
+            outcome.failover_s = longest_s(gaps, since_s, math.inf)
             outcome.detection_s = detection.after(since_s) if happened.detected else None
 
 
@@ -213,11 +199,6 @@ class _Detection:
         finally:
             for file in files:
                 file.close()
-
-
-def _longest_s(gaps: Iterable[Gap], from_s: float, until_s: float) -> float:
-    """The longest part of a gap that lies in that span."""
-    return max((min(end, until_s) - max(begin, from_s) for begin, end in gaps if begin < until_s and end > from_s), default=0.0)
 
 
 def faketime() -> Path | None:

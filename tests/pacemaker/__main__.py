@@ -1,4 +1,6 @@
-"""`python -m tests.pacemaker [ROUND ...]`: all rounds, or these, on a real Pacemaker cluster. 2 where that cannot be had."""
+"""`python -m tests.pacemaker [ROUND ...]`: all rounds, or these, on a real Pacemaker cluster. 2 where that cannot be had.
+
+At the end there is the table of `make arbiters`, with a row for each round."""
 
 from __future__ import annotations
 
@@ -7,10 +9,14 @@ import sys
 import tempfile
 from pathlib import Path
 
+from cli.verify.run import RunError
+from tests.arbiters.outcome import HEAD, row
+from tests.bench.meter import machine
 from tests.pacemaker import tester
 from tests.pacemaker.nodes import Nodes
-from tests.pacemaker.rounds import ROUNDS, Account, run
+from tests.pacemaker.rounds import FAULTS, ROUNDS, Account, run
 from tests.system.means import NotHere
+from tests.system.namespaces import on_client
 
 _TESTER = "ocf-tester"
 
@@ -38,16 +44,20 @@ def main(words: list[str]) -> int:
     except AssertionError as error:
         print(f"{_TESTER}: FAILED: {error}", flush=True)
         return 1
-    with nodes:
+    rows = []
+    with nodes, on_client(nodes.lan):
         print(f"a cluster of three is up, its primary on {nodes.stable()}; logs in {folder}", flush=True)
         account = Account(nodes)
         for name in wanted:
             try:
-                took_s = run(nodes, account, name, ROUNDS[name])
-            except (AssertionError, OSError) as error:
+                took_s, outcome = run(nodes, account, name, ROUNDS[name])
+            except (AssertionError, OSError, RunError) as error:
                 print(f"{name}: FAILED: {error}", flush=True)
                 return 1
             print(f"{name}: well again after {took_s:.1f} s, {account.accepted} messages accepted, none lost", flush=True)
+            rows.append(row("pacemaker", FAULTS[name], [outcome]))
+    print("the machine:", machine(folder))
+    print("\n".join([HEAD, *rows]))
     return 0
 
 

@@ -210,13 +210,13 @@ class ClientConnection(TwistedProtocol):
         priority: int | None = None,
         held_back: int = 0,
         sequence: int = 0,
-        third: int | None = None,
+        properties: dict[str, int] | None = None,
         *,
         ttl_ms: int = 0,
         delay_ms: int = 0,
     ) -> Any:
-        """Send a message with this body, a header and annotations with what else is said of it, and a property `third` if it has
-        one; returns its delivery. So many bytes of it are held back, for `go_on`. `sequence`: of a message of another store,
+        """Send a message with this body, a header and annotations with what else is said of it, and application properties if it
+        has some; returns its delivery. So many bytes of it are held back, for `go_on`. `sequence`: of a message of another store,
         whose tag that is."""
         size = len(body)
         head = b"\x00\x53\x75\xa0" + bytes((size,)) if size < 256 else b"\x00\x53\x75\xb0" + size.to_bytes(4, "big")
@@ -227,8 +227,8 @@ class ClientConnection(TwistedProtocol):
         header = b"" if plain else b"\x00\x53\x70\xc0" + bytes((len(listed) + 1, len(fields))) + listed
         delay = _DELAY + delay_ms.to_bytes(4, "big")
         annotations = b"\x00\x53\x72\xc1" + bytes((len(delay) + 1, 2)) + delay if delay_ms else b""
-        properties = b"" if third is None else b"\x00\x53\x74" + encode({"third": third})
-        data = header + annotations + properties + head + body
+        section = b"\x00\x53\x74" + encode(properties) if properties else b""
+        data = header + annotations + section + head + body
         self._tag += 1
         _tag_number[0] = self._tag
         _wide_bytes[0:8] = sequence.to_bytes(8, "big")

@@ -39,8 +39,9 @@ class ClientPlan:
     settled when it is sent; `priorities`: what a producer chooses from for each message (None: the message says nothing of it),
     and so `ttls_ms` and `delays_ms` (0: nothing), its time to live and its delay;
     `stay_s`, `away_s`: it leaves after about so long, and comes back about so long after that; `pause_s`: how long it may pause
-    in the middle of a larger message, some of which it gives up then; `selects`: a consumer takes those messages alone whose
-    number, divided by three, leaves one of these; a producer that has any says in each message what its number leaves.
+    in the middle of a larger message, some of which it gives up then; `keys`: how many a producer has for its messages, in turn;
+    `selects`: a consumer takes those messages alone whose number, divided by three, leaves one of these; a producer that has any
+    says in each message what its number leaves.
     """
 
     kind: str
@@ -72,6 +73,7 @@ class ClientPlan:
     stay_s: float = 0.0
     away_s: float = 0.0
     pause_s: float = 0.0
+    keys: int = 0
     selects: tuple[int, ...] = ()
 
     @property
@@ -296,8 +298,10 @@ class Producer(Client):
             size, priority, times = self._chosen(number)
             data = body(self.name, self.link_number, number, size)
             held_back = len(data) // 2 if self.plan.pause_s and len(data) >= _PAUSE_FROM else 0
-            third = number % 3 if self.plan.selects else None
-            delivery = connection.send(data, priority, held_back, self._sequence(number), third, **times)
+            properties = {"third": number % 3} if self.plan.selects else {}
+            if self.plan.keys:
+                properties["k"] = number % self.plan.keys
+            delivery = connection.send(data, priority, held_back, self._sequence(number), properties, **times)
             if held_back:
                 self._pausing = delivery
                 pause_s = self.plan.pause_s * self.rng.random()

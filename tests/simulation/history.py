@@ -159,6 +159,8 @@ class History:
         self.lossy: set[str] = set()
         self.rings: dict[str, int] = {}
         """Queues, and how many messages each keeps: its oldest leave for what comes."""
+        self.values: dict[str, int] = {}
+        """Queues that keep the newest message of each key, and how many keys there are: a message's number, modulo these."""
         self.undrained: set[str] = set()
         self.volatile: set[str] = set()
         """Exchanges: what a consumer gets through one is a copy, which goes with its link."""
@@ -174,14 +176,19 @@ class History:
 
     # ---- queues
 
-    def queue_created(self, queue: str, *, lossy: bool = False, drained: bool = True, levels: int = 0, ring: int = 0) -> None:
+    def queue_created(
+        self, queue: str, *, lossy: bool = False, drained: bool = True, levels: int = 0, ring: int = 0, values: int = 0
+    ) -> None:
         """A client asks for a queue; `lossy`: messages may leave it though nobody accepts them, because it is purged or deletes
         itself, or because a consumer gets everything settled; not `drained`: nobody need have emptied it at the end; `levels`
-        of priority, 0 for none; `ring`: how many messages it keeps, 0 for all."""
+        of priority, 0 for none; `ring`: how many messages it keeps, 0 for all; `values`:
+        how many keys its messages have, each of which keeps its newest."""
         self.created.add(queue)
         if ring:
             self.rings[queue] = ring
-        if lossy or ring:
+        if values:
+            self.values[queue] = values
+        if lossy or ring or values:
             self.lossy.add(queue)
         if not drained:
             self.undrained.add(queue)

@@ -30,6 +30,7 @@ UNDRAINED = {HOARD, *TARGETS}
 """Queues that nobody need have emptied at the end."""
 BRIEF = "brief"
 RING = "ring"
+VALUES = "values"
 BRIEF_S = 1
 PICKED = "picked"
 SELECTS = (((0, 1), (1, 2)), ((0,), (1,), (2,)), ((0, 1, 2), (1,)))
@@ -103,6 +104,9 @@ def laid_out(plan: Plan, rng: Random) -> Plan:
     ring = Random(f"ring of {plan.seed}")
     if ring.random() < 0.2:
         plan = with_ring(plan, ring.choice((1, 5, 20)))
+    values = Random(f"values of {plan.seed}")
+    if values.random() < 0.2:
+        plan = with_values(plan, values.choice((1, 4, 12)))
     if Random(f"hoard of {plan.seed}").random() < 0.15:
         plan = with_hoard(plan)
     times = Random(f"times of {plan.seed}")
@@ -209,6 +213,16 @@ def with_ring(plan: Plan, most: int) -> Plan:
         ClientPlan("consumer", f"c-{RING}", RING, start_s=0.6, window=3, settle_delay_s=0.1, release=0.1),
     ]
     return _with(plan, [Step("queue", RING, body)], clients)
+
+
+def with_values(plan: Plan, keys: int) -> Plan:
+    """A queue that keeps the newest message of each of so many keys, and a consumer that is slower than what comes."""
+    body = {"replicate": "all", "arguments": {"qpid.last_value_queue_key": "k"}}
+    clients = [
+        ClientPlan("producer", f"p-{VALUES}", VALUES, count=150, burst=6, gap_s=0.03, window=30, keys=keys),
+        ClientPlan("consumer", f"c-{VALUES}", VALUES, start_s=0.6, window=3, settle_delay_s=0.1, release=0.1),
+    ]
+    return _with(plan, [Step("queue", VALUES, body)], clients)
 
 
 def settling(plan: Plan, kind: str) -> Plan:

@@ -25,7 +25,7 @@ from typing import Any
 from twisted.logger import ILogObserver, globalLogBeginner
 from zope.interface import provider
 
-from tests.simulation.bugs import OF_QUEUES, Bug
+from tests.simulation.bugs import OF_QUEUES, OF_TRANSACTIONS, Bug
 from tests.simulation.bugs_of_moves import OF_MOVES
 from tests.simulation.history import Violation
 from tests.simulation.provoked import PROVOKED, run_of
@@ -36,6 +36,7 @@ SEEDS = 300
 
 BUGS = {
     **OF_MOVES,
+    **OF_TRANSACTIONS,
     "votes-twice": Bug(
         "votes for whoever asks, a second time in an epoch too",
         "ha.core.replica",
@@ -91,34 +92,6 @@ BUGS = {
         "objection",
         'if term.by not in ("", kind) and age_s < OTHERS_CALM_S:',
         "if False:",
-    ),
-    "tears-a-transaction": Bug(
-        "puts what was consumed in a transaction into another batch than what was sent in it",
-        "broker.sessions.transactions",
-        "Transaction._propose",
-        "            for queue, sequences, outcome in retired:",
-        "            ledger._cut()\n            for queue, sequences, outcome in retired:",
-    ),
-    "carries-out-what-failed": Bug(
-        "carries out a transaction that its client has discharged to fail",
-        "broker.sessions.coordinator",
-        "Coordinator._request",
-        "if request.fail:",
-        "if False:",
-    ),
-    "forgets-what-was-consumed": Bug(
-        "keeps on the queue what was consumed in a transaction",
-        "broker.sessions.transactions",
-        "Transaction.retire",
-        "self._retired.append(_Retired(queue, sequences, outcome))",
-        "pass",
-    ),
-    "keeps-transactions-of-the-gone": Bug(
-        "keeps acquired what was consumed in a transaction whose client is gone",
-        "broker.sessions.coordinator",
-        "Coordinator.left",
-        "producer.session.transactions.left(producer)",
-        "pass",
     ),
     "checkpoint-forgets-settings": Bug(
         "leaves out of a checkpoint what the cluster agrees on",
@@ -342,78 +315,6 @@ for _, waits in self._proposed:
                 link.context.session.touch()
         self._proposed.clear()""",
     ),
-    "leaves-parts": Bug(
-        "leaves, as a new primary, the parts of messages that never became whole",
-        "broker.sessions.ledger",
-        "Ledger.begin_parts",
-        "self.drop_parts(self.state.parts.orphans())",
-        "pass",
-    ),
-    "sweeps-what-is-held": Bug(
-        "removes, as a new primary, the parts of messages that are on queues, too",
-        "broker.core.parts",
-        "Parts.orphans",
-        "for first, count in manifests[0].ranges)",
-        "for first, count in manifests[0].ranges[:-1])",
-    ),
-    "lets-go-for-all": Bug(
-        "removes the parts of a large message when the first of several queues lets go of it",
-        "broker.core.parts",
-        "Parts.let_go",
-        "held.pop()",
-        "held.clear()",
-    ),
-    "manifest-lacks-a-part": Bug(
-        "puts a large message on its queues without its last part",
-        "broker.sessions.uploads",
-        "Uploading.finish",
-        "tuple(runs_of(sequences))",
-        "tuple(runs_of(sequences[:-1]))",
-    ),
-    "delivers-what-is-read": Bug(
-        "ends a delivery in order when the parts that were read have gone out, though more are to be read",
-        "broker.sessions.deliveries",
-        "LargeDelivery.has_more",
-        "return bool(self._ready) or self._reading or self._parts.more",
-        "return bool(self._ready)",
-    ),
-    "confirms-early": Bug(
-        "confirms a consumer's accept when it comes, not when the dequeue is committed",
-        "broker.sessions.queues",
-        "Subscription.outcomes",
-        "confirm.append((first, count))",
-        "link.settle(first, count)",
-    ),
-    "forgets-releases": Bug(
-        "keeps, when a consumer's link ends, what it had acquired",
-        "broker.sessions.queues",
-        "Subscription.end",
-        "node.messages.order.release(sequences)",
-        "pass",
-    ),
-    "redelivers-last": Bug(
-        "gives out what came back only when nothing else is there",
-        "broker.core.queues.fifo",
-        "Fifo.take",
-        "if self._released:",
-        "if self._released and self._cursor >= lane.next_seq:",
-    ),
-    "overtakes-what-is-read": Bug(
-        "gives out what is in memory before older messages that have to be read back from disk",
-        "broker.core.queues.lane",
-        "Lane.walk",
-        "return block.first_seq + position, True",
-        """\
-position = run_end
-                        continue""",
-    ),
-    "gives-to-two": Bug(
-        "gives out a message that another consumer has acquired",
-        "broker.core.queues.fifo",
-        "Fifo.take",
-        "max_bytes -= lot.nbytes",
-        "max_bytes, self._cursor = max_bytes - lot.nbytes, self._cursor - (lot is lots[-1])",
-    ),
     **OF_QUEUES,
     "backups-delete-by-their-own-clocks": Bug(
         "deletes a queue that nobody has used for its time on each broker by that broker's own clock",
@@ -552,111 +453,6 @@ position = run_end
         "put",
         "outstanding = set(ledgers)",
         "ledgers = dict(list(ledgers.items())[:1]); outstanding = set(ledgers)",
-    ),
-    "drops-the-rejected": Bug(
-        "forgets the alternate exchange of a queue",
-        "broker.sessions.dead_letters",
-        "DeadLetters._alternates",
-        "return [queue for queue in found if queue is not node]",
-        "return []",
-    ),
-    "keeps-the-rejected": Bug(
-        "leaves a rejected message on its queue too",
-        "broker.sessions.dead_letters",
-        "DeadLetters._send",
-        "partial(origin.ledger.dequeue, messages.number, (sequence,))",
-        "list",
-    ),
-    "letters-twice": Bug(
-        "sends two dead letters for one message",
-        "broker.sessions.dead_letters",
-        "DeadLetters._send_small",
-        "logs.ledger_of(queue).enqueue(queue, [letter], len(letter))",
-        "logs.ledger_of(queue).enqueue(queue, [letter, letter], len(letter))",
-    ),
-    "drops-what-failed-too-often": Bug(
-        "takes a message off its queue whose delivery has failed too often, without a dead letter",
-        "broker.sessions.queues",
-        "QueueTerminus.failed",
-        "self.letters.add(over, letters.DELIVERY_LIMIT)",
-        "self.ledger.dequeue(messages.number, over)",
-    ),
-    "gives-out-what-failed-too-often": Bug(
-        "gives a message out again whose delivery has failed as often as it may",
-        "broker.sessions.queues",
-        "QueueTerminus.failed",
-        "self.letters.add(over, letters.DELIVERY_LIMIT)",
-        "self.node.delivery_limit += 1; self.give_back(over)",
-    ),
-    "forgets-what-failed-too-often": Bug(
-        "leaves, as a new primary, messages on their queue whose delivery has failed too often",
-        "broker.sessions.queues",
-        "QueueTerminus.term_begins",
-        "self.letters.add(sorted(sequence for sequence, count in counts if count >= limit), letters.DELIVERY_LIMIT)",
-        "pass",
-    ),
-    "gives-out-what-has-expired": Bug(
-        "gives out what has expired, until a sweep has seen it",
-        "broker.sessions.due",
-        "Due.fit",
-        "if not 0 < times(sequence) <= now_ms:",
-        "if True:",
-    ),
-    "gives-out-what-is-to-wait": Bug(
-        "gives out messages whose delay is not over",
-        "broker.sessions.due",
-        "Due.fit",
-        "if delays is not None and delays.waiting:",
-        "if False:",
-    ),
-    "lets-go-early": Bug(
-        "lets messages go that expire within the next tenth of a second",
-        "broker.sessions.due",
-        "Due._sweep",
-        "gone = messages.expiries.take(now_ms, MOST)",
-        "gone = messages.expiries.take(now_ms + 100, MOST)",
-    ),
-    "times-of-the-next": Bug(
-        "writes down for each message of a batch the times of the one after it",
-        "broker.sessions.ledger",
-        "Ledger._times_of",
-        "return found if",
-        "return found[1:] + found[:1] if",
-    ),
-    "checkpoint-forgets-times": Bug(
-        "forgets in a checkpoint when messages expire, and from when on they may be given out",
-        "broker.core.state",
-        "_snapshot_batches",
-        "builder.times(*column)",
-        "pass",
-    ),
-    "forgets-what-waits": Bug(
-        "has no time running, as a new primary, for messages that expire and messages that wait",
-        "broker.sessions.due",
-        "Due.begin",
-        "self.look()",
-        "pass",
-    ),
-    "gives-what-nobody-selects": Bug(
-        "gives a consumer messages that its selector does not name",
-        "broker.core.queues.scan",
-        "Scan._look",
-        "if matched and not is_acquired(sequence):",
-        "if not is_acquired(sequence):",
-    ),
-    "selects-what-another-has": Bug(
-        "gives a consumer with a selector messages that another one has",
-        "broker.core.queues.fifo",
-        "Fifo.is_acquired",
-        "return sequence in self._claimed",
-        "return False",
-    ),
-    "never-selects-again": Bug(
-        "does not look again at a message that was released, for those who have passed it",
-        "broker.core.queues.scan",
-        "Scan.released",
-        "if passed or sequence < place.cursor:",
-        "if False:",
     ),
     "checkpoint-forgets-places": Bug(
         "forgets in a checkpoint where the messages are that this broker keeps for itself",

@@ -22,6 +22,7 @@ from tests.simulation.layouts import (
     ROUTES,
     SPILL,
     TILL,
+    VALUES,
     Step,
     arguments,
     laid_out,
@@ -104,6 +105,11 @@ def test_the_fixed_seeds_have_queues_that_go_after_a_time_of_every_level() -> No
 
 def test_the_fixed_seeds_have_rings_of_every_size() -> None:
     assert {ring_of(step.body) for seed in FIXED for step in plans.make(seed).steps if step.name == RING} == {1, 5, 20}
+
+
+def test_the_fixed_seeds_have_last_value_queues_with_one_key_and_with_more() -> None:
+    found = {client.keys for seed in FIXED for client in plans.make(seed).clients if client.queue == VALUES}
+    assert found == {0, 1, 4, 12}
 
 
 def _hubs(plan: Plan) -> list[Step]:

@@ -236,7 +236,8 @@ class World:
             if step.kind == "queue":
                 drained, lossy = step.body["replicate"] == "all" and step.name not in UNDRAINED, step.name in risky
                 levels, ring = levels_of(step.body), ring_of(step.body)
-                self.history.queue_created(step.name, drained=drained, lossy=lossy, levels=levels, ring=ring)
+                keys = max([client.keys for client in self.plan.clients if client.queue == step.name], default=0)
+                self.history.queue_created(step.name, drained=drained, lossy=lossy, levels=levels, ring=ring, values=keys)
                 if "alternateExchange" in step.body:
                     self.history.letters[step.name] = LETTERS
         self.history.volatile.update(plans.EXCHANGES)

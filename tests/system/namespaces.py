@@ -240,7 +240,8 @@ def _inside(namespace: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _on_client(lan: Lan) -> Iterator[None]:
+def on_client(lan: Lan) -> Iterator[None]:
+    """The calling thread is on the client's host of this network, which is closed at the end."""
     # Else these would be started on the client, and hold its namespace for the rest of the run.
     resource_tracker.ensure_running()
     zygote()
@@ -267,7 +268,7 @@ def bridged_lan(size: int = 3) -> Iterator[BridgedLan]:
     """A network with a bridge, the calling thread on its client."""
     must_be_root()
     lan = BridgedLan(size)
-    with _on_client(lan):
+    with on_client(lan):
         yield lan
 
 
@@ -276,5 +277,5 @@ def slow_lan(delay_s: float, jitter_s: float, size: int = 3) -> Iterator[SlowLan
     """A network with a slow switch, the calling thread on its client."""
     must_be_root()
     lan = SlowLan(size, delay_s, jitter_s)
-    with _on_client(lan):
+    with on_client(lan):
         yield lan

@@ -1,4 +1,6 @@
-"""The OCF agent with a real qpidd and the real qpid-ha. With a real Pacemaker: `make test-pacemaker`."""
+"""The OCF agent, and the script for rgmanager, with a real qpidd and the real qpid-ha.
+
+With a real Pacemaker: `make test-pacemaker`."""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from resource_manager.ocf import qpidd
+from resource_manager.ocf import qpidd, qpidd_primary
 from resource_manager.ocf.qpidd import ERR_GENERIC, NOT_RUNNING, RUNNING_PROMOTED, SUCCESS
 from tests.pacemaker.nodes import commands
 from tests.system.harness import free_ports
@@ -34,6 +36,13 @@ def test_the_agent_starts_promotes_and_stops_a_real_broker(tmp_path: Path, capfd
             RUNNING_PROMOTED,
         ]
         capfd.readouterr()
+        script = {"QPID_HA": environ["OCF_RESKEY_qpid_ha"], "QPIDD_SERVICE": "true", "QPID_BROKER": f"127.0.0.1:{port}"}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("QPID_BROKER", script["QPID_BROKER"])
+            assert [qpidd_primary.main([word], script) for word in ("start", "status")] == [0, 0]
+            patch.setenv("QPID_BROKER", f"127.0.0.1:{free_ports(1)[0]}")
+            assert qpidd_primary.main(["status"], script) == 1
+        assert capfd.readouterr().out.splitlines()[-2:-1] == ["qpidd is the primary"]
         assert qpidd.main(["demote"], environ) == ERR_GENERIC
         assert (
             "goes on as the primary, because no other can take over: no other voting member is connected"

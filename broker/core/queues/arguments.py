@@ -15,12 +15,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from broker.core import limits
 from broker.core.queues import priority
 
 MAX_COUNT, MAX_BYTES, POLICY = "qpid.max_count", "qpid.max_size", "qpid.policy_type"
 STOP_COUNT, STOP_BYTES = "qpid.flow_stop_count", "qpid.flow_stop_size"
 RESUME_COUNT, RESUME_BYTES = "qpid.flow_resume_count", "qpid.flow_resume_size"
 BROWSE_ONLY = "qpid.browse-only"
+LAST_VALUE_KEY = "qpid.last_value_queue_key"
 
 REJECT, RING, RING_STRICT = "reject", "ring", "ring_strict"
 _POLICIES = {"none": REJECT, "reject": REJECT, "ring": RING, "ring_strict": RING_STRICT, "ring-strict": RING_STRICT}
@@ -59,6 +61,12 @@ def _flag(name: str, value: Any) -> str:
     return "" if value in (0, 1) else f"{name} must be 0 or 1 (or false, true), not {value!r}"
 
 
+def _name(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not 0 < len(value.encode()) <= limits.MAX_NAME_BYTES:
+        return f"{name} must be the name of a property, of up to {limits.MAX_NAME_BYTES} bytes, not {value!r:.80}"
+    return ""
+
+
 def _levels(name: str, value: Any) -> str:
     try:
         priority.levels_of({name: value})
@@ -74,6 +82,7 @@ _TABLE: dict[str, tuple[int, Check]] = {
     **dict.fromkeys((*priority.LEVELS, priority.HIGHEST), (2, _levels)),
     **dict.fromkeys((STOP_COUNT, STOP_BYTES, RESUME_COUNT, RESUME_BYTES), (5, _number)),
     BROWSE_ONLY: (5, _flag),
+    LAST_VALUE_KEY: (5, _name),
 }
 """Argument -> the machine version that brought it, and what a value must be."""
 
@@ -111,7 +120,12 @@ def fault_of(arguments: Mapping[str, Any]) -> str:
     for name, (_, check) in _TABLE.items():
         if name in arguments and (fault := check(name, arguments[name])):
             return fault
-    if policy_of(arguments) == RING_STRICT and any(name in arguments for name in (*priority.LEVELS, priority.HIGHEST)):
+    ranked = any(name in arguments for name in (*priority.LEVELS, priority.HIGHEST))
+    if LAST_VALUE_KEY in arguments and ranked:
+        return f"a queue cannot have {LAST_VALUE_KEY} and levels of priority"
+    if LAST_VALUE_KEY in arguments and policy_of(arguments) != REJECT:
+        raise Unknown("this broker has no last value queues that are rings: use the policy reject")
+    if policy_of(arguments) == RING_STRICT and ranked:
         raise Unknown("this broker has no priority queues with the limit policy ring_strict: use ring")
     return _fault_of_flow(arguments)
 

@@ -10,11 +10,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from broker.core.queues import arguments
+from broker.core.queues.last_value import LastValue
 from broker.core.queues.ring import Held, Ring
 
 
 class Displacing(Protocol):
     """A primary's view of one queue: what is there once all that was proposed is applied. It ends with the term."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether what is there may be given out."""
 
     def begin(self) -> None:
         """Messages are about to be put: look at what is applied by now."""
@@ -28,6 +33,9 @@ class Displacing(Protocol):
 
 def displacing_of(asked: Mapping[str, Any], held: Held, max_count: int, max_bytes: int) -> Displacing | None:
     """What a queue with these arguments, which are in force, needs; None for most."""
+    key = asked.get(arguments.LAST_VALUE_KEY)
+    if key:
+        return LastValue(held, key, max_count, max_bytes)
     policy = arguments.policy_of(asked)
     if policy == arguments.REJECT:
         return None

@@ -94,6 +94,7 @@ class Ring:
     """See the module. A bound of 0 is none. Fulfils Displacing."""
 
     __slots__ = ("_count", "_ends", "_held", "_nbytes", "max_bytes", "max_count", "strict")
+    ready = True
 
     def __init__(self, held: Held, max_count: int, max_bytes: int, *, strict: bool) -> None:
         self._held = held

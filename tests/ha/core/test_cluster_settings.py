@@ -118,5 +118,17 @@ def test_a_manager_is_told_why_it_must_not_promote(settings: Any, terms: list[Te
     assert found.startswith(said) if said else found == ""
 
 
+@pytest.mark.parametrize(
+    "settings, insists, refused",
+    [({}, True, True), (PACEMAKER, False, True), (PACEMAKER, True, False), (PACEMAKER | PAUSED, True, True)],
+)
+def test_the_manager_that_the_cluster_agrees_on_moves_its_primary_as_often_as_it_is_told(
+    settings: Any, insists: bool, refused: bool
+) -> None:
+    """Twenty moves in a row by an administrator are no failure; a daemon that takes a primary for failed, again and again, is."""
+    terms = [term(200, "etcd", planned=True), term(5, "pacemaker", planned=True)]
+    assert bool(objection("pacemaker", settings, terms, "a:1", NOW, insists=insists)) is refused
+
+
 def test_a_time_without_a_zone_is_utc() -> None:
     assert moment("2027-01-15T08:00:00") == moment("2027-01-15T09:00:00+01:00") == NOW

@@ -153,6 +153,30 @@ def test_while_most_backups_hear_the_primary_nothing_is_promoted() -> None:
     assert not any(isinstance(effect, FailureDetected) for effect in effects)
 
 
+def test_a_primary_that_has_not_answered_and_may_have_a_majority_is_left_alone() -> None:
+    """Breaks when a daemon that was away, and knows neither that b was elected nor hears from it in time, moves it: c would ask b
+    to hand over, and a, just started, hears nobody yet."""
+    story = Story.with_a_failed_primary()
+    a, c = says("a", "joining", 10.2, epoch=4), says("c", "ready", 10.2, primary="b", epoch=4)
+    effects = story.see(10.2, a, says("b", "ready", 9.9, primary="a"), c)
+    assert (asked(effects), reasons(effects)) == ([], ["c still hear the primary b"])
+    none = says("b", "joining", 10.3, epoch=4)
+    assert asked(story.see(10.3, replace(a, answered_s=10.3), none, replace(c, answered_s=10.3))), (
+        "it says itself that it is none"
+    )
+
+
+@pytest.mark.parametrize("hearing, left_alone", [("b", False), ("bc", True)])
+def test_of_five_brokers_two_that_hear_a_primary_may_be_its_majority(hearing: str, left_alone: bool) -> None:
+    """For a daemon that has never seen it serve, because it was started just now."""
+    story = Story()
+    story.see(10.0, silent("a"), *(says(name, "ready", 9.9, primary="a") for name in "bcde"))
+    views = [
+        says(name, "ready" if name in hearing else "joining", 10.2, primary="a" if name in hearing else "") for name in "bcde"
+    ]
+    assert bool(asked(story.see(10.2, silent("a"), *views))) is not left_alone
+
+
 def test_those_who_hear_the_primary_are_asked_again_less_and_less_often() -> None:
     """Breaks when the daemon sleeps on a stale view, or asks in a hot loop."""
     story = Story.with_a_failed_primary()

@@ -43,7 +43,7 @@ esac
 """
 _SERVICE = """#!/bin/sh
 echo "service $*" >> {folder}/calls
-[ ! -e {folder}/$1.fails ] || {{ cat {folder}/$1.fails >&2; exit 1; }}
+[ ! -e {folder}/$1.fails ] || {{ cat {folder}/$1.fails >&2; exit 6; }}
 """
 
 

@@ -246,10 +246,25 @@ def test_a_refused_promotion_is_told_with_the_brokers_own_reason(machine: Machin
     assert "ocf-exit-reason:not promoted: qpid-ha: n2 is not connected; n3 is not connected" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("primary, words", [("", "--manager pacemaker"), ("n2:5672", "")])
-def test_a_failover_is_pacemakers_and_a_move_an_administrators(machine: Machine, primary: str, words: str) -> None:
-    """A pause, or the authority of another manager, holds for the first alone."""
-    started(machine, "joining", primary=primary)
+AGREED = {"authority": {"kind": "pacemaker"}}
+
+
+@pytest.mark.parametrize(
+    "primary, settings, words",
+    [
+        ("", {}, "--manager pacemaker"),
+        ("n2:5672", {}, ""),
+        ("n2:5672", {"authority": {"kind": "etcd"}}, ""),
+        ("n2:5672", AGREED, "--manager pacemaker"),
+        ("n2:5672", AGREED | {"pause": {}}, ""),
+    ],
+)
+def test_a_failover_is_pacemakers_and_a_move_an_administrators(
+    machine: Machine, primary: str, settings: dict[str, Any], words: str
+) -> None:
+    """A pause, or the authority of another manager, holds for the first alone. Where the cluster agrees on Pacemaker, the history
+    shows that it has moved the primary."""
+    started(machine, "joining", primary=primary, settings=settings)
     machine.says(f"promote.{machine.broker}", "")
     assert act(machine, "promote") == SUCCESS
     (call,) = machine.calls("qpid-ha promote")

@@ -40,7 +40,7 @@ class Queue:
 
     __slots__ = (
         *("by_level", "came", "for_letters", "gone", "keys", "large", "limit", "live"),
-        *("let_go", "lossy", "name", "next_seqs", "number", "ring", "times", "watched"),
+        *("let_go", "lossy", "name", "next_seqs", "number", "ring", "times", "values", "watched"),
     )
 
     def __init__(self, history: History, name: str, store_id: str, number: int) -> None:
@@ -49,6 +49,7 @@ class Queue:
         self.watched = name in history.created
         self.lossy = name in history.lossy
         self.ring = history.rings.get(name, 0)
+        self.values = history.values.get(name, 0)
         self.came = self.let_go = 0
         """What the batch that is being entered has put on a ring, and what has left it for that."""
         self.for_letters = name in history.letters.values()
@@ -71,6 +72,14 @@ class Queue:
     def sequences(self) -> int:
         """How many sequences were given."""
         return sum(next_seq - first_of(level) for level, next_seq in self.next_seqs.items())
+
+    def newer_values(self, sequence: int) -> Iterator[int]:
+        """The messages alive that have come after this one, with its key; none where keys mean nothing."""
+        if self.values:
+            value = self.keys[sequence].number % self.values
+            for other in self.live:
+                if other > sequence and self.keys[other].number % self.values == value:
+                    yield other
 
     def heads(self, count: int) -> Iterator[int]:
         """The oldest alive, so many of each level, the highest level first."""
@@ -374,6 +383,8 @@ class Reference:
         note = self.history.notes[key]
         if queue.ring and not note.taken:
             self._leaves_ring(queue, sequence, key)
+        if queue.values and not note.taken and not list(queue.newer_values(sequence)):
+            self.faults.append(f"value: {key} leaves {queue.name} by batch {index}, and nothing newer with its key is there")
         if note.taken or queue.lossy:
             return
         if note.rejected or note.over_limit or note.expired:

@@ -564,6 +564,8 @@ class Checks:
                     self.faults.append(f"expired: {key} is given out {ledger.now_ms - expires_ms} ms after it has expired")
                 if from_ms > ledger.now_ms:
                     self.faults.append(f"delayed: {key} is given out {from_ms - ledger.now_ms} ms before its time")
+                if any(map(order.lane_of(sequence).is_live, queue.newer_values(sequence))):
+                    self.faults.append(f"value: {key} is given out, and a newer message with its key is on {queue.name}")
                 if rank(sequence) < newest:
                     self.faults.append(f"order: {key} is given out in one turn after one that comes later on {queue.name}")
                 newest = max(newest, rank(sequence))

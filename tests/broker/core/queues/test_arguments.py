@@ -21,6 +21,8 @@ from broker.core.queues.arguments import Flow, Unknown, fault_of, flow_of, in_fo
         ({"qpid.flow_stop_count": 3, "qpid.flow_resume_count": 4}, "qpid.flow_resume_count must not be more"),
         ({"qpid.flow_stop_size": 30, "qpid.max_size": 20}, "qpid.flow_stop_size must not be more than qpid.max_size"),
         ({"qpid.flow_stop_size": 3, "qpid.policy_type": "ring"}, "a ring never holds its producers back"),
+        ({"qpid.last_value_queue_key": ""}, "qpid.last_value_queue_key must be the name of a property"),
+        ({"qpid.last_value_queue_key": "k", "qpid.priorities": 3}, "and levels of priority"),
     ],
 )
 def test_a_value_that_cannot_be_is_named_with_what_would_do(asked: dict[str, Any], word: str) -> None:
@@ -33,6 +35,7 @@ def test_a_value_that_cannot_be_is_named_with_what_would_do(asked: dict[str, Any
         ({"no-local": 1}, "'no-local'"),
         ({"qpid.policy_type": "self-destruct"}, "'self-destruct'"),
         ({"qpid.policy_type": 3}, "policy 3"),
+        ({"qpid.policy_type": "ring", "qpid.last_value_queue_key": "k"}, "last value queues that are rings"),
         ({"qpid.policy_type": "ring_strict", "x-max-priority": 3}, "ring_strict"),
     ],
 )

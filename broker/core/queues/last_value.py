@@ -1,0 +1,150 @@
+"""What must leave a last value queue for a message that comes: the one before with the same key.
+
+A last value queue is kept by its primary alone, as a ring is (see `ring`): the one that leaves is dequeued in the batch of the
+one that comes, so that after every batch of a term no key is there twice.
+
+Life of a view: a term begins, and the keys of what is there are in bodies, which are mostly not in memory. `next_unread` says
+from where on they have to be read; whoever reads them calls `found` with each message, and nothing is given out before all are
+read (`ready`). Messages that come meanwhile are put as ever. One that `found` is told of, and that has been replaced since,
+leaves then.
+
+What is proposed and not applied yet counts as if it were there. A message that a consumer has acquired leaves as any other does.
+
+Invariants: a digest of a key has the sequence of its newest message; those of messages that are gone are forgotten once there are
+more of them than of others, so that the index is bounded by the messages on the queue, and these by `limits.MAX_LAST_VALUES`.
+
+Source: qpidd's Lvq.cpp and MessageMap.cpp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+
+from broker.core import limits
+from broker.core.queues.keys import key_of
+from broker.core.queues.ring import Held
+
+_MIN_PRUNE = 64
+_DIGEST_BYTES = 16
+"""So wide that two keys never meet by chance."""
+
+
+class LastValue:
+    """See the module. A bound of 0 is none. Fulfils Displacing."""
+
+    __slots__ = (
+        *("_end", "_first", "_held", "_key", "_lane", "_leaving", "_newest", "_replaced", "_sizes", "_unread"),
+        *("max_bytes", "max_count"),
+    )
+
+    def __init__(self, held: Held, key: str, max_count: int, max_bytes: int) -> None:
+        self._held = held
+        self._key = key
+        self._lane = held.order.lanes[0]
+        self._newest: dict[bytes, int] = {}
+        self._first = self._end = self._lane.next_seq
+        """Of what was there before this term, and of what is proposed and not applied."""
+        self._sizes: list[int] = []
+        self._leaving: list[tuple[int, int]] = []
+        """Sequence and bytes of what is to leave, and has not yet."""
+        self._unread = self._lane.head_seq
+        self._replaced: list[int] = []
+        """What was there before, and is to leave before anything is given out."""
+        self.max_count = max_count
+        self.max_bytes = max_bytes
+
+    # ---- what was there before
+
+    @property
+    def ready(self) -> bool:
+        """Whether the keys of all messages are known, and what they have shown to be replaced has left."""
+        if not self.has_read:
+            return False
+        if self._replaced:
+            self._replaced = [sequence for sequence in self._replaced if self._lane.is_live(sequence)]
+        return not self._replaced
+
+    @property
+    def has_read(self) -> bool:
+        """Whether the keys of all that was there before the term are known."""
+        return self._unread >= self._end
+
+    @property
+    def next_unread(self) -> int:
+        """The message from which on keys are not known."""
+        return self._unread
+
+    def read_to(self, sequence: int) -> None:
+        """All before this message is known, or cannot be."""
+        self._unread = sequence
+
+    def found(self, sequence: int, data: bytes) -> Sequence[int]:
+        """A message that was there before the term is this one, or one that has come since. Returns what leaves because of it."""
+        digest = self._digest(data)
+        newest = self._newest.get(digest, -1)
+        if newest == sequence:
+            return ()
+        if newest < sequence:
+            self._newest[digest] = sequence
+        gone = min(newest, sequence)
+        if gone < 0 or not self._lane.is_live(gone):
+            return ()
+        self._leaving.append((gone, self._size_of(gone)))
+        self._replaced.append(gone)
+        return (gone,)
+
+    # ---- what comes
+
+    def begin(self) -> None:
+        """Messages are about to be put: look at what is applied by now."""
+        lane = self._lane
+        applied = lane.next_seq - self._first
+        if applied:
+            del self._sizes[:applied]
+            self._first = lane.next_seq
+        if self._leaving:
+            self._leaving = [each for each in self._leaving if self._is_there(each[0])]
+        if len(self._newest) > 2 * (lane.depth + len(self._sizes)) + _MIN_PRUNE:
+            self._newest = {digest: sequence for digest, sequence in self._newest.items() if self._is_there(sequence)}
+
+    def put(self, sequence: int, data: bytes, nbytes: int) -> Sequence[int]:
+        """A message of so many bytes gets this sequence: the one that leaves for it, if there is one."""
+        digest = self._digest(data)
+        before = self._newest.get(digest, -1)
+        self._newest[digest] = sequence
+        self._sizes.append(nbytes)
+        if before < 0 or not self._is_there(before):
+            return ()
+        self._leaving.append((before, self._size_of(before)))
+        return (before,)
+
+    def fault(self, count: int, nbytes: int) -> str:
+        """Why so many messages of so many bytes in all cannot be put now, or ""; several may be refused that fit one by one.
+
+        As in qpidd, a message that would replace another one needs room as well.
+        """
+        self.begin()
+        lane = self._lane
+        count += lane.depth + len(self._sizes) - len(self._leaving)
+        nbytes += lane.live_bytes + sum(self._sizes) - sum(size for _, size in self._leaving)
+        nbytes += sum(manifest.nbytes - lane.size_of(sequence) for sequence, manifest in self._held.large.items())
+        most = min(self.max_count or limits.MAX_LAST_VALUES, limits.MAX_LAST_VALUES)
+        if count > most:
+            return f"it would hold {count} messages, where {most} are allowed"
+        if self.max_bytes and nbytes > self.max_bytes:
+            return f"it would hold {nbytes} bytes, where {self.max_bytes} are allowed"
+        return ""
+
+    def _is_there(self, sequence: int) -> bool:
+        """Whether this message is on the queue, or on its way."""
+        return sequence >= self._first or self._lane.is_live(sequence)
+
+    def _size_of(self, sequence: int) -> int:
+        if sequence >= self._first:
+            return self._sizes[sequence - self._first]
+        manifest = self._held.large.get(sequence)
+        return self._lane.size_of(sequence) if manifest is None else manifest.nbytes
+
+    def _digest(self, data: bytes) -> bytes:
+        return blake2b(key_of(data, self._key).encode(), digest_size=_DIGEST_BYTES).digest()

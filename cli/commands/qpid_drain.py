@@ -1,0 +1,168 @@
+"""`qpid-drain`: move what is on a broker that leaves to another one, and make sure that nothing is left.
+
+One command, for a person and for a hook that runs before a broker is removed. What it prints on stderr is for people, or with
+`--format json` a line for each event on stdout; its exit code says what has become of it (docs/reference/cli.md).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import click
+
+from cli import endings, options
+from cli.drain.drain import Drain, Result
+from cli.drain.sides import Clock, Side
+from cli.output import count, show_json
+
+NAME = "qpid-drain"
+UNFINISHED = 75
+"""Not all was moved in time, or something is in the way for now: asked again, it goes on (EX_TEMPFAIL)."""
+
+
+@click.command(context_settings=options.CONTEXT)
+@click.argument("words", nargs=-1, metavar="[status]")
+@click.option("--from", "source", metavar="URL", required=True, help="The broker that leaves, or all brokers of its cluster.")
+@click.option("--to", "target", metavar="URL", help="The broker, or all brokers of the cluster, that takes its messages.")
+@click.option("--check", is_flag=True, help="Say what would be made there and what will not fit; change nothing.")
+@click.option("--deadline", type=click.FloatRange(0.1), metavar="SECONDS", help="End after so long, done or not (exit 75).")
+@click.option(
+    "--spread",
+    type=click.FloatRange(0, 3600),
+    default=10.0,
+    metavar="SECONDS",
+    help="Send the clients on over this time, a tenth of them at a step. [10]",
+)
+@partial(options.connection_options, without=("broker",))
+@click.version_option(options.VERSION, prog_name=NAME)
+def command(words: tuple[str, ...], source: str, target: str | None, form: str, **given: Any) -> None:
+    """Move every queue of a broker that is to go to another broker, and verify that nothing is left.
+
+    \b
+    qpid-drain --from URL --to URL            move everything; the broker takes no clients from then on, for good
+    qpid-drain --from URL --to URL --check    what would be made on the target, and what will not fit there
+    qpid-drain status --from URL              whether it leaves, to where, and what is left
+
+    Begun again after a failure or a deadline, it goes on; no message is lost or repeated.
+    """
+    check, deadline_s, spread_s = given.pop("check"), given.pop("deadline"), given.pop("spread")
+    if words not in ((), ("status",)):
+        raise click.UsageError(f"{' '.join(words)!r} is not a command; there is: status")
+    leaving = options.target(given | {"broker": source}, admin=True, name="from")
+    if words:
+        _status(leaving, form)
+        return
+    if target is None:
+        raise click.UsageError("--to says which broker takes the messages")
+    taking = options.target(given | {"broker": target}, admin=True, name="to")
+    both = set(leaving.url.names) & set(taking.url.names)
+    if both:
+        raise click.UsageError(f"{', '.join(sorted(both))} is both the source and the target")
+
+    async def run(reactor: Any) -> tuple[Any, Result | None]:
+        from twisted.internet.defer import ensureDeferred
+
+        found: tuple[Any, Result | None]
+        clock = Clock(reactor, deadline_s)
+        sides = Side(clock, leaving, "broker that leaves"), Side(clock, taking, "target")
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        drain = Drain(clock, *sides, _teller(form), spread_s=spread_s, now=now)
+        if check:
+            found = await drain.check(), None
+        else:
+            running = ensureDeferred(drain.run())
+            if deadline_s is not None:
+                reactor.callLater(deadline_s, running.cancel)
+            found = None, await running
+        for side in sides:
+            if found[1] is None or found[1].in_time:
+                await side.close()
+            else:
+                side.abort()
+        return found
+
+    plan, result = endings.run(run)
+    if result is None:
+        _show_plan(plan, form)
+    else:
+        _show_result(result, form)
+
+
+def _teller(form: str) -> Any:
+    bar = sys.stderr.isatty() and form == "text"
+
+    def tell(event: str, facts: dict[str, Any]) -> None:
+        if form == "json":
+            click.echo(json.dumps({"event": event} | facts))
+        elif bar and event == "moving":
+            done, left = int(facts["moved"]), int(facts["left"])
+            filled = 30 * done // max(1, done + left)
+            line = f"[{'#' * filled}{'.' * (30 - filled)}] {count(done)} moved, {count(left)} left, {facts['queue']}"
+            click.echo(f"\r{line[:78]:78}", nl=False, err=True)
+        elif event != "moving":
+            told = ", ".join(f"{name} {', '.join(fact) if isinstance(fact, list) else fact}" for name, fact in facts.items())
+            click.echo(("\n" if bar and event == "empty" else "") + f"{event}: {told}", err=True)
+
+    return tell
+
+
+def _status(target: options.Target, form: str) -> None:
+    async def run(reactor: Any) -> dict[str, Any]:
+        client = await target.connect(reactor)
+        (item,) = await client.query("drain", None, target.timeout_s)
+        await client.close()
+        return item
+
+    item = endings.run(run)
+    if form == "json":
+        show_json(item)
+    elif not item["leaving"]:
+        click.echo(f"it does not leave; {item['messages']} messages, {item['clients']} clients")
+    else:
+        state = "released" if item["released"] else "empty" if item["empty"] else "leaving"
+        left = f"{item['messages']} messages ({item['bytes']} bytes), {item['unsettled']} unsettled, {item['clients']} clients"
+        click.echo(f"{state} since {item['since'] or '?'}, to {', '.join(item['to'])}; left: {left}")
+
+
+def _show_plan(plan: Any, form: str) -> None:
+    if form == "json":
+        creates = [{"type": type, "name": name} | body for type, name, body in plan.creates]
+        show_json({"creates": creates, "problems": [{"what": what, "why": why} for what, why in plan.problems]})
+    else:
+        for type, name, body in plan.creates:
+            click.echo(f"to be made: {type} {name or ' '.join(str(body[field]) for field in ('exchange', 'queue', 'key'))}")
+        for what, why in plan.problems:
+            click.echo(f"will not fit: {what}: {why}")
+        if not plan.problems:
+            click.echo("all of it will fit, as far as can be told beforehand")
+    if plan.problems:
+        sys.exit(endings.REFUSED)
+
+
+def _show_result(result: Result, form: str) -> None:
+    if form == "json":
+        refused = [{"queue": queue, "sequence": sequence or None, "why": why} for queue, sequence, why in result.refused]
+        facts = {"drain": result.drain, "moved": result.moved, "left": result.left, "empty": result.empty, "refused": refused}
+        click.echo(json.dumps({"event": "end"} | facts))
+    else:
+        for queue, sequence, why in result.refused:
+            click.echo(f"stays: queue {queue}, {f'message {sequence}' if sequence else 'what is left of it'}: {why}")
+        end = "the broker is empty, and was released" if result.empty else f"{result.left} messages are left"
+        click.echo(f"{result.moved} messages moved; {'the time is over; ' if not result.in_time else ''}{end}")
+    if not result.in_time:
+        sys.exit(UNFINISHED)
+    if not result.empty:
+        sys.exit(endings.REFUSED)
+
+
+def main() -> None:
+    """The console script."""
+    endings.end(NAME, command)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,222 @@
+"""The life of a drain, from the first look to the release.
+
+1. Both sides are looked at, and compared (`plan`). What will not fit is told before anything has changed. 2. The source begins to
+leave; its clients are sent on. From here on there is no way back. 3. When the last client has gone, exchanges, queues and
+bindings that the target lacks are made there. 4. Queue by queue the messages move (`move`). A link or a connection that ends is
+made anew, and the target is asked what it holds. 5. The source says that it is empty, which is final. The target releases the
+drain, the source notes that, the target forgets it.
+
+Each step looks first at what is so; a drain that is begun again, by whomever, goes on where the last one ended. With a deadline
+it ends in time, and says what is left.
+
+Invariant: it says that the source is empty only when the source has said so, behind its record that it leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from twisted.internet.defer import CancelledError
+
+from broker.client import ManagementError
+from broker.core.origins import Held
+from cli import endings
+from cli.drain.move import Move
+from cli.drain.plan import Inventory, Plan, compare
+from cli.drain.sides import Clock, OutOfTime, Side
+
+Tell = Callable[[str, dict[str, Any]], None]
+"""Hears of each event: what it is, and its facts."""
+_LOOK_S = 0.05
+_TELL_S = 0.5
+PATIENCE_S = 10.0
+"""How long a queue of the target that takes nothing is tried."""
+
+
+@dataclass
+class Result:
+    """What has become of it. `refused`: queue, sequence (0: all that is left of it) and why."""
+
+    drain: str = ""
+    moved: int = 0
+    left: int = 0
+    refused: list[tuple[str, int, str]] = field(default_factory=list)
+    empty: bool = False
+    in_time: bool = True
+
+
+class Drain:
+    """See the module. `spread_s`: over which clients are sent on; `now`: the time, as the source notes it."""
+
+    def __init__(self, clock: Clock, source: Side, target: Side, tell: Tell, *, spread_s: float, now: str) -> None:
+        self._clock = clock
+        self._source = source
+        self._target = target
+        self._tell = tell
+        self._spread_s = spread_s
+        self._now = now
+        self._result = Result()
+        self._expected = 0
+        self._told_s = 0.0
+
+    async def check(self) -> Plan:
+        """What is to be made, and what will not fit. Refused, when the two cannot be drained into one another."""
+        source, target = await self._status(self._source), await self._status(self._target)
+        if source["store"] == target["store"]:
+            raise endings.Refused("the source and the target are the same broker: name another one with --to")
+        if target["leaving"]:
+            raise endings.Refused(f"the target leaves itself, to {', '.join(target['to'])}: name another one with --to")
+        return compare(await self._inventory(self._source), await self._inventory(self._target))
+
+    async def run(self) -> Result:
+        """All of it. Cancelled, it ends as at its deadline."""
+        result = self._result
+        try:
+            status = await self._status(self._source)
+            result.left = int(status["messages"])
+            if status["released"]:
+                return await self._finish(status)
+            plan = await self.check()
+            if plan.problems:
+                told = "; ".join(f"{what}: {why}" for what, why in plan.problems)
+                raise endings.Refused(f"nothing was moved, because this will not fit on the target: {told}")
+            body = {"to": self._target.addresses, "spread": self._spread_s, "since": self._now}
+            status = await self._source.ask("LEAVE", "drain", "", body)
+            self._tell("leaving", {"drain": status["drain"], "to": status["to"]})
+            await self._clients_gone()
+            await self._define()
+            await self._move_all(str(status["drain"]), str(status["store"]))
+            return await self._verify()
+        except (OutOfTime, CancelledError):
+            result.in_time = False
+            return result
+
+    # ---- the steps
+
+    async def _status(self, side: Side) -> dict[str, Any]:
+        return dict((await side.ask("QUERY", "drain"))["items"][0])
+
+    async def _inventory(self, side: Side) -> Inventory:
+        clustered = bool((await side.items("broker"))[0]["cluster"])
+        return Inventory(await side.items("queue"), await side.items("exchange"), await side.items("binding"), clustered)
+
+    async def _clients_gone(self) -> None:
+        while (status := await self._status(self._source))["clients"] or status["unsettled"]:
+            self._say("waiting", {"clients": status["clients"], "unsettled": status["unsettled"]})
+            await self._clock.pause(_LOOK_S)
+        self._expected = self._result.left = int(status["messages"])
+
+    async def _define(self) -> None:
+        """The consumers of the source have gone, and with them queues that were theirs alone: look again."""
+        plan = await self.check()
+        for type, name, body in plan.creates:
+            try:
+                await self._target.ask("CREATE", type, name, body)
+            except ManagementError as error:
+                if error.status != 409:
+                    raise
+        problems = (await self.check()).problems
+        if problems:
+            raise endings.Refused(f"the target has changed meanwhile: {'; '.join(f'{what}: {why}' for what, why in problems)}")
+
+    async def _move_all(self, drain: str, store: str) -> None:
+        for queue in await self._source.items("queue"):
+            if queue["messages"]:
+                await self._move_queue(drain, store, str(queue["name"]), str(queue["uuid"]))
+
+    async def _move_queue(self, drain: str, store: str, name: str, uuid: str) -> None:
+        body = {"drain": drain, "store": store, "queue": uuid, "into": name}
+        address = str((await self._target.ask("TAKE", "drain", "", body))["address"])
+        moved_s = self._clock.now_s
+        while True:
+            move = await self._attempt(drain, name, uuid, address)
+            if not move.ended:
+                move.close()
+                self._result.refused += [(name, sequence, why) for sequence, why in sorted(move.refused.items())]
+                return
+            move.close()
+            if move.moved:
+                moved_s = self._clock.now_s
+            if "link:stolen" in move.ended or "not-found" in move.ended:
+                raise endings.Refused(f"queue {name!r}: another drain of this broker is at work, or has ended ({move.ended})")
+            if "connection lost" not in move.ended and self._clock.now_s - moved_s >= PATIENCE_S:
+                self._result.refused.append((name, 0, move.ended))
+                return
+            self._tell("again", {"queue": name, "why": move.ended})
+            await self._clock.pause(0.2)
+
+    async def _attempt(self, drain: str, name: str, uuid: str, address: str) -> Move:
+        """Move until the queue is empty, but for what was refused; or until it cannot go on."""
+        held = await self._held(drain, uuid)
+        move = Move(await self._source.client(), await self._target.client(), uuid, address, held)
+        before = self._result.moved
+        whole = False
+        try:
+            while not move.ended:
+                await self._clock.pause(_LOOK_S)
+                self._result.moved = before + move.moved
+                self._result.left = max(0, self._expected - self._result.moved)
+                self._say("moving", {"queue": name, "moved": self._result.moved, "left": self._result.left})
+                if move.active or move.in_flight:
+                    move.active = False
+                elif await self._left(name) <= len(move.refused):
+                    break
+            whole = True
+        finally:
+            self._result.moved = before + move.moved
+            if not whole:
+                move.close()
+        return move
+
+    async def _held(self, drain: str, uuid: str) -> Held:
+        """What the target holds of a queue."""
+        held, body = Held(), {"drain": drain, "queue": uuid, "after": 0}
+        while True:
+            answer = await self._target.ask("HELD", "drain", "", body)
+            runs: Sequence[int] = answer["runs"]
+            for first, count in zip(runs[::2], runs[1::2], strict=True):
+                held.add(first, count)
+            if "next" not in answer:
+                return held
+            body["after"] = answer["next"]
+
+    async def _left(self, name: str) -> int:
+        try:
+            (item,) = (await self._source.ask("QUERY", "queue", "", {"name": name}))["items"]
+        except ManagementError as error:
+            if error.status != 404:
+                raise
+            return 0
+        return int(item["messages"])
+
+    async def _verify(self) -> Result:
+        result = self._result
+        while True:
+            status = await self._status(self._source)
+            result.drain, result.left = str(status["drain"]), int(status["messages"])
+            if status["empty"]:
+                return await self._finish(status)
+            if result.refused:
+                return result
+            if status["messages"]:
+                await self._move_all(str(status["drain"]), str(status["store"]))
+            await self._clock.pause(_LOOK_S)
+
+    async def _finish(self, status: dict[str, Any]) -> Result:
+        """The source is empty for good: the three steps, each of which may have been done before."""
+        body = {"drain": status["drain"]}
+        if not status["released"]:
+            await self._target.ask("RELEASE", "drain", "", body)
+            await self._source.ask("RELEASED", "drain")
+        await self._target.ask("FORGET", "drain", "", body)
+        self._result.drain, self._result.left, self._result.empty = str(status["drain"]), 0, True
+        self._tell("empty", {"drain": status["drain"], "index": status["index"], "moved": self._result.moved})
+        return self._result
+
+    def _say(self, event: str, facts: dict[str, Any]) -> None:
+        """Tell it, if it is a while since the last time."""
+        if self._clock.now_s - self._told_s >= _TELL_S:
+            self._told_s = self._clock.now_s
+            self._tell(event, facts)

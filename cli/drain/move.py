@@ -1,0 +1,235 @@
+"""The messages of one queue on their way: from a link of the broker that leaves to a link of the target.
+
+Life of a message here: it comes with its sequence as the delivery's tag. If the target has said that it holds that one, it is
+settled at the source at once; else it is sent, with the same tag, in the order in which it came. When the target has accepted it,
+that is, when a majority of the target's brokers has it on disk, it is settled at the source. What the target rejects, or is too
+large for it, stays at the source, unsettled until the link ends, and is listed.
+
+Life of a move: both links attach; it goes on until the source has no more; either link's end, or either connection's, ends the
+move with the reason, and another one begins where the two brokers stand. Nothing needs to be remembered here.
+
+Invariants: no message is settled at the source that the target does not hold; messages that are here take `HERE_BYTES`, and
+what one read of a socket may bring.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from broker.amqp.links import Receiver, Sender
+from broker.client import ManagementClient
+from broker.core.links import ACCEPTED
+from broker.core.origins import Held
+from broker.core.records import runs_of
+
+HERE_BYTES = 16 << 20
+LARGEST_BYTES = 1 << 30
+_FIRST_CREDIT, _MOST_CREDIT = 50, 2000
+
+
+class Move:
+    """See the module. `held`: what the target has said that it holds; `counted` is raised by what it has taken."""
+
+    def __init__(self, source: ManagementClient, target: ManagementClient, uuid: str, address: str, held: Held) -> None:
+        self.moved = 0
+        self.refused: dict[int, str] = {}
+        """Sequences that the target does not take, and why."""
+        self.ended = ""
+        """Why it cannot go on; "" while it can."""
+        self.active = False
+        """Whether anything has happened since this was last set to False."""
+        self._source = source
+        self._target = target
+        self._held = held
+        self._waiting: deque[tuple[int, bytes]] = deque()
+        self._ids: dict[int, int] = {}
+        """Sequence -> delivery at the source, of what is here or on its way to the target."""
+        self._here_bytes = 0
+        self._sizes: dict[int, int] = {}
+        self._paused = False
+        """Whether the source is not read, because too much is here."""
+        self._credit = _FIRST_CREDIT
+        self._in: Receiver | None = None
+        self._out: Sender | None = None
+        self._out = target.wire.send_to(address, _Out(self))
+        self._in = source.wire.receive_from(f"$drain/{uuid}", _In(self), LARGEST_BYTES)
+        for client in (source, target):
+            client.lost.addCallback(self._lost)
+
+    def _lost(self, reason: str) -> str:
+        self.ended = self.ended or f"connection lost: {reason}"
+        return reason
+
+    @property
+    def in_flight(self) -> int:
+        """How many messages are here or on their way to the target."""
+        return len(self._ids)
+
+    def close(self) -> None:
+        """End both links."""
+        self.ended = self.ended or "ended"
+        self._waiting.clear()
+        if self._paused:
+            self._read_again()
+        for client, link in ((self._source, self._in), (self._target, self._out)):
+            if link is not None and not client.is_lost and link.open:
+                link.context = None
+                link.close()
+                client.wire.pump()
+
+    # ---- what the links tell
+
+    def source_opened(self) -> None:
+        """Let messages come."""
+        assert self._in is not None
+        self._in.flow(self._credit)
+
+    def came(self) -> None:
+        """Messages of the source."""
+        link = self._in
+        assert link is not None
+        self.active = True
+        first, messages = link.take()
+        known: list[int] = []
+        for delivery_id, tag, data in zip(
+            range(first, first + len(messages)), link.tags(first, len(messages)), messages, strict=True
+        ):
+            sequence = int.from_bytes(tag, "big")
+            if sequence in self._held:
+                known.append(delivery_id)
+            else:
+                self._ids[sequence] = delivery_id
+                self._sizes[sequence] = len(data)
+                self._here_bytes += len(data)
+                self._waiting.append((sequence, data))
+        if known:
+            self._settle(known)
+        if self._here_bytes > HERE_BYTES and not self._paused:
+            self._paused = True
+            self._source.wire.stop_reading()
+        self.send()
+
+    def send(self) -> None:
+        """Send on what the target has credit for."""
+        link, sent = self._out, False
+        if link is None or not link.open:
+            return
+        largest = link.largest
+        while self._waiting and link.credit > 0:
+            sequence, data = self._waiting.popleft()
+            if largest and len(data) > largest:
+                self._refuse(sequence, f"it has {len(data)} bytes, and the target takes {largest} (--max-message-size)")
+            else:
+                link.send_one(data, sequence)
+                sent = True
+        if sent:
+            self._target.wire.pump()
+
+    def answered(self) -> None:
+        """The target's outcomes."""
+        link = self._out
+        assert link is not None
+        self.active = True
+        taken: list[int] = []
+        reasons, link.refusals = link.refusals, {}
+        for first, count, outcome, _ in link.take_outcomes():
+            for delivery_id in range(first, first + count):
+                for sequences in link.account.take(delivery_id, 1):
+                    for sequence in sequences:
+                        if outcome == ACCEPTED:
+                            taken.append(self._gone(sequence))
+                        else:
+                            self._refuse(sequence, reasons.get(delivery_id) or "the target does not take it")
+            link.settle(first, count)
+        if taken:
+            self.moved += len(taken)
+            self._settle(taken)
+        self.send()
+
+    def _gone(self, sequence: int) -> int:
+        self._here_bytes -= self._sizes.pop(sequence)
+        if self._paused and self._here_bytes < HERE_BYTES // 2:
+            self._read_again()
+        return self._ids.pop(sequence)
+
+    def _read_again(self) -> None:
+        self._paused = False
+        if not self._source.is_lost:
+            self._source.wire.read_again()
+
+    def _refuse(self, sequence: int, why: str) -> None:
+        self._gone(sequence)
+        self.refused[sequence] = why
+        self._grant(1)
+
+    def _settle(self, delivery_ids: list[int]) -> None:
+        """These are on the target: they leave the source."""
+        link = self._in
+        assert link is not None
+        for first, count in runs_of(delivery_ids):
+            link.settle(first, count, ACCEPTED)
+        self._grant(len(delivery_ids))
+        self._source.wire.pump()
+
+    def _grant(self, count: int) -> None:
+        """Let so many more come: more at a time while messages are small."""
+        link = self._in
+        assert link is not None
+        here = len(self._ids)
+        average = self._here_bytes // here + 1 if here else 0
+        wanted = min(_MOST_CREDIT, HERE_BYTES // average) if average else self._credit * 2
+        wanted = max(1, min(wanted, _MOST_CREDIT, self._credit * 2))
+        grow = max(wanted - self._credit, -count)
+        self._credit += grow
+        if count + grow > 0:
+            link.flow(count + grow)
+
+
+class _In:
+    """The link from the source. Fulfils `broker.net.management_wire.DataLink`."""
+
+    def __init__(self, move: Move) -> None:
+        self._move = move
+
+    def opened(self) -> None:
+        """Let messages come."""
+        self._move.source_opened()
+
+    def messages(self) -> None:
+        """They have."""
+        self._move.came()
+
+    def outcomes(self) -> None:
+        """Nothing is sent here."""
+
+    def credit(self) -> None:
+        """Nothing is sent here."""
+
+    def closed(self, reason: str) -> None:
+        """The source gives no more."""
+        self._move.ended = self._move.ended or f"source: {reason}"
+
+
+class _Out:
+    """The link to the target. Fulfils `broker.net.management_wire.DataLink`."""
+
+    def __init__(self, move: Move) -> None:
+        self._move = move
+
+    def opened(self) -> None:
+        """Credit comes."""
+
+    def messages(self) -> None:
+        """Nothing comes here."""
+
+    def outcomes(self) -> None:
+        """The target has answered."""
+        self._move.answered()
+
+    def credit(self) -> None:
+        """It takes more."""
+        self._move.send()
+
+    def closed(self, reason: str) -> None:
+        """It takes no more."""
+        self._move.ended = self._move.ended or f"target: {reason}"

@@ -1,0 +1,109 @@
+"""What of a broker that leaves is to be made on the target, and what will not fit there. Pure.
+
+A queue fits if the target has none of its name, or one that was made alike and keeps at least as many copies. Copies are compared
+only if the source keeps any: a broker by itself promises none, and its queues get what the target gives by default. What is there
+already is made nowhere; so a plan that was carried out halfway is made anew and goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Item = Mapping[str, Any]
+LEVELS = ("none", "configuration", "all")
+"""Levels of replication, by how much of a queue other brokers have."""
+_ALIKE = ("durable", "autoDelete", "exclusive", "alternateExchange")
+_LEVEL = "qpid.replicate"
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """What a broker has, as it tells it; `clustered`: others have copies."""
+
+    queues: Sequence[Item]
+    exchanges: Sequence[Item]
+    bindings: Sequence[Item]
+    clustered: bool
+
+
+@dataclass(slots=True)
+class Plan:
+    """`creates`: (type, name, body) of what is to be made, in order; `problems`: (what it is, why it will not fit)."""
+
+    creates: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
+    problems: list[tuple[str, str]] = field(default_factory=list)
+
+
+def compare(source: Inventory, target: Inventory) -> Plan:
+    """See the module."""
+    plan = Plan()
+    _exchanges(plan, source, target)
+    there = {str(item["name"]): item for item in target.queues}
+    for queue in source.queues:
+        name = str(queue["name"])
+        if name in there:
+            plan.problems += [(f"queue {name!r}", why) for why in _differences(queue, there[name], source, target)]
+        elif _level(queue, source) == "all" and not target.clustered:
+            why = "its level of replication is all, and the target is one broker by itself"
+            plan.problems.append((f"queue {name!r}", why))
+        else:
+            plan.creates.append(("queue", name, _queue_body(queue, source)))
+    bound = {_identity(item) for item in target.bindings}
+    for binding in source.bindings:
+        if binding["exchange"] and _identity(binding) not in bound:
+            fields = ("exchange", "queue", "key", "arguments")
+            plan.creates.append(("binding", "", {name: binding[name] for name in fields}))
+    return plan
+
+
+def _exchanges(plan: Plan, source: Inventory, target: Inventory) -> None:
+    there = {str(item["name"]): item for item in target.exchanges}
+    missing = {str(item["name"]): item for item in source.exchanges if str(item["name"]) not in there}
+    for name, item in ((str(each["name"]), each) for each in source.exchanges):
+        if name in there and there[name]["exchangeType"] != item["exchangeType"]:
+            what = f"it is a {item['exchangeType']} exchange, and the target's of this name a {there[name]['exchangeType']} one"
+            plan.problems.append((f"exchange {name!r}", what))
+    while missing:  # an exchange comes behind its alternate
+        name = next((each for each, item in missing.items() if item["alternateExchange"] not in missing), next(iter(missing)))
+        item = missing.pop(name)
+        body = {"exchangeType": item["exchangeType"], "durable": item["durable"], "arguments": _arguments(item)}
+        plan.creates.append(("exchange", name, body | _alternate(item) | _replicate(item, source)))
+
+
+def _queue_body(queue: Item, source: Inventory) -> dict[str, Any]:
+    body = {name: queue[name] for name in ("durable", "autoDelete", "exclusive")} | {"arguments": _arguments(queue)}
+    return body | _alternate(queue) | _replicate(queue, source)
+
+
+def _alternate(item: Item) -> dict[str, Any]:
+    return {"alternateExchange": item["alternateExchange"]} if item["alternateExchange"] else {}
+
+
+def _replicate(item: Item, source: Inventory) -> dict[str, Any]:
+    return {"replicate": item["replicate"]} if source.clustered else {}
+
+
+def _arguments(item: Item) -> dict[str, Any]:
+    return {name: value for name, value in (item["arguments"] or {}).items() if name != _LEVEL}
+
+
+def _level(queue: Item, side: Inventory) -> str:
+    return str(queue["replicate"]) if side.clustered else "none"
+
+
+def _differences(queue: Item, other: Item, source: Inventory, target: Inventory) -> Iterable[str]:
+    mine, theirs = _arguments(queue), _arguments(other)
+    for name in sorted(mine.keys() | theirs.keys()):
+        if mine.get(name) != theirs.get(name):
+            yield f"its argument {name} is {mine.get(name, 'missing')}, and the target's {theirs.get(name, 'missing')}"
+    for name in _ALIKE:
+        if (queue[name] or "") != (other[name] or ""):
+            yield f"{name} is {queue[name]}, and the target's {other[name]}"
+    if LEVELS.index(_level(other, target)) < LEVELS.index(_level(queue, source)):
+        yield f"its level of replication is {queue['replicate']}, and the target's {_level(other, target)}"
+
+
+def _identity(binding: Item) -> tuple[str, str, str]:
+    return str(binding["exchange"]), str(binding["queue"]), str(binding["key"])

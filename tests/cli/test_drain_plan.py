@@ -1,0 +1,81 @@
+"""What of a broker that leaves is to be made on the target, and what will not fit there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cli.drain.plan import Inventory, compare
+
+
+def queue(name: str = "q", **more: Any) -> dict[str, Any]:
+    item = {"name": name, "durable": False, "autoDelete": False, "exclusive": False, "replicate": "all"}
+    return item | {"arguments": {}, "alternateExchange": ""} | more
+
+
+def exchange(name: str, **more: Any) -> dict[str, Any]:
+    item = {"name": name, "exchangeType": "fanout", "durable": False, "replicate": "all", "arguments": {}}
+    return item | {"alternateExchange": ""} | more
+
+
+def having(*items: dict[str, Any], clustered: bool = False) -> Inventory:
+    queues = [each for each in items if "autoDelete" in each]
+    exchanges = [each for each in items if "exchangeType" in each]
+    return Inventory(queues, exchanges, [each for each in items if "key" in each], clustered)
+
+
+def test_a_queue_that_is_not_there_is_made_alike_and_its_level_is_asked_for_only_from_cluster_to_cluster() -> None:
+    source = queue(durable=True, arguments={"qpid.priorities": 3, "qpid.replicate": "all"}, alternateExchange="dead")
+    body = {"durable": True, "autoDelete": False, "exclusive": False, "arguments": {"qpid.priorities": 3}}
+    body |= {"alternateExchange": "dead"}
+    assert compare(having(source), having()).creates == [("queue", "q", body)]
+    found = compare(having(source, clustered=True), having(clustered=True))
+    assert found.creates == [("queue", "q", body | {"replicate": "all"})]
+    assert found.problems == []
+
+
+@pytest.mark.parametrize(
+    "source,target,why",
+    [
+        (queue(), queue(arguments={"qpid.max_count": 5}), "its argument qpid.max_count is missing, and the target's 5"),
+        (queue(durable=True), queue(), "durable is True, and the target's False"),
+        (queue(alternateExchange="x"), queue(), "alternateExchange is x, and the target's "),
+        (queue(), queue(replicate="configuration"), "its level of replication is all, and the target's configuration"),
+        (queue(replicate="none"), queue(), ""),
+        (queue(arguments={"qpid.replicate": "all"}), queue(), ""),
+    ],
+)
+def test_a_queue_that_is_there_must_be_alike_and_keep_as_many_copies(source: Any, target: Any, why: str) -> None:
+    plan = compare(having(source, clustered=True), having(target, clustered=True))
+    assert plan.creates == []
+    assert plan.problems == ([("queue 'q'", why)] if why else [])
+
+
+def test_a_replicated_queue_does_not_go_to_one_broker_by_itself() -> None:
+    plan = compare(having(queue(), queue("other", replicate="none"), clustered=True), having())
+    assert [name for _, name, _ in plan.creates] == ["other"]
+    assert plan.problems == [("queue 'q'", "its level of replication is all, and the target is one broker by itself")]
+
+
+def test_exchanges_come_behind_their_alternates_and_in_front_of_what_is_bound_to_them() -> None:
+    bound = {"exchange": "x", "queue": "q", "key": "k", "arguments": {"a": 1}, "replicate": "all"}
+    by_name = {"exchange": "", "queue": "q", "key": "q", "arguments": {}, "replicate": "all"}
+    built_in = exchange("amq.topic", exchangeType="topic")
+    source = having(exchange("x", alternateExchange="y"), exchange("y"), built_in, queue(), bound, by_name)
+    plan = compare(source, having(built_in))
+    assert [(type, name) for type, name, _ in plan.creates] == [
+        ("exchange", "y"),
+        ("exchange", "x"),
+        ("queue", "q"),
+        ("binding", ""),
+    ]
+    assert plan.creates[-1][2] == {"exchange": "x", "queue": "q", "key": "k", "arguments": {"a": 1}}
+    assert compare(source, source).creates == []
+    other = compare(having(exchange("x")), having(exchange("x", exchangeType="direct")))
+    assert other.problems == [("exchange 'x'", "it is a fanout exchange, and the target's of this name a direct one")]
+
+
+def test_exchanges_that_are_each_others_alternates_are_made_all_the_same() -> None:
+    plan = compare(having(exchange("x", alternateExchange="y"), exchange("y", alternateExchange="x")), having())
+    assert {name for _, name, _ in plan.creates} == {"x", "y"}

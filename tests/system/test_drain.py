@@ -1,0 +1,131 @@
+"""A broker is drained into another, with real processes, some of which are killed in the middle of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import proton
+import pytest
+
+from cli.verify.core.checker import Checker
+from cli.verify.core.measures import Measures
+from tests.cli.running import Forked, Ran, run
+from tests.system.harness import BrokerProcess, Cluster, ask, cluster, eventually, free_ports, spawn, standalone
+from tests.system.traffic import send, take
+
+pytestmark = pytest.mark.system
+QUEUES = {"orders": {}, "ranked": {"qpid.priorities": 3}}
+MESSAGES = 800
+
+
+def message(queue: str, number: int) -> bytes:
+    """With all that a message may have: it has to come bit for bit."""
+    made: Any = proton.Message(body=f"{queue}/{number}/" + "x" * 4000, id=number, subject="s", correlation_id=f"c{number}")
+    made.annotations = {proton.symbol("x-opt-seen"): number}
+    made.properties = {"number": number}
+    made.durable, made.priority, made.group_id, made.creation_time = True, 4, f"g{number % 7}", 1.5
+    return bytes(made.encode())
+
+
+@contextmanager
+def source(folder: Path) -> Iterator[BrokerProcess]:
+    """A broker by itself with messages on its queues."""
+    with standalone(folder) as broker:
+        for queue, arguments in QUEUES.items():
+            broker.create("queue", queue, arguments=arguments)
+            sent = [message(queue, number) for number in range(MESSAGES)]
+            assert send(broker.address, queue, sent) == MESSAGES
+        yield broker
+
+
+def drain(leaving: str, target: str, *words: str) -> Ran:
+    return run("qpid-drain", "--from", leaving, "--to", target, "--spread", "0", *words)
+
+
+def came(address: str, queue: str) -> int:
+    return int(ask(address, "QUERY", "queue", queue)["items"][0]["messagesIn"])
+
+
+def check_account(address: str) -> None:
+    """Each message has come once, bit for bit and in order, as the checker of qpid-verify sees it."""
+    checker = Checker(list(QUEUES), producers=1, consumers=1)
+    checker.attached(0, 0.0)
+    for at, queue in enumerate(QUEUES):
+        checker.sent((0, at), 0, MESSAGES)
+        checker.accepted((0, at), 0, MESSAGES)
+        assert ask(address, "QUERY", "queue", queue)["items"][0]["messages"] == MESSAGES
+        for data in take(address, queue, MESSAGES):
+            found: Any = proton.Message()
+            found.decode(data)
+            number = int(found.id)
+            checker.received(0, (0, at), number, 1, 1.0)
+            if data != message(queue, number):
+                checker.altered((0, at), number)
+        assert ask(address, "QUERY", "queue", queue)["items"][0]["messages"] == 0
+    report = checker.report(Measures())
+    assert report.faults() == [], str(report)
+    assert report.duplicated == 0, str(report)
+
+
+def begun(folder: Path, leaving: str, target: Cluster) -> Forked:
+    """A drain that has moved something, or has ended already."""
+    process = spawn(folder / "drain.log", "qpid-drain", "--from", leaving, "--to", target.url, "--spread", "0")
+    primary = target.primary().address
+
+    def moved() -> bool:
+        items = ask(primary, "QUERY", "queue")["items"]
+        return process.poll() is not None or sum(item["messagesIn"] for item in items) > 0
+
+    eventually(moved, bool, "a message having been moved")
+    return process
+
+
+def test_a_drain_whose_drainer_target_and_source_are_killed_loses_repeats_and_reorders_nothing(tmp_path: Path) -> None:
+    with source(tmp_path / "old") as old, cluster(tmp_path / "new", 3, "--ha-replicate", "all") as new:
+        first = begun(tmp_path, old.address, new)
+        for backup in new.brokers[1:]:
+            backup.freeze()  # what is under way now is not committed
+        first.send_signal(9)
+        new.brokers[0].kill()
+        for backup in new.brokers[1:]:
+            backup.signal(18)
+        new.succeed()
+        second = begun(tmp_path, old.address, new)
+        old.kill()
+        old.start()
+        old.wait_for("standalone")
+        second.send_signal(9)
+        found = drain(old.address, new.url, "--format", "json")
+        assert found.status == 0, found
+        end = json.loads(found.out.splitlines()[-1])
+        assert (end["event"], end["left"], end["empty"]) == ("end", 0, True)
+        check_account(new.primary().address)
+        assert run("qpid-drain", "status", "--from", old.address).out.startswith("released since")
+        assert drain(old.address, new.url).status == 0, "again, it is as it was"
+
+
+def test_a_deadline_ends_a_drain_which_goes_on_later_and_what_will_not_fit_is_told_before(tmp_path: Path) -> None:
+    with source(tmp_path / "old") as old, standalone(tmp_path / "new") as new:
+        assert drain(old.address, f"127.0.0.1:{free_ports(1)[0]}").status == 3
+        new.create("queue", "orders", arguments={"qpid.max_count": 5})
+        for words in (("--check",), ()):
+            found = drain(old.address, new.address, *words)
+            assert found.status == 1, found
+            assert "its argument qpid.max_count is missing, and the target's 5" in found.out + found.err
+        assert came(old.address, "orders") == MESSAGES
+        assert not ask(old.address, "QUERY", "drain")["items"][0]["leaving"]
+        ask(new.address, "DELETE", "queue", "orders")
+        assert "to be made: queue orders" in drain(old.address, new.address, "--check").out
+        new.freeze()
+        found = drain(old.address, new.address, "--deadline", "0.5")
+        new.signal(18)
+        assert found.status == 75, found
+        assert drain(old.address, new.address).status == 0
+        check_account(new.address)
+        refused = drain(new.address, old.address)
+        assert refused.status == 1
+        assert "leaves itself" in refused.err
