@@ -71,6 +71,9 @@ MAX_LINKS_PER_CONNECTION = 4096
 """Links of one connection over all its sessions; one more is detached with amqp:resource-limit-exceeded. A session has no bound
 of its own: proton announces its own handle-max, which cannot be set."""
 
+MAX_DUPLICATE_IDS = 200_000
+"""Ids of messages in the window of a queue that detects duplicates; each takes about 150 bytes."""
+
 MAX_TRANSACTIONS_PER_CONNECTION = 100
 """Transactions that a connection may have open."""
 
@@ -359,7 +362,7 @@ MAX_SELECTOR_DEPTH = 64
 MAX_FILTER_FIELDS = 16
 """Names in a filter of properties."""
 
-SELECTOR_LOOKS = 256
+SELECTOR_LOOKS = 128
 """Messages of one queue that consumers with selectors look at in one go."""
 
 MAX_SELECTOR_SECTION_BYTES = 64 * KIB

@@ -353,8 +353,8 @@ class QueueTerminus:
         """All of it at once if there is room for all of it, and else one by one."""
         node = self.node
         nbytes = sum(map(len, messages))
-        closed = self._queues.logs.closed
-        if node.messages is not None and not (self.ledger.low or closed) and has_room(node, len(messages), nbytes):
+        held_back = self.ledger.low or self._queues.logs.closed or node.detects_duplicates
+        if node.messages is not None and not held_back and has_room(node, len(messages), nbytes):
             self.ledger.enqueue(node, messages, nbytes, producer.link, first, timed=producer.timed)
         else:
             producer.one_by_one(first, messages, self._put)

@@ -26,6 +26,7 @@ from twisted.logger import ILogObserver, globalLogBeginner
 from zope.interface import provider
 
 from tests.simulation.bugs import OF_QUEUES, OF_TRANSACTIONS, Bug
+from tests.simulation.bugs_of_duplicates import OF_DUPLICATES
 from tests.simulation.bugs_of_moves import OF_MOVES
 from tests.simulation.history import Violation
 from tests.simulation.provoked import PROVOKED, run_of
@@ -35,6 +36,7 @@ SEEDS = 300
 
 
 BUGS = {
+    **OF_DUPLICATES,
     **OF_MOVES,
     **OF_TRANSACTIONS,
     "votes-twice": Bug(
@@ -69,8 +71,8 @@ BUGS = {
         "votes without comparing the logs",
         "ha.core.replica",
         "Replica._objection",
-        "return objection(Position(last_epoch, last_index), self._member.position, self._member.floor)",
-        'return ""',
+        "found = objection(theirs, member.position, member.floor)",
+        'found = ""',
     ),
     "begins-anew": Bug(
         "counts a new store's vote as any other's, for an empty candidate too",
@@ -542,8 +544,8 @@ for _, waits in self._proposed:
         "votes, with a damaged store, for a log that may lack what the store has lost",
         "ha.core.replica",
         "Replica._objection",
-        "self._member.position, self._member.floor)",
-        "self._member.position, None)",
+        "objection(theirs, member.position, member.floor)",
+        "objection(theirs, member.position, None)",
     ),
     "stands-below-its-floor": Bug(
         "stands for election with a damaged store",
