@@ -21,6 +21,7 @@ The forms (version 1 unless said)::
     numbers       next, seqs                        only in snapshots, last: the counters to go on from
 
     machine-version     needs     (2) from here on the cluster has the version that this needs
+    recent-ids          uuid ids times (5)  only in snapshots: what a queue's window of duplicates holds, the oldest first
     setting             key value (4) what the cluster agrees on under this key; {} for nothing any more
     queue-del-if-empty  uuid      (2) the end of a queue, if it holds no message when this is applied
 
@@ -245,6 +246,19 @@ class Setting(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
     needs: int = 4
 
 
+class RecentIds(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
+    """What a queue's window of duplicates holds (`duplicates.Window.chunks`): ids of 16 bytes in base64, and the times, in ms
+    since 1970, at which the batches were made that brought them."""
+
+    OP: ClassVar[str] = "recent-ids"
+    SINCE: ClassVar[int] = 5
+
+    uuid: str
+    ids: str
+    times: list[int]
+    needs: int = 5
+
+
 class OriginAdd(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
     """The messages of a queue of another store may come to the queue `into` (uuids all), in this `drain` of that store.
 
@@ -304,7 +318,7 @@ _KINDS: dict[str, type[Command]] = {
     kind.OP: kind
     for kind in (
         *(QueueAdd, QueueDel, StoreAdd, StoreDel, ExchangeAdd, ExchangeDel, Bind, Unbind, Term, Numbers),
-        *(MachineVersion, QueueDelIfEmpty, Setting, OriginAdd, OriginRelease, OriginForget),
+        *(MachineVersion, QueueDelIfEmpty, RecentIds, Setting, OriginAdd, OriginRelease, OriginForget),
     )
 }
 _head = msgspec.json.Decoder(_Head).decode

@@ -31,6 +31,7 @@ from broker.core.commands import (
     QueueAdd,
     QueueDel,
     QueueDelIfEmpty,
+    RecentIds,
     Setting,
     StoreAdd,
     StoreDel,
@@ -149,6 +150,13 @@ class CountersSet:
 
 
 @dataclass(frozen=True, slots=True)
+class IdsSet:
+    """A snapshot says what a queue's window of duplicates holds."""
+
+    recent: RecentIds
+
+
+@dataclass(frozen=True, slots=True)
 class Nothing:
     """The command did not fit."""
 
@@ -168,6 +176,7 @@ Change: TypeAlias = (
     | CountersSet
     | VersionRose
     | SettingMade
+    | IdsSet
     | OriginMade
     | OriginsReleased
     | DrainForgotten
@@ -246,10 +255,11 @@ class Definitions:
                 self.next_number = command.next
                 return CountersSet(command), ""
             case _:
-                raise AssertionError(f"{command!r} is no command of a log")
+                assert isinstance(command, RecentIds), f"{command!r} is no command of a log"
+                return IdsSet(command), ""
 
     def commands(self) -> list[Command]:
-        """What rebuilds these definitions, but for the counters."""
+        """What rebuilds these definitions, but for the counters and what windows of duplicates hold."""
         version = () if self._version is None else (self._version,)
         defined = (*self.queues.values(), *self.stores.values(), *self.exchanges.values(), *self.bindings.values())
         return [*version, *self.settings.values(), *defined, *self.origins.values(), *self.released.values(), *self.terms]

@@ -2,7 +2,7 @@
 
 What a filter is, its descriptor says, as a symbol or as a number; the key that it stands under is a name of the client's own
 making. One without a descriptor, as clients of AMQP 1.0's drafts sent it, is what its key says. Source of the names and numbers:
-the filters that Apache Qpid has registered (`apache-filters`).
+the filters that Apache Qpid has registered (`apache-filters`), and AMQP Filter Expressions Version 1.0.
 """
 
 from __future__ import annotations
@@ -13,10 +13,14 @@ from broker.core.values import SIZE_WIDTHS, BadValue, Encoded, Reader, skip
 
 SELECTOR: Final = "apache.org:selector-filter:string"
 NO_LOCAL: Final = "apache.org:no-local-filter:list"
+PROPERTIES: Final = "amqp:properties-filter"
+APPLICATION_PROPERTIES: Final = "amqp:application-properties-filter"
 DIRECT_BINDING: Final = "apache.org:legacy-amqp-direct-binding:string"
 TOPIC_BINDING: Final = "apache.org:legacy-amqp-topic-binding:string"
 HEADERS_BINDING: Final = "apache.org:legacy-amqp-headers-binding:map"
 _BY_NUMBER: Final = {
+    0x173: PROPERTIES,
+    0x174: APPLICATION_PROPERTIES,
     0x0000468C_00000000: DIRECT_BINDING,
     0x0000468C_00000001: TOPIC_BINDING,
     0x0000468C_00000002: HEADERS_BINDING,

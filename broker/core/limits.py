@@ -71,6 +71,9 @@ MAX_LINKS_PER_CONNECTION = 4096
 """Links of one connection over all its sessions; one more is detached with amqp:resource-limit-exceeded. A session has no bound
 of its own: proton announces its own handle-max, which cannot be set."""
 
+MAX_DUPLICATE_IDS = 200_000
+"""Ids of messages in the window of a queue that detects duplicates; each takes about 150 bytes."""
+
 MAX_TRANSACTIONS_PER_CONNECTION = 100
 """Transactions that a connection may have open."""
 
@@ -355,6 +358,9 @@ MAX_SELECTOR_CHARS = 8192
 
 MAX_SELECTOR_DEPTH = 64
 """Operators of a selector within one another; a chain of ANDs or ORs is one."""
+
+MAX_FILTER_FIELDS = 16
+"""Names in a filter of properties."""
 
 SELECTOR_LOOKS = 256
 """Messages of one queue that consumers with selectors look at in one go."""

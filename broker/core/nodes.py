@@ -45,6 +45,7 @@ from broker.core.definitions import (
     QueueMade,
     Unbound,
 )
+from broker.core.duplicates import UnderWay, id_of
 from broker.core.exchange import Exchange, fault_of
 from broker.core.queues import arguments as queue_arguments
 from broker.core.queues.arguments import Flow, flow_of, in_force
@@ -106,6 +107,8 @@ class QueueNode:
     """What leaves when a message comes, if anything ever does (primary only)."""
     gate: Gate | None = None
     """Which messages an exchange puts on it, of those that its bindings match; None: all (primary only)."""
+    under_way: UnderWay = field(default_factory=UnderWay)
+    """The ids of what is proposed and not committed, if the queue detects duplicates (primary only)."""
     delivery_limit: int = 0
     """A message whose delivery has failed so often leaves the queue; 0: none does."""
     ttl_ms: int = 0
@@ -137,6 +140,19 @@ class QueueNode:
         """Messages on the queue."""
         return 0 if self.messages is None else self.messages.depth
 
+    @property
+    def detects_duplicates(self) -> bool:
+        """Whether `repeats` is to be asked before a message is put on it."""
+        return self.messages is not None and self.messages.window is not None
+
+    def repeats(self, data: bytes, now_ms: int) -> bool:
+        """Whether this message has come lately, or is under way."""
+        messages = self.messages
+        if messages is None or messages.window is None:
+            return False
+        one = id_of(data)
+        return one is not None and (self.under_way.has(one, messages.enqueued) or messages.window.has(one, now_ms))
+
     def go_on(self) -> None:
         """What is proposed next goes behind the messages that are there."""
         messages = self.messages
@@ -144,6 +160,7 @@ class QueueNode:
             self.displacing = displacing_of(self.asked, messages, self.max_count, self.max_bytes)
             self.proposed_seqs = messages.next_seqs()
             self.proposed, self.proposed_bytes = messages.enqueued, messages.enqueued_bytes
+            self.under_way = UnderWay()
 
 
 @dataclass(slots=True, eq=False)

@@ -29,6 +29,7 @@ from broker.core.commands import (
     Command,
     Numbers,
     QueueAdd,
+    RecentIds,
     StoreAdd,
     UnknownCommand,
     decode,
@@ -37,6 +38,7 @@ from broker.core.definitions import (
     Change,
     CountersSet,
     Definitions,
+    IdsSet,
     OriginMade,
     OriginsReleased,
     PlaceGone,
@@ -44,6 +46,7 @@ from broker.core.definitions import (
     QueueGone,
     QueueMade,
 )
+from broker.core.duplicates import Window, window_of
 from broker.core.origins import Held
 from broker.core.parts import PARTS_QUEUE, BadManifest, Manifest, Parts
 from broker.core.queues.arguments import in_force
@@ -73,12 +76,21 @@ class Messages:
     enqueued_bytes: int = 0
     dequeued: int = 0
     dequeued_bytes: int = 0
+    window: Window | None = None
+    """What came lately, if the queue detects duplicates."""
     expiries: Times | None = None
     """When those expire that do; None: none ever did."""
     delays: Times | None = None
     """From when on those may be given out that were not at once; the primary has taken the times that are over."""
     large: dict[int, Manifest] = field(default_factory=dict)
     large_bytes: int = 0
+
+    def came(self, batch: Batch, run: Run, *, snapshot: bool) -> None:
+        """Count the messages of this run. A snapshot says by itself what the window holds."""
+        self.enqueued += run.count
+        self.enqueued_bytes += run.nbytes
+        if self.window is not None and not snapshot:
+            self.window.came(batch.messages(run), batch.header.timestamp_ms)
 
     @property
     def depth(self) -> int:
@@ -197,8 +209,7 @@ class State:
                         run.start,
                         keep=self.keeps_bodies and messages is not self._parts,
                     )
-                    messages.enqueued += run.count
-                    messages.enqueued_bytes += run.nbytes
+                    messages.came(batch, run, snapshot=snapshot)
                     applied.fed.add(run.queue)
             elif run.kind is Kind.DEQUEUE:
                 messages = self.messages.get(run.queue)
@@ -316,6 +327,8 @@ class State:
                 self._make_messages(place)
             case QueueGone(gone) | PlaceGone(gone):
                 self._drop_messages(gone.uuid)
+            case IdsSet(recent):
+                self._load_window(recent, batch)
             case OriginMade(origin):
                 assert origin.number is not None
                 self.held.setdefault(origin.number, Held())
@@ -332,6 +345,15 @@ class State:
                 pass
         return change, reason
 
+    def _load_window(self, recent: RecentIds, batch: Batch) -> None:
+        messages = self.by_uuid.get(recent.uuid)
+        if messages is None or messages.window is None:
+            raise BadBatch(f"batch {batch.header.index}: ids of duplicates for a queue that detects none")
+        try:
+            messages.window.load(recent.ids, recent.times)
+        except ValueError as error:
+            raise BadBatch(f"batch {batch.header.index}: {error}") from None
+
     def _depth_of(self, uuid: str, batch: Batch) -> int:
         """The messages of a queue, with those that this batch brings: it applies them after its commands."""
         messages = self.by_uuid.get(uuid)
@@ -343,8 +365,10 @@ class State:
 
     def _make_messages(self, owner: QueueAdd | StoreAdd) -> None:
         assert owner.number is not None
-        order = discipline_of(in_force(owner.arguments, owner.needs), self.live_by_file, self.residency)
-        self.messages[owner.number] = self.by_uuid[owner.uuid] = Messages(owner.number, owner.uuid, order)
+        asked = in_force(owner.arguments, owner.needs)
+        order = discipline_of(asked, self.live_by_file, self.residency)
+        made = Messages(owner.number, owner.uuid, order, window=window_of(asked))
+        self.messages[owner.number] = self.by_uuid[owner.uuid] = made
 
     def _drop_messages(self, uuid: str) -> None:
         messages = self.by_uuid.pop(uuid, None)
@@ -398,7 +422,7 @@ class State:
         """
         for file in [file for file, nbytes in self.live_by_file.items() if not nbytes]:
             del self.live_by_file[file]
-        commands = self.definitions.commands()
+        commands = [*self.definitions.commands(), *self._recent_ids()]
         lanes: list[_Lane] = []
         times: list[_Column] = []
         seqs: list[tuple[int, int]] = []
@@ -411,6 +435,11 @@ class State:
                 times += [] if column is None else [(number, what, *each) for each in column.columns()]
         held = [(number, each.runs()) for number, each in self.held.items()]
         return _snapshot_batches(commands, lanes, times, held, Numbers(next=self.definitions.next_number, seqs=seqs))
+
+    def _recent_ids(self) -> Iterator[Command]:
+        for messages in self.messages.values():
+            for ids, times in () if messages.window is None else messages.window.chunks():
+                yield RecentIds(uuid=messages.uuid, ids=ids, times=times)
 
 
 _SINCE = {Kind.LARGE: LARGE_SINCE, Kind.HELD: ORIGINS_SINCE, Kind.TIMES: TIMES_SINCE}

@@ -17,8 +17,9 @@ from broker.core.acl import questions
 from broker.core.acl.questions import Lookups
 from broker.core.commands import Bind
 from broker.core.exchange import fault_of
-from broker.core.filters import NO_LOCAL, SELECTOR, Filter
+from broker.core.filters import NO_LOCAL, Filter
 from broker.core.nodes import LOCAL, ExchangeNode, Gate, QueueNode
+from broker.core.selector.selected import SELECTING
 from broker.sessions import routing
 from broker.sessions.attach import Attach, Output
 from broker.sessions.guard import UNAUTHORIZED
@@ -118,7 +119,7 @@ class ExchangeTerminus:
 
     def knows_filter(self, name: str) -> bool:
         """The binding of the queue that the link gets, and what is put on that queue."""
-        return "binding" in name or name in (SELECTOR, NO_LOCAL)
+        return "binding" in name or name in SELECTING or name == NO_LOCAL
 
     def subscribe(self, attach: Attach, link: Sender) -> None:
         """A receiving link gets a queue of its own while it lasts."""

@@ -207,6 +207,8 @@ class Ledger:
         self._inflow.came(nbytes)
         node.proposed += count
         node.proposed_bytes += nbytes
+        if node.detects_duplicates:
+            node.under_way.put(messages, node.proposed, node.messages.enqueued)
         if link is not None:
             add_ids(self._waits.accepts.setdefault(link, []), first, len(messages))
         self._arm()

@@ -24,7 +24,6 @@ from broker.amqp.links import Condition, Sender
 from broker.core import letters, limits, message
 from broker.core.acl import questions
 from broker.core.acl.questions import Lookups
-from broker.core.filters import SELECTOR
 from broker.core.links import ACCEPTED, FAILED, REJECTED, TRANSACTION_SHIFT, UNDELIVERABLE
 from broker.core.nodes import QueueNode
 from broker.core.parts import Manifest
@@ -33,7 +32,7 @@ from broker.core.queues.blocks import Lot
 from broker.core.queues.discipline import Discipline
 from broker.core.queues.lane import Lane
 from broker.core.queues.reading import Body, ReadAhead
-from broker.core.selector.selected import Selector
+from broker.core.selector.selected import SELECTING, Selector
 from broker.core.state import Messages
 from broker.sessions import routing
 from broker.sessions.attach import Attach, LinkEnd, Output
@@ -354,8 +353,8 @@ class QueueTerminus:
         """All of it at once if there is room for all of it, and else one by one."""
         node = self.node
         nbytes = sum(map(len, messages))
-        closed = self._queues.logs.closed
-        if node.messages is not None and not (self.ledger.low or closed) and has_room(node, len(messages), nbytes):
+        held_back = self.ledger.low or self._queues.logs.closed or node.detects_duplicates
+        if node.messages is not None and not held_back and has_room(node, len(messages), nbytes):
             self.ledger.enqueue(node, messages, nbytes, producer.link, first, timed=producer.timed)
         else:
             producer.one_by_one(first, messages, self._put)
@@ -390,8 +389,8 @@ class QueueTerminus:
     # ---- messages out
 
     def knows_filter(self, name: str) -> bool:
-        """A selector."""
-        return name == SELECTOR
+        """Those that select by what a message says."""
+        return name in SELECTING
 
     def subscribe(self, attach: Attach, link: Sender) -> None:
         """A client's receiving link on the queue itself."""

@@ -1,7 +1,7 @@
 """From an exchange to the queues that want a message, and into all of them at once.
 
 Invariants: a message is put into every queue that it is routed to, or into none; it has its outcome when each log that has a part
-of it has committed that.
+of it has committed that. A queue that detects duplicates, and has it already, counts as one that it was put into.
 """
 
 from __future__ import annotations
@@ -41,16 +41,19 @@ def put(logs: Logs, queues: list[QueueNode], producer: Producer, delivery_id: in
     if logs.closed:
         raise Unplaced
     check_places(queues)
+    wanted = queues
+    if any(queue.detects_duplicates for queue in queues):
+        queues = [queue for queue in queues if not queue.repeats(data, logs.ledger_of(queue).now_ms)]
     for queue in queues:
         if not has_room(queue, 1, size):
             raise Full(full_text(queue, size))
-    if not queues:
+    if not wanted:
         producer.done(delivery_id)
         return
-    ledgers = {logs.ledger_of(queue).name: logs.ledger_of(queue) for queue in queues}
+    ledgers = {logs.ledger_of(queue).name: logs.ledger_of(queue) for queue in wanted}
     if not all(ledger.takes(size * len(queues)) for ledger in ledgers.values()):
         raise Unplaced
-    if len(ledgers) == 1:
+    if len(ledgers) == 1 and queues:
         for queue in queues[:-1]:
             logs.ledger_of(queue).enqueue(queue, [data], size, timed=producer.timed)
         logs.ledger_of(queues[-1]).enqueue(queues[-1], [data], size, producer.link, delivery_id, timed=producer.timed)

@@ -17,13 +17,12 @@ from typing import Protocol
 
 from broker.amqp.links import Condition
 from broker.core import limits
-from broker.core.filters import SELECTOR
 from broker.core.parts import Manifest
 from broker.core.queues.blocks import Lot
 from broker.core.queues.discipline import Discipline
 from broker.core.queues.scan import Scan
 from broker.core.selector.grammar import BadSelector
-from broker.core.selector.selected import Selector, compiled
+from broker.core.selector.selected import Selector, selected
 from broker.core.state import Messages
 from broker.sessions.attach import Attach
 from broker.sessions.deliveries import Parts
@@ -37,13 +36,8 @@ _NOBODY_READS = b"\xff"
 
 def selector_of(attach: Attach) -> Selector | None:
     """The selector that a client asks for; None when it wants everything. Condition when it cannot be."""
-    texts = [each.value for each in attach.asked.filters if each.name == SELECTOR]
-    if not texts:
-        return None
-    if len(texts) > 1 or not isinstance(texts[0], str):
-        raise Condition("amqp:invalid-field", "a source has one selector at most, and that is a string")
     try:
-        return compiled(texts[0]) if texts[0].strip() else None
+        return selected(attach.asked.filters)
     except BadSelector as error:
         raise Condition("amqp:invalid-field", str(error)) from None
 

@@ -24,6 +24,7 @@ from typing import NamedTuple, Protocol
 
 from broker.amqp.links import Condition
 from broker.core import limits
+from broker.core.duplicates import id_of
 from broker.core.links import ACCEPTED, REJECTED, TRANSACTION_SHIFT
 from broker.core.nodes import QueueNode, Unplaced
 from broker.core.transactions import ROLLBACK, UNKNOWN_ID, Account, BadRequest, Budget
@@ -136,8 +137,14 @@ class Transaction:
         """Propose it; `done` is called when it is committed. BadRequest, or what `Poster.destinations` raises: it cannot be, and
         nothing was proposed."""
         puts: dict[QueueNode, list[bytes]] = {}
+        once: set[tuple[QueueNode, bytes | None]] = set()
         for poster, data in self._posts:
             for node in poster.destinations(data):
+                if node.detects_duplicates:
+                    seen = node, id_of(data)
+                    if seen[1] is not None and (seen in once or node.repeats(data, logs.ledger_of(node).now_ms)):
+                        continue
+                    once.add(seen)
                 puts.setdefault(node, []).append(data)
         check_places(puts)
         if puts and logs.closed:

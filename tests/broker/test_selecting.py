@@ -8,7 +8,7 @@ import proton
 import pytest
 
 from broker.core import limits
-from broker.core.filters import NO_LOCAL, SELECTOR, TOPIC_BINDING
+from broker.core.filters import APPLICATION_PROPERTIES, NO_LOCAL, PROPERTIES, SELECTOR, TOPIC_BINDING
 from broker.core.queues.residency import RUN_BYTES
 from tests.broker.clients import ACCEPTED, Bench, Client, bench, condition, creating, one_turn, statuses
 
@@ -93,6 +93,20 @@ def test_a_selector_that_cannot_be_is_refused_with_what_is_wrong(filters: dict[A
             assert condition(link) == "amqp:invalid-field"
             assert text in link.remote_condition.description
             assert link.remote_source.type == proton.Terminus.UNSPECIFIED
+
+
+def test_filters_of_properties_select_beside_a_selector() -> None:
+    with bench() as b:
+        b.queue("q")
+        client = b.client()
+        asked = described(APPLICATION_PROPERTIES, {"odd": True}, key="a") | described(PROPERTIES, {"subject": "&p:s"}, key="b")
+        for address in ("q", "amq.topic"):
+            link = client.receiver(address, filters=asked | selecting("n > 2"))
+            send(client, address, *range(6), subject="some")
+            send(client, address, 7, subject="other")
+            assert client.bodies(link) == [3, 5]
+            wrong = client.receiver(address, filters=described(PROPERTIES, {"x": 1}))
+            assert condition(wrong) == "amqp:invalid-field"
 
 
 def test_a_released_message_goes_to_who_selects_it_now() -> None:

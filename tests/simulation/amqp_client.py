@@ -212,12 +212,13 @@ class ClientConnection(TwistedProtocol):
         sequence: int = 0,
         properties: dict[str, int] | None = None,
         *,
+        message_id: str = "",
         ttl_ms: int = 0,
         delay_ms: int = 0,
     ) -> Any:
-        """Send a message with this body, a header and annotations with what else is said of it, and application properties if it
-        has some; returns its delivery. So many bytes of it are held back, for `go_on`. `sequence`: of a message of another store,
-        whose tag that is."""
+        """Send a message with this body, a header and annotations with what else is said of it, an id if it has one, and
+        application properties if it has some; returns its delivery. So many bytes of it are held back, for `go_on`. `sequence`:
+        of a message of another store, whose tag that is."""
         size = len(body)
         head = b"\x00\x53\x75\xa0" + bytes((size,)) if size < 256 else b"\x00\x53\x75\xb0" + size.to_bytes(4, "big")
         fields = [b"\x40", b"\x40" if priority is None else b"\x50" + bytes((priority,))]
@@ -227,8 +228,9 @@ class ClientConnection(TwistedProtocol):
         header = b"" if plain else b"\x00\x53\x70\xc0" + bytes((len(listed) + 1, len(fields))) + listed
         delay = _DELAY + delay_ms.to_bytes(4, "big")
         annotations = b"\x00\x53\x72\xc1" + bytes((len(delay) + 1, 2)) + delay if delay_ms else b""
+        ids = b"\x00\x53\x73" + encode([message_id]) if message_id else b""
         section = b"\x00\x53\x74" + encode(properties) if properties else b""
-        data = header + annotations + section + head + body
+        data = header + annotations + ids + section + head + body
         self._tag += 1
         _tag_number[0] = self._tag
         _wide_bytes[0:8] = sequence.to_bytes(8, "big")

@@ -1,4 +1,7 @@
-"""What a planted bug is, and the bugs of queues of all kinds and of large messages; `mutations.py` has the others."""
+"""What a planted bug is, and the bugs of queues of all kinds and of large messages, of dead letters, times and selectors.
+
+`mutations.py` has the others.
+"""
 
 from __future__ import annotations
 
@@ -154,6 +157,111 @@ position = run_end
 gone.extend(leave)
                 self._cut()
                 gone = self._builder.dequeues_for(number)""",
+    ),
+    "drops-the-rejected": Bug(
+        "forgets the alternate exchange of a queue",
+        "broker.sessions.dead_letters",
+        "DeadLetters._alternates",
+        "return [queue for queue in found if queue is not node]",
+        "return []",
+    ),
+    "keeps-the-rejected": Bug(
+        "leaves a rejected message on its queue too",
+        "broker.sessions.dead_letters",
+        "DeadLetters._send",
+        "partial(origin.ledger.dequeue, messages.number, (sequence,))",
+        "list",
+    ),
+    "letters-twice": Bug(
+        "sends two dead letters for one message",
+        "broker.sessions.dead_letters",
+        "DeadLetters._send_small",
+        "logs.ledger_of(queue).enqueue(queue, [letter], len(letter))",
+        "logs.ledger_of(queue).enqueue(queue, [letter, letter], len(letter))",
+    ),
+    "drops-what-failed-too-often": Bug(
+        "takes a message off its queue whose delivery has failed too often, without a dead letter",
+        "broker.sessions.queues",
+        "QueueTerminus.failed",
+        "self.letters.add(over, letters.DELIVERY_LIMIT)",
+        "self.ledger.dequeue(messages.number, over)",
+    ),
+    "gives-out-what-failed-too-often": Bug(
+        "gives a message out again whose delivery has failed as often as it may",
+        "broker.sessions.queues",
+        "QueueTerminus.failed",
+        "self.letters.add(over, letters.DELIVERY_LIMIT)",
+        "self.node.delivery_limit += 1; self.give_back(over)",
+    ),
+    "forgets-what-failed-too-often": Bug(
+        "leaves, as a new primary, messages on their queue whose delivery has failed too often",
+        "broker.sessions.queues",
+        "QueueTerminus.term_begins",
+        "self.letters.add(sorted(sequence for sequence, count in counts if count >= limit), letters.DELIVERY_LIMIT)",
+        "pass",
+    ),
+    "gives-out-what-has-expired": Bug(
+        "gives out what has expired, until a sweep has seen it",
+        "broker.sessions.due",
+        "Due.fit",
+        "if not 0 < times(sequence) <= now_ms:",
+        "if True:",
+    ),
+    "gives-out-what-is-to-wait": Bug(
+        "gives out messages whose delay is not over",
+        "broker.sessions.due",
+        "Due.fit",
+        "if delays is not None and delays.waiting:",
+        "if False:",
+    ),
+    "lets-go-early": Bug(
+        "lets messages go that expire within the next tenth of a second",
+        "broker.sessions.due",
+        "Due._sweep",
+        "gone = messages.expiries.take(now_ms, MOST)",
+        "gone = messages.expiries.take(now_ms + 100, MOST)",
+    ),
+    "times-of-the-next": Bug(
+        "writes down for each message of a batch the times of the one after it",
+        "broker.sessions.ledger",
+        "Ledger._times_of",
+        "return found if",
+        "return found[1:] + found[:1] if",
+    ),
+    "checkpoint-forgets-times": Bug(
+        "forgets in a checkpoint when messages expire, and from when on they may be given out",
+        "broker.core.state",
+        "_snapshot_batches",
+        "builder.times(*column)",
+        "pass",
+    ),
+    "forgets-what-waits": Bug(
+        "has no time running, as a new primary, for messages that expire and messages that wait",
+        "broker.sessions.due",
+        "Due.begin",
+        "self.look()",
+        "pass",
+    ),
+    "gives-what-nobody-selects": Bug(
+        "gives a consumer messages that its selector does not name",
+        "broker.core.queues.scan",
+        "Scan._look",
+        "if matched and not is_acquired(sequence):",
+        "if not is_acquired(sequence):",
+    ),
+    "selects-what-another-has": Bug(
+        "gives a consumer with a selector messages that another one has",
+        "broker.core.queues.fifo",
+        "Fifo.is_acquired",
+        "return sequence in self._claimed",
+        "return False",
+    ),
+    "never-selects-again": Bug(
+        "does not look again at a message that was released, for those who have passed it",
+        "broker.core.queues.scan",
+        "Scan.released",
+        "if passed or sequence < place.cursor:",
+        "if False:",
     ),
     "keeps-old-values": Bug(
         "keeps the message before on a last value queue when another with its key comes",

@@ -301,7 +301,8 @@ class Producer(Client):
             properties = {"third": number % 3} if self.plan.selects else {}
             if self.plan.keys:
                 properties["k"] = number % self.plan.keys
-            delivery = connection.send(data, priority, held_back, self._sequence(number), properties, **times)
+            sequence, message_id = self._sequence(number), self._message_id(number)
+            delivery = connection.send(data, priority, held_back, sequence, properties, message_id=message_id, **times)
             if held_back:
                 self._pausing = delivery
                 pause_s = self.plan.pause_s * self.rng.random()
@@ -327,6 +328,10 @@ class Producer(Client):
     def _sequence(self, number: int) -> int:
         """What a message's tag says, 0 for nothing but another one each time."""
         return 0
+
+    def _message_id(self, number: int) -> str:
+        """A message's id, "" for none."""
+        return ""
 
     def _go_on_with(self, connection: ClientConnection, delivery: Any, rest: bytes) -> None:
         """Send the rest of a message, or give it up: then it must never come to a queue."""
@@ -403,6 +408,35 @@ class Mover(Producer):
         """All that waits comes again."""
         self.again.extendleft(sorted(self.waiting.values(), reverse=True))
         self.waiting.clear()
+
+
+class Repeater(Mover):
+    """Sends messages with ids to a queue that detects duplicates, and again those whose outcome it does not know: each must
+    be there once. To the history all of its links are one."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self._unsure: set[int] = set()
+        super().__init__(*arguments)
+
+    def _sequence(self, number: int) -> int:
+        return 0
+
+    def _message_id(self, number: int) -> str:
+        return f"{self.name}/{number}"
+
+    def outcome(self, delivery: Any, outcome: int) -> None:
+        """Accepted, or not; what is refused the second time may have been accepted the first."""
+        if outcome != ACCEPTED and self.waiting[delivery] in self._unsure:
+            self.unknown += 1
+            self._tell(self.history.unknown, self.waiting.pop(delivery))
+            self.credit()
+        else:
+            Producer.outcome(self, delivery, outcome)
+
+    def unlinked(self) -> None:
+        """All that waits comes again."""
+        self._unsure.update(self.waiting.values())
+        super().unlinked()
 
 
 class Consumer(Client):

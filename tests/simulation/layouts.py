@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from broker.core.duplicates import COUNT
 from broker.core.nodes import DELIVERY_LIMIT
 from tests.simulation.clients import ClientPlan
 
@@ -25,6 +26,7 @@ LETTERS, LETTER_EXCHANGE = "dead", "dlx"
 HUB, SPILL = "hub", "spill"
 LEVELS = (2, 3, 10)
 HOARD = "hoard"
+ONCE = "once"
 TILL, TARGETS = "till", ("books", "stock")
 UNDRAINED = {HOARD, *TARGETS}
 """Queues that nobody need have emptied at the end."""
@@ -109,6 +111,8 @@ def laid_out(plan: Plan, rng: Random) -> Plan:
         plan = with_values(plan, values.choice((1, 4, 12)))
     if Random(f"hoard of {plan.seed}").random() < 0.15:
         plan = with_hoard(plan)
+    if Random(f"duplicates of {plan.seed}").random() < 0.15:
+        plan = with_duplicates(plan)
     times = Random(f"times of {plan.seed}")
     if times.random() < 0.3 and "jump" not in plan.kinds:
         ttls_ms = times.choice(((0,), (0, 0, 300, 1000), (0, 40, 200)))
@@ -172,6 +176,16 @@ def with_transactions(plan: Plan, **fields: Any) -> Plan:
         ClientPlan("transactor", "t", TILL, late=True, size=(24, 200), **fields),
     ]
     return _with(plan, steps, clients)
+
+
+def with_duplicates(plan: Plan, **fields: Any) -> Plan:
+    """A queue that detects duplicates; its producer gives ids, and sends again what it does not know the outcome of."""
+    sends = {"late": True, "count": 150, "burst": 6, "gap_s": 0.03, "window": 20}
+    clients = [
+        ClientPlan("repeater", f"p-{ONCE}", ONCE, **sends | fields),
+        ClientPlan("consumer", f"c-{ONCE}", ONCE, start_s=0.5, window=20),
+    ]
+    return _with(plan, [Step("queue", ONCE, {"replicate": "all", "arguments": {COUNT: 60}})], clients)
 
 
 def with_brief(plan: Plan, level: str, *, away_s: float, made_at_s: Sequence[float], sends_s: float = 0.3) -> Plan:

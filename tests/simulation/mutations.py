@@ -26,6 +26,7 @@ from twisted.logger import ILogObserver, globalLogBeginner
 from zope.interface import provider
 
 from tests.simulation.bugs import OF_QUEUES, OF_TRANSACTIONS, Bug
+from tests.simulation.bugs_of_duplicates import OF_DUPLICATES
 from tests.simulation.bugs_of_moves import OF_MOVES
 from tests.simulation.history import Violation
 from tests.simulation.provoked import PROVOKED, run_of
@@ -35,6 +36,7 @@ SEEDS = 300
 
 
 BUGS = {
+    **OF_DUPLICATES,
     **OF_MOVES,
     **OF_TRANSACTIONS,
     "votes-twice": Bug(
@@ -69,8 +71,8 @@ BUGS = {
         "votes without comparing the logs",
         "ha.core.replica",
         "Replica._objection",
-        "return objection(Position(last_epoch, last_index), self._member.position, self._member.floor)",
-        'return ""',
+        "found = objection(theirs, member.position, member.floor)",
+        'found = ""',
     ),
     "begins-anew": Bug(
         "counts a new store's vote as any other's, for an empty candidate too",
@@ -454,111 +456,6 @@ for _, waits in self._proposed:
         "outstanding = set(ledgers)",
         "ledgers = dict(list(ledgers.items())[:1]); outstanding = set(ledgers)",
     ),
-    "drops-the-rejected": Bug(
-        "forgets the alternate exchange of a queue",
-        "broker.sessions.dead_letters",
-        "DeadLetters._alternates",
-        "return [queue for queue in found if queue is not node]",
-        "return []",
-    ),
-    "keeps-the-rejected": Bug(
-        "leaves a rejected message on its queue too",
-        "broker.sessions.dead_letters",
-        "DeadLetters._send",
-        "partial(origin.ledger.dequeue, messages.number, (sequence,))",
-        "list",
-    ),
-    "letters-twice": Bug(
-        "sends two dead letters for one message",
-        "broker.sessions.dead_letters",
-        "DeadLetters._send_small",
-        "logs.ledger_of(queue).enqueue(queue, [letter], len(letter))",
-        "logs.ledger_of(queue).enqueue(queue, [letter, letter], len(letter))",
-    ),
-    "drops-what-failed-too-often": Bug(
-        "takes a message off its queue whose delivery has failed too often, without a dead letter",
-        "broker.sessions.queues",
-        "QueueTerminus.failed",
-        "self.letters.add(over, letters.DELIVERY_LIMIT)",
-        "self.ledger.dequeue(messages.number, over)",
-    ),
-    "gives-out-what-failed-too-often": Bug(
-        "gives a message out again whose delivery has failed as often as it may",
-        "broker.sessions.queues",
-        "QueueTerminus.failed",
-        "self.letters.add(over, letters.DELIVERY_LIMIT)",
-        "self.node.delivery_limit += 1; self.give_back(over)",
-    ),
-    "forgets-what-failed-too-often": Bug(
-        "leaves, as a new primary, messages on their queue whose delivery has failed too often",
-        "broker.sessions.queues",
-        "QueueTerminus.term_begins",
-        "self.letters.add(sorted(sequence for sequence, count in counts if count >= limit), letters.DELIVERY_LIMIT)",
-        "pass",
-    ),
-    "gives-out-what-has-expired": Bug(
-        "gives out what has expired, until a sweep has seen it",
-        "broker.sessions.due",
-        "Due.fit",
-        "if not 0 < times(sequence) <= now_ms:",
-        "if True:",
-    ),
-    "gives-out-what-is-to-wait": Bug(
-        "gives out messages whose delay is not over",
-        "broker.sessions.due",
-        "Due.fit",
-        "if delays is not None and delays.waiting:",
-        "if False:",
-    ),
-    "lets-go-early": Bug(
-        "lets messages go that expire within the next tenth of a second",
-        "broker.sessions.due",
-        "Due._sweep",
-        "gone = messages.expiries.take(now_ms, MOST)",
-        "gone = messages.expiries.take(now_ms + 100, MOST)",
-    ),
-    "times-of-the-next": Bug(
-        "writes down for each message of a batch the times of the one after it",
-        "broker.sessions.ledger",
-        "Ledger._times_of",
-        "return found if",
-        "return found[1:] + found[:1] if",
-    ),
-    "checkpoint-forgets-times": Bug(
-        "forgets in a checkpoint when messages expire, and from when on they may be given out",
-        "broker.core.state",
-        "_snapshot_batches",
-        "builder.times(*column)",
-        "pass",
-    ),
-    "forgets-what-waits": Bug(
-        "has no time running, as a new primary, for messages that expire and messages that wait",
-        "broker.sessions.due",
-        "Due.begin",
-        "self.look()",
-        "pass",
-    ),
-    "gives-what-nobody-selects": Bug(
-        "gives a consumer messages that its selector does not name",
-        "broker.core.queues.scan",
-        "Scan._look",
-        "if matched and not is_acquired(sequence):",
-        "if not is_acquired(sequence):",
-    ),
-    "selects-what-another-has": Bug(
-        "gives a consumer with a selector messages that another one has",
-        "broker.core.queues.fifo",
-        "Fifo.is_acquired",
-        "return sequence in self._claimed",
-        "return False",
-    ),
-    "never-selects-again": Bug(
-        "does not look again at a message that was released, for those who have passed it",
-        "broker.core.queues.scan",
-        "Scan.released",
-        "if passed or sequence < place.cursor:",
-        "if False:",
-    ),
     "checkpoint-forgets-places": Bug(
         "forgets in a checkpoint where the messages are that this broker keeps for itself",
         "broker.core.definitions",
@@ -647,8 +544,8 @@ for _, waits in self._proposed:
         "votes, with a damaged store, for a log that may lack what the store has lost",
         "ha.core.replica",
         "Replica._objection",
-        "self._member.position, self._member.floor)",
-        "self._member.position, None)",
+        "objection(theirs, member.position, member.floor)",
+        "objection(theirs, member.position, None)",
     ),
     "stands-below-its-floor": Bug(
         "stands for election with a damaged store",

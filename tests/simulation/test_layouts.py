@@ -18,6 +18,7 @@ from tests.simulation.layouts import (
     LETTERS,
     LEVELS,
     MINE,
+    ONCE,
     RING,
     ROUTES,
     SPILL,
@@ -64,7 +65,7 @@ def test_what_is_bound_is_made_before() -> None:
 
 def test_the_fixed_seeds_have_every_part_of_a_layout() -> None:
     seen = {step.name for seed in FIXED for step in plans.make(seed).steps}
-    assert {LETTERS, KEPT, MINE, HUB, SPILL, HOARD, TILL} <= seen
+    assert {LETTERS, KEPT, MINE, HUB, SPILL, HOARD, ONCE, TILL} <= seen
     hubs = {(step.body["exchangeType"], step.body["replicate"]) for seed in FIXED for step in _hubs(plans.make(seed))}
     assert {kind for kind, _ in hubs} == set(ROUTES)
     assert {level for _, level in hubs} == {"all", "configuration", "none"}

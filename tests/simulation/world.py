@@ -35,12 +35,12 @@ from broker.core.nodes import AUTO_DELETE_TIMEOUT
 from tests.simulation import plan as plans
 from tests.simulation.checks import Checks
 from tests.simulation.checks.room import overfull
-from tests.simulation.clients import Browser, Client, ClientPlan, Consumer, Mover, Producer
+from tests.simulation.clients import Browser, Client, ClientPlan, Consumer, Mover, Producer, Repeater
 from tests.simulation.events import Events
 from tests.simulation.faults import Faults
 from tests.simulation.history import History, Violation, kept_at
 from tests.simulation.hosts import PORT, BrokerHost, ManagerHost
-from tests.simulation.layouts import BRIEF, BRIEF_S, LETTERS, TILL, UNDRAINED, arguments, levels_of, ring_of
+from tests.simulation.layouts import BRIEF, BRIEF_S, LETTERS, ONCE, TILL, UNDRAINED, arguments, levels_of, ring_of
 from tests.simulation.messenger import Mail, Weather
 from tests.simulation.network import Network
 from tests.simulation.operators import Operators
@@ -56,6 +56,7 @@ _CLIENTS: dict[str, type[Client]] = {
     "consumer": Consumer,
     "browser": Browser,
     "mover": Mover,
+    "repeater": Repeater,
     "transactor": Transactor,
 }
 _LOOK_S = 0.1
@@ -340,7 +341,7 @@ class World:
             found.append(f"{primary.name} is about to leave, and is the primary still")
         if members.learners:
             found.append(f"{', '.join(members.learners)} still learn")
-        drained = [step.name for step in self.plan.steps if step.name in (LETTERS, TILL)]
+        drained = [step.name for step in self.plan.steps if step.name in (LETTERS, TILL, ONCE)]
         for queue in [*self.plan.queues, *drained]:
             node = primary.process.broker.nodes.queues.get(queue)
             if node is None or node.messages is None:

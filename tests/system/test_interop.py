@@ -7,6 +7,7 @@ says why they were not tried, and Proton in Python is what was tested.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -125,11 +126,12 @@ def cpp(folder: Path) -> Command:
     ]
 
 
-def rhea(folder: Path) -> Command:
+def with_rhea(program: str, folder: Path) -> list[str]:
+    """The command that runs a program on rhea, which is installed beside it; NotHere where that cannot be."""
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
         raise NotHere("needs node and npm")
-    shutil.copy(HERE / "client.js", folder)
+    shutil.copy(HERE / program, folder)
     install = [npm, "install", "--no-audit", "--no-fund", "--fetch-retries", "1", "--prefix", str(folder), "rhea@3"]
     try:
         made = subprocess.run(install, capture_output=True, text=True, timeout=INSTALL_S, check=False)
@@ -137,7 +139,12 @@ def rhea(folder: Path) -> Command:
         raise NotHere(f"needs rhea from npm, which did not come within {INSTALL_S} s") from None
     if made.returncode != 0:
         raise NotHere(f"needs rhea from npm: {made.stderr.strip().splitlines()[-1]}")
-    return lambda role, addresses, queue, count: [node, str(folder / "client.js"), role, ",".join(addresses), queue, str(count)]
+    return [node, str(folder / program)]
+
+
+def rhea(folder: Path) -> Command:
+    command = with_rhea("client.js", folder)
+    return lambda role, addresses, queue, count: [*command, role, ",".join(addresses), queue, str(count)]
 
 
 CLIENTS: dict[str, Callable[[Path], Command]] = {
@@ -179,6 +186,29 @@ def test_a_client_s_sender_and_receiver_outlive_the_primary(three: Cluster, clie
         receiver.close()
     primary.start()
     primary.wait_for("ready")
+
+
+SELECTING: dict[str, Callable[[Path], list[str]]] = {
+    "container": lambda folder: [sys.executable, str(HERE / "select_container.py")],
+    "rhea": lambda folder: with_rhea("select.js", folder),
+}
+
+
+@pytest.mark.parametrize("client", SELECTING)
+def test_a_client_gets_what_its_selector_names_from_a_queue_and_from_a_topic(three: Cluster, client: str, tmp_path: Path) -> None:
+    """Breaks when the filter's type, which each client writes in its own way, is not known."""
+    try:
+        command = SELECTING[client](tmp_path)
+    except NotHere as reason:
+        warnings.warn(f"{client} was not tried: it {reason}", stacklevel=1)
+        return
+    primary, queue = three.primary(), f"selected-{client}"
+    primary.create("queue", queue)
+    words = [*command, primary.address, queue, "amq.topic"]
+    made = subprocess.run(words, capture_output=True, text=True, timeout=60, cwd=ROOT, env=environment(), check=False)
+    assert made.returncode == 0, made.stderr
+    assert json.loads(made.stdout) == {queue: [3, 5, 7, 9], "amq.topic": [3, 5, 7, 9]}
+    eventually(lambda: primary.queue(queue)["messages"], lambda left: left == 6, "the others being left", 30)
 
 
 def test_proton_c_s_load_generator_loses_nothing(three: Cluster, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from broker.core import limits
+from broker.core import duplicates, limits
 from broker.core.queues import priority
 
 MAX_COUNT, MAX_BYTES, POLICY = "qpid.max_count", "qpid.max_size", "qpid.policy_type"
@@ -61,6 +61,14 @@ def _flag(name: str, value: Any) -> str:
     return "" if value in (0, 1) else f"{name} must be 0 or 1 (or false, true), not {value!r}"
 
 
+def _window(name: str, value: Any) -> str:
+    try:
+        duplicates.window_of({duplicates.COUNT: 1, name: value})
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
 def _name(name: str, value: Any) -> str:
     if not isinstance(value, str) or not 0 < len(value.encode()) <= limits.MAX_NAME_BYTES:
         return f"{name} must be the name of a property, of up to {limits.MAX_NAME_BYTES} bytes, not {value!r:.80}"
@@ -82,6 +90,7 @@ _TABLE: dict[str, tuple[int, Check]] = {
     **dict.fromkeys((*priority.LEVELS, priority.HIGHEST), (2, _levels)),
     **dict.fromkeys((STOP_COUNT, STOP_BYTES, RESUME_COUNT, RESUME_BYTES), (5, _number)),
     BROWSE_ONLY: (5, _flag),
+    **dict.fromkeys((duplicates.COUNT, duplicates.TIME_MS), (5, _window)),
     LAST_VALUE_KEY: (5, _name),
 }
 """Argument -> the machine version that brought it, and what a value must be."""
@@ -127,6 +136,8 @@ def fault_of(arguments: Mapping[str, Any]) -> str:
         raise Unknown("this broker has no last value queues that are rings: use the policy reject")
     if policy_of(arguments) == RING_STRICT and ranked:
         raise Unknown("this broker has no priority queues with the limit policy ring_strict: use ring")
+    if duplicates.TIME_MS in arguments and duplicates.COUNT not in arguments:
+        return f"{duplicates.TIME_MS} needs {duplicates.COUNT}"
     return _fault_of_flow(arguments)
 
 

@@ -8,9 +8,9 @@ null and what is missing is NULL, and what AMQP has besides (binary, uuid, decim
 Life of a reading: a `Plan` is made of the names of a selector, once; `read` steps from section to section up to the last one
 that is needed, by their sizes, and decodes the values that are asked for.
 
-Invariants: what is read is bounded by `limits.MAX_SELECTOR_SECTION_BYTES` a section; bytes that cannot be read give BadValue or
-IndexError, and no other error; what is behind the end of the message is in no value that is returned; a fault in what is not
-asked for is no fault, but in the structure of a section that is.
+Invariants: what is read is bounded by `limits.MAX_SELECTOR_SECTION_BYTES` a section; bytes that cannot be read give one of
+FAULTS, and no other error; what is behind the end of the message is in no value that is returned; a fault in what is not asked
+for is no fault, but in the structure of a section that is.
 
 Source: AMQP 1.0 parts 3.2.1 (header), 3.2.4 (properties), 3.2.5 (application properties); JMS 2.0 section 3.8.1.1.
 """
@@ -25,6 +25,7 @@ from uuid import UUID
 
 from broker.core import limits
 from broker.core.message import APPLICATION_PROPERTIES, HEADER, PROPERTIES, section_at
+from broker.core.selector.tree import Identifier
 from broker.core.values import FIXED, WIDTHS, BadValue, Encoded, Reader, skip
 
 
@@ -50,6 +51,9 @@ class Other:
 
 
 Value: TypeAlias = int | float | str | Truth | Other | None
+
+FAULTS: Final = (BadValue, IndexError, UnicodeDecodeError, struct.error)
+"""What bytes that cannot be read end with."""
 
 # ---- names
 
@@ -91,17 +95,19 @@ _JMS: Final = {
     "JMSXUserID": "user_id",
     "JMSXDeliveryCount": "deliveries",
 }
-_PREFIX: Final = "amqp."
-_NAMES: Final = _JMS | {_PREFIX + field: field for field in _FIELDS if field != "deliveries"}
+FIELD_PREFIX: Final = "amqp."
+_NAMES: Final = _JMS | {FIELD_PREFIX + field: field for field in _FIELDS if field != "deliveries"}
 """Name in a selector -> field."""
+PROPERTIES_FIELDS: Final = frozenset(field for field, (section, _) in _FIELDS.items() if section == PROPERTIES)
+"""The fields of the properties, with _ where AMQP has -."""
 
 
 def fault_of_name(name: str) -> str:
     """Why no selector can have this name, "" when it can."""
     if name in _NAMES:
         return ""
-    if name.startswith(_PREFIX):
-        known = ", ".join(sorted(each for each in _NAMES if each.startswith(_PREFIX)))
+    if name.startswith(FIELD_PREFIX):
+        known = ", ".join(sorted(each for each in _NAMES if each.startswith(FIELD_PREFIX)))
         return f"there is no {name}; there are {known}"
     if name.startswith("JMS") and not name.startswith(("JMSX", "JMS_")):
         known = ", ".join(sorted(_JMS))
@@ -128,29 +134,15 @@ _STEPS: Final = {code: WIDTHS[code >> 4] + 1 for code in range(0x40, 0xA0)}
 def _value(data: bytes, position: int, stop: int) -> tuple[Value, int]:
     """The value that begins here, and where it ends."""
     code = data[position]
-    if code == _STRING_8:
-        begin = position + 2
-        position = begin + data[position + 1]
-        return _text(data, begin, position), position
     if code in _CONSTANTS:
         return _CONSTANTS[code], position + 1
     read = _READS.get(code)
     if read is not None:
-        try:
-            return read(data, position + 1), position + _STEPS[code]
-        except struct.error:
-            raise BadValue(f"the value at byte {position} is cut off") from None
+        return read(data, position + 1), position + _STEPS[code]
     if code in _TEXTS:
         text, position = Reader(data).value(position, stop, 0)
         return str(text), position
     return _OTHER, skip(data, position, stop, 0)
-
-
-def _text(data: bytes, start: int, stop: int) -> str:
-    try:
-        return data[start:stop].decode()
-    except UnicodeDecodeError:
-        raise BadValue(f"the text at byte {start} is not UTF-8") from None
 
 
 def _text_or_null(raw: Any) -> Value:
@@ -213,7 +205,8 @@ _LISTS: Final = {0x45: (0, 0), 0xC0: (2, 1), 0xD0: (5, 4)}
 _MAPS: Final = {0xC1: (2, 1), 0xD1: (5, 4)}
 """Constructors of lists and maps -> where their count is, behind them, and how many bytes it has."""
 _SHORT: Final = frozenset((0xC0, 0xC1))
-"""Those whose size has one byte."""
+_LONG: Final = frozenset((0xD0, 0xD1))
+"""Those whose size has one byte, and those whose size has four."""
 _DELIVERY_COUNT: Final = 4
 
 
@@ -222,16 +215,16 @@ class Plan:
 
     __slots__ = ("_application", "_counts", "_defaults", "_header", "_last", "_properties")
 
-    def __init__(self, names: Iterable[str]) -> None:
+    def __init__(self, identifiers: Iterable[Identifier]) -> None:
         self._header: dict[int, list[tuple[int, Callable[[Any], Value]]]] = {}
         self._properties: dict[int, list[tuple[int, Callable[[Any], Value]]]] = {}
-        self._application: dict[bytes, int] = {}
+        self._application: dict[bytes, list[int]] = {}
         self._defaults: list[Value] = []
         self._last = 0
-        for place, name in enumerate(names):
-            field = _NAMES.get(name)
+        for place, identifier in enumerate(identifiers):
+            field = None if identifier.is_property else _NAMES.get(identifier.name)
             if field is None:
-                self._application[name.encode()] = place
+                self._application.setdefault(identifier.name.encode(), []).append(place)
                 self._last = APPLICATION_PROPERTIES
                 self._defaults.append(None)
                 continue
@@ -250,7 +243,7 @@ class Plan:
     def read(self, data: bytes, position: int, end: int, failures: int) -> list[Value]:
         """What the message `data[position:end]` says; `failures`: how often its delivery has failed since it came.
 
-        BadValue or IndexError when that cannot be read.
+        One of FAULTS when that cannot be read.
         """
         values, last = self._defaults.copy(), self._last
         while position < end:
@@ -261,7 +254,12 @@ class Plan:
             if code > last:
                 break
             kind = data[value]
-            position = value + 2 + data[value + 1] if kind in _SHORT else skip(data, value, end, 0)
+            if kind in _SHORT:
+                position = value + 2 + data[value + 1]
+            elif kind in _LONG:
+                position = value + 5 + int.from_bytes(data[value + 1 : value + 5], "big")
+            else:
+                position = skip(data, value, end, 0)
             if position > end:
                 raise BadValue(f"the section at byte {value} ends behind the message")
             if code == APPLICATION_PROPERTIES:
@@ -313,12 +311,12 @@ def _read_list(
     return number
 
 
-def _read_map(data: bytes, position: int, stop: int, wanted: dict[bytes, int], values: list[Value]) -> None:
+def _read_map(data: bytes, position: int, stop: int, wanted: dict[bytes, list[int]], values: list[Value]) -> None:
     """Read the values whose keys are wanted into their places; the last one of a key counts."""
     count, position = _contents(data, position, stop, _MAPS)
     if count % 2:
         raise BadValue(f"a map has {count} keys and values, which is odd")
-    place_of, steps = wanted.get, _STEPS
+    places_of, steps = wanted.get, _STEPS
     for _ in range(count // 2):
         if data[position] == _STRING_8:
             begin = position + 2
@@ -330,11 +328,19 @@ def _read_map(data: bytes, position: int, stop: int, wanted: dict[bytes, int], v
             raise BadValue(f"the key at byte {position} is not a string")
         if position >= stop:
             raise BadValue(f"the map ends within a key, at byte {stop}")
-        place = place_of(data[begin:position])
-        if place is not None:
-            values[place], position = _value(data, position, stop)
-        elif (code := data[position]) == _STRING_8:
-            position += 2 + data[position + 1]
+        places = places_of(data[begin:position])
+        code = data[position]
+        if code == _STRING_8:
+            begin = position + 2
+            position = begin + data[position + 1]
+            if places is not None:
+                text = data[begin:position].decode()
+                for place in places:
+                    values[place] = text
+        elif places is not None:
+            value, position = _value(data, position, stop)
+            for place in places:
+                values[place] = value
         elif code in steps:
             position += steps[code]
         else:

@@ -68,7 +68,7 @@ def _pieces(pattern: str, escape: str) -> list[list[_Character]]:
 class _Piece:
     """A part of a pattern between two `%`."""
 
-    __slots__ = ("_any", "_masks", "_texts", "length")
+    __slots__ = ("_any", "_masks", "_texts", "_whole", "length")
 
     def __init__(self, characters: list[_Character]) -> None:
         self.length = len(characters)
@@ -77,6 +77,7 @@ class _Piece:
         self._masks: dict[str, int] = {}
         """Character -> a bit for each place of this piece where it may stand."""
         self._any = sum(1 << place for place, character in enumerate(characters) if character is None)
+        self._whole = "".join(character or "_" for character in characters)
         stretch = ""
         for place, character in enumerate([*characters, None]):
             if character is not None:
@@ -88,13 +89,14 @@ class _Piece:
 
     def stands_at(self, text: str, position: int) -> bool:
         """Whether it is here; there are enough characters."""
+        if not self._any:
+            return text.startswith(self._whole, position)
         return all(text.startswith(stretch, position + offset) for offset, stretch in self._texts)
 
     def find(self, text: str, position: int, end: int) -> int:
         """The first place from `position` on where it stands before `end`; -1 when there is none."""
         if not self._any:
-            ((_, stretch),) = self._texts
-            return text.find(stretch, position, end)
+            return text.find(self._whole, position, end)
         here, whole, masks, otherwise = 0, 1 << self.length - 1, self._masks, self._any
         for at in range(position, end):
             here = (here << 1 | 1) & masks.get(text[at], otherwise)

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias, assert_never
 
-from broker.core.selector.fields import Plan, Truth, Value
+from broker.core.selector.fields import FAULTS, Plan, Truth, Value
 from broker.core.selector.like import matcher
 from broker.core.selector.tree import (
     And,
@@ -35,7 +35,6 @@ from broker.core.selector.tree import (
     Or,
 )
 from broker.core.selector.tree import Value as ValueNode
-from broker.core.values import BadValue
 
 Matches: TypeAlias = Callable[[bytes, int, int, int], bool]
 """Whether the message `data[start:end]` matches whose delivery has failed so many times."""
@@ -97,7 +96,7 @@ _HELPERS: Final[dict[str, Any]] = {
     "Truth": Truth,
     "TRUE": Truth.TRUE,
     "FALSE": Truth.FALSE,
-    "FAULTS": (BadValue, IndexError),
+    "FAULTS": FAULTS,
 }
 _ARITHMETIC: Final = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide"}
 _COMPARISONS: Final = {"=": "equal", "<>": "unequal", "<": "less", "<=": "at_most", ">": "more", ">=": "at_least"}
@@ -131,7 +130,7 @@ class _Writer:
     """Writes the expressions of one selector. `names` are its identifiers, v0, v1 ... in the code; `constants` are k0, k1 ..."""
 
     def __init__(self) -> None:
-        self.names: dict[str, int] = {}
+        self.names: dict[Identifier, int] = {}
         self.constants: dict[str, Any] = {}
 
     def _constant(self, value: Any) -> str:
@@ -140,7 +139,7 @@ class _Writer:
         return name
 
     def _variable(self, identifier: Identifier) -> str:
-        return f"v{self.names.setdefault(identifier.name, len(self.names))}"
+        return f"v{self.names.setdefault(identifier, len(self.names))}"
 
     def _value(self, node: ValueNode) -> str:
         match node:

@@ -1,17 +1,26 @@
-"""A selector, ready to be asked. Those that were made last are kept: many links of a client have the same one."""
+"""What says which messages a link is to get, ready to be asked. Those that were made last are kept: many links of a client have
+the same one.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any, Final
 
-from broker.core.selector.grammar import parsed
+from broker.core.filters import APPLICATION_PROPERTIES, PROPERTIES, SELECTOR, Filter
+from broker.core.selector.grammar import BadSelector, parsed
 from broker.core.selector.program import program
+from broker.core.selector.properties import of_application, of_fields
+from broker.core.selector.tree import And, Condition
 
 _KEPT = 256
+SELECTING: Final = frozenset((SELECTOR, PROPERTIES, APPLICATION_PROPERTIES))
+"""Filters that select by what a message says."""
 
 
 class Selector:
-    """What says which messages a link is to get. Two of the same text are equal.
+    """What says which messages a link is to get. Two with the same text are equal.
 
     `matches(data, start, end, failures)`: whether the message `data[start:end]` matches, the delivery of which has failed so many
     times. One that cannot be read, as far as the selector asks for it, does not. `counts`: whether `failures` matter to it.
@@ -19,10 +28,10 @@ class Selector:
 
     __slots__ = ("counts", "matches", "text")
 
-    def __init__(self, text: str) -> None:
-        """BadSelector when it is none."""
+    def __init__(self, text: str, condition: Condition | None = None) -> None:
+        """`condition`: what `text` stands for, if that is no selector itself. BadSelector when it is none."""
         self.text = text
-        self.matches, self.counts = program(parsed(text))
+        self.matches, self.counts = program(parsed(text) if condition is None else condition)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Selector) and other.text == self.text
@@ -39,3 +48,21 @@ class Selector:
 def compiled(text: str) -> Selector:
     """The selector of this text. BadSelector when it is none."""
     return Selector(text)
+
+
+def selected(filters: Sequence[Filter]) -> Selector | None:
+    """What all of these filters let through, of those that are `SELECTING`; None when there are none. BadSelector."""
+    asked = [each for each in filters if each.name in SELECTING]
+    texts = [each.value for each in asked if each.name == SELECTOR]
+    if len(texts) > 1 or not all(isinstance(text, str) for text in texts):
+        raise BadSelector("a source has one selector at most, and that is a string")
+    if len(asked) == len(texts):
+        return compiled(texts[0]) if texts and texts[0].strip() else None
+    conditions = [_condition(each.name, each.value) for each in asked if each.name != SELECTOR or each.value.strip()]
+    return Selector(repr(asked), And(tuple(conditions), 0))
+
+
+def _condition(name: str, value: Any) -> Condition:
+    if name == SELECTOR:
+        return parsed(value)
+    return of_fields(value) if name == PROPERTIES else of_application(value)

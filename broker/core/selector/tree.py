@@ -12,9 +12,13 @@ from typing import ClassVar, TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class Identifier:
-    """What a message says under this name: a value, or NULL. As a condition: true or false when it is that, else unknown."""
+    """What a message says under this name: a value, or NULL. As a condition: true or false when it is that, else unknown.
+
+    `is_property`: an application property, whatever its name; else names that stand for fields stand for these.
+    """
 
     name: str
+    is_property: bool = False
     depth: ClassVar[int] = 1
 
 
