@@ -362,7 +362,7 @@ MAX_SELECTOR_DEPTH = 64
 MAX_FILTER_FIELDS = 16
 """Names in a filter of properties."""
 
-SELECTOR_LOOKS = 256
+SELECTOR_LOOKS = 128
 """Messages of one queue that consumers with selectors look at in one go."""
 
 MAX_SELECTOR_SECTION_BYTES = 64 * KIB

@@ -186,7 +186,7 @@ class Ledger:
         if held is not None:
             self._hold(*held)
         number, seqs, count = node.messages.number, node.proposed_seqs, len(messages)
-        times = self._times_of(node, messages, timed=timed) if timed or node.ttl_ms else None
+        times = self._times_of(node, messages, timed=timed, moved=held is not None) if timed or node.ttl_ms else None
         if node.displacing is not None:
             count, nbytes = self._displace(node, node.displacing, messages, times)
         elif len(seqs) == 1:
@@ -213,12 +213,16 @@ class Ledger:
             add_ids(self._waits.accepts.setdefault(link, []), first, len(messages))
         self._arm()
 
-    def _times_of(self, node: QueueNode, messages: list[bytes], *, timed: bool) -> list[tuple[int, int]] | None:
-        """When these messages, which are about to be put on this queue, expire and may be given out; None: no time for any."""
+    def _times_of(self, node: QueueNode, messages: list[bytes], *, timed: bool, moved: bool) -> list[tuple[int, int]] | None:
+        """When these messages, which are about to be put on this queue, expire and may be given out; None: no time for any.
+        `moved`: they come from another store, where their delay was kept."""
         if self.version < TIMES_SINCE:
             return None
         now_ms = self.now_ms
-        found = [lifetimes.when(lifetimes.said(each) if timed else lifetimes.NOTHING, now_ms, node.ttl_ms) for each in messages]
+        say = [lifetimes.said(each) if timed else lifetimes.NOTHING for each in messages]
+        if moved:
+            say = [each._replace(delay_ms=0) for each in say]
+        found = [lifetimes.when(each, now_ms, node.ttl_ms) for each in say]
         return found if any(map(any, found)) else None
 
     def _put_times(self, number: int, first_seq: int, times: Sequence[tuple[int, int]]) -> None:

@@ -172,7 +172,8 @@ class OriginTerminus:
                 nbytes += sizes[fit]
                 fit += 1
         if fit:
-            ledger.enqueue(node, messages[:fit], nbytes, producer.link, first, (held[0], held[1][:fit]))
+            new = held[0], held[1][:fit]
+            ledger.enqueue(node, messages[:fit], nbytes, producer.link, first, new, timed=producer.timed)
         return full
 
     def _full_of(self, ledger: Ledger, node: QueueNode, count: int, nbytes: int) -> str:
@@ -237,6 +238,7 @@ class OriginUpload(Uploading):
     ) -> None:
         super().__init__(logs, producer, [found[2]], head)
         self._ledger, self._origin, _ = found
+        self._says = self._says._replace(delay_ms=0)  # it was kept where the message comes from
         self._sequences = sequences
 
     def put(self, data: bytes) -> Upload:

@@ -10,6 +10,7 @@ import json
 import sys
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import click
@@ -26,7 +27,14 @@ UNFINISHED = 75
 
 @click.command(context_settings=options.CONTEXT)
 @click.argument("words", nargs=-1, metavar="[status]")
-@click.option("--from", "source", metavar="URL", required=True, help="The broker that leaves, or all brokers of its cluster.")
+@click.option("--from", "source", metavar="URL", help="The broker that leaves, or all brokers of its cluster.")
+@click.option(
+    "--store",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Instead of --from: the store of a broker that does not run.",
+)
+@click.option("--delete-released", is_flag=True, help="With --store: delete the store when it was released.")
 @click.option("--to", "target", metavar="URL", help="The broker, or all brokers of the cluster, that takes its messages.")
 @click.option("--check", is_flag=True, help="Say what would be made there and what will not fit; change nothing.")
 @click.option("--deadline", type=click.FloatRange(0.1), metavar="SECONDS", help="End after so long, done or not (exit 75).")
@@ -39,27 +47,33 @@ UNFINISHED = 75
 )
 @partial(options.connection_options, without=("broker",))
 @click.version_option(options.VERSION, prog_name=NAME)
-def command(words: tuple[str, ...], source: str, target: str | None, form: str, **given: Any) -> None:
+def command(words: tuple[str, ...], source: str | None, target: str | None, form: str, **given: Any) -> None:
     """Move every queue of a broker that is to go to another broker, and verify that nothing is left.
 
     \b
     qpid-drain --from URL --to URL            move everything; the broker takes no clients from then on, for good
     qpid-drain --from URL --to URL --check    what would be made on the target, and what will not fit there
+    qpid-drain --store DIR --to URL           the same for a store whose broker does not run
     qpid-drain status --from URL              whether it leaves, to where, and what is left
 
     Begun again after a failure or a deadline, it goes on; no message is lost or repeated.
     """
     check, deadline_s, spread_s = given.pop("check"), given.pop("deadline"), given.pop("spread")
+    store, deletes = given.pop("store"), given.pop("delete_released")
     if words not in ((), ("status",)):
         raise click.UsageError(f"{' '.join(words)!r} is not a command; there is: status")
-    leaving = options.target(given | {"broker": source}, admin=True, name="from")
+    if (source is None) == (store is None) or (words and store is not None):
+        raise click.UsageError("give --from URL, or --store DIR and no command: what is to be drained")
+    if deletes and store is None:
+        raise click.UsageError("--delete-released is for --store: a broker that runs keeps its store")
+    leaving = options.target(given | {"broker": source or "localhost"}, admin=True, name="from")
     if words:
         _status(leaving, form)
         return
     if target is None:
         raise click.UsageError("--to says which broker takes the messages")
     taking = options.target(given | {"broker": target}, admin=True, name="to")
-    both = set(leaving.url.names) & set(taking.url.names)
+    both = set(leaving.url.names) & set(taking.url.names) if source else set()
     if both:
         raise click.UsageError(f"{', '.join(sorted(both))} is both the source and the target")
 
@@ -67,29 +81,56 @@ def command(words: tuple[str, ...], source: str, target: str | None, form: str, 
         from twisted.internet.defer import ensureDeferred
 
         found: tuple[Any, Result | None]
+        from cli.drain.orphan import Orphan
+
         clock = Clock(reactor, deadline_s)
-        sides = Side(clock, leaving, "broker that leaves"), Side(clock, taking, "target")
+        left = Side(clock, leaving, "broker that leaves") if store is None else Orphan(clock, leaving, store)
+        sides = left, Side(clock, taking, "target")
         now = datetime.now(UTC).isoformat(timespec="seconds")
         drain = Drain(clock, *sides, _teller(form), spread_s=spread_s, now=now)
-        if check:
-            found = await drain.check(), None
-        else:
-            running = ensureDeferred(drain.run())
-            if deadline_s is not None:
-                reactor.callLater(deadline_s, running.cancel)
-            found = None, await running
-        for side in sides:
-            if found[1] is None or found[1].in_time:
-                await side.close()
+        try:
+            if isinstance(left, Orphan):
+                await left.start()
+            if check:
+                found = await drain.check(), None
             else:
-                side.abort()
+                running = ensureDeferred(drain.run())
+                if deadline_s is not None:
+                    reactor.callLater(deadline_s, running.cancel)
+                found = None, await running
+                if isinstance(left, Orphan) and found[1] is not None and found[1].empty:
+                    left.mark(found[1].drain, sides[1].addresses, found[1].queues, now)
+        finally:
+            for side in sides:
+                if isinstance(side, Orphan):
+                    await side.close()
+                else:
+                    side.abort()
         return found
 
-    plan, result = endings.run(run)
+    mark = _look(store)
+    plan, result = endings.run(run) if mark is None else (None, Result(drain=str(mark["drain"]), empty=True))
+    if deletes and result is not None and result.empty:
+        _delete(store)
     if result is None:
         _show_plan(plan, form)
     else:
         _show_result(result, form)
+
+
+def _look(store: Path | None) -> dict[str, Any] | None:
+    """The mark of a store that was released before."""
+    if store is None:
+        return None
+    from cli.drain.orphan import look
+
+    return look(store)
+
+
+def _delete(store: Path) -> None:
+    from cli.drain.orphan import delete
+
+    delete(store)
 
 
 def _teller(form: str) -> Any:

@@ -43,6 +43,9 @@ class Result:
     moved: int = 0
     left: int = 0
     refused: list[tuple[str, int, str]] = field(default_factory=list)
+    queues: list[dict[str, Any]] = field(default_factory=list)
+    """Of each queue that had messages: name, uuid, moved, known (the target had them already), bytes, and checksum: the sum of
+    the CRC-32C of the messages moved."""
     empty: bool = False
     in_time: bool = True
 
@@ -130,8 +133,12 @@ class Drain:
         body = {"drain": drain, "store": store, "queue": uuid, "into": name}
         address = str((await self._target.ask("TAKE", "drain", "", body))["address"])
         moved_s = self._clock.now_s
+        tally: dict[str, Any] = {"name": name, "uuid": uuid, "moved": 0, "known": 0, "bytes": 0, "checksum": 0}
+        self._result.queues.append(tally)
         while True:
             move = await self._attempt(drain, name, uuid, address)
+            found = {"moved": move.moved, "known": move.known, "bytes": move.nbytes, "checksum": move.checksum}
+            tally |= {what: tally[what] + count for what, count in found.items()}
             if not move.ended:
                 move.close()
                 self._result.refused += [(name, sequence, why) for sequence, why in sorted(move.refused.items())]

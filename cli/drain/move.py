@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from collections import deque
 
+import google_crc32c
+
 from broker.amqp.links import Receiver, Sender
 from broker.client import ManagementClient
 from broker.core.links import ACCEPTED
@@ -45,7 +47,10 @@ class Move:
         self._ids: dict[int, int] = {}
         """Sequence -> delivery at the source, of what is here or on its way to the target."""
         self._here_bytes = 0
+        self.checksum = self.nbytes = self.known = 0
+        """Of what was moved: the sum of the CRC-32C of its messages, and their bytes; and how many the target had already."""
         self._sizes: dict[int, int] = {}
+        self._sums: dict[int, int] = {}
         self._paused = False
         """Whether the source is not read, because too much is here."""
         self._credit = _FIRST_CREDIT
@@ -99,10 +104,11 @@ class Move:
                 known.append(delivery_id)
             else:
                 self._ids[sequence] = delivery_id
-                self._sizes[sequence] = len(data)
+                self._sizes[sequence], self._sums[sequence] = len(data), google_crc32c.value(data)
                 self._here_bytes += len(data)
                 self._waiting.append((sequence, data))
         if known:
+            self.known += len(known)
             self._settle(known)
         if self._here_bytes > HERE_BYTES and not self._paused:
             self._paused = True
@@ -137,6 +143,8 @@ class Move:
                 for sequences in link.account.take(delivery_id, 1):
                     for sequence in sequences:
                         if outcome == ACCEPTED:
+                            self.checksum += self._sums[sequence]
+                            self.nbytes += self._sizes[sequence]
                             taken.append(self._gone(sequence))
                         else:
                             self._refuse(sequence, reasons.get(delivery_id) or "the target does not take it")
@@ -148,6 +156,7 @@ class Move:
 
     def _gone(self, sequence: int) -> int:
         self._here_bytes -= self._sizes.pop(sequence)
+        del self._sums[sequence]
         if self._paused and self._here_bytes < HERE_BYTES // 2:
             self._read_again()
         return self._ids.pop(sequence)

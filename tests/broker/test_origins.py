@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
+import proton
 import pytest
 
 from broker.core import limits
@@ -176,6 +178,21 @@ def test_a_bound_on_what_is_remembered_ends_the_link(monkeypatch: pytest.MonkeyP
             taking.send(link, sequence)
         assert condition(link) == "amqp:resource-limit-exceeded"
         assert taking.bodies() == ["1", "3", "5"]
+
+
+def test_a_message_whose_delay_was_kept_by_its_old_broker_waits_no_second_time_and_its_life_goes_on() -> None:
+    with bench() as b:
+        taking = Taking(b)
+        waits: Any = proton.Message(body="1", ttl=5.0, annotations={proton.symbol("x-opt-delivery-delay"): 60_000})
+        own = b.client()
+        own.send_encoded(own.sender("q"), waits.encode())
+        assert taking.bodies() == [], "one of its own clients"
+        link = taking.link()
+        send(taking.client, link, 1, waits.encode())
+        b.settle()
+        assert taking.bodies() == ["1"]
+        b.pass_time(6)
+        assert taking.bodies() == []
 
 
 # ---- management

@@ -98,6 +98,14 @@ SEEDS: dict[str, list[bytes]] = {
     "log": [b"\0\0\0\x01", b"\x01\x01\0\x04\x02\x10\x20\xff"],
     "url": [b"amqps://user:password@tcp:a:1,[::1]:5672,b"],
     "acl": [b"group g a@b c@d\nacl allow-log g publish exchange name=e routingkey=a.*\nquota queues 5 all\nacl deny all all\n"],
+    "selector": [
+        len(text).to_bytes(2, "big") + text + rest
+        for text, rest in (
+            (b"a = 1 AND NOT (b LIKE '%x_' OR amqp.priority BETWEEN -1 AND 2e3) OR c IN ('y', 0x1F)", _message()),
+            (b"-a / 2 + 3 * d >= 017 AND JMSXDeliveryCount IS NOT NULL", b"\x00\x53\x74\xc1\x06\x02\xa1\x01a\x54\x01"),
+            (b"TRUE", b"\xc1\x14\x02\xa3\x01s\x00\x80\x00\x00\x01\x74" + bytes(4) + b"\xc1\x06\x02\xa1\x01a\x54\x01"),
+        )
+    ],
     "users": [line_of("user", {SHA_256: derive(SHA_256, "password", bytes(16))}).encode() + b"\n# comment\n"],
     "options": [b"port=5672\n# comment\ndata-dir=/x\nauth=no\nmessage-memory=1G\n"],
 }

@@ -29,11 +29,14 @@ from broker.amqp import management_node
 from broker.core import commands, message, sasl, urls, values
 from broker.core.acl import grammar
 from broker.core.door import HEADER as AMQP
+from broker.core.filters import filters_of
 from broker.core.identity import Certificate, Socket
 from broker.core.management import plan
 from broker.core.nodes import CLUSTER, LOCAL, Nodes, Refused
 from broker.core.performatives import Refusal
 from broker.core.records import HEADER, HEADER_BYTES, BadBatch, Batch, message_runs
+from broker.core.selector.grammar import BadSelector
+from broker.core.selector.selected import Selector, selected
 from broker.core.state import State
 from broker.core.tokens import BadKeys, BadToken, Rules, Tokens, parse_keys
 from broker.core.users import HASHES, BadUsers, Users, derive
@@ -307,6 +310,15 @@ def acl(data: bytes) -> None:
         grammar.read(data.decode(errors="replace"), "acl")
 
 
+def selector(data: bytes) -> None:
+    """Two bytes of a size, a selector of so many, and a message that it is asked about; the same bytes as a source's filters."""
+    size = 2 + int.from_bytes(data[:2], "big")
+    with suppress(BadSelector):
+        Selector(data[2:size].decode(errors="replace")).takes(data[size:])
+    with suppress(values.BadValue, BadSelector):
+        selected(filters_of(data[size:]))
+
+
 def users(data: bytes) -> None:
     """A file of users."""
     with suppress(BadUsers):
@@ -339,6 +351,7 @@ TARGETS: dict[str, Target] = {
         log,
         url,
         acl,
+        selector,
         users,
         options,
     )

@@ -12,7 +12,7 @@ from tests.fuzz.__main__ import fuzzed
 from tests.fuzz.seeds import CORPUS, corpus_of
 from tests.fuzz.targets import TARGETS
 
-RUNS = {"log": 100, "engine": 1000, "options": 1500}
+RUNS = {"log": 100, "engine": 1000, "options": 1500, "selector": 1000}
 """Inputs for a target, so that each takes about two seconds of a processor, most of which are imports."""
 USUAL = 4000
 MAX_CORPUS_BYTES = 200 * 1024

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import proton
 import pytest
 
@@ -129,3 +130,22 @@ def test_a_deadline_ends_a_drain_which_goes_on_later_and_what_will_not_fit_is_to
         refused = drain(new.address, old.address)
         assert refused.status == 1
         assert "leaves itself" in refused.err
+
+
+def test_a_store_whose_broker_does_not_run_is_drained_marked_and_deleted_when_that_is_asked_for(tmp_path: Path) -> None:
+    with source(tmp_path / "old") as old, standalone(tmp_path / "new") as new:
+        words = ("qpid-drain", "--store", old.store, "--to", new.address)
+        in_use = run(*words)
+        assert (in_use.status, "is in use by process" in in_use.err) == (1, True)
+        old.kill()
+        assert run("qpid-drain", "--store", tmp_path / "none", "--to", new.address).status == 1
+        assert "to be made: queue ranked" in run(*words, "--check").out
+        found = run(*words)
+        assert found.status == 0, found
+        mark = json.loads((old.store / "released.json").read_text().splitlines()[0])
+        assert {each["name"]: each["moved"] for each in mark["queues"]} == dict.fromkeys(QUEUES, MESSAGES)
+        sums = {queue: sum(google_crc32c.value(message(queue, number)) for number in range(MESSAGES)) for queue in QUEUES}
+        assert {each["name"]: each["checksum"] for each in mark["queues"]} == sums
+        check_account(new.address)
+        assert run(*words, "--delete-released").status == 0
+        assert not old.store.exists()

@@ -1,0 +1,138 @@
+"""The store of a broker that does not run: a broker on it that no client can see, and the mark of its release.
+
+Life: `look` says whether the store can be drained; `Orphan` is a side of a drain (`sides.Side`) whose broker runs in this
+process, listens nowhere, and is reached over one pair of sockets. It leaves as any broker does, and is emptied as any broker
+is. When the target has released it, the file `released.json` in its folder says what was moved: then the folder may be deleted,
+by `--delete-released` or by a person.
+
+Invariants: the store's lock is held from the first look inside until the mark is written; nothing but the broker's own log and
+the mark is written there; nothing is deleted without the mark.
+"""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.internet.protocol import Factory
+
+from broker.client import ManagementClient
+from broker.core.sasl_client import ANONYMOUS
+from broker.disk.durable import DamagedStore, StorageError, read_json, replace_durably, seal_json
+from broker.disk.files import REAL_DISK
+from broker.disk.store import inspect
+from broker.net.listener import ConnectionFactory
+from broker.net.management_wire import Wire
+from broker.settings import BrokerSettings
+from cli import endings
+from cli.drain.sides import Clock, Side
+from cli.options import Target
+from ha.service import CannotStart, Process
+from ha.settings import HaSettings
+
+MARK = "released.json"
+_LARGEST = 1 << 30
+
+
+def look(folder: Path) -> dict[str, Any] | None:
+    """The mark of this store, None when it has none. Refused, when it cannot be drained by itself."""
+    try:
+        found = inspect(folder)
+        mark = read_json(REAL_DISK, folder / MARK)
+    except FileNotFoundError:
+        raise endings.Refused(f"there is no store in {folder}") from None
+    except (DamagedStore, OSError) as error:
+        raise endings.Refused(f"the store in {folder} cannot be read: {error}") from None
+    if found.cluster_id:
+        raise endings.Refused(
+            f"the store in {folder} belongs to cluster {found.cluster_id}, whose other brokers have what it has: drain the "
+            "cluster with --from and the addresses of its brokers"
+        )
+    if mark is not None and mark.get("store") != found.store_id:
+        raise endings.Refused(f"{folder / MARK} is of another store, {mark.get('store')}: take it away if it is there by mistake")
+    return mark
+
+
+def delete(folder: Path) -> None:
+    """Delete a store that is marked as released. Refused, when it is not, or cannot be."""
+    if look(folder) is None:
+        raise endings.Refused(f"the store in {folder} was not released: nothing was deleted")
+    try:
+        shutil.rmtree(folder)
+    except OSError as error:
+        raise endings.Refused(f"the store in {folder} was released, and could not be deleted: {error}") from None
+
+
+class _Hidden(Process):
+    """A broker that listens nowhere."""
+
+    def _listen(self) -> None:
+        self.port = 0
+
+
+class Orphan(Side):
+    """See the module. Made, it is not started yet: `start`."""
+
+    def __init__(self, clock: Clock, target: Target, folder: Path) -> None:
+        super().__init__(clock, target, f"store in {folder}")
+        self._folder = folder
+        settings = BrokerSettings.from_values({"data_dir": folder, "max_message_size": _LARGEST, "auth": False})
+        self._process = _Hidden(clock.reactor, settings, HaSettings.from_values({}))
+        self._runs = False
+
+    async def start(self) -> None:
+        """Open the store, and read its log. Refused, when that cannot be: another process has it, or it is damaged."""
+        try:
+            self._process.start()
+        except (CannotStart, StorageError) as error:
+            raise endings.Refused(str(error)) from None
+        self._runs = True
+        while self._process.broker.state != "standalone":
+            await self._clock.pause(0.01)
+
+    def _connect(self) -> Deferred[ManagementClient]:
+        return ensureDeferred(self._join())
+
+    async def _join(self) -> ManagementClient:
+        """Join a client to the broker by a pair of sockets of this process's own."""
+        reactor = self._clock.reactor
+        wire = Wire(reactor, "store:0", ANONYMOUS, True, None, time.monotonic)
+        ours = Factory.forProtocol(lambda: wire)
+        ours.noisy = False
+        theirs = ConnectionFactory(self._process.broker.new_connection)
+        for end, factory in zip(_pair(), (ours, theirs), strict=True):
+            with end:
+                reactor.adoptStreamConnection(end.fileno(), socket.AF_INET, factory)
+        await wire.opened
+        return ManagementClient(reactor, self.what, wire)
+
+    def mark(self, drain: str, to: list[str], queues: list[dict[str, Any]], now: str) -> None:
+        """Say in the store's folder that it was released, and what was moved."""
+        content = {"store": self._process.store.store_id, "drain": drain, "to": to, "released": now, "queues": queues}
+        replace_durably(REAL_DISK, self._folder / MARK, seal_json(content))
+
+    async def close(self) -> None:
+        """End the broker in order, and give the store back."""
+        await super().close()
+        if self._runs:
+            self._runs = False
+            await self._process.stop()
+
+
+def _pair() -> tuple[socket.socket, socket.socket]:
+    """Two ends of a TCP connection within this process. Nobody else can have come between: the port that is listened on for a
+    moment takes one connection, and it is looked at whose that is."""
+    with socket.create_server(("127.0.0.1", 0), backlog=1) as listening:
+        ours = socket.create_connection(listening.getsockname())
+        while True:
+            theirs, peer = listening.accept()
+            if peer == ours.getsockname():
+                break
+            theirs.close()
+    for end in (ours, theirs):
+        end.setblocking(False)
+    return ours, theirs
