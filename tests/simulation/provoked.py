@@ -261,6 +261,7 @@ _WITNESSED = _plan(BUSY, *_repeated((1.0, 3.4), _alone_and_then_the_other), witn
 _WITNESSED_SLOWLY = replace(_WITNESSED, disk_s=_SLOW_SYNC_S)
 
 PROVOKED: dict[str, Plan] = {
+    "raises-who-is-to-follow": _plan(BUSY, Action(1.0, "role", 2), Action(2.0, "role", 2), Action(3.0, "role", 3), spares=1),
     "witness-votes-for-whoever-asks": _WITNESSED,
     "attests-before-it-is-saved": _WITNESSED,
     "forgets-what-it-attests": _WITNESSED,

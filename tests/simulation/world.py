@@ -340,8 +340,9 @@ class World:
                     found.append(f"{host.name} has applied {host.process.broker.lead.state.index} of {at}")
         if primary.address not in members.voters:
             found.append(f"{primary.name} is about to leave, and is the primary still")
-        if members.learners:
-            found.append(f"{', '.join(members.learners)} still learn")
+        learning = [address for address in members.learners if address not in members.standby]
+        if learning:
+            found.append(f"{', '.join(learning)} still learn")
         drained = [step.name for step in self.plan.steps if step.name in (LETTERS, TILL, ONCE)]
         for queue in [*self.plan.queues, *drained]:
             node = primary.process.broker.nodes.queues.get(queue)
