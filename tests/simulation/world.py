@@ -240,6 +240,8 @@ class World:
                 keys = max([client.keys for client in self.plan.clients if client.queue == step.name], default=0)
                 kind = "groups" if step.name == GROUPS else "values"
                 self.history.queue_created(step.name, drained=drained, lossy=lossy, levels=levels, ring=ring, **{kind: keys})
+                if "qpid.fairshare" in step.body.get("arguments", {}):
+                    self.history.shares[step.name] = step.body["arguments"]["qpid.fairshare"]
                 if "alternateExchange" in step.body:
                     self.history.letters[step.name] = LETTERS
         self.history.volatile.update(plans.EXCHANGES)
