@@ -265,6 +265,9 @@ MAX_CONSUMERS_PER_QUEUE = 10_000
 MAX_TURN_MESSAGES = 256
 """Messages given to one consumer before the next one has its turn."""
 
+MAX_TURN_LETTERS = 64
+"""Dead letters that a queue sends in one turn of the reactor."""
+
 MAX_HELD_BACK = 2048
 """Messages of a queue that are looked at in one turn, and that nobody may have now: expired ones, and delayed ones."""
 
