@@ -27,7 +27,7 @@ from broker.core.acl.questions import Lookups
 from broker.core.links import ACCEPTED, FAILED, REJECTED, TRANSACTION_SHIFT, UNDELIVERABLE
 from broker.core.nodes import QueueNode
 from broker.core.parts import Manifest
-from broker.core.queues.arguments import BROWSE_ONLY
+from broker.core.queues.arguments import BROWSE_ONLY, GROUP_KEY
 from broker.core.queues.blocks import Lot
 from broker.core.queues.discipline import Discipline
 from broker.core.queues.lane import Lane
@@ -398,7 +398,11 @@ class QueueTerminus:
         attach.demand(needs)
         self.admit(attach)
         browse = attach.asked.copy or bool(self.node.asked.get(BROWSE_ONLY))
-        self.add(attach, link, needs, browse=browse, selector=selector_of(attach))
+        selector = selector_of(attach)
+        if selector is not None and self.node.asked.get(GROUP_KEY):
+            text = f"queue {self.node.name!r} has groups of messages: its consumers cannot have selectors"
+            raise Condition("amqp:not-implemented", text)
+        self.add(attach, link, needs, browse=browse, selector=selector)
 
     def add(
         self,
@@ -430,6 +434,10 @@ class QueueTerminus:
 
     def forget(self, subscription: Subscription) -> None:
         """This subscription takes no more."""
+        if self.node.messages is not None:
+            self.node.messages.order.left(subscription)
+            if self.node.messages.order.take_opened():
+                self.dispatch_soon()
         if subscription in self.subscriptions:
             self.subscriptions.remove(subscription)
             if subscription.selector is not None:

@@ -5,7 +5,8 @@ them out in the order given. There are no clocks, files, sockets or message byte
 and sizes.
 
 Start reading at `replica.py` (what a member does, whatever its role), then `backup.py` and `primary.py` (the two roles), then
-`election.py` (who gets a vote and why not). `messages.py` is what members say to each other.
+`election.py` (who gets a vote and why not). `messages.py` is what members say to each other. `witness.py` is a voter without
+a log, `lineage.py` a new beginning by force.
 
 The paper is "In Search of an Understandable Consensus Algorithm" (extended version, Ongaro and Ousterhout, 2014): sections with a
 paragraph sign alone, as in §5.4.2. "Dissertation" is Ongaro's "Consensus: Bridging Theory and Practice" (2014).

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ha.copies import SETTLED_S, Copies, copies, notice
-from tests.ha.log_cluster import Machine, bodies
+from tests.ha.log_cluster import Broker, Machine, bodies
 
 
 @pytest.fixture
@@ -21,12 +21,18 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
     made.close()
 
 
+def proposed(machine: Machine, broker: Broker, message: bytes) -> int:
+    """The batch's index, once the log takes one."""
+    machine.run_until(lambda: broker.log.may_propose)
+    return broker.propose(message)
+
+
 def test_either_broker_serves_on_with_the_witness_which_stores_no_message(machine: Machine) -> None:
     """Its log stays empty, though it learns the cluster's id and votes."""
     first, second, witness = machine.cluster("a", "b", "w")
     assert machine.cluster_ids["w"] == machine.cluster_ids["b"] == {"", first.log.replica.members.cluster_id}
     machine.kill("b")
-    index = first.propose(b"alone")
+    index = proposed(machine, first, b"alone")
     machine.run_until(lambda: first.log.applied == index)
     attested = witness.log.replica.attested
     assert attested is not None
@@ -38,14 +44,14 @@ def test_either_broker_serves_on_with_the_witness_which_stores_no_message(machin
     machine.run_until(lambda: bodies(second) == [b"alone"])
     machine.kill("a")
     assert machine.promote("b").won
-    after = second.propose(b"after")
+    after = proposed(machine, second, b"after")
     machine.run_until(lambda: second.log.applied == after)
 
 
 def test_what_is_attested_is_read_again_and_keeps_the_broker_without_it_from_being_elected(machine: Machine) -> None:
     first = machine.cluster("a", "b", "w")[0]
     machine.kill("b")
-    index = first.propose(b"alone")
+    index = proposed(machine, first, b"alone")
     machine.run_until(lambda: first.log.applied == index)
     machine.kill("a")
     before = machine.brokers["w"].log.replica.attested
@@ -85,7 +91,7 @@ def test_one_copy_is_told_when_it_has_lasted_and_told_again_when_there_are_more(
 
     assert (look(), copies(first.log.status()), copies(machine.brokers["b"].log.status())) == ("", 2, 0)
     machine.kill("b")
-    index = first.propose(b"alone")
+    index = proposed(machine, first, b"alone")
     machine.run_until(lambda: first.log.applied == index)
     assert copies(first.log.status()) == 1
     assert look() == (
@@ -107,7 +113,7 @@ def test_the_primary_keeps_no_log_for_a_witness_and_tells_no_lag_of_it(machine: 
     """What it attests stands still, so that the whole log would wait for it."""
     first, _, witness = machine.cluster("a", "b", "w")
     for number in range(5):
-        index = first.propose(b"%d" % number)
+        index = proposed(machine, first, b"%d" % number)
         machine.run_until(lambda at=index: first.log.held_by_all() == at)  # type: ignore[misc]
     attested = witness.log.replica.attested
     assert attested is not None

@@ -450,6 +450,23 @@ class Faults:
     def _remove(self, action: Action) -> str | None:
         return self._change(0, 1, action)
 
+    def _role(self, action: Action) -> str | None:
+        """A voter is to follow from now on, or one that follows is to vote; a stranger is taken as one that follows."""
+        primary, host = self._world.primary(), self._host(action.who)
+        if primary is None or host is None or host.is_witness:
+            return "no primary, or a witness"
+        members = primary.log.replica.members
+        if not self._world.promises.may_change_members(members.voters):
+            return "a store is hurt"
+        role = members.role(host.address)
+        if role:
+            body = {"address": host.address, "role": "learner" if role == "voter" else "voter", "force": True}
+            self._world.operators.ask(primary, "SET-ROLE", "ha", body=body)
+        else:
+            body = {"address": host.address, "force": True, "standby": True}
+            self._world.operators.ask(primary, "ADD-BROKER", "ha", body=body)
+        return None
+
     def _change_two(self, action: Action) -> str | None:
         return self._change(2, 0, action) if action.choice < 0.3 else self._change(1, 1, action)
 

@@ -685,6 +685,13 @@ for _, waits in self._proposed:
         'if name != "attested" or value is not None',
         'if name != "attested"',
     ),
+    "raises-who-is-to-follow": Bug(
+        "lets a learner vote that is to stay one, as soon as it has caught up",
+        "ha.core.primary",
+        "Primary._raise_learner",
+        "progress.address in members.learners and progress.address not in members.standby",
+        "progress.address in members.learners",
+    ),
     "asks-for-what-no-disk-has": Bug(
         "has the witness attest what is not on the primary's own disk",
         "ha.core.witness",

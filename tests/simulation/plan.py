@@ -43,6 +43,8 @@ OPERATIONS = (
     "manager-freeze",
 )
 KINDS = (*PROCESS, *NETWORK, *CLOCK, *DISK, *OPERATIONS)
+ROLE = "role"
+"""One more, which is drawn by itself."""
 PASSING = {"scratch": "recreate", "extra1": "new-queue", "news": "new-exchange", "amq.topic": ""}
 """Queues and exchanges that come and go, and the operation that makes them."""
 EXCHANGES = ("news", "amq.topic")
@@ -201,11 +203,12 @@ def make(seed: int) -> Plan:
     if plan.latency_s[1] >= _FAR_S:
         plan = replace(plan, chunk_bytes=max(plan.chunk_bytes, 8192))
     plan = replace(plan, releases=_releases(Random(f"releases {seed}"), hosts))
+    plan = _with_witness(plan, Random(f"witness of {seed}"))
     plan = laid_out(plan, Random(f"layout {seed}"))
     late = Random(f"late {seed}")
     plan = replace(plan, stray=late.choice((0.0, 0.1, 0.2, 0.3)) if message_links else 0.0, repeats=late.random() < 0.5)
     plan = _with_large(plan, Random(f"large messages of {seed}"))
-    return _with_witness(plan, Random(f"witness of {seed}"))
+    return _with_roles(plan, Random(f"roles of {seed}"))
 
 
 _FAR_S = 0.03
@@ -227,6 +230,16 @@ def _with_witness(plan: Plan, rng: Random) -> Plan:
     if rng.random() < 0.8 or plan.brokers % 2 == 0:
         return plan
     return replace(plan, witness=True, releases=())
+
+
+def _with_roles(plan: Plan, rng: Random) -> Plan:
+    """In some runs voters become learners that stay ones, and voters again."""
+    if rng.random() < 0.85 or plan.releases:
+        return plan
+    times = sorted(rng.uniform(0.3, plan.duration_s) for _ in range(rng.randint(2, 8)))
+    hosts = plan.brokers + plan.spares
+    actions = [Action(round(at_s, 4), ROLE, rng.randrange(hosts), choice=rng.random()) for at_s in times]
+    return replace(plan, items=plan.items | dict(enumerate(actions, 1 + max(plan.items))), kinds=(*plan.kinds, ROLE))
 
 
 def _with_large(plan: Plan, rng: Random) -> Plan:

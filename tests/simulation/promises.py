@@ -104,7 +104,8 @@ class Promises:
             return None
         committed = max(each.log.replica.commit_index for each in running)
         epoch = max(int(each.log.epoch) for each in running)
-        level = [each for each in running if each.log.status().durable_index >= committed and each.log.epoch == epoch]
+        voting = [each for each in running if each.address in each.log.replica.members.voters]
+        level = [each for each in voting if each.log.status().durable_index >= committed and each.log.epoch == epoch]
         return next((each for each in level if each.state == "ready"), None)
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
+from broker.disk.store import Store
 from tests.cli.running import run
 from tests.system.harness import BrokerProcess, Cluster, eventually, free_ports
 from tests.system.traffic import send, take
@@ -62,6 +63,14 @@ def test_a_second_site_follows_changes_places_and_takes_over_by_force_when_the_o
         a.start()
         brokers.promote(a)
         assert a.status()["clusterId"] == was
+        b.kill()
+        cut_short = Store.open(b.store)
+        cut_short.change_cluster("a-takeover-that-was-cut-short")
+        cut_short.close()
+        b.start()
+        b.wait_for("joining")
+        ran = run("qpid-ha", "takeover", "--force", "-b", b.address)
+        assert ran.status == 0, ran.err
         x.start()
         brokers.promote(x)  # it is alone in its own cluster, which a person has to know
         eventually(

@@ -89,6 +89,19 @@ def test_a_cluster_is_adopted_once(tmp_path: Path) -> None:
     store.close()
 
 
+def test_a_store_begins_another_cluster_when_an_operator_has_it_and_knows_which_it_has_left(tmp_path: Path) -> None:
+    store = Store.open(tmp_path)
+    store.adopt_cluster("c1")
+    for cluster in ("c2", "c3"):
+        store.change_cluster(cluster)
+    store.close()
+    store = Store.open(tmp_path)
+    assert (store.cluster_id, store.clusters_left) == ("c3", ("c1", "c2"))
+    with pytest.raises(StoreOfAnotherCluster):
+        store.adopt_cluster("c1")
+    store.close()
+
+
 def test_opening_without_create_does_not_make_a_store(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="there is no store in"):
         Store.open(tmp_path / "nowhere", create=False)

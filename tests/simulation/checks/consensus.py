@@ -373,6 +373,9 @@ class Consensus:
         moved = {address for address in {*old.addresses, *members.addresses} if old.role(address) != members.role(address)}
         if len(moved) > 1:
             self.faults.append(f"members: batch {index} changes {', '.join(sorted(moved))} in one step")
+        raised = moved & set(old.standby) & set(members.voters)
+        if raised:
+            self.faults.append(f"members: batch {index} lets {', '.join(sorted(raised))} vote, which is to stay a learner")
 
     def _members_in(self, shadow: Shadow) -> tuple[int, Membership | None]:
         """The newest change of the members in this log or its snapshot, and where; (0, None) when none was ever seen."""
