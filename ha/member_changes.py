@@ -81,6 +81,14 @@ class MemberChanges:
         address = _address(text)
         if isinstance(address, tuple):
             return succeed(address)
+        stores = self._log.replica.members.stores
+        if witness and len(stores) % 2 and not force and self._log.serving:
+            there = ", ".join(stores)
+            text = (
+                f"beside {len(stores)} voting members that store messages ({there}) a witness makes the votes even, so that no "
+                "broker more may fail with it than without; use --force all the same"
+            )
+            return succeed((409, f"nothing was changed: {text}", {}))
         if force or self._log.replica.members.role(address) or not self._log.serving:
             return self._log.change_member(address, change).addCallback(_ended)
 

@@ -127,6 +127,38 @@ def test_a_witness_is_added_as_what_it_runs_as(machine: Machine, runs: bool, ask
     assert first.log.replica.members.witness == ("" if said else D)
 
 
+def test_a_witness_beside_an_odd_number_of_brokers_is_of_no_use_and_refused(machine: Machine) -> None:
+    machine.witness = D
+    first = machine.cluster(A, B, C)[0]
+    machine.start(D, f"{A},{B},{C},{D}")
+    made = MemberChanges(A, first.log, Links(D, witness=D))
+    status, text = ask(machine, made.add(D, force=False, change=Change.ADD_WITNESS))
+    assert (status, f"beside 3 voting members that store messages ({A}, {B}, {C})" in text) == (409, True)
+    assert ask(machine, made.add(D, force=True, change=Change.ADD_WITNESS)) == (200, "committed")
+
+
+@pytest.mark.parametrize(
+    "role, status, text",
+    [
+        ("voter", 409, f"{B} is no learner that stays one (there is none)"),
+        ("king", 400, "a broker's role is voter or learner, not 'king'"),
+        ("learner", 200, "committed"),
+    ],
+)
+def test_a_voter_becomes_one_that_follows_as_it_would_be_removed(machine: Machine, role: str, status: int, text: str) -> None:
+    first = machine.cluster(A, B, C, D)[0]
+    made = changes(machine, A)
+    assert ask(machine, made.set_role(B, role, force=False)) == (status, text)
+    if status == 200:
+        assert first.log.replica.members.standby == (B,)
+        assert ask(machine, made.set_role(A, "learner", force=True))[0] == 421, "it hands over first"
+        assert ask(machine, made.set_role("", "voter", force=True))[0] == 400
+        refused = ask(machine, made.set_role(C, "learner", force=False))
+        assert (refused[0], f"without {C} there are 2 voting members" in refused[1]) == (409, True)
+        assert ask(machine, made.set_role(B, "voter", force=False)) == (200, "committed")
+        machine.run_until(lambda: B in first.log.replica.members.voters)
+
+
 def test_beside_a_witness_two_brokers_are_left_unless_it_is_forced(machine: Machine) -> None:
     machine.witness = D
     first = machine.cluster(A, B, D)[0]
