@@ -195,7 +195,8 @@ class Sight:
         return Tags.of(self.settings.get(TAGS + name))
 
     def electors(self, cluster: str) -> Sight:
-        """Those whose votes count in an election of this cluster, as far as is known: no learners, nor others' members."""
+        """Those whose votes count in an election of this cluster, as far as is known: no learners, nor others' members. While no
+        reachable broker says which cluster it is (""), those of any: this daemon is cut off, and they are still there."""
         return Sight(tuple(seen for seen in self.brokers if seen.view is None or _elects(seen.view, cluster)))
 
     def seen(self, name: str) -> Seen | None:
@@ -204,7 +205,7 @@ class Sight:
 
 
 def _elects(view: View, cluster: str) -> bool:
-    return not view.learner and view.status != "removed" and (not view.cluster_id or view.cluster_id == cluster)
+    return not view.learner and view.status != "removed" and (not cluster or view.cluster_id in ("", cluster))
 
 
 @dataclass(slots=True)

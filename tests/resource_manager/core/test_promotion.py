@@ -538,3 +538,24 @@ def test_while_a_primary_serves_nobody_asks_the_arbiter() -> None:
     assert (asked_at, story.promotion.wants_turn) == ([], False)
     story.see(10.0, gone("a"), *backups, acts_at=notes)
     assert asked_at == [10.0]
+
+
+def test_a_daemon_that_is_cut_off_still_knows_which_brokers_there_are() -> None:
+    """Breaks when nobody counts as a voter because nobody who answers says of which cluster he is: then new brokers that answer
+    would be a majority, and a silent primary would be told to be none of the brokers."""
+
+    def seen(name: str, reach: Reach, at_s: float, status: str, *, blank: bool = False) -> Seen:
+        view = View(status, 3, *((0, 0) if blank else (3, 70)), "", blank=blank, cluster_id="" if blank else "X")
+        return Seen(name, reach, "" if reach is Reach.REACHABLE else "no answer for 1 s", view, at_s)
+
+    story = Story()
+    story.see(5.0, seen("a", Reach.REACHABLE, 5.0, "active"), *(seen(name, Reach.REACHABLE, 5.0, "ready") for name in "bc"))
+    cut_off = [seen(name, Reach.SILENT, 5.0, "active" if name == "a" else "ready") for name in "abc"]
+    new = [seen(name, Reach.REACHABLE, 6.1, "joining", blank=True) for name in "de"]
+    effects = story.see(6.1, *cut_off, *new)
+    assert (asked(effects), reasons(effects)) == ([], ["2 of 5 brokers answer, and 3 are needed"])
+    back = [replace(each, reach=Reach.REACHABLE, answered_s=6.2) for each in (cut_off[1], cut_off[2])]
+    views = [replace(each.view, status="joining") for each in back if each.view is not None]
+    others = [replace(each, view=view) for each, view in zip(back, views, strict=True)]
+    told = [effect for effect in story.see(6.3, cut_off[0], *others) if isinstance(effect, FailureDetected)]
+    assert [each.cause for each in told] == ["no answer for 1 s"]
