@@ -160,6 +160,9 @@ class Drain:
             if "connection lost" not in move.ended and self._clock.now_s - moved_s >= self._patience_s:
                 self._result.refused.append((name, 0, move.ended))
                 return
+            for side, what in ((self._source, "source"), (self._target, "target")):
+                if move.ended.startswith(f"{what}: amqp:not-allowed"):
+                    side.abort()  # it is a backup now, to which the connection has stayed
             self._tell("again", {"queue": name, "why": move.ended})
             await self._clock.pause(0.2)
 
