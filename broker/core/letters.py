@@ -10,7 +10,10 @@ message was sent to. The bare message (AMQP 1.0 part 3.2) goes on as it was sent
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from broker.core import message
+from broker.core.values import Symbol, encode
 
 REJECTED, EXPIRED, DELIVERY_LIMIT = "rejected", "expired", "delivery_limit"
 """The reasons."""
@@ -18,12 +21,16 @@ REJECTED, EXPIRED, DELIVERY_LIMIT = "rejected", "expired", "delivery_limit"
 
 def letter(data: bytes, queue: str, exchange: str, reason: str) -> bytes:
     """The dead letter of this message, which leaves `queue` for this reason. What is no AMQP message stays as it is."""
-    facts = {"queue": queue, "reason": reason, "exchange": exchange}
-    first = {f"x-first-death-{name}": value for name, value in facts.items()}
-    last = {f"x-last-death-{name}": value for name, value in facts.items()}
     try:
-        known = message.message_annotations(data).keys()
-        added = last if "x-first-death-queue" in known else first | last
-        return message.with_annotations(message.with_delivery_state(data, ttl_ms=0), added)
+        which = "last" if "x-first-death-queue" in message.message_annotations(data) else "first last"
+        return message.with_annotations(message.with_delivery_state(data, ttl_ms=0), *_added(which, queue, reason, exchange))
     except message.BadMessage:
         return data
+
+
+@lru_cache(maxsize=64)
+def _added(which: str, *facts: str) -> tuple[frozenset[str], bytes]:
+    """The names of the annotations, and these with their values as bytes: many letters in a row have the same."""
+    each = zip(("queue", "reason", "exchange"), facts, strict=True)
+    pairs = [(f"x-{word}-death-{name}", fact) for name, fact in each for word in which.split()]
+    return frozenset(name for name, _ in pairs), b"".join(encode(Symbol(name)) + encode(fact) for name, fact in pairs)

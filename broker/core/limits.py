@@ -247,6 +247,12 @@ MAX_QUEUE_BYTES = 1024 * MIB
 MAX_LAST_VALUES = 250_000
 """Messages of a last value queue: the primary keeps the digest of each one's key in memory, some 150 bytes."""
 
+MAX_GROUPS_WAITING = 100_000
+"""Messages of a queue of groups that wait for a group which another consumer has: behind so many nothing is looked at."""
+
+MAX_GROUP_OWNERS = 100_000
+"""Groups of one queue that stay with their consumers while these hold none of their messages."""
+
 MESSAGE_MEMORY_BYTES = 1024 * MIB
 """Bodies of messages in memory, by default where the memory of the machine is unknown (--message-memory)."""
 
@@ -264,6 +270,9 @@ MAX_CONSUMERS_PER_QUEUE = 10_000
 
 MAX_TURN_MESSAGES = 256
 """Messages given to one consumer before the next one has its turn."""
+
+MAX_TURN_LETTERS = 64
+"""Dead letters that a queue sends in one turn of the reactor."""
 
 MAX_HELD_BACK = 2048
 """Messages of a queue that are looked at in one turn, and that nobody may have now: expired ones, and delayed ones."""

@@ -16,7 +16,7 @@ How values become Python's: `broker.core.values`.
 from __future__ import annotations
 
 import struct
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 from uuid import UUID
@@ -31,7 +31,6 @@ from broker.core.values import (
     Encoded,
     Reader,
     Span,
-    Symbol,
     Ulong,
     described,
     encode,
@@ -406,9 +405,9 @@ def message_annotations(data: Encoded) -> dict[Any, Any]:
     return _map(data, MESSAGE_ANNOTATIONS)
 
 
-def with_annotations(data: bytes, added: Mapping[str, str]) -> bytes:
-    """The message with these message annotations, symbols with strings, in place of those of the same names; no other section
-    changes, and no other annotation."""
+def with_annotations(data: bytes, names: Set[str], added: bytes) -> bytes:
+    """The message with these message annotations, keys and values end to end as bytes, in place of those of the same `names`; no
+    other section changes, and no other annotation."""
     start = position = 0
     pieces: list[bytes] = []
     end = len(data)
@@ -418,14 +417,13 @@ def with_annotations(data: bytes, added: Mapping[str, str]) -> bytes:
             break
         start, position = position, skip(data, value, end, 0)
         if code == MESSAGE_ANNOTATIONS:
-            pieces = _other_pairs(data, value, position, added)
+            pieces = _other_pairs(data, value, position, names)
             break
         start = position
-    pieces += [each for name, text in added.items() for each in (encode(Symbol(name)), encode(text))]
-    return b"".join((data[:start], _head(MESSAGE_ANNOTATIONS), pairs(pieces), data[position:]))
+    return b"".join((data[:start], _head(MESSAGE_ANNOTATIONS), pairs(pieces, 2 * len(names), added), data[position:]))
 
 
-def _other_pairs(data: bytes, start: int, stop: int, names: Container[str]) -> list[bytes]:
+def _other_pairs(data: bytes, start: int, stop: int, names: Set[str]) -> list[bytes]:
     """The keys and values of the map that lies there, as bytes, without those of these names."""
     match data[start]:
         case 0xC1:

@@ -213,13 +213,8 @@ class State:
                     applied.fed.add(run.queue)
             elif run.kind is Kind.DEQUEUE:
                 messages = self.messages.get(run.queue)
-                if messages is not None:
-                    count, nbytes = messages.order.remove(run.first_seq, run.count)
-                    if messages.large:
-                        nbytes += self._let_go(messages, inside(messages.large, run.first_seq, run.first_seq + run.count))
-                    messages.dequeued += count
-                    messages.dequeued_bytes += nbytes
-                    messages.times_gone(run.first_seq, run.count)
+                if messages is not None and self._remove(messages, run):
+                    applied.fed.add(run.queue)
             elif run.kind is Kind.COUNT:
                 messages = self.messages.get(run.queue)
                 if messages is not None:
@@ -249,6 +244,16 @@ class State:
             self.held_runs -= held.n_runs
             held.add(run.first_seq, run.count)
             self.held_runs += held.n_runs
+
+    def _remove(self, messages: Messages, run: Run) -> bool:
+        """Take messages off their queue. Returns whether others have become available by that."""
+        count, nbytes = messages.order.remove(run.first_seq, run.count)
+        if messages.large:
+            nbytes += self._let_go(messages, inside(messages.large, run.first_seq, run.first_seq + run.count))
+        messages.dequeued += count
+        messages.dequeued_bytes += nbytes
+        messages.times_gone(run.first_seq, run.count)
+        return messages.order.take_opened()
 
     def _messages_of_parts(self, run: Run) -> Messages | None:
         """The store of parts, if this run is of it: it is there from now on."""

@@ -75,10 +75,9 @@ def items(fields: Iterable[bytes]) -> bytes:
     return _sealed(0xC0, len(fields), fields) if fields else b"\x45"
 
 
-def pairs(pieces: Iterable[bytes]) -> bytes:
-    """A map of keys and values, one after the other, that are encoded already."""
-    pieces = list(pieces)
-    return _sealed(0xC1, len(pieces), pieces)
+def pairs(pieces: list[bytes], n_more: int, more: bytes) -> bytes:
+    """A map of keys and values that are encoded already, one after the other; `more` is the last `n_more` of them, end to end."""
+    return _sealed(0xC1, len(pieces) + n_more, [*pieces, more])
 
 
 def _sealed(code: int, count: int, pieces: list[bytes]) -> bytes:

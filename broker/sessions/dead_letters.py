@@ -8,7 +8,7 @@ goes on with the same parts, so that its copy says nothing of the reason.
 
 Invariants: what waits here is given to no consumer; messages leave in the order in which they came here, but for those that have
 no place to go to at the moment; nothing leaves its queue before its dead letters are safe; one turn of the reactor sends
-`limits.MAX_TURN_MESSAGES` at most.
+`limits.MAX_TURN_LETTERS` at most.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class DeadLetters:
         if messages is None:
             self.clear()
             return
-        some = list(islice(self.waiting.items(), limits.MAX_TURN_MESSAGES))
+        some = list(islice(self.waiting.items(), limits.MAX_TURN_LETTERS))
         back: list[int] = []
         dropped: Counter[str] = Counter()
         for sequence, reason in some:

@@ -9,7 +9,8 @@ What is about to be given out is looked at too (`fit`), so that nothing hangs on
 is given to nobody and leaves, and what waits still is held back, acquired by nobody, until a sweep takes its time.
 
 Invariants: a time is taken once in a term, by a sweep or when its message is about to be given out; a message that is delayed is
-available only when a sweep has taken its time; sweeps are `EVERY_MS` apart, and take about `MOST` times each.
+available only when a sweep has taken its time; sweeps are `EVERY_MS` apart, and take about `MOST` times each (`MORE_MS` while
+there are more).
 
 Time is that of the log (broker.core.log_time).
 """
@@ -30,6 +31,8 @@ from broker.sessions.schedule import Schedule
 
 EVERY_MS = 20
 """Sweeps of one queue are so far apart at least: what is due in between is done together."""
+MORE_MS = 4
+"""So long after a sweep that has left something the next one comes: others have the time between."""
 MOST = 1024
 """Times that one sweep takes, about."""
 HELD_MS = 1000
@@ -113,7 +116,7 @@ class Due:
             more = more or len(gone) >= MOST
             self._expire(messages, messages.expiries, gone, now_ms)
         if more:
-            self._arm(now_ms)
+            self._arm(now_ms + MORE_MS)
         else:
             self.look()
 

@@ -27,7 +27,7 @@ from broker.core.acl.questions import Lookups
 from broker.core.links import ACCEPTED, FAILED, REJECTED, TRANSACTION_SHIFT, UNDELIVERABLE
 from broker.core.nodes import QueueNode
 from broker.core.parts import Manifest
-from broker.core.queues.arguments import BROWSE_ONLY
+from broker.core.queues.arguments import BROWSE_ONLY, GROUP_KEY
 from broker.core.queues.blocks import Lot
 from broker.core.queues.discipline import Discipline
 from broker.core.queues.lane import Lane
@@ -313,7 +313,8 @@ class QueueTerminus:
         """Large messages that have a part that cannot be read: they are acquired, by nobody."""
         self.letters = DeadLetters(self, queues.logs, queues.schedule)
         self.due = Due(self, self.letters, queues.schedule)
-        self.selections = Selections(self, queues.searches)
+        self.selections: Selections | None = None
+        """Of subscriptions with a selector; None: there was none."""
         self._ahead: ReadAhead | None = None
         self.rebuilt(node)
 
@@ -398,7 +399,11 @@ class QueueTerminus:
         attach.demand(needs)
         self.admit(attach)
         browse = attach.asked.copy or bool(self.node.asked.get(BROWSE_ONLY))
-        self.add(attach, link, needs, browse=browse, selector=selector_of(attach))
+        selector = selector_of(attach)
+        if selector is not None and self.node.asked.get(GROUP_KEY):
+            text = f"queue {self.node.name!r} has groups of messages: its consumers cannot have selectors"
+            raise Condition("amqp:not-implemented", text)
+        self.add(attach, link, needs, browse=browse, selector=selector)
 
     def add(
         self,
@@ -421,6 +426,8 @@ class QueueTerminus:
         subscription = Subscription(attach.session, link, self, needs, browse=browse, selector=selector)
         subscription.drains = link.tags_sequences = drains
         if selector is not None:
+            if self.selections is None:
+                self.selections = Selections(self, self._queues.searches)
             self.selections.add(selector)
         link.context = subscription
         link.accept()
@@ -430,9 +437,13 @@ class QueueTerminus:
 
     def forget(self, subscription: Subscription) -> None:
         """This subscription takes no more."""
+        if self.node.messages is not None:
+            self.node.messages.order.left(subscription)
+            if self.node.messages.order.take_opened():
+                self.dispatch_soon()
         if subscription in self.subscriptions:
             self.subscriptions.remove(subscription)
-            if subscription.selector is not None:
+            if subscription.selector is not None and self.selections is not None:
                 self.selections.drop(subscription.selector)
 
     def unsubscribed(self) -> None:
@@ -526,7 +537,9 @@ class QueueTerminus:
         assert self.node.messages is not None
         order, large = self.node.messages.order, self.node.messages.large
         stops: set[int] = set()
-        self.selections.begin()
+        selections = self.selections
+        if selections is not None:
+            selections.begin()
         idle = held_back = 0
         while idle < len(subscriptions):
             subscription = subscriptions[0]
@@ -537,7 +550,8 @@ class QueueTerminus:
             lots: list[Lot] = []
             if room > 0:
                 if subscription.selector is not None:
-                    lots = self.selections.find(subscription, self.node.messages, room)
+                    assert selections is not None
+                    lots = selections.find(subscription, self.node.messages, room)
                 elif subscription.browse:
                     lots = order.browse(subscription.cursors, room, limits.MAX_TURN_BYTES)
                 elif order.available:
@@ -558,7 +572,10 @@ class QueueTerminus:
                     subscription.link.drained()
                     subscription.session.touch()
                 idle += 1
-        self.selections.end()
+        if selections is not None:
+            if selections.used_up:
+                subscriptions.rotate(-1)  # the next search goes on first
+            selections.end()
         return stops
 
     # ---- bodies that are not in memory
@@ -629,7 +646,8 @@ class QueueTerminus:
         for producer in self.producers:
             producer.aborted()
         self.subscriptions.clear()
-        self.selections.clear()
+        if self.selections is not None:
+            self.selections.clear()
         self.producers.clear()
         self.letters.clear()
         self.due.clear()

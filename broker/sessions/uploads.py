@@ -19,6 +19,7 @@ from broker.core import lifetimes, limits, message
 from broker.core.links import REJECTED, RELEASED
 from broker.core.nodes import QueueNode, Unplaced
 from broker.core.parts import Manifest
+from broker.core.queues.arguments import GROUP_KEY
 from broker.core.records import runs_of
 from broker.host import return_large_memory
 from broker.sessions.ledger import Ledger
@@ -69,6 +70,10 @@ class Uploading:
     def __init__(self, logs: Logs, producer: Producer, queues: list[QueueNode], head: bytes) -> None:
         """`head` is its first part, which is not put yet. BadMessage, when that does not have all before the body; Unplaced."""
         check_places(queues)
+        grouped = next((queue.name for queue in queues if queue.asked.get(GROUP_KEY)), None)
+        if grouped is not None:
+            most = limits.LARGE_PARTS * limits.PART_BYTES
+            raise Full(f"queue {grouped!r} has groups of messages, and takes messages of up to {most} bytes")
         if not message.body_begins_in(head):
             raise message.BadMessage(
                 f"the sections before the body of a message as large as this must lie within its first {len(head)} bytes"

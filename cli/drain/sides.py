@@ -38,6 +38,11 @@ class Clock:
         """Seconds, from anywhere."""
         return float(self.reactor.seconds())
 
+    @property
+    def limited(self) -> bool:
+        """Whether there is a deadline."""
+        return self._until_s is not None
+
     def check(self) -> None:
         """OutOfTime, when it is."""
         if self._until_s is not None and self.now_s >= self._until_s:

@@ -7,6 +7,7 @@ from typing import Any
 import proton
 import pytest
 
+from broker.core import limits
 from broker.core.nodes import LOCAL
 from tests.broker.clients import Bench, Client, bench, creating
 
@@ -192,7 +193,7 @@ def test_many_leave_by_turns_of_which_none_is_long(monkeypatch: pytest.MonkeyPat
         b.settle()
         client.auto_accept = True
         assert client.bodies(client.receiver("dead", credit=600)) == list(map(str, range(600)))
-        assert 0 < max(sends) <= 256
+        assert 0 < max(sends) <= limits.MAX_TURN_LETTERS
 
 
 def test_a_dead_letter_keeps_the_first_reason_and_has_the_last_one_too() -> None:

@@ -12,6 +12,7 @@ import pytest
 from broker.core.nodes import LOCAL
 from broker.sessions import due
 from tests.broker.clients import Bench, Client, bench
+from tests.broker.drain_bench import Taking, send
 from tests.broker.test_dead_letters import figures, letters_of, reasons
 
 BEGUN_S = 1_000_000.0
@@ -331,3 +332,23 @@ def test_a_delayed_message_may_fail_and_come_again() -> None:
             client.give(client.received[receiver.name][-1][0], proton.Delivery.MODIFIED, failed=True)
             b.pass_time(0.1)
         assert [each.delivery_count for _, each in client.received[receiver.name]] == [0, 1, 2, 3]
+
+
+# ---- from another store
+
+
+@pytest.mark.parametrize("padding", [0, 9000])
+def test_what_a_drain_brings_expires_and_has_waited_already(padding: int) -> None:
+    """Its header says what the other broker has left of its time to live."""
+    with clocked(part_bytes=512) as b:
+        taking = Taking(b)
+        link = taking.link()
+        for sequence in (1, 2):
+            data = proton.Message(body="x" * padding, ttl=5 if sequence == 1 else 0, **delayed(60)).encode()
+            send(taking.client, link, sequence, bytes(data))
+        b.settle()
+        receiver = taking.client.receiver("q", browse=True)
+        b.pass_time(1)
+        assert len(taking.client.bodies(receiver)) == b.depth("q") == 2
+        b.pass_time(6)
+        assert b.depth("q") == 1

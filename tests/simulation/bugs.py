@@ -308,4 +308,24 @@ OF_TRANSACTIONS = {
         "producer.session.transactions.left(producer)",
         "pass",
     ),
+    "frees-a-group-with-its-first": Bug(
+        "frees a group when the first of its messages is acquired no more",
+        "broker.core.queues.groups",
+        "Groups._let_go",
+        """\
+        if self._held[group]:
+""",
+        """\
+        if self._held[group]:
+            self._owner[group] = None
+            self._offer(group)
+""",
+    ),
+    "behind-its-group": Bug(
+        "lets what is released wait behind the rest of its group",
+        "broker.core.queues.groups",
+        "Groups._waits",
+        "heappush(self._waiting.setdefault(group, []), sequence)",
+        "self._waiting.setdefault(group, []).append(sequence)",
+    ),
 }

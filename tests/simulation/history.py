@@ -166,6 +166,8 @@ class History:
         """Exchanges: what a consumer gets through one is a copy, which goes with its link."""
         self.levels: dict[str, int] = {}
         """Queues, by the names that clients use, and how many levels of priority they have; other queues have none."""
+        self.groups: dict[str, int] = {}
+        """Queues of groups, and how many groups there are: a message's number, modulo these."""
         self.letters: dict[str, str] = {}
         """Queues, and the queue to which what is rejected there goes."""
         self.in_transactions: dict[Key, Discharged] = {}
@@ -177,17 +179,27 @@ class History:
     # ---- queues
 
     def queue_created(
-        self, queue: str, *, lossy: bool = False, drained: bool = True, levels: int = 0, ring: int = 0, values: int = 0
+        self,
+        queue: str,
+        *,
+        lossy: bool = False,
+        drained: bool = True,
+        levels: int = 0,
+        ring: int = 0,
+        values: int = 0,
+        groups: int = 0,
     ) -> None:
         """A client asks for a queue; `lossy`: messages may leave it though nobody accepts them, because it is purged or deletes
         itself, or because a consumer gets everything settled; not `drained`: nobody need have emptied it at the end; `levels`
         of priority, 0 for none; `ring`: how many messages it keeps, 0 for all; `values`:
-        how many keys its messages have, each of which keeps its newest."""
+        how many keys its messages have, each of which keeps its newest; `groups`: how many groups they are of."""
         self.created.add(queue)
         if ring:
             self.rings[queue] = ring
         if values:
             self.values[queue] = values
+        if groups:
+            self.groups[queue] = groups
         if lossy or ring or values:
             self.lossy.add(queue)
         if not drained:
@@ -224,6 +236,11 @@ class History:
         """The level of priority that this message has on its queue; 0 where the queue has no levels."""
         levels = self.levels.get(key.queue.partition("@")[0], 0)
         return level_of(self.notes[key].priority, levels) if levels else 0
+
+    def line_of(self, key: Key) -> int:
+        """What of its queue comes in order with this message: its level of priority, or its group."""
+        groups = self.groups.get(key.queue, 0)
+        return key.number % groups if groups else self.level_of(key)
 
     def accepted(self, client: str, queue: str, number: int, t: float, *, link: int = 0) -> None:
         """The broker has accepted it: it is safe."""

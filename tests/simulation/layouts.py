@@ -33,6 +33,7 @@ UNDRAINED = {HOARD, *TARGETS}
 BRIEF = "brief"
 RING = "ring"
 VALUES = "values"
+GROUPS = "groups"
 BRIEF_S = 1
 PICKED = "picked"
 SELECTS = (((0, 1), (1, 2)), ((0,), (1,), (2,)), ((0, 1, 2), (1,)))
@@ -109,6 +110,9 @@ def laid_out(plan: Plan, rng: Random) -> Plan:
     values = Random(f"values of {plan.seed}")
     if values.random() < 0.2:
         plan = with_values(plan, values.choice((1, 4, 12)))
+    grouped = Random(f"groups of {plan.seed}")
+    if grouped.random() < 0.2:
+        plan = with_groups(plan, grouped.choice((1, 3, 10)), shared=grouped.random() < 0.5)
     if Random(f"hoard of {plan.seed}").random() < 0.15:
         plan = with_hoard(plan)
     if Random(f"duplicates of {plan.seed}").random() < 0.15:
@@ -237,6 +241,17 @@ def with_values(plan: Plan, keys: int) -> Plan:
         ClientPlan("consumer", f"c-{VALUES}", VALUES, start_s=0.6, window=3, settle_delay_s=0.1, release=0.1),
     ]
     return _with(plan, [Step("queue", VALUES, body)], clients)
+
+
+def with_groups(plan: Plan, keys: int, *, shared: bool) -> Plan:
+    """A queue whose messages are of so many groups, and consumers that compete for them and give some back."""
+    body = {"replicate": "all", "arguments": {"qpid.group_header_key": "k", "qpid.shared_msg_group": int(shared)}}
+    fields: dict[str, Any] = {"start_s": 0.6, "window": 5, "settle_delay_s": 0.05, "release": 0.1, "modify": 0.05}
+    clients = [
+        ClientPlan("producer", f"p-{GROUPS}", GROUPS, count=120, burst=6, gap_s=0.03, window=30, keys=keys),
+        *(ClientPlan("consumer", f"c-{GROUPS}-{each}", GROUPS, **fields) for each in "ab"),
+    ]
+    return _with(plan, [Step("queue", GROUPS, body)], clients)
 
 
 def settling(plan: Plan, kind: str) -> Plan:

@@ -19,6 +19,7 @@ from tests.simulation.layouts import (
     settling,
     with_brief,
     with_duplicates,
+    with_groups,
     with_hoard,
     with_hub,
     with_kept,
@@ -207,6 +208,7 @@ _TAGGED = _plan(
 _COUNTED = _plan([_PRODUCERS[0], ClientPlan("consumer", "c", "q0", window=20, modify=0.6)], repeats=True, duration_s=3.0)
 _BEHIND = _plan(BUSY, *(Action(at_s, "kill", "backup", seconds=1.2) for at_s in (1.0, 2.6)), checkpoint_bytes=2048)
 _KILLS = [Action(1.2 + 0.4 * number, "kill", "primary", seconds=0.1) for number in range(6)]
+_GROUPED = with_groups(_plan(BUSY, duration_s=3.0), 3, shared=True)
 _VALUES = with_values(_plan(BUSY, *_KILLS, message_memory=0, disk_s=_SLOW_SYNC_S, duration_s=4.0), 4)
 _REJECTING = with_letters(_plan(BUSY), "all", reject=0.3)
 _TIMED = with_times(
@@ -335,6 +337,8 @@ PROVOKED: dict[str, Plan] = {
         *(Action(at_s, "kill", "backup", seconds=0.1) for at_s in (1.2, 1.8)), checkpoint_bytes=2048
     ),
     "releases-the-lowest-level": _ranked(*_repeated((1.0, 2.4, 3.8, 5.2), _the_first_is_cut_off_and_leads_again)),
+    "frees-a-group-with-its-first": _GROUPED,
+    "behind-its-group": _GROUPED,
     "keeps-old-values": _VALUES,
     "gives-out-unread-values": _VALUES,
     "ring-lets-the-newest-go": _RING,

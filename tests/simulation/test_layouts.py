@@ -12,6 +12,7 @@ from broker.core.queues import priority
 from tests.simulation import plan as plans
 from tests.simulation.clients import ClientPlan
 from tests.simulation.layouts import (
+    GROUPS,
     HOARD,
     HUB,
     KEPT,
@@ -111,6 +112,12 @@ def test_the_fixed_seeds_have_rings_of_every_size() -> None:
 def test_the_fixed_seeds_have_last_value_queues_with_one_key_and_with_more() -> None:
     found = {client.keys for seed in FIXED for client in plans.make(seed).clients if client.queue == VALUES}
     assert found == {0, 1, 4, 12}
+
+
+def test_the_fixed_seeds_have_queues_of_groups_of_both_kinds() -> None:
+    found = [(step, plan) for plan in map(plans.make, FIXED) for step in plan.steps if step.name == GROUPS]
+    assert {step.body["arguments"]["qpid.shared_msg_group"] for step, _ in found} == {0, 1}
+    assert {client.keys for _, plan in found for client in plan.clients if client.queue == GROUPS} == {0, 1, 3, 10}
 
 
 def _hubs(plan: Plan) -> list[Step]:

@@ -40,7 +40,7 @@ from tests.simulation.events import Events
 from tests.simulation.faults import Faults
 from tests.simulation.history import History, Violation, kept_at
 from tests.simulation.hosts import PORT, BrokerHost, ManagerHost
-from tests.simulation.layouts import BRIEF, BRIEF_S, LETTERS, ONCE, TILL, UNDRAINED, arguments, levels_of, ring_of
+from tests.simulation.layouts import BRIEF, BRIEF_S, GROUPS, LETTERS, ONCE, TILL, UNDRAINED, arguments, levels_of, ring_of
 from tests.simulation.messenger import Mail, Weather
 from tests.simulation.network import Network
 from tests.simulation.operators import Operators
@@ -238,7 +238,8 @@ class World:
                 drained, lossy = step.body["replicate"] == "all" and step.name not in UNDRAINED, step.name in risky
                 levels, ring = levels_of(step.body), ring_of(step.body)
                 keys = max([client.keys for client in self.plan.clients if client.queue == step.name], default=0)
-                self.history.queue_created(step.name, drained=drained, lossy=lossy, levels=levels, ring=ring, values=keys)
+                kind = "groups" if step.name == GROUPS else "values"
+                self.history.queue_created(step.name, drained=drained, lossy=lossy, levels=levels, ring=ring, **{kind: keys})
                 if "alternateExchange" in step.body:
                     self.history.letters[step.name] = LETTERS
         self.history.volatile.update(plans.EXCHANGES)

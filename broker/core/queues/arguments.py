@@ -16,13 +16,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from broker.core import duplicates, limits
-from broker.core.queues import priority
+from broker.core.queues import groups, priority
 
 MAX_COUNT, MAX_BYTES, POLICY = "qpid.max_count", "qpid.max_size", "qpid.policy_type"
 STOP_COUNT, STOP_BYTES = "qpid.flow_stop_count", "qpid.flow_stop_size"
 RESUME_COUNT, RESUME_BYTES = "qpid.flow_resume_count", "qpid.flow_resume_size"
 BROWSE_ONLY = "qpid.browse-only"
 LAST_VALUE_KEY = "qpid.last_value_queue_key"
+GROUP_KEY = groups.KEY
 
 REJECT, RING, RING_STRICT = "reject", "ring", "ring_strict"
 _POLICIES = {"none": REJECT, "reject": REJECT, "ring": RING, "ring_strict": RING_STRICT, "ring-strict": RING_STRICT}
@@ -92,6 +93,8 @@ _TABLE: dict[str, tuple[int, Check]] = {
     BROWSE_ONLY: (5, _flag),
     **dict.fromkeys((duplicates.COUNT, duplicates.TIME_MS), (5, _window)),
     LAST_VALUE_KEY: (5, _name),
+    GROUP_KEY: (5, _name),
+    groups.SHARED: (5, _flag),
 }
 """Argument -> the machine version that brought it, and what a value must be."""
 
@@ -130,8 +133,11 @@ def fault_of(arguments: Mapping[str, Any]) -> str:
         if name in arguments and (fault := check(name, arguments[name])):
             return fault
     ranked = any(name in arguments for name in (*priority.LEVELS, priority.HIGHEST))
-    if LAST_VALUE_KEY in arguments and ranked:
-        return f"a queue cannot have {LAST_VALUE_KEY} and levels of priority"
+    kinds = [name for name in (LAST_VALUE_KEY, GROUP_KEY) if name in arguments] + ["levels of priority"] * ranked
+    if len(kinds) > 1:
+        return f"a queue cannot have {' and '.join(kinds)}"
+    if arguments.get(groups.SHARED) and GROUP_KEY not in arguments:
+        return f"{groups.SHARED} needs {GROUP_KEY}"
     if LAST_VALUE_KEY in arguments and policy_of(arguments) != REJECT:
         raise Unknown("this broker has no last value queues that are rings: use the policy reject")
     if policy_of(arguments) == RING_STRICT and ranked:

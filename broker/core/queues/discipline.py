@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
-from broker.core.queues import priority
+from broker.core.queues import groups, priority
 from broker.core.queues.blocks import Lot
 from broker.core.queues.fifo import Fifo, Watcher
 from broker.core.queues.lane import Lane
@@ -82,6 +82,12 @@ class Discipline(Protocol):
     def release_all(self) -> None:
         """Make every acquired message available again: the term in which they were acquired has ended."""
 
+    def left(self, consumer: object) -> None:
+        """This consumer asks no more."""
+
+    def take_opened(self) -> bool:
+        """Whether messages that some consumer could not have may have become free since this was last asked."""
+
     def is_acquired(self, sequence: int) -> bool:
         """Whether this message is on the queue and acquired."""
 
@@ -96,7 +102,7 @@ def _fifo(arguments: dict[str, Any], live_by_file: dict[int, int], residency: Re
     return Fifo(Lane(1, live_by_file, residency))
 
 
-_KINDS: tuple[Make, ...] = (priority.make, _fifo)
+_KINDS: tuple[Make, ...] = (priority.make, groups.make, _fifo)
 
 
 def discipline_of(arguments: dict[str, Any], live_by_file: dict[int, int], residency: Residency) -> Discipline:

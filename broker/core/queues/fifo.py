@@ -203,6 +203,13 @@ class Fifo:
                 for watcher in self.watchers:
                     watcher.released(sequence, passed=passed)
 
+    def left(self, consumer: object) -> None:
+        """Nothing here depends on who asks."""
+
+    def take_opened(self) -> bool:
+        """Never: whatever is available is available to everybody."""
+        return False
+
     def is_acquired(self, sequence: int) -> bool:
         """Whether this message is on the queue and acquired."""
         if sequence >= self._cursor:

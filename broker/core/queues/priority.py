@@ -134,6 +134,13 @@ class Priority:
         for fifo in self._by_level:
             fifo.release_all()
 
+    def left(self, consumer: object) -> None:
+        """Nothing here depends on who asks."""
+
+    def take_opened(self) -> bool:
+        """Never: whatever is available is available to everybody."""
+        return False
+
     def is_acquired(self, sequence: int) -> bool:
         """Whether this message is on the queue and acquired."""
         return self._fifo(sequence).is_acquired(sequence)

@@ -65,11 +65,14 @@ def test_a_map_with_four_bytes_of_size_and_a_list_among_its_keys_keeps_its_other
     big = {"k" * 200: "v" * 200}
     body = b"\x00\x53\x77" + encode("it")
     data = b"\x00\x53\x72" + encode(big) + body
-    kept = message.message_annotations(message.with_annotations(data, {"n": "new"}))
+    kept = message.message_annotations(message.with_annotations(data, {"n"}, encode(Symbol("n")) + encode("new")))
     assert kept == big | {"n": "new"}
     pairs = b"\x45\x41" + encode(Symbol("n")) + encode("old")
     data = b"\x00\x53\x72\xc1" + bytes((len(pairs) + 1, 4)) + pairs + body
-    assert message.message_annotations(message.with_annotations(data, {"n": "new"})) == {(): True, "n": "new"}
+    assert message.message_annotations(message.with_annotations(data, {"n"}, encode(Symbol("n")) + encode("new"))) == {
+        (): True,
+        "n": "new",
+    }
 
 
 @pytest.mark.parametrize("data", [b"\x01", b"\x00\x53\x72\x45", b"\x00\x53\x72\xc1\x02\x01\x40"])
@@ -77,6 +80,13 @@ def test_what_is_no_message_stays_as_it_is(data: bytes) -> None:
     assert letter(data, "q", "dlx", REJECTED) == data
 
 
+def test_a_message_of_nothing_but_a_header_gets_its_annotations_behind_that() -> None:
+    header = b"\x00\x53\x70\xc0\x02\x01\x41"
+    found = letter(header, "q", "dlx", REJECTED)
+    assert found.startswith(header)
+    assert message.message_annotations(found)["x-last-death-reason"] == "rejected"
+
+
 def test_annotations_that_are_no_map_are_named() -> None:
     with pytest.raises(message.BadMessage, match="message-annotations section at byte 3 is not a map"):
-        message.with_annotations(b"\x00\x53\x72\x45", {})
+        message.with_annotations(b"\x00\x53\x72\x45", set(), b"")

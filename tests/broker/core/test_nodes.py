@@ -323,6 +323,10 @@ def test_a_queue_gets_what_was_asked_for() -> None:
             for bad in (-1, 1.5, True, "soon", limits.MAX_AUTO_DELETE_S + 1)
         ),
         *(
+            ("q", {"arguments": {"x-message-ttl": bad}}, 400, f"a number of milliseconds from 1 to {limits.MAX_MESSAGE_TTL_MS}")
+            for bad in (0, 1.5, True, "soon", limits.MAX_MESSAGE_TTL_MS + 1)
+        ),
+        *(
             ("q", {"arguments": {"x-delivery-limit": bad}}, 400, f"number of failed deliveries from 1 to 100000, not {bad!r}")
             for bad in (0, -1, True, "3", limits.MAX_DELIVERY_LIMIT + 1)
         ),
@@ -463,6 +467,21 @@ def test_a_queue_with_a_time_to_be_deleted_after_waits_for_the_cluster_s_version
     two.plan(two.nodes.plan_queue("q", "u", timed))
     node = two.nodes.queues["q"]
     assert (node.auto_delete_s, node.definition.auto_delete, node.definition.needs) == (30, True, 2)
+
+
+def test_a_queue_whose_messages_leave_by_themselves_waits_for_the_cluster_s_version() -> None:
+    two = Two()
+    leaving = {"replicate": "all", "arguments": {"x-delivery-limit": 3, "x-message-ttl": 60_000}}
+    status, text = refusal(two.nodes.plan_queue, "q", "u", leaving)
+    assert status == 409
+    assert "needs machine version 5" in text
+    two.apply(CLUSTER, {"op": "machine-version", "needs": 5})
+    two.plan(two.nodes.plan_queue("q", "u", leaving))
+    node = two.nodes.queues["q"]
+    assert (node.delivery_limit, node.ttl_ms) == (3, 60_000)
+    two.apply(CLUSTER, queue("old", arguments={"x-delivery-limit": "any", "x-message-ttl": "any"}))
+    old = two.nodes.queues["old"]
+    assert (old.delivery_limit, old.ttl_ms) == (0, 0)
 
 
 def test_a_queue_that_the_first_version_made_has_no_such_time_whatever_its_arguments() -> None:

@@ -39,7 +39,7 @@ class Queue:
     """The messages of one queue number: by sequence, each as bytes and delivery count. `name` is the history's for it."""
 
     __slots__ = (
-        *("by_level", "came", "for_letters", "gone", "keys", "large", "limit", "live"),
+        *("by_level", "came", "for_letters", "groups", "gone", "keys", "large", "limit", "live"),
         *("let_go", "lossy", "name", "next_seqs", "number", "ring", "times", "values", "watched"),
     )
 
@@ -50,6 +50,7 @@ class Queue:
         self.lossy = name in history.lossy
         self.ring = history.rings.get(name, 0)
         self.values = history.values.get(name, 0)
+        self.groups = history.groups.get(name, 0)
         self.came = self.let_go = 0
         """What the batch that is being entered has put on a ring, and what has left it for that."""
         self.for_letters = name in history.letters.values()
@@ -72,6 +73,12 @@ class Queue:
     def sequences(self) -> int:
         """How many sequences were given."""
         return sum(next_seq - first_of(level) for level, next_seq in self.next_seqs.items())
+
+    def of_its_group(self, sequence: int) -> Iterator[int]:
+        """The messages alive of the same group, this one too; none where there are no groups."""
+        if self.groups:
+            group = self.keys[sequence].number % self.groups
+            yield from (other for other in self.live if self.keys[other].number % self.groups == group)
 
     def newer_values(self, sequence: int) -> Iterator[int]:
         """The messages alive that have come after this one, with its key; none where keys mean nothing."""

@@ -232,7 +232,7 @@ class Checks:
             self.faults.append(f"unexpected: {client} got {key}, and no committed batch holds it")
         if key in self.book.letters or self.history.notes[key].delay_ms:
             return  # they come in the order in which they were rejected, or when their time has come
-        line = (client, link, key.queue, key.client, key.link, self.history.level_of(key))
+        line = (client, link, key.queue, key.client, key.link, self.history.line_of(key))
         before = self._last_got.get(line, -1)
         if key.number < before and (copied or self.acquired[key] == 1):
             # What was given out before, to whomever, comes later when it has been given back.
@@ -575,6 +575,9 @@ class Checks:
                 if holder is not None and holder.open and any(sequence in run for run in holder.account.unsettled()):
                     self.faults.append(f"acquired: {key} is given out, and another consumer has it and has not settled it")
                 self._given_to[place] = subscription.link
+        if queue.groups:
+            self._judge_groups(queue, lots, subscription, me)
+            return
         selector = subscription.selector
         for sequence in queue.heads(_LOOK_BACK):
             if rank(sequence) >= newest:
@@ -585,6 +588,20 @@ class Checks:
                 self.faults.append(
                     f"order: {queue.keys.get(sequence)} is passed over, and what comes later on {queue.name} goes out"
                 )
+
+    def _judge_groups(self, queue: Queue, lots: list[Lot], subscription: Subscription, me: str) -> None:
+        """Of the group of what goes out, nobody else has a message, and none that is older is there for anybody to have."""
+        assert subscription.node.messages is not None
+        order = subscription.node.messages.order
+        for sequence in chain.from_iterable(range(lot.first_seq, lot.first_seq + lot.n_messages) for lot in lots):
+            for other in queue.of_its_group(sequence):
+                holder = self._given_to.get((me, queue.number, other))
+                if holder not in (None, subscription.link) and order.is_acquired(other):
+                    self.faults.append(
+                        f"group: {queue.keys[sequence]} is given out, and another consumer has {queue.keys[other]}"
+                    )
+                if other < sequence and order.lane_of(other).is_live(other) and not order.is_acquired(other):
+                    self.faults.append(f"group: {queue.keys[sequence]} is given out before {queue.keys[other]}")
 
     def _ended(self, method: Any, subscription: Subscription) -> None:
         held = list(chain.from_iterable(subscription.link.account.unsettled()))

@@ -1,0 +1,235 @@
+"""Queues of groups: a group's messages go to one consumer at a time, in order; several groups go to several consumers at once.
+
+Arguments: `qpid.group_header_key` names the property that says a message's group (see `keys`; messages that say none are one
+group). With `qpid.shared_msg_group`, as in qpidd, a consumer has a group while it holds a message of it. Without, it keeps the
+group until it leaves, whether it holds one or not.
+
+Life of a message here: it stands in its lane as any other; when a consumer asks and nothing that it may have is known, the next
+messages are looked at, and wait by group (`_look_on`); the oldest that waits in a group which nobody else has is claimed for the
+consumer. What is released waits in its old place. A group is free again when none of its messages is acquired.
+
+Invariants: a message is looked at only in memory, so nothing overtakes one that is being read; of a group with messages that wait
+the first one is in the heap of whoever may have it, `_heads` for all, though an entry may be stale: then it is repaired when it
+comes up; no more than `limits.MAX_GROUPS_WAITING` messages wait. The state is the primary's, and ends with its term.
+
+Source: qpidd's MessageGroupManager.cpp, which has the shared kind alone; the other one as ActiveMQ Artemis has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import heappop, heappush
+from typing import Any
+
+from broker.core import limits
+from broker.core.queues.blocks import Lot
+from broker.core.queues.fifo import Fifo
+from broker.core.queues.keys import key_of
+from broker.core.queues.lane import Lane, inside
+from broker.core.queues.residency import Residency
+
+KEY, SHARED = "qpid.group_header_key", "qpid.shared_msg_group"
+_LOOKS = 64
+"""Messages that are looked at in one go."""
+_ANY_BYTES = 1 << 62
+_Heads = list[tuple[int, str]]
+
+
+class Groups(Fifo):
+    """See the module. `_of` has the group of each message that was looked at, `_held` how many of a group are acquired."""
+
+    __slots__ = ("_heads", "_held", "_key", "_looked", "_of", "_opened", "_own", "_owner", "_there", "_waiting", "shared")
+
+    def __init__(self, lane: Lane, key: str, *, shared: bool) -> None:
+        super().__init__(lane)
+        self._key = key
+        self.shared = shared
+        self._there: set[object] = set()
+        """Consumers that have asked and have not left."""
+        self._opened = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self._looked = self.lane.head_seq
+        self._of: dict[int, str] = {}
+        self._waiting: dict[str, list[int]] = {}
+        """Group -> its messages that nobody has, a heap; some may be gone."""
+        self._held: dict[str, int] = {}
+        self._owner: dict[str, object] = {}
+        self._heads: _Heads = []
+        self._own: dict[object, _Heads] = {}
+
+    def upcoming(self) -> Iterable[tuple[Lane, int]]:
+        """The one lane, and the first sequence that was not looked at yet."""
+        return ((self.lane, self._looked),)
+
+    def acquire(self, consumer: object, max_count: int, max_bytes: int) -> list[Lot]:
+        """Take the oldest messages of groups that are free, or this consumer's."""
+        lots: list[Lot] = []
+        self._there.add(consumer)
+        self.absent = -1
+        while max_count > 0:
+            sequence, group = self._next(consumer)
+            if sequence < 0:
+                if self._look_on():
+                    continue
+                break
+            lot = self.lane.lot_of(sequence)
+            if lot is None:
+                if not self.lane.unreadable(sequence)[0]:
+                    self.absent = sequence
+                    break
+                self._pass_over(sequence, group)
+                continue
+            max_bytes -= lot.nbytes
+            if max_bytes < 0 and lots:
+                break
+            self._take(consumer, sequence, group)
+            max_count -= 1
+            _add(lots, lot)
+        return lots
+
+    def _look_on(self) -> bool:
+        """Look at the next messages. Returns whether there were any; if the next one is not in memory, `absent` says so."""
+        lane = self.lane
+        if self._looked >= lane.next_seq or len(self._of) - self.acquired >= limits.MAX_GROUPS_WAITING:
+            return False
+        lots: list[Lot] = []
+        end, absent = lane.walk(lots, self._looked, _LOOKS, _ANY_BYTES)
+        for lot in lots:
+            for sequence, data in enumerate(lot.messages(), lot.first_seq):
+                self._waits(sequence, key_of(data, self._key))
+        self._looked = end
+        if absent and not lots:
+            passed, _ = lane.unreadable(end)
+            if not passed:
+                self.absent = end
+                return False
+            for sequence in [each for each, _ in lane.alive_from(end) if each < passed]:
+                self.claim(sequence, 1)
+            self._looked = passed
+        return True
+
+    def _waits(self, sequence: int, group: str) -> None:
+        """Nobody has this message of this group."""
+        self._of[sequence] = group
+        heappush(self._waiting.setdefault(group, []), sequence)
+        if self._waiting[group][0] == sequence:
+            self._offer(group)
+
+    def _first(self, group: str) -> int:
+        """The oldest message of a group that nobody has; -1 when there is none."""
+        waiting = self._waiting.get(group)
+        while waiting:
+            if waiting[0] in self._of and not self.is_acquired(waiting[0]):
+                return waiting[0]
+            heappop(waiting)
+        self._waiting.pop(group, None)
+        return -1
+
+    def _offer(self, group: str) -> None:
+        """Put the first message of a group into the heap of whoever may have it."""
+        sequence, owner = self._first(group), self._owner.get(group)
+        if sequence >= 0 and owner is None:
+            heappush(self._heads, (sequence, group))
+        elif sequence >= 0 and owner in self._there:
+            heappush(self._own.setdefault(owner, []), (sequence, group))
+
+    def _next(self, consumer: object) -> tuple[int, str]:
+        """The oldest message that this consumer may have, and its group; -1 when none is known."""
+        free = self._top(self._heads, None)
+        own = self._top(self._own[consumer], consumer) if consumer in self._own else (-1, "")
+        return min((each for each in (free, own) if each[0] >= 0), default=(-1, ""))
+
+    def _top(self, heads: _Heads, owner: object) -> tuple[int, str]:
+        while heads:
+            sequence, group = heads[0]
+            if self._owner.get(group) is owner and self._first(group) == sequence:
+                return sequence, group
+            heappop(heads)
+            self._offer(group)
+        return -1, ""
+
+    def _take(self, consumer: object, sequence: int, group: str) -> None:
+        self._owner[group] = consumer
+        self._held[group] = self._held.get(group, 0) + 1
+        self.claim(sequence, 1)
+        self._offer(group)
+
+    def _pass_over(self, sequence: int, group: str) -> None:
+        """This message cannot be read: it counts as acquired, by nobody, and holds its group no more."""
+        del self._of[sequence]
+        self.claim(sequence, 1)
+        self._offer(group)
+
+    # ---- what comes back, and what is gone
+
+    def release(self, sequences: Iterable[int]) -> None:
+        """Make acquired messages available again, in their old places. Those that are not acquired are passed over."""
+        for sequence in sequences:
+            if self.is_acquired(sequence):
+                group = self._of.get(sequence)
+                super().release((sequence,))
+                if group is not None:
+                    self._let_go(group)
+                self._waits(sequence, group or "")
+
+    def _let_go(self, group: str) -> None:
+        """One message of a group is acquired no more."""
+        self._held[group] -= 1
+        if self._held[group]:
+            return
+        del self._held[group]
+        if self.shared or self._owner[group] not in self._there or len(self._owner) > limits.MAX_GROUP_OWNERS:
+            del self._owner[group]
+            self._offer(group)
+            self._opened = True
+
+    def left(self, consumer: object) -> None:
+        """This consumer takes no more: what it holds is released, or gone, later."""
+        self._there.discard(consumer)
+        self._own.pop(consumer, None)
+        for group in [group for group, owner in self._owner.items() if owner is consumer and group not in self._held]:
+            del self._owner[group]
+            self._offer(group)
+            self._opened = True
+
+    def take_opened(self) -> bool:
+        """Whether groups have become free since this was last asked."""
+        opened, self._opened = self._opened, False
+        return opened
+
+    def remove(self, first_seq: int, count: int) -> tuple[int, int]:
+        """Drop these messages for good, in whatever state. Returns how many were alive, and their bytes; again gives (0, 0)."""
+        held = []
+        for sequence in inside(self._of, first_seq, first_seq + count):
+            acquired = self.is_acquired(sequence)
+            group = self._of.pop(sequence)
+            if acquired:
+                held.append(group)
+        removed = super().remove(first_seq, count)
+        for group in held:
+            self._let_go(group)
+        return removed
+
+    def release_all(self) -> None:
+        """Make every acquired message available again: the term in which they were acquired has ended."""
+        super().release_all()
+        self._there.clear()
+        self._begin()
+
+
+def _add(lots: list[Lot], lot: Lot) -> None:
+    """Put a message behind the others, into the last lot if it follows there."""
+    last = lots[-1] if lots else None
+    same = last is not None and (last.block is lot.block and last.data is lot.data and last.base == lot.base)
+    if last is not None and same and last.stop == lot.start:
+        lots[-1] = last._replace(stop=lot.stop)
+    else:
+        lots.append(lot)
+
+
+def make(arguments: dict[str, Any], live_by_file: dict[int, int], residency: Residency) -> Groups | None:
+    """The discipline of a queue with these arguments, if it is a queue of groups."""
+    key = arguments.get(KEY)
+    return Groups(Lane(1, live_by_file, residency), key, shared=bool(arguments.get(SHARED))) if key else None

@@ -1,0 +1,128 @@
+"""Queues of groups as clients see them: one consumer for a group, its order, and what a new primary makes of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import proton
+import pytest
+
+from broker.core import limits
+from tests.broker.clients import REJECTED, Bench, Client, bench, condition, statuses
+
+SHARED = {"qpid.group_header_key": "g", "qpid.shared_msg_group": 1}
+EXCLUSIVE = {"qpid.group_header_key": "JMSXGroupID"}
+
+
+def send(client: Client, *bodies: str, queue: str = "q") -> None:
+    """Messages whose group is the first letter of their body, said both ways."""
+    producer = client.sender(queue)
+    for body in bodies:
+        client.send(producer, body, properties={"g": body[0]}, group_id=body[0])
+
+
+def manual(b: Bench) -> Client:
+    client = b.client()
+    client.auto_accept = False
+    return client
+
+
+@pytest.mark.parametrize("arguments", [SHARED, EXCLUSIVE])
+@pytest.mark.parametrize("memory", [0, 1 << 30])
+def test_two_consumers_never_have_messages_of_one_group_and_each_group_comes_in_order(
+    arguments: dict[str, Any], memory: int
+) -> None:
+    with bench(message_memory=memory) as b:
+        b.queue("q", arguments=arguments)
+        client = manual(b)
+        send(client, "a1", "b1", "a2", "c1", "b2", "a3")
+        first = client.receiver("q", credit=1, name="first")
+        second = client.receiver("q", credit=10, name="second")
+        assert client.bodies(first) == ["a1"]
+        assert client.bodies(second) == ["b1", "c1", "b2"]
+        first.flow(5)
+        b.settle()
+        assert client.bodies(first) == ["a1", "a2", "a3"]
+
+
+def test_a_shared_group_goes_to_another_when_the_last_accept_is_committed() -> None:
+    """Breaks when nobody is told that a group has become free."""
+    with bench() as b:
+        b.queue("q", arguments=SHARED)
+        client = manual(b)
+        send(client, "a1", "a2")
+        first = client.receiver("q", credit=1, name="first")
+        second = client.receiver("q", credit=1, name="second")
+        assert client.bodies(second) == []
+        client.give(client.received[first.name][0][0], proton.Delivery.ACCEPTED)
+        b.pass_time(1)
+        assert client.bodies(second) == ["a2"]
+
+
+def test_an_exclusive_group_waits_for_its_consumer_and_goes_on_when_that_leaves() -> None:
+    with bench() as b:
+        b.queue("q", arguments=EXCLUSIVE)
+        client = manual(b)
+        send(client, "a1", "a2")
+        first = client.receiver("q", credit=1, name="first")
+        second = client.receiver("q", credit=1, name="second")
+        client.give(client.received[first.name][0][0], proton.Delivery.ACCEPTED)
+        b.pass_time(1)
+        assert client.bodies(second) == []
+        first.close()
+        b.settle()
+        assert client.bodies(second) == ["a2"]
+
+
+def test_released_messages_come_before_what_follows_in_their_group() -> None:
+    with bench() as b:
+        b.queue("q", arguments=SHARED)
+        client = manual(b)
+        send(client, "a1", "b1", "a2", "a3")
+        first = client.receiver("q", credit=3, name="first")
+        assert client.bodies(first) == ["a1", "b1", "a2"]
+        first.close()
+        b.settle()
+        assert client.bodies(client.receiver("q", name="second")) == ["a1", "b1", "a2", "a3"]
+
+
+def test_a_new_primary_keeps_groups_together_and_in_order() -> None:
+    with bench(clustered=True) as b, bench(clustered=True, state="ready") as other:
+        b.upgraded()
+        b.queue("q", replicate="all", arguments=SHARED)
+        client = manual(b)
+        send(client, "a1", "b1", "a2", "b2")
+        client.receiver("q", credit=2)
+        b.lead.replayed_into(other.lead)
+        other.lead.become("active")
+        taker = manual(other)
+        one, two = taker.receiver("q", credit=1, name="one"), taker.receiver("q", credit=9, name="two")
+        assert (taker.bodies(one), taker.bodies(two)) == (["a1"], ["b1", "b2"])
+
+
+def test_a_selector_on_a_queue_of_groups_is_refused() -> None:
+    with bench() as b:
+        b.queue("q", arguments=SHARED)
+        selector = proton.symbol("apache.org:selector-filter:string")
+        described = proton.Described(proton.symbol("apache.org:selector-filter:string"), "g = 'a'")
+        link = b.client().receiver("q", filters={selector: described})
+        assert condition(link) == "amqp:not-implemented"
+
+
+def test_a_message_too_large_to_be_looked_at_is_refused() -> None:
+    with bench() as b:
+        b.queue("q", arguments=SHARED)
+        client = b.client()
+        producer = client.sender("q")
+        (delivery,) = client.send(producer, "x" * ((limits.LARGE_PARTS + 1) * limits.PART_BYTES))
+        assert statuses(client, producer) == [REJECTED]
+        assert "has groups of messages" in delivery.remote.condition.description
+
+
+def test_browsers_see_all_groups_in_the_order_of_the_queue() -> None:
+    with bench() as b:
+        b.queue("q", arguments=SHARED)
+        client = manual(b)
+        send(client, "a1", "b1", "a2")
+        client.receiver("q", credit=1)
+        assert client.bodies(client.receiver("q", browse=True)) == ["a1", "b1", "a2"]
