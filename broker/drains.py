@@ -95,9 +95,13 @@ class Drains:
             raise Refused(400, f"`to` has the addresses that clients are sent on to, 1 to {MAX_TARGETS} of host:port")
         if isinstance(spread_s, bool) or not isinstance(spread_s, int | float) or not 0 <= spread_s <= MAX_SPREAD_S:
             raise Refused(400, f"`spread` is a number of seconds from 0 to {MAX_SPREAD_S:g}")
+        target = str(body.get("target") or "")
+        if known is not None and known.target != target:
+            text = f"this broker leaves already, to {', '.join(known.to)}: what is there, no other target knows"
+            raise Refused(409, text)
         if known is not None:
             return succeed((200, "it leaves already", self.items()[0]))
-        leave = Leave(self._new_id(), tuple(to), str(body.get("since") or ""))
+        leave = Leave(self._new_id(), tuple(to), str(body.get("since") or ""), target=target)
         return self._answered(lambda committed: self._departure.begin(leave, float(spread_s), committed))
 
     def _take(self, body: Mapping[str, Any]) -> Deferred[Answer]:

@@ -1,7 +1,7 @@
 """How far each backup is behind, taken once an interval and handed to telemetry.
 
 On a primary: a row per backup for the whole log, and one per backup and replicated queue; on a backup, its own view of the
-whole log.
+whole log. A witness stores nothing that could be late: there is no row of it, and none by it.
 
 A queue's lag is exact for a backup that lacks a few batches, which are in memory: they are looked into. For one that is further
 behind it comes from marks (`ha.core.queue_lag`): rounded up to the mark before, and to no more than the whole log's.
@@ -122,7 +122,7 @@ class LagReporter:
             self._standing.clear()
         if self._broker.state in ("active", "recovering"):
             self._sample_backups(status)
-        else:
+        elif not self._log.replica.is_witness:
             self._stretch(1)
             self._telemetry.samples(epoch=status.epoch, primary=status.primary, rows=[self._own_row(status)])
 
@@ -135,7 +135,7 @@ class LagReporter:
         if not self._is_due(at, len(lags) * (1 + len(self._queues.nodes))):
             return
         self._finish()
-        backups = sorted(address for address in status.members.addresses if address != self._me)
+        backups = sorted(address for address in status.members.addresses if address not in (self._me, status.members.witness))
         self._telemetry.roster(epoch=status.epoch, primary=self._me, backups=backups, queues=self._queues.names)
         interval = self._interval(status, at)
         self._work = self._rows(interval, lags)

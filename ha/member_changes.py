@@ -28,6 +28,7 @@ SAFE_VOTERS = 3
 """With fewer voters, the loss of one broker stops the cluster."""
 SAFE_STORES = 2
 """Beside a witness: with fewer brokers that store messages, one disk has all of them."""
+_NEW_CHANGES = (Change.ADD_WITNESS, Change.ADD_STANDBY, Change.LOWER)
 _OTHERWISE = {
     True: "runs as a witness: add it with --witness",
     False: "does not run as a witness: start it with --ha-witness, its own address, or add it without --witness",
@@ -42,6 +43,9 @@ class Reach(Protocol):
 
     def set_members(self, members: Membership) -> None:
         """Keep links to these members."""
+
+    def of_older_release(self) -> list[str]:
+        """The connected members that know neither a witness nor learners that stay learners."""
 
     def runs_as_witness(self, address: str) -> bool:
         """Whether the broker that was reached there says that it is a witness."""
@@ -81,6 +85,17 @@ class MemberChanges:
         address = _address(text)
         if isinstance(address, tuple):
             return succeed(address)
+        older = self._older(change)
+        if older:
+            return succeed(older)
+        stores = self._log.replica.members.stores
+        if witness and len(stores) % 2 and not force and self._log.serving:
+            there = ", ".join(stores)
+            text = (
+                f"beside {len(stores)} voting members that store messages ({there}) a witness makes the votes even, so that no "
+                "broker more may fail with it than without; use --force all the same"
+            )
+            return succeed((409, f"nothing was changed: {text}", {}))
         if force or self._log.replica.members.role(address) or not self._log.serving:
             return self._log.change_member(address, change).addCallback(_ended)
 
@@ -114,6 +129,9 @@ class MemberChanges:
         address = _address(text)
         if isinstance(address, tuple):
             return succeed(address)
+        older = self._older(change)
+        if older:
+            return succeed(older)
         if self._log.serving and not abrupt:
             obstacle = "" if force else self._obstacle_to_removal(address)
             if obstacle:
@@ -122,6 +140,13 @@ class MemberChanges:
                 text = f"{address} is the primary: let it hand over first (qpid-ha switchover), and ask the next primary"
                 return succeed((421, f"nothing was changed: {text}", {}))
         return self._log.change_member(address, change).addCallback(_ended)
+
+    def _older(self, change: Change) -> Answer | None:
+        """What to answer when a connected member would not understand the members after this change."""
+        older = self._links.of_older_release() if change in _NEW_CHANGES else []
+        if not older or not self._log.serving:
+            return None
+        return 409, f"nothing was changed: {', '.join(older)} would not understand it, of an older release: upgrade first", {}
 
     def _obstacle_to_removal(self, address: str) -> str:
         members = self._log.replica.members

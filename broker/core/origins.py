@@ -35,16 +35,20 @@ class Leave:
     to: tuple[str, ...]
     since: str
     released: bool = False
+    target: str = ""
+    """The identity of the cluster, or of the store, that takes the messages: no other may, for it alone knows what it holds."""
 
     @classmethod
     def of(cls, value: Mapping[str, Any]) -> Leave:
         """From a setting's value."""
         to = tuple(str(each) for each in value.get("to") or ())
-        return cls(str(value.get("drain") or ""), to, str(value.get("since") or ""), bool(value.get("released")))
+        drain, since, target = (str(value.get(name) or "") for name in ("drain", "since", "target"))
+        return cls(drain, to, since, bool(value.get("released")), target)
 
     def value(self) -> dict[str, Any]:
         """For the setting."""
-        return {"drain": self.drain, "to": list(self.to), "since": self.since, "released": self.released}
+        found = {"drain": self.drain, "to": list(self.to), "since": self.since, "released": self.released}
+        return found | {"target": self.target}
 
 
 class Held:

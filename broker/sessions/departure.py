@@ -93,6 +93,7 @@ class Departure:
             "drain": "" if leave is None else leave.drain,
             "to": [] if leave is None else list(leave.to),
             "since": "" if leave is None else leave.since,
+            "target": "" if leave is None else leave.target,
             "released": leave is not None and leave.released,
             "index": logs.lead.state.index,
             "messages": messages,

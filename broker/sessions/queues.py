@@ -313,7 +313,8 @@ class QueueTerminus:
         """Large messages that have a part that cannot be read: they are acquired, by nobody."""
         self.letters = DeadLetters(self, queues.logs, queues.schedule)
         self.due = Due(self, self.letters, queues.schedule)
-        self.selections = Selections(self, queues.searches)
+        self.selections: Selections | None = None
+        """Of subscriptions with a selector; None: there was none."""
         self._ahead: ReadAhead | None = None
         self.rebuilt(node)
 
@@ -425,6 +426,8 @@ class QueueTerminus:
         subscription = Subscription(attach.session, link, self, needs, browse=browse, selector=selector)
         subscription.drains = link.tags_sequences = drains
         if selector is not None:
+            if self.selections is None:
+                self.selections = Selections(self, self._queues.searches)
             self.selections.add(selector)
         link.context = subscription
         link.accept()
@@ -440,7 +443,7 @@ class QueueTerminus:
                 self.dispatch_soon()
         if subscription in self.subscriptions:
             self.subscriptions.remove(subscription)
-            if subscription.selector is not None:
+            if subscription.selector is not None and self.selections is not None:
                 self.selections.drop(subscription.selector)
 
     def unsubscribed(self) -> None:
@@ -481,8 +484,12 @@ class QueueTerminus:
         if not count or messages is None or not ledger.serving:
             self.give_back(sequences)
             return
+        (retry_ms, most_ms), limit = self.node.retry_ms, self.node.delivery_limit
         for sequence in sequences:
             ledger.count(messages.number, sequence)
+            failures = messages.order.lane_of(sequence).delivery_count(sequence) + 1
+            if retry_ms and not 0 < limit <= failures:
+                ledger.let_wait(messages.number, sequence, min(retry_ms * failures, most_ms))
         ledger.when_committed(lambda: self.failed(sequences))  # whoever gets them next is to see the raised count
 
     def failed(self, sequences: list[int]) -> None:
@@ -494,6 +501,9 @@ class QueueTerminus:
             if over:
                 self.letters.add(over, letters.DELIVERY_LIMIT)
                 sequences = list(set(sequences).difference(over))
+        if messages is not None and messages.delays is not None:
+            sequences = [each for each in sequences if not messages.delays.is_waiting(each)]
+            self.due.look()
         self.give_back(sequences)
 
     def term_begins(self) -> None:
@@ -534,7 +544,9 @@ class QueueTerminus:
         assert self.node.messages is not None
         order, large = self.node.messages.order, self.node.messages.large
         stops: set[int] = set()
-        self.selections.begin()
+        selections = self.selections
+        if selections is not None:
+            selections.begin()
         idle = held_back = 0
         while idle < len(subscriptions):
             subscription = subscriptions[0]
@@ -545,7 +557,8 @@ class QueueTerminus:
             lots: list[Lot] = []
             if room > 0:
                 if subscription.selector is not None:
-                    lots = self.selections.find(subscription, self.node.messages, room)
+                    assert selections is not None
+                    lots = selections.find(subscription, self.node.messages, room)
                 elif subscription.browse:
                     lots = order.browse(subscription.cursors, room, limits.MAX_TURN_BYTES)
                 elif order.available:
@@ -566,7 +579,10 @@ class QueueTerminus:
                     subscription.link.drained()
                     subscription.session.touch()
                 idle += 1
-        self.selections.end()
+        if selections is not None:
+            if selections.used_up:
+                subscriptions.rotate(-1)  # the next search goes on first
+            selections.end()
         return stops
 
     # ---- bodies that are not in memory
@@ -637,7 +653,8 @@ class QueueTerminus:
         for producer in self.producers:
             producer.aborted()
         self.subscriptions.clear()
-        self.selections.clear()
+        if self.selections is not None:
+            self.selections.clear()
         self.producers.clear()
         self.letters.clear()
         self.due.clear()

@@ -6,8 +6,9 @@ turns that follow (`broker.sessions.share`), and looks at as many in each; so a 
 and the queue's other consumers get theirs meanwhile. Bodies that are not in memory are read by the queue's read-ahead; of a large
 message the first part is read here.
 
-Invariants: consumers with the same selector share one scan (`broker.core.queues.scan`), which ends with the last of them; a
-subscription that has not been shown all that is there is `unfinished`, and does not hear that there is nothing for it.
+Invariants: searches of one queue take turns; consumers with the same selector share one scan (`broker.core.queues.scan`), which
+ends with the last of them; a subscription that has not been shown all that is there is `unfinished`, and does not hear that there
+is nothing for it.
 """
 
 from __future__ import annotations
@@ -114,6 +115,11 @@ class Selections:
     def begin(self) -> None:
         """The queue begins to give out."""
         self._looks = 0 if self._waits and not self._turns else limits.SELECTOR_LOOKS
+
+    @property
+    def used_up(self) -> bool:
+        """Whether somebody could have looked at more messages."""
+        return self._waits and self._looks <= 0
 
     def go_on(self) -> bool:
         """See `share.Work`."""

@@ -1,7 +1,7 @@
 """`qpid-drain`: move what is on a broker that leaves to another one, and make sure that nothing is left.
 
-One command, for a person and for a hook that runs before a broker is removed. What it prints on stderr is for people, or with
-`--format json` a line for each event on stdout; its exit code says what has become of it (docs/reference/cli.md).
+One command, for a person and for a hook that runs before a broker is removed. It prints a line for each event, with `--format
+json` as JSON, and on a terminal a bar; its exit code says what has become of it (docs/reference/cli.md).
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def _teller(form: str) -> Any:
             click.echo(f"\r{line[:78]:78}", nl=False, err=True)
         elif event != "moving":
             told = ", ".join(f"{name} {', '.join(fact) if isinstance(fact, list) else fact}" for name, fact in facts.items())
-            click.echo(("\n" if bar and event == "empty" else "") + f"{event}: {told}", err=True)
+            click.echo(("\n" if bar and event == "empty" else "") + f"{event}: {told}")
 
     return tell
 

@@ -32,7 +32,11 @@ Tell = Callable[[str, dict[str, Any]], None]
 _LOOK_S = 0.05
 _TELL_S = 0.5
 PATIENCE_S = 10.0
-"""How long a queue of the target that takes nothing is tried."""
+"""How long a queue is tried of which the target takes nothing; and, without a deadline, one of which the source gives nothing."""
+
+
+_GIVES_NOTHING = "{} messages are given to nobody: they wait for their time, or cannot be read"
+_TAKES_NOTHING = "the target gives no credit: its queue, or its disk, is nearly full"
 
 
 @dataclass
@@ -53,13 +57,16 @@ class Result:
 class Drain:
     """See the module. `spread_s`: over which clients are sent on; `now`: the time, as the source notes it."""
 
-    def __init__(self, clock: Clock, source: Side, target: Side, tell: Tell, *, spread_s: float, now: str) -> None:
+    def __init__(
+        self, clock: Clock, source: Side, target: Side, tell: Tell, *, spread_s: float, now: str, patience_s: float = PATIENCE_S
+    ) -> None:
         self._clock = clock
         self._source = source
         self._target = target
         self._tell = tell
         self._spread_s = spread_s
         self._now = now
+        self._patience_s = patience_s
         self._result = Result()
         self._expected = 0
         self._told_s = 0.0
@@ -85,7 +92,9 @@ class Drain:
             if plan.problems:
                 told = "; ".join(f"{what}: {why}" for what, why in plan.problems)
                 raise endings.Refused(f"nothing was moved, because this will not fit on the target: {told}")
-            body = {"to": self._target.addresses, "spread": self._spread_s, "since": self._now}
+            (view,) = (await self._target.ask("QUERY", "ha"))["items"]
+            identity = str(view.get("clusterId") or view["brokerId"])
+            body = {"to": self._target.addresses, "target": identity, "spread": self._spread_s, "since": self._now}
             status = await self._source.ask("LEAVE", "drain", "", body)
             self._tell("leaving", {"drain": status["drain"], "to": status["to"]})
             await self._clients_gone()
@@ -144,13 +153,16 @@ class Drain:
                 self._result.refused += [(name, sequence, why) for sequence, why in sorted(move.refused.items())]
                 return
             move.close()
-            if move.moved:
+            if move.settled:
                 moved_s = self._clock.now_s
             if "link:stolen" in move.ended or "not-found" in move.ended:
                 raise endings.Refused(f"queue {name!r}: another drain of this broker is at work, or has ended ({move.ended})")
-            if "connection lost" not in move.ended and self._clock.now_s - moved_s >= PATIENCE_S:
+            if "connection lost" not in move.ended and self._clock.now_s - moved_s >= self._patience_s:
                 self._result.refused.append((name, 0, move.ended))
                 return
+            for side, what in ((self._source, "source"), (self._target, "target")):
+                if move.ended.startswith(f"{what}: amqp:not-allowed"):
+                    side.abort()  # it is a backup now, to which the connection has stayed
             self._tell("again", {"queue": name, "why": move.ended})
             await self._clock.pause(0.2)
 
@@ -159,20 +171,24 @@ class Drain:
         held = await self._held(drain, uuid)
         move = Move(await self._source.client(), await self._target.client(), uuid, address, held)
         before = self._result.moved
-        whole = False
+        whole, moved_s = False, self._clock.now_s
         try:
             while not move.ended:
                 await self._clock.pause(_LOOK_S)
-                self._result.moved = before + move.moved
+                self._result.moved = before + move.settled
                 self._result.left = max(0, self._expected - self._result.moved)
                 self._say("moving", {"queue": name, "moved": self._result.moved, "left": self._result.left})
-                if move.active or move.in_flight:
-                    move.active = False
-                elif await self._left(name) <= len(move.refused):
+                silent_s = self._clock.now_s - moved_s
+                if move.active:
+                    move.active, moved_s = False, self._clock.now_s
+                elif not move.in_flight and (left := await self._left(name) - len(move.refused)) <= 0:
+                    break
+                elif not self._clock.limited and silent_s >= self._patience_s:
+                    self._result.refused.append((name, 0, _GIVES_NOTHING.format(left) if not move.in_flight else _TAKES_NOTHING))
                     break
             whole = True
         finally:
-            self._result.moved = before + move.moved
+            self._result.moved = before + move.settled
             if not whole:
                 move.close()
         return move

@@ -38,6 +38,11 @@ class Clock:
         """Seconds, from anywhere."""
         return float(self.reactor.seconds())
 
+    @property
+    def limited(self) -> bool:
+        """Whether there is a deadline."""
+        return self._until_s is not None
+
     def check(self) -> None:
         """OutOfTime, when it is."""
         if self._until_s is not None and self.now_s >= self._until_s:
@@ -102,8 +107,10 @@ class Side:
             try:
                 return await client.request(operation, type, name or None, body, self._target.timeout_s)
             except ManagementError as error:
-                if error.status != 503:
+                backup = error.status == 409 and "ask the primary" in error.text and len(self.addresses) > 1
+                if error.status != 503 and not backup:
                     raise
+                client.abort()  # another broker is the primary now
             except ClientError:
                 client.abort()
             await self._clock.pause(_PAUSE_S)

@@ -46,7 +46,7 @@ from ha.awake_clock import AwakeClock
 from ha.core.identity import objection_to_member
 from ha.core.membership import Membership
 from ha.core.messages import Message
-from ha.core.versions import Versions, objection_to, objection_to_part, versions_of
+from ha.core.versions import WITNESS_SINCE, Versions, objection_to, objection_to_part, versions_of
 
 if TYPE_CHECKING:
     from OpenSSL import SSL
@@ -522,6 +522,10 @@ class Peers:
     def machine_versions(self) -> dict[str, int]:
         """What the members that are connected to this broker now say that they apply."""
         return {address: incoming.versions.machine for address, incoming in self.incoming.items()}
+
+    def of_older_release(self) -> list[str]:
+        """The connected members that know neither a witness nor learners that stay learners."""
+        return sorted(address for address, incoming in self.incoming.items() if incoming.versions.wire < WITNESS_SINCE)
 
     def runs_as_witness(self, address: str) -> bool:
         """Whether the broker of this address has said so when a link to it came up."""

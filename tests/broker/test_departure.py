@@ -150,6 +150,8 @@ def test_a_broker_is_empty_only_behind_the_record_and_stays_so() -> None:
         client.send(client.sender("q"), 1)
         first = leave(b)
         assert leave(b)["drain"] == first["drain"] != "", "again it is the same drain"
+        status, text, _ = ask(b, "LEAVE", to=["x:1"], target="another one", spread=0)
+        assert (status, text) == (409, f"this broker leaves already, to {', '.join(TO)}: what is there, no other target knows")
         assert not left(b)["empty"]
         drainer = b.client(ADMIN)
         drainer.receiver(source(b))

@@ -147,10 +147,36 @@ def test_a_browser_looks_at_what_its_selector_names() -> None:
         assert b.depth("q") == 7
 
 
+def test_a_search_through_many_messages_lets_others_of_its_queue_find_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first of the searches would take all that a queue may look at in a turn, again and again."""
+    monkeypatch.setattr(limits, "SHARE_TURN_S", 0)
+    monkeypatch.setattr(limits, "SELECTOR_LOOKS", 10)
+    with bench() as b:
+        b.queue("q")
+        client, searcher = b.client(), b.client()
+        sender = client.sender("q")
+        client.send_encoded(sender, *(proton.Message(body=n, properties={"n": n}).encode() for n in range(900)))
+        for n in (899, 40):
+            link: Any = searcher.session.receiver(str(n))
+            link.source.address = "q"
+            link.source.filter.put_dict(selecting(f"n = {n}"))
+            link.open()
+            link.flow(1)
+            searcher.received[str(n)] = []
+        while not searcher.received["40"]:
+            searcher.pump()
+            one_turn(b.clock)
+        assert not searcher.received["899"]
+        assert max(cursors(b)) <= 100
+        b.settle()
+        assert searcher.received["899"]
+
+
 def cursors(b: Bench) -> list[int]:
     """How far each selector has looked."""
     terminus = b.broker.queues.named("q")
     assert terminus is not None
+    assert terminus.selections is not None
     return [place.cursor for scan in terminus.selections._scans.values() for place in scan._places.values()]
 
 

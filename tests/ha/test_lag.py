@@ -24,8 +24,9 @@ Line = dict[str, Any]
 class Primary:
     """A primary `a` with queues and two backups, and what its telemetry says."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, witness: str = "") -> None:
         self.machine = Machine(folder / "stores")
+        self.machine.witness = witness
         (folder / "stores").mkdir()
         clock = self.machine.clock
         self.folder = folder / "lag"
@@ -63,11 +64,14 @@ class Primary:
     def _has_applied_more_than(self, index: int) -> bool:
         return self.ledger.state.index > index
 
-    def samples(self, backup: str, queue: str | None) -> list[Line]:
-        """All that was said of them so far."""
+    def lines(self) -> list[Line]:
+        """All that was said so far."""
         self.telemetry.flush()
-        lines = [json.loads(line) for path in sorted(self.folder.glob("*")) for line in path.read_text().splitlines()]
-        return [line for line in lines if line["kind"] == "sample" and (line["backup"], line["queue"]) == (backup, queue)]
+        return [json.loads(line) for path in sorted(self.folder.glob("*")) for line in path.read_text().splitlines()]
+
+    def samples(self, backup: str, queue: str | None) -> list[Line]:
+        """What was said of them so far."""
+        return [line for line in self.lines() if line["kind"] == "sample" and (line["backup"], line["queue"]) == (backup, queue)]
 
 
 @pytest.fixture
@@ -174,3 +178,23 @@ def test_many_queues_are_told_in_slices_that_together_are_all_of_them(primary: P
             assert len({line["ts"] for line in samples}) == len(samples) >= 2
             assert samples[-1]["ts"] == primary.samples(backup, None)[-1]["ts"], "they are of one moment"
             assert samples[-1]["lag_records"] == (1 if (backup, name) == ("c", "q3") else 0)
+
+
+def test_nobody_says_that_a_witness_lags_and_nobody_waits_for_it_to_be_spoken_of(tmp_path: Path) -> None:
+    """What it attests stands still on purpose. Breaks when the dashboard shows it as the backup that is furthest behind."""
+    primary = Primary(tmp_path, witness="c")
+    primary.create("orders")
+    primary.report()
+    witness = primary.machine.brokers["c"].log
+    other = Broker(primary.machine.clock, broker_id="c", version="", clustered=True, default_level="all", on_fatal=pytest.fail)
+    other.attach_log(CLUSTER, witness)
+    own = LagReporter(primary.machine.clock, other, witness, "c", primary.telemetry, primary.wall)
+    primary.put("orders", b"x")
+    primary.machine.run_for(3.0)
+    own._take_sample()
+    said = primary.lines()
+    assert [line["backups"] for line in said if line["kind"] == "roster"][-1] == ["b"]
+    assert {line["backup"] for line in said if line["kind"] == "sample"} == {"b"}
+    other.close()
+    primary.broker.close()
+    primary.machine.close()

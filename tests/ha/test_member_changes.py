@@ -22,6 +22,7 @@ class Links:
     def __init__(self, *reachable: str, witness: str = "") -> None:
         self.reachable = reachable
         self.witness = witness
+        self.older: list[str] = []
         self.kept: list[Membership] = []
 
     def reach(self, address: str, within_s: float) -> Deferred[str]:
@@ -29,6 +30,9 @@ class Links:
 
     def set_members(self, members: Membership) -> None:
         self.kept.append(members)
+
+    def of_older_release(self) -> list[str]:
+        return self.older
 
     def runs_as_witness(self, address: str) -> bool:
         return address == self.witness
@@ -125,6 +129,56 @@ def test_a_witness_is_added_as_what_it_runs_as(machine: Machine, runs: bool, ask
     status, text = ask(machine, made.add(D, force=False, change=Change.ADD_WITNESS if asked else Change.ADD))
     assert (status, text.startswith(said)) == (409, True) if said else (status, text) == (200, "committed")
     assert first.log.replica.members.witness == ("" if said else D)
+
+
+def test_what_a_connected_member_of_an_older_release_would_not_understand_is_refused(machine: Machine) -> None:
+    """It would take a witness for a store, or let vote who is to follow, when it is the primary."""
+    first = machine.cluster(A, B, C)[0]
+    links = Links(D)
+    links.older = [B]
+    made = MemberChanges(A, first.log, links)
+    for asked in (
+        made.add(D, force=True, change=Change.ADD_WITNESS),
+        made.add(D, force=True, change=Change.ADD_STANDBY),
+        made.set_role(C, "learner", force=True),
+    ):
+        assert ask(machine, asked) == (
+            409,
+            f"nothing was changed: {B} would not understand it, of an older release: upgrade first",
+        )
+    assert ask(machine, made.remove(C, force=True)) == (200, "committed")
+
+
+def test_a_witness_beside_an_odd_number_of_brokers_is_of_no_use_and_refused(machine: Machine) -> None:
+    machine.witness = D
+    first = machine.cluster(A, B, C)[0]
+    machine.start(D, f"{A},{B},{C},{D}")
+    made = MemberChanges(A, first.log, Links(D, witness=D))
+    status, text = ask(machine, made.add(D, force=False, change=Change.ADD_WITNESS))
+    assert (status, f"beside 3 voting members that store messages ({A}, {B}, {C})" in text) == (409, True)
+    assert ask(machine, made.add(D, force=True, change=Change.ADD_WITNESS)) == (200, "committed")
+
+
+@pytest.mark.parametrize(
+    "role, status, text",
+    [
+        ("voter", 409, f"{B} is no learner that stays one (there is none)"),
+        ("king", 400, "a broker's role is voter or learner, not 'king'"),
+        ("learner", 200, "committed"),
+    ],
+)
+def test_a_voter_becomes_one_that_follows_as_it_would_be_removed(machine: Machine, role: str, status: int, text: str) -> None:
+    first = machine.cluster(A, B, C, D)[0]
+    made = changes(machine, A)
+    assert ask(machine, made.set_role(B, role, force=False)) == (status, text)
+    if status == 200:
+        assert first.log.replica.members.standby == (B,)
+        assert ask(machine, made.set_role(A, "learner", force=True))[0] == 421, "it hands over first"
+        assert ask(machine, made.set_role("", "voter", force=True))[0] == 400
+        refused = ask(machine, made.set_role(C, "learner", force=False))
+        assert (refused[0], f"without {C} there are 2 voting members" in refused[1]) == (409, True)
+        assert ask(machine, made.set_role(B, "voter", force=False)) == (200, "committed")
+        machine.run_until(lambda: B in first.log.replica.members.voters)
 
 
 def test_beside_a_witness_two_brokers_are_left_unless_it_is_forced(machine: Machine) -> None:

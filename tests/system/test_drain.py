@@ -100,6 +100,9 @@ def test_a_drain_whose_drainer_target_and_source_are_killed_loses_repeats_and_re
         old.start()
         old.wait_for("standalone")
         second.send_signal(9)
+        third = begun(tmp_path, old.address, new)
+        new.promote(next(backup for backup in new.brokers[1:] if backup is not new.primary()))
+        assert third.wait() == 0
         found = drain(old.address, new.url, "--format", "json")
         assert found.status == 0, found
         end = json.loads(found.out.splitlines()[-1])
@@ -109,7 +112,7 @@ def test_a_drain_whose_drainer_target_and_source_are_killed_loses_repeats_and_re
         assert drain(old.address, new.url).status == 0, "again, it is as it was"
 
 
-def test_a_deadline_ends_a_drain_which_goes_on_later_and_what_will_not_fit_is_told_before(tmp_path: Path) -> None:
+def test_a_deadline_ends_a_drain_what_will_not_fit_is_told_before_and_what_is_refused_stays(tmp_path: Path) -> None:
     with source(tmp_path / "old") as old, standalone(tmp_path / "new") as new:
         assert drain(old.address, f"127.0.0.1:{free_ports(1)[0]}").status == 3
         new.create("queue", "orders", arguments={"qpid.max_count": 5})
@@ -121,12 +124,26 @@ def test_a_deadline_ends_a_drain_which_goes_on_later_and_what_will_not_fit_is_to
         assert not ask(old.address, "QUERY", "drain")["items"][0]["leaving"]
         ask(new.address, "DELETE", "queue", "orders")
         assert "to be made: queue orders" in drain(old.address, new.address, "--check").out
+        new.create("queue", "orders")
+        large = bytes(proton.Message(body="x" * 40_000, id=9999).encode())
+        assert send(old.address, "orders", [large]) == 1
+        new.stop()
+        new.options += ["--max-message-size", "30000"]
+        new.start()
+        new.wait_for("standalone")
         new.freeze()
         found = drain(old.address, new.address, "--deadline", "0.5")
         new.signal(18)
         assert found.status == 75, found
+        found = drain(old.address, new.address)
+        assert (found.status, "message 801" in found.out) == (1, True), found
+        assert "the target takes 30000" in found.out
+        new.stop()
+        new.options[-1] = "50000"
+        new.start()
+        new.wait_for("standalone")
         assert drain(old.address, new.address).status == 0
-        check_account(new.address)
+        assert take(new.address, "orders", MESSAGES + 1)[MESSAGES] == large
         refused = drain(new.address, old.address)
         assert refused.status == 1
         assert "leaves itself" in refused.err

@@ -264,6 +264,24 @@ def test_a_new_witness_counts_as_whole_only_when_it_attests_all_that_it_may_have
     assert not cluster["w"].live.blank
 
 
+def test_what_one_broker_had_alone_is_given_up_by_emptying_its_disk_and_the_witness_s() -> None:
+    """As the how-to has it, when that disk is lost for good: every vote is there, and two of them know of nothing."""
+    cluster = pair()
+    cluster.propose("a", 3)
+    cluster.crash("b")
+    cluster.pass_time(0.2)
+    cluster.propose("a", 5)
+    cluster.crash("a")
+    for address in "aw":
+        cluster.wipe(address)
+    cluster.restart("b")
+    cluster.parts()
+    cluster.promote("b")
+    cluster.pass_time(0.5)
+    assert cluster.states() == {"a": "ready", "b": "active", "w": "ready"}
+    assert cluster["a"].applied == cluster["b"].applied == 5
+
+
 def test_a_witness_joins_without_learning_and_leaves() -> None:
     cluster = led("a", "b")
     cluster.witness = "w"

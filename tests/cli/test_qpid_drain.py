@@ -1,0 +1,53 @@
+"""`qpid-drain`: what can be said to it, and what cannot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.running import run
+
+
+@pytest.mark.parametrize(
+    "words,why",
+    [
+        (["--to", "a:1"], "give --from URL, or --store DIR"),
+        (["--from", "a:1", "--store", "d", "--to", "b:1"], "give --from URL, or --store DIR"),
+        (["status", "--store", "d"], "give --from URL, or --store DIR"),
+        (["--from", "a:1"], "--to says which broker takes the messages"),
+        (["--from", "a:1", "--to", "b:1", "--delete-released"], "--delete-released is for --store"),
+        (["--from", "a:1,b:1", "--to", "b:1,c:1"], "b:1 is both the source and the target"),
+        (["leave", "--from", "a:1", "--to", "b:1"], "'leave' is not a command; there is: status"),
+        (["--from", "a:1", "--to", "b:x"], "b:x"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_a_broker_is_asked(words: list[str], why: str) -> None:
+    found = run("qpid-drain", *words)
+    assert found.status == 2
+    assert why in found.err
+
+
+def test_a_folder_without_a_store_is_refused_and_nothing_is_made_there(tmp_path: Path) -> None:
+    found = run("qpid-drain", "--store", tmp_path / "none", "--to", "a:1", "--delete-released")
+    assert (found.status, found.err) == (1, f"qpid-drain: there is no store in {tmp_path / 'none'}\n")
+    assert not (tmp_path / "none").exists()
+
+
+ITEM: dict[str, Any] = {"leaving": True, "released": False, "empty": False, "since": "2026-01-01", "to": ["b:1"]}
+LEFT = {"messages": 7, "bytes": 900, "unsettled": 2, "clients": 1}
+
+
+@pytest.mark.parametrize(
+    "item,text",
+    [
+        (ITEM | LEFT, "leaving since 2026-01-01, to b:1; left: 7 messages (900 bytes), 2 unsettled, 1 clients\n"),
+        (ITEM | LEFT | {"empty": True, "messages": 0}, "empty since 2026-01-01, to b:1; left: 0 messages"),
+        (ITEM | LEFT | {"released": True}, "released since 2026-01-01, to b:1; left"),
+        (ITEM | LEFT | {"leaving": False}, "it does not leave; 7 messages, 1 clients\n"),
+    ],
+)
+def test_the_status_says_whether_a_broker_leaves_and_what_is_left(peers: Any, item: dict[str, Any], text: str) -> None:
+    broker = peers(items={"drain": [item]})
+    assert run("qpid-drain", "status", "--from", broker.name).out.startswith(text)
