@@ -113,6 +113,8 @@ class QueueNode:
     """A message whose delivery has failed so often leaves the queue; 0: none does."""
     ttl_ms: int = 0
     """No message stays longer from when it may be given out; 0: for any time."""
+    retry_ms: tuple[int, int] = (0, 0)
+    """So long a message whose delivery has failed waits, times its failures, and how long at the most; (0, 0): not at all."""
     rejected: int = 0
     over_limit: int = 0
     expired: int = 0
@@ -285,6 +287,7 @@ class Nodes:
         node.auto_delete_s = queue.arguments.get(AUTO_DELETE_TIMEOUT, 0) if queue.needs > 1 else 0
         if queue.needs >= TIMES_SINCE:
             node.delivery_limit, node.ttl_ms = queue.arguments.get(DELIVERY_LIMIT, 0), queue.arguments.get(MESSAGE_TTL, 0)
+            node.retry_ms = queue.arguments.get(RETRY_MIN, 0), queue.arguments.get(RETRY_MAX, limits.MAX_MESSAGE_TTL_MS)
         self._queues_by_uuid[node.uuid] = node
         if queue.owner:
             self._owned[queue.owner] += 1
@@ -632,11 +635,12 @@ _ATTRIBUTES = frozenset({"durable", "replicate", "autoDelete", "exclusive", "arg
 AUTO_DELETE_TIMEOUT = "qpid.auto_delete_timeout"
 DELIVERY_LIMIT = "x-delivery-limit"
 MESSAGE_TTL = "x-message-ttl"
+RETRY_MIN, RETRY_MAX = "x-delayed-retry-min", "x-delayed-retry-max"
+_TIMED = (DELIVERY_LIMIT, MESSAGE_TTL, RETRY_MIN, RETRY_MAX)
 KNOWN_ARGUMENTS = frozenset(
     {
         *("qpid.replicate", AUTO_DELETE_TIMEOUT),
-        DELIVERY_LIMIT,
-        MESSAGE_TTL,
+        *_TIMED,
         *queue_arguments.NAMES,
     }
 )
@@ -645,7 +649,7 @@ KNOWN_ARGUMENTS = frozenset(
 def _version_of(arguments: dict[str, Any]) -> int:
     """The machine version that a queue with these arguments needs. The first would delete it with its last consumer at once, and
     those before `TIMES_SINCE` would keep messages that are to leave."""
-    needs = {AUTO_DELETE_TIMEOUT: 2, DELIVERY_LIMIT: TIMES_SINCE, MESSAGE_TTL: TIMES_SINCE}
+    needs = {AUTO_DELETE_TIMEOUT: 2} | dict.fromkeys(_TIMED, TIMES_SINCE)
     version = queue_arguments.version_of(arguments)
     return max(version, *(since if arguments.get(name) else 1 for name, since in needs.items()))
 
@@ -669,11 +673,13 @@ def _check_arguments(name: str, arguments: dict[str, Any]) -> None:
         raise Refused(400, f"queue {name!r}: {fault}")
     for key, what, most in (
         (DELIVERY_LIMIT, "a number of failed deliveries", limits.MAX_DELIVERY_LIMIT),
-        (MESSAGE_TTL, "a number of milliseconds", limits.MAX_MESSAGE_TTL_MS),
+        *((key, "a number of milliseconds", limits.MAX_MESSAGE_TTL_MS) for key in (MESSAGE_TTL, RETRY_MIN, RETRY_MAX)),
     ):
         value = arguments.get(key, 1)
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
             raise Refused(400, f"queue {name!r}: {key} must be {what} from 1 to {most}, not {value!r}")
+    if RETRY_MAX in arguments and arguments[RETRY_MAX] < arguments.get(RETRY_MIN, limits.MAX_MESSAGE_TTL_MS + 1):
+        raise Refused(400, f"queue {name!r}: {RETRY_MAX} is less than {RETRY_MIN}, or is there without it")
     time_s, most_s = arguments.get(AUTO_DELETE_TIMEOUT, 0), limits.MAX_AUTO_DELETE_S
     if not isinstance(time_s, int) or isinstance(time_s, bool) or not 0 <= time_s <= most_s:
         text = f"{AUTO_DELETE_TIMEOUT} must be a whole number of seconds from 0 (no time) to {most_s}, not {time_s!r}"

@@ -34,6 +34,7 @@ from broker.core.parts import PARTS_QUEUE, Manifest
 from broker.core.queues.blocks import LiveRun, Move
 from broker.core.queues.displacement import Displacing
 from broker.core.queues.residency import Residency
+from broker.core.queues.times import MAX_MS
 from broker.core.records import AVAILABLE, EXPIRES, Batch, BatchBuilder, runs_of
 from broker.core.state import CannotApply, State
 from broker.host import REAL_HOST
@@ -333,6 +334,11 @@ class Ledger:
     def count(self, number: int, sequence: int) -> None:
         """Raise a message's delivery count by one."""
         self._builder.count(number, sequence)
+        self._arm()
+
+    def let_wait(self, number: int, sequence: int, wait_ms: int) -> None:
+        """Let a message that is on its queue be given out in so many ms, and not before."""
+        self._builder.times(number, AVAILABLE, sequence, array("Q", (min(self.now_ms + wait_ms, MAX_MS),)))
         self._arm()
 
     def change(self, command: Command, answer: Callable[[str], None]) -> None:

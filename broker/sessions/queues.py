@@ -484,8 +484,12 @@ class QueueTerminus:
         if not count or messages is None or not ledger.serving:
             self.give_back(sequences)
             return
+        (retry_ms, most_ms), limit = self.node.retry_ms, self.node.delivery_limit
         for sequence in sequences:
             ledger.count(messages.number, sequence)
+            failures = messages.order.lane_of(sequence).delivery_count(sequence) + 1
+            if retry_ms and not 0 < limit <= failures:
+                ledger.let_wait(messages.number, sequence, min(retry_ms * failures, most_ms))
         ledger.when_committed(lambda: self.failed(sequences))  # whoever gets them next is to see the raised count
 
     def failed(self, sequences: list[int]) -> None:
@@ -497,6 +501,9 @@ class QueueTerminus:
             if over:
                 self.letters.add(over, letters.DELIVERY_LIMIT)
                 sequences = list(set(sequences).difference(over))
+        if messages is not None and messages.delays is not None:
+            sequences = [each for each in sequences if not messages.delays.is_waiting(each)]
+            self.due.look()
         self.give_back(sequences)
 
     def term_begins(self) -> None:

@@ -153,13 +153,16 @@ class Drain:
                 self._result.refused += [(name, sequence, why) for sequence, why in sorted(move.refused.items())]
                 return
             move.close()
-            if move.moved:
+            if move.settled:
                 moved_s = self._clock.now_s
             if "link:stolen" in move.ended or "not-found" in move.ended:
                 raise endings.Refused(f"queue {name!r}: another drain of this broker is at work, or has ended ({move.ended})")
             if "connection lost" not in move.ended and self._clock.now_s - moved_s >= self._patience_s:
                 self._result.refused.append((name, 0, move.ended))
                 return
+            for side, what in ((self._source, "source"), (self._target, "target")):
+                if move.ended.startswith(f"{what}: amqp:not-allowed"):
+                    side.abort()  # it is a backup now, to which the connection has stayed
             self._tell("again", {"queue": name, "why": move.ended})
             await self._clock.pause(0.2)
 
@@ -172,7 +175,7 @@ class Drain:
         try:
             while not move.ended:
                 await self._clock.pause(_LOOK_S)
-                self._result.moved = before + move.moved
+                self._result.moved = before + move.settled
                 self._result.left = max(0, self._expected - self._result.moved)
                 self._say("moving", {"queue": name, "moved": self._result.moved, "left": self._result.left})
                 silent_s = self._clock.now_s - moved_s
@@ -185,7 +188,7 @@ class Drain:
                     break
             whole = True
         finally:
-            self._result.moved = before + move.moved
+            self._result.moved = before + move.settled
             if not whole:
                 move.close()
         return move

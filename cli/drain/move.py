@@ -70,6 +70,11 @@ class Move:
         """How many messages are here or on their way to the target."""
         return len(self._ids)
 
+    @property
+    def settled(self) -> int:
+        """How many messages have left the source: what was moved, and what the target had already."""
+        return self.moved + self.known
+
     def close(self) -> None:
         """End both links."""
         self.ended = self.ended or "ended"

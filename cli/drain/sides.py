@@ -107,8 +107,10 @@ class Side:
             try:
                 return await client.request(operation, type, name or None, body, self._target.timeout_s)
             except ManagementError as error:
-                if error.status != 503:
+                backup = error.status == 409 and "ask the primary" in error.text and len(self.addresses) > 1
+                if error.status != 503 and not backup:
                     raise
+                client.abort()  # another broker is the primary now
             except ClientError:
                 client.abort()
             await self._clock.pause(_PAUSE_S)

@@ -352,3 +352,58 @@ def test_what_a_drain_brings_expires_and_has_waited_already(padding: int) -> Non
         assert len(taking.client.bodies(receiver)) == b.depth("q") == 2
         b.pass_time(6)
         assert b.depth("q") == 1
+
+
+# ---- what has failed
+
+
+def failing(b: Bench, **arguments: Any) -> tuple[Client, Any]:
+    """A consumer of a queue with these arguments and one message, which it fails to take at once."""
+    b.queue("q", replicate="all", arguments={"x-delayed-retry-min": 2000, "x-delayed-retry-max": 5000} | arguments)
+    client = b.client()
+    client.auto_accept = False
+    client.send(client.sender("q"), "poison")
+    receiver = client.receiver("q", credit=100)
+    fail_last(b, client, receiver)
+    return client, receiver
+
+
+def fail_last(b: Bench, client: Client, receiver: Any) -> None:
+    client.give(client.received[receiver.name][-1][0], proton.Delivery.MODIFIED, failed=True)
+    b.settle()
+
+
+def test_what_has_failed_waits_longer_each_time_up_to_a_bound_and_others_go_before_it() -> None:
+    with clocked() as b:
+        client, receiver = failing(b)
+        for count, wait_s in enumerate((2, 4, 5, 5), 1):
+            client.send(client.sender("q"), f"other {count}")
+            b.pass_time(wait_s - 0.5)
+            client.give(client.received[receiver.name][-1][0], proton.Delivery.ACCEPTED)
+            assert client.bodies(receiver)[-1] == f"other {count}"
+            b.pass_time(1)
+            assert client.bodies(receiver)[-1] == "poison"
+            assert client.received[receiver.name][-1][1].delivery_count == count
+            fail_last(b, client, receiver)
+
+
+def test_one_that_fails_for_the_last_time_waits_for_nothing() -> None:
+    with clocked() as b:
+        client, receiver = failing(b, **{"x-delivery-limit": 2})
+        b.pass_time(3)
+        fail_last(b, client, receiver)
+        b.pass_time(0.5)
+        assert (b.depth("q"), figures(b)) == (0, (0, 1, 0, 1))
+
+
+def test_a_new_primary_lets_it_wait_as_long() -> None:
+    with clocked(clustered=True) as b, bench(clustered=True, state="ready", wall=lambda: BEGUN_S) as other:
+        failing(b)
+        b.lead.replayed_into(other.lead)
+        other.lead.become("active")
+        client = other.client()
+        receiver = client.receiver("q")
+        other.pass_time(1.5)
+        assert client.bodies(receiver) == []
+        other.pass_time(1)
+        assert client.bodies(receiver) == ["poison"]

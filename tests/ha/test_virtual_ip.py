@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from OpenSSL import SSL
 from twisted.internet.address import IPv4Address
 from twisted.internet.protocol import Protocol
 from twisted.internet.task import Clock
@@ -16,6 +17,7 @@ from twisted.internet.tcp import Connection
 from twisted.logger import ILogObserver, globalLogPublisher
 from zope.interface import provider
 
+from broker.net.tls import TlsSocket
 from ha.core.virtual_ip import VirtualAddress, parsed
 from ha.virtual_ip import ANNOUNCED_S, LIFETIME_S, VirtualIp
 
@@ -135,14 +137,19 @@ def test_an_address_that_cannot_be_had_is_complained_of_once_not_announced_and_t
     ]
 
 
+@pytest.mark.parametrize("over_tls", [False, True])
 @pytest.mark.parametrize("host, ends", [("10.0.0.9", True), ("::ffff:10.0.0.9", True), ("10.0.0.1", False)])
-def test_connections_to_an_address_end_before_it_goes_and_others_do_not(host: str, ends: bool) -> None:
+def test_connections_to_an_address_end_before_it_goes_and_others_do_not(host: str, ends: bool, over_tls: bool) -> None:
     """Breaks when clients of the virtual address wait for one that has gone, or those of the broker's own are cut off. Sockets of
     IPv6 name an IPv4 address in their own way."""
     here, there = socket.socketpair()
     with here, there:
         transport: Any = Connection(here, Protocol())
         transport.getHost = lambda: IPv4Address("TCP", host, 5672)
+        if over_tls:
+            unused: Any = None
+            above = TlsSocket(unused, SSL.Connection(SSL.Context(SSL.TLS_METHOD)), unused, 1.0)
+            above.transport, transport = transport, above
         _, _, virtual_ip = made(V4, sockets=(None, transport))
         virtual_ip.tick()
         virtual_ip.leave()

@@ -214,6 +214,13 @@ gone.extend(leave)
         "if delays is not None and delays.waiting:",
         "if False:",
     ),
+    "retries-at-once": Bug(
+        "lets a message that has failed come again at once, where it is to wait",
+        "broker.sessions.queues",
+        "QueueTerminus.undo",
+        "if retry_ms and not 0 < limit <= failures:",
+        "if False:",
+    ),
     "lets-go-early": Bug(
         "lets messages go that expire within the next tenth of a second",
         "broker.sessions.due",

@@ -16,7 +16,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from broker.core.duplicates import COUNT
-from broker.core.nodes import DELIVERY_LIMIT
+from broker.core.nodes import DELIVERY_LIMIT, RETRY_MAX, RETRY_MIN
 from tests.simulation.clients import ClientPlan
 
 if TYPE_CHECKING:
@@ -281,7 +281,11 @@ def with_letters(plan: Plan, level: str, *, reject: float, limit: int = 0, fail:
     queue = plan.queues[0]
     asked = arguments(plan.max_counts[0], plan.levels[0])
     if limit:
-        asked = {"arguments": asked.get("arguments", {}) | {DELIVERY_LIMIT: limit}}
+        asked = {
+            "arguments": asked.get("arguments", {})
+            | {DELIVERY_LIMIT: limit}
+            | ({RETRY_MIN: 30, RETRY_MAX: 50} if limit > 1 and "jump" not in plan.kinds else {})
+        }
     steps = [
         Step("exchange", LETTER_EXCHANGE, {"exchangeType": "fanout", "replicate": level}),
         Step("queue", LETTERS, {"replicate": "all"}),

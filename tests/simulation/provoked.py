@@ -401,6 +401,7 @@ PROVOKED: dict[str, Plan] = {
     "checkpoint-forgets-times": _TIMED,
     "forgets-what-waits": _TIMED,
     "drops-what-failed-too-often": _FAILING,
+    "retries-at-once": with_letters(_plan(BUSY), "all", reject=0.0, limit=3, fail=0.3),
     "gives-out-what-failed-too-often": _FAILING,
     "forgets-what-failed-too-often": _FAILING,
     "checkpoint-forgets-places": _keeping(*_KILLS, checkpoint_bytes=2048),

@@ -100,6 +100,9 @@ def test_a_drain_whose_drainer_target_and_source_are_killed_loses_repeats_and_re
         old.start()
         old.wait_for("standalone")
         second.send_signal(9)
+        third = begun(tmp_path, old.address, new)
+        new.promote(next(backup for backup in new.brokers[1:] if backup is not new.primary()))
+        assert third.wait() == 0
         found = drain(old.address, new.url, "--format", "json")
         assert found.status == 0, found
         end = json.loads(found.out.splitlines()[-1])

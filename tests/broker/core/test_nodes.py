@@ -323,6 +323,10 @@ def test_a_queue_gets_what_was_asked_for() -> None:
             for bad in (-1, 1.5, True, "soon", limits.MAX_AUTO_DELETE_S + 1)
         ),
         *(
+            ("q", {"arguments": bad}, 400, "x-delayed-retry-max is less than x-delayed-retry-min, or is there without it")
+            for bad in ({"x-delayed-retry-max": 5}, {"x-delayed-retry-min": 6, "x-delayed-retry-max": 5})
+        ),
+        *(
             ("q", {"arguments": {"x-message-ttl": bad}}, 400, f"a number of milliseconds from 1 to {limits.MAX_MESSAGE_TTL_MS}")
             for bad in (0, 1.5, True, "soon", limits.MAX_MESSAGE_TTL_MS + 1)
         ),

@@ -40,7 +40,7 @@ class Queue:
 
     __slots__ = (
         *("by_level", "came", "for_letters", "groups", "gone", "keys", "large", "limit", "live"),
-        *("let_go", "lossy", "name", "next_seqs", "number", "ring", "times", "values", "watched"),
+        *("let_go", "lossy", "name", "next_seqs", "number", "retries", "ring", "times", "values", "watched"),
     )
 
     def __init__(self, history: History, name: str, store_id: str, number: int) -> None:
@@ -56,6 +56,8 @@ class Queue:
         self.for_letters = name in history.letters.values()
         self.limit = 0
         """So many failed deliveries a message may have; 0: any number."""
+        self.retries = False
+        """Whether what has failed is to wait before it comes again."""
         self.next_seqs: dict[int, int] = {}
         """Level -> the lowest sequence that may come; a level that had none yet is missing."""
         self.by_level: dict[int, dict[int, None]] = {}
@@ -138,6 +140,8 @@ class Reference:
         """Messages that say a time, and that the batch that is being entered has put on a queue."""
         self._rings: dict[Queue, None] = {}
         """Rings that the batch that is being entered has changed."""
+        self._waits: set[tuple[int, int]] = set()
+        """Messages that the batch that is being entered lets wait: number of the queue, and sequence."""
         self._rejected: list[Key] = []
         """Left their queues by the batch that is being entered, because they were rejected."""
         self._came: dict[Discharged, None] = {}
@@ -231,6 +235,9 @@ class Reference:
         queue = self.queues.get(number)
         for sequence, when_ms in enumerate(times, first_seq):
             if queue is not None and when_ms and sequence in queue.live:
+                if what == AVAILABLE:
+                    self._waits.add((number, sequence))
+                    self._add(-hash(("time", number, sequence, what, was)) if (was := queue.times[what].get(sequence, 0)) else 0)
                 queue.times[what][sequence] = when_ms
                 self._add(hash(("time", queue.number, sequence, what, when_ms)))
 
@@ -251,6 +258,7 @@ class Reference:
                     f"times: {key} is to expire and to be given out at {wanted}, and by batch {self.index} at {found}"
                 )
         self._timed.clear()
+        self._waits.clear()
 
     # ---- what comes from other stores
 
@@ -390,7 +398,7 @@ class Reference:
         note = self.history.notes[key]
         if queue.ring and not note.taken:
             self._leaves_ring(queue, sequence, key)
-        if queue.values and not note.taken and not list(queue.newer_values(sequence)):
+        if queue.values and not (note.taken or note.expired or list(queue.newer_values(sequence))):
             self.faults.append(f"value: {key} leaves {queue.name} by batch {index}, and nothing newer with its key is there")
         if note.taken or queue.lossy:
             return
@@ -455,6 +463,8 @@ class Reference:
         if found is not None:
             data, count = found
             queue.live[sequence] = (data, count + by)
+            if queue.retries and not 0 < queue.limit <= count + by and (queue.number, sequence) not in self._waits:
+                self.faults.append(f"retry: {queue.keys.get(sequence)} has failed by batch {self.index}, and is not to wait")
             if count < queue.limit <= count + by and sequence in queue.keys:
                 self.history.failed_too_often(queue.keys[sequence])
             self._add(hash((queue.number, sequence, count + by, data)) - hash((queue.number, sequence, count, data)))
@@ -506,6 +516,7 @@ class Reference:
         self._next_number = max(self._next_number, number + 1)
         queue = Queue(self.history, self.names.get(uuid, ""), self.store_id, number)
         queue.limit = change.get("arguments", {}).get("x-delivery-limit", 0)
+        queue.retries = "x-delayed-retry-min" in change.get("arguments", {})
         self.queues[number] = self._numbers[uuid] = queue
         self._add(hash(("number", uuid, number)))
 
