@@ -40,7 +40,7 @@ from tests.simulation.events import Events
 from tests.simulation.faults import Faults
 from tests.simulation.history import History, Violation, kept_at
 from tests.simulation.hosts import PORT, BrokerHost, ManagerHost
-from tests.simulation.layouts import BRIEF, BRIEF_S, GROUPS, UNDRAINED, arguments, levels_of, ring_of
+from tests.simulation.layouts import BRIEF, BRIEF_S, GROUPS, LETTERS, UNDRAINED, arguments, levels_of, ring_of
 from tests.simulation.messenger import Mail, Weather
 from tests.simulation.network import Network
 from tests.simulation.operators import Operators
