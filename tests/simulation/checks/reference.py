@@ -396,7 +396,7 @@ class Reference:
         if key in self.history.retired:
             self._retired.append(key)
         note = self.history.notes[key]
-        if queue.ring and not note.taken:
+        if queue.ring and not (note.taken or note.expired):
             self._leaves_ring(queue, sequence, key)
         if queue.values and not (note.taken or note.expired or list(queue.newer_values(sequence))):
             self.faults.append(f"value: {key} leaves {queue.name} by batch {index}, and nothing newer with its key is there")
