@@ -444,10 +444,10 @@ class Checks:
             method(ledger, batches)
         finally:  # what a member must not apply ends this with an exception
             if ledger.name == CLUSTER and isinstance(ledger.log, ReplicatedLog):  # a log in memory has no members
-                members = ledger.log.replica.members.addresses
+                log = ledger.log.replica.log
                 for batch in batches:
                     if before < batch.header.index <= ledger.state.index:
-                        self.releases.applied(me, batch, members)
+                        self.releases.applied(me, batch, log.members_at(batch.header.index).addresses)
         if any(run.kind is Kind.DEFINE for batch in batches for run in batch.runs[:1]):
             self.lifetimes.defined(ledger, _broker_of(ledger).logs)
         index = ledger.state.index
