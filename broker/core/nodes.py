@@ -664,7 +664,8 @@ def _check_known(what: str, arguments: dict[str, Any], known: frozenset[str]) ->
 
 
 def _check_arguments(name: str, arguments: dict[str, Any]) -> None:
-    _check_known(f"queue {name!r}", arguments, KNOWN_ARGUMENTS)
+    shares = {key for key in arguments if isinstance(key, str) and queue_arguments.is_known(key)}
+    _check_known(f"queue {name!r}", arguments, KNOWN_ARGUMENTS | shares)
     try:
         fault = queue_arguments.fault_of(arguments)
     except queue_arguments.Unknown as error:

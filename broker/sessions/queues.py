@@ -568,7 +568,8 @@ class QueueTerminus:
                 if fit:
                     subscription.deliver(fit)
                 idle = 0
-                held_back += _count(lots) - _count(fit)
+                if fit is not lots:
+                    held_back += _count(lots) - _count(fit)
                 if held_back >= limits.MAX_HELD_BACK:  # the rest has its turn when others have had theirs
                     self._queues.schedule.after(("dispatch", self.node.uuid), 0.0, self.dispatch_soon)
                     break

@@ -9,6 +9,7 @@ import pytest
 
 from broker.core.origins import LEAVING
 from tests.broker.clients import ACCEPTED, ADMIN, RELEASED, Bench, bench, condition, statuses
+from tests.broker.sessions.test_transactions import Transactor
 
 TO = ["other:5672", "another:5673"]
 
@@ -79,6 +80,50 @@ def leave_of(b: Bench) -> Any:
     from broker.core.origins import Leave
 
     return Leave("d", tuple(TO), "")
+
+
+def test_a_transaction_that_is_discharged_behind_the_record_puts_nothing() -> None:
+    with bench() as b:
+        b.queue("q")
+        one = Transactor(b)
+        txn_id = one.declare()
+        one.post(one.client.sender("q"), txn_id, "late")
+        b.lead.automatic = False
+        b.broker.departure.begin(leave_of(b), 5, lambda reason: None)
+        assert one.discharge(txn_id).remote_state == proton.Delivery.REJECTED
+        b.lead.automatic = True
+        b.lead.commit()
+        b.pass_time(6)
+        assert b.depth("q") == 0
+
+
+def test_a_large_message_that_ends_behind_the_record_is_not_taken_and_leaves_no_parts() -> None:
+    with bench(part_bytes=16 * 1024) as b:
+        b.queue("q")
+        client = b.client()
+        link = client.sender("q")
+        data = bytes(proton.Message(body="x" * 200_000).encode())
+        delivery = link.delivery("large")
+        link.stream(data[:150_000])
+        b.settle()
+        assert b.broker.lead.state.parts.order.depth > 1
+        b.broker.departure.begin(leave_of(b), 5, lambda reason: None)
+        link.stream(data[150_000:])
+        link.advance()
+        b.settle()
+        b.pass_time(6)
+        assert delivery.remote_state != proton.Delivery.ACCEPTED
+        assert (b.depth("q"), b.broker.lead.state.parts.order.depth) == (0, 0)
+
+
+def test_a_queue_that_would_go_when_nobody_uses_it_waits_for_its_drain() -> None:
+    with bench() as b:
+        b.queue("q", arguments={"qpid.auto_delete_timeout": 3})
+        client = b.client()
+        client.send(client.sender("q"), 1)
+        leave(b)
+        b.pass_time(10)
+        assert b.depth("q") == 1
 
 
 def test_connections_end_over_the_time_that_was_asked_for_the_idle_ones_first() -> None:

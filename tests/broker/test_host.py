@@ -15,6 +15,7 @@ BANNED = {"fcntl", "glob", "random", "secrets", "shutil", "socket", "tempfile", 
 EDGES = {
     "broker/client.py": {"time"},  # runs in commands, not in a broker
     "broker/core/message.py": {"uuid"},  # AMQP has a type of this name
+    "broker/core/duplicates.py": {"uuid"},
     "broker/core/selector/fields.py": {"uuid"},  # AMQP has a type of this name
     "broker/core/selector/properties.py": {"uuid"},  # AMQP has a type of this name
     "broker/core/values.py": {"uuid"},
@@ -22,9 +23,11 @@ EDGES = {
     "broker/disk/threads.py": {"threading", "time"},
     "broker/host.py": {"time", "uuid"},
     "broker/net/reactor.py": {"time"},
+    "broker/net/output.py": {"socket"},  # a constant, for the end of what goes out
     "broker/telemetry.py": {"threading", "time"},  # has a thread and files of its own; a broker runs without it too
     "broker/telemetry_files.py": {"glob"},
     "broker/users_file.py": {"fcntl"},  # qpid-passwd alone locks it
+    "ha/virtual_ip.py": {"socket"},  # netlink and packet sockets, which no simulation has
     "ha/settings.py": {"shutil", "socket"},  # whether there is the program that it names; and when --ha-address is not given
 }
 OF_PATHS = {

@@ -124,12 +124,42 @@ def test_levels_that_cannot_be_are_refused(arguments: dict[str, Any], text: str)
         assert (status, said) == (400, text)
 
 
-def test_fairshare_is_refused_by_name() -> None:
-    """It would be taken for there otherwise, and starve what it is to protect."""
-    with bench() as b:
-        status, said, _ = b.client().request("CREATE", "queue", "q", {"arguments": {"qpid.priorities": 3, "qpid.fairshare": 2}})
-        assert status == 501
-        assert "does not have 'qpid.fairshare'" in said
+FAIR = {"qpid.priorities": 3, "qpid.fairshare": 2, "qpid.fairshare-0": 1}
+
+
+def send_fair(client: Client) -> None:
+    """Four messages of each of three levels: the lowest is for priorities up to 3."""
+    producer = client.sender("q")
+    for n in range(4):
+        for priority in (3, 4, 5):
+            client.send(producer, f"{priority - 3}-{n}", priority=priority)
+
+
+FAIR_ORDER = "2-0 2-1 1-0 1-1 0-0 2-2 2-3 1-2 1-3 0-1 0-2 0-3"
+
+
+@pytest.mark.parametrize("memory", [0, 1 << 30])
+@pytest.mark.parametrize("credit", [1, 100])
+def test_a_level_that_has_had_its_share_lets_the_next_one_have_its_turn(memory: int, credit: int) -> None:
+    with bench(message_memory=memory) as b:
+        b.queue("q", arguments=FAIR)
+        client = b.client()
+        send_fair(client)
+        receiver = client.receiver("q", credit=credit)
+        for _ in range(12 if credit == 1 else 0):
+            receiver.flow(1)
+            b.settle()
+        assert client.bodies(receiver) == FAIR_ORDER.split()
+
+
+def test_a_new_primary_gives_shares_too() -> None:
+    with bench(clustered=True) as b, bench(clustered=True, state="ready") as other:
+        b.upgraded()
+        b.queue("q", replicate="all", arguments=FAIR)
+        send_fair(b.client())
+        b.lead.replayed_into(other.lead)
+        other.lead.become("active")
+        assert order_after(other) == FAIR_ORDER.split()
 
 
 def test_a_turn_of_one_consumer_is_bounded_over_all_levels() -> None:

@@ -335,4 +335,11 @@ OF_TRANSACTIONS = {
         "heappush(self._waiting.setdefault(group, []), sequence)",
         "self._waiting.setdefault(group, []).append(sequence)",
     ),
+    "takes-more-than-its-share": Bug(
+        "lets a level of priority that has a share give out all that it has",
+        "broker.core.queues.fairshare",
+        "Fairshare.acquire",
+        "most = min(share - self._taken, max_count) if share else max_count",
+        "most = max_count",
+    ),
 }

@@ -166,6 +166,8 @@ class History:
         """Exchanges: what a consumer gets through one is a copy, which goes with its link."""
         self.levels: dict[str, int] = {}
         """Queues, by the names that clients use, and how many levels of priority they have; other queues have none."""
+        self.shares: dict[str, int] = {}
+        """Queues, and how many messages of a level of priority they give out in a row."""
         self.groups: dict[str, int] = {}
         """Queues of groups, and how many groups there are: a message's number, modulo these."""
         self.letters: dict[str, str] = {}

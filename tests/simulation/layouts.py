@@ -34,6 +34,7 @@ BRIEF = "brief"
 RING = "ring"
 VALUES = "values"
 GROUPS = "groups"
+SHARES = "shares"
 BRIEF_S = 1
 PICKED = "picked"
 SELECTS = (((0, 1), (1, 2)), ((0,), (1,), (2,)), ((0, 1, 2), (1,)))
@@ -104,15 +105,7 @@ def laid_out(plan: Plan, rng: Random) -> Plan:
         plan = with_hub(plan, kind, level, rng.choice(list(ROUTES[kind][1])), kept=kept)
     if rng.random() < 0.15:
         plan = settling(plan, rng.choice(("producer", "consumer")))
-    ring = Random(f"ring of {plan.seed}")
-    if ring.random() < 0.2:
-        plan = with_ring(plan, ring.choice((1, 5, 20)))
-    values = Random(f"values of {plan.seed}")
-    if values.random() < 0.2:
-        plan = with_values(plan, values.choice((1, 4, 12)))
-    grouped = Random(f"groups of {plan.seed}")
-    if grouped.random() < 0.2:
-        plan = with_groups(plan, grouped.choice((1, 3, 10)), shared=grouped.random() < 0.5)
+    plan = _with_kinds(plan)
     if Random(f"hoard of {plan.seed}").random() < 0.15:
         plan = with_hoard(plan)
     if Random(f"duplicates of {plan.seed}").random() < 0.15:
@@ -164,6 +157,23 @@ def with_selectors(plan: Plan, selects: Sequence[tuple[int, ...]], *, levels: in
         ClientPlan("consumer", f"c{number}-{PICKED}", PICKED, selects=each, **fields) for number, each in enumerate(selects)
     ]
     return _with(plan, [Step("queue", PICKED, {"replicate": "all", **arguments(0, levels)})], [producer, *consumers])
+
+
+def _with_kinds(plan: Plan) -> Plan:
+    """The plan with queues of some kinds, or with none: each is drawn for itself."""
+    ring = Random(f"ring of {plan.seed}")
+    if ring.random() < 0.2:
+        plan = with_ring(plan, ring.choice((1, 5, 20)))
+    values = Random(f"values of {plan.seed}")
+    if values.random() < 0.2:
+        plan = with_values(plan, values.choice((1, 4, 12)))
+    grouped = Random(f"groups of {plan.seed}")
+    if grouped.random() < 0.2:
+        plan = with_groups(plan, grouped.choice((1, 3, 10)), shared=grouped.random() < 0.5)
+    shares = Random(f"shares of {plan.seed}")
+    if shares.random() < 0.15:
+        plan = with_shares(plan, shares.choice((1, 4)))
+    return plan
 
 
 def with_levels(plan: Plan, levels: Sequence[int]) -> Plan:
@@ -252,6 +262,16 @@ def with_groups(plan: Plan, keys: int, *, shared: bool) -> Plan:
         *(ClientPlan("consumer", f"c-{GROUPS}-{each}", GROUPS, **fields) for each in "ab"),
     ]
     return _with(plan, [Step("queue", GROUPS, body)], clients)
+
+
+def with_shares(plan: Plan, share: int) -> Plan:
+    """A queue with three levels of priority, each of which gives out so many messages in a row, and a slow consumer."""
+    body = {"replicate": "all", "arguments": {"qpid.priorities": 3, "qpid.fairshare": share}}
+    clients = [
+        ClientPlan("producer", f"p-{SHARES}", SHARES, count=120, burst=6, gap_s=0.03, window=30, priorities=PRIORITIES),
+        ClientPlan("consumer", f"c-{SHARES}", SHARES, start_s=0.6, window=5, settle_delay_s=0.05, release=0.1),
+    ]
+    return _with(plan, [Step("queue", SHARES, body)], clients)
 
 
 def settling(plan: Plan, kind: str) -> Plan:

@@ -22,6 +22,7 @@ from tests.simulation.layouts import (
     ONCE,
     RING,
     ROUTES,
+    SHARES,
     SPILL,
     TILL,
     VALUES,
@@ -103,6 +104,11 @@ def test_a_request_to_create_a_queue_says_how_many_levels_it_has(levels: int) ->
 
 def test_the_fixed_seeds_have_queues_that_go_after_a_time_of_every_level() -> None:
     assert {plans.make(seed).brief for seed in FIXED} == {"", "all", "configuration", "none"}
+
+
+def test_the_fixed_seeds_have_levels_with_small_shares_and_with_larger_ones() -> None:
+    steps = [step for seed in FIXED for step in plans.make(seed).steps if step.name == SHARES]
+    assert {step.body["arguments"]["qpid.fairshare"] for step in steps} == {1, 4}
 
 
 def test_the_fixed_seeds_have_rings_of_every_size() -> None:

@@ -40,7 +40,7 @@ from tests.simulation.events import Events
 from tests.simulation.faults import Faults
 from tests.simulation.history import History, Violation, kept_at
 from tests.simulation.hosts import PORT, BrokerHost, ManagerHost
-from tests.simulation.layouts import BRIEF, BRIEF_S, GROUPS, LETTERS, ONCE, TILL, UNDRAINED, arguments, levels_of, ring_of
+from tests.simulation.layouts import BRIEF, BRIEF_S, GROUPS, LETTERS, UNDRAINED, arguments, levels_of, ring_of
 from tests.simulation.messenger import Mail, Weather
 from tests.simulation.network import Network
 from tests.simulation.operators import Operators
@@ -240,6 +240,8 @@ class World:
                 keys = max([client.keys for client in self.plan.clients if client.queue == step.name], default=0)
                 kind = "groups" if step.name == GROUPS else "values"
                 self.history.queue_created(step.name, drained=drained, lossy=lossy, levels=levels, ring=ring, **{kind: keys})
+                if "qpid.fairshare" in step.body.get("arguments", {}):
+                    self.history.shares[step.name] = step.body["arguments"]["qpid.fairshare"]
                 if "alternateExchange" in step.body:
                     self.history.letters[step.name] = LETTERS
         self.history.volatile.update(plans.EXCHANGES)
@@ -343,8 +345,8 @@ class World:
         learning = [address for address in members.learners if address not in members.standby]
         if learning:
             found.append(f"{', '.join(learning)} still learn")
-        drained = [step.name for step in self.plan.steps if step.name in (LETTERS, TILL, ONCE)]
-        for queue in [*self.plan.queues, *drained]:
+        drained = [step.name for step in self.plan.steps if step.kind == "queue" and step.body["replicate"] == "all"]
+        for queue in dict.fromkeys([*self.plan.queues, *(name for name in drained if name not in UNDRAINED)]):
             node = primary.process.broker.nodes.queues.get(queue)
             if node is None or node.messages is None:
                 found.append(f"queue {queue} is not there")

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from broker.core import duplicates, limits
-from broker.core.queues import groups, priority
+from broker.core.queues import fairshare, groups, priority
 
 MAX_COUNT, MAX_BYTES, POLICY = "qpid.max_count", "qpid.max_size", "qpid.policy_type"
 STOP_COUNT, STOP_BYTES = "qpid.flow_stop_count", "qpid.flow_stop_size"
@@ -95,8 +95,10 @@ _TABLE: dict[str, tuple[int, Check]] = {
     LAST_VALUE_KEY: (5, _name),
     GROUP_KEY: (5, _name),
     groups.SHARED: (5, _flag),
+    **dict.fromkeys(fairshare.NAMES, (5, _number)),
 }
-"""Argument -> the machine version that brought it, and what a value must be."""
+"""Argument -> the machine version that brought it, and what a value must be. The share of one level has a name of its own."""
+_SHARE = _TABLE[fairshare.NAMES[0]]
 
 NAMES = frozenset(_TABLE)
 REFUSED = frozenset({"no-local"})
@@ -107,22 +109,31 @@ def _since(name: str, value: Any) -> int:
     """The machine version that applies this argument with this value."""
     if name == POLICY and _POLICIES.get(value if isinstance(value, str) else "") in (RING, RING_STRICT):
         return 5
-    return _TABLE[name][0]
+    return _row(name)[0]
+
+
+def _row(name: str) -> tuple[int, Check]:
+    return _TABLE.get(name, _SHARE)
+
+
+def is_known(name: str) -> bool:
+    """Whether this module has an argument of this name."""
+    return name in _TABLE or fairshare.is_share(name)
 
 
 def version_of(arguments: Mapping[str, Any]) -> int:
     """The machine version that a queue with these arguments, which have no fault, needs."""
-    return max((_since(name, value) for name, value in arguments.items() if name in _TABLE and _counts(name, value)), default=1)
+    return max((_since(name, value) for name, value in arguments.items() if is_known(name) and _counts(name, value)), default=1)
 
 
 def _counts(name: str, value: Any) -> bool:
     """Whether an argument with this value makes a queue another one than it is without: one level is none."""
-    return _TABLE[name][1] is not _levels or priority.levels_of({name: value}) > 1
+    return _row(name)[1] is not _levels or priority.levels_of({name: value}) > 1
 
 
 def in_force(arguments: Mapping[str, Any], version: int) -> dict[str, Any]:
     """Those of the arguments that a broker of this machine version applies: for others the queue was never meant."""
-    return {name: value for name, value in arguments.items() if name in _TABLE and _since(name, value) <= version}
+    return {name: value for name, value in arguments.items() if is_known(name) and _since(name, value) <= version}
 
 
 def fault_of(arguments: Mapping[str, Any]) -> str:
@@ -142,6 +153,10 @@ def fault_of(arguments: Mapping[str, Any]) -> str:
         raise Unknown("this broker has no last value queues that are rings: use the policy reject")
     if policy_of(arguments) == RING_STRICT and ranked:
         raise Unknown("this broker has no priority queues with the limit policy ring_strict: use ring")
+    try:
+        fairshare.shares_of(arguments)
+    except ValueError as error:
+        return str(error)
     if duplicates.TIME_MS in arguments and duplicates.COUNT not in arguments:
         return f"{duplicates.TIME_MS} needs {duplicates.COUNT}"
     return _fault_of_flow(arguments)

@@ -40,7 +40,7 @@ class Queue:
 
     __slots__ = (
         *("by_level", "came", "for_letters", "groups", "gone", "keys", "large", "limit", "live"),
-        *("let_go", "lossy", "name", "next_seqs", "number", "retries", "ring", "times", "values", "watched"),
+        *("let_go", "lossy", "name", "next_seqs", "number", "retries", "ring", "share", "times", "values", "watched"),
     )
 
     def __init__(self, history: History, name: str, store_id: str, number: int) -> None:
@@ -51,6 +51,7 @@ class Queue:
         self.ring = history.rings.get(name, 0)
         self.values = history.values.get(name, 0)
         self.groups = history.groups.get(name, 0)
+        self.share = history.shares.get(name, 0)
         self.came = self.let_go = 0
         """What the batch that is being entered has put on a ring, and what has left it for that."""
         self.for_letters = name in history.letters.values()
@@ -396,7 +397,7 @@ class Reference:
         if key in self.history.retired:
             self._retired.append(key)
         note = self.history.notes[key]
-        if queue.ring and not note.taken:
+        if queue.ring and not (note.taken or note.expired):
             self._leaves_ring(queue, sequence, key)
         if queue.values and not (note.taken or note.expired or list(queue.newer_values(sequence))):
             self.faults.append(f"value: {key} leaves {queue.name} by batch {index}, and nothing newer with its key is there")

@@ -27,6 +27,8 @@ from broker.amqp.links import Sender
 from broker.core.commands import TIMES_SINCE, Command
 from broker.core.nodes import CLUSTER, LOCAL, QueueNode
 from broker.core.queues.blocks import Lot
+from broker.core.queues.discipline import Discipline
+from broker.core.queues.lane import LANE_SHIFT
 from broker.core.records import AVAILABLE, EXPIRES, Batch, Kind, parse_header
 from broker.core.state import Messages
 from broker.disk.checkpoint import Checkpoint
@@ -94,6 +96,8 @@ class Checks:
         self._own_of: dict[Ledger, Reference] = {}
         self._stores: dict[str, str] = {}
         self._given_to: dict[tuple[str, int, int], Sender] = {}
+        self._in_a_row: dict[tuple[str, int, int], tuple[int, int]] = {}
+        """Broker, queue and epoch -> the level that was given out last, and how many of it in a row."""
         self._last_got: dict[tuple[str, int, str, str, int, int], int] = {}
         self._dropped: dict[Journal, tuple[str, Path, list[tuple[int, int]]]] = {}
         """The log's member and folder, and what is about to be dropped from it."""
@@ -444,10 +448,10 @@ class Checks:
             method(ledger, batches)
         finally:  # what a member must not apply ends this with an exception
             if ledger.name == CLUSTER and isinstance(ledger.log, ReplicatedLog):  # a log in memory has no members
-                log = ledger.log.replica.log
+                members_at = ledger.log.replica.log.members_at
                 for batch in batches:
                     if before < batch.header.index <= ledger.state.index:
-                        self.releases.applied(me, batch, log.members_at(batch.header.index).addresses)
+                        self.releases.applied(me, batch, members_at(batch.header.index).addresses)
         if any(run.kind is Kind.DEFINE for batch in batches for run in batch.runs[:1]):
             self.lifetimes.defined(ledger, _broker_of(ledger).logs)
         index = ledger.state.index
@@ -566,9 +570,7 @@ class Checks:
                     self.faults.append(f"delayed: {key} is given out {from_ms - ledger.now_ms} ms before its time")
                 if any(map(order.lane_of(sequence).is_live, queue.newer_values(sequence))):
                     self.faults.append(f"value: {key} is given out, and a newer message with its key is on {queue.name}")
-                if rank(sequence) < newest:
-                    self.faults.append(f"order: {key} is given out in one turn after one that comes later on {queue.name}")
-                newest = max(newest, rank(sequence))
+                newest = self._judge_turn(queue, sequence, newest, (me, queue.number, reference.epoch), order)
                 self.acquired[key] += 1
                 place = (me, queue.number, sequence)
                 holder = self._given_to.get(place)
@@ -577,6 +579,7 @@ class Checks:
                 self._given_to[place] = subscription.link
         if queue.groups:
             self._judge_groups(queue, lots, subscription, me)
+        if queue.groups or queue.share:
             return
         selector = subscription.selector
         for sequence in queue.heads(_LOOK_BACK):
@@ -588,6 +591,26 @@ class Checks:
                 self.faults.append(
                     f"order: {queue.keys.get(sequence)} is passed over, and what comes later on {queue.name} goes out"
                 )
+
+    def _judge_turn(
+        self, queue: Queue, sequence: int, newest: tuple[int, int], term: tuple[str, int, int], order: Discipline
+    ) -> tuple[int, int]:
+        """A message comes after what comes before it, or by the shares of levels. Returns the rank of the newest so far."""
+        if queue.share:
+            self._judge_share(queue, sequence, term, order)
+        elif rank(sequence) < newest:
+            key = queue.keys[sequence]
+            self.faults.append(f"order: {key} is given out in one turn after one that comes later on {queue.name}")
+        return max(newest, rank(sequence))
+
+    def _judge_share(self, queue: Queue, sequence: int, term: tuple[str, int, int], order: Discipline) -> None:
+        """A level gives out no more than its share in a row while another one has something to give."""
+        level, (before, count) = sequence >> LANE_SHIFT, self._in_a_row.get(term, (-1, 0))
+        count = count + 1 if level == before else 1
+        others = [other for other in queue.live if other >> LANE_SHIFT != level]
+        if count > queue.share and any(order.lane_of(each).is_live(each) and not order.is_acquired(each) for each in others):
+            self.faults.append(f"share: {queue.keys[sequence]} is the {count}th of its level in a row, and others wait")
+        self._in_a_row[term] = (level, (count - 1) % queue.share + 1)
 
     def _judge_groups(self, queue: Queue, lots: list[Lot], subscription: Subscription, me: str) -> None:
         """Of the group of what goes out, nobody else has a message, and none that is older is there for anybody to have."""

@@ -21,6 +21,9 @@ from broker.core.queues.arguments import Flow, Unknown, fault_of, flow_of, in_fo
         ({"qpid.flow_stop_count": 3, "qpid.flow_resume_count": 4}, "qpid.flow_resume_count must not be more"),
         ({"qpid.flow_stop_size": 30, "qpid.max_size": 20}, "qpid.flow_stop_size must not be more than qpid.max_size"),
         ({"qpid.flow_stop_size": 3, "qpid.policy_type": "ring"}, "a ring never holds its producers back"),
+        ({"qpid.fairshare": 2}, "qpid.fairshare needs levels of priority"),
+        ({"qpid.fairshare-1": -2, "qpid.priorities": 2}, "qpid.fairshare-1 must be a number of 0"),
+        ({"qpid.fairshare-2": 2, "qpid.priorities": 2}, "the highest of 2 is 1"),
         ({"qpid.last_value_queue_key": ""}, "qpid.last_value_queue_key must be the name of a property"),
         ({"qpid.last_value_queue_key": "k", "qpid.priorities": 3}, "and levels of priority"),
     ],
@@ -58,6 +61,7 @@ def test_what_means_something_elsewhere_and_nothing_here_is_told_apart_from_what
         ({"qpid.policy_type": "ring"}, 5),
         ({"qpid.flow_stop_count": 3}, 5),
         ({"qpid.browse-only": 1}, 5),
+        ({"x-qpid-fairshare-1": 3, "qpid.priorities": 2}, 5),
     ],
 )
 def test_a_queue_needs_the_version_that_brought_the_last_of_its_arguments(asked: dict[str, Any], version: int) -> None:

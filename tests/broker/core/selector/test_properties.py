@@ -97,6 +97,7 @@ def test_a_message_passes_all_filters_of_a_source_or_does_not_pass() -> None:
         (APPLICATION_PROPERTIES, {str(n): n for n in range(17)}, "is a map of 1 to 16 names to values"),
         (APPLICATION_PROPERTIES, {1: 2}, "the application-properties-filter names 1, where a string is due"),
         (APPLICATION_PROPERTIES, {"a": ONE}, "the value of 'a' is a UUID"),
+        (SELECTOR, 3, "a source has one selector at most, and that is a string"),
     ],
 )
 def test_a_filter_of_properties_that_cannot_be_says_why(name: str, asked: Any, fault: str) -> None:

@@ -1,0 +1,105 @@
+"""Priority queues whose lower levels get their share: so many messages of a level, then those of the next lower one have a turn.
+
+Arguments, beside those of a priority queue: `qpid.fairshare` (or `x-qpid-fairshare`) is how many messages a level may give out in
+a row; `qpid.fairshare-N` says it for level N alone, the lowest being 0. A share of 0 is no bound: the level has its turn until it
+is empty.
+
+Life of a turn: it begins at the highest level; a level that has given out its share, or has nothing to give, passes the turn to
+the next lower one, and the lowest one to the highest. A message that is not in memory holds the turn.
+
+Invariants: within a level the order is that of a Fifo; nobody gets more than a level's share in a row while another level has
+something to give. Whose turn it is the primary alone knows: a new one begins at the highest level.
+
+Source: qpidd's Fairshare.cpp.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from broker.core.queues import priority
+from broker.core.queues.blocks import Lot
+from broker.core.queues.priority import Priority
+from broker.core.queues.residency import Residency
+
+NAMES = ("qpid.fairshare", "x-qpid-fairshare")
+_OF_LEVEL = re.compile(r"(?:qpid\.fairshare|x-qpid-fairshare)-(0|[1-9]\d{0,2})")
+
+
+class Fairshare(Priority):
+    """Fulfils Discipline with a share for each level."""
+
+    __slots__ = ("_level", "_shares", "_taken")
+
+    def __init__(self, shares: list[int], live_by_file: dict[int, int], residency: Residency) -> None:
+        super().__init__(len(shares), live_by_file, residency)
+        self._shares = shares
+        self._begin()
+
+    def _begin(self) -> None:
+        self._level = len(self._shares) - 1
+        self._taken = 0
+
+    def acquire(self, consumer: object, max_count: int, max_bytes: int) -> list[Lot]:
+        """Take the oldest available messages of the level whose turn it is, then those of the next."""
+        lots: list[Lot] = []
+        self.absent = -1
+        while max_count > 0 and self.available:
+            fifo, share = self._by_level[self._level], self._shares[self._level]
+            most = min(share - self._taken, max_count) if share else max_count
+            if not most or not fifo.available:
+                self._pass_on()
+                continue
+            before = len(lots)
+            _, max_bytes = fifo.take(lots, most, max_bytes)
+            took = sum(lot.n_messages for lot in lots[before:])
+            self._taken += took
+            max_count -= took
+            if took < most and fifo.available:
+                self.absent = fifo.absent
+                break
+        return lots
+
+    def _pass_on(self) -> None:
+        self._level = self._level - 1 if self._level else len(self._shares) - 1
+        self._taken = 0
+
+    def release_all(self) -> None:
+        """Make every acquired message available again: the term in which they were acquired has ended."""
+        super().release_all()
+        self._begin()
+
+
+def is_share(name: str) -> bool:
+    """Whether an argument says the share of one level."""
+    return _OF_LEVEL.fullmatch(name) is not None
+
+
+def shares_of(arguments: Mapping[str, Any]) -> list[int]:
+    """The share of each level, the lowest first; [] when no argument says any. ValueError when they cannot be."""
+    named = [name for name in arguments if name in NAMES or is_share(name)]
+    if not named:
+        return []
+    levels = priority.levels_of(dict(arguments))
+    for name in named:
+        value = arguments[name]
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise ValueError(f"{name} must be a number of 0 (no bound) or more, not {value!r}")
+        if levels < 2:
+            raise ValueError(f"{name} needs levels of priority ({priority.LEVELS[0]})")
+    shares = [next((int(arguments[name]) for name in NAMES if name in arguments), 0)] * levels
+    for name in named:
+        found = _OF_LEVEL.fullmatch(name)
+        if found is not None:
+            if int(found[1]) >= levels:
+                raise ValueError(f"{name} is for a level that there is not: the highest of {levels} is {levels - 1}")
+            shares[int(found[1])] = int(arguments[name])
+    return shares
+
+
+def make(arguments: dict[str, Any], live_by_file: dict[int, int], residency: Residency) -> Fairshare | None:
+    """The discipline of a queue with these arguments, if its levels have shares."""
+    shares = shares_of(arguments)
+    return Fairshare(shares, live_by_file, residency) if any(shares) else None
