@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from broker.core import limits
+from broker.core.commands import QueueAdd
 from broker.core.definitions import Nothing
 from broker.core.queues.blocks import Move
 from broker.core.queues.residency import Residency
@@ -351,3 +352,21 @@ def test_a_queue_goes_after_a_checkpoint_whatever_is_left_of_its_messages(bodies
     list(state.snapshot())
     state.apply(batch(5, delete("queue", "u-q")))
     assert (state.messages, state.live_bytes) == ({}, 0)
+
+
+def test_a_dequeue_that_frees_a_group_feeds_its_queue_as_a_message_does() -> None:
+    """Otherwise nobody gives out the rest of the group before something else happens."""
+    state = State()
+    command = QueueAdd(
+        uuid="u", name="q", level="all", arguments={"qpid.group_header_key": "g", "qpid.shared_msg_group": 1}, needs=5
+    )
+    builder = BatchBuilder()
+    builder.define_text(command.text)
+    builder.enqueue_at(1, 1, [b"one", b"two"])
+    state.apply(Batch.parse(builder.seal(1, 1, 0)))
+    order = state.messages[1].order
+    order.acquire("somebody", 1, 1000)
+    for index, (sequence, fed) in enumerate([(2, set[int]()), (1, {1})], 2):
+        builder = BatchBuilder()
+        builder.dequeues_for(1).append(sequence)
+        assert state.apply(Batch.parse(builder.seal(1, index, 0))).fed == fed
