@@ -187,14 +187,14 @@ def with_transactions(plan: Plan, **fields: Any) -> Plan:
     steps = [Step("queue", name, {"replicate": "all"}) for name in (TILL, *TARGETS)]
     clients = [
         ClientPlan("producer", f"p-{TILL}", TILL, needed=False, count=60, burst=4, gap_s=0.05, start_s=0.5),
-        ClientPlan("transactor", "t", TILL, late=True, size=(24, 200), **fields),
+        ClientPlan("transactor", "t", TILL, start_s=0.6, size=(24, 200), **fields),
     ]
     return _with(plan, steps, clients)
 
 
 def with_duplicates(plan: Plan, **fields: Any) -> Plan:
     """A queue that detects duplicates; its producer gives ids, and sends again what it does not know the outcome of."""
-    sends = {"late": True, "count": 150, "burst": 6, "gap_s": 0.03, "window": 20}
+    sends = {"start_s": 0.6, "count": 150, "burst": 6, "gap_s": 0.03, "window": 20}
     clients = [
         ClientPlan("repeater", f"p-{ONCE}", ONCE, **sends | fields),
         ClientPlan("consumer", f"c-{ONCE}", ONCE, start_s=0.5, window=20),

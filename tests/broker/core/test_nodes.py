@@ -309,6 +309,7 @@ def test_a_queue_gets_what_was_asked_for() -> None:
         ("ä" * 128, {}, 400, "255 bytes"),
         ("taken", {}, 409, "exists"),
         ("q", {"alternateExchange": "none"}, 404, "'none'"),
+        ("q", {"lifetimePolicy": "delete-on-close"}, 400, "'lifetimePolicy'"),
         ("q", {"arguments": {"qpid.last_value_queue": 1}}, 501, "qpid.last_value_queue"),
         ("q", {"arguments": {"qpid.policy_type": "self-destruct"}}, 501, "self-destruct"),
         ("q", {"arguments": {"qpid.policy_type": "ring"}, "alternateExchange": "amq.fanout"}, 501, "alternate exchange"),

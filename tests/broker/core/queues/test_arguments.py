@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from broker.core import duplicates
 from broker.core.queues import arguments
 from broker.core.queues.arguments import Flow, Unknown, fault_of, flow_of, in_force, policy_of, version_of
 
@@ -24,6 +25,10 @@ from broker.core.queues.arguments import Flow, Unknown, fault_of, flow_of, in_fo
         ({"qpid.fairshare": 2}, "qpid.fairshare needs levels of priority"),
         ({"qpid.fairshare-1": -2, "qpid.priorities": 2}, "qpid.fairshare-1 must be a number of 0"),
         ({"qpid.fairshare-2": 2, "qpid.priorities": 2}, "the highest of 2 is 1"),
+        ({"qpid.shared_msg_group": 1}, "qpid.shared_msg_group needs qpid.group_header_key"),
+        ({"qpid.group_header_key": "k", "qpid.last_value_queue_key": "k"}, "a queue cannot have"),
+        ({duplicates.COUNT: 0}, f"{duplicates.COUNT} is a number of ids"),
+        ({duplicates.TIME_MS: 5}, f"{duplicates.TIME_MS} needs {duplicates.COUNT}"),
         ({"qpid.last_value_queue_key": ""}, "qpid.last_value_queue_key must be the name of a property"),
         ({"qpid.last_value_queue_key": "k", "qpid.priorities": 3}, "and levels of priority"),
     ],

@@ -77,6 +77,17 @@ def test_messages_come_in_the_order_of_the_rule(seed: int, memory: int) -> None:
         assert [sequence >> LANE_SHIFT for sequence in taken] == expected
 
 
+def test_levels_and_a_plain_queue_open_nothing_for_a_consumer_that_leaves() -> None:
+    for asked in ({}, {"qpid.priorities": 2}):
+        order = discipline_of(asked, {}, Residency(PLENTY))
+        append(order.lanes[0], 1, [b"x"])
+        order.acquire(self := object(), 1, PLENTY)
+        order.left(self)
+        assert order.is_acquired(1), "what it holds is for its queue to release"
+        order.remove(1, 1)
+        assert not order.take_opened()
+
+
 def test_a_term_begins_with_the_highest_level() -> None:
     order = discipline_of({"qpid.priorities": 2, "qpid.fairshare": 1}, {}, Residency(PLENTY))
     for lane in order.lanes:

@@ -116,6 +116,10 @@ def test_the_index_forgets_the_keys_of_what_is_gone() -> None:
     assert len(q.values._newest) < 100
 
 
+def test_a_queue_that_was_empty_is_ready_at_once() -> None:
+    assert is_ready(Queue())
+
+
 def test_a_new_term_finds_what_was_there_and_what_has_been_replaced_meanwhile_leaves() -> None:
     q = Queue()
     before = [encoded("a"), encoded("b"), encoded("c")]
