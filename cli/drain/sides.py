@@ -2,7 +2,7 @@
 
 Life of a side: it connects when it is first asked, to the primary of its addresses; a request that gets no answer is asked again
 over the next connection, which is safe because whatever a drain asks for may be asked twice. A side that has never been reached
-is given up at once, and one that has been after `GIVE_UP_S`.
+is given up at once, or after `FIRST_S` if it is a cluster that may be choosing its primary; one that has been after `GIVE_UP_S`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 
-from broker.client import ClientError, ManagementClient, ManagementError, find_primary
+from broker.client import ClientError, ManagementClient, ManagementError, NoPrimary, find_primary
 from cli import endings
 from cli.options import Target
 
 GIVE_UP_S = 60.0
+FIRST_S = 10.0
 HEARTBEAT_S = 5.0
 _PAUSE_S = 0.2
 
@@ -82,7 +83,8 @@ class Side:
                 self._reached = True
                 return self._client
             except ClientError as error:
-                if not self._reached or self._clock.now_s - began_s >= GIVE_UP_S or isinstance(error, ManagementError):
+                patience_s = GIVE_UP_S if self._reached else FIRST_S if isinstance(error, NoPrimary) else 0.0
+                if self._clock.now_s - began_s >= patience_s or isinstance(error, ManagementError):
                     raise endings.Unreachable(f"the {self.what} cannot be reached: {error}") from None
             await self._clock.pause(_PAUSE_S)
 
