@@ -604,7 +604,10 @@ class Checks:
         return max(newest, rank(sequence))
 
     def _judge_share(self, queue: Queue, sequence: int, term: tuple[str, int, int], order: Discipline) -> None:
-        """A level gives out no more than its share in a row while another one has something to give."""
+        """A level gives out no more than its share in a row while another one has something to give. What has expired, or is to
+        wait still, takes the turn of its level and goes to nobody: where there are such messages turns cannot be told."""
+        if any(queue.times.values()):
+            return
         level, (before, count) = sequence >> LANE_SHIFT, self._in_a_row.get(term, (-1, 0))
         count = count + 1 if level == before else 1
         others = [other for other in queue.live if other >> LANE_SHIFT != level]
