@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import proton
-import pytest
 
 from broker.core.duplicates import COUNT, PROPERTY, TIME_MS
-from broker.core.records import Batch, BatchBuilder
-from broker.core.state import State
+from broker.core.records import Batch
 from broker.sessions.ledger import DEQUEUE_DELAY_S
 from tests.broker.clients import Bench
 from tests.broker.sessions.test_transactions import Transactor
@@ -177,23 +175,6 @@ def test_a_full_queue_forgets_no_message_that_it_did_not_take() -> None:
     (now,) = client.send(link, "b", id="2")
     assert now.remote_state == ACCEPTED
     assert b.broker.nodes.queues["orders"].messages.enqueued == 2  # type: ignore[union-attr]
-
-
-@pytest.mark.parametrize("ids, times", [("!!", [1]), ("AAAA", [1, 2])])
-def test_a_snapshot_whose_ids_cannot_be_read_is_no_snapshot(ids: str, times: list[int]) -> None:
-    builder = BatchBuilder()
-    change = {"op": "queue-add", "uuid": "u", "name": "q", "level": "all", "arguments": {COUNT: 7}, "needs": 5}
-    builder.define(change)
-    builder.define({"op": "recent-ids", "uuid": "u", "ids": ids, "times": times, "needs": 5})
-    with pytest.raises(ValueError, match="batch 1: "):
-        State().apply(Batch.parse(builder.seal(1, 1, 0)), snapshot=True)
-
-
-def test_ids_for_a_queue_that_detects_no_duplicates_are_no_snapshot() -> None:
-    builder = BatchBuilder()
-    builder.define({"op": "recent-ids", "uuid": "u", "ids": "", "times": [], "needs": 5})
-    with pytest.raises(ValueError, match="a queue that detects none"):
-        State().apply(Batch.parse(builder.seal(1, 1, 0)), snapshot=True)
 
 
 def test_a_window_waits_for_the_clusters_version() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 import proton
@@ -12,7 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.core import limits
+from broker.core.commands import QueueAdd
 from broker.core.duplicates import COUNT, PROPERTY, TIME_MS, UnderWay, Window, id_of, window_of
+from broker.core.nodes import QueueNode
+from broker.core.records import Batch, BatchBuilder
+from broker.core.state import State
 
 
 def encoded(body: str = "", **fields: Any) -> bytes:
@@ -143,3 +148,65 @@ def test_arguments_ask_for_a_window_or_for_none() -> None:
     assert by_count is not None
     assert by_time is not None
     assert (by_count.count, by_count.time_ms, by_time.time_ms) == (7, 0, 1000)
+
+
+def log(*writes: Callable[[BatchBuilder], None], made_ms: int = 1000) -> State:
+    """A state that has applied these, one batch each, behind a queue `q` that detects duplicates."""
+    state = State()
+    change = {"op": "queue-add", "uuid": "u", "name": "q", "level": "all", "arguments": {COUNT: 7}, "needs": 5}
+    for index, write in enumerate([lambda builder: builder.define(change), *writes], 1):
+        builder = BatchBuilder()
+        write(builder)
+        state.apply(Batch.parse(builder.seal(1, index, made_ms)))
+    return state
+
+
+def test_what_comes_on_a_queue_is_in_the_window_of_every_state_and_of_one_from_a_snapshot() -> None:
+    state = log(lambda builder: builder.messages_for(1, 1).extend([encoded(id="a"), encoded(id="b")]))
+    again = State()
+    for builder in state.snapshot():
+        again.apply(Batch.parse(builder.seal(1, 2, 9)), snapshot=True)
+    for each in (state, again):
+        window = each.by_uuid["u"].window
+        assert window is not None
+        assert [window.has(_id(name), 1000) for name in "abc"] == [True, True, False]
+        assert list(window.chunks()) == [(next(iter(window.chunks()))[0], [1000, 1000])]
+
+
+def test_a_queue_knows_what_repeats_a_message_that_came_or_is_under_way() -> None:
+    state = log(lambda builder: builder.messages_for(1, 1).append(encoded(id="a")))
+    node = QueueNode(QueueAdd(uuid="u", name="q", level="all"), "cluster", "cluster", state.by_uuid["u"])
+    node.go_on()
+    assert node.detects_duplicates
+    node.under_way.put([encoded(id="b")], 2, 1)
+    repeats = [node.repeats(encoded(id=name), 1000) for name in "abc"]
+    assert repeats == [True, True, False]
+    assert not node.repeats(encoded("no id"), 1000)
+
+
+def test_a_queue_without_a_window_or_without_its_messages_here_knows_of_no_repeats() -> None:
+    plain = State()
+    builder = BatchBuilder()
+    builder.define({"op": "queue-add", "uuid": "u", "name": "q", "level": "all"})
+    plain.apply(Batch.parse(builder.seal(1, 1, 0)))
+    for messages in (None, plain.by_uuid["u"]):
+        node = QueueNode(QueueAdd(uuid="u", name="q", level="all"), "cluster", "cluster", messages)
+        assert not node.detects_duplicates
+        assert not node.repeats(encoded(id="a"), 1000)
+
+
+@pytest.mark.parametrize("ids, times", [("!!", [1]), ("AAAA", [1, 2])])
+def test_a_snapshot_whose_ids_cannot_be_read_is_no_snapshot(ids: str, times: list[int]) -> None:
+    builder = BatchBuilder()
+    change = {"op": "queue-add", "uuid": "u", "name": "q", "level": "all", "arguments": {COUNT: 7}, "needs": 5}
+    builder.define(change)
+    builder.define({"op": "recent-ids", "uuid": "u", "ids": ids, "times": times, "needs": 5})
+    with pytest.raises(ValueError, match="batch 1: "):
+        State().apply(Batch.parse(builder.seal(1, 1, 0)), snapshot=True)
+
+
+def test_ids_for_a_queue_that_detects_no_duplicates_are_no_snapshot() -> None:
+    builder = BatchBuilder()
+    builder.define({"op": "recent-ids", "uuid": "u", "ids": "", "times": [], "needs": 5})
+    with pytest.raises(ValueError, match="a queue that detects none"):
+        State().apply(Batch.parse(builder.seal(1, 1, 0)), snapshot=True)
