@@ -535,7 +535,10 @@ class ClusterMember:
         match operation:
             case "PROMOTE":
                 reason, manager = str(body.get("reason") or "asked by management"), str(body.get("manager") or "")
-                return self._promote(reason, manager, insist=body.get("insist") is not False)
+                epoch = body.get("epoch")
+                return self._promote(
+                    reason, manager, insist=body.get("insist") is not False, known=epoch if isinstance(epoch, int) else None
+                )
             case "STOP":
                 return succeed(self._stop_process(force=body.get("force") is True))
             case "SET":
@@ -554,13 +557,15 @@ class ClusterMember:
             case _:
                 return succeed((501, f"this broker does not have the operation {operation!r} on its cluster", {}))
 
-    def _promote(self, reason: str, manager: str, *, insist: bool) -> Deferred[Answer]:
+    def _promote(self, reason: str, manager: str, *, insist: bool, known: int | None) -> Deferred[Answer]:
         """Make this broker the primary. Without `insist`, which a resource manager does without, it does not wait for another one
-        to be elected before it."""
+        to be elected before it. `known`: the epoch that the asker knows of: it does not mean a primary that was elected since."""
         began = self._clock.seconds()
         if self._broker.state == "active":
             return succeed((200, "this broker is the primary already", self._promoted(began)))
-        hears = self.log.replica.primary
+        hears, epoch = self.log.replica.primary, self.log.replica.epoch
+        if hears and known is not None and known < epoch:
+            return succeed((409, f"{hears} was elected in epoch {epoch}, after the epoch {known} that the asker knows of", {}))
         objection = self._agreed.objection(manager, hears, insists=insist) if manager else ""
         if objection:
             return succeed((409, objection, {}))

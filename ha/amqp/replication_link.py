@@ -40,7 +40,11 @@ def encode(message: Message, payload: Sequence[bytes], wire: int = WIRE_VERSION)
 
 
 def _first_form(message: Message) -> dict[str, Any]:
+    """What release 0.1 knows of a message: it has no witness and no second site, so its members are told as they always were."""
     fields: dict[str, Any] = msgspec.to_builtins(message)
+    members = getattr(message, "members", None)
+    if isinstance(members, Membership):
+        fields["members"] = members.to_dict()
     return {name: value for name, value in fields.items() if name not in SINCE_WIRE_2}
 
 

@@ -95,6 +95,8 @@ class Probe:
         self._timer: Any = None
         self._pause_s = _FIRST_PAUSE_S
         self._questions = 0
+        self._epoch: Any = None
+        """The broker's, when it answered last."""
         self._answers = Answers()
         self._stopped = False
 
@@ -131,10 +133,10 @@ class Probe:
         return found
 
     def promote(self, reason: str, timeout_s: float, manager: str) -> Deferred[dict[str, Any]]:
-        """Ask the broker to promote itself, as this kind of manager; the answer's body, or a ClientError. Call only while it is
-        connected."""
+        """Ask the broker to promote itself, as this kind of manager, unless a primary was elected since it answered last; the
+        answer's body, or a ClientError. Call only while it is connected."""
         assert self._client is not None, "a broker without a connection was asked to promote itself"
-        body = {"reason": reason, "insist": False, "manager": manager}
+        body = {"reason": reason, "insist": False, "manager": manager, "epoch": self._epoch}
         return self._client.request("PROMOTE", "ha", body=body, timeout_s=timeout_s + 0.5)
 
     def daemons(self) -> Deferred[frozenset[str]]:
@@ -185,6 +187,7 @@ class Probe:
         self._answers.add(self._reactor.seconds() - asked_s)
         items = body.get("items") or [{}]
         if not self._stopped and client is self._client and isinstance(items[0], dict):
+            self._epoch = items[0].get("epoch")
             self._listener.on_answer(self.name, items[0])
 
     def _unanswered(self, client: ManagementClient, failure: Failure) -> None:

@@ -25,7 +25,7 @@ from proton.utils import BlockingConnection
 
 from cli.programs import MODULES
 from tests.cli.running import ROOT, Ran, environment, run
-from tests.system.harness import BrokerProcess, Cluster, cluster, eventually, free_ports, spawn, standalone
+from tests.system.harness import BrokerProcess, Cluster, Refused, ask, cluster, eventually, free_ports, spawn, standalone
 
 DONE, REFUSED, USAGE, UNREACHABLE = 0, 1, 2, 3
 
@@ -241,7 +241,7 @@ def test_a_binding_that_a_failover_would_lose_is_warned_of(url: str) -> None:
     "words, said",
     [
         (("add", "queue", "amq.direct/x", "--replicate", "some"), "some"),
-        (("add", "queue", "q1", "--lvq-key", "stock"), "qpid.last_value_queue_key"),
+        (("add", "queue", "q1", "--argument", "qpid.alert_count=5"), "qpid.alert_count"),
         (("del", "queue", "nothing"), "nothing"),
         (("bind", "nothing", "nothing"), "nothing"),
         (("del", "exchange", "amq.direct"), "amq.direct"),
@@ -252,6 +252,16 @@ def test_what_the_broker_refuses_is_one_line_with_its_reason(url: str, words: tu
     assert (ran.status, ran.out) == (REFUSED, "")
     assert ran.err.startswith("qpid-config: ")
     assert said in ran.err
+
+
+def test_a_manager_that_has_looked_before_the_last_election_promotes_nobody(three: Cluster) -> None:
+    """Breaks when a daemon that was slow to ask moves a primary that another daemon's request has just made."""
+    backup = backup_of(three)
+    backup.wait_for("ready")
+    epoch = backup.status()["epoch"]
+    with pytest.raises(Refused, match=f"was elected in epoch {epoch}, after the epoch {epoch - 1} that the asker knows of"):
+        ask(backup.address, "PROMOTE", "ha", body={"insist": False, "manager": "builtin", "epoch": epoch - 1})
+    assert backup.state() == "ready"
 
 
 def test_on_a_backup_only_an_administrator_reads_and_nobody_changes(three: Cluster) -> None:

@@ -146,7 +146,7 @@ def test_a_member_whose_messages_cannot_be_read_is_refused_in_words(tmp_path: Pa
         who = {"qpid.ha-peer": backup.address, "qpid.ha-cluster": status["clusterId"], "qpid.ha-broker": "newer"}
         with Peer(primary.port, who | far) as peer:
             peer.run(lambda: bool(peer.reason), "the refusal")
-            assert f"{backup.address} speaks wire versions 11 to 12, this broker 1 to 2" in peer.reason
+            assert f"{backup.address} speaks wire versions 11 to 12, this broker 1 to 3" in peer.reason
             assert "this broker must be upgraded before it can talk to" in peer.reason
         member = next(each for each in primary.status()["members"] if each["address"] == backup.address)
         assert "speaks wire versions 11 to 12" in member["refused"]

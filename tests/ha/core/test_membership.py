@@ -61,7 +61,12 @@ def test_a_learner_can_be_removed() -> None:
 
 @pytest.mark.parametrize(
     "fields",
-    [None, [], {}, {"voters": "abc", "learners": [], "cluster_id": ""}, {"voters": [1], "learners": [], "cluster_id": ""}],
+    [
+        *(None, [], {}),
+        {"voters": "abc", "learners": [], "cluster_id": ""},
+        {"voters": [1], "learners": [], "cluster_id": ""},
+        {"voters": ["a"], "learners": ["b"], "cluster_id": "", "standby": "b"},
+    ],
 )
 def test_a_description_that_is_none_is_refused(fields: Any) -> None:
     """Memberships come out of batches of other brokers."""
