@@ -80,13 +80,12 @@ class Membership:
     @classmethod
     def from_dict(cls, fields: Any) -> Membership:
         """The membership that `to_dict` described. BadMembership when `fields` is not such a description."""
+        standby = fields.get("standby", []) if isinstance(fields, dict) else []
         match fields:
-            case {"voters": list(voters), "learners": list(learners), "cluster_id": str(cluster_id)} if all(
-                isinstance(address, str) for address in (*voters, *learners)
-            ):
-                standby = fields.get("standby", [])
-                if isinstance(standby, list):
-                    return cls.of(voters, learners, cluster_id, str(fields.get("witness", "")), map(str, standby))
+            case {"voters": list(voters), "learners": list(learners), "cluster_id": str(cluster_id)} if isinstance(
+                standby, list
+            ) and all(isinstance(address, str) for address in (*voters, *learners)):
+                return cls.of(voters, learners, cluster_id, str(fields.get("witness", "")), map(str, standby))
         raise BadMembership(f"not a description of a cluster's members: {fields!r:.200}")
 
     def to_dict(self) -> dict[str, Any]:
