@@ -25,9 +25,11 @@ from broker.core.commands import (
     LARGE_SINCE,
     MACHINE_VERSION,
     ORIGINS_SINCE,
+    ROUTES_SINCE,
     TIMES_SINCE,
     Command,
     Numbers,
+    OriginAdd,
     QueueAdd,
     RecentIds,
     StoreAdd,
@@ -45,6 +47,7 @@ from broker.core.definitions import (
     PlaceMade,
     QueueGone,
     QueueMade,
+    RouteGone,
 )
 from broker.core.duplicates import Window, window_of
 from broker.core.origins import Held
@@ -221,6 +224,8 @@ class State:
                     messages.order.lane_of(run.first_seq).raise_count(run.first_seq, run.count, run.flags)
             elif run.kind is Kind.HELD:
                 self._put_held(run)
+            elif run.kind is Kind.FORGOTTEN:
+                self._forget_held(run)
             elif run.kind is Kind.PLACES:
                 self._put_block(batch, run)
             elif run.kind is Kind.TIMES:
@@ -243,6 +248,14 @@ class State:
         if held is not None:
             self.held_runs -= held.n_runs
             held.add(run.first_seq, run.count)
+            self.held_runs += held.n_runs
+
+    def _forget_held(self, run: Run) -> None:
+        """Messages of an origin have left the queue that they came from."""
+        held = self.held.get(run.queue)
+        if held is not None:
+            self.held_runs -= held.n_runs
+            held.remove(run.first_seq, run.count)
             self.held_runs += held.n_runs
 
     def _remove(self, messages: Messages, run: Run) -> bool:
@@ -334,13 +347,12 @@ class State:
                 self._drop_messages(gone.uuid)
             case IdsSet(recent):
                 self._load_window(recent, batch)
-            case OriginMade(origin):
+            case OriginMade(origin, gone):
                 assert origin.number is not None
                 self.held.setdefault(origin.number, Held())
-            case OriginsReleased(_, origins):
-                for origin in origins:
-                    assert origin.number is not None
-                    self.held_runs -= self.held.pop(origin.number).n_runs
+                self._drop_held(gone)
+            case OriginsReleased(_, origins) | RouteGone(_, origins):
+                self._drop_held(origins)
             case CountersSet(numbers):
                 for number, sequence in numbers.seqs:
                     messages = self._parts if number == PARTS_QUEUE else self.messages[number]
@@ -349,6 +361,11 @@ class State:
             case _:
                 pass
         return change, reason
+
+    def _drop_held(self, origins: Iterable[OriginAdd]) -> None:
+        for origin in origins:
+            assert origin.number is not None
+            self.held_runs -= self.held.pop(origin.number).n_runs
 
     def _load_window(self, recent: RecentIds, batch: Batch) -> None:
         messages = self.by_uuid.get(recent.uuid)
@@ -447,7 +464,7 @@ class State:
                 yield RecentIds(uuid=messages.uuid, ids=ids, times=times)
 
 
-_SINCE = {Kind.LARGE: LARGE_SINCE, Kind.HELD: ORIGINS_SINCE, Kind.TIMES: TIMES_SINCE}
+_SINCE = {Kind.LARGE: LARGE_SINCE, Kind.HELD: ORIGINS_SINCE, Kind.TIMES: TIMES_SINCE, Kind.FORGOTTEN: ROUTES_SINCE}
 """The machine version that brought a kind of record, for those that have come later than the first."""
 _Column = tuple[int, int, int, "array[int]"]
 _Lane = tuple[int, Sequence[Columns | Lot], dict[int, int], frozenset[int]]
