@@ -58,9 +58,9 @@ class Dialer:
         if self._passwords is None:
             return []
         try:
-            with self._passwords.expanduser().open("rb") as file:
+            with self._passwords.open("rb") as file:
                 return file.read(MAX_FILE_BYTES).decode().splitlines()
-        except (OSError, UnicodeDecodeError, RuntimeError) as error:
+        except (OSError, UnicodeDecodeError) as error:
             raise ConnectError(f"--route-passwords {self._passwords} cannot be read: {type(error).__name__}") from None
 
 

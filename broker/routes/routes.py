@@ -177,7 +177,7 @@ class Routes:
         nodes = self.logs.nodes
         if route.exchange not in nodes.exchanges and (route.kind == EXCHANGE or route.exchange not in nodes.queues):
             raise Refused(404, f"there is no exchange named {route.exchange!r} for the messages to go to")
-        return self._answered(route, (201, "created", route.uuid))
+        return self._answered(route, 201, "created", {"uuid": route.uuid})
 
     def _asked(self, body: Mapping[str, Any]) -> RouteAdd:
         """The route that a request is about, with a new uuid."""
@@ -211,21 +211,21 @@ class Routes:
             raise Refused(404, "there is no such route")
         if known.kind == QUEUE or body.get("force"):
             self._end(known.uuid)
-            return self._answered(RouteDel(uuid=known.uuid), (204, "deleted", known.uuid))
+            return self._answered(RouteDel(uuid=known.uuid), 204, "deleted", {"uuid": known.uuid})
         ending = msgspec.structs.replace(known, ending=True)
         if known.ending:
             runner = self._runners.get(known.uuid)
             raise Refused(409, f"it ends as soon as its source knows it: {runner.life.error if runner is not None else ''}")
-        return self._answered(ending, (202, "it ends as soon as its source knows it", known.uuid))
+        text = "it ends as soon as its source knows it"
+        return self._answered(ending, 202, text, {"uuid": known.uuid, "ending": True})
 
-    def _answered(self, command: Command, then: tuple[int, str, str]) -> Deferred[Answer]:
-        """The answer to a change, when that is committed."""
+    def _answered(self, command: Command, status: int, text: str, body: dict[str, Any]) -> Deferred[Answer]:
+        """This answer to a change, when that is committed."""
         answered: Deferred[Answer] = Deferred()
 
         def committed(reason: str) -> None:
             if self._waiting.pop(answered, answered) is None:
-                status, text, uuid = then
-                answered.callback((409, reason, {}) if reason else (status, text, {"uuid": uuid}))
+                answered.callback((409, reason, {}) if reason else (status, text, body))
 
         self._waiting[answered] = None
         self.logs.lead.change(command, committed)

@@ -82,9 +82,7 @@ class Network:
 
     def add(self, name: str, **options: Any) -> Bench:
         """A broker of this name; it is closed at the end."""
-        near: Bench = Bench(
-            **options, dial=lambda source, mechanism: self._dial(near, source), new_id=_ids(name), identity=name
-        )
+        near: Bench = Bench(**options, dial=lambda source, mechanism: self._dial(near, source), new_id=_ids(name), identity=name)
         self.brokers[name] = near
         if near.broker.logs.nodes.clustered and "machine_version" not in options:
             near.upgraded()
@@ -100,7 +98,7 @@ class Network:
         road = Road(near, self.brokers[found], f"{found}:5672")
         self.roads.append(road)
         opened = road.wire.opened.addCallback(lambda _: ManagementClient(near.clock, f"{found}:5672", road.wire))
-        made: Deferred[ManagementClient] = opened  # type: ignore[assignment]
+        made: Deferred[ManagementClient] = opened
         return made
 
     def settle(self) -> None:

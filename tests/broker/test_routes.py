@@ -108,7 +108,9 @@ def test_what_was_put_and_never_committed_comes_again(net: Network) -> None:
 
 
 def test_the_next_primary_opens_the_route_again_and_knows_what_has_come(net: Network) -> None:
-    first, second = (net.add(name, clustered=True, state=state, default_level="all") for name, state in (("p1", ""), ("p2", "ready")))
+    first, second = (
+        net.add(name, clustered=True, state=state, default_level="all") for name, state in (("p1", ""), ("p2", "ready"))
+    )
     first.queue("in")
     source = net.brokers["a"].lead
     net.send("a", "out", *range(4))
@@ -300,7 +302,7 @@ def test_whoever_asks_for_sequences_is_told_what_is_wrong(net: Network) -> None:
     assert net.ask("a", "JUGGLE", "sequence")[0] == 501
     client = net.brokers["a"].client(ADMIN)
     first = client.receiver(found["address"])
-    assert [tag for tag in _tags(client, first)] == [number.to_bytes(8, "big") for number in range(1, 5)]
+    assert _tags(client, first) == [number.to_bytes(8, "big") for number in range(1, 5)]
     client.receiver(found["address"], credit=0)
     assert condition(first) == "amqp:link:stolen"
     assert condition(client.receiver("$sequences/x/y/z")) == "amqp:not-found"
