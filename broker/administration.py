@@ -239,11 +239,13 @@ class Administration:
 
         def done(result: bulk.Result) -> None:
             self._under_way.pop(number, None)
-            body = {"count": result.count, "left": result.left} | ({} if result.next is None else {"next": result.next})
+            body: dict[str, Any] = {"count": result.taken, "left": result.left} | (
+                {} if result.next is None else {"next": result.next}
+            )
             if result.fault:
-                answer(409, f"{result.fault}; {result.count} messages were taken before", body)
+                answer(409, f"{result.fault}; {result.taken} messages were taken before", body)
             else:
-                answer(200, f"{result.count} messages", body)
+                answer(200, f"{result.taken} messages", body)
 
         self.bulk.start(request.name, request.operation, request.body, done)
         self._under_way[number] = self._logs.lead.name, partial(self._unanswered, rights, request)

@@ -68,10 +68,10 @@ class Place(Protocol):
 
 
 class Result(NamedTuple):
-    """What became of an operation: so many messages were taken, and so many that might have been were left. `next`: where it goes
-    on; None at its end. `fault`: why it could not go on, "" if it could."""
+    """What became of an operation: so many messages were `taken`, and so many were left that might have been. `next`: where it
+    goes on; None at its end. `fault`: why it could not go on, "" if it could."""
 
-    count: int
+    taken: int
     left: int
     next: list[int] | None
     fault: str
@@ -445,10 +445,9 @@ class Bulk:
             raise Refused(400, str(error)) from None
         if operation != PURGE and self._logs.closed:
             raise Refused(409, self._logs.redirect().text)
-        to = {PURGE: lambda: None, MOVE: partial(self._queue, node, body), REROUTE: partial(self._exchange, node, body)}[
-            operation
-        ]()
-        return Asked(count or 0, selector, to)
+        if operation == PURGE:
+            return Asked(count or 0, selector, None)
+        return Asked(count or 0, selector, self._queue(node, body) if operation == MOVE else self._exchange(node, body))
 
     def _queue(self, node: QueueNode, body: Mapping[str, Any]) -> QueueNode:
         name = body.get("to")

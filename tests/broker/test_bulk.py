@@ -241,8 +241,8 @@ def test_a_queue_that_is_deleted_meanwhile_ends_it() -> None:
         fill(client, "q", 1)
         b.lead.automatic = False
         reply, sender = client.receiver(None, dynamic=True), client.sender("$management")
-        for operation, body in (("PURGE", {}), ("DELETE", {})):
-            message: Any = proton.Message(body=body, reply_to=reply.remote_source.address, id=operation)
+        for operation in ("PURGE", "DELETE"):
+            message: Any = proton.Message(body={}, reply_to=reply.remote_source.address, id=operation)
             message.properties = {"operation": operation, "type": "queue", "name": "q"}
             client.send_encoded(sender, bytes(message.encode()))
         b.lead.automatic = True
