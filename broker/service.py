@@ -277,8 +277,9 @@ class Broker:
         self.leaving.give_up()
 
     def ledger_storage_error(self, ledger: Ledger, text: str, fatal: bool) -> None:
-        """The disk refused a write."""
+        """The disk refused a write, or bodies have rotted. When this broker stops for it, what it has is given out by another."""
         if fatal:
+            self.queues.hold()
             self._on_fatal(text)
         else:
             _log.error("{text}; producers wait until there is room", text=text)
