@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from cproton_ffi import ffi, lib
 
@@ -54,7 +54,7 @@ class Condition(Exception):
 class Asked:
     """What a peer asked for at one end of a link (part 3.5.3, 3.5.4)."""
 
-    __slots__ = ("address", "capabilities", "coordinator", "copy", "dynamic", "exists", "filters", "outlives")
+    __slots__ = ("address", "capabilities", "coordinator", "copy", "dynamic", "exists", "filters", "outlives", "timeout_s")
 
     def __init__(self, pointer: Any) -> None:
         kind = lib.pn_terminus_get_type(pointer)
@@ -68,6 +68,21 @@ class Asked:
         durable = lib.pn_terminus_get_durability(pointer) != lib.PN_NONDURABLE
         self.outlives = durable or lib.pn_terminus_get_expiry_policy(pointer) == lib.PN_EXPIRE_NEVER
         """Whether it is to be there when its link, its session and its connection have ended."""
+        self.timeout_s = int(lib.pn_terminus_get_timeout(pointer))
+        """For how long it is to be there after that, if the peer has said so; else 0."""
+
+
+NUMBERED = "qpid.numbered"
+"""The capability of a target to which deliveries come whose tags are numbers that this side remembers."""
+HELD = "qpid.held"
+"""The property of such a link that says which these are."""
+
+
+class Kept(NamedTuple):
+    """What is remembered of a numbered link: for so many seconds after its end, and runs (first, count) of numbers."""
+
+    kept_s: int
+    runs: list[tuple[int, int]]
 
 
 class PartsTaker(Protocol):
@@ -172,7 +187,11 @@ class Link:
         lib.pn_link_set_rcv_settle_mode(handle, lib.pn_link_remote_rcv_settle_mode(handle))
         if max_message_size:
             lib.pn_link_set_max_message_size(handle, max_message_size)
+        self._answer(source, target)
         lib.pn_link_open(handle)
+
+    def _answer(self, source: Any, target: Any) -> None:
+        """Make the termini of the answer, which are the peer's, say what is so."""
 
     def refuse(self, condition: Condition) -> None:
         """Attach with no terminus where the refused one would be, and detach at once with an error (part 2.6.3)."""
@@ -204,6 +223,7 @@ class Receiver(Link):
         "deliveries",
         "gather_from",
         "inbox",
+        "kept",
         "max_bytes",
         "parted",
         "partial",
@@ -217,6 +237,8 @@ class Receiver(Link):
         super().__init__(engine, handle, False)
         self.account = Incoming()
         self.inbox: list[bytes] = []
+        self.kept: Kept | None = None
+        """What this side remembers of the deliveries on links of this name; None: nothing."""
         self.posted: dict[int, bytes] = {}
         """Of messages in the inbox that came in a transaction: position -> the transaction's id."""
         self.partial: bytearray | None = None
@@ -233,6 +255,26 @@ class Receiver(Link):
         self._base = 0
         self.deliveries: list[Any] = []
         """The pointer of delivery `_base + i`; None where there is nothing to settle any more, or never was. The engine's own."""
+
+    def _answer(self, source: Any, target: Any) -> None:
+        """No state is kept of a target but what `kept` says (part 3.5.4)."""
+        kept, asked = self.kept, Asked(target)
+        if kept is None and asked.outlives:
+            lib.pn_terminus_set_durability(target, lib.PN_NONDURABLE)
+            lib.pn_terminus_set_expiry_policy(target, lib.PN_EXPIRE_WITH_LINK)
+            lib.pn_terminus_set_timeout(target, 0)
+        if kept is None and NUMBERED in asked.capabilities:
+            others = [each for each in asked.capabilities if each != NUMBERED]
+            capabilities = lib.pn_terminus_capabilities(target)
+            lib.pn_data_clear(capabilities)
+            if others:
+                put_value(capabilities, values.symbols(others))
+        if kept is not None:
+            lib.pn_terminus_set_durability(target, lib.PN_DELIVERIES)
+            lib.pn_terminus_set_expiry_policy(target, lib.PN_EXPIRE_WITH_LINK)
+            lib.pn_terminus_set_timeout(target, kept.kept_s)
+            held = values.encode({values.Symbol(HELD): [number for run in kept.runs for number in run]})
+            put_value(lib.pn_link_properties(self.handle), held)
 
     def take_whole(self, max_bytes: int) -> None:
         """Take every message whole, of up to `max_bytes`."""

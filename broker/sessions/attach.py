@@ -27,6 +27,10 @@ class Output(Protocol):
         """Its connection's."""
 
     @property
+    def container(self) -> str:
+        """The container id of its client."""
+
+    @property
     def rights(self) -> Rights:
         """What it may do."""
 

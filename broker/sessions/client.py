@@ -60,6 +60,11 @@ class ClientSession:
         """The connection's."""
         return self._connection.number
 
+    @property
+    def container(self) -> str:
+        """The client's container id."""
+        return self._connection.container
+
     def touch(self) -> None:
         """There is output."""
         self._turn.touch(self._connection)
