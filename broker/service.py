@@ -8,8 +8,8 @@ everything volatile is undone.
 Who owns what: `logs` the ledgers, the nodes and the state of this broker; `queues`, `exchanges` and `mailboxes` what links are
 attached to; `termini` the way from an attach to one of them; `admission` the connections; `administration` the requests to
 management; `leaving` what comes before a handover; `departure` and `drains` what becomes of a broker that leaves for good, and
-`origins` what comes from one; `guard` the rules in force; `schedule` what time is to bring about; `turn` what is left to do in
-this turn. The broker itself owns nothing: it makes them, and passes on what a ledger tells.
+`origins` what comes from one; `numbered` what producers send once; `guard` the rules in force; `schedule` what time is to bring
+about; `turn` what is left to do in this turn. The broker itself owns nothing: it makes them, and passes on what a ledger tells.
 
 Invariants: `turn.flush` runs once at the end of every entry from the reactor, so that a turn's output to a connection is one
 write; nothing here depends on what the logs are made of.
@@ -46,6 +46,7 @@ from broker.sessions.ledger import SERVING, Ledger
 from broker.sessions.logs import Logs
 from broker.sessions.mailboxes import Mailboxes
 from broker.sessions.management import ManagementTerminus
+from broker.sessions.numbered import NumberedLinks
 from broker.sessions.origins import Origins
 from broker.sessions.queues import Queues
 from broker.sessions.quota import QueueQuota
@@ -121,6 +122,7 @@ class Broker:
         self.exchanges = Exchanges(self.logs, self.queues, quota, self.subscriptions, new_id)
         self.mailboxes = Mailboxes(new_id)
         self.origins = Origins(self.logs, self.queues)
+        self.numbered = NumberedLinks(self.logs, self.queues, self.schedule)
         self.administration = Administration(
             clock,
             self.logs,
@@ -149,6 +151,7 @@ class Broker:
                 by_address(claims.named),
                 by_address(mailbox),
                 by_address(self.origins.named),
+                self.numbered.asked,
                 lambda attach: of_kind(attach, self.queues.named, self.exchanges.named),
             ],
             sources=[
@@ -222,6 +225,7 @@ class Broker:
         for node in self.logs.follow(ledger, changes):
             self.queues.gone(node)
         self.queues.unused.follow(changes)
+        self.numbered.follow(changes)
         for change, _ in changes:
             if isinstance(change, OriginsReleased):
                 self.origins.end(change.drain.drain)
@@ -237,6 +241,7 @@ class Broker:
             logs.tidy_local(anew=True)
             if logs.serving and ledger.serving:
                 self.queues.begin(ledger)
+                self.numbered.begin(ledger)
                 self.turn.flush()
             return
         was, logs.state, logs.primary = logs.state, state, primary
@@ -255,6 +260,7 @@ class Broker:
                 self.queues.unused.begin()
                 for each in filter(lambda each: each.serving, self.ledgers.values()):
                     self.queues.begin(each)
+                    self.numbered.begin(each)
             self.admission.admit_held()
         elif state != "recovering":
             self.admission.drop_held()
@@ -274,8 +280,9 @@ class Broker:
         self.leaving.give_up()
 
     def ledger_storage_error(self, ledger: Ledger, text: str, fatal: bool) -> None:
-        """The disk refused a write."""
+        """The disk refused a write, or bodies have rotted. When this broker stops for it, what it has is given out by another."""
         if fatal:
+            self.queues.hold()
             self._on_fatal(text)
         else:
             _log.error("{text}; producers wait until there is room", text=text)
@@ -292,12 +299,12 @@ class Broker:
 
     def close(self) -> None:
         """Stop: cut the clients off in order; the logs are closed by whoever made them."""
-        self.schedule.clear()
         self.leaving.over()
         self.departure.over()
         self.slow.close()
         self.searches.close()
         self.admission.close()
+        self.schedule.clear()  # the end of a link may have put something on it
         self.turn.close()
         for ledger in self.ledgers.values():
             ledger.close()

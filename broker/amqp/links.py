@@ -56,6 +56,7 @@ class Asked:
 
     __slots__ = (
         *("address", "capabilities", "coordinator", "copy", "dynamic", "encoded_filters", "exists", "filters", "keep_s"),
+        "timeout_s",
     )
 
     def __init__(self, pointer: Any) -> None:
@@ -70,6 +71,21 @@ class Asked:
         self.capabilities = names_of(lib.pn_terminus_capabilities(pointer))
         self.keep_s = _keep_s(pointer)
         """For how long it is to be there when its link has gone, 0: for ever; None: it goes with its link."""
+        self.timeout_s = int(lib.pn_terminus_get_timeout(pointer))
+        """For how long it is to be there after that, if the peer has said so; else 0."""
+
+
+NUMBERED = "qpid.numbered"
+"""The capability of a target to which deliveries come whose tags are numbers that this side remembers."""
+HELD = "qpid.held"
+"""The property of such a link that says which these are."""
+
+
+class Kept(NamedTuple):
+    """What is remembered of a numbered link: for so many seconds after its end, and runs (first, count) of numbers."""
+
+    kept_s: int
+    runs: list[tuple[int, int]]
 
 
 class Standing(NamedTuple):
@@ -203,7 +219,11 @@ class Link:
         lib.pn_link_set_rcv_settle_mode(handle, lib.pn_link_remote_rcv_settle_mode(handle))
         if max_message_size:
             lib.pn_link_set_max_message_size(handle, max_message_size)
+        self._answer(source, target)
         lib.pn_link_open(handle)
+
+    def _answer(self, source: Any, target: Any) -> None:
+        """Make the termini of the answer, which are the peer's, say what is so."""
 
     def refuse(self, condition: Condition) -> None:
         """Attach with no terminus where the refused one would be, and detach at once with an error (part 2.6.3)."""
@@ -235,6 +255,7 @@ class Receiver(Link):
         "deliveries",
         "gather_from",
         "inbox",
+        "kept",
         "max_bytes",
         "parted",
         "partial",
@@ -248,6 +269,8 @@ class Receiver(Link):
         super().__init__(engine, handle, False)
         self.account = Incoming()
         self.inbox: list[bytes] = []
+        self.kept: Kept | None = None
+        """What this side remembers of the deliveries on links of this name; None: nothing."""
         self.posted: dict[int, bytes] = {}
         """Of messages in the inbox that came in a transaction: position -> the transaction's id."""
         self.partial: bytearray | None = None
@@ -264,6 +287,26 @@ class Receiver(Link):
         self._base = 0
         self.deliveries: list[Any] = []
         """The pointer of delivery `_base + i`; None where there is nothing to settle any more, or never was. The engine's own."""
+
+    def _answer(self, source: Any, target: Any) -> None:
+        """No state is kept of a target but what `kept` says (part 3.5.4)."""
+        kept, asked = self.kept, Asked(target)
+        if kept is None and asked.keep_s is not None:
+            lib.pn_terminus_set_durability(target, lib.PN_NONDURABLE)
+            lib.pn_terminus_set_expiry_policy(target, lib.PN_EXPIRE_WITH_LINK)
+            lib.pn_terminus_set_timeout(target, 0)
+        if kept is None and NUMBERED in asked.capabilities:
+            others = [each for each in asked.capabilities if each != NUMBERED]
+            capabilities = lib.pn_terminus_capabilities(target)
+            lib.pn_data_clear(capabilities)
+            if others:
+                put_value(capabilities, values.symbols(others))
+        if kept is not None:
+            lib.pn_terminus_set_durability(target, lib.PN_DELIVERIES)
+            lib.pn_terminus_set_expiry_policy(target, lib.PN_EXPIRE_WITH_LINK)
+            lib.pn_terminus_set_timeout(target, kept.kept_s)
+            held = values.encode({values.Symbol(HELD): [number for run in kept.runs for number in run]})
+            put_value(lib.pn_link_properties(self.handle), held)
 
     def take_whole(self, max_bytes: int) -> None:
         """Take every message whole, of up to `max_bytes`."""

@@ -29,11 +29,16 @@ The forms (version 1 unless said)::
     origin-release  drain                              (5) no more come of this drain: what is held of its origins is forgotten
     origin-forget   drain                              (5) that it was released is forgotten
 
+    link-add        user container link into keptS [number]  (6) what this sending link of a client puts on the queue `into` is
+                                                             numbered, and remembered
+    link-forget     user container link into           (6) no more, nor what was
+
 Version 3 brought no command: from it on a log may have LARGE records (broker.core.records). Version 5 brought queues whose
 messages leave by themselves (`x-delivery-limit`, `x-message-ttl`), and arguments of queues that older releases refuse
 (broker.core.queues.arguments): a `queue-add` with one of them needs it. From it on a log may have TIMES and HELD records, and
 the setting `leaving` (broker.core.origins). Version 6 brought queues that stand for subscriptions (broker.core.subscriptions): a
-`queue-add` with `subscription` needs it, for an older primary would put messages on such a queue that its filters keep away.
+`queue-add` with `subscription` needs it, for an older primary would put messages on such a queue that its filters keep away. It
+also brought links whose messages are numbered; their HELD records are those of origins.
 
 Invariants: the text that was read is the text that a snapshot writes, byte for byte, with fields that this version does not know
 (a number that was given meanwhile is added to it); a command that this version cannot apply is an `UnknownCommand` and never a
@@ -59,6 +64,8 @@ TIMES_SINCE = 5
 """The machine version that brought TIMES records and delivery limits."""
 SUBSCRIPTIONS_SINCE = 6
 """The machine version that brought queues which stand for subscriptions."""
+LINKS_SINCE = 6
+"""The machine version that brought links whose messages are numbered."""
 
 Key = tuple[str, str, str]
 """A binding's identity: exchange, queue and key."""
@@ -313,6 +320,51 @@ class OriginForget(Command, frozen=True, kw_only=True, dict=True, rename="camel"
     needs: int = 5
 
 
+LinkKey = tuple[str, str, str, str]
+"""What a link whose messages are numbered is known by: user, container, name and queue (uuid)."""
+
+
+class LinkAdd(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
+    """Messages that this `user` sends from this `container` over the link of this name to the queue `into` (a uuid) are numbered,
+    and the log remembers which have come until `kept_s` seconds after the link was there last.
+
+    `number` is what HELD records name it by; None until a state has given it one. Again with another time: that counts."""
+
+    OP: ClassVar[str] = "link-add"
+    SINCE: ClassVar[int] = 6
+
+    user: str
+    container: str
+    link: str
+    into: str
+    kept_s: int
+    number: int | None = None
+    needs: int = 6
+
+    @property
+    def identity(self) -> LinkKey:
+        """What it is known by."""
+        return self.user, self.container, self.link, self.into
+
+
+class LinkForget(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
+    """This link has not come back in time: what is remembered of it is forgotten."""
+
+    OP: ClassVar[str] = "link-forget"
+    SINCE: ClassVar[int] = 6
+
+    user: str
+    container: str
+    link: str
+    into: str
+    needs: int = 6
+
+    @property
+    def identity(self) -> LinkKey:
+        """What it is known by."""
+        return self.user, self.container, self.link, self.into
+
+
 @dataclass(frozen=True, slots=True)
 class UnknownCommand:
     """A command that this version must not apply; `why` names it, and what it asks for."""
@@ -332,6 +384,7 @@ _KINDS: dict[str, type[Command]] = {
     for kind in (
         *(QueueAdd, QueueDel, StoreAdd, StoreDel, ExchangeAdd, ExchangeDel, Bind, Unbind, Term, Numbers),
         *(MachineVersion, QueueDelIfEmpty, RecentIds, Setting, OriginAdd, OriginRelease, OriginForget),
+        *(LinkAdd, LinkForget),
     )
 }
 _head = msgspec.json.Decoder(_Head).decode
@@ -370,7 +423,7 @@ def _decode_leniently(text: bytes, version: int) -> Command | UnknownCommand:
     return command
 
 
-Numbered = TypeVar("Numbered", QueueAdd, StoreAdd, OriginAdd)
+Numbered = TypeVar("Numbered", QueueAdd, StoreAdd, OriginAdd, LinkAdd)
 
 
 def numbered(command: Numbered, number: int) -> Numbered:

@@ -133,7 +133,7 @@ class Admission:
                 "{address} refused: there are {limit} connections, with the spare ones", address=socket.address, limit=limit
             )
             return None
-        if self._authentication.demanded and self._too_many_strangers(socket.host):
+        if self._demands_login(socket) and self._too_many_strangers(socket.host):
             self._refusals.told(socket.address, "too many connections have not logged in; it was closed at once")
             return None
         number, self._next_number = self._next_number, self._next_number + 1
@@ -148,9 +148,16 @@ class Admission:
             **self._engine_options,
         )
         connection.session = ClientSession(
-            connection, self._termini, self._turn, self._logs.inflow, self._guard, self._transactions()
+            connection, self._termini, self._turn, self._logs.inflow, self._guard_of(socket), self._transactions()
         )
         return connection
+
+    def _demands_login(self, socket: Socket) -> bool:
+        return self._authentication.demanded and not socket.own
+
+    def _guard_of(self, socket: Socket) -> Guard:
+        """No rules are about what this process does itself."""
+        return Guard(self._guard.audit) if socket.own else self._guard
 
     def _too_many_strangers(self, host: str) -> bool:
         most = max(limits.FEW_STRANGERS, self._max_connections // limits.STRANGERS_SHARE)
@@ -195,7 +202,7 @@ class Admission:
     def connection_made(self, connection: Connection) -> None:
         """A socket was accepted."""
         self.connections[connection.number] = connection
-        if self._authentication.demanded:
+        if self._demands_login(connection.socket):
             self._is_stranger(connection)
 
     def connection_lost(self, connection: Connection) -> None:
@@ -341,7 +348,7 @@ class Admission:
         ended = self._authentication.ended(connection.principal)
         if ended:
             return ended
-        rights = Rights(self._guard, connection)
+        rights = Rights(self._guard_of(connection.socket), connection)
         needs: Lookups = (questions.ADMINISTER,) if connection.admin else ()
         if any(self._role_value(connection, name) for name in self.roles):
             needs = (questions.REPLICATE,)
@@ -350,6 +357,8 @@ class Admission:
     def _count(self, connection: Connection) -> None:
         """One more of its user's and its host's; Condition when that is one too many."""
         user, host = Rights(self._guard, connection).user, connection.socket.host
+        if connection.socket.own:
+            return
         if 0 < self._max_per_host <= self._by_host[host]:
             text = f"{host} has {self._by_host[host]} connections, and may have no more (--connection-limit-per-ip)"
             raise Condition("amqp:resource-limit-exceeded", text)

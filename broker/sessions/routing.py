@@ -6,6 +6,8 @@ of it has committed that. A queue that detects duplicates, and has it already, c
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from broker.core import message
 from broker.core.nodes import ExchangeNode, Nodes, QueueNode, Unplaced
 from broker.core.subscriptions import NOWHERE, Origin
@@ -35,9 +37,16 @@ def route(nodes: Nodes, exchange: ExchangeNode, key: str, data: bytes, origin: O
     return []
 
 
-def put(logs: Logs, queues: list[QueueNode], producer: Producer, delivery_id: int, data: bytes) -> None:
+def put(
+    logs: Logs,
+    queues: list[QueueNode],
+    producer: Producer,
+    delivery_id: int,
+    data: bytes,
+    held: tuple[int, Sequence[int]] | None = None,
+) -> None:
     """Put a producer's message into all of these queues; Unplaced or Full when one of them, or the disk, cannot have it, and
-    Unplaced on a broker that leaves."""
+    Unplaced on a broker that leaves. `held`: by which its log is to remember it, which has one queue for it."""
     size = len(data)
     if logs.closed:
         raise Unplaced
@@ -57,7 +66,7 @@ def put(logs: Logs, queues: list[QueueNode], producer: Producer, delivery_id: in
     if len(ledgers) == 1 and queues:
         for queue in queues[:-1]:
             logs.ledger_of(queue).enqueue(queue, [data], size, timed=producer.timed)
-        logs.ledger_of(queues[-1]).enqueue(queues[-1], [data], size, producer.link, delivery_id, timed=producer.timed)
+        logs.ledger_of(queues[-1]).enqueue(queues[-1], [data], size, producer.link, delivery_id, held, timed=producer.timed)
         return
     outstanding = set(ledgers)
 
