@@ -26,7 +26,9 @@ from broker.core.filters import Filter, filters_of
 from broker.core.links import (
     ACCEPTED,
     FAILED,
+    HELD,
     MODIFIED,
+    NUMBERED,
     REJECTED,
     RELEASED,
     TRANSACTION_SHIFT,
@@ -70,12 +72,6 @@ class Asked:
         """Whether it is to be there when its link, its session and its connection have ended."""
         self.timeout_s = int(lib.pn_terminus_get_timeout(pointer))
         """For how long it is to be there after that, if the peer has said so; else 0."""
-
-
-NUMBERED = "qpid.numbered"
-"""The capability of a target to which deliveries come whose tags are numbers that this side remembers."""
-HELD = "qpid.held"
-"""The property of such a link that says which these are."""
 
 
 class Kept(NamedTuple):
