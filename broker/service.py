@@ -54,11 +54,13 @@ from broker.sessions.relay import Relay
 from broker.sessions.schedule import Schedule
 from broker.sessions.share import Share
 from broker.sessions.slow import SlowConsumers
+from broker.sessions.subscriptions import Subscriptions
 from broker.sessions.termini import (
     Termini,
     by_address,
     no_anonymous_source,
     no_dynamic_target,
+    of_kind,
     source_by_address,
 )
 from broker.sessions.turn import Turn
@@ -116,7 +118,8 @@ class Broker:
         quota = QueueQuota(self.guard)
         self.queues = Queues(self.logs, self.turn, self.schedule, self.searches)
         self.slow = SlowConsumers(clock, self.queues, self.turn, slow_s, ends_slow)
-        self.exchanges = Exchanges(self.logs, self.queues, quota, new_id)
+        self.subscriptions = Subscriptions(self.logs, self.queues, quota, new_id)
+        self.exchanges = Exchanges(self.logs, self.queues, quota, self.subscriptions, new_id)
         self.mailboxes = Mailboxes(new_id)
         self.origins = Origins(self.logs, self.queues)
         self.numbered = NumberedLinks(self.logs, self.queues, self.schedule)
@@ -149,16 +152,15 @@ class Broker:
                 by_address(mailbox),
                 by_address(self.origins.named),
                 self.numbered.asked,
-                by_address(queue),
-                by_address(exchange),
+                lambda attach: of_kind(attach, self.queues.named, self.exchanges.named),
             ],
             sources=[
                 self.mailboxes.dynamic,
+                self.subscriptions.asked,
                 no_anonymous_source,
                 source_by_address(claims.named),
                 source_by_address(drain_source(self.logs, self.queues)),
-                source_by_address(queue),
-                source_by_address(exchange),
+                lambda attach: of_kind(attach, self.queues.named, self.exchanges.named),
             ],
             max_message_bytes=max_message_bytes,
         )
@@ -245,6 +247,7 @@ class Broker:
         was, logs.state, logs.primary = logs.state, state, primary
         if was in SERVING and not logs.serving:
             self.schedule.clear()
+            self.subscriptions.void()
             self.administration.void(ledger.name)
             self.admission.stop_serving()
             self.queues.release_all()

@@ -56,7 +56,10 @@ class Condition(Exception):
 class Asked:
     """What a peer asked for at one end of a link (part 3.5.3, 3.5.4)."""
 
-    __slots__ = ("address", "capabilities", "coordinator", "copy", "dynamic", "exists", "filters", "outlives", "timeout_s")
+    __slots__ = (
+        *("address", "capabilities", "coordinator", "copy", "dynamic", "encoded_filters", "exists", "filters", "keep_s"),
+        "timeout_s",
+    )
 
     def __init__(self, pointer: Any) -> None:
         kind = lib.pn_terminus_get_type(pointer)
@@ -65,11 +68,11 @@ class Asked:
         self.address = text_of(lib.pn_terminus_get_address(pointer))
         self.dynamic = bool(lib.pn_terminus_is_dynamic(pointer))
         self.copy = lib.pn_terminus_get_distribution_mode(pointer) == lib.PN_DIST_MODE_COPY
-        self.filters = _filters_in(lib.pn_terminus_filter(pointer))
+        self.encoded_filters = encoded_of(lib.pn_terminus_filter(pointer))
+        self.filters = _filters_in(self.encoded_filters)
         self.capabilities = names_of(lib.pn_terminus_capabilities(pointer))
-        durable = lib.pn_terminus_get_durability(pointer) != lib.PN_NONDURABLE
-        self.outlives = durable or lib.pn_terminus_get_expiry_policy(pointer) == lib.PN_EXPIRE_NEVER
-        """Whether it is to be there when its link, its session and its connection have ended."""
+        self.keep_s = _keep_s(pointer)
+        """For how long it is to be there when its link has gone, 0: for ever; None: it goes with its link."""
         self.timeout_s = int(lib.pn_terminus_get_timeout(pointer))
         """For how long it is to be there after that, if the peer has said so; else 0."""
 
@@ -79,6 +82,16 @@ class Kept(NamedTuple):
 
     kept_s: int
     runs: list[tuple[int, int]]
+
+
+class Standing(NamedTuple):
+    """A source that is there already, for a client that asks what its link is attached to."""
+
+    address: str
+    keep_s: int
+    """See `Asked`."""
+    encoded_filters: bytes
+    capabilities: tuple[str, ...]
 
 
 class PartsTaker(Protocol):
@@ -125,6 +138,9 @@ class Owner(Protocol):
     def forget(self, link: Link) -> None:
         """This side has closed the link."""
 
+    def answer_end(self, link: Link) -> None:
+        """Answer the peer's end of the link, if that still waits for it."""
+
     def feed_later(self, link: Sender) -> None:
         """This link has messages that proton is to get by the piece, when it has nothing to write."""
 
@@ -132,7 +148,10 @@ class Owner(Protocol):
 class Link:
     """One link as this side sees it. `context` is the listener's own."""
 
-    __slots__ = ("_closing", "context", "engine", "handle", "is_sender", "name", "number", "open", "reason")
+    __slots__ = (
+        *("_closing", "closed_by_peer", "context", "end_condition", "ends_later", "engine", "handle", "is_sender", "name"),
+        *("number", "open", "reason"),
+    )
 
     def __init__(self, engine: Owner, handle: Any, is_sender: bool) -> None:
         self.engine = engine
@@ -145,6 +164,12 @@ class Link:
         self.context: Any = None
         self.reason = ""
         """Why the peer, or the engine, ended it: "name: text", "" when nothing was said."""
+        self.closed_by_peer = False
+        """Whether the peer has ended it for good, and not only detached."""
+        self.ends_later = False
+        """Whether the peer's end of it is answered by `answer_end`, and not at once: for its listener, when it hears of it."""
+        self.end_condition: Condition | None = None
+        """What that answer says."""
         self._closing = False
 
     @property
@@ -171,14 +196,21 @@ class Link:
             return bool(lib.pn_link_remote_snd_settle_mode(self.handle) == lib.PN_SND_SETTLED)
         return bool(lib.pn_link_snd_settle_mode(self.handle) == lib.PN_SND_SETTLED)
 
-    def accept(self, dynamic_address: str | None = None, max_message_size: int = 0) -> None:
-        """Attach this side too, repeating the peer's termini (clients insist on it), with the address made for a dynamic one."""
+    def answer_end(self) -> None:
+        """Answer the peer's end of this link, which has waited for it."""
+        self.engine.answer_end(self)
+
+    def accept(self, dynamic_address: str | None = None, max_message_size: int = 0, standing: Standing | None = None) -> None:
+        """Attach this side too, repeating the peer's termini (clients insist on it), with the address made for a dynamic one, or
+        with the source that stands."""
         handle = self.handle
         source, target = lib.pn_link_source(handle), lib.pn_link_target(handle)
         lib.pn_terminus_copy(source, lib.pn_link_remote_source(handle))
         lib.pn_terminus_copy(target, lib.pn_link_remote_target(handle))
         if dynamic_address is not None:
             lib.pn_terminus_set_address(source if self.is_sender else target, dynamic_address.encode())
+        if standing is not None:
+            _put_source(source, standing)
         lib.pn_link_set_snd_settle_mode(handle, lib.pn_link_remote_snd_settle_mode(handle))
         lib.pn_link_set_rcv_settle_mode(handle, lib.pn_link_remote_rcv_settle_mode(handle))
         if max_message_size:
@@ -255,7 +287,7 @@ class Receiver(Link):
     def _answer(self, source: Any, target: Any) -> None:
         """No state is kept of a target but what `kept` says (part 3.5.4)."""
         kept, asked = self.kept, Asked(target)
-        if kept is None and asked.outlives:
+        if kept is None and asked.keep_s is not None:
             lib.pn_terminus_set_durability(target, lib.PN_NONDURABLE)
             lib.pn_terminus_set_expiry_policy(target, lib.PN_EXPIRE_WITH_LINK)
             lib.pn_terminus_set_timeout(target, 0)
@@ -712,8 +744,31 @@ def map_of(data: Any) -> dict[Any, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _filters_in(data: Any) -> list[Filter]:
-    encoded = encoded_of(data)
+def _keep_s(pointer: Any) -> int | None:
+    """See `Asked.keep_s`. A durable terminus is kept for ever unless it says otherwise: proton's default is to expire with the
+    session, which who asks for durability does not mean."""
+    policy, timeout_s = lib.pn_terminus_get_expiry_policy(pointer), int(lib.pn_terminus_get_timeout(pointer))
+    if policy == lib.PN_EXPIRE_NEVER:
+        return 0
+    if timeout_s:
+        return timeout_s
+    durable = lib.pn_terminus_get_durability(pointer) != lib.PN_NONDURABLE
+    return 0 if durable and policy != lib.PN_EXPIRE_WITH_LINK else None
+
+
+def _put_source(source: Any, standing: Standing) -> None:
+    lib.pn_terminus_set_type(source, lib.PN_SOURCE)
+    lib.pn_terminus_set_address(source, standing.address.encode())
+    lib.pn_terminus_set_durability(source, lib.PN_DELIVERIES)
+    lib.pn_terminus_set_expiry_policy(source, lib.PN_EXPIRE_WITH_LINK if standing.keep_s else lib.PN_EXPIRE_NEVER)
+    lib.pn_terminus_set_timeout(source, standing.keep_s)
+    if standing.encoded_filters:
+        put_value(lib.pn_terminus_filter(source), standing.encoded_filters)
+    if standing.capabilities:
+        put_value(lib.pn_terminus_capabilities(source), values.symbols(standing.capabilities))
+
+
+def _filters_in(encoded: bytes) -> list[Filter]:
     try:
         return filters_of(encoded) if encoded else []
     except values.BadValue as error:

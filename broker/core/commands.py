@@ -9,7 +9,7 @@ meaning of a known one, raises `needs`. Whoever writes what an older broker may 
 
 The forms (version 1 unless said)::
 
-    queue-add     uuid name level durable autoDelete exclusive arguments alternate [number] [owner]
+    queue-add     uuid name level durable autoDelete exclusive arguments alternate [number] [owner] [subscription]
     queue-del     uuid
     store-add     uuid arguments [number]     a place for the messages of a queue that another log defines (level configuration)
     store-del     uuid
@@ -36,8 +36,9 @@ The forms (version 1 unless said)::
 Version 3 brought no command: from it on a log may have LARGE records (broker.core.records). Version 5 brought queues whose
 messages leave by themselves (`x-delivery-limit`, `x-message-ttl`), and arguments of queues that older releases refuse
 (broker.core.queues.arguments): a `queue-add` with one of them needs it. From it on a log may have TIMES and HELD records, and
-the setting `leaving` (broker.core.origins). Version 6 brought links whose messages are numbered; their HELD records are those
-of origins.
+the setting `leaving` (broker.core.origins). Version 6 brought queues that stand for subscriptions (broker.core.subscriptions): a
+`queue-add` with `subscription` needs it, for an older primary would put messages on such a queue that its filters keep away. It
+also brought links whose messages are numbered; their HELD records are those of origins.
 
 Invariants: the text that was read is the text that a snapshot writes, byte for byte, with fields that this version does not know
 (a number that was given meanwhile is added to it); a command that this version cannot apply is an `UnknownCommand` and never a
@@ -61,6 +62,8 @@ ORIGINS_SINCE = 5
 """The machine version that brought HELD records, and the commands of drains."""
 TIMES_SINCE = 5
 """The machine version that brought TIMES records and delivery limits."""
+SUBSCRIPTIONS_SINCE = 6
+"""The machine version that brought queues which stand for subscriptions."""
 LINKS_SINCE = 6
 """The machine version that brought links whose messages are numbered."""
 
@@ -95,13 +98,22 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, dict=True, rename="came
 
 
 _ALWAYS = object()
-_LEFT_OUT: dict[str, Any] = {"needs": 1, "number": None, "owner": "", "by": "", "planned": False, "estimated": False}
+_LEFT_OUT: dict[str, Any] = {
+    "needs": 1,
+    "number": None,
+    "owner": "",
+    "subscription": {},
+    "by": "",
+    "planned": False,
+    "estimated": False,
+}
 """Members that are not written while they have this value."""
 
 
 class QueueAdd(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
     """A queue. `number` is what records of its messages name it by; None until a state has given it one. `owner` is the user who
-    made it, "" where no rules were in force; older releases carry it, and count no queues by it."""
+    made it, "" where no rules were in force; older releases carry it, and count no queues by it. `subscription`: the terms of the
+    subscription that it stands for (broker.core.subscriptions); {} for none."""
 
     OP: ClassVar[str] = "queue-add"
 
@@ -115,6 +127,7 @@ class QueueAdd(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
     alternate: str = ""
     number: int | None = None
     owner: str = ""
+    subscription: dict[str, Any] = {}
 
 
 class QueueDel(Command, frozen=True, kw_only=True, dict=True, rename="camel"):

@@ -10,15 +10,16 @@ from collections.abc import Sequence
 
 from broker.core import message
 from broker.core.nodes import ExchangeNode, Nodes, QueueNode, Unplaced
+from broker.core.subscriptions import NOWHERE, Origin
 from broker.sessions.logs import Logs
 from broker.sessions.producer import Full, Producer
 from broker.sessions.room import check_places, full_text, has_room
 
 
-def route(nodes: Nodes, exchange: ExchangeNode, key: str, data: bytes, origin: int = 0) -> list[QueueNode]:
+def route(nodes: Nodes, exchange: ExchangeNode, key: str, data: bytes, origin: Origin = NOWHERE) -> list[QueueNode]:
     """The queues that an exchange sends this message to; those of its alternate exchange when it has none for it.
 
-    `origin`: the number of the connection that it came over, 0 when it has been here before.
+    `origin`: what it has come from.
     """
     exchange.received += 1
     seen: set[str] = set()
