@@ -64,7 +64,7 @@ class NumberedLinks:
         queue = self.queues.named(asked.address)
         if queue is None or queue.ledger.version < LINKS_SINCE:
             return None
-        wanted_s = asked.timeout_s or limits.LINK_KEPT_S
+        wanted_s = asked.keep_s or limits.LINK_KEPT_S
         return NumberedTerminus(self, queue, attach, min(wanted_s, limits.MAX_LINK_KEPT_S))
 
     def begin(self, ledger: Ledger) -> None:
