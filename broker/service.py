@@ -8,9 +8,9 @@ everything volatile is undone.
 Who owns what: `logs` the ledgers, the nodes and the state of this broker; `queues`, `exchanges` and `mailboxes` what links are
 attached to; `termini` the way from an attach to one of them; `admission` the connections; `administration` the requests to
 management; `leaving` what comes before a handover; `departure` and `drains` what becomes of a broker that leaves for good, and
-`origins` what comes from one; `routes` what is fetched from other brokers; `guard` the rules in force; `schedule` what time is to
-bring about; `turn` what is left to do in this turn. The broker itself owns nothing: it makes them, and passes on what a ledger
-tells.
+`origins` what comes from one; `routes` what is fetched from other brokers; `numbered` what producers send once; `guard` the rules
+in force; `schedule` what time is to bring about; `turn` what is left to do in this turn. The broker itself owns nothing: it makes
+them, and passes on what a ledger tells.
 
 Invariants: `turn.flush` runs once at the end of every entry from the reactor, so that a turn's output to a connection is one
 write; nothing here depends on what the logs are made of.
@@ -39,6 +39,7 @@ from broker.routes.sequences import Sequences
 from broker.sessions.admission import Admission
 from broker.sessions.audit import Audit
 from broker.sessions.authentication import Authentication
+from broker.sessions.bulk import Bulk
 from broker.sessions.claims import Claims
 from broker.sessions.connection import Connection
 from broker.sessions.coordinator import Coordinator
@@ -50,6 +51,7 @@ from broker.sessions.ledger import SERVING, Ledger
 from broker.sessions.logs import Logs
 from broker.sessions.mailboxes import Mailboxes
 from broker.sessions.management import ManagementTerminus
+from broker.sessions.numbered import NumberedLinks
 from broker.sessions.origins import Origins
 from broker.sessions.queues import Queues
 from broker.sessions.quota import QueueQuota
@@ -57,11 +59,13 @@ from broker.sessions.relay import Relay
 from broker.sessions.schedule import Schedule
 from broker.sessions.share import Share
 from broker.sessions.slow import SlowConsumers
+from broker.sessions.subscriptions import Subscriptions
 from broker.sessions.termini import (
     Termini,
     by_address,
     no_anonymous_source,
     no_dynamic_target,
+    of_kind,
     source_by_address,
 )
 from broker.sessions.turn import Turn
@@ -120,13 +124,15 @@ class Broker:
         quota = QueueQuota(self.guard)
         self.queues = Queues(self.logs, self.turn, self.schedule, self.searches)
         self.slow = SlowConsumers(clock, self.queues, self.turn, slow_s, ends_slow)
-        self.exchanges = Exchanges(self.logs, self.queues, quota, new_id)
+        self.subscriptions = Subscriptions(self.logs, self.queues, quota, new_id)
+        self.exchanges = Exchanges(self.logs, self.queues, quota, self.subscriptions, new_id)
         self.mailboxes = Mailboxes(new_id)
         self.origins = Origins(self.logs, self.queues)
         self.logs.store_id = broker_id
         self.logs.identify = lambda: broker_id
         sequences = Sequences(self.logs, self.queues)
         self.routes = Routes(clock, self.logs, self.queues, self.turn, self.guard, new_id, dial or Dialer(clock))
+        self.numbered = NumberedLinks(self.logs, self.queues, self.schedule)
         self.administration = Administration(
             clock,
             self.logs,
@@ -140,6 +146,7 @@ class Broker:
             version=version,
             new_id=new_id,
         )
+        self.administration.bulk = Bulk(self.logs, self.queues, self.searches, self.schedule, clock.seconds)
         management = ManagementTerminus(self.administration)
         queue, exchange, mailbox = self.queues.named, self.exchanges.named, self.mailboxes.named
         claims = Claims(self.mailboxes)
@@ -155,17 +162,17 @@ class Broker:
                 by_address(claims.named),
                 by_address(mailbox),
                 by_address(self.origins.named),
-                by_address(queue),
-                by_address(exchange),
+                self.numbered.asked,
+                lambda attach: of_kind(attach, self.queues.named, self.exchanges.named),
             ],
             sources=[
                 self.mailboxes.dynamic,
+                self.subscriptions.asked,
                 no_anonymous_source,
                 source_by_address(claims.named),
                 source_by_address(drain_source(self.logs, self.queues)),
                 source_by_address(sequences.named),
-                source_by_address(queue),
-                source_by_address(exchange),
+                lambda attach: of_kind(attach, self.queues.named, self.exchanges.named),
             ],
             max_message_bytes=max_message_bytes,
         )
@@ -230,6 +237,7 @@ class Broker:
         for node in self.logs.follow(ledger, changes):
             self.queues.gone(node)
         self.queues.unused.follow(changes)
+        self.numbered.follow(changes)
         for change, _ in changes:
             if isinstance(change, OriginsReleased):
                 self.origins.end(change.drain.drain)
@@ -246,11 +254,13 @@ class Broker:
             logs.tidy_local(anew=True)
             if logs.serving and ledger.serving:
                 self.queues.begin(ledger)
+                self.numbered.begin(ledger)
                 self.turn.flush()
             return
         was, logs.state, logs.primary = logs.state, state, primary
         if was in SERVING and not logs.serving:
             self.schedule.clear()
+            self.subscriptions.void()
             self.administration.void(ledger.name)
             self.admission.stop_serving()
             self.queues.release_all()
@@ -264,6 +274,7 @@ class Broker:
                 self.queues.unused.begin()
                 for each in filter(lambda each: each.serving, self.ledgers.values()):
                     self.queues.begin(each)
+                    self.numbered.begin(each)
                 self.routes.begin()
             self.admission.admit_held()
         elif state != "recovering":
@@ -306,13 +317,13 @@ class Broker:
 
     def close(self) -> None:
         """Stop: cut the clients off in order; the logs are closed by whoever made them."""
-        self.schedule.clear()
         self.routes.over()
         self.leaving.over()
         self.departure.over()
         self.slow.close()
         self.searches.close()
         self.admission.close()
+        self.schedule.clear()  # the end of a link may have put something on it
         self.turn.close()
         for ledger in self.ledgers.values():
             ledger.close()

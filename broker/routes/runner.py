@@ -18,6 +18,7 @@ from broker.client import ClientError, ManagementClient, ManagementError
 from broker.core import limits, routes
 from broker.core.commands import RouteAdd
 from broker.core.routes import Ask, Effect, Place, RouteLife
+from broker.core.subscriptions import NOWHERE
 from broker.routes.dialer import TIMEOUT_S, Dial
 from broker.routes.intake import Intake
 from broker.sessions.guard import Guard, Rights
@@ -230,6 +231,8 @@ class RouteLink:
     is_stuffed = False
     unread_s = 0.0
     number = 0
+    container = ""
+    origin = NOWHERE
 
     def __init__(self, runner: RouteRunner, means: Means, client: ManagementClient, place: Place) -> None:
         self.intake = Intake(means.logs, means.queues, runner.route, place, self._stop)

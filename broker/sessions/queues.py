@@ -16,11 +16,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from itertools import accumulate, chain
-from typing import Any
+from typing import Any, Protocol
 
 from twisted.logger import Logger
 
-from broker.amqp.links import Condition, Sender
+from broker.amqp.links import Condition, Sender, Standing
 from broker.core import letters, limits, message
 from broker.core.acl import questions
 from broker.core.acl.questions import Lookups
@@ -37,6 +37,7 @@ from broker.core.state import Messages
 from broker.sessions import routing
 from broker.sessions.attach import Attach, LinkEnd, Output
 from broker.sessions.bodies import BodyReader
+from broker.sessions.bulk import Operation
 from broker.sessions.dead_letters import DeadLetters
 from broker.sessions.deliveries import LargeDelivery, Parts
 from broker.sessions.due import Due
@@ -265,7 +266,10 @@ class Subscription(LinkEnd):
     def detached(self) -> None:
         """The link is gone: so is a queue that was there for its subscriptions, with the last of them."""
         self.end()
-        self.queue.unsubscribed()
+        if self.link.closed_by_peer and self.node.terms is not None:
+            self.queue.closed(self)
+        else:
+            self.queue.unsubscribed()
 
     def end(self) -> None:
         """What it had acquired goes back to its place."""
@@ -297,7 +301,7 @@ class QueueTerminus:
     """A queue on a serving broker: its subscriptions in turn, and producers that send to it."""
 
     __slots__ = (
-        *("_ahead", "_queues", "due", "ledger", "letters", "node", "producers"),
+        *("_ahead", "_queues", "due", "ledger", "letters", "node", "operation", "producers"),
         *("selections", "subscriptions", "unreadable"),
     )
     window = limits.CREDIT_WINDOW
@@ -313,6 +317,8 @@ class QueueTerminus:
         """Large messages that have a part that cannot be read: they are acquired, by nobody."""
         self.letters = DeadLetters(self, queues.logs, queues.schedule)
         self.due = Due(self, self.letters, queues.schedule)
+        self.operation: Operation | None = None
+        """What an operator has done with its messages at the moment."""
         self.selections: Selections | None = None
         """Of subscriptions with a selector; None: there was none."""
         self._ahead: ReadAhead | None = None
@@ -415,9 +421,11 @@ class QueueTerminus:
         selector: Selector | None = None,
         drains: bool = False,
         tags: bool = False,
+        standing: Standing | None = None,
     ) -> None:
         """Attach this link as one more subscription, for which its client `needs` so much; Condition when that cannot be.
-        `drains`: it is the one that empties the queue of a broker that leaves. `tags`: the tags of deliveries are sequences."""
+        `drains`: it is the one that empties the queue of a broker that leaves. `tags`: the tags of deliveries are sequences.
+        `standing`: what its client is told of it."""
         node = self.node
         if not browse and node.definition.exclusive and any(not each.browse for each in self.subscriptions):
             raise Condition("amqp:resource-locked", f"queue {node.name!r} is exclusive and has its consumer already")
@@ -431,7 +439,7 @@ class QueueTerminus:
                 self.selections = Selections(self, self._queues.searches)
             self.selections.add(selector)
         link.context = subscription
-        link.accept()
+        link.accept(standing=standing)
         self.subscriptions.append(subscription)
         self._queues.unused.used(node)
         self.dispatch_soon()
@@ -447,6 +455,10 @@ class QueueTerminus:
             if subscription.selector is not None and self.selections is not None:
                 self.selections.drop(subscription.selector)
 
+    def closed(self, subscription: Subscription) -> None:
+        """A client has closed its link to the queue of a subscription that is known by its name: it wants it no more."""
+        self._queues.keeper.closed(self, subscription)
+
     def unsubscribed(self) -> None:
         """A subscription has ended: a queue that is only there for them goes with the last, or a time after the last link."""
         logs, node = self._queues.logs, self.node
@@ -455,7 +467,7 @@ class QueueTerminus:
         elif node.definition.auto_delete and not self.subscriptions and logs.ledgers[node.log].serving:
             moves = logs.closed and node.depth and not node.definition.exclusive
             if not moves:
-                logs.delete_queue(node)
+                self._queues.keeper.delete(node)
 
     @property
     def held(self) -> bool:
@@ -531,6 +543,8 @@ class QueueTerminus:
         """Give out what is available, in turn among the subscriptions that have room, and have read what is not in memory."""
         if self.letters.waiting:
             self.letters.send()
+        if self.operation is not None and self.operation.reads:
+            self.operation.look_again()
         if self._queues.held or (self._queues.logs.closed and not any(each.drains for each in self.subscriptions)):
             return
         if self.node.displacing is not None and not self.node.displacing.ready:
@@ -660,10 +674,22 @@ class QueueTerminus:
         self.producers.clear()
         self.letters.clear()
         self.due.clear()
+        if self.operation is not None:
+            self.operation.gone()
 
 
 def _count(lots: Iterable[Lot]) -> int:
     return sum([lot.stop - lot.start for lot in lots])
+
+
+class Keeper(Protocol):
+    """Who keeps subscriptions that are known by a name (broker.sessions.subscriptions)."""
+
+    def closed(self, queue: QueueTerminus, subscription: Subscription) -> None:
+        """A client has closed its link to such a queue."""
+
+    def delete(self, node: QueueNode) -> None:
+        """Propose that this queue goes, with which its last consumer has gone."""
 
 
 class Queues:
@@ -684,6 +710,8 @@ class Queues:
         self.held = False
         """Whether consumers get nothing, because another broker is about to take over."""
         self._termini: dict[str, QueueTerminus] = {}
+        self.keeper: Keeper
+        """To be set before a link attaches."""
 
     def at(self, node: QueueNode) -> QueueTerminus:
         """The terminus of this queue."""
@@ -786,6 +814,8 @@ class Queues:
             terminus.letters.clear()
             terminus.due.clear()
             terminus.unreadable.clear()
+            if terminus.operation is not None:
+                terminus.operation.void()
 
     def users(self, node: QueueNode) -> int:
         """How many links are attached to this queue."""

@@ -21,8 +21,6 @@ from cli.drain.sides import Clock, Side
 from cli.output import count, show_json
 
 NAME = "qpid-drain"
-UNFINISHED = 75
-"""Not all was moved in time, or something is in the way for now: asked again, it goes on (EX_TEMPFAIL)."""
 
 
 @click.command(context_settings=options.CONTEXT)
@@ -195,7 +193,7 @@ def _show_result(result: Result, form: str) -> None:
         end = "the broker is empty, and was released" if result.empty else f"{result.left} messages are left"
         click.echo(f"{result.moved} messages moved; {'the time is over; ' if not result.in_time else ''}{end}")
     if not result.in_time:
-        sys.exit(UNFINISHED)
+        sys.exit(endings.UNFINISHED)
     if not result.empty:
         sys.exit(endings.REFUSED)
 
