@@ -86,6 +86,7 @@ class Broker:
         quotas: tuple[int, int] = (0, 0),
         slow_s: float = 0.0,
         ends_slow: bool = False,
+        consumer_s: float = 0.0,
         max_frame_bytes: int = limits.MAX_FRAME_BYTES,
         open_timeout_s: float = limits.OPEN_TIMEOUT_S,
         default_queue_bytes: int = limits.MAX_QUEUE_BYTES,
@@ -116,7 +117,7 @@ class Broker:
         self.searches = Share(clock, self.turn.flush)
         self.guard = Guard(Audit(clock.seconds), quotas)
         quota = QueueQuota(self.guard)
-        self.queues = Queues(self.logs, self.turn, self.schedule, self.searches)
+        self.queues = Queues(self.logs, self.turn, self.schedule, self.searches, consumer_s)
         self.slow = SlowConsumers(clock, self.queues, self.turn, slow_s, ends_slow)
         self.subscriptions = Subscriptions(self.logs, self.queues, quota, new_id)
         self.exchanges = Exchanges(self.logs, self.queues, quota, self.subscriptions, new_id)

@@ -166,6 +166,7 @@ class Process:
             max_connections_per_host=self.settings.connection_limit_per_ip,
             slow_s=self.settings.slow_consumer_time / 1000,
             ends_slow=self.settings.slow_consumer_policy == "close",
+            consumer_s=self.settings.consumer_timeout / 1000,
             quotas=(self.settings.connection_limit_per_user, self.settings.max_queues_per_user),
             max_frame_bytes=self.settings.max_frame_size,
             open_timeout_s=self.settings.max_negotiate_time / 1000,
