@@ -1,6 +1,7 @@
 """Requests to management of type `drain`: a broker leaves, and another takes its messages over. Either side answers its part.
 
-Of the broker that leaves: `QUERY` tells what is left, `LEAVE` makes it leave, `RELEASED` notes that the target knows it is empty.
+Of the broker that leaves: `QUERY` tells what is left, `LARGER` which messages are larger than a target takes, `LEAVE` makes it
+leave, `RELEASED` notes that the target knows it is empty.
 Of the target: `TAKE` announces a queue whose messages come, `HELD` tells which have come, `RELEASE` ends a drain, `FORGET` ends
 what is known of it. Each may be asked again without harm, and says what is so then.
 
@@ -17,6 +18,7 @@ from twisted.internet.defer import Deferred, succeed
 from broker.core.commands import ORIGINS_SINCE, Command, OriginAdd, OriginForget, OriginRelease
 from broker.core.nodes import Refused
 from broker.core.origins import Leave
+from broker.core.queues.sizes import larger
 from broker.sessions.departure import Departure
 from broker.sessions.ledger import Ledger
 from broker.sessions.logs import Logs
@@ -28,22 +30,34 @@ MAX_SPREAD_S = 3600.0
 MAX_TARGETS = 64
 HELD_RUNS = 5000
 """Runs in one answer to `HELD`."""
+LOOKED_AT = 50_000
+"""Messages whose size is looked at for one answer to `LARGER`."""
 
 
 class Drains:
-    """Fulfils `broker.administration.Extension`. `new_id` names drains, `store_id` is this broker's."""
+    """Fulfils `broker.administration.Extension`. `new_id` names drains, `store_id` is this broker's, which takes messages of
+    `max_message_bytes`."""
 
-    def __init__(self, logs: Logs, origins: Origins, departure: Departure, store_id: str, new_id: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        logs: Logs,
+        origins: Origins,
+        departure: Departure,
+        store_id: str,
+        new_id: Callable[[], str],
+        max_message_bytes: int,
+    ) -> None:
         self._logs = logs
         self._origins = origins
         self._departure = departure
         self._store_id = store_id
         self._new_id = new_id
+        self._max_message_bytes = max_message_bytes
         self._waiting: dict[Deferred[Answer], None] = {}
 
     def items(self) -> list[dict[str, Any]]:
         """The one item of `QUERY drain`."""
-        return [{"store": self._store_id} | self._departure.status()]
+        return [{"store": self._store_id, "maxMessageBytes": self._max_message_bytes} | self._departure.status()]
 
     def act(self, operation: str, body: dict[str, Any], principal: Principal) -> Deferred[Answer]:
         """See the module. Refused, KeyError, TypeError, ValueError."""
@@ -56,6 +70,8 @@ class Drains:
                 return self._answered(self._departure.mark_released)
             case "TAKE":
                 return self._take(body)
+            case "LARGER":
+                return succeed((200, "OK", self._larger(body)))
             case "HELD":
                 return succeed((200, "OK", self._held(body)))
             case "RELEASE":
@@ -136,6 +152,17 @@ class Drains:
         runs = held.runs(after, HELD_RUNS)
         more = {"next": sum(runs[-1])} if len(runs) == HELD_RUNS else {}
         return {"count": held.count, "runs": [number for run in runs for number in run]} | more
+
+    def _larger(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        name, than, after = _text(body, "queue"), body.get("than"), body.get("after", 0)
+        if type(than) is not int or than < 0 or type(after) is not int or after < 0:
+            raise Refused(400, f"`than` is a number of bytes and `after` a sequence, and not {than!r} and {after!r}")
+        node = self._logs.nodes.queues.get(name)
+        if node is None or node.messages is None:
+            raise Refused(404, f"there is no queue named {name!r} that has messages")
+        found, last = larger(node.messages.order.lanes, node.messages.large, than, after, LOOKED_AT)
+        first, most = (found[0][0], max(size for _, size in found)) if found else (0, 0)
+        return {"count": len(found), "first": first, "largest": most} | ({} if last is None else {"next": last})
 
     def _everywhere(self, command: Command, is_so: str) -> Deferred[Answer]:
         """Propose it to each log; what is so already is well."""

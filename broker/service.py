@@ -181,7 +181,7 @@ class Broker:
         claims.desk = self.admission
         self.leaving = Leaving(clock, self.logs, self.queues, self.admission)
         self.departure = Departure(clock, self.logs, self.queues, self.admission, self.turn)
-        self.drains = Drains(self.logs, self.origins, self.departure, broker_id, new_id)
+        self.drains = Drains(self.logs, self.origins, self.departure, broker_id, new_id, max_message_bytes)
         self.administration.extensions["drain"] = self.drains
         self.administration.connections = self.connections = self.admission.connections
         self.nodes, self.ledgers, self.lead = self.logs.nodes, self.logs.ledgers, self.logs.lead

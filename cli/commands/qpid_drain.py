@@ -43,6 +43,7 @@ NAME = "qpid-drain"
     metavar="SECONDS",
     help="Send the clients on over this time, a tenth of them at a step. [10]",
 )
+@click.option("--rate", type=click.FloatRange(1), metavar="N", help="Move at most so many messages in a second.")
 @partial(options.connection_options, without=("broker",))
 @click.version_option(options.VERSION, prog_name=NAME)
 def command(words: tuple[str, ...], source: str | None, target: str | None, form: str, **given: Any) -> None:
@@ -57,6 +58,7 @@ def command(words: tuple[str, ...], source: str | None, target: str | None, form
     Begun again after a failure or a deadline, it goes on; no message is lost or repeated.
     """
     check, deadline_s, spread_s = given.pop("check"), given.pop("deadline"), given.pop("spread")
+    rate = given.pop("rate")
     store, deletes = given.pop("store"), given.pop("delete_released")
     if words not in ((), ("status",)):
         raise click.UsageError(f"{' '.join(words)!r} is not a command; there is: status")
@@ -85,12 +87,12 @@ def command(words: tuple[str, ...], source: str | None, target: str | None, form
         left = Side(clock, leaving, "broker that leaves") if store is None else Orphan(clock, leaving, store)
         sides = left, Side(clock, taking, "target")
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        drain = Drain(clock, *sides, _teller(form), spread_s=spread_s, now=now)
+        drain = Drain(clock, *sides, _teller(form), spread_s=spread_s, now=now, rate=rate)
         try:
             if isinstance(left, Orphan):
                 await left.start()
             if check:
-                found = await drain.check(), None
+                found = await drain.look(), None
             else:
                 running = ensureDeferred(drain.run())
                 if deadline_s is not None:
@@ -169,16 +171,22 @@ def _status(target: options.Target, form: str) -> None:
 
 def _show_plan(plan: Any, form: str) -> None:
     if form == "json":
+
+        def told(found: list[tuple[str, str]]) -> list[dict[str, str]]:
+            return [{"what": what, "why": why} for what, why in found]
+
         creates = [{"type": type, "name": name} | body for type, name, body in plan.creates]
-        show_json({"creates": creates, "problems": [{"what": what, "why": why} for what, why in plan.problems]})
+        show_json({"creates": creates, "problems": told(plan.problems), "stays": told(plan.stays)})
     else:
         for type, name, body in plan.creates:
             click.echo(f"to be made: {type} {name or ' '.join(str(body[field]) for field in ('exchange', 'queue', 'key'))}")
         for what, why in plan.problems:
             click.echo(f"will not fit: {what}: {why}")
-        if not plan.problems:
+        for what, why in plan.stays:
+            click.echo(f"will stay: {what}: {why}")
+        if not (plan.problems or plan.stays):
             click.echo("all of it will fit, as far as can be told beforehand")
-    if plan.problems:
+    if plan.problems or plan.stays:
         sys.exit(endings.REFUSED)
 
 

@@ -31,6 +31,8 @@ Tell = Callable[[str, dict[str, Any]], None]
 """Hears of each event: what it is, and its facts."""
 _LOOK_S = 0.05
 _TELL_S = 0.5
+_BURST_S = 0.5
+"""With a rate, what was not moved in time is made up for over no more than this."""
 PATIENCE_S = 10.0
 """How long a queue is tried of which the target takes nothing; and, without a deadline, one of which the source gives nothing."""
 
@@ -55,10 +57,20 @@ class Result:
 
 
 class Drain:
-    """See the module. `spread_s`: over which clients are sent on; `now`: the time, as the source notes it."""
+    """See the module. `spread_s`: over which clients are sent on; `now`: the time, as the source notes it; `rate`: how many
+    messages may be moved in a second, None for any number."""
 
     def __init__(
-        self, clock: Clock, source: Side, target: Side, tell: Tell, *, spread_s: float, now: str, patience_s: float = PATIENCE_S
+        self,
+        clock: Clock,
+        source: Side,
+        target: Side,
+        tell: Tell,
+        *,
+        spread_s: float,
+        now: str,
+        patience_s: float = PATIENCE_S,
+        rate: float | None = None,
     ) -> None:
         self._clock = clock
         self._source = source
@@ -67,6 +79,7 @@ class Drain:
         self._spread_s = spread_s
         self._now = now
         self._patience_s = patience_s
+        self._rate = rate
         self._result = Result()
         self._expected = 0
         self._told_s = 0.0
@@ -79,6 +92,34 @@ class Drain:
         if target["leaving"]:
             raise endings.Refused(f"the target leaves itself, to {', '.join(target['to'])}: name another one with --to")
         return compare(await self._inventory(self._source), await self._inventory(self._target))
+
+    async def look(self) -> Plan:
+        """`check`, and what is too large for the target, as far as both brokers tell: those of an earlier release do not."""
+        plan, limit = await self.check(), (await self._status(self._target)).get("maxMessageBytes")
+        for queue in await self._source.items("queue") if limit else ():
+            if queue["messages"]:
+                count, first, largest = await self._larger(str(queue["name"]), int(limit))
+                if count:
+                    text = f"{count} messages, the first with sequence {first}, the largest of {largest} bytes"
+                    plan.stays.append((f"queue {queue['name']!r}", f"{text}; the target takes {limit} (--max-message-size)"))
+        return plan
+
+    async def _larger(self, name: str, than: int) -> tuple[int, int, int]:
+        """How many messages of a queue are larger, the sequence of the first, and the bytes of the largest."""
+        count = first = largest = 0
+        body = {"queue": name, "than": than, "after": 0}
+        while True:
+            try:
+                answer = await self._source.ask("LARGER", "drain", "", body)
+            except ManagementError as error:
+                if error.status not in (404, 501):
+                    raise
+                return 0, 0, 0
+            count, largest = count + int(answer["count"]), max(largest, int(answer["largest"]))
+            first = first or int(answer["first"])
+            if "next" not in answer:
+                return count, first, largest
+            body["after"] = answer["next"]
 
     async def run(self) -> Result:
         """All of it. Cancelled, it ends as at its deadline."""
@@ -169,12 +210,17 @@ class Drain:
     async def _attempt(self, drain: str, name: str, uuid: str, address: str) -> Move:
         """Move until the queue is empty, but for what was refused; or until it cannot go on."""
         held = await self._held(drain, uuid)
-        move = Move(await self._source.client(), await self._target.client(), uuid, address, held)
+        bounded = self._rate is not None
+        move = Move(await self._source.client(), await self._target.client(), uuid, address, held, bounded=bounded)
         before = self._result.moved
         whole, moved_s = False, self._clock.now_s
+        allowed_s = moved_s
         try:
             while not move.ended:
                 await self._clock.pause(_LOOK_S)
+                if self._rate is not None:
+                    since_s, allowed_s = self._clock.now_s - allowed_s, self._clock.now_s
+                    move.allow(self._rate * min(since_s, _BURST_S))
                 self._result.moved = before + move.settled
                 self._result.left = max(0, self._expected - self._result.moved)
                 self._say("moving", {"queue": name, "moved": self._result.moved, "left": self._result.left})

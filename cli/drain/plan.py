@@ -30,10 +30,12 @@ class Inventory:
 
 @dataclass(slots=True)
 class Plan:
-    """`creates`: (type, name, body) of what is to be made, in order; `problems`: (what it is, why it will not fit)."""
+    """`creates`: (type, name, body) of what is to be made, in order; `problems`: (what it is, why it will not fit), for which
+    nothing is moved; `stays`: (what it is, why) what will be left when all else was moved."""
 
     creates: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
     problems: list[tuple[str, str]] = field(default_factory=list)
+    stays: list[tuple[str, str]] = field(default_factory=list)
 
 
 def compare(source: Inventory, target: Inventory) -> Plan:

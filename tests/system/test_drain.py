@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -131,6 +132,10 @@ def test_a_deadline_ends_a_drain_what_will_not_fit_is_told_before_and_what_is_re
         new.options += ["--max-message-size", "30000"]
         new.start()
         new.wait_for("standalone")
+        found = drain(old.address, new.address, "--check")
+        assert (found.status, "will stay: queue 'orders': 1 messages, the first with sequence 801" in found.out) == (1, True), (
+            found
+        )
         new.freeze()
         found = drain(old.address, new.address, "--deadline", "0.5")
         new.signal(18)
@@ -157,8 +162,10 @@ def test_a_store_whose_broker_does_not_run_is_drained_marked_and_deleted_when_th
         old.kill()
         assert run("qpid-drain", "--store", tmp_path / "none", "--to", new.address).status == 1
         assert "to be made: queue ranked" in run(*words, "--check").out
-        found = run(*words)
+        began_s, rate = time.monotonic(), 4000
+        found = run(*words, "--rate", str(rate))
         assert found.status == 0, found
+        assert time.monotonic() - began_s > MESSAGES * len(QUEUES) / rate, "it is held back"
         mark = json.loads((old.store / "released.json").read_text().splitlines()[0])
         assert {each["name"]: each["moved"] for each in mark["queues"]} == dict.fromkeys(QUEUES, MESSAGES)
         sums = {queue: sum(google_crc32c.value(message(queue, number)) for number in range(MESSAGES)) for queue in QUEUES}
