@@ -28,6 +28,8 @@ from broker.sessions.principal import Principal
 Answer = tuple[int, str, dict[str, Any]]
 MAX_SPREAD_S = 3600.0
 MAX_TARGETS = 64
+MAX_SHARED = 5000
+"""Queues that may go to another than the first of several targets: they stand in one record."""
 HELD_RUNS = 5000
 """Runs in one answer to `HELD`."""
 LOOKED_AT = 50_000
@@ -36,7 +38,7 @@ LOOKED_AT = 50_000
 
 class Drains:
     """Fulfils `broker.administration.Extension`. `new_id` names drains, `store_id` is this broker's, which takes messages of
-    `max_message_bytes`."""
+    `max_message_bytes`; `free_bytes` says what its disk has room for."""
 
     def __init__(
         self,
@@ -46,6 +48,7 @@ class Drains:
         store_id: str,
         new_id: Callable[[], str],
         max_message_bytes: int,
+        free_bytes: Callable[[], int],
     ) -> None:
         self._logs = logs
         self._origins = origins
@@ -53,11 +56,13 @@ class Drains:
         self._store_id = store_id
         self._new_id = new_id
         self._max_message_bytes = max_message_bytes
+        self._free_bytes = free_bytes
         self._waiting: dict[Deferred[Answer], None] = {}
 
     def items(self) -> list[dict[str, Any]]:
         """The one item of `QUERY drain`."""
-        return [{"store": self._store_id, "maxMessageBytes": self._max_message_bytes} | self._departure.status()]
+        own = {"store": self._store_id, "maxMessageBytes": self._max_message_bytes, "freeBytes": self._free_bytes()}
+        return [own | self._departure.status()]
 
     def act(self, operation: str, body: dict[str, Any], principal: Principal) -> Deferred[Answer]:
         """See the module. Refused, KeyError, TypeError, ValueError."""
@@ -87,14 +92,14 @@ class Drains:
             answered.callback((503, "this broker serves no more: ask the next primary what became of it", {}))
 
     def _answered(
-        self, propose: Callable[[Callable[[str], None]], None], body: Mapping[str, Any] | None = None
+        self, propose: Callable[[Callable[[str], None]], None], body: Callable[[], dict[str, Any]] | None = None
     ) -> Deferred[Answer]:
-        """The answer to what is proposed, when it is committed."""
+        """The answer to what is proposed, when it is committed: with this body, or the one item of a query."""
         answered: Deferred[Answer] = Deferred()
 
         def committed(reason: str) -> None:
             if self._waiting.pop(answered, answered) is None:
-                answered.callback((409, reason, {}) if reason else (200, "done", dict(body or {}) or self.items()[0]))
+                answered.callback((409, reason, {}) if reason else (200, "done", body() if body is not None else self.items()[0]))
 
         self._waiting[answered] = None
         try:
@@ -116,9 +121,15 @@ class Drains:
             text = f"this broker leaves already, to {', '.join(known.to)}: what is there, no other target knows"
             raise Refused(409, text)
         if known is not None:
-            return succeed((200, "it leaves already", self.items()[0]))
-        leave = Leave(self._new_id(), tuple(to), str(body.get("since") or ""), target=target)
-        return self._answered(lambda committed: self._departure.begin(leave, float(spread_s), committed))
+            return succeed((200, "it leaves already", self._left()))
+        sizes, queues = _shares(body, len(to))
+        leave = Leave(self._new_id(), tuple(to), str(body.get("since") or ""), target=target, sizes=sizes, queues=queues)
+        return self._answered(lambda committed: self._departure.begin(leave, float(spread_s), committed), self._left)
+
+    def _left(self) -> dict[str, Any]:
+        """What is so of a broker that leaves, and which of several targets each queue goes to."""
+        leave = self._logs.leave
+        return self.items()[0] | {"queues": {} if leave is None else dict(leave.queues)}
 
     def _take(self, body: Mapping[str, Any]) -> Deferred[Answer]:
         drain, queue, into = _text(body, "drain"), _text(body, "queue"), _text(body, "into")
@@ -137,7 +148,7 @@ class Drains:
         answer = {"address": origin_address(drain, queue), "limit": node.max_bytes}
         if known is not None and known.into == node.uuid:
             return succeed((200, "known already", answer))
-        return self._answered(lambda committed: ledger.change(command, committed), answer)
+        return self._answered(lambda committed: ledger.change(command, committed), lambda: answer)
 
     def _held(self, body: Mapping[str, Any]) -> dict[str, Any]:
         drain, queue, after = _text(body, "drain"), _text(body, "queue"), body.get("after", 0)
@@ -187,6 +198,20 @@ class Drains:
         version = self._logs.nodes.version_of(ledger.name)
         if version < ORIGINS_SINCE:
             raise Refused(409, f"the cluster has machine version {version}, and this needs {ORIGINS_SINCE}: upgrade every broker")
+
+
+def _shares(body: Mapping[str, Any], n_addresses: int) -> tuple[tuple[int, ...], dict[str, int]]:
+    """How many addresses each of several targets has, and which of them each queue goes to; empty where there is one."""
+    sizes, queues = body.get("sizes") or [], body.get("queues") or {}
+    if not isinstance(sizes, list) or not all(type(each) is int and each > 0 for each in sizes):
+        raise Refused(400, "`sizes` has the number of addresses of each target")
+    if sizes and sum(sizes) != n_addresses:
+        raise Refused(400, f"`sizes` has {sum(sizes)} addresses in all, and `to` {n_addresses}")
+    if not isinstance(queues, dict) or len(queues) > MAX_SHARED:
+        raise Refused(400, f"`queues` has the target of each queue that does not go to the first, of up to {MAX_SHARED}")
+    if not all(isinstance(uuid, str) and type(at) is int and 0 <= at < len(sizes) for uuid, at in queues.items()):
+        raise Refused(400, f"`queues` has the uuid of each queue and the number of its target, from 0 to {len(sizes) - 1}")
+    return tuple(sizes), dict(queues)
 
 
 def _text(body: Mapping[str, Any], field: str) -> str:

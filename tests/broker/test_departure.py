@@ -306,3 +306,19 @@ def test_messages_that_are_larger_than_a_target_takes_are_told_before_anything_h
         assert ask(b, "LARGER", queue="q", than=200_000)[2]["largest"] > 300_000
         assert ask(b, "LARGER", queue="none", than=2000)[0] == 404
         assert [ask(b, "LARGER", queue="q", than=than, after=after)[0] for than, after in ((-1, 0), (5, "x"))] == [400, 400]
+
+
+def test_of_several_targets_a_producer_hears_of_the_one_to_which_its_queue_goes() -> None:
+    with bench() as b:
+        for name in ("here", "there"):
+            b.queue(name)
+        uuid = b.broker.nodes.queues["there"].uuid
+        producer = b.client()
+        links = [producer.sender(name) for name in ("here", "there")]
+        for sizes, queues in (([1], {}), ([1, 0], {}), (["1", 1], {}), ([1, 1], {uuid: 2}), ([1, 1], [uuid]), ([], {uuid: 0})):
+            assert ask(b, "LEAVE", to=TO, sizes=sizes, queues=queues)[0] == 400
+        for _ in range(2):
+            answer = ask(b, "LEAVE", to=TO, target="x,y", sizes=[1, 1], queues={uuid: 1})[2]
+            assert answer["queues"] == {uuid: 1}
+        ports = [link.remote_condition.info["port"] for link in links]
+        assert ports == [5672, 5673]

@@ -173,3 +173,28 @@ def test_a_store_whose_broker_does_not_run_is_drained_marked_and_deleted_when_th
         check_account(new.address)
         assert run(*words, "--delete-released").status == 0
         assert not old.store.exists()
+
+
+def test_of_several_targets_each_queue_goes_to_one_and_a_drain_that_goes_on_finds_it_there(tmp_path: Path) -> None:
+    with source(tmp_path / "old") as old, standalone(tmp_path / "a") as a, standalone(tmp_path / "b") as b:
+        b.create("queue", "orders")
+        a.create("queue", "ranked", arguments=QUEUES["ranked"])
+        words = ("--from", old.address, "--to", a.address, "--to", b.address, "--spread", "0")
+        check = run("qpid-drain", *words, "--check").out
+        assert f"goes to {b.address}: queue orders" in check
+        b.freeze()
+        assert run("qpid-drain", *words, "--deadline", "0.5", "--timeout", "5").status == 75
+        b.signal(18)
+        assert run("qpid-drain", *words, "--deadline", "0.3", "--rate", "500").status == 75
+        assert run("qpid-drain", *words[:4]).status == 1, "the record names both"
+        assert run("qpid-drain", *words).status == 0
+        for target, queue in ((b, "orders"), (a, "ranked")):
+            found = ask(target.address, "QUERY", "queue")["items"]
+            assert {item["name"]: item["messages"] for item in found} == {queue: MESSAGES}
+        assert [int(proton_id(data)) for data in take(b.address, "orders", MESSAGES)] == list(range(MESSAGES))
+
+
+def proton_id(data: bytes) -> Any:
+    found: Any = proton.Message()
+    found.decode(data)
+    return found.id
