@@ -8,8 +8,8 @@ everything volatile is undone.
 Who owns what: `logs` the ledgers, the nodes and the state of this broker; `queues`, `exchanges` and `mailboxes` what links are
 attached to; `termini` the way from an attach to one of them; `admission` the connections; `administration` the requests to
 management; `leaving` what comes before a handover; `departure` and `drains` what becomes of a broker that leaves for good, and
-`origins` what comes from one; `guard` the rules in force; `schedule` what time is to bring about; `turn` what is left to do in
-this turn. The broker itself owns nothing: it makes them, and passes on what a ledger tells.
+`origins` what comes from one; `numbered` what producers send once; `guard` the rules in force; `schedule` what time is to bring
+about; `turn` what is left to do in this turn. The broker itself owns nothing: it makes them, and passes on what a ledger tells.
 
 Invariants: `turn.flush` runs once at the end of every entry from the reactor, so that a turn's output to a connection is one
 write; nothing here depends on what the logs are made of.
@@ -46,6 +46,7 @@ from broker.sessions.ledger import SERVING, Ledger
 from broker.sessions.logs import Logs
 from broker.sessions.mailboxes import Mailboxes
 from broker.sessions.management import ManagementTerminus
+from broker.sessions.numbered import NumberedLinks
 from broker.sessions.origins import Origins
 from broker.sessions.queues import Queues
 from broker.sessions.quota import QueueQuota
@@ -53,11 +54,13 @@ from broker.sessions.relay import Relay
 from broker.sessions.schedule import Schedule
 from broker.sessions.share import Share
 from broker.sessions.slow import SlowConsumers
+from broker.sessions.subscriptions import Subscriptions
 from broker.sessions.termini import (
     Termini,
     by_address,
     no_anonymous_source,
     no_dynamic_target,
+    of_kind,
     source_by_address,
 )
 from broker.sessions.turn import Turn
@@ -116,9 +119,11 @@ class Broker:
         quota = QueueQuota(self.guard)
         self.queues = Queues(self.logs, self.turn, self.schedule, self.searches)
         self.slow = SlowConsumers(clock, self.queues, self.turn, slow_s, ends_slow)
-        self.exchanges = Exchanges(self.logs, self.queues, quota, new_id)
+        self.subscriptions = Subscriptions(self.logs, self.queues, quota, new_id)
+        self.exchanges = Exchanges(self.logs, self.queues, quota, self.subscriptions, new_id)
         self.mailboxes = Mailboxes(new_id)
         self.origins = Origins(self.logs, self.queues)
+        self.numbered = NumberedLinks(self.logs, self.queues, self.schedule)
         self.administration = Administration(
             clock,
             self.logs,
@@ -147,16 +152,16 @@ class Broker:
                 by_address(claims.named),
                 by_address(mailbox),
                 by_address(self.origins.named),
-                by_address(queue),
-                by_address(exchange),
+                self.numbered.asked,
+                lambda attach: of_kind(attach, self.queues.named, self.exchanges.named),
             ],
             sources=[
                 self.mailboxes.dynamic,
+                self.subscriptions.asked,
                 no_anonymous_source,
                 source_by_address(claims.named),
                 source_by_address(drain_source(self.logs, self.queues)),
-                source_by_address(queue),
-                source_by_address(exchange),
+                lambda attach: of_kind(attach, self.queues.named, self.exchanges.named),
             ],
             max_message_bytes=max_message_bytes,
         )
@@ -221,6 +226,7 @@ class Broker:
         for node in self.logs.follow(ledger, changes):
             self.queues.gone(node)
         self.queues.unused.follow(changes)
+        self.numbered.follow(changes)
         for change, _ in changes:
             if isinstance(change, OriginsReleased):
                 self.origins.end(change.drain.drain)
@@ -236,11 +242,13 @@ class Broker:
             logs.tidy_local(anew=True)
             if logs.serving and ledger.serving:
                 self.queues.begin(ledger)
+                self.numbered.begin(ledger)
                 self.turn.flush()
             return
         was, logs.state, logs.primary = logs.state, state, primary
         if was in SERVING and not logs.serving:
             self.schedule.clear()
+            self.subscriptions.void()
             self.administration.void(ledger.name)
             self.admission.stop_serving()
             self.queues.release_all()
@@ -253,6 +261,7 @@ class Broker:
                 self.queues.unused.begin()
                 for each in filter(lambda each: each.serving, self.ledgers.values()):
                     self.queues.begin(each)
+                    self.numbered.begin(each)
             self.admission.admit_held()
         elif state != "recovering":
             self.admission.drop_held()
@@ -291,12 +300,12 @@ class Broker:
 
     def close(self) -> None:
         """Stop: cut the clients off in order; the logs are closed by whoever made them."""
-        self.schedule.clear()
         self.leaving.over()
         self.departure.over()
         self.slow.close()
         self.searches.close()
         self.admission.close()
+        self.schedule.clear()  # the end of a link may have put something on it
         self.turn.close()
         for ledger in self.ledgers.values():
             ledger.close()

@@ -359,6 +359,16 @@ MAX_HELD_RUNS = 1 << 20
 for each level of priority."""
 MAX_RELEASED = 1000
 """Drains that have ended, and whose stores have not heard of it."""
+MAX_NUMBERED_LINKS = 10_000
+"""Sending links with numbered messages that one log remembers."""
+MAX_LINK_RUNS = 1000
+"""Runs of numbers that one such link may have, 16 bytes each: what was not taken leaves gaps until it comes again."""
+LINK_KEPT_S = 86_400
+"""For so long they are remembered when their clients say nothing else."""
+MAX_LINK_KEPT_S = 30 * 86_400
+"""And for so long at most."""
+HELD_SHOWN = 100
+"""Runs of numbers that the answer to the attach of such a link has."""
 MAX_HISTORY = 100
 """Terms of primaries that a cluster remembers."""
 

@@ -31,10 +31,11 @@ from broker.core.acl import questions
 from broker.core.acl.questions import Lookups, shown
 from broker.core.bearer import CBS, CBS_NODE
 from broker.core.identity import Socket
+from broker.core.values import Symbol
 from broker.sessions.authentication import Authentication
 from broker.sessions.claims import Answer
 from broker.sessions.client import ClientSession
-from broker.sessions.connection import Connection, Role
+from broker.sessions.connection import SOLE, Connection, Role
 from broker.sessions.guard import UNAUTHORIZED, Guard, Rights
 from broker.sessions.logs import Logs
 from broker.sessions.principal import principal_of
@@ -81,8 +82,9 @@ class Admission:
         self._termini = termini
         self._guard = guard
         self._max_per_host = max_connections_per_host
-        self._counted: dict[int, tuple[str, str]] = {}
-        """Number of a connection that was admitted -> its user and its host."""
+        self._counted: dict[int, tuple[str, str, str]] = {}
+        """Number of a connection that was admitted -> its user, its host and its container."""
+        self._by_container: Counter[str] = Counter()
         self._by_user: Counter[str] = Counter()
         self._by_host: Counter[str] = Counter()
         self._unlooked: dict[int, None] = {}
@@ -208,7 +210,8 @@ class Admission:
         self.connections.pop(connection.number, None)
         self._authentication.left(connection.number)
         self._is_none(connection)
-        for counter, key in zip((self._by_user, self._by_host), self._counted.pop(connection.number, ()), strict=False):
+        counters = (self._by_user, self._by_host, self._by_container)
+        for counter, key in zip(counters, self._counted.pop(connection.number, ()), strict=False):
             counter[key] -= 1
             if not counter[key]:
                 del counter[key]
@@ -264,6 +267,9 @@ class Admission:
         if len(self.connections) > self._max_connections and not connection.admin:
             text = f"this broker serves {self._max_connections} connections at once (--max-connections): close some first"
             raise Condition("amqp:resource-limit-exceeded", text)
+        if connection.is_sole and self._by_container[connection.container]:
+            text = f"container id {shown(connection.container)} is in use, and this connection is to be its only one"
+            raise Condition("amqp:invalid-field", text, {"invalid-field": Symbol("container-id")})
         self._count(connection)
 
     def _answer_open(self, connection: Connection) -> None:
@@ -361,7 +367,8 @@ class Admission:
             where = "--connection-limit-per-user" if self._guard.acl is None else "`quota connections` of the ACL"
             text = f"{shown(user)} has {self._by_user[user]} connections, and may have {most} ({where})"
             raise Condition("amqp:resource-limit-exceeded", text)
-        self._counted[connection.number] = user, host
+        self._counted[connection.number] = user, host, connection.container
+        self._by_container[connection.container] += 1
         self._by_user[user] += 1
         self._by_host[host] += 1
 
@@ -401,8 +408,10 @@ class Admission:
         return properties
 
     def capabilities(self) -> tuple[str, ...]:
-        """What this broker's Open offers. Qpid JMS looks for DELAYED_DELIVERY before it sends a message with a delay."""
-        return ("ANONYMOUS-RELAY", "DELAYED_DELIVERY") if self._logs.takes_times else ("ANONYMOUS-RELAY",)
+        """What this broker's Open offers. Qpid JMS looks for DELAYED_DELIVERY before it sends a message with a delay, and for
+        SHARED-SUBS before it shares a subscription."""
+        delayed = ("DELAYED_DELIVERY",) if self._logs.takes_times else ()
+        return "ANONYMOUS-RELAY", "SHARED-SUBS", SOLE, *delayed
 
     # ---- what the broker's state means
 

@@ -148,7 +148,8 @@ class Logs:
         if ledger is self.ledgers[LOCAL]:
             for node in self.nodes.queues.values():
                 definition = node.definition
-                passing = definition.auto_delete and definition.exclusive and not definition.durable
+                shared = node.terms is not None and node.terms.shared
+                passing = definition.auto_delete and (definition.exclusive or shared) and not definition.durable
                 if node.log == LOCAL and passing and not node.auto_delete_s:
                     self.delete_queue(node)
 

@@ -16,11 +16,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from itertools import accumulate, chain
-from typing import Any
+from typing import Any, Protocol
 
 from twisted.logger import Logger
 
-from broker.amqp.links import Condition, Sender
+from broker.amqp.links import Condition, Sender, Standing
 from broker.core import letters, limits, message
 from broker.core.acl import questions
 from broker.core.acl.questions import Lookups
@@ -265,7 +265,10 @@ class Subscription(LinkEnd):
     def detached(self) -> None:
         """The link is gone: so is a queue that was there for its subscriptions, with the last of them."""
         self.end()
-        self.queue.unsubscribed()
+        if self.link.closed_by_peer and self.node.terms is not None:
+            self.queue.closed(self)
+        else:
+            self.queue.unsubscribed()
 
     def end(self) -> None:
         """What it had acquired goes back to its place."""
@@ -414,9 +417,10 @@ class QueueTerminus:
         browse: bool,
         selector: Selector | None = None,
         drains: bool = False,
+        standing: Standing | None = None,
     ) -> None:
         """Attach this link as one more subscription, for which its client `needs` so much; Condition when that cannot be.
-        `drains`: it is the one that empties the queue of a broker that leaves."""
+        `drains`: it is the one that empties the queue of a broker that leaves. `standing`: what its client is told of it."""
         node = self.node
         if not browse and node.definition.exclusive and any(not each.browse for each in self.subscriptions):
             raise Condition("amqp:resource-locked", f"queue {node.name!r} is exclusive and has its consumer already")
@@ -430,7 +434,7 @@ class QueueTerminus:
                 self.selections = Selections(self, self._queues.searches)
             self.selections.add(selector)
         link.context = subscription
-        link.accept()
+        link.accept(standing=standing)
         self.subscriptions.append(subscription)
         self._queues.unused.used(node)
         self.dispatch_soon()
@@ -446,6 +450,10 @@ class QueueTerminus:
             if subscription.selector is not None and self.selections is not None:
                 self.selections.drop(subscription.selector)
 
+    def closed(self, subscription: Subscription) -> None:
+        """A client has closed its link to the queue of a subscription that is known by its name: it wants it no more."""
+        self._queues.keeper.closed(self, subscription)
+
     def unsubscribed(self) -> None:
         """A subscription has ended: a queue that is only there for them goes with the last, or a time after the last link."""
         logs, node = self._queues.logs, self.node
@@ -454,7 +462,7 @@ class QueueTerminus:
         elif node.definition.auto_delete and not self.subscriptions and logs.ledgers[node.log].serving:
             moves = logs.closed and node.depth and not node.definition.exclusive
             if not moves:
-                logs.delete_queue(node)
+                self._queues.keeper.delete(node)
 
     @property
     def held(self) -> bool:
@@ -665,6 +673,16 @@ def _count(lots: Iterable[Lot]) -> int:
     return sum([lot.stop - lot.start for lot in lots])
 
 
+class Keeper(Protocol):
+    """Who keeps subscriptions that are known by a name (broker.sessions.subscriptions)."""
+
+    def closed(self, queue: QueueTerminus, subscription: Subscription) -> None:
+        """A client has closed its link to such a queue."""
+
+    def delete(self, node: QueueNode) -> None:
+        """Propose that this queue goes, with which its last consumer has gone."""
+
+
 class Queues:
     """The queues that links are attached to, and those whose producers wait for room."""
 
@@ -683,6 +701,8 @@ class Queues:
         self.held = False
         """Whether consumers get nothing, because another broker is about to take over."""
         self._termini: dict[str, QueueTerminus] = {}
+        self.keeper: Keeper
+        """To be set before a link attaches."""
 
     def at(self, node: QueueNode) -> QueueTerminus:
         """The terminus of this queue."""

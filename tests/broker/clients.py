@@ -154,6 +154,7 @@ class Client:
         self.bench = bench
         self.connection: Any = proton.Connection()
         self.connection.container = options.get("container", "client")
+        self.connection.desired_capabilities = [proton.symbol(each) for each in options.get("desired", ())]
         if properties:
             self.connection.properties = {proton.symbol(key): value for key, value in properties.items()}
         self.transport: Any = proton.Transport()

@@ -72,10 +72,18 @@ def publish(exchange: str, key: str) -> Lookup:
     return Lookup("publish", "exchange", {"name": exchange, "routingkey": key})
 
 
-def subscribe(node: ExchangeNode, queue: str, key: str, default_bytes: int) -> Lookups:
-    """A receiving link on an exchange: `queue`, of `default_bytes`, is made for it, and bound with this key."""
-    own = _new_queue(queue, {"autoDelete": True, "exclusive": True}, default_bytes)
+def subscribe(
+    node: ExchangeNode, queue: str, key: str, default_bytes: int, *, lasting: bool = False, shared: bool = False
+) -> Lookups:
+    """A receiving link on an exchange: `queue`, of `default_bytes`, is made for it, and bound with this key. `lasting`: it stays
+    when the link has gone."""
+    own = _new_queue(queue, {"durable": lasting, "autoDelete": not lasting, "exclusive": not shared}, default_bytes)
     return access_exchange(node), Lookup("create", "queue", own), _bind("bind", node.name, queue, key)
+
+
+def unsubscribe(node: QueueNode) -> Lookups:
+    """The end of a subscription, by whoever may take from it."""
+    return (Lookup("delete", "queue", _of_queue(node)),)
 
 
 def unknown(address: str) -> Lookups:
