@@ -7,17 +7,23 @@ a comparison for each 4,096 of them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Protocol
 
-from broker.core.parts import Manifest
 from broker.core.queues.lane import Lane
 
 Sized = tuple[int, int]
 """Sequence and bytes of a message."""
 
 
-def larger(
-    lanes: Iterable[Lane], large: Mapping[int, Manifest], than: int, after: int, most: int
-) -> tuple[list[Sized], int | None]:
+class Whole(Protocol):
+    """A message whose lane has only where it lies: `broker.core.parts.Manifest`."""
+
+    @property
+    def nbytes(self) -> int:
+        """Its bytes in all."""
+
+
+def larger(lanes: Iterable[Lane], large: Mapping[int, Whole], than: int, after: int, most: int) -> tuple[list[Sized], int | None]:
     """The live messages of more than `than` bytes behind the sequence `after`, by their sequences, and where to go on, None at
     the end. About `most` messages are looked at; `large` are those that stand in their lanes as manifests."""
     found = [(sequence, manifest.nbytes) for sequence, manifest in large.items() if manifest.nbytes > than and sequence > after]
