@@ -35,6 +35,7 @@ from broker.host import REAL_HOST, new_uuid
 from broker.sessions.admission import Admission
 from broker.sessions.audit import Audit
 from broker.sessions.authentication import Authentication
+from broker.sessions.bulk import Bulk
 from broker.sessions.claims import Claims
 from broker.sessions.connection import Connection
 from broker.sessions.coordinator import Coordinator
@@ -137,6 +138,7 @@ class Broker:
             version=version,
             new_id=new_id,
         )
+        self.administration.bulk = Bulk(self.logs, self.queues, self.searches, self.schedule, clock.seconds)
         management = ManagementTerminus(self.administration)
         queue, exchange, mailbox = self.queues.named, self.exchanges.named, self.mailboxes.named
         claims = Claims(self.mailboxes)
