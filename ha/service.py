@@ -177,6 +177,7 @@ class Process:
             authentication=authentication,
             machine_version=self.ha.ha_machine_version_limit,
             wall=self.host.wall,
+            free_bytes=self._free_bytes,
         )
         self.acl_file.attach_to(self.broker)
         try:
@@ -205,6 +206,12 @@ class Process:
             self.lag.start()
         if self.token_keys is not None:
             self.token_keys.start()
+
+    def _free_bytes(self) -> int:
+        try:
+            return self.host.disk.free(self.store.data_dir).free
+        except OSError:
+            return 0
 
     def _credentials(self) -> Credentials | None:
         files = self.settings.tls

@@ -383,6 +383,12 @@ MAX_SELECTOR_DEPTH = 64
 MAX_FILTER_FIELDS = 16
 """Names in a filter of properties."""
 
+BULK_LOOKS = 256
+"""Messages of one queue at which a request to purge, move or reroute looks in one go."""
+
+BULK_S = 1.0
+"""After so long such a request is answered, with where the next one goes on."""
+
 SELECTOR_LOOKS = 128
 """Messages of one queue that consumers with selectors look at in one go."""
 

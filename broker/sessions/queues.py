@@ -37,6 +37,7 @@ from broker.core.state import Messages
 from broker.sessions import routing
 from broker.sessions.attach import Attach, LinkEnd, Output
 from broker.sessions.bodies import BodyReader
+from broker.sessions.bulk import Operation
 from broker.sessions.dead_letters import DeadLetters
 from broker.sessions.deliveries import LargeDelivery, Parts
 from broker.sessions.due import Due
@@ -327,7 +328,7 @@ class QueueTerminus:
     """A queue on a serving broker: its subscriptions in turn, and producers that send to it."""
 
     __slots__ = (
-        *("_ahead", "_queues", "due", "ledger", "letters", "node", "producers"),
+        *("_ahead", "_queues", "due", "ledger", "letters", "node", "operation", "producers"),
         *("selections", "subscriptions", "unreadable"),
     )
     window = limits.CREDIT_WINDOW
@@ -343,6 +344,8 @@ class QueueTerminus:
         """Large messages that have a part that cannot be read: they are acquired, by nobody."""
         self.letters = DeadLetters(self, queues.logs, queues.schedule)
         self.due = Due(self, self.letters, queues.schedule)
+        self.operation: Operation | None = None
+        """What an operator has done with its messages at the moment."""
         self.selections: Selections | None = None
         """Of subscriptions with a selector; None: there was none."""
         self._ahead: ReadAhead | None = None
@@ -575,6 +578,8 @@ class QueueTerminus:
         """Give out what is available, in turn among the subscriptions that have room, and have read what is not in memory."""
         if self.letters.waiting:
             self.letters.send()
+        if self.operation is not None and self.operation.reads:
+            self.operation.look_again()
         if self._queues.held or (self._queues.logs.closed and not any(each.drains for each in self.subscriptions)):
             return
         if self.node.displacing is not None and not self.node.displacing.ready:
@@ -706,6 +711,8 @@ class QueueTerminus:
         self.producers.clear()
         self.letters.clear()
         self.due.clear()
+        if self.operation is not None:
+            self.operation.gone()
 
 
 def _count(lots: Iterable[Lot]) -> int:
@@ -846,6 +853,8 @@ class Queues:
             terminus.letters.clear()
             terminus.due.clear()
             terminus.unreadable.clear()
+            if terminus.operation is not None:
+                terminus.operation.void()
 
     def users(self, node: QueueNode) -> int:
         """How many links are attached to this queue."""
