@@ -91,6 +91,7 @@ class Broker:
         quotas: tuple[int, int] = (0, 0),
         slow_s: float = 0.0,
         ends_slow: bool = False,
+        consumer_s: float = 0.0,
         max_frame_bytes: int = limits.MAX_FRAME_BYTES,
         open_timeout_s: float = limits.OPEN_TIMEOUT_S,
         default_queue_bytes: int = limits.MAX_QUEUE_BYTES,
@@ -101,6 +102,7 @@ class Broker:
         machine_version: int = MACHINE_VERSION,
         wall: Callable[[], float] = REAL_HOST.wall,
         dial: Dial | None = None,
+        free_bytes: Callable[[], int] = lambda: 0,
     ) -> None:
         self.broker_id = broker_id
         self.max_message_bytes = max_message_bytes
@@ -122,7 +124,7 @@ class Broker:
         self.searches = Share(clock, self.turn.flush)
         self.guard = Guard(Audit(clock.seconds), quotas)
         quota = QueueQuota(self.guard)
-        self.queues = Queues(self.logs, self.turn, self.schedule, self.searches)
+        self.queues = Queues(self.logs, self.turn, self.schedule, self.searches, consumer_s)
         self.slow = SlowConsumers(clock, self.queues, self.turn, slow_s, ends_slow)
         self.subscriptions = Subscriptions(self.logs, self.queues, quota, new_id)
         self.exchanges = Exchanges(self.logs, self.queues, quota, self.subscriptions, new_id)
@@ -198,7 +200,7 @@ class Broker:
         claims.desk = self.admission
         self.leaving = Leaving(clock, self.logs, self.queues, self.admission)
         self.departure = Departure(clock, self.logs, self.queues, self.admission, self.turn)
-        self.drains = Drains(self.logs, self.origins, self.departure, broker_id, new_id)
+        self.drains = Drains(self.logs, self.origins, self.departure, broker_id, new_id, max_message_bytes, free_bytes)
         self.administration.extensions |= {"drain": self.drains, "route": self.routes, "sequence": sequences}
         self.administration.connections = self.connections = self.admission.connections
         self.nodes, self.ledgers, self.lead = self.logs.nodes, self.logs.ledgers, self.logs.lead

@@ -363,6 +363,8 @@ MAX_ROUTES = 1000
 """Routes of one cluster."""
 MAX_ROUTE_HOPS = 16
 """Clusters that a message may have come through before a route takes it no further."""
+MAX_CONSUMER_MS = 30 * 86_400_000
+"""The longest time that a queue may give consumers for a message."""
 MAX_NUMBERED_LINKS = 10_000
 """Sending links with numbered messages that one log remembers."""
 MAX_LINK_RUNS = 1000
