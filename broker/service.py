@@ -35,6 +35,7 @@ from broker.host import REAL_HOST, new_uuid
 from broker.sessions.admission import Admission
 from broker.sessions.audit import Audit
 from broker.sessions.authentication import Authentication
+from broker.sessions.bulk import Bulk
 from broker.sessions.claims import Claims
 from broker.sessions.connection import Connection
 from broker.sessions.coordinator import Coordinator
@@ -86,6 +87,7 @@ class Broker:
         quotas: tuple[int, int] = (0, 0),
         slow_s: float = 0.0,
         ends_slow: bool = False,
+        consumer_s: float = 0.0,
         max_frame_bytes: int = limits.MAX_FRAME_BYTES,
         open_timeout_s: float = limits.OPEN_TIMEOUT_S,
         default_queue_bytes: int = limits.MAX_QUEUE_BYTES,
@@ -95,6 +97,7 @@ class Broker:
         authentication: Authentication | None = None,
         machine_version: int = MACHINE_VERSION,
         wall: Callable[[], float] = REAL_HOST.wall,
+        free_bytes: Callable[[], int] = lambda: 0,
     ) -> None:
         self.broker_id = broker_id
         self.max_message_bytes = max_message_bytes
@@ -116,7 +119,7 @@ class Broker:
         self.searches = Share(clock, self.turn.flush)
         self.guard = Guard(Audit(clock.seconds), quotas)
         quota = QueueQuota(self.guard)
-        self.queues = Queues(self.logs, self.turn, self.schedule, self.searches)
+        self.queues = Queues(self.logs, self.turn, self.schedule, self.searches, consumer_s)
         self.slow = SlowConsumers(clock, self.queues, self.turn, slow_s, ends_slow)
         self.subscriptions = Subscriptions(self.logs, self.queues, quota, new_id)
         self.exchanges = Exchanges(self.logs, self.queues, quota, self.subscriptions, new_id)
@@ -136,6 +139,7 @@ class Broker:
             version=version,
             new_id=new_id,
         )
+        self.administration.bulk = Bulk(self.logs, self.queues, self.searches, self.schedule, clock.seconds)
         management = ManagementTerminus(self.administration)
         queue, exchange, mailbox = self.queues.named, self.exchanges.named, self.mailboxes.named
         claims = Claims(self.mailboxes)
@@ -186,7 +190,7 @@ class Broker:
         claims.desk = self.admission
         self.leaving = Leaving(clock, self.logs, self.queues, self.admission)
         self.departure = Departure(clock, self.logs, self.queues, self.admission, self.turn)
-        self.drains = Drains(self.logs, self.origins, self.departure, broker_id, new_id)
+        self.drains = Drains(self.logs, self.origins, self.departure, broker_id, new_id, max_message_bytes, free_bytes)
         self.administration.extensions["drain"] = self.drains
         self.administration.connections = self.connections = self.admission.connections
         self.nodes, self.ledgers, self.lead = self.logs.nodes, self.logs.ledgers, self.logs.lead

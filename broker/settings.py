@@ -226,6 +226,14 @@ OPTIONS = (
         "What becomes of slow consumers: `log` tells of them, `close` ends them, so that others get what they hold.",
     ),
     Option(
+        "consumer-timeout",
+        number(0, limits.MAX_CONSUMER_MS),
+        0,
+        "MS",
+        "A message that a consumer keeps without an outcome for so long returns to its queue, in ms, where that says no time. "
+        "0: none.",
+    ),
+    Option(
         "drain-to",
         urls.parse,
         None,
@@ -291,6 +299,7 @@ class BrokerSettings:
     max_queues_per_user: int
     slow_consumer_time: int
     slow_consumer_policy: str
+    consumer_timeout: int
     drain_to: Url | None
     """Who takes the messages at SIGTERM, with the password from wherever that was given; None: nobody."""
     drain_password_file: str | None = field(repr=False)

@@ -166,6 +166,7 @@ class Process:
             max_connections_per_host=self.settings.connection_limit_per_ip,
             slow_s=self.settings.slow_consumer_time / 1000,
             ends_slow=self.settings.slow_consumer_policy == "close",
+            consumer_s=self.settings.consumer_timeout / 1000,
             quotas=(self.settings.connection_limit_per_user, self.settings.max_queues_per_user),
             max_frame_bytes=self.settings.max_frame_size,
             open_timeout_s=self.settings.max_negotiate_time / 1000,
@@ -176,6 +177,7 @@ class Process:
             authentication=authentication,
             machine_version=self.ha.ha_machine_version_limit,
             wall=self.host.wall,
+            free_bytes=self._free_bytes,
         )
         self.acl_file.attach_to(self.broker)
         try:
@@ -204,6 +206,12 @@ class Process:
             self.lag.start()
         if self.token_keys is not None:
             self.token_keys.start()
+
+    def _free_bytes(self) -> int:
+        try:
+            return self.host.disk.free(self.store.data_dir).free
+        except OSError:
+            return 0
 
     def _credentials(self) -> Credentials | None:
         files = self.settings.tls

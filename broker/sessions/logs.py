@@ -88,7 +88,8 @@ class Logs:
     def redirect(self, address: str = "") -> Condition:
         """What clients of a broker that leaves are told, of a node at that address (part 2.8.18)."""
         leave = self.leave
-        to = () if leave is None else leave.to
+        node = self.nodes.queues.get(address)
+        to = () if leave is None else leave.addresses_for("" if node is None else node.uuid)
         text = f"this broker leaves; its queues are moved to {', '.join(to) or 'another broker'}"
         if not to:
             return Condition("amqp:resource-locked", text)
