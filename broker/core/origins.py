@@ -16,8 +16,9 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 LEAVING = "leaving"
@@ -82,6 +83,13 @@ class Held:
             first, end = min(first, firsts[lo]), max(end, ends[hi - 1])
         firsts[lo:hi] = array("Q", (first,))
         ends[lo:hi] = array("Q", (end,))
+
+    def with_runs(self, runs: Iterable[tuple[int, int]]) -> Held:
+        """These sequences, and those of runs as (first, count)."""
+        found = Held()
+        for first, count in chain(self.runs(), runs):
+            found.add(first, count)
+        return found
 
     def runs(self, after: int = 0, most: int = 1 << 62) -> list[tuple[int, int]]:
         """The first `most` runs that have a sequence from `after` on, as (first, count), ascending."""

@@ -53,6 +53,8 @@ class Logs:
         self.primary = ""
         self.closing = False
         """Whether it was proposed that this broker leaves."""
+        self.halted = False
+        """Whether the drain of this broker is being called off: it gives nothing to a drain."""
         self.rebuild()
 
     @property

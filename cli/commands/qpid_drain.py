@@ -36,6 +36,7 @@ UNFINISHED = 75
 )
 @click.option("--delete-released", is_flag=True, help="With --store: delete the store when it was released.")
 @click.option("--to", "target", metavar="URL", help="The broker, or all brokers of the cluster, that takes its messages.")
+@click.option("--cancel", is_flag=True, help="Call the drain off: the broker keeps what has not moved, and serves again.")
 @click.option("--check", is_flag=True, help="Say what would be made there and what will not fit; change nothing.")
 @click.option("--deadline", type=click.FloatRange(0.1), metavar="SECONDS", help="End after so long, done or not (exit 75).")
 @click.option(
@@ -51,24 +52,25 @@ def command(words: tuple[str, ...], source: str | None, target: str | None, form
     """Move every queue of a broker that is to go to another broker, and verify that nothing is left.
 
     \b
-    qpid-drain --from URL --to URL            move everything; the broker takes no clients from then on, for good
+    qpid-drain --from URL --to URL            move everything; the broker takes no clients from then on
     qpid-drain --from URL --to URL --check    what would be made on the target, and what will not fit there
     qpid-drain --store DIR --to URL           the same for a store whose broker does not run
+    qpid-drain --from URL --cancel            call it off: what has moved stays moved, the broker serves the rest
     qpid-drain status --from URL              whether it leaves, to where, and what is left
 
     Begun again after a failure or a deadline, it goes on; no message is lost or repeated.
     """
     check, deadline_s, spread_s = given.pop("check"), given.pop("deadline"), given.pop("spread")
     store, deletes = given.pop("store"), given.pop("delete_released")
-    if words not in ((), ("status",)):
-        raise click.UsageError(f"{' '.join(words)!r} is not a command; there is: status")
-    if (source is None) == (store is None) or (words and store is not None):
-        raise click.UsageError("give --from URL, or --store DIR and no command: what is to be drained")
-    if deletes and store is None:
-        raise click.UsageError("--delete-released is for --store: a broker that runs keeps its store")
+    _must_make_sense(words, source, store, deletes=deletes)
     leaving = options.target(given | {"broker": source or "localhost"}, admin=True, name="from")
     if words:
         _status(leaving, form)
+        return
+    if given.pop("cancel"):
+        if check or deletes or deadline_s is not None:
+            raise click.UsageError("--cancel goes with --from or --store, --to, and the options of a connection")
+        _cancel(leaving, store, target, given, form)
         return
     if target is None:
         raise click.UsageError("--to says which broker takes the messages")
@@ -91,6 +93,8 @@ def command(words: tuple[str, ...], source: str | None, target: str | None, form
         try:
             if isinstance(left, Orphan):
                 await left.start()
+                if mark is not None and left.is_released(mark):
+                    return None, Result(drain=str(mark["drain"]), empty=True)
             if check:
                 found = await drain.check(), None
             else:
@@ -109,13 +113,62 @@ def command(words: tuple[str, ...], source: str | None, target: str | None, form
         return found
 
     mark = _look(store)
-    plan, result = endings.run(run) if mark is None else (None, Result(drain=str(mark["drain"]), empty=True))
+    plan, result = endings.run(run)
     if deletes and result is not None and result.empty:
         _delete(store)
     if result is None:
         _show_plan(plan, form)
     else:
         _show_result(result, form)
+
+
+def _must_make_sense(words: tuple[str, ...], source: str | None, store: Path | None, *, deletes: bool) -> None:
+    """UsageError, unless it is said what is to be drained."""
+    if words not in ((), ("status",)):
+        raise click.UsageError(f"{' '.join(words)!r} is not a command; there is: status")
+    if (source is None) == (store is None) or (words and store is not None):
+        raise click.UsageError("give --from URL, or --store DIR and no command: what is to be drained")
+    if deletes and store is None:
+        raise click.UsageError("--delete-released is for --store: a broker that runs keeps its store")
+
+
+def _cancel(leaving: options.Target, store: Path | None, target: str | None, given: dict[str, Any], form: str) -> None:
+    """Call the drain off. Without `target` it is where the broker says that it leaves to."""
+    from cli.drain.call_off import Back, CallOff
+    from cli.drain.orphan import Orphan
+
+    _look(store)
+
+    async def run(reactor: Any) -> Back:
+        clock = Clock(reactor, None)
+        left = Side(clock, leaving, "broker that leaves") if store is None else Orphan(clock, leaving, store)
+        sides: list[Side] = [left]
+        try:
+            if isinstance(left, Orphan):
+                await left.start()
+            (status,) = (await left.ask("QUERY", "drain"))["items"]
+            if not status["leaving"]:
+                return Back(back=int(status["messages"]))
+            taking = options.target(given | {"broker": target or ",".join(status["to"])}, admin=True, name="to")
+            sides.append(Side(clock, taking, "target"))
+            found = await CallOff(clock, sides[0], sides[1], _teller(form)).run()
+            if isinstance(left, Orphan):
+                left.unmark()
+            return found
+        finally:
+            for side in sides:
+                if isinstance(side, Orphan):
+                    await side.close()
+                else:
+                    side.abort()
+
+    found = endings.run(run)
+    if form == "json":
+        click.echo(json.dumps({"event": "end", "drain": found.drain, "moved": found.moved, "back": found.back}))
+    elif found.drain:
+        click.echo(f"the broker serves again, with {found.back} messages; {found.moved} stay at the target")
+    else:
+        click.echo(f"the broker does not leave; it has {found.back} messages")
 
 
 def _look(store: Path | None) -> dict[str, Any] | None:

@@ -1,10 +1,10 @@
 """The life of a drain, from the first look to the release.
 
-1. Both sides are looked at, and compared (`plan`). What will not fit is told before anything has changed. 2. The source begins to
-leave; its clients are sent on. From here on there is no way back. 3. When the last client has gone, exchanges, queues and
-bindings that the target lacks are made there. 4. Queue by queue the messages move (`move`). A link or a connection that ends is
-made anew, and the target is asked what it holds. 5. The source says that it is empty, which is final. The target releases the
-drain, the source notes that, the target forgets it.
+1. Both sides are looked at, and compared (`plan`). What will not fit is told before anything has changed. A drain that was being
+called off is called off to its end (`call_off`). 2. The source begins to leave; its clients are sent on. 3. When the last client
+has gone, exchanges, queues and bindings that the target lacks are made there. 4. Queue by queue the messages move (`move`). A
+link or a connection that ends is made anew, and the target is asked what it holds. 5. The source says that it is empty, which is
+final. The target releases the drain, the source notes that, the target forgets it.
 
 Each step looks first at what is so; a drain that is begun again, by whomever, goes on where the last one ended. With a deadline
 it ends in time, and says what is left.
@@ -14,15 +14,16 @@ Invariant: it says that the source is empty only when the source has said so, be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from twisted.internet.defer import CancelledError
 
 from broker.client import ManagementError
-from broker.core.origins import Held
+from broker.sessions.departure import CALLED_OFF
 from cli import endings
+from cli.drain.call_off import CallOff, held_there, identity_of
 from cli.drain.move import Move
 from cli.drain.plan import Inventory, Plan, compare
 from cli.drain.sides import Clock, OutOfTime, Side
@@ -88,12 +89,13 @@ class Drain:
             result.left = int(status["messages"])
             if status["released"]:
                 return await self._finish(status)
+            if status["leaving"] and await self._was_called_off(status):
+                await CallOff(self._clock, self._source, self._target, self._tell).run()
             plan = await self.check()
             if plan.problems:
                 told = "; ".join(f"{what}: {why}" for what, why in plan.problems)
                 raise endings.Refused(f"nothing was moved, because this will not fit on the target: {told}")
-            (view,) = (await self._target.ask("QUERY", "ha"))["items"]
-            identity = str(view.get("clusterId") or view["brokerId"])
+            identity = await identity_of(self._target)
             body = {"to": self._target.addresses, "target": identity, "spread": self._spread_s, "since": self._now}
             status = await self._source.ask("LEAVE", "drain", "", body)
             self._tell("leaving", {"drain": status["drain"], "to": status["to"]})
@@ -106,6 +108,12 @@ class Drain:
             return result
 
     # ---- the steps
+
+    async def _was_called_off(self, status: dict[str, Any]) -> bool:
+        """Whether somebody has begun to call this drain off, and got beyond what can be undone."""
+        if not status["messages"] or status["target"] != await identity_of(self._target):
+            return False
+        return bool((await self._target.ask("ORIGINS", "drain", "", {"drain": status["drain"]}))["released"])
 
     async def _status(self, side: Side) -> dict[str, Any]:
         return dict((await side.ask("QUERY", "drain"))["items"][0])
@@ -155,6 +163,8 @@ class Drain:
             move.close()
             if move.settled:
                 moved_s = self._clock.now_s
+            if CALLED_OFF in move.ended:
+                raise endings.Refused(f"queue {name!r}: this drain is called off ({move.ended})")
             if "link:stolen" in move.ended or "not-found" in move.ended:
                 raise endings.Refused(f"queue {name!r}: another drain of this broker is at work, or has ended ({move.ended})")
             if "connection lost" not in move.ended and self._clock.now_s - moved_s >= self._patience_s:
@@ -168,7 +178,7 @@ class Drain:
 
     async def _attempt(self, drain: str, name: str, uuid: str, address: str) -> Move:
         """Move until the queue is empty, but for what was refused; or until it cannot go on."""
-        held = await self._held(drain, uuid)
+        held = await held_there(self._target, drain, uuid)
         move = Move(await self._source.client(), await self._target.client(), uuid, address, held)
         before = self._result.moved
         whole, moved_s = False, self._clock.now_s
@@ -192,18 +202,6 @@ class Drain:
             if not whole:
                 move.close()
         return move
-
-    async def _held(self, drain: str, uuid: str) -> Held:
-        """What the target holds of a queue."""
-        held, body = Held(), {"drain": drain, "queue": uuid, "after": 0}
-        while True:
-            answer = await self._target.ask("HELD", "drain", "", body)
-            runs: Sequence[int] = answer["runs"]
-            for first, count in zip(runs[::2], runs[1::2], strict=True):
-                held.add(first, count)
-            if "next" not in answer:
-                return held
-            body["after"] = answer["next"]
 
     async def _left(self, name: str) -> int:
         try:

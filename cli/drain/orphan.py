@@ -6,7 +6,8 @@ is. When the target has released it, the file `released.json` in its folder says
 by `--delete-released` or by a person.
 
 Invariants: the store's lock is held from the first look inside until the mark is written; nothing but the broker's own log and
-the mark is written there; nothing is deleted without the mark.
+the mark is written there; nothing is deleted without the mark, and a mark counts only if the store's own log says the same: the
+drain may have been called off since, and the broker have served.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import shutil
 import socket
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from twisted.internet.protocol import Factory
 
 from broker.client import ManagementClient
 from broker.core.sasl_client import ANONYMOUS
-from broker.disk.durable import DamagedStore, StorageError, read_json, replace_durably, seal_json
+from broker.disk.durable import DamagedStore, StorageError, read_json, remove_durably, replace_durably, seal_json
 from broker.disk.files import REAL_DISK
 from broker.disk.store import inspect
 from broker.net.listener import ConnectionFactory
@@ -109,6 +111,15 @@ class Orphan(Side):
                 reactor.adoptStreamConnection(end.fileno(), socket.AF_INET, factory)
         await wire.opened
         return ManagementClient(reactor, self.what, wire)
+
+    def is_released(self, mark: Mapping[str, Any]) -> bool:
+        """Whether the log says what this mark says."""
+        leave = self._process.broker.logs.leave
+        return leave is not None and leave.released and leave.drain == mark.get("drain")
+
+    def unmark(self) -> None:
+        """It has a broker again."""
+        remove_durably(REAL_DISK, self._folder / MARK)
 
     def mark(self, drain: str, to: list[str], queues: list[dict[str, Any]], now: str) -> None:
         """Say in the store's folder that it was released, and what was moved."""
