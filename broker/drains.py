@@ -1,13 +1,14 @@
 """Requests to management of type `drain`: a broker leaves, and another takes its messages over. Either side answers its part.
 
-Of the broker that leaves: `QUERY` tells what is left, `LEAVE` makes it leave, `RELEASED` notes that the target knows it is empty.
-To call that off, `HALT` ends the drain's links, `SETTLE` takes off what the target holds, and `REOPEN` lets the broker serve.
+Of the broker that leaves: `QUERY` tells what is left, `LARGER` which messages are larger than a target takes, `LEAVE` makes it
+leave, `RELEASED` notes that the target knows it is empty. To call that off, `HALT` ends the drain's links, `SETTLE` takes off
+what the target holds, and `REOPEN` lets the broker serve.
 Of the target: `TAKE` announces a queue whose messages come, `ORIGINS` tells of which queues any have come, `HELD` which ones,
 `RELEASE` ends a drain, `FORGET` ends what is known of it. Each may be asked again without harm, and says what is so then.
 
 Invariant: with a number of messages, `RELEASE` ends a drain only if that many are held of it: then nobody has put more of it
-since the asker looked, and nobody will. It stops the drain's links first, waits until what they have brought is committed, and counts
-then; its record comes behind all of theirs in the log, so whoever is the primary when it is applied has counted the same.
+since the asker looked, and nobody will. It stops the drain's links first, waits until what they have brought is committed, and
+counts then; its record comes behind all of theirs in the log, so whoever is the primary when it is applied has counted the same.
 
 Reference: docs/reference/management.md.
 """
@@ -23,6 +24,7 @@ from twisted.internet.defer import Deferred, succeed
 from broker.core.commands import ORIGINS_SINCE, Command, OriginAdd, OriginForget, OriginRelease
 from broker.core.nodes import Refused
 from broker.core.origins import Leave
+from broker.core.queues.sizes import larger
 from broker.sessions.departure import Departure
 from broker.sessions.ledger import Ledger
 from broker.sessions.logs import Logs
@@ -32,28 +34,45 @@ from broker.sessions.principal import Principal
 Answer = tuple[int, str, dict[str, Any]]
 MAX_SPREAD_S = 3600.0
 MAX_TARGETS = 64
+MAX_SHARED = 5000
+"""Queues that may go to another than the first of several targets: they stand in one record."""
 HELD_RUNS = 5000
 """Runs in one answer to `HELD`, or one request to `SETTLE`."""
 SETTLED = 50_000
 """Sequences in one request to `SETTLE`."""
 ORIGINS = 1000
 """Queues in one answer to `ORIGINS`."""
+LOOKED_AT = 50_000
+"""Messages whose size is looked at for one answer to `LARGER`."""
 
 
 class Drains:
-    """Fulfils `broker.administration.Extension`. `new_id` names drains, `store_id` is this broker's."""
+    """Fulfils `broker.administration.Extension`. `new_id` names drains, `store_id` is this broker's, which takes messages of
+    `max_message_bytes`; `free_bytes` says what its disk has room for."""
 
-    def __init__(self, logs: Logs, origins: Origins, departure: Departure, store_id: str, new_id: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        logs: Logs,
+        origins: Origins,
+        departure: Departure,
+        store_id: str,
+        new_id: Callable[[], str],
+        max_message_bytes: int,
+        free_bytes: Callable[[], int],
+    ) -> None:
         self._logs = logs
         self._origins = origins
         self._departure = departure
         self._store_id = store_id
         self._new_id = new_id
+        self._max_message_bytes = max_message_bytes
+        self._free_bytes = free_bytes
         self._waiting: dict[Deferred[Answer], None] = {}
 
     def items(self) -> list[dict[str, Any]]:
         """The one item of `QUERY drain`."""
-        return [{"store": self._store_id} | self._departure.status()]
+        own = {"store": self._store_id, "maxMessageBytes": self._max_message_bytes, "freeBytes": self._free_bytes()}
+        return [own | self._departure.status()]
 
     def act(self, operation: str, body: dict[str, Any], principal: Principal) -> Deferred[Answer]:
         """See the module. Refused, KeyError, TypeError, ValueError."""
@@ -76,6 +95,8 @@ class Drains:
                 return succeed((200, "OK", self._origins_of(body)))
             case "TAKE":
                 return self._take(body)
+            case "LARGER":
+                return succeed((200, "OK", self._larger(body)))
             case "HELD":
                 return succeed((200, "OK", self._held(body)))
             case "RELEASE":
@@ -92,14 +113,14 @@ class Drains:
             answered.callback((503, "this broker serves no more: ask the next primary what became of it", {}))
 
     def _answered(
-        self, propose: Callable[[Callable[[str], None]], None], body: Mapping[str, Any] | None = None
+        self, propose: Callable[[Callable[[str], None]], None], body: Callable[[], dict[str, Any]] | None = None
     ) -> Deferred[Answer]:
-        """The answer to what is proposed, when it is committed."""
+        """The answer to what is proposed, when it is committed: with this body, or the one item of a query."""
         answered: Deferred[Answer] = Deferred()
 
         def committed(reason: str) -> None:
             if self._waiting.pop(answered, answered) is None:
-                answered.callback((409, reason, {}) if reason else (200, "done", dict(body or {}) or self.items()[0]))
+                answered.callback((409, reason, {}) if reason else (200, "done", body() if body is not None else self.items()[0]))
 
         self._waiting[answered] = None
         try:
@@ -122,9 +143,15 @@ class Drains:
             raise Refused(409, text)
         if known is not None:
             self._logs.halted = False
-            return succeed((200, "it leaves already", self.items()[0]))
-        leave = Leave(self._new_id(), tuple(to), str(body.get("since") or ""), target=target)
-        return self._answered(lambda committed: self._departure.begin(leave, float(spread_s), committed))
+            return succeed((200, "it leaves already", self._left()))
+        sizes, queues = _shares(body, len(to))
+        leave = Leave(self._new_id(), tuple(to), str(body.get("since") or ""), target=target, sizes=sizes, queues=queues)
+        return self._answered(lambda committed: self._departure.begin(leave, float(spread_s), committed), self._left)
+
+    def _left(self) -> dict[str, Any]:
+        """What is so of a broker that leaves, and which of several targets each queue goes to."""
+        leave = self._logs.leave
+        return self.items()[0] | {"queues": {} if leave is None else dict(leave.queues)}
 
     def _reopen(self, drain: str) -> Deferred[Answer]:
         if not self._logs.closed:
@@ -150,7 +177,7 @@ class Drains:
         answer = {"address": origin_address(drain, queue), "limit": node.max_bytes}
         if known is not None and known.into == node.uuid:
             return succeed((200, "known already", answer))
-        return self._answered(lambda committed: ledger.change(command, committed), answer)
+        return self._answered(lambda committed: ledger.change(command, committed), lambda: answer)
 
     def _held(self, body: Mapping[str, Any]) -> dict[str, Any]:
         drain, queue, after = _text(body, "drain"), _text(body, "queue"), body.get("after", 0)
@@ -205,6 +232,17 @@ class Drains:
 
         return self._answered(propose)
 
+    def _larger(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        name, than, after = _text(body, "queue"), body.get("than"), body.get("after", 0)
+        if type(than) is not int or than < 0 or type(after) is not int or after < 0:
+            raise Refused(400, f"`than` is a number of bytes and `after` a sequence, and not {than!r} and {after!r}")
+        node = self._logs.nodes.queues.get(name)
+        if node is None or node.messages is None:
+            raise Refused(404, f"there is no queue named {name!r} that has messages")
+        found, last = larger(node.messages.order.lanes, node.messages.large, than, after, LOOKED_AT)
+        first, most = (found[0][0], max(size for _, size in found)) if found else (0, 0)
+        return {"count": len(found), "first": first, "largest": most} | ({} if last is None else {"next": last})
+
     def _everywhere(self, command: Command, is_so: str) -> Deferred[Answer]:
         """Propose it to each log; what is so already is well."""
         return self._answered(self._proposed_everywhere(command, is_so))
@@ -232,6 +270,20 @@ class Drains:
         version = self._logs.nodes.version_of(ledger.name)
         if version < ORIGINS_SINCE:
             raise Refused(409, f"the cluster has machine version {version}, and this needs {ORIGINS_SINCE}: upgrade every broker")
+
+
+def _shares(body: Mapping[str, Any], n_addresses: int) -> tuple[tuple[int, ...], dict[str, int]]:
+    """How many addresses each of several targets has, and which of them each queue goes to; empty where there is one."""
+    sizes, queues = body.get("sizes") or [], body.get("queues") or {}
+    if not isinstance(sizes, list) or not all(type(each) is int and each > 0 for each in sizes):
+        raise Refused(400, "`sizes` has the number of addresses of each target")
+    if sizes and sum(sizes) != n_addresses:
+        raise Refused(400, f"`sizes` has {sum(sizes)} addresses in all, and `to` {n_addresses}")
+    if not isinstance(queues, dict) or len(queues) > MAX_SHARED:
+        raise Refused(400, f"`queues` has the target of each queue that does not go to the first, of up to {MAX_SHARED}")
+    if not all(isinstance(uuid, str) and type(at) is int and 0 <= at < len(sizes) for uuid, at in queues.items()):
+        raise Refused(400, f"`queues` has the uuid of each queue and the number of its target, from 0 to {len(sizes) - 1}")
+    return tuple(sizes), dict(queues)
 
 
 def _text(body: Mapping[str, Any], field: str) -> str:

@@ -8,8 +8,8 @@ everything volatile is undone.
 Who owns what: `logs` the ledgers, the nodes and the state of this broker; `queues`, `exchanges` and `mailboxes` what links are
 attached to; `termini` the way from an attach to one of them; `admission` the connections; `administration` the requests to
 management; `leaving` what comes before a handover; `departure` and `drains` what becomes of a broker that leaves for good, and
-`origins` what comes from one; `guard` the rules in force; `schedule` what time is to bring about; `turn` what is left to do in
-this turn. The broker itself owns nothing: it makes them, and passes on what a ledger tells.
+`origins` what comes from one; `numbered` what producers send once; `guard` the rules in force; `schedule` what time is to bring
+about; `turn` what is left to do in this turn. The broker itself owns nothing: it makes them, and passes on what a ledger tells.
 
 Invariants: `turn.flush` runs once at the end of every entry from the reactor, so that a turn's output to a connection is one
 write; nothing here depends on what the logs are made of.
@@ -35,6 +35,7 @@ from broker.host import REAL_HOST, new_uuid
 from broker.sessions.admission import Admission
 from broker.sessions.audit import Audit
 from broker.sessions.authentication import Authentication
+from broker.sessions.bulk import Bulk
 from broker.sessions.claims import Claims
 from broker.sessions.connection import Connection
 from broker.sessions.coordinator import Coordinator
@@ -46,6 +47,7 @@ from broker.sessions.ledger import SERVING, Ledger
 from broker.sessions.logs import Logs
 from broker.sessions.mailboxes import Mailboxes
 from broker.sessions.management import ManagementTerminus
+from broker.sessions.numbered import NumberedLinks
 from broker.sessions.origins import Origins
 from broker.sessions.queues import Queues
 from broker.sessions.quota import QueueQuota
@@ -53,11 +55,13 @@ from broker.sessions.relay import Relay
 from broker.sessions.schedule import Schedule
 from broker.sessions.share import Share
 from broker.sessions.slow import SlowConsumers
+from broker.sessions.subscriptions import Subscriptions
 from broker.sessions.termini import (
     Termini,
     by_address,
     no_anonymous_source,
     no_dynamic_target,
+    of_kind,
     source_by_address,
 )
 from broker.sessions.turn import Turn
@@ -83,6 +87,7 @@ class Broker:
         quotas: tuple[int, int] = (0, 0),
         slow_s: float = 0.0,
         ends_slow: bool = False,
+        consumer_s: float = 0.0,
         max_frame_bytes: int = limits.MAX_FRAME_BYTES,
         open_timeout_s: float = limits.OPEN_TIMEOUT_S,
         default_queue_bytes: int = limits.MAX_QUEUE_BYTES,
@@ -92,6 +97,7 @@ class Broker:
         authentication: Authentication | None = None,
         machine_version: int = MACHINE_VERSION,
         wall: Callable[[], float] = REAL_HOST.wall,
+        free_bytes: Callable[[], int] = lambda: 0,
     ) -> None:
         self.broker_id = broker_id
         self.max_message_bytes = max_message_bytes
@@ -113,11 +119,13 @@ class Broker:
         self.searches = Share(clock, self.turn.flush)
         self.guard = Guard(Audit(clock.seconds), quotas)
         quota = QueueQuota(self.guard)
-        self.queues = Queues(self.logs, self.turn, self.schedule, self.searches)
+        self.queues = Queues(self.logs, self.turn, self.schedule, self.searches, consumer_s)
         self.slow = SlowConsumers(clock, self.queues, self.turn, slow_s, ends_slow)
-        self.exchanges = Exchanges(self.logs, self.queues, quota, new_id)
+        self.subscriptions = Subscriptions(self.logs, self.queues, quota, new_id)
+        self.exchanges = Exchanges(self.logs, self.queues, quota, self.subscriptions, new_id)
         self.mailboxes = Mailboxes(new_id)
         self.origins = Origins(self.logs, self.queues)
+        self.numbered = NumberedLinks(self.logs, self.queues, self.schedule)
         self.administration = Administration(
             clock,
             self.logs,
@@ -131,6 +139,7 @@ class Broker:
             version=version,
             new_id=new_id,
         )
+        self.administration.bulk = Bulk(self.logs, self.queues, self.searches, self.schedule, clock.seconds)
         management = ManagementTerminus(self.administration)
         queue, exchange, mailbox = self.queues.named, self.exchanges.named, self.mailboxes.named
         claims = Claims(self.mailboxes)
@@ -146,16 +155,16 @@ class Broker:
                 by_address(claims.named),
                 by_address(mailbox),
                 by_address(self.origins.named),
-                by_address(queue),
-                by_address(exchange),
+                self.numbered.asked,
+                lambda attach: of_kind(attach, self.queues.named, self.exchanges.named),
             ],
             sources=[
                 self.mailboxes.dynamic,
+                self.subscriptions.asked,
                 no_anonymous_source,
                 source_by_address(claims.named),
                 source_by_address(drain_source(self.logs, self.queues)),
-                source_by_address(queue),
-                source_by_address(exchange),
+                lambda attach: of_kind(attach, self.queues.named, self.exchanges.named),
             ],
             max_message_bytes=max_message_bytes,
         )
@@ -181,7 +190,7 @@ class Broker:
         claims.desk = self.admission
         self.leaving = Leaving(clock, self.logs, self.queues, self.admission)
         self.departure = Departure(clock, self.logs, self.queues, self.admission, self.turn)
-        self.drains = Drains(self.logs, self.origins, self.departure, broker_id, new_id)
+        self.drains = Drains(self.logs, self.origins, self.departure, broker_id, new_id, max_message_bytes, free_bytes)
         self.administration.extensions["drain"] = self.drains
         self.administration.connections = self.connections = self.admission.connections
         self.nodes, self.ledgers, self.lead = self.logs.nodes, self.logs.ledgers, self.logs.lead
@@ -220,6 +229,7 @@ class Broker:
         for node in self.logs.follow(ledger, changes):
             self.queues.gone(node)
         self.queues.unused.follow(changes)
+        self.numbered.follow(changes)
         for change, _ in changes:
             if isinstance(change, OriginsReleased):
                 self.origins.end(change.drain.drain)
@@ -235,11 +245,13 @@ class Broker:
             logs.tidy_local(anew=True)
             if logs.serving and ledger.serving:
                 self.queues.begin(ledger)
+                self.numbered.begin(ledger)
                 self.turn.flush()
             return
         was, logs.state, logs.primary = logs.state, state, primary
         if was in SERVING and not logs.serving:
             self.schedule.clear()
+            self.subscriptions.void()
             self.administration.void(ledger.name)
             self.admission.stop_serving()
             self.queues.release_all()
@@ -252,6 +264,7 @@ class Broker:
                 self.queues.unused.begin()
                 for each in filter(lambda each: each.serving, self.ledgers.values()):
                     self.queues.begin(each)
+                    self.numbered.begin(each)
             self.admission.admit_held()
         elif state != "recovering":
             self.admission.drop_held()
@@ -271,8 +284,9 @@ class Broker:
         self.leaving.give_up()
 
     def ledger_storage_error(self, ledger: Ledger, text: str, fatal: bool) -> None:
-        """The disk refused a write."""
+        """The disk refused a write, or bodies have rotted. When this broker stops for it, what it has is given out by another."""
         if fatal:
+            self.queues.hold()
             self._on_fatal(text)
         else:
             _log.error("{text}; producers wait until there is room", text=text)
@@ -289,12 +303,12 @@ class Broker:
 
     def close(self) -> None:
         """Stop: cut the clients off in order; the logs are closed by whoever made them."""
-        self.schedule.clear()
         self.leaving.over()
         self.departure.over()
         self.slow.close()
         self.searches.close()
         self.admission.close()
+        self.schedule.clear()  # the end of a link may have put something on it
         self.turn.close()
         for ledger in self.ledgers.values():
             ledger.close()

@@ -10,17 +10,18 @@ Invariants: a broker listens on loopback unless it is told otherwise, because it
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from broker.core import limits, sasl
+from broker.core import limits, sasl, urls
 from broker.core.acl.grammar import MAX_QUOTA
 from broker.core.limits import MIB
 from broker.core.mechanisms import LOOKED_AT, NAMES_IN_CERTIFICATES, REALM
-from broker.options import Option, SettingsError, file, folder, number, one_of, size, text, yes_no
+from broker.core.urls import Url
+from broker.options import Option, SettingsError, file, folder, number, one_of, password_file, seconds, size, text, yes_no
 from broker.tls_files import FILES, SERVER, TlsFiles
 
 MECHANISMS = (*LOOKED_AT, sasl.ANONYMOUS)
@@ -224,6 +225,29 @@ OPTIONS = (
         "WHAT",
         "What becomes of slow consumers: `log` tells of them, `close` ends them, so that others get what they hold.",
     ),
+    Option(
+        "consumer-timeout",
+        number(0, limits.MAX_CONSUMER_MS),
+        0,
+        "MS",
+        "A message that a consumer keeps without an outcome for so long returns to its queue, in ms, where that says no time. "
+        "0: none.",
+    ),
+    Option(
+        "drain-to",
+        urls.parse,
+        None,
+        "URL",
+        "Drain at SIGTERM: move all messages to this broker, or to the cluster of these addresses, and end when none is left.",
+    ),
+    Option("drain-password-file", password_file, None, "FILE", "File whose first line is the password of --drain-to's user."),
+    Option(
+        "drain-deadline",
+        seconds(0.1, 604_800),
+        None,
+        "SECONDS",
+        "Such a drain ends after this time, done or not: status 75, and the store is kept. Default: it goes on until it is done.",
+    ),
     Option("log-enable", _log_level, "notice", "LEVEL+", f"Lowest level of log messages to write: {', '.join(LOG_LEVELS)}."),
 )
 """Everything that a broker by itself can be told. `ha.settings.OPTIONS` has what concerns the cluster."""
@@ -275,6 +299,12 @@ class BrokerSettings:
     max_queues_per_user: int
     slow_consumer_time: int
     slow_consumer_policy: str
+    consumer_timeout: int
+    drain_to: Url | None
+    """Who takes the messages at SIGTERM, with the password from wherever that was given; None: nobody."""
+    drain_password_file: str | None = field(repr=False)
+    """What stands in that file."""
+    drain_deadline: float | None
     log_enable: str
     """The lowest level that is written, one of LOG_LEVELS."""
 
@@ -298,6 +328,7 @@ class BrokerSettings:
         if own["auth"] and own["users"] is None and own["token_keys"] is None and not ALONE.issuperset(own["sasl_mechanisms"]):
             raise SettingsError("--auth yes needs --users FILE: qpid-passwd add FILE NAME makes one")
         _check_tokens(own)
+        own["drain_to"] = _drain_to(own)
         settings = cls(**own)
         settings._check_tls()
         return settings
@@ -322,6 +353,23 @@ class BrokerSettings:
     def exposed(self) -> bool:
         """Whether other machines can reach this broker, which serves anybody who reaches it while `auth` is off."""
         return not all(ip_address(one).is_loopback for one in self.interface)
+
+
+def _drain_to(own: Mapping[str, Any]) -> Url | None:
+    url: Url | None = own["drain_to"]
+    if url is None:
+        for name in ("drain_password_file", "drain_deadline"):
+            if own[name] is not None:
+                raise SettingsError(f"--{name.replace('_', '-')} is of no use without --drain-to")
+        return None
+    itself = {f"{'[::1]' if ':' in one else one}:{own['port']}" for one in (*own["interface"], "localhost")}
+    if itself & set(url.names):
+        raise SettingsError(f"--drain-to {url} is this broker itself: its messages have to go to another")
+    if own["drain_password_file"] is None:
+        return url
+    if not url.user or url.password:
+        raise SettingsError("--drain-password-file needs a user without a password in --drain-to, as in ann@host")
+    return replace(url, password=own["drain_password_file"])
 
 
 def _check_tokens(own: Mapping[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """How our commands end: exit codes, one line for an error, and never a traceback for what a user or a broker did.
 
-0 done; 1 refused, or not so (`--expect`, `--is-primary`); 2 usage; 3 cannot connect, or timed out.
+0 done; 1 refused, or not so (`--expect`, `--is-primary`); 2 usage; 3 cannot connect, or timed out; 75 (EX_TEMPFAIL) not all of
+a drain was done in time: asked again, it goes on.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from broker.core.urls import BadUrl
 from broker.net import reactor as monotonic
 from broker.options import SettingsError
 
-DONE, REFUSED, USAGE, UNREACHABLE, INTERRUPTED = 0, 1, 2, 3, 130
+DONE, REFUSED, USAGE, UNREACHABLE, UNFINISHED, INTERRUPTED = 0, 1, 2, 3, 75, 130
 
 Result = TypeVar("Result")
 

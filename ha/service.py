@@ -121,6 +121,11 @@ class Process:
             quotas=(settings.connection_limit_per_user, settings.max_queues_per_user),
         )
         self.status = 0
+        """Other than 0: it cannot go on, and marks nothing clean."""
+        self.ends_with = 0
+        """Its exit status when it stops in order."""
+        self.patience_s = _STOP_S
+        """What clients have to read that it stops."""
         self.logs: dict[str, ReplicatedLog] = {}
         self.member: ClusterMember | None = None
         self.lag: LagReporter | None = None
@@ -161,6 +166,7 @@ class Process:
             max_connections_per_host=self.settings.connection_limit_per_ip,
             slow_s=self.settings.slow_consumer_time / 1000,
             ends_slow=self.settings.slow_consumer_policy == "close",
+            consumer_s=self.settings.consumer_timeout / 1000,
             quotas=(self.settings.connection_limit_per_user, self.settings.max_queues_per_user),
             max_frame_bytes=self.settings.max_frame_size,
             open_timeout_s=self.settings.max_negotiate_time / 1000,
@@ -171,6 +177,7 @@ class Process:
             authentication=authentication,
             machine_version=self.ha.ha_machine_version_limit,
             wall=self.host.wall,
+            free_bytes=self._free_bytes,
         )
         self.acl_file.attach_to(self.broker)
         try:
@@ -199,6 +206,12 @@ class Process:
             self.lag.start()
         if self.token_keys is not None:
             self.token_keys.start()
+
+    def _free_bytes(self) -> int:
+        try:
+            return self.host.disk.free(self.store.data_dir).free
+        except OSError:
+            return 0
 
     def _credentials(self) -> Credentials | None:
         files = self.settings.tls
@@ -303,7 +316,8 @@ class Process:
         from broker.net.probes import Health
 
         logs, ended = self.broker.logs, bool(self.status) or self._stopping
-        return Health(logs.state, logs.serving and not ended, self.broker.leaving.under_way or ended, logs.primary)
+        leaves = self.broker.leaving.under_way or logs.closed or ended
+        return Health(logs.state, logs.serving and not ended, leaves, logs.primary)
 
     def _listen_on(self, number: int, option: str, factory: ServerFactory, interfaces: tuple[str, ...] = ()) -> int:
         """Listen on this port of every interface; which one it is."""
@@ -339,7 +353,7 @@ class Process:
             telemetry=telemetry,
             links=self.links,
             credentials=self.tls if self.ha.encrypted else None,
-            end=self._end,
+            end=self.end,
             new_id=self.host.new_id,
         )
         member.virtual_ip.check()
@@ -395,9 +409,10 @@ class Process:
         """The broker cannot go on: end the process, marking nothing clean."""
         _log.critical("{text}; this broker stops", text=text)
         self.status = 1
-        self.reactor.callWhenRunning(self._end)
+        self.reactor.callWhenRunning(self.end)
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """Begin to stop."""
         if self.reactor.running and not self.reactor._stopped:
             self.reactor.stop()
 
@@ -453,7 +468,7 @@ class Process:
         if self.lag is not None:
             self.lag.stop()
         stopped: Deferred[None] = Deferred()
-        self._wait_for_clients(self.reactor.seconds() + _STOP_S, stopped)
+        self._wait_for_clients(self.reactor.seconds(), stopped)
         return stopped.addBoth(lambda _: self._stopped())
 
     def _stopped(self) -> None:
@@ -461,19 +476,23 @@ class Process:
             self.member.virtual_ip.leave()  # what clients were told has left by it
         self.store.close(clean=self.status == 0)
 
-    def _wait_for_clients(self, deadline: float, stopped: Deferred[None]) -> None:
-        if self.broker.connections and self.reactor.seconds() < deadline:
-            self.reactor.callLater(0.02, self._wait_for_clients, deadline, stopped)
+    def _wait_for_clients(self, since_s: float, stopped: Deferred[None]) -> None:
+        if self.broker.connections and self.reactor.seconds() < since_s + self.patience_s:
+            self.reactor.callLater(0.02, self._wait_for_clients, since_s, stopped)
         else:
             stopped.callback(None)
 
 
-def run(reactor: Any, settings: BrokerSettings, ha: HaSettings) -> int:
-    """Run a broker until it is told to stop. Returns the exit status; CannotStart when it cannot begin."""
+def run(
+    reactor: Any, settings: BrokerSettings, ha: HaSettings, prepare: Callable[[Process], object] = lambda process: None
+) -> int:
+    """Run a broker until it is told to stop. Returns the exit status; CannotStart when it cannot begin. `prepare` is called with
+    what has started, before it serves."""
     log_to_stderr(settings.log_enable)
     raise_open_files()
     process = Process(reactor, settings, ha)
     process.start()
+    prepare(process)
     reactor.addSystemEventTrigger("before", "shutdown", process.stop)
     on_hangup(reactor, process.hang_up)
     if settings.users is not None and not settings.auth:
@@ -492,7 +511,7 @@ def run(reactor: Any, settings: BrokerSettings, ha: HaSettings) -> int:
     gc.freeze()
     gc.set_threshold(_COLLECT_AFTER)
     reactor.run()
-    return process.status
+    return process.status or process.ends_with
 
 
 _LEVELS = {"trace": "debug", "notice": "info", "warning": "warn"}

@@ -335,6 +335,11 @@ def read(
                 f"--ha-virtual-ip {address} is not on this machine when it begins to listen, on {', '.join(broker.interface)}: "
                 f"give --interface {every}"
             )
+    if broker.drain_to is not None and len(ha.members) > 1:
+        raise SettingsError(
+            "--drain-to is for a broker by itself, or the only one of its cluster: a member of several hands over to another at "
+            "SIGTERM, which has all messages already; qpid-drain drains a whole cluster"
+        )
     if ha.ha_cluster and broker.require_encryption and not ha.encrypted:
         raise SettingsError(
             "--require-encryption yes needs --ha-brokers-url amqps:...: nobody listens in the clear for the others"

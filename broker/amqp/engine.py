@@ -29,6 +29,7 @@ from broker.amqp.links import (
     Sender,
     condition_text,
     map_of,
+    names_of,
     put_value,
     set_condition,
     text_of,
@@ -147,6 +148,8 @@ class Engine:
         self.n_links = 0
         """Links that were attached, of all time."""
         self._feeding: dict[Sender, None] = {}
+        self._unanswered: dict[Link, bool] = {}
+        """Links whose end by the peer waits for an answer, and whether it was for good."""
         self.alive = True
         self.remote_open = False
         self._close_told = False
@@ -275,6 +278,7 @@ class Engine:
             link.open = False
         self._links.clear()
         self._feeding.clear()
+        self._unanswered.clear()
         lib.pn_transport_unbind(self.transport)
         lib.pn_collector_release(self._collector)
         lib.pn_connection_release(self.connection)
@@ -292,6 +296,14 @@ class Engine:
             return {str(key): value for key, value in map_of(lib.pn_connection_remote_properties(self.connection)).items()}
         except Condition:
             return {}
+
+    @property
+    def remote_desired(self) -> tuple[str, ...]:
+        """The capabilities that the peer's Open wishes for; none when they cannot be read."""
+        try:
+            return names_of(lib.pn_connection_remote_desired_capabilities(self.connection))
+        except Condition:
+            return ()
 
     @property
     def remote_max_frame(self) -> int:
@@ -870,14 +882,26 @@ class Engine:
         link = self._links.pop(handle, None)
         if link is not None:
             link.reason = condition_text(lib.pn_link_remote_condition(handle))
+            link.closed_by_peer = closed
             self._ended(link)
-            if self.alive:
-                if closed:
-                    lib.pn_link_close(handle)
-                else:
-                    lib.pn_link_detach(handle)
-        if self.alive:
+            self._unanswered[link] = closed
+            if not link.ends_later:
+                self.answer_end(link)
+        elif self.alive:
             lib.pn_link_free(handle)
+
+    def answer_end(self, link: Link) -> None:
+        """Answer the peer's end of the link, if that still waits for it."""
+        closed = self._unanswered.pop(link, None)
+        if closed is None or not self.alive:
+            return
+        if link.end_condition is not None:
+            set_condition(lib.pn_link_condition(link.handle), link.end_condition)
+        if closed:
+            lib.pn_link_close(link.handle)
+        else:
+            lib.pn_link_detach(link.handle)
+        lib.pn_link_free(link.handle)
 
     def _ended(self, link: Link) -> None:
         if isinstance(link, Receiver):
@@ -891,6 +915,8 @@ class Engine:
                 del self._links[handle]
                 link.reason = condition_text(lib.pn_session_remote_condition(session))
                 self._ended(link)
+        for link in [each for each in self._unanswered if lib.pn_link_session(each.handle) == session]:
+            del self._unanswered[link]
         for handle in [each for each in self._after_close if lib.pn_link_session(each) == session]:
             del self._after_close[handle]
         if session in self._early_sessions:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from cproton_ffi import ffi, lib
 
@@ -26,7 +26,9 @@ from broker.core.filters import Filter, filters_of
 from broker.core.links import (
     ACCEPTED,
     FAILED,
+    HELD,
     MODIFIED,
+    NUMBERED,
     REJECTED,
     RELEASED,
     TRANSACTION_SHIFT,
@@ -54,7 +56,7 @@ class Condition(Exception):
 class Asked:
     """What a peer asked for at one end of a link (part 3.5.3, 3.5.4)."""
 
-    __slots__ = ("address", "capabilities", "coordinator", "copy", "dynamic", "exists", "filters", "outlives")
+    __slots__ = ("address", "capabilities", "coordinator", "copy", "dynamic", "encoded_filters", "exists", "filters", "keep_s")
 
     def __init__(self, pointer: Any) -> None:
         kind = lib.pn_terminus_get_type(pointer)
@@ -63,11 +65,28 @@ class Asked:
         self.address = text_of(lib.pn_terminus_get_address(pointer))
         self.dynamic = bool(lib.pn_terminus_is_dynamic(pointer))
         self.copy = lib.pn_terminus_get_distribution_mode(pointer) == lib.PN_DIST_MODE_COPY
-        self.filters = _filters_in(lib.pn_terminus_filter(pointer))
+        self.encoded_filters = encoded_of(lib.pn_terminus_filter(pointer))
+        self.filters = _filters_in(self.encoded_filters)
         self.capabilities = names_of(lib.pn_terminus_capabilities(pointer))
-        durable = lib.pn_terminus_get_durability(pointer) != lib.PN_NONDURABLE
-        self.outlives = durable or lib.pn_terminus_get_expiry_policy(pointer) == lib.PN_EXPIRE_NEVER
-        """Whether it is to be there when its link, its session and its connection have ended."""
+        self.keep_s = _keep_s(pointer)
+        """For how long it is to be there when its link has gone, 0: for ever; None: it goes with its link."""
+
+
+class Kept(NamedTuple):
+    """What is remembered of a numbered link: for so many seconds after its end, and runs (first, count) of numbers."""
+
+    kept_s: int
+    runs: list[tuple[int, int]]
+
+
+class Standing(NamedTuple):
+    """A source that is there already, for a client that asks what its link is attached to."""
+
+    address: str
+    keep_s: int
+    """See `Asked`."""
+    encoded_filters: bytes
+    capabilities: tuple[str, ...]
 
 
 class PartsTaker(Protocol):
@@ -114,6 +133,9 @@ class Owner(Protocol):
     def forget(self, link: Link) -> None:
         """This side has closed the link."""
 
+    def answer_end(self, link: Link) -> None:
+        """Answer the peer's end of the link, if that still waits for it."""
+
     def feed_later(self, link: Sender) -> None:
         """This link has messages that proton is to get by the piece, when it has nothing to write."""
 
@@ -121,7 +143,10 @@ class Owner(Protocol):
 class Link:
     """One link as this side sees it. `context` is the listener's own."""
 
-    __slots__ = ("_closing", "context", "engine", "handle", "is_sender", "name", "number", "open", "reason")
+    __slots__ = (
+        *("_closing", "closed_by_peer", "context", "end_condition", "ends_later", "engine", "handle", "is_sender", "name"),
+        *("number", "open", "reason"),
+    )
 
     def __init__(self, engine: Owner, handle: Any, is_sender: bool) -> None:
         self.engine = engine
@@ -134,6 +159,12 @@ class Link:
         self.context: Any = None
         self.reason = ""
         """Why the peer, or the engine, ended it: "name: text", "" when nothing was said."""
+        self.closed_by_peer = False
+        """Whether the peer has ended it for good, and not only detached."""
+        self.ends_later = False
+        """Whether the peer's end of it is answered by `answer_end`, and not at once: for its listener, when it hears of it."""
+        self.end_condition: Condition | None = None
+        """What that answer says."""
         self._closing = False
 
     @property
@@ -160,19 +191,30 @@ class Link:
             return bool(lib.pn_link_remote_snd_settle_mode(self.handle) == lib.PN_SND_SETTLED)
         return bool(lib.pn_link_snd_settle_mode(self.handle) == lib.PN_SND_SETTLED)
 
-    def accept(self, dynamic_address: str | None = None, max_message_size: int = 0) -> None:
-        """Attach this side too, repeating the peer's termini (clients insist on it), with the address made for a dynamic one."""
+    def answer_end(self) -> None:
+        """Answer the peer's end of this link, which has waited for it."""
+        self.engine.answer_end(self)
+
+    def accept(self, dynamic_address: str | None = None, max_message_size: int = 0, standing: Standing | None = None) -> None:
+        """Attach this side too, repeating the peer's termini (clients insist on it), with the address made for a dynamic one, or
+        with the source that stands."""
         handle = self.handle
         source, target = lib.pn_link_source(handle), lib.pn_link_target(handle)
         lib.pn_terminus_copy(source, lib.pn_link_remote_source(handle))
         lib.pn_terminus_copy(target, lib.pn_link_remote_target(handle))
         if dynamic_address is not None:
             lib.pn_terminus_set_address(source if self.is_sender else target, dynamic_address.encode())
+        if standing is not None:
+            _put_source(source, standing)
         lib.pn_link_set_snd_settle_mode(handle, lib.pn_link_remote_snd_settle_mode(handle))
         lib.pn_link_set_rcv_settle_mode(handle, lib.pn_link_remote_rcv_settle_mode(handle))
         if max_message_size:
             lib.pn_link_set_max_message_size(handle, max_message_size)
+        self._answer(source, target)
         lib.pn_link_open(handle)
+
+    def _answer(self, source: Any, target: Any) -> None:
+        """Make the termini of the answer, which are the peer's, say what is so."""
 
     def refuse(self, condition: Condition) -> None:
         """Attach with no terminus where the refused one would be, and detach at once with an error (part 2.6.3)."""
@@ -204,6 +246,7 @@ class Receiver(Link):
         "deliveries",
         "gather_from",
         "inbox",
+        "kept",
         "max_bytes",
         "parted",
         "partial",
@@ -217,6 +260,8 @@ class Receiver(Link):
         super().__init__(engine, handle, False)
         self.account = Incoming()
         self.inbox: list[bytes] = []
+        self.kept: Kept | None = None
+        """What this side remembers of the deliveries on links of this name; None: nothing."""
         self.posted: dict[int, bytes] = {}
         """Of messages in the inbox that came in a transaction: position -> the transaction's id."""
         self.partial: bytearray | None = None
@@ -233,6 +278,26 @@ class Receiver(Link):
         self._base = 0
         self.deliveries: list[Any] = []
         """The pointer of delivery `_base + i`; None where there is nothing to settle any more, or never was. The engine's own."""
+
+    def _answer(self, source: Any, target: Any) -> None:
+        """No state is kept of a target but what `kept` says (part 3.5.4)."""
+        kept, asked = self.kept, Asked(target)
+        if kept is None and asked.keep_s is not None:
+            lib.pn_terminus_set_durability(target, lib.PN_NONDURABLE)
+            lib.pn_terminus_set_expiry_policy(target, lib.PN_EXPIRE_WITH_LINK)
+            lib.pn_terminus_set_timeout(target, 0)
+        if kept is None and NUMBERED in asked.capabilities:
+            others = [each for each in asked.capabilities if each != NUMBERED]
+            capabilities = lib.pn_terminus_capabilities(target)
+            lib.pn_data_clear(capabilities)
+            if others:
+                put_value(capabilities, values.symbols(others))
+        if kept is not None:
+            lib.pn_terminus_set_durability(target, lib.PN_DELIVERIES)
+            lib.pn_terminus_set_expiry_policy(target, lib.PN_EXPIRE_WITH_LINK)
+            lib.pn_terminus_set_timeout(target, kept.kept_s)
+            held = values.encode({values.Symbol(HELD): [number for run in kept.runs for number in run]})
+            put_value(lib.pn_link_properties(self.handle), held)
 
     def take_whole(self, max_bytes: int) -> None:
         """Take every message whole, of up to `max_bytes`."""
@@ -568,6 +633,15 @@ class Sender(Link):
         else:
             self._waiting.append(delivery)
 
+    def take_back(self, before: int) -> None:
+        """Settle what has no outcome of the deliveries with ids below `before`, and tell the peer that they are released."""
+        for delivery in [each for each, delivery_id in self._ids.items() if delivery_id < before]:
+            del self._ids[delivery]
+            if self._pieces:
+                self._drop_pieces(delivery)
+            lib.pn_delivery_update(delivery, RELEASED)
+            lib.pn_delivery_settle(delivery)
+
     def _tell(self) -> None:
         """Tell the account of the run of outcomes that has come last; keep its deliveries, if they wait for an answer."""
         first, count = self._first_id, self._next_id - self._first_id
@@ -674,8 +748,31 @@ def map_of(data: Any) -> dict[Any, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _filters_in(data: Any) -> list[Filter]:
-    encoded = encoded_of(data)
+def _keep_s(pointer: Any) -> int | None:
+    """See `Asked.keep_s`. A durable terminus is kept for ever unless it says otherwise: proton's default is to expire with the
+    session, which who asks for durability does not mean."""
+    policy, timeout_s = lib.pn_terminus_get_expiry_policy(pointer), int(lib.pn_terminus_get_timeout(pointer))
+    if policy == lib.PN_EXPIRE_NEVER:
+        return 0
+    if timeout_s:
+        return timeout_s
+    durable = lib.pn_terminus_get_durability(pointer) != lib.PN_NONDURABLE
+    return 0 if durable and policy != lib.PN_EXPIRE_WITH_LINK else None
+
+
+def _put_source(source: Any, standing: Standing) -> None:
+    lib.pn_terminus_set_type(source, lib.PN_SOURCE)
+    lib.pn_terminus_set_address(source, standing.address.encode())
+    lib.pn_terminus_set_durability(source, lib.PN_DELIVERIES)
+    lib.pn_terminus_set_expiry_policy(source, lib.PN_EXPIRE_WITH_LINK if standing.keep_s else lib.PN_EXPIRE_NEVER)
+    lib.pn_terminus_set_timeout(source, standing.keep_s)
+    if standing.encoded_filters:
+        put_value(lib.pn_terminus_filter(source), standing.encoded_filters)
+    if standing.capabilities:
+        put_value(lib.pn_terminus_capabilities(source), values.symbols(standing.capabilities))
+
+
+def _filters_in(encoded: bytes) -> list[Filter]:
     try:
         return filters_of(encoded) if encoded else []
     except values.BadValue as error:

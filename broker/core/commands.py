@@ -9,7 +9,7 @@ meaning of a known one, raises `needs`. Whoever writes what an older broker may 
 
 The forms (version 1 unless said)::
 
-    queue-add     uuid name level durable autoDelete exclusive arguments alternate [number] [owner]
+    queue-add     uuid name level durable autoDelete exclusive arguments alternate [number] [owner] [subscription]
     queue-del     uuid
     store-add     uuid arguments [number]     a place for the messages of a queue that another log defines (level configuration)
     store-del     uuid
@@ -29,10 +29,16 @@ The forms (version 1 unless said)::
     origin-release  drain                              (5) no more come of this drain: what is held of its origins is forgotten
     origin-forget   drain                              (5) that it was released is forgotten
 
+    link-add        user container link into keptS [number]  (6) what this sending link of a client puts on the queue `into` is
+                                                             numbered, and remembered
+    link-forget     user container link into           (6) no more, nor what was
+
 Version 3 brought no command: from it on a log may have LARGE records (broker.core.records). Version 5 brought queues whose
 messages leave by themselves (`x-delivery-limit`, `x-message-ttl`), and arguments of queues that older releases refuse
 (broker.core.queues.arguments): a `queue-add` with one of them needs it. From it on a log may have TIMES and HELD records, and
-the setting `leaving` (broker.core.origins).
+the setting `leaving` (broker.core.origins). Version 6 brought queues that stand for subscriptions (broker.core.subscriptions): a
+`queue-add` with `subscription` needs it, for an older primary would put messages on such a queue that its filters keep away. It
+also brought links whose messages are numbered; their HELD records are those of origins.
 
 Invariants: the text that was read is the text that a snapshot writes, byte for byte, with fields that this version does not know
 (a number that was given meanwhile is added to it); a command that this version cannot apply is an `UnknownCommand` and never a
@@ -48,7 +54,7 @@ from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
-MACHINE_VERSION = 5
+MACHINE_VERSION = 6
 """The newest version of the commands and records that this release applies."""
 LARGE_SINCE = 3
 """The machine version that brought LARGE records."""
@@ -56,6 +62,10 @@ ORIGINS_SINCE = 5
 """The machine version that brought HELD records, and the commands of drains."""
 TIMES_SINCE = 5
 """The machine version that brought TIMES records and delivery limits."""
+SUBSCRIPTIONS_SINCE = 6
+"""The machine version that brought queues which stand for subscriptions."""
+LINKS_SINCE = 6
+"""The machine version that brought links whose messages are numbered."""
 
 Key = tuple[str, str, str]
 """A binding's identity: exchange, queue and key."""
@@ -88,13 +98,22 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, dict=True, rename="came
 
 
 _ALWAYS = object()
-_LEFT_OUT: dict[str, Any] = {"needs": 1, "number": None, "owner": "", "by": "", "planned": False, "estimated": False}
+_LEFT_OUT: dict[str, Any] = {
+    "needs": 1,
+    "number": None,
+    "owner": "",
+    "subscription": {},
+    "by": "",
+    "planned": False,
+    "estimated": False,
+}
 """Members that are not written while they have this value."""
 
 
 class QueueAdd(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
     """A queue. `number` is what records of its messages name it by; None until a state has given it one. `owner` is the user who
-    made it, "" where no rules were in force; older releases carry it, and count no queues by it."""
+    made it, "" where no rules were in force; older releases carry it, and count no queues by it. `subscription`: the terms of the
+    subscription that it stands for (broker.core.subscriptions); {} for none."""
 
     OP: ClassVar[str] = "queue-add"
 
@@ -108,6 +127,7 @@ class QueueAdd(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
     alternate: str = ""
     number: int | None = None
     owner: str = ""
+    subscription: dict[str, Any] = {}
 
 
 class QueueDel(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
@@ -300,6 +320,51 @@ class OriginForget(Command, frozen=True, kw_only=True, dict=True, rename="camel"
     needs: int = 5
 
 
+LinkKey = tuple[str, str, str, str]
+"""What a link whose messages are numbered is known by: user, container, name and queue (uuid)."""
+
+
+class LinkAdd(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
+    """Messages that this `user` sends from this `container` over the link of this name to the queue `into` (a uuid) are numbered,
+    and the log remembers which have come until `kept_s` seconds after the link was there last.
+
+    `number` is what HELD records name it by; None until a state has given it one. Again with another time: that counts."""
+
+    OP: ClassVar[str] = "link-add"
+    SINCE: ClassVar[int] = 6
+
+    user: str
+    container: str
+    link: str
+    into: str
+    kept_s: int
+    number: int | None = None
+    needs: int = 6
+
+    @property
+    def identity(self) -> LinkKey:
+        """What it is known by."""
+        return self.user, self.container, self.link, self.into
+
+
+class LinkForget(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
+    """This link has not come back in time: what is remembered of it is forgotten."""
+
+    OP: ClassVar[str] = "link-forget"
+    SINCE: ClassVar[int] = 6
+
+    user: str
+    container: str
+    link: str
+    into: str
+    needs: int = 6
+
+    @property
+    def identity(self) -> LinkKey:
+        """What it is known by."""
+        return self.user, self.container, self.link, self.into
+
+
 @dataclass(frozen=True, slots=True)
 class UnknownCommand:
     """A command that this version must not apply; `why` names it, and what it asks for."""
@@ -319,6 +384,7 @@ _KINDS: dict[str, type[Command]] = {
     for kind in (
         *(QueueAdd, QueueDel, StoreAdd, StoreDel, ExchangeAdd, ExchangeDel, Bind, Unbind, Term, Numbers),
         *(MachineVersion, QueueDelIfEmpty, RecentIds, Setting, OriginAdd, OriginRelease, OriginForget),
+        *(LinkAdd, LinkForget),
     )
 }
 _head = msgspec.json.Decoder(_Head).decode
@@ -357,7 +423,7 @@ def _decode_leniently(text: bytes, version: int) -> Command | UnknownCommand:
     return command
 
 
-Numbered = TypeVar("Numbered", QueueAdd, StoreAdd, OriginAdd)
+Numbered = TypeVar("Numbered", QueueAdd, StoreAdd, OriginAdd, LinkAdd)
 
 
 def numbered(command: Numbered, number: int) -> Numbered:

@@ -23,6 +23,9 @@ from broker.core.commands import (
     ExchangeAdd,
     ExchangeDel,
     Key,
+    LinkAdd,
+    LinkForget,
+    LinkKey,
     MachineVersion,
     Numbers,
     OriginAdd,
@@ -50,10 +53,11 @@ class QueueMade:
 
 @dataclass(frozen=True, slots=True)
 class QueueGone:
-    """A queue is defined no more, nor are these bindings of it."""
+    """A queue is defined no more, nor are these bindings of it, and numbered links to it."""
 
     queue: QueueAdd
     bindings: tuple[Bind, ...]
+    links: tuple[LinkAdd, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +69,10 @@ class PlaceMade:
 
 @dataclass(frozen=True, slots=True)
 class PlaceGone:
-    """It has none any more."""
+    """It has none any more; these numbered links to the queue are gone with it."""
 
     place: StoreAdd
+    links: tuple[LinkAdd, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +148,20 @@ class DrainForgotten:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkMade:
+    """What comes over a numbered link is remembered, or is so for another time."""
+
+    link: LinkAdd
+
+
+@dataclass(frozen=True, slots=True)
+class LinkForgotten:
+    """It is not any more."""
+
+    link: LinkAdd
+
+
+@dataclass(frozen=True, slots=True)
 class CountersSet:
     """A snapshot is at its end: queues go on from these sequences."""
 
@@ -180,6 +199,8 @@ Change: TypeAlias = (
     | OriginMade
     | OriginsReleased
     | DrainForgotten
+    | LinkMade
+    | LinkForgotten
     | Nothing
 )
 
@@ -189,7 +210,7 @@ class Definitions:
 
     __slots__ = (
         *("_at_exchange", "_at_queue", "_names", "_version", "bindings", "exchanges", "next_number", "origins", "queues"),
-        *("released", "settings", "stores", "terms"),
+        *("_links_to", "links", "released", "settings", "stores", "terms"),
     )
 
     def __init__(self) -> None:
@@ -203,6 +224,10 @@ class Definitions:
         """Drain and queue -> where the messages of that queue come to."""
         self.released: dict[str, OriginRelease] = {}
         """The drains that have ended, until their stores know it."""
+        self.links: dict[LinkKey, LinkAdd] = {}
+        """The numbered links, by user, container, name and queue."""
+        self._links_to: dict[str, dict[LinkKey, None]] = {}
+        """Queue -> those of its numbered links."""
         self.terms: list[Term] = []
         self.next_number = 1
         self._names: set[tuple[str, str]] = set()
@@ -247,10 +272,10 @@ class Definitions:
                 return self._set(command)
             case OriginAdd():
                 return self._add_origin(command)
-            case OriginRelease():
-                return self._release(command)
-            case OriginForget():
-                return self._forget(command)
+            case OriginRelease() | OriginForget():
+                return self._release(command) if isinstance(command, OriginRelease) else self._forget(command)
+            case LinkAdd() | LinkForget():
+                return self._add_link(command) if isinstance(command, LinkAdd) else self._forget_link(command)
             case Numbers():
                 self.next_number = command.next
                 return CountersSet(command), ""
@@ -262,7 +287,8 @@ class Definitions:
         """What rebuilds these definitions, but for the counters and what windows of duplicates hold."""
         version = () if self._version is None else (self._version,)
         defined = (*self.queues.values(), *self.stores.values(), *self.exchanges.values(), *self.bindings.values())
-        return [*version, *self.settings.values(), *defined, *self.origins.values(), *self.released.values(), *self.terms]
+        others = (*self.origins.values(), *self.released.values(), *self.links.values())
+        return [*version, *self.settings.values(), *defined, *others, *self.terms]
 
     def bindings_of_queue(self, uuid: str) -> Iterator[Bind]:
         """The bindings that name this queue."""
@@ -293,7 +319,7 @@ class Definitions:
         if queue is None:
             return Nothing(command), "there is no such queue"
         self._names.discard(("queue", queue.name))
-        return QueueGone(queue, self._drop_bindings(self._at_queue.get(queue.uuid, ()))), ""
+        return QueueGone(queue, self._drop_bindings(self._at_queue.get(queue.uuid, ())), self._drop_links(queue.uuid)), ""
 
     def _add_store(self, command: StoreAdd) -> tuple[Change, str]:
         if command.uuid in self.stores:
@@ -306,7 +332,7 @@ class Definitions:
         place = self.stores.pop(command.uuid, None)
         if place is None:
             return Nothing(command), "there is no place for this queue's messages"
-        return PlaceGone(place), ""
+        return PlaceGone(place, self._drop_links(place.uuid)), ""
 
     def _raise_version(self, command: MachineVersion) -> tuple[Change, str]:
         if command.needs <= self.machine_version:
@@ -352,6 +378,34 @@ class Definitions:
         if self.released.pop(command.drain, None) is None:
             return Nothing(command), "this drain was not released"
         return DrainForgotten(command.drain), ""
+
+    def _add_link(self, command: LinkAdd) -> tuple[Change, str]:
+        known = self.links.get(command.identity)
+        if command.into not in self.queues and command.into not in self.stores:
+            return Nothing(command), "there is no such queue"
+        if known is None and len(self.links) >= limits.MAX_NUMBERED_LINKS:
+            return Nothing(command), f"{limits.MAX_NUMBERED_LINKS} links with numbered messages are remembered already"
+        if known is not None and known.kept_s == command.kept_s:
+            return Nothing(command), "this link is known already"
+        number = self._number(command.number if known is None else known.number)
+        link = self.links[command.identity] = numbered(command, number)
+        self._links_to.setdefault(link.into, {})[link.identity] = None
+        return LinkMade(link), ""
+
+    def _forget_link(self, command: LinkForget) -> tuple[Change, str]:
+        if command.identity not in self.links:
+            return Nothing(command), "there is no such link"
+        return LinkForgotten(self._drop_link(command.identity)), ""
+
+    def _drop_links(self, queue: str) -> tuple[LinkAdd, ...]:
+        return tuple([self._drop_link(key) for key in list(self._links_to.get(queue, ()))])
+
+    def _drop_link(self, key: LinkKey) -> LinkAdd:
+        link = self.links.pop(key)
+        del self._links_to[link.into][key]
+        if not self._links_to[link.into]:
+            del self._links_to[link.into]
+        return link
 
     def _add_exchange(self, command: ExchangeAdd) -> tuple[Change, str]:
         if ("exchange", command.name) in self._names:

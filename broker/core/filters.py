@@ -13,12 +13,14 @@ from broker.core.values import SIZE_WIDTHS, BadValue, Encoded, Reader, skip
 
 SELECTOR: Final = "apache.org:selector-filter:string"
 NO_LOCAL: Final = "apache.org:no-local-filter:list"
+SQL: Final = "amqp:sql-filter"
 PROPERTIES: Final = "amqp:properties-filter"
 APPLICATION_PROPERTIES: Final = "amqp:application-properties-filter"
 DIRECT_BINDING: Final = "apache.org:legacy-amqp-direct-binding:string"
 TOPIC_BINDING: Final = "apache.org:legacy-amqp-topic-binding:string"
 HEADERS_BINDING: Final = "apache.org:legacy-amqp-headers-binding:map"
 _BY_NUMBER: Final = {
+    0x120: SQL,
     0x173: PROPERTIES,
     0x174: APPLICATION_PROPERTIES,
     0x0000468C_00000000: DIRECT_BINDING,

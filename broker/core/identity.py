@@ -33,11 +33,13 @@ class Certificate:
 @dataclass(frozen=True, slots=True)
 class Socket:
     """The other end of a connection: its `address` as text, `host:port`, whether what goes over it is `encrypted`, and the
-    `certificate` that the peer has shown, if it has."""
+    `certificate` that the peer has shown, if it has. `own`: the other end is of this process, too, and nobody else can
+    speak over it."""
 
     address: str
     encrypted: bool = False
     certificate: Certificate | None = None
+    own: bool = False
 
     @property
     def host(self) -> str:

@@ -15,12 +15,13 @@ the two logs are followed makes no difference; to follow a change costs what it 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from broker.core import limits
 from broker.core.commands import (
+    SUBSCRIPTIONS_SINCE,
     TIMES_SINCE,
     Bind,
     Command,
@@ -51,6 +52,7 @@ from broker.core.queues import arguments as queue_arguments
 from broker.core.queues.arguments import Flow, flow_of, in_force
 from broker.core.queues.displacement import Displacing, displacing_of
 from broker.core.state import Messages, State
+from broker.core.subscriptions import Gate, Terms
 
 BUILT_IN = {"": "direct", "amq.direct": "direct", "amq.topic": "topic", "amq.fanout": "fanout", "amq.match": "headers"}
 LEVELS = ("all", "configuration", "none")
@@ -79,10 +81,6 @@ class Unplaced(Exception):
     """A queue has no place for a message on this broker now: that comes again with time."""
 
 
-Gate: TypeAlias = Callable[[bytes, int], bool]
-"""Whether a message is wanted, by its bytes and the number of the connection that it came over (0: none)."""
-
-
 @dataclass(slots=True, eq=False)
 class QueueNode:
     """A queue at run time. `proposed_seqs` are, by lane, the sequences that the next messages proposed for it get, `proposed` and
@@ -107,6 +105,8 @@ class QueueNode:
     """What leaves when a message comes, if anything ever does (primary only)."""
     gate: Gate | None = None
     """Which messages an exchange puts on it, of those that its bindings match; None: all (primary only)."""
+    terms: Terms | None = None
+    """Of the subscription that it stands for; None: it is a queue like any other."""
     under_way: UnderWay = field(default_factory=UnderWay)
     """The ids of what is proposed and not committed, if the queue detects duplicates (primary only)."""
     delivery_limit: int = 0
@@ -121,6 +121,8 @@ class QueueNode:
     """How many messages have left the queue for each reason, since this broker knows the queue (primary only)."""
     dropped: int = 0
     """How many of these no queue has taken."""
+    overdue: int = 0
+    """How often consumers have kept a message for too long, so that it came back (primary only)."""
 
     @property
     def name(self) -> str:
@@ -288,6 +290,9 @@ class Nodes:
         if queue.needs >= TIMES_SINCE:
             node.delivery_limit, node.ttl_ms = queue.arguments.get(DELIVERY_LIMIT, 0), queue.arguments.get(MESSAGE_TTL, 0)
             node.retry_ms = queue.arguments.get(RETRY_MIN, 0), queue.arguments.get(RETRY_MAX, limits.MAX_MESSAGE_TTL_MS)
+        if queue.subscription:
+            node.terms = Terms.of(queue.subscription)
+            node.gate = node.terms.gate()
         self._queues_by_uuid[node.uuid] = node
         if queue.owner:
             self._owned[queue.owner] += 1
@@ -502,6 +507,46 @@ class Nodes:
             owner=owner,
         )
         return log, command
+
+    def plan_subscription(
+        self, terms: Terms, uuid: str, binding: Bind, *, keep_s: int, owner: str, instead_of: QueueNode | None = None
+    ) -> tuple[str, list[Command]]:
+        """(log, commands of one batch) that make the queue of a subscription, with its binding to an exchange, in the place of
+        another with that name. `keep_s`: so long it stays when nobody uses it, 0: for ever. It is where the exchange is, if it is
+        to stay; Refused."""
+        exchange, name = self._exchanges_by_uuid[binding.exchange], terms.queue
+        log = CLUSTER if self.clustered and exchange.replicated and terms.lasting else LOCAL
+        if instead_of is None:
+            _check_name("queue of a subscription", name)
+            if len(self.queues) >= limits.MAX_QUEUES:
+                raise Refused(409, f"this broker has {len(self.queues)} queues, its limit; delete some first")
+        elif instead_of.log != log:
+            raise Refused(409, f"subscription {terms.name!r} is at an exchange of another level; unsubscribe first")
+        if len(exchange.routing) >= limits.MAX_BINDINGS_PER_EXCHANGE:
+            raise Refused(409, f"exchange {exchange.name!r} has {limits.MAX_BINDINGS_PER_EXCHANGE} bindings, its limit")
+        if self.version_of(log) < SUBSCRIPTIONS_SINCE:
+            has = f"the cluster has version {self.version_of(log)} until every broker is upgraded"
+            raise Refused(501, f"a subscription that lasts needs machine version {SUBSCRIPTIONS_SINCE}, and {has}")
+        arguments = {AUTO_DELETE_TIMEOUT: keep_s} if keep_s else {}
+        _check_arguments(name, arguments)
+        made = QueueAdd(
+            needs=SUBSCRIPTIONS_SINCE,
+            uuid=uuid,
+            name=name,
+            level="all" if log == CLUSTER else "none",
+            durable=terms.lasting,
+            auto_delete=bool(keep_s) or not terms.lasting,
+            exclusive=not terms.shared,
+            arguments=arguments,
+            owner=owner,
+            subscription=terms.to_dict(),
+        )
+        gone: list[Command] = [] if instead_of is None else [QueueDel(uuid=instead_of.uuid)]
+        return log, [*gone, made, binding]
+
+    def is_bound(self, queue: QueueNode, binding: Bind) -> bool:
+        """Whether this queue has this binding, in either log."""
+        return any((binding.exchange, queue.uuid, binding.key) in state.definitions.bindings for state in self._states.values())
 
     def plan_exchange(self, name: str, uuid: str, attributes: dict[str, Any]) -> tuple[str, Command]:
         """(log, command) that creates an exchange."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -30,26 +30,41 @@ class Leave:
     """A broker that leaves: the value of the setting `leaving`.
 
     `drain` names this drain; `to` has the addresses that clients are sent on to, `host:port`; `released`: the target has been
-    told that nothing is left, so this store never serves again."""
+    told that nothing is left, so this store never serves again. Where there are several targets, `sizes` says how many of the
+    addresses each has, in their order, and `queues` to which of them the messages of a queue go, by its uuid: those that are not
+    there go to the first, 0."""
 
     drain: str
     to: tuple[str, ...]
     since: str
     released: bool = False
     target: str = ""
-    """The identity of the cluster, or of the store, that takes the messages: no other may, for it alone knows what it holds."""
+    """The identity of the cluster, or of the store, that takes the messages, or those of all that do, in order, with commas
+    between them: no other may, for they alone know what they hold."""
+    sizes: tuple[int, ...] = ()
+    queues: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, value: Mapping[str, Any]) -> Leave:
         """From a setting's value."""
         to = tuple(str(each) for each in value.get("to") or ())
         drain, since, target = (str(value.get(name) or "") for name in ("drain", "since", "target"))
-        return cls(drain, to, since, bool(value.get("released")), target)
+        sizes = tuple(int(each) for each in value.get("sizes") or ())
+        return cls(drain, to, since, bool(value.get("released")), target, sizes, value.get("queues") or {})
 
     def value(self) -> dict[str, Any]:
         """For the setting."""
         found = {"drain": self.drain, "to": list(self.to), "since": self.since, "released": self.released}
-        return found | {"target": self.target}
+        several = {"sizes": list(self.sizes), "queues": dict(self.queues)} if self.sizes else {}
+        return found | {"target": self.target} | several
+
+    def addresses_for(self, queue: str) -> tuple[str, ...]:
+        """The addresses of the target of this queue, by its uuid; "": of all."""
+        if not (queue and self.sizes):
+            return self.to
+        at = self.queues.get(queue, 0)
+        first = sum(self.sizes[:at])
+        return self.to[first : first + self.sizes[at]]
 
 
 class Held:

@@ -27,7 +27,9 @@ from broker.core.commands import (
     ORIGINS_SINCE,
     TIMES_SINCE,
     Command,
+    LinkAdd,
     Numbers,
+    OriginAdd,
     QueueAdd,
     RecentIds,
     StoreAdd,
@@ -39,6 +41,8 @@ from broker.core.definitions import (
     CountersSet,
     Definitions,
     IdsSet,
+    LinkForgotten,
+    LinkMade,
     OriginMade,
     OriginsReleased,
     PlaceGone,
@@ -178,7 +182,7 @@ class State:
         self.parts = Parts(self._parts.order)
         """The store of parts; it is among `messages` from its first part on."""
         self.held: dict[int, Held] = {}
-        """Number of an origin -> what of it is, or was, on a queue here (broker.core.origins)."""
+        """Number of an origin, or of a numbered link -> what of it is, or was, on a queue here (broker.core.origins)."""
         self.held_runs = 0
         """Runs that all of these have."""
 
@@ -330,17 +334,18 @@ class State:
                 self._make_messages(queue)
             case PlaceMade(place):
                 self._make_messages(place)
-            case QueueGone(gone) | PlaceGone(gone):
+            case QueueGone(gone, _, links) | PlaceGone(gone, links):
                 self._drop_messages(gone.uuid)
+                self._drop_held(links)
             case IdsSet(recent):
                 self._load_window(recent, batch)
-            case OriginMade(origin):
-                assert origin.number is not None
-                self.held.setdefault(origin.number, Held())
+            case OriginMade(made) | LinkMade(made):
+                assert made.number is not None
+                self.held.setdefault(made.number, Held())
             case OriginsReleased(_, origins):
-                for origin in origins:
-                    assert origin.number is not None
-                    self.held_runs -= self.held.pop(origin.number).n_runs
+                self._drop_held(origins)
+            case LinkForgotten(link):
+                self._drop_held((link,))
             case CountersSet(numbers):
                 for number, sequence in numbers.seqs:
                     messages = self._parts if number == PARTS_QUEUE else self.messages[number]
@@ -349,6 +354,11 @@ class State:
             case _:
                 pass
         return change, reason
+
+    def _drop_held(self, ended: Iterable[OriginAdd | LinkAdd]) -> None:
+        for each in ended:
+            assert each.number is not None
+            self.held_runs -= self.held.pop(each.number).n_runs
 
     def _load_window(self, recent: RecentIds, batch: Batch) -> None:
         messages = self.by_uuid.get(recent.uuid)

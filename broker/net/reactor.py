@@ -17,6 +17,7 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from types import FrameType
 from typing import Any, cast
 
 from twisted.internet import epollreactor, main
@@ -37,6 +38,15 @@ class MonotonicEPollReactor(epollreactor.EPollReactor):
         super().__init__()
         self._urgent: select.epoll | None = None
         self._look_at_s = 0.0
+        self.on_term: Callable[[], None] | None = None
+        """Called in the reactor's thread at each SIGTERM. None: the reactor stops, as Twisted's do."""
+
+    def sigTerm(self, number: int, frame: FrameType | None = None) -> None:
+        """Twisted's."""
+        if self.on_term is None:
+            super().sigTerm(number, frame)
+        else:
+            self.callFromThread(self.on_term)
 
     def attend(self, selectable: Any) -> None:
         """Look at this socket before others, for whatever it waits for now. The kernel forgets those that are closed."""

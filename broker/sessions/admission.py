@@ -31,10 +31,11 @@ from broker.core.acl import questions
 from broker.core.acl.questions import Lookups, shown
 from broker.core.bearer import CBS, CBS_NODE
 from broker.core.identity import Socket
+from broker.core.values import Symbol
 from broker.sessions.authentication import Authentication
 from broker.sessions.claims import Answer
 from broker.sessions.client import ClientSession
-from broker.sessions.connection import Connection, Role
+from broker.sessions.connection import SOLE, Connection, Role
 from broker.sessions.guard import UNAUTHORIZED, Guard, Rights
 from broker.sessions.logs import Logs
 from broker.sessions.principal import principal_of
@@ -81,8 +82,9 @@ class Admission:
         self._termini = termini
         self._guard = guard
         self._max_per_host = max_connections_per_host
-        self._counted: dict[int, tuple[str, str]] = {}
-        """Number of a connection that was admitted -> its user and its host."""
+        self._counted: dict[int, tuple[str, str, str]] = {}
+        """Number of a connection that was admitted -> its user, its host and its container."""
+        self._by_container: Counter[str] = Counter()
         self._by_user: Counter[str] = Counter()
         self._by_host: Counter[str] = Counter()
         self._unlooked: dict[int, None] = {}
@@ -131,7 +133,7 @@ class Admission:
                 "{address} refused: there are {limit} connections, with the spare ones", address=socket.address, limit=limit
             )
             return None
-        if self._authentication.demanded and self._too_many_strangers(socket.host):
+        if self._demands_login(socket) and self._too_many_strangers(socket.host):
             self._refusals.told(socket.address, "too many connections have not logged in; it was closed at once")
             return None
         number, self._next_number = self._next_number, self._next_number + 1
@@ -146,9 +148,16 @@ class Admission:
             **self._engine_options,
         )
         connection.session = ClientSession(
-            connection, self._termini, self._turn, self._logs.inflow, self._guard, self._transactions()
+            connection, self._termini, self._turn, self._logs.inflow, self._guard_of(socket), self._transactions()
         )
         return connection
+
+    def _demands_login(self, socket: Socket) -> bool:
+        return self._authentication.demanded and not socket.own
+
+    def _guard_of(self, socket: Socket) -> Guard:
+        """No rules are about what this process does itself."""
+        return Guard(self._guard.audit) if socket.own else self._guard
 
     def _too_many_strangers(self, host: str) -> bool:
         most = max(limits.FEW_STRANGERS, self._max_connections // limits.STRANGERS_SHARE)
@@ -193,7 +202,7 @@ class Admission:
     def connection_made(self, connection: Connection) -> None:
         """A socket was accepted."""
         self.connections[connection.number] = connection
-        if self._authentication.demanded:
+        if self._demands_login(connection.socket):
             self._is_stranger(connection)
 
     def connection_lost(self, connection: Connection) -> None:
@@ -201,7 +210,8 @@ class Admission:
         self.connections.pop(connection.number, None)
         self._authentication.left(connection.number)
         self._is_none(connection)
-        for counter, key in zip((self._by_user, self._by_host), self._counted.pop(connection.number, ()), strict=False):
+        counters = (self._by_user, self._by_host, self._by_container)
+        for counter, key in zip(counters, self._counted.pop(connection.number, ()), strict=False):
             counter[key] -= 1
             if not counter[key]:
                 del counter[key]
@@ -257,6 +267,9 @@ class Admission:
         if len(self.connections) > self._max_connections and not connection.admin:
             text = f"this broker serves {self._max_connections} connections at once (--max-connections): close some first"
             raise Condition("amqp:resource-limit-exceeded", text)
+        if connection.is_sole and self._by_container[connection.container]:
+            text = f"container id {shown(connection.container)} is in use, and this connection is to be its only one"
+            raise Condition("amqp:invalid-field", text, {"invalid-field": Symbol("container-id")})
         self._count(connection)
 
     def _answer_open(self, connection: Connection) -> None:
@@ -335,7 +348,7 @@ class Admission:
         ended = self._authentication.ended(connection.principal)
         if ended:
             return ended
-        rights = Rights(self._guard, connection)
+        rights = Rights(self._guard_of(connection.socket), connection)
         needs: Lookups = (questions.ADMINISTER,) if connection.admin else ()
         if any(self._role_value(connection, name) for name in self.roles):
             needs = (questions.REPLICATE,)
@@ -344,6 +357,8 @@ class Admission:
     def _count(self, connection: Connection) -> None:
         """One more of its user's and its host's; Condition when that is one too many."""
         user, host = Rights(self._guard, connection).user, connection.socket.host
+        if connection.socket.own:
+            return
         if 0 < self._max_per_host <= self._by_host[host]:
             text = f"{host} has {self._by_host[host]} connections, and may have no more (--connection-limit-per-ip)"
             raise Condition("amqp:resource-limit-exceeded", text)
@@ -352,7 +367,8 @@ class Admission:
             where = "--connection-limit-per-user" if self._guard.acl is None else "`quota connections` of the ACL"
             text = f"{shown(user)} has {self._by_user[user]} connections, and may have {most} ({where})"
             raise Condition("amqp:resource-limit-exceeded", text)
-        self._counted[connection.number] = user, host
+        self._counted[connection.number] = user, host, connection.container
+        self._by_container[connection.container] += 1
         self._by_user[user] += 1
         self._by_host[host] += 1
 
@@ -392,8 +408,10 @@ class Admission:
         return properties
 
     def capabilities(self) -> tuple[str, ...]:
-        """What this broker's Open offers. Qpid JMS looks for DELAYED_DELIVERY before it sends a message with a delay."""
-        return ("ANONYMOUS-RELAY", "DELAYED_DELIVERY") if self._logs.takes_times else ("ANONYMOUS-RELAY",)
+        """What this broker's Open offers. Qpid JMS looks for DELAYED_DELIVERY before it sends a message with a delay, and for
+        SHARED-SUBS before it shares a subscription."""
+        delayed = ("DELAYED_DELIVERY",) if self._logs.takes_times else ()
+        return "ANONYMOUS-RELAY", "SHARED-SUBS", SOLE, *delayed
 
     # ---- what the broker's state means
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from broker.amqp.links import Asked, Condition, Link
 from broker.core.acl.questions import Lookups
+from broker.core.subscriptions import Origin
 from broker.sessions.guard import UNAUTHORIZED, Rights
 from broker.sessions.principal import Principal
 from broker.sessions.transactions import Transactions
@@ -25,6 +26,14 @@ class Output(Protocol):
     @property
     def number(self) -> int:
         """Its connection's."""
+
+    @property
+    def container(self) -> str:
+        """Its client's, as its Open names it."""
+
+    @property
+    def origin(self) -> Origin:
+        """What its messages come from."""
 
     @property
     def rights(self) -> Rights:

@@ -133,6 +133,8 @@ class Authentication:
                 found[name] = maker
         if self._token_put and sasl.ANONYMOUS not in found and self.desk(socket) is not None:
             found[sasl.ANONYMOUS] = Later
+        if socket.own:
+            return {sasl.ANONYMOUS: sasl.Anonymous}
         if not self.demanded:
             found |= {sasl.ANONYMOUS: sasl.Anonymous, sasl.PLAIN: partial(TakenAtItsWord, self.realm)}
         return found

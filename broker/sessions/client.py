@@ -15,6 +15,7 @@ from typing import Any
 from broker.amqp.links import Condition, Link, Receiver, Sender
 from broker.core import limits
 from broker.core.bearer import CBS_NODE
+from broker.core.subscriptions import Origin
 from broker.sessions.attach import Attach, LinkEnd
 from broker.sessions.connection import Connection
 from broker.sessions.guard import UNAUTHORIZED, Guard, Rights
@@ -59,6 +60,16 @@ class ClientSession:
     def number(self) -> int:
         """The connection's."""
         return self._connection.number
+
+    @property
+    def container(self) -> str:
+        """The client's."""
+        return self._connection.container
+
+    @property
+    def origin(self) -> Origin:
+        """What its messages come from."""
+        return self._connection.number, self._connection.container
 
     def touch(self) -> None:
         """There is output."""

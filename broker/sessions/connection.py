@@ -37,6 +37,8 @@ from broker.sessions.share import Share
 from broker.sessions.turn import Turn
 
 _log = Logger()
+SOLE = "sole-connection-for-container"
+"""Capability of a connection: no other is to have its container's name."""
 
 
 class Session(Protocol):
@@ -204,6 +206,8 @@ class Connection(TwistedProtocol):
         self._ended_at: float | None = None
         self.properties: dict[str, Any] = {}
         self.container = ""
+        self.is_sole = False
+        """Whether it is to be the only connection of its container."""
 
     # ---- Twisted
 
@@ -471,6 +475,7 @@ class Connection(TwistedProtocol):
         self.principal = principal_of(engine.login.granted if engine.login is not None else None)
         self.properties = engine.remote_properties
         self.container = engine.remote_container
+        self.is_sole = SOLE in engine.remote_desired
         self.admin = bool(self.properties.get("qpid.ha-admin"))
         try:
             self._owner.admit(self)
@@ -478,8 +483,9 @@ class Connection(TwistedProtocol):
             self.refuse(condition)
 
     def refuse(self, condition: Condition) -> None:
-        """Answer the Open with a Close that says why; who does not take it as the end is dropped after the time for an Open."""
-        self.engine.open()
+        """Answer the Open with a Close that says why; who does not take it as the end is dropped after the time for an Open.
+        The Open's property tells clients of JMS to wait for the Close."""
+        self.engine.open({"amqp:connection-establishment-failed": True})
         self.engine.close(condition)
 
     def complete_open(self) -> None:

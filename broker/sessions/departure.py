@@ -156,6 +156,7 @@ class Departure:
             "halted": logs.halted,
             "drain": "" if leave is None else leave.drain,
             "to": [] if leave is None else list(leave.to),
+            "sizes": [] if leave is None else list(leave.sizes),
             "since": "" if leave is None else leave.since,
             "target": "" if leave is None else leave.target,
             "released": leave is not None and leave.released,

@@ -16,10 +16,10 @@ from broker.core import limits, message
 from broker.core.acl import questions
 from broker.core.acl.questions import Lookups
 from broker.core.commands import Bind
-from broker.core.exchange import fault_of
 from broker.core.filters import NO_LOCAL, Filter
-from broker.core.nodes import LOCAL, ExchangeNode, Gate, QueueNode
+from broker.core.nodes import LOCAL, ExchangeNode, QueueNode
 from broker.core.selector.selected import SELECTING
+from broker.core.subscriptions import SHARED, Gate
 from broker.sessions import routing
 from broker.sessions.attach import Attach, Output
 from broker.sessions.guard import UNAUTHORIZED
@@ -28,6 +28,7 @@ from broker.sessions.producer import Denied, Producer, Upload
 from broker.sessions.queues import Queues
 from broker.sessions.quota import QueueQuota
 from broker.sessions.selecting import selector_of
+from broker.sessions.subscriptions import Subscriptions, check_binding
 from broker.sessions.uploads import Uploading
 
 
@@ -90,8 +91,8 @@ class ExchangeTerminus:
             raise Denied(denial)
 
     def _route(self, producer: Producer, data: bytes) -> list[QueueNode]:
-        key, origin = self.key or message.subject(data) or "", producer.session.number
-        return routing.route(self._exchanges.logs.nodes, self.node, key, data, origin)
+        key = self.key or message.subject(data) or ""
+        return routing.route(self._exchanges.logs.nodes, self.node, key, data, producer.session.origin)
 
     def destinations(self, producer: Producer, data: bytes) -> list[QueueNode]:
         """The queues that it routes this message to. LookupError, Denied."""
@@ -123,12 +124,12 @@ class ExchangeTerminus:
 
     def subscribe(self, attach: Attach, link: Sender) -> None:
         """A receiving link gets a queue of its own while it lasts."""
-        if attach.asked.outlives:
-            text = "a durable subscription is not available: bind a queue to the exchange, and receive from the queue"
-            raise Condition("amqp:not-implemented", text)
         self._exchanges.logs.must_serve()
         key, arguments = self._binding(attach.asked.filters)
-        self._exchanges.subscribe(attach, link, self.node, key, arguments)
+        if attach.asked.keep_s is not None or SHARED in attach.asked.capabilities:
+            self._exchanges.subscriptions.subscribe(attach, link, self.node, key, arguments)
+        else:
+            self._exchanges.subscribe(attach, link, self.node, key, arguments)
 
     def _binding(self, filters: list[Filter]) -> tuple[str, dict[str, Any]]:
         """Key and arguments of the binding that a source's filter names (Apache's legacy-amqp-direct-, -topic-,
@@ -150,14 +151,18 @@ def _gate(attach: Attach) -> Gate | None:
     no_local = any(each.name == NO_LOCAL for each in attach.asked.filters)
     if selector is None and not no_local:
         return None
-    return lambda data, origin: not (no_local and origin == own) and (selector is None or selector.takes(data))
+    return lambda data, origin: not (no_local and origin[0] == own) and (selector is None or selector.takes(data))
 
 
 class Exchanges:
-    """The exchanges that links are attached to. `new_id` makes names and identities."""
+    """The exchanges that links are attached to. `new_id` makes names and identities. `subscriptions`: those that last, or are
+    shared."""
 
-    def __init__(self, logs: Logs, queues: Queues, quota: QueueQuota, new_id: Callable[[], str]) -> None:
+    def __init__(
+        self, logs: Logs, queues: Queues, quota: QueueQuota, subscriptions: Subscriptions, new_id: Callable[[], str]
+    ) -> None:
         self.logs = logs
+        self.subscriptions = subscriptions
         self.queues = queues
         self._quota = quota
         self._new_id = new_id
@@ -175,13 +180,7 @@ class Exchanges:
         name = f"{exchange.name[:50]}_{self._new_id()}"  # a name that was as long as may be would have no room for more
         needs = questions.subscribe(exchange, name, key, nodes.default_queue_bytes)
         attach.demand(needs)
-        fault = fault_of(exchange.definition.kind, key, arguments)
-        if fault:
-            raise Condition("amqp:invalid-field", f"the filter of this subscription cannot be: {fault}")
-        for argument, value in arguments.items():
-            if not isinstance(value, str | int | float | None):
-                text = f"the filter compares {argument!r} with what is no text, number or boolean"
-                raise Condition("amqp:invalid-field", text)
+        check_binding(exchange, key, arguments)
         gate = _gate(attach)
         if len(nodes.queues) >= limits.MAX_QUEUES:
             raise Condition("amqp:resource-limit-exceeded", f"this broker has {limits.MAX_QUEUES} queues, its limit")

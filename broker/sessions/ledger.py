@@ -177,17 +177,21 @@ class Ledger:
         held: tuple[int, Sequence[int]] | None = None,
         *,
         timed: bool = False,
+        moved: bool = False,
+        times: list[tuple[int, int]] | None = None,
     ) -> None:
         """Put messages (of `nbytes` in all) on a queue; the deliveries of `link` with the ids from `first` on, one a message, are
-        accepted when they are committed. `held`: the number of their origin, and their sequences there, in the same batch.
-        `timed`: any of them may say when it expires or is to be given out."""
+        accepted when they are committed. `held`: the number of their origin, or of their link, and their sequences there, in the
+        same batch. `timed`: any of them may say when it expires or is to be given out. `moved`: they come from another store.
+        `times`: when they expire and are given out, whatever they say."""
         assert node.messages is not None
         if self._builder.has_large:
             self._cut()
         if held is not None:
             self._hold(*held)
         number, seqs, count = node.messages.number, node.proposed_seqs, len(messages)
-        times = self._times_of(node, messages, timed=timed, moved=held is not None) if timed or node.ttl_ms else None
+        if times is None and (timed or node.ttl_ms):
+            times = self._times_of(node, messages, timed=timed, moved=moved)
         if node.displacing is not None:
             count, nbytes = self._displace(node, node.displacing, messages, times)
         elif len(seqs) == 1:

@@ -90,7 +90,8 @@ class Logs:
     def redirect(self, address: str = "") -> Condition:
         """What clients of a broker that leaves are told, of a node at that address (part 2.8.18)."""
         leave = self.leave
-        to = () if leave is None else leave.to
+        node = self.nodes.queues.get(address)
+        to = () if leave is None else leave.addresses_for("" if node is None else node.uuid)
         text = f"this broker leaves; its queues are moved to {', '.join(to) or 'another broker'}"
         if not to:
             return Condition("amqp:resource-locked", text)
@@ -149,7 +150,8 @@ class Logs:
         if ledger is self.ledgers[LOCAL]:
             for node in self.nodes.queues.values():
                 definition = node.definition
-                passing = definition.auto_delete and definition.exclusive and not definition.durable
+                shared = node.terms is not None and node.terms.shared
+                passing = definition.auto_delete and (definition.exclusive or shared) and not definition.durable
                 if node.log == LOCAL and passing and not node.auto_delete_s:
                     self.delete_queue(node)
 

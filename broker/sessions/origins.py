@@ -207,7 +207,7 @@ class OriginTerminus:
                 fit += 1
         if fit:
             new = held[0], held[1][:fit]
-            ledger.enqueue(node, messages[:fit], nbytes, producer.link, first, new, timed=producer.timed)
+            ledger.enqueue(node, messages[:fit], nbytes, producer.link, first, new, timed=producer.timed, moved=True)
         return full
 
     def _full_of(self, ledger: Ledger, node: QueueNode, count: int, nbytes: int) -> str:

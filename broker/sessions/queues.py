@@ -16,18 +16,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from itertools import accumulate, chain
-from typing import Any
+from typing import Any, Protocol
 
 from twisted.logger import Logger
 
-from broker.amqp.links import Condition, Sender
+from broker.amqp.links import Condition, Sender, Standing
 from broker.core import letters, limits, message
 from broker.core.acl import questions
 from broker.core.acl.questions import Lookups
 from broker.core.links import ACCEPTED, FAILED, REJECTED, TRANSACTION_SHIFT, UNDELIVERABLE
 from broker.core.nodes import QueueNode
 from broker.core.parts import Manifest
-from broker.core.queues.arguments import BROWSE_ONLY, GROUP_KEY
+from broker.core.queues.arguments import BROWSE_ONLY, GROUP_KEY, consumer_ms_of
 from broker.core.queues.blocks import Lot
 from broker.core.queues.discipline import Discipline
 from broker.core.queues.lane import Lane
@@ -37,12 +37,14 @@ from broker.core.state import Messages
 from broker.sessions import routing
 from broker.sessions.attach import Attach, LinkEnd, Output
 from broker.sessions.bodies import BodyReader
+from broker.sessions.bulk import Operation
 from broker.sessions.dead_letters import DeadLetters
 from broker.sessions.deliveries import LargeDelivery, Parts
 from broker.sessions.due import Due
 from broker.sessions.last_values import LastValues
 from broker.sessions.ledger import Ledger
 from broker.sessions.logs import Logs
+from broker.sessions.overdue import Overdue
 from broker.sessions.producer import Producer, Upload
 from broker.sessions.room import has_room, is_crowded, is_crowded_still
 from broker.sessions.schedule import Schedule
@@ -60,7 +62,7 @@ class Subscription(LinkEnd):
 
     __slots__ = (
         *("_large", "_moved_s", "_needs", "browse", "cursors", "delivered", "drains", "link", "presettled", "queue"),
-        *("selector", "unfinished"),
+        *("overdue", "selector", "unfinished"),
     )
 
     def __init__(
@@ -83,6 +85,9 @@ class Subscription(LinkEnd):
         """When an outcome has come last, or the first message went out that has none."""
         self._large: LargeDelivery | None = None
         """The large message that is going out: nothing else does until it has gone."""
+        limit_s = 0.0 if browse or self.presettled else queue.consumer_s
+        self.overdue = Overdue(self, queue.schedule, limit_s) if limit_s else None
+        """When what it holds returns to the queue; None: never."""
 
     @property
     def node(self) -> QueueNode:
@@ -143,6 +148,8 @@ class Subscription(LinkEnd):
             else:
                 link.send(lot.data, lot.block.offsets, start, stop, first, self.presettled, lot.base)
             self.delivered += stop - start
+        if self.overdue is not None:
+            self.overdue.sent()
         if self.presettled and not self.browse:
             ledger = self.queue.ledger
             for lot in lots:
@@ -178,6 +185,8 @@ class Subscription(LinkEnd):
                 messages.order.release((sequence,))
         elif self.presettled and not self.browse and messages is not None:
             self.queue.ledger.dequeue(messages.number, (sequence,))
+        elif self.overdue is not None:
+            self.overdue.sent()
         self.session.touch()
         self.queue.dispatch_soon()
 
@@ -266,14 +275,36 @@ class Subscription(LinkEnd):
             self.queue.give_back(back)
         self.session.touch()
 
+    @property
+    def now_s(self) -> float:
+        """The reactor's time."""
+        return self.session.now_s
+
+    def take_back(self, before: int) -> None:
+        """Its deliveries with ids below this one, as far as they have no outcome, are overdue: let others have the messages."""
+        account = self.link.account
+        if self._large is not None:
+            before = min(before, account.next_id - 1)  # its time begins when all of it has gone out
+        sequences = list(chain.from_iterable(account.take(0, before)))
+        if sequences:
+            self.link.take_back(before)
+            self.node.overdue += len(sequences)
+            self.queue.undo(sequences, count=True)
+            self.session.touch()
+
     def detached(self) -> None:
         """The link is gone: so is a queue that was there for its subscriptions, with the last of them."""
         self.end()
-        self.queue.unsubscribed()
+        if self.link.closed_by_peer and self.node.terms is not None:
+            self.queue.closed(self)
+        else:
+            self.queue.unsubscribed()
 
     def end(self) -> None:
         """What it had acquired goes back to its place."""
         account, node = self.link.account, self.node
+        if self.overdue is not None:
+            self.overdue.close()
         self.queue.forget(self)
         self.cut_short()
         # Outcomes that came but were not looked at, and the unsettled rest: volatile acquisitions end with the link.
@@ -301,7 +332,7 @@ class QueueTerminus:
     """A queue on a serving broker: its subscriptions in turn, and producers that send to it."""
 
     __slots__ = (
-        *("_ahead", "_queues", "due", "ledger", "letters", "node", "producers"),
+        *("_ahead", "_queues", "due", "ledger", "letters", "node", "operation", "producers"),
         *("selections", "subscriptions", "unreadable"),
     )
     window = limits.CREDIT_WINDOW
@@ -317,6 +348,8 @@ class QueueTerminus:
         """Large messages that have a part that cannot be read: they are acquired, by nobody."""
         self.letters = DeadLetters(self, queues.logs, queues.schedule)
         self.due = Due(self, self.letters, queues.schedule)
+        self.operation: Operation | None = None
+        """What an operator has done with its messages at the moment."""
         self.selections: Selections | None = None
         """Of subscriptions with a selector; None: there was none."""
         self._ahead: ReadAhead | None = None
@@ -331,6 +364,16 @@ class QueueTerminus:
         """This is the queue's node now; `ledger` holds its messages."""
         self.node = node
         self.ledger: Ledger = self._queues.logs.ledger_of(node)
+
+    @property
+    def schedule(self) -> Schedule:
+        """What time brings about."""
+        return self._queues.schedule
+
+    @property
+    def consumer_s(self) -> float:
+        """For how long a consumer may keep a message without an outcome; 0: for any time."""
+        return consumer_ms_of(self.node.asked) / 1000 or self._queues.consumer_s
 
     # ---- messages in
 
@@ -418,9 +461,10 @@ class QueueTerminus:
         browse: bool,
         selector: Selector | None = None,
         drains: bool = False,
+        standing: Standing | None = None,
     ) -> None:
         """Attach this link as one more subscription, for which its client `needs` so much; Condition when that cannot be.
-        `drains`: it is the one that empties the queue of a broker that leaves."""
+        `drains`: it is the one that empties the queue of a broker that leaves. `standing`: what its client is told of it."""
         node = self.node
         if not browse and node.definition.exclusive and any(not each.browse for each in self.subscriptions):
             raise Condition("amqp:resource-locked", f"queue {node.name!r} is exclusive and has its consumer already")
@@ -434,7 +478,7 @@ class QueueTerminus:
                 self.selections = Selections(self, self._queues.searches)
             self.selections.add(selector)
         link.context = subscription
-        link.accept()
+        link.accept(standing=standing)
         self.subscriptions.append(subscription)
         self._queues.unused.used(node)
         self.dispatch_soon()
@@ -450,6 +494,10 @@ class QueueTerminus:
             if subscription.selector is not None and self.selections is not None:
                 self.selections.drop(subscription.selector)
 
+    def closed(self, subscription: Subscription) -> None:
+        """A client has closed its link to the queue of a subscription that is known by its name: it wants it no more."""
+        self._queues.keeper.closed(self, subscription)
+
     def unsubscribed(self) -> None:
         """A subscription has ended: a queue that is only there for them goes with the last, or a time after the last link."""
         logs, node = self._queues.logs, self.node
@@ -458,7 +506,7 @@ class QueueTerminus:
         elif node.definition.auto_delete and not self.subscriptions and logs.ledgers[node.log].serving:
             moves = logs.closed and node.depth and not node.definition.exclusive
             if not moves:
-                logs.delete_queue(node)
+                self._queues.keeper.delete(node)
 
     @property
     def held(self) -> bool:
@@ -534,6 +582,8 @@ class QueueTerminus:
         """Give out what is available, in turn among the subscriptions that have room, and have read what is not in memory."""
         if self.letters.waiting:
             self.letters.send()
+        if self.operation is not None and self.operation.reads:
+            self.operation.look_again()
         if self._queues.held or (self._queues.logs.closed and not any(each.drains for each in self.subscriptions)):
             return
         if self.node.displacing is not None and not self.node.displacing.ready:
@@ -654,6 +704,8 @@ class QueueTerminus:
             end.session.touch()
         for subscription in self.subscriptions:
             subscription.cut_short()
+            if subscription.overdue is not None:
+                subscription.overdue.close()
             subscription.link.account.take_rest()
         for producer in self.producers:
             producer.aborted()
@@ -663,17 +715,31 @@ class QueueTerminus:
         self.producers.clear()
         self.letters.clear()
         self.due.clear()
+        if self.operation is not None:
+            self.operation.gone()
 
 
 def _count(lots: Iterable[Lot]) -> int:
     return sum([lot.stop - lot.start for lot in lots])
 
 
+class Keeper(Protocol):
+    """Who keeps subscriptions that are known by a name (broker.sessions.subscriptions)."""
+
+    def closed(self, queue: QueueTerminus, subscription: Subscription) -> None:
+        """A client has closed its link to such a queue."""
+
+    def delete(self, node: QueueNode) -> None:
+        """Propose that this queue goes, with which its last consumer has gone."""
+
+
 class Queues:
     """The queues that links are attached to, and those whose producers wait for room."""
 
-    def __init__(self, logs: Logs, turn: Turn, schedule: Schedule, searches: Share) -> None:
+    def __init__(self, logs: Logs, turn: Turn, schedule: Schedule, searches: Share, consumer_s: float = 0.0) -> None:
         self.logs = logs
+        self.consumer_s = consumer_s
+        """For how long a consumer may keep a message without an outcome where its queue does not say; 0: for any time."""
         self.searches = searches
         """The share of each turn that goes into looking for what selectors want."""
         self.turn = turn
@@ -687,6 +753,8 @@ class Queues:
         self.held = False
         """Whether consumers get nothing, because another broker is about to take over."""
         self._termini: dict[str, QueueTerminus] = {}
+        self.keeper: Keeper
+        """To be set before a link attaches."""
 
     def at(self, node: QueueNode) -> QueueTerminus:
         """The terminus of this queue."""
@@ -789,6 +857,8 @@ class Queues:
             terminus.letters.clear()
             terminus.due.clear()
             terminus.unreadable.clear()
+            if terminus.operation is not None:
+                terminus.operation.void()
 
     def users(self, node: QueueNode) -> int:
         """How many links are attached to this queue."""

@@ -6,17 +6,20 @@ of it has committed that. A queue that detects duplicates, and has it already, c
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from broker.core import message
 from broker.core.nodes import ExchangeNode, Nodes, QueueNode, Unplaced
+from broker.core.subscriptions import NOWHERE, Origin
 from broker.sessions.logs import Logs
 from broker.sessions.producer import Full, Producer
 from broker.sessions.room import check_places, full_text, has_room
 
 
-def route(nodes: Nodes, exchange: ExchangeNode, key: str, data: bytes, origin: int = 0) -> list[QueueNode]:
+def route(nodes: Nodes, exchange: ExchangeNode, key: str, data: bytes, origin: Origin = NOWHERE) -> list[QueueNode]:
     """The queues that an exchange sends this message to; those of its alternate exchange when it has none for it.
 
-    `origin`: the number of the connection that it came over, 0 when it has been here before.
+    `origin`: what it has come from.
     """
     exchange.received += 1
     seen: set[str] = set()
@@ -34,9 +37,16 @@ def route(nodes: Nodes, exchange: ExchangeNode, key: str, data: bytes, origin: i
     return []
 
 
-def put(logs: Logs, queues: list[QueueNode], producer: Producer, delivery_id: int, data: bytes) -> None:
+def put(
+    logs: Logs,
+    queues: list[QueueNode],
+    producer: Producer,
+    delivery_id: int,
+    data: bytes,
+    held: tuple[int, Sequence[int]] | None = None,
+) -> None:
     """Put a producer's message into all of these queues; Unplaced or Full when one of them, or the disk, cannot have it, and
-    Unplaced on a broker that leaves."""
+    Unplaced on a broker that leaves. `held`: by which its log is to remember it, which has one queue for it."""
     size = len(data)
     if logs.closed:
         raise Unplaced
@@ -56,7 +66,7 @@ def put(logs: Logs, queues: list[QueueNode], producer: Producer, delivery_id: in
     if len(ledgers) == 1 and queues:
         for queue in queues[:-1]:
             logs.ledger_of(queue).enqueue(queue, [data], size, timed=producer.timed)
-        logs.ledger_of(queues[-1]).enqueue(queues[-1], [data], size, producer.link, delivery_id, timed=producer.timed)
+        logs.ledger_of(queues[-1]).enqueue(queues[-1], [data], size, producer.link, delivery_id, held, timed=producer.timed)
         return
     outstanding = set(ledgers)
 

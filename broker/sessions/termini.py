@@ -12,7 +12,7 @@ Source: AMQP 1.0 part 3.5 (sources, targets).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol, TypeVar
 
 from broker.amqp.links import Asked, Condition, Receiver, Sender
 from broker.core import limits
@@ -32,6 +32,9 @@ class Source(Protocol):
     def subscribe(self, attach: Attach, link: Sender) -> None:
         """Attach this receiving link of a client, and hang its link end on it; Condition when that cannot be."""
 
+
+TOPICS: Final = frozenset({"topic", "temporary-topic"})
+"""Capabilities by which a client asks for a topic."""
 
 FindTarget = Callable[[Attach], Target | None]
 FindSource = Callable[[Attach], Source | None]
@@ -102,6 +105,18 @@ def by_address(named: Callable[[str], Target | None]) -> FindTarget:
 def source_by_address(named: Callable[[str], Source | None]) -> FindSource:
     """Find a source by the address that an attach names."""
     return lambda attach: named(attach.asked.address)
+
+
+Q = TypeVar("Q")
+T = TypeVar("T")
+
+
+def of_kind(attach: Attach, queue: Callable[[str], Q | None], topic: Callable[[str], T | None]) -> Q | T | None:
+    """What an attach names: a topic before a queue of that name, if it asks for a topic, and else a queue before a topic."""
+    address = attach.asked.address
+    if TOPICS.isdisjoint(attach.asked.capabilities):
+        return queue(address) or topic(address)
+    return topic(address) or queue(address)
 
 
 def no_dynamic_target(attach: Attach) -> Target | None:

@@ -10,6 +10,7 @@ import json
 import sys
 from datetime import UTC, datetime
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,6 @@ from cli.drain.sides import Clock, Side
 from cli.output import count, show_json
 
 NAME = "qpid-drain"
-UNFINISHED = 75
-"""Not all was moved in time, or something is in the way for now: asked again, it goes on (EX_TEMPFAIL)."""
 
 
 @click.command(context_settings=options.CONTEXT)
@@ -35,7 +34,13 @@ UNFINISHED = 75
     help="Instead of --from: the store of a broker that does not run.",
 )
 @click.option("--delete-released", is_flag=True, help="With --store: delete the store when it was released.")
-@click.option("--to", "target", metavar="URL", help="The broker, or all brokers of the cluster, that takes its messages.")
+@click.option(
+    "--to",
+    "targets",
+    multiple=True,
+    metavar="URL",
+    help="The broker, or all brokers of the cluster, that takes its messages. Again: one more, for a part of the queues.",
+)
 @click.option("--cancel", is_flag=True, help="Call the drain off: the broker keeps what has not moved, and serves again.")
 @click.option("--check", is_flag=True, help="Say what would be made there and what will not fit; change nothing.")
 @click.option("--deadline", type=click.FloatRange(0.1), metavar="SECONDS", help="End after so long, done or not (exit 75).")
@@ -46,9 +51,10 @@ UNFINISHED = 75
     metavar="SECONDS",
     help="Send the clients on over this time, a tenth of them at a step. [10]",
 )
+@click.option("--rate", type=click.FloatRange(1), metavar="N", help="Move at most so many messages in a second.")
 @partial(options.connection_options, without=("broker",))
 @click.version_option(options.VERSION, prog_name=NAME)
-def command(words: tuple[str, ...], source: str | None, target: str | None, form: str, **given: Any) -> None:
+def command(words: tuple[str, ...], source: str | None, targets: tuple[str, ...], form: str, **given: Any) -> None:
     """Move every queue of a broker that is to go to another broker, and verify that nothing is left.
 
     \b
@@ -61,6 +67,7 @@ def command(words: tuple[str, ...], source: str | None, target: str | None, form
     Begun again after a failure or a deadline, it goes on; no message is lost or repeated.
     """
     check, deadline_s, spread_s = given.pop("check"), given.pop("deadline"), given.pop("spread")
+    rate = given.pop("rate")
     store, deletes = given.pop("store"), given.pop("delete_released")
     _must_make_sense(words, source, store, deletes=deletes)
     leaving = options.target(given | {"broker": source or "localhost"}, admin=True, name="from")
@@ -68,16 +75,15 @@ def command(words: tuple[str, ...], source: str | None, target: str | None, form
         _status(leaving, form)
         return
     if given.pop("cancel"):
-        if check or deletes or deadline_s is not None:
+        if check or deletes or deadline_s is not None or rate is not None:
             raise click.UsageError("--cancel goes with --from or --store, --to, and the options of a connection")
-        _cancel(leaving, store, target, given, form)
+        _cancel(leaving, store, targets, given, form)
         return
-    if target is None:
+    if not targets:
         raise click.UsageError("--to says which broker takes the messages")
-    taking = options.target(given | {"broker": target}, admin=True, name="to")
-    both = set(leaving.url.names) & set(taking.url.names) if source else set()
-    if both:
-        raise click.UsageError(f"{', '.join(sorted(both))} is both the source and the target")
+    taking = [options.target(given | {"broker": target}, admin=True, name="to") for target in targets]
+    named = [name for target in taking for name in target.url.names]
+    _check_names(leaving.url.names if source else (), named)
 
     async def run(reactor: Any) -> tuple[Any, Result | None]:
         from twisted.internet.defer import ensureDeferred
@@ -87,29 +93,30 @@ def command(words: tuple[str, ...], source: str | None, target: str | None, form
 
         clock = Clock(reactor, deadline_s)
         left = Side(clock, leaving, "broker that leaves") if store is None else Orphan(clock, leaving, store)
-        sides = left, Side(clock, taking, "target")
+        sides = [Side(clock, target, "target") for target in taking]
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        drain = Drain(clock, *sides, _teller(form), spread_s=spread_s, now=now)
+        drain = Drain(clock, left, sides, _teller(form), spread_s=spread_s, now=now, rate=rate)
         try:
             if isinstance(left, Orphan):
                 await left.start()
                 if mark is not None and left.is_released(mark):
                     return None, Result(drain=str(mark["drain"]), empty=True)
             if check:
-                found = await drain.check(), None
+                found = await drain.look(), None
             else:
                 running = ensureDeferred(drain.run())
                 if deadline_s is not None:
                     reactor.callLater(deadline_s, running.cancel)
                 found = None, await running
                 if isinstance(left, Orphan) and found[1] is not None and found[1].empty:
-                    left.mark(found[1].drain, sides[1].addresses, found[1].queues, now)
+                    left.mark(found[1].drain, named, found[1].queues, now)
         finally:
             for side in sides:
-                if isinstance(side, Orphan):
-                    await side.close()
-                else:
-                    side.abort()
+                side.abort()
+            if isinstance(left, Orphan):
+                await left.close()
+            else:
+                left.abort()
         return found
 
     mark = _look(store)
@@ -132,35 +139,35 @@ def _must_make_sense(words: tuple[str, ...], source: str | None, store: Path | N
         raise click.UsageError("--delete-released is for --store: a broker that runs keeps its store")
 
 
-def _cancel(leaving: options.Target, store: Path | None, target: str | None, given: dict[str, Any], form: str) -> None:
-    """Call the drain off. Without `target` it is where the broker says that it leaves to."""
+def _cancel(leaving: options.Target, store: Path | None, named: tuple[str, ...], given: dict[str, Any], form: str) -> None:
+    """Call the drain off. Without targets that are `named` they are where the broker says that it leaves to."""
     from cli.drain.call_off import Back, CallOff
     from cli.drain.orphan import Orphan
 
     _look(store)
 
     async def run(reactor: Any) -> Back:
-        clock = Clock(reactor, None)
+        clock, targets = Clock(reactor, None), list[Side]()
         left = Side(clock, leaving, "broker that leaves") if store is None else Orphan(clock, leaving, store)
-        sides: list[Side] = [left]
         try:
             if isinstance(left, Orphan):
                 await left.start()
             (status,) = (await left.ask("QUERY", "drain"))["items"]
             if not status["leaving"]:
                 return Back(back=int(status["messages"]))
-            taking = options.target(given | {"broker": target or ",".join(status["to"])}, admin=True, name="to")
-            sides.append(Side(clock, taking, "target"))
-            found = await CallOff(clock, sides[0], sides[1], _teller(form)).run()
+            for url in named or _urls(status["to"], status["sizes"]):
+                targets.append(Side(clock, options.target(given | {"broker": url}, admin=True, name="to"), "target"))
+            found = await CallOff(clock, left, targets, _teller(form)).run()
             if isinstance(left, Orphan):
                 left.unmark()
             return found
         finally:
-            for side in sides:
-                if isinstance(side, Orphan):
-                    await side.close()
-                else:
-                    side.abort()
+            for side in targets:
+                side.abort()
+            if isinstance(left, Orphan):
+                await left.close()
+            else:
+                left.abort()
 
     found = endings.run(run)
     if form == "json":
@@ -169,6 +176,22 @@ def _cancel(leaving: options.Target, store: Path | None, target: str | None, giv
         click.echo(f"the broker serves again, with {found.back} messages; {found.moved} stay at the target")
     else:
         click.echo(f"the broker does not leave; it has {found.back} messages")
+
+
+def _urls(addresses: list[str], sizes: list[int]) -> list[str]:
+    """A URL for each of the targets, of which each has so many of the addresses."""
+    rest = iter(addresses)
+    return [",".join(islice(rest, size)) for size in sizes or [len(addresses)]]
+
+
+def _check_names(leaving: tuple[str, ...], taking: list[str]) -> None:
+    both = set(leaving) & set(taking)
+    if both:
+        raise click.UsageError(f"{', '.join(sorted(both))} is both the source and the target")
+    if len(set(taking)) < len(taking):
+        raise click.UsageError(
+            "two of the --to name the same broker: give one for each target, with all brokers of a cluster in it"
+        )
 
 
 def _look(store: Path | None) -> dict[str, Any] | None:
@@ -224,16 +247,24 @@ def _status(target: options.Target, form: str) -> None:
 
 def _show_plan(plan: Any, form: str) -> None:
     if form == "json":
+
+        def told(found: list[tuple[str, str]]) -> list[dict[str, str]]:
+            return [{"what": what, "why": why} for what, why in found]
+
         creates = [{"type": type, "name": name} | body for type, name, body in plan.creates]
-        show_json({"creates": creates, "problems": [{"what": what, "why": why} for what, why in plan.problems]})
+        show_json({"creates": creates, "problems": told(plan.problems), "stays": told(plan.stays), "goes": dict(plan.goes)})
     else:
         for type, name, body in plan.creates:
             click.echo(f"to be made: {type} {name or ' '.join(str(body[field]) for field in ('exchange', 'queue', 'key'))}")
+        for name, where in plan.goes:
+            click.echo(f"goes to {where}: queue {name}")
         for what, why in plan.problems:
             click.echo(f"will not fit: {what}: {why}")
-        if not plan.problems:
+        for what, why in plan.stays:
+            click.echo(f"will stay: {what}: {why}")
+        if not (plan.problems or plan.stays):
             click.echo("all of it will fit, as far as can be told beforehand")
-    if plan.problems:
+    if plan.problems or plan.stays:
         sys.exit(endings.REFUSED)
 
 
@@ -248,7 +279,7 @@ def _show_result(result: Result, form: str) -> None:
         end = "the broker is empty, and was released" if result.empty else f"{result.left} messages are left"
         click.echo(f"{result.moved} messages moved; {'the time is over; ' if not result.in_time else ''}{end}")
     if not result.in_time:
-        sys.exit(UNFINISHED)
+        sys.exit(endings.UNFINISHED)
     if not result.empty:
         sys.exit(endings.REFUSED)
 

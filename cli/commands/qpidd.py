@@ -1,8 +1,8 @@
 """`qpidd`: the broker, standalone or a member of a cluster.
 
 Life of the process: read the settings, take the port, lock the store, replay the logs, serve until SIGTERM or SIGINT, then
-stop in order: clients are told, the journal is synced, the store marked clean. Whatever keeps it from starting is one line on
-stderr and exit status 1 (2: usage).
+stop in order: clients are told, the journal is synced, the store marked clean. With `--drain-to` it is drained first, at SIGTERM
+(`cli.drain.on_sigterm`). Whatever keeps it from starting is one line on stderr and exit status 1 (2: usage).
 """
 
 from __future__ import annotations
@@ -48,10 +48,16 @@ def command(**command_line: str | None) -> None:
         raise click.UsageError(str(error)) from None
     reactor = monotonic.install()
     # Only now may modules be imported that bring the reactor with them.
-    from ha.service import CannotStart, run
+    from ha.service import CannotStart, Process, run
+
+    def prepare(process: Process) -> None:
+        if broker.drain_to is not None:
+            from cli.drain.on_sigterm import DrainOnSigterm
+
+            DrainOnSigterm(process)
 
     try:
-        status = run(reactor, broker, ha)
+        status = run(reactor, broker, ha, prepare)
     except SettingsError as error:  # a file that an option names is not what it should be
         raise click.UsageError(str(error)) from None
     except CannotStart as error:

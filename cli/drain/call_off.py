@@ -12,7 +12,7 @@ settled; so no message is on both, and none on neither.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,10 +38,10 @@ class Back:
 class CallOff:
     """See the module. `tell` hears of each event: what it is, and its facts."""
 
-    def __init__(self, clock: Clock, source: Side, target: Side, tell: Callable[[str, dict[str, Any]], None]) -> None:
+    def __init__(self, clock: Clock, source: Side, targets: Sequence[Side], tell: Callable[[str, dict[str, Any]], None]) -> None:
         self._clock = clock
         self._source = source
-        self._target = target
+        self._targets = targets
         self._tell = tell
 
     async def run(self) -> Back:
@@ -53,12 +53,13 @@ class CallOff:
                 found.back = int(status["messages"])
                 return found
             found.drain, body = str(status["drain"]), {"drain": status["drain"]}
-            await self._must_be_target(status)
+            await self._must_be_targets(status)
             try:
                 await self._source.ask("HALT", "drain", "", body)
-                held = await self._settle(found.drain)
-                found.moved = max(found.moved, held)
-                await self._target.ask("RELEASE", "drain", "", body | {"held": held})
+                for target in self._targets:
+                    held = await self._settle(target, found.drain)
+                    await target.ask("RELEASE", "drain", "", body | {"held": held})
+                    found.moved += held
                 status = await self._source.ask("REOPEN", "drain", "", body)
             except ManagementError as error:
                 if error.status != 409:
@@ -66,24 +67,26 @@ class CallOff:
                 self._tell("again", {"why": error.text})
                 await self._clock.pause(_PAUSE_S)
                 continue
-            await self._target.ask("FORGET", "drain", "", body)
+            for target in self._targets:
+                await target.ask("FORGET", "drain", "", body)
             found.back = int(status["messages"])
             self._tell("reopened", {"drain": found.drain, "moved": found.moved, "back": found.back})
             return found
         raise endings.Refused("the drain cannot be called off, because another one goes on: stop that first")
 
-    async def _must_be_target(self, status: dict[str, Any]) -> None:
-        identity = await identity_of(self._target)
+    async def _must_be_targets(self, status: dict[str, Any]) -> None:
+        identity = ",".join(sorted([await identity_of(target) for target in self._targets]))
         if status["target"] and identity != status["target"]:
             known = f"this broker leaves to {status['target']}, at {', '.join(status['to'])}"
-            raise endings.Refused(f"{known}, and {', '.join(self._target.addresses)} is {identity}: name the right one with --to")
+            given = ", ".join(address for target in self._targets for address in target.addresses)
+            raise endings.Refused(f"{known}, and {given} is {identity}: name the right one with --to")
 
-    async def _settle(self, drain: str) -> int:
-        """Take off at the source what the target holds. Returns how much that is."""
+    async def _settle(self, target: Side, drain: str) -> int:
+        """Take off at the source what a target holds. Returns how much that is."""
         queues: list[str] = []
         body = {"drain": drain, "after": ""}
         while True:
-            answer = await self._target.ask("ORIGINS", "drain", "", body)
+            answer = await target.ask("ORIGINS", "drain", "", body)
             if answer["released"]:
                 return 0  # it was settled before
             queues += answer["queues"]
@@ -92,7 +95,7 @@ class CallOff:
             body["after"] = answer["next"]
         total = 0
         for queue in queues:
-            held = await held_there(self._target, drain, queue)
+            held = await held_there(target, drain, queue)
             total += held.count
             for runs in _portions(held.runs()):
                 await self._source.ask("SETTLE", "drain", "", {"drain": drain, "queue": queue, "runs": runs})

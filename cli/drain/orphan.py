@@ -1,9 +1,8 @@
 """The store of a broker that does not run: a broker on it that no client can see, and the mark of its release.
 
-Life: `look` says whether the store can be drained; `Orphan` is a side of a drain (`sides.Side`) whose broker runs in this
-process, listens nowhere, and is reached over one pair of sockets. It leaves as any broker does, and is emptied as any broker
-is. When the target has released it, the file `released.json` in its folder says what was moved: then the folder may be deleted,
-by `--delete-released` or by a person.
+Life: `look` says whether the store can be drained; `Orphan` is a side of a drain whose broker runs in this process, and listens
+nowhere. It leaves as any broker does, and is emptied as any broker is. When the target has released it, the file `released.json`
+in its folder says what was moved: then the folder may be deleted, by `--delete-released` or by a person.
 
 Invariants: the store's lock is held from the first look inside until the mark is written; nothing but the broker's own log and
 the mark is written there; nothing is deleted without the mark, and a mark counts only if the store's own log says the same: the
@@ -13,25 +12,17 @@ drain may have been called off since, and the broker have served.
 from __future__ import annotations
 
 import shutil
-import socket
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from twisted.internet.defer import Deferred, ensureDeferred
-from twisted.internet.protocol import Factory
-
-from broker.client import ManagementClient
-from broker.core.sasl_client import ANONYMOUS
 from broker.disk.durable import DamagedStore, StorageError, read_json, remove_durably, replace_durably, seal_json
 from broker.disk.files import REAL_DISK
 from broker.disk.store import inspect
-from broker.net.listener import ConnectionFactory
-from broker.net.management_wire import Wire
 from broker.settings import BrokerSettings
 from cli import endings
-from cli.drain.sides import Clock, Side
+from cli.drain.inside import Inside
+from cli.drain.sides import Clock
 from cli.options import Target
 from ha.service import CannotStart, Process
 from ha.settings import HaSettings
@@ -76,14 +67,14 @@ class _Hidden(Process):
         self.port = 0
 
 
-class Orphan(Side):
+class Orphan(Inside):
     """See the module. Made, it is not started yet: `start`."""
 
     def __init__(self, clock: Clock, target: Target, folder: Path) -> None:
-        super().__init__(clock, target, f"store in {folder}")
-        self._folder = folder
         settings = BrokerSettings.from_values({"data_dir": folder, "max_message_size": _LARGEST, "auth": False})
-        self._process = _Hidden(clock.reactor, settings, HaSettings.from_values({}))
+        process = _Hidden(clock.reactor, settings, HaSettings.from_values({}))
+        super().__init__(clock, target, f"store in {folder}", process)
+        self._folder = folder
         self._runs = False
 
     async def start(self) -> None:
@@ -95,22 +86,6 @@ class Orphan(Side):
         self._runs = True
         while self._process.broker.state != "standalone":
             await self._clock.pause(0.01)
-
-    def _connect(self) -> Deferred[ManagementClient]:
-        return ensureDeferred(self._join())
-
-    async def _join(self) -> ManagementClient:
-        """Join a client to the broker by a pair of sockets of this process's own."""
-        reactor = self._clock.reactor
-        wire = Wire(reactor, "store:0", ANONYMOUS, True, None, time.monotonic)
-        ours = Factory.forProtocol(lambda: wire)
-        ours.noisy = False
-        theirs = ConnectionFactory(self._process.broker.new_connection)
-        for end, factory in zip(_pair(), (ours, theirs), strict=True):
-            with end:
-                reactor.adoptStreamConnection(end.fileno(), socket.AF_INET, factory)
-        await wire.opened
-        return ManagementClient(reactor, self.what, wire)
 
     def is_released(self, mark: Mapping[str, Any]) -> bool:
         """Whether the log says what this mark says."""
@@ -132,18 +107,3 @@ class Orphan(Side):
         if self._runs:
             self._runs = False
             await self._process.stop()
-
-
-def _pair() -> tuple[socket.socket, socket.socket]:
-    """Two ends of a TCP connection within this process. Nobody else can have come between: the port that is listened on for a
-    moment takes one connection, and it is looked at whose that is."""
-    with socket.create_server(("127.0.0.1", 0), backlog=1) as listening:
-        ours = socket.create_connection(listening.getsockname())
-        while True:
-            theirs, peer = listening.accept()
-            if peer == ours.getsockname():
-                break
-            theirs.close()
-    for end in (ours, theirs):
-        end.setblocking(False)
-    return ours, theirs

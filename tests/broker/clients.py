@@ -63,6 +63,8 @@ class MemoryLog:
         self.spoiled: set[int] = set()
         """Places whose bodies cannot be read."""
         self.rotted: list[str] = []
+        self.stops_at_rot = False
+        """Whether it is a cluster's: another broker has what has rotted here."""
         self.stamp_ms = 0
         """When batches are made from now on: ms since 1970."""
         self.ledger: Ledger
@@ -113,6 +115,8 @@ class MemoryLog:
 
     def rotten(self, place: int, text: str) -> None:
         self.rotted.append(text)
+        if self.stops_at_rot:
+            self.ledger.on_storage_error(text, fatal=True)
 
     def take(self, builder: BatchBuilder) -> None:
         """A batch that another broker proposed."""
@@ -150,6 +154,7 @@ class Client:
         self.bench = bench
         self.connection: Any = proton.Connection()
         self.connection.container = options.get("container", "client")
+        self.connection.desired_capabilities = [proton.symbol(each) for each in options.get("desired", ())]
         if properties:
             self.connection.properties = {proton.symbol(key): value for key, value in properties.items()}
         self.transport: Any = proton.Transport()

@@ -131,6 +131,19 @@ def test_a_message_that_has_rotted_is_passed_over_and_said_once(small_windows: N
         assert text == "1 messages of queue 'q' from sequence 4 on cannot be delivered: it has rotted"
 
 
+def test_a_broker_of_a_cluster_that_stops_for_rot_gives_nothing_more_out(small_windows: None) -> None:
+    """What comes behind the rotten message would overtake it: the next primary gives both out, in order."""
+    with bench(message_memory=0) as b:
+        b.queue("q")
+        put(b, *numbered(20))
+        b.lead.stops_at_rot = True
+        b.lead.spoiled.add(lane_of(b).blocks[0].places[3])
+        client = b.client()
+        got = client.bodies(client.receiver("q"))
+        assert got == numbered(3)[: len(got)]
+        assert b.fatal == ["1 messages of queue 'q' from sequence 4 on cannot be delivered: it has rotted"]
+
+
 def test_a_body_that_moved_while_it_was_read_has_not_rotted() -> None:
     """Compaction gives its old file up: what cannot be read there is asked for where it lies now."""
     with bench(message_memory=0) as b:

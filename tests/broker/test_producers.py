@@ -205,7 +205,7 @@ def test_an_unknown_address_is_refused_with_a_text_that_helps(address: str) -> N
 
 def test_a_receiver_without_an_address_is_refused() -> None:
     with bench() as b:
-        assert condition(b.client().receiver(None)) == "amqp:invalid-field"
+        assert condition(b.client().receiver(None)) == "amqp:not-found", "it asks for the subscription of its link's name"
 
 
 def test_what_this_broker_does_not_have_is_said_so() -> None:
@@ -234,22 +234,6 @@ def test_a_filter_that_nothing_applies_is_refused_by_its_name() -> None:
             assert condition(link) == "amqp:not-implemented", address
             assert f"the filter {name!r}" in link.remote_condition.description
             assert link.remote_source.type == proton.Terminus.UNSPECIFIED
-
-
-@pytest.mark.parametrize(
-    "field, value", [("durability", proton.Terminus.DELIVERIES), ("expiry_policy", proton.Terminus.EXPIRE_NEVER)]
-)
-def test_a_subscription_that_is_to_outlive_its_link_is_refused(field: str, value: int) -> None:
-    """What is published while it is away would be lost."""
-    with bench() as b:
-        client = b.client()
-        link = client.session.receiver("mine")
-        link.source.address = "amq.topic"
-        setattr(link.source, field, value)
-        link.open()
-        b.settle()
-        assert condition(link) == "amqp:not-implemented"
-        assert "bind a queue" in link.remote_condition.description
 
 
 @pytest.mark.parametrize("argument", ["qpid.msg_sequence", "qpid.ive", "x-delayed-type"])

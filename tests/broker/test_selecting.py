@@ -8,7 +8,7 @@ import proton
 import pytest
 
 from broker.core import limits
-from broker.core.filters import APPLICATION_PROPERTIES, NO_LOCAL, PROPERTIES, SELECTOR, TOPIC_BINDING
+from broker.core.filters import APPLICATION_PROPERTIES, NO_LOCAL, PROPERTIES, SELECTOR, SQL, TOPIC_BINDING
 from broker.core.queues.residency import RUN_BYTES
 from tests.broker.clients import ACCEPTED, Bench, Client, bench, condition, creating, one_turn, statuses
 
@@ -106,6 +106,19 @@ def test_filters_of_properties_select_beside_a_selector() -> None:
             send(client, address, 7, subject="other")
             assert client.bodies(link) == [3, 5]
             wrong = client.receiver(address, filters=described(PROPERTIES, {"x": 1}))
+            assert condition(wrong) == "amqp:invalid-field"
+
+
+def test_a_sql_filter_selects_on_queues_and_exchanges() -> None:
+    with bench() as b:
+        b.queue("q")
+        client = b.client()
+        for address in ("q", "amq.topic"):
+            link = client.receiver(address, filters=described(SQL, "p.subject >= 's' AND n % 3 = 2"))
+            send(client, address, *range(6), subject="some")
+            send(client, address, 8, subject="other")
+            assert client.bodies(link) == [2, 5]
+            wrong = client.receiver(address, filters=described(SQL, "p.creation_time > UTC()"))
             assert condition(wrong) == "amqp:invalid-field"
 
 

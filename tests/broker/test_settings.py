@@ -194,3 +194,27 @@ def test_tls_that_lacks_something_is_refused(given: dict[str, str], why: str) ->
 
 def test_one_port_is_enough_where_all_is_encrypted() -> None:
     assert settings(ssl_certificate="/b.pem", port="5671", require_encryption="yes").ssl_port == 5671
+
+
+@pytest.mark.parametrize(
+    "given,why",
+    [
+        ({"drain_deadline": "5"}, "--drain-deadline is of no use without --drain-to"),
+        ({"drain_password_file": __file__}, "--drain-password-file is of no use without --drain-to"),
+        ({"drain_to": "127.0.0.1"}, "is this broker itself"),
+        ({"drain_to": "a:1,localhost:6000", "port": "6000"}, "is this broker itself"),
+        ({"drain_to": "a", "drain_password_file": __file__}, "--drain-password-file needs a user"),
+        ({"drain_to": "ann/secret@a"}, "others on this machine can see a password"),
+    ],
+)
+def test_a_drain_to_nowhere_or_in_a_circle_is_refused(given: dict[str, str], why: str) -> None:
+    with pytest.raises(SettingsError, match=why):
+        settings(**given)
+
+
+def test_the_password_for_a_drain_may_stand_in_a_file_of_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("secret\n")
+    to = settings(drain_to="ann@a:1,b:2", drain_password_file=str(file), drain_deadline="5").drain_to
+    assert to is not None
+    assert (to.names, to.user, to.password) == (("a:1", "b:2"), "ann", "secret")

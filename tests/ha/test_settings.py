@@ -313,3 +313,9 @@ def test_one_member_is_the_witness_and_all_are_told_which() -> None:
 
 def test_what_nobody_said_is_as_the_core_has_it() -> None:
     assert member().replica() == ReplicaSettings()
+
+
+def test_a_member_of_several_is_not_drained_by_itself() -> None:
+    with pytest.raises(SettingsError, match="a member of several hands over"):
+        member(drain_to="127.0.0.1:7000")
+    assert member(drain_to="127.0.0.1:7000", ha_brokers_url="127.0.0.1:6001").members == ("127.0.0.1:6001",)

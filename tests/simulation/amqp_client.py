@@ -19,8 +19,9 @@ from cproton_ffi import ffi, lib
 from twisted.internet.protocol import Protocol as TwistedProtocol
 from twisted.python.failure import Failure
 
-from broker.amqp.links import condition_text, encoded_of, put_value, text_of
+from broker.amqp.links import condition_text, encoded_of, names_of, put_value, text_of
 from broker.core.filters import SELECTOR
+from broker.core.links import NUMBERED
 from broker.core.values import Ready, Symbol, encode
 
 NULL = ffi.NULL
@@ -232,15 +233,19 @@ class ClientConnection(TwistedProtocol):
         section = b"\x00\x53\x74" + encode(properties) if properties else b""
         data = header + annotations + ids + section + head + body
         self._tag += 1
-        _tag_number[0] = self._tag
-        _wide_bytes[0:8] = sequence.to_bytes(8, "big")
-        delivery = lib.pn_delivery(self.link, _wide_tag if sequence else _tag)
+        delivery = lib.pn_delivery(self.link, self._tagged(sequence))
         lib.pn_link_send(self.link, ffi.from_buffer(data), len(data) - held_back)
         if not self._settled:
             self.unsettled[delivery] = None
         if not held_back:
             self.go_on(delivery, b"")
         return delivery
+
+    def _tagged(self, sequence: int) -> Any:
+        """The tag of the message that is sent next."""
+        _tag_number[0] = self._tag
+        _wide_bytes[0:8] = sequence.to_bytes(8, "big")
+        return _wide_tag if sequence else _tag
 
     def go_on(self, delivery: Any, rest: bytes) -> None:
         """Send what was held back of the message that is being sent."""
@@ -392,3 +397,21 @@ class ClientConnection(TwistedProtocol):
         lib.pn_decref(self._connection)
         lib.pn_decref(self._transport)
         lib.pn_collector_free(self._collector)
+
+
+class NumberedConnection(ClientConnection):
+    """One whose sending link is numbered (broker.sessions.numbered)."""
+
+    def _sender(self, name: bytes, address: str) -> Any:
+        link = super()._sender(name, address)
+        put_value(lib.pn_terminus_capabilities(lib.pn_link_target(link)), encode(Symbol(NUMBERED)))
+        return link
+
+    def _tagged(self, sequence: int) -> Any:
+        self._digits = ffi.new("char[]", b"%d" % sequence)
+        return ffi.new("pn_delivery_tag_t *", {"size": len(self._digits) - 1, "start": self._digits})[0]
+
+    @property
+    def is_numbered(self) -> bool:
+        """Whether the broker remembers what comes over its link."""
+        return NUMBERED in names_of(lib.pn_terminus_capabilities(lib.pn_link_remote_target(self.link)))

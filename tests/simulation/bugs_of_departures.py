@@ -9,14 +9,14 @@ OF_DEPARTURES = {
         "opens a broker again, when its drain is called off, with what the target holds on it still",
         "cli.drain.call_off",
         "CallOff.run",
-        "held = await self._settle(found.drain)",
-        'held = (await self._target.ask("ORIGINS", "drain", "", body))["held"]',
+        "held = await self._settle(target, found.drain)",
+        'held = (await target.ask("ORIGINS", "drain", "", body))["held"]',
     ),
     "reopens-unasked": Bug(
         "opens a broker again, when its drain is called off, before the target was asked to take no more",
         "cli.drain.call_off",
         "CallOff.run",
-        'await self._target.ask("RELEASE", "drain", "", body | {"held": held})',
+        'await target.ask("RELEASE", "drain", "", body | {"held": held})',
         "pass",
     ),
     "settles-what-is-not-committed": Bug(

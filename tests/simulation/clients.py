@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from tests.simulation.amqp_client import ACCEPTED, MODIFIED, REJECTED, RELEASED, ClientConnection
+from tests.simulation.amqp_client import ACCEPTED, MODIFIED, REJECTED, RELEASED, ClientConnection, NumberedConnection
 from tests.simulation.history import History, Key, body
 from tests.simulation.reactor import HostReactor
 
@@ -408,6 +408,22 @@ class Mover(Producer):
         """All that waits comes again."""
         self.again.extendleft(sorted(self.waiting.values(), reverse=True))
         self.waiting.clear()
+
+
+class Numbered(Mover):
+    """Sends over a numbered link, and again what it does not know the outcome of: each must be there once. To the history all of
+    its links are one."""
+
+    connects = NumberedConnection
+    connection: NumberedConnection | None
+
+    def usable(self) -> None:
+        """Attached; but who is not remembered goes, and comes back."""
+        assert self.connection is not None
+        if self.connection.is_numbered:
+            super().usable()
+        else:
+            self.connection.close()
 
 
 class Repeater(Mover):

@@ -124,13 +124,15 @@ class Drainer:
         clock, world = Clock(self.reactor, None), self._world
         sides = [world.source.url, world.target.url]
         self._sides = [Side(clock, Target(urls.parse(url), 2.0, "", True), url) for url in sides]
-        work = CallOff(clock, self._sides[0], self._sides[1], self._tell).run() if self.what == "call off" else self._drain(clock)
+        work = (
+            CallOff(clock, self._sides[0], self._sides[1:], self._tell).run() if self.what == "call off" else self._drain(clock)
+        )
         self._running = ensureDeferred(work)
         self._running.addBoth(self._ended)
 
     async def _drain(self, clock: Clock) -> Result:
-        source, target = self._sides
-        return await Drain(clock, source, target, self._tell, spread_s=0.0, now="now", patience_s=5.0).run()
+        source, *targets = self._sides
+        return await Drain(clock, source, targets, self._tell, spread_s=0.0, now="now", patience_s=5.0).run()
 
     def _tell(self, event: str, facts: dict[str, Any]) -> None:
         self._world.say(f"{self.name}: {event} {facts}")
@@ -488,6 +490,8 @@ class Departures:
             self.broke(event["log_failure"])
 
 
-def run(seed: int, say: Callable[[str], None] | None = None) -> None:
-    """Run the world of this seed. Violation when a promise is broken."""
-    Departures(seed, say).run()
+def run(seed: int, say: Callable[[str], None] | None = None) -> int:
+    """Run the world of this seed. Returns how many messages its source has accepted. Violation when a promise is broken."""
+    world = Departures(seed, say)
+    world.run()
+    return sum(map(len, world.accepted.values()))

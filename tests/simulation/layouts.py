@@ -42,6 +42,7 @@ SELECTS = (((0, 1), (1, 2)), ((0,), (1,), (2,)), ((0, 1, 2), (1,)))
 PRIORITIES = (None, 0, 3, 4, 5, 6, 9)
 KEPT, MINE = "kept", "mine"
 MOVED = "moved"
+NUMBERED = "numbered"
 ROUTES: dict[str, tuple[tuple[str, str, str], dict[str, str]]] = {
     "fanout": (("", "", ""), {"": "abc", "/x": "abc"}),
     "direct": (("x", "y", "x"), {"/x": "ac", "/y": "b", "/z": "s"}),
@@ -139,6 +140,10 @@ def laid_out(plan: Plan, rng: Random) -> Plan:
     if moves.random() < 0.15 and not plan.releases:  # an older member keeps the cluster's version below what a drain needs
         window, size = moves.choice((1, 10, 50)), moves.choice(((24, 60), (40, 3_000)))
         plan = with_moves(plan, window=window, size=size)
+    numbers = Random(f"numbers of {plan.seed}")
+    if numbers.random() < 0.15 and not plan.releases:  # nor does an older member remember numbers
+        window, size = numbers.choice((1, 10, 50)), numbers.choice(((24, 60), (40, 3_000)))
+        plan = with_numbers(plan, window=window, size=size)
     return plan
 
 
@@ -222,6 +227,16 @@ def with_moves(plan: Plan, **fields: Any) -> Plan:
     sends: dict[str, Any] = {"arrives": (MOVED,), "late": True, "count": 120, "burst": 8, "gap_s": 0.03}
     mover = ClientPlan("mover", f"m-{MOVED}", "$drain/d/there", **sends | fields)
     return _with(plan, steps, [mover, ClientPlan("consumer", f"c-{MOVED}", MOVED, start_s=0.5, window=20)])
+
+
+def with_numbers(plan: Plan, **fields: Any) -> Plan:
+    """A producer numbers what it sends, and sends again what it does not know the outcome of."""
+    sends: dict[str, Any] = {"start_s": 0.6, "count": 120, "burst": 8, "gap_s": 0.03, "window": 20}
+    clients = [
+        ClientPlan("numbered", f"m-{NUMBERED}", NUMBERED, **sends | fields),
+        ClientPlan("consumer", f"c-{NUMBERED}", NUMBERED, start_s=0.5, window=20),
+    ]
+    return _with(plan, [Step("queue", NUMBERED, {"replicate": "all"})], clients)
 
 
 def with_hoard(plan: Plan) -> Plan:

@@ -28,6 +28,7 @@ from zope.interface import provider
 from tests.simulation.bugs import OF_QUEUES, OF_TRANSACTIONS, Bug
 from tests.simulation.bugs_of_departures import OF_DEPARTURES
 from tests.simulation.bugs_of_duplicates import OF_DUPLICATES
+from tests.simulation.bugs_of_links import OF_LINKS
 from tests.simulation.bugs_of_moves import OF_MOVES
 from tests.simulation.history import Violation
 from tests.simulation.provoked import RUNS
@@ -39,6 +40,7 @@ SEEDS = 300
 BUGS = {
     **OF_DEPARTURES,
     **OF_DUPLICATES,
+    **OF_LINKS,
     **OF_MOVES,
     **OF_TRANSACTIONS,
     "votes-twice": Bug(

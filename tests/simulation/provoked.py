@@ -28,6 +28,7 @@ from tests.simulation.layouts import (
     with_letters,
     with_levels,
     with_moves,
+    with_numbers,
     with_ring,
     with_selectors,
     with_shares,
@@ -161,10 +162,17 @@ def _ranked(*actions: Action, **fields: Any) -> Plan:
     return with_levels(_plan([*_PRODUCERS, replace(_CONSUMER, settle_delay_s=0.5)], *actions, **fields), (10,))
 
 
+_CUTS = [Action(0.8 + 0.15 * number, "client-drop", choice=0.7 + 0.03 * (number % 10)) for number in range(16)]
+
+
 def _moving(*actions: Action, **fields: Any) -> Plan:
     """Another store's queue is moved here, beside the load; the mover's connection is cut again and again."""
-    drops = [Action(0.8 + 0.15 * number, "client-drop", choice=0.7 + 0.03 * (number % 10)) for number in range(16)]
-    return with_moves(_plan(BUSY, *drops, *actions, duration_s=4.0, **fields), count=300, window=50)
+    return with_moves(_plan(BUSY, *_CUTS, *actions, duration_s=4.0, **fields), count=300, window=50)
+
+
+def _numbering(*actions: Action, **fields: Any) -> Plan:
+    """Somebody numbers what it sends, beside the load; its connection is cut again and again."""
+    return with_numbers(_plan(BUSY, *_CUTS, *actions, duration_s=4.0, **fields), count=300, window=50)
 
 
 _MOVES = _moving(*_repeated((1.4, 2.4), _an_old_primary_comes_back), disk_s=_SLOW_SYNC_S)
@@ -334,6 +342,10 @@ PROVOKED: dict[str, Plan] = {
     "says-before-it-puts": _moving(),
     "takes-the-lost-for-held": _MOVES,
     "checkpoint-forgets-what-came": _moving(
+        *(Action(1.2 + 0.5 * number, "kill", "primary", seconds=0.2) for number in range(5)), checkpoint_bytes=2048
+    ),
+    "knows-links-by-their-connections": _numbering(),
+    "checkpoint-forgets-links": _numbering(
         *(Action(1.2 + 0.5 * number, "kill", "primary", seconds=0.2) for number in range(5)), checkpoint_bytes=2048
     ),
     "levels-by-the-batch": _ranked(duration_s=2.0),

@@ -35,7 +35,7 @@ from broker.core.nodes import AUTO_DELETE_TIMEOUT
 from tests.simulation import plan as plans
 from tests.simulation.checks import Checks
 from tests.simulation.checks.room import overfull
-from tests.simulation.clients import Browser, Client, ClientPlan, Consumer, Mover, Producer, Repeater
+from tests.simulation.clients import Browser, Client, ClientPlan, Consumer, Mover, Numbered, Producer, Repeater
 from tests.simulation.events import Events
 from tests.simulation.faults import Faults
 from tests.simulation.history import History, Violation, kept_at
@@ -56,6 +56,7 @@ _CLIENTS: dict[str, type[Client]] = {
     "consumer": Consumer,
     "browser": Browser,
     "mover": Mover,
+    "numbered": Numbered,
     "repeater": Repeater,
     "transactor": Transactor,
 }

@@ -19,7 +19,7 @@ from broker.core.nodes import AUTO_DELETE_TIMEOUT, ExchangeNode, QueueNode
 UNLIMITED: Final = 2**63 - 1
 MAX_SHOWN: Final = 100
 """Characters of a fact that a text shows."""
-_SAID: Final = ("name", "schemaclass", "routingkey", "queuename", "host")
+_SAID: Final = ("name", "schemaclass", "routingkey", "queuename", "exchangename", "host")
 """What a denial repeats: all of it came from the client."""
 
 
@@ -72,10 +72,18 @@ def publish(exchange: str, key: str) -> Lookup:
     return Lookup("publish", "exchange", {"name": exchange, "routingkey": key})
 
 
-def subscribe(node: ExchangeNode, queue: str, key: str, default_bytes: int) -> Lookups:
-    """A receiving link on an exchange: `queue`, of `default_bytes`, is made for it, and bound with this key."""
-    own = _new_queue(queue, {"autoDelete": True, "exclusive": True}, default_bytes)
+def subscribe(
+    node: ExchangeNode, queue: str, key: str, default_bytes: int, *, lasting: bool = False, shared: bool = False
+) -> Lookups:
+    """A receiving link on an exchange: `queue`, of `default_bytes`, is made for it, and bound with this key. `lasting`: it stays
+    when the link has gone."""
+    own = _new_queue(queue, {"durable": lasting, "autoDelete": not lasting, "exclusive": not shared}, default_bytes)
     return access_exchange(node), Lookup("create", "queue", own), _bind("bind", node.name, queue, key)
+
+
+def unsubscribe(node: QueueNode) -> Lookups:
+    """The end of a subscription, by whoever may take from it."""
+    return (Lookup("delete", "queue", _of_queue(node)),)
 
 
 def unknown(address: str) -> Lookups:
@@ -119,6 +127,13 @@ def request(
             return Lookup("delete", "queue", {"name": name} if queue is None else _of_queue(queue))
         case "DELETE", "exchange":
             return Lookup("delete", "exchange", {"name": name} if exchange is None else access_exchange(exchange).facts)
+        case "PURGE", "queue":
+            return Lookup("purge", "queue", {"name": name})
+        case "MOVE", "queue":
+            return Lookup("move", "queue", {"name": name, "queuename": str(body.get("to") or "")})
+        case "REROUTE", "queue":
+            alternate = "" if queue is None else queue.definition.alternate
+            return Lookup("reroute", "queue", {"name": name, "exchangename": str(body.get("exchange") or alternate)})
         case (("CREATE" | "DELETE"), "binding"):
             ends = (str(body.get(field) or "") for field in ("exchange", "queue", "key"))
             return _bind("bind" if operation == "CREATE" else "unbind", *ends)

@@ -98,6 +98,8 @@ _JMS: Final = {
 FIELD_PREFIX: Final = "amqp."
 _NAMES: Final = _JMS | {FIELD_PREFIX + field: field for field in _FIELDS if field != "deliveries"}
 """Name in a selector -> field."""
+HEADER_FIELDS: Final = frozenset(("durable", "priority", "delivery_count"))
+"""The fields of the header that a message has on the wire, as far as selectors read them."""
 PROPERTIES_FIELDS: Final = frozenset(field for field, (section, _) in _FIELDS.items() if section == PROPERTIES)
 """The fields of the properties, with _ where AMQP has -."""
 
@@ -175,6 +177,14 @@ def _id_or_null(raw: Any) -> Value:
             raise BadValue(f"an id is a {type(raw).__name__}, where a number, uuid, binary or string is due")
 
 
+def user_text(raw: bytes) -> str:
+    """A user's id as its characters; as hexadecimal digits, if it is no UTF-8."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw.hex()
+
+
 def _durable(raw: Any) -> Value:
     if raw is None or isinstance(raw, bool):
         return Truth(bool(raw))
@@ -189,7 +199,7 @@ _MEANINGS: Final[dict[str, Callable[[Any], Value]]] = {
     "redelivered": lambda count: Truth(count > 0),
     "deliveries": lambda count: count + 1,
     "message_id": _id_or_null,
-    "user_id": _id_or_null,
+    "user_id": lambda raw: user_text(raw) if isinstance(raw, bytes) else _id_or_null(raw),
     "correlation_id": _id_or_null,
     "absolute_expiry_time": _number_or(0),
     "creation_time": _number_or(None),

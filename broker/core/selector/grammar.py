@@ -1,4 +1,5 @@
 """From the text of a selector to its tree, or to a BadSelector that says where it is wrong, and what was expected there.
+`Builder` and `tree_of` serve the SQL of broker.core.selector.sql, too.
 
 The language is that of JMS 2.0, section 3.8.1: `AND`, `OR`, `NOT`; `=`, `<>`, `<`, `<=`, `>`, `>=`; `+`, `-`, `*`, `/`;
 `[NOT] BETWEEN ... AND`, `[NOT] IN (...)`, `[NOT] LIKE ... [ESCAPE ...]`, `IS [NOT] NULL`. Beyond it: `!=` is `<>`; a name may
@@ -105,12 +106,17 @@ _WORDS = {
     "MINUS": "-",
     "STAR": "*",
     "SLASH": "/",
+    "PERCENT": "%",
+    "_DOT": ".",
     "_LEFT": "(",
     "_RIGHT": ")",
     "_COMMA": "a comma",
     "STRING": "a text in ' '",
     "IDENTIFIER": "a name",
     "QUOTED": "a name",
+    "NAME": "a name",
+    "BRACKETED": "a name",
+    "BYTES": "a number",
     "FLOAT": "a number",
     "HEXADECIMAL": "a number",
     "INTEGER": "a number",
@@ -124,13 +130,18 @@ class BadSelector(ValueError):
 
 def parsed(text: str) -> Condition:
     """The tree of a selector. BadSelector."""
+    return tree_of(_parser(), text)
+
+
+def tree_of(parser: Lark, text: str) -> Condition:
+    """What this parser, whose transformer is a Builder, makes of a text. BadSelector."""
     if len(text) > limits.MAX_SELECTOR_CHARS:
         raise BadSelector(f"the selector has {len(text)} characters; at most {limits.MAX_SELECTOR_CHARS} are allowed")
     try:
-        found: Any = _parser().parse(text)
+        found: Any = parser.parse(text)
     except UnexpectedCharacters as error:
         position = error.pos_in_stream or 0
-        raise _wrong(position, _of_character(text[position])) from None
+        raise wrong(position, _of_character(text[position])) from None
     except UnexpectedToken as error:
         raise _unexpected(error) from None
     tree: Condition = found
@@ -140,7 +151,7 @@ def parsed(text: str) -> Condition:
 @cache
 def _parser() -> Lark:
     callbacks = {"IDENTIFIER": _keyword}
-    return Lark(_GRAMMAR, parser="lalr", lexer="basic", transformer=_Builder(), lexer_callbacks=callbacks)
+    return Lark(_GRAMMAR, parser="lalr", lexer="basic", transformer=Builder(), lexer_callbacks=callbacks)
 
 
 def _keyword(token: Token) -> Token:
@@ -151,7 +162,8 @@ def _keyword(token: Token) -> Token:
 # ---- what is wrong
 
 
-def _wrong(position: int, what: str) -> BadSelector:
+def wrong(position: int, what: str) -> BadSelector:
+    """What is wrong at this character, counted from 0."""
     return BadSelector(f"the selector is wrong at character {position + 1}: {what}")
 
 
@@ -159,7 +171,7 @@ def _of_character(character: str) -> str:
     if character == "'":
         return "the text that begins here has no ' at its end"
     if character == '"':
-        return 'the name that begins here has no " at its end, or is empty'
+        return 'what begins here has no " at its end, or is empty'
     return f"{character!r} has no meaning here"
 
 
@@ -169,126 +181,126 @@ def _unexpected(error: UnexpectedToken) -> BadSelector:
     token = error.token
     if token.type == "$END":
         return BadSelector(f"the selector ends too early: expected {due}")
-    return _wrong(token.start_pos or 0, f"expected {due}, found {str(token)[:40]!r}")
+    return wrong(token.start_pos or 0, f"expected {due}, found {str(token)[:40]!r}")
 
 
 # ---- from what the parser finds to nodes
 
 
-class _Found(NamedTuple):
+class Found(NamedTuple):
     """A node, and where its text begins."""
 
     node: Any
     start: int
 
 
-class _Builder(Transformer[Token, Any]):
-    """Called with the parts of each rule that the parser has found, from the leaves up. Those with a node are `_Found`."""
+class Builder(Transformer[Token, Any]):
+    """Called with the parts of each rule that the parser has found, from the leaves up. Those with a node are `Found`."""
 
     # The names of these methods are those of the rules above.
 
-    def start(self, parts: list[_Found]) -> Condition:
+    def start(self, parts: list[Found]) -> Condition:
         (whole,) = parts
         return _condition(whole)
 
-    def disjunction(self, parts: list[_Found]) -> _Found:
+    def disjunction(self, parts: list[Found]) -> Found:
         operands = tuple(map(_condition, parts))
-        return _Found(Or(operands, _depth(parts)), parts[0].start)
+        return Found(Or(operands, _depth(parts)), parts[0].start)
 
-    def conjunction(self, parts: list[_Found]) -> _Found:
+    def conjunction(self, parts: list[Found]) -> Found:
         operands = tuple(map(_condition, parts))
-        return _Found(And(operands, _depth(parts)), parts[0].start)
+        return Found(And(operands, _depth(parts)), parts[0].start)
 
-    def opposite(self, parts: list[_Found]) -> _Found:
+    def opposite(self, parts: list[Found]) -> Found:
         (operand,) = parts
-        return _Found(Not(_condition(operand), _depth(parts)), operand.start)
+        return Found(Not(_condition(operand), _depth(parts)), operand.start)
 
-    def compare(self, parts: list[Any]) -> _Found:
+    def compare(self, parts: list[Any]) -> Found:
         left, token, right = parts
         return _compare(left, "<>" if token == "!=" else str(token), right)
 
-    def between(self, parts: list[_Found]) -> _Found:
+    def between(self, parts: list[Found]) -> Found:
         value, low, high = parts
         both = [_compare(value, ">=", low), _compare(value, "<=", high)]
-        return _Found(And(tuple(each.node for each in both), _depth(both)), value.start)
+        return Found(And(tuple(each.node for each in both), _depth(both)), value.start)
 
-    def not_between(self, parts: list[_Found]) -> _Found:
+    def not_between(self, parts: list[Found]) -> Found:
         return _opposite(self.between(parts))
 
-    def is_in(self, parts: list[_Found]) -> _Found:
+    def is_in(self, parts: list[Found]) -> Found:
         first, *values = parts
-        return _Found(In(_name(first, "IN"), tuple(each.node.value for each in values)), first.start)
+        return Found(In(_name(first, "IN"), tuple(each.node.value for each in values)), first.start)
 
-    def is_not_in(self, parts: list[_Found]) -> _Found:
+    def is_not_in(self, parts: list[Found]) -> Found:
         return _opposite(self.is_in(parts))
 
-    def like(self, parts: list[Any]) -> _Found:
+    def like(self, parts: list[Any]) -> Found:
         first, pattern, *rest = parts
         escape = _unquoted(rest[0]) if rest else ""
         if rest and len(escape) != 1:
-            raise _wrong(rest[0].start_pos, "what escapes in a pattern is one character")
+            raise wrong(rest[0].start_pos, "what escapes in a pattern is one character")
         form = _unquoted(pattern)
         if escape and ends_escaping(form, escape):
-            raise _wrong(pattern.start_pos, f"the pattern ends with {escape!r}, which is to escape what follows it")
-        return _Found(Like(_name(first, "LIKE"), form, escape), first.start)
+            raise wrong(pattern.start_pos, f"the pattern ends with {escape!r}, which is to escape what follows it")
+        return Found(Like(_name(first, "LIKE"), form, escape), first.start)
 
-    def not_like(self, parts: list[Any]) -> _Found:
+    def not_like(self, parts: list[Any]) -> Found:
         return _opposite(self.like(parts))
 
-    def is_null(self, parts: list[_Found]) -> _Found:
+    def is_null(self, parts: list[Found]) -> Found:
         (value,) = parts
-        return _Found(IsNull(_name(value, "IS NULL")), value.start)
+        return Found(IsNull(_name(value, "IS NULL")), value.start)
 
-    def is_not_null(self, parts: list[_Found]) -> _Found:
+    def is_not_null(self, parts: list[Found]) -> Found:
         return _opposite(self.is_null(parts))
 
-    def arithmetic(self, parts: list[Any]) -> _Found:
+    def arithmetic(self, parts: list[Any]) -> Found:
         left, token, right = parts
         node = Arithmetic(str(token), _number(left), _number(right), _depth((left, right)))
-        return _Found(node, left.start)
+        return Found(node, left.start)
 
-    def negative(self, parts: list[Any]) -> _Found:
+    def negative(self, parts: list[Any]) -> Found:
         token, operand = parts
         value = _number(operand)
         if isinstance(value, Literal):
-            return _Found(_minus(value), token.start_pos)
-        return _Found(Negative(value, _depth((operand,))), token.start_pos)
+            return Found(_minus(value), token.start_pos)
+        return Found(Negative(value, _depth((operand,))), token.start_pos)
 
-    def positive(self, parts: list[Any]) -> _Found:
+    def positive(self, parts: list[Any]) -> Found:
         token, operand = parts
-        return _Found(_number(operand), token.start_pos)
+        return Found(_number(operand), token.start_pos)
 
-    def signed(self, parts: list[Any]) -> _Found:
+    def signed(self, parts: list[Any]) -> Found:
         token, number = parts
-        return _Found(_minus(number.node) if token == "-" else number.node, token.start_pos)
+        return Found(_minus(number.node) if token == "-" else number.node, token.start_pos)
 
-    def identifier(self, parts: list[Token]) -> _Found:
+    def identifier(self, parts: list[Token]) -> Found:
         return _identifier(str(parts[0]), parts[0])
 
-    def quoted(self, parts: list[Token]) -> _Found:
-        return _identifier(parts[0][1:-1].replace('""', '"'), parts[0])
+    def quoted(self, parts: list[Token]) -> Found:
+        return _identifier(_unquoted(parts[0]), parts[0])
 
-    def true(self, parts: list[Token]) -> _Found:
+    def true(self, parts: list[Token]) -> Found:
         return _literal(True, parts[0])
 
-    def false(self, parts: list[Token]) -> _Found:
+    def false(self, parts: list[Token]) -> Found:
         return _literal(False, parts[0])
 
-    def text(self, parts: list[Token]) -> _Found:
+    def text(self, parts: list[Token]) -> Found:
         return _literal(_unquoted(parts[0]), parts[0])
 
-    def approximate(self, parts: list[Token]) -> _Found:
+    def approximate(self, parts: list[Token]) -> Found:
         return _literal(float(parts[0].rstrip("fFdD")), parts[0])
 
-    def exact(self, parts: list[Token]) -> _Found:
+    def exact(self, parts: list[Token]) -> Found:
         """As in Java: 0x before hexadecimal digits, 0 before octal ones, and an L behind them that says nothing here."""
         (token,) = parts
         digits = token.rstrip("lL").lower()
         base = 16 if digits.startswith("0x") else 8 if digits.startswith("0") else 10
         if base == 8 and set(digits) & {"8", "9"}:
-            raise _wrong(_start(token), f"{token} begins with 0, so it is octal, and has a digit above 7")
+            raise wrong(_start(token), f"{token} begins with 0, so it is octal, and has a digit above 7")
         if (value := int(digits, base)) > _LARGEST:
-            raise _wrong(_start(token), f"{token} is larger than {_LARGEST}, the largest exact number (2 to the power of 63)")
+            raise wrong(_start(token), f"{token} is larger than {_LARGEST}, the largest exact number (2 to the power of 63)")
         return _literal(value, token)
 
 
@@ -296,15 +308,15 @@ def _start(token: Token) -> int:
     return token.start_pos or 0
 
 
-def _literal(value: str | float | bool, token: Token) -> _Found:
-    return _Found(Literal(value), _start(token))
+def _literal(value: str | float | bool, token: Token) -> Found:
+    return Found(Literal(value), _start(token))
 
 
-def _identifier(name: str, token: Token) -> _Found:
+def _identifier(name: str, token: Token) -> Found:
     fault = fault_of_name(name)
     if fault:
-        raise _wrong(_start(token), fault)
-    return _Found(Identifier(name), _start(token))
+        raise wrong(_start(token), fault)
+    return Found(Identifier(name), _start(token))
 
 
 def _minus(number: Literal) -> Literal:
@@ -313,51 +325,51 @@ def _minus(number: Literal) -> Literal:
 
 
 def _unquoted(token: Token) -> str:
-    return token[1:-1].replace("''", "'")
+    return token[1:-1].replace(token[0] * 2, token[0])
 
 
-def _depth(parts: Collection[_Found]) -> int:
+def _depth(parts: Collection[Found]) -> int:
     depth: int = 1 + max(part.node.depth for part in parts)
     if depth > limits.MAX_SELECTOR_DEPTH:
         start = min(part.start for part in parts)
-        raise _wrong(start, f"what begins here is nested more than {limits.MAX_SELECTOR_DEPTH} deep")
+        raise wrong(start, f"what begins here is nested more than {limits.MAX_SELECTOR_DEPTH} deep")
     return depth
 
 
-def _opposite(condition: _Found) -> _Found:
-    return _Found(Not(condition.node, _depth((condition,))), condition.start)
+def _opposite(condition: Found) -> Found:
+    return Found(Not(condition.node, _depth((condition,))), condition.start)
 
 
-def _condition(found: _Found) -> Condition:
+def _condition(found: Found) -> Condition:
     node: Node = found.node
     if isinstance(node, Negative | Arithmetic) or (isinstance(node, Literal) and not isinstance(node.value, bool)):
-        raise _wrong(found.start, "a condition is due here, and this is a value: compare it with something")
+        raise wrong(found.start, "a condition is due here, and this is a value: compare it with something")
     return node
 
 
-def _value(found: _Found) -> Value:
+def _value(found: Found) -> Value:
     node: Node = found.node
     if not isinstance(node, Identifier | Literal | Negative | Arithmetic):
-        raise _wrong(found.start, "a value is due here, and this is a condition: join conditions by AND, OR and NOT")
+        raise wrong(found.start, "a value is due here, and this is a condition: join conditions by AND, OR and NOT")
     return node
 
 
-def _number(found: _Found) -> Value:
+def _number(found: Found) -> Value:
     value = _value(found)
     if isinstance(value, Literal) and isinstance(value.value, str | bool):
-        raise _wrong(found.start, "a number is due here: there is no arithmetic of texts and truth values")
+        raise wrong(found.start, "a number is due here: there is no arithmetic of texts and truth values")
     return value
 
 
-def _name(found: _Found, what: str) -> Identifier:
+def _name(found: Found, what: str) -> Identifier:
     if not isinstance(found.node, Identifier):
-        raise _wrong(found.start, f"{what} is asked of a name alone")
+        raise wrong(found.start, f"{what} is asked of a name alone")
     return found.node
 
 
-def _compare(left: _Found, operator: str, right: _Found) -> _Found:
+def _compare(left: Found, operator: str, right: Found) -> Found:
     for side in (left, right):
         node = _value(side)
         if operator not in ("=", "<>") and isinstance(node, Literal) and isinstance(node.value, str | bool):
-            raise _wrong(side.start, "texts and truth values have no order: compare them by = or <>")
-    return _Found(Compare(operator, left.node, right.node, _depth((left, right))), left.start)
+            raise wrong(side.start, "texts and truth values have no order: compare them by = or <>")
+    return Found(Compare(operator, left.node, right.node, _depth((left, right))), left.start)

@@ -16,6 +16,7 @@ selector.
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import ge, gt, le, lt
 from typing import Any, Final, TypeAlias, assert_never
 
 from broker.core.selector.fields import FAULTS, Plan, Truth, Value
@@ -62,6 +63,13 @@ def _divide(left: Any, right: Any) -> Any:
     return left / right
 
 
+def _remain(left: Any, right: Any) -> Any:
+    """What is left over, with the sign of `left`; of exact numbers alone."""
+    if left.__class__ is int and right.__class__ is int:
+        return abs(left) % abs(right) * (-1 if left < 0 else 1)
+    return None
+
+
 def _equal(left: Value, right: Value) -> bool:
     return left is not None and left == right
 
@@ -72,25 +80,31 @@ def _unequal(left: Value, right: Value) -> bool:
     return (alike or (kind in _NUMBERS and right.__class__ in _NUMBERS)) and left != right
 
 
-def _ordered(compare: Callable[[Any, Any], bool]) -> Callable[[Value, Value], bool]:
-    return lambda left, right: left.__class__ in _NUMBERS and right.__class__ in _NUMBERS and compare(left, right)
+def _ordered(compare: Callable[[Any, Any], bool], *, texts: bool) -> Callable[[Value, Value], bool]:
+    def ordered(left: Value, right: Value) -> bool:
+        kind, other = left.__class__, right.__class__
+        alike = (kind in _NUMBERS and other in _NUMBERS) or (texts and kind is str and other is str)
+        return alike and compare(left, right)
+
+    return ordered
 
 
 def _no(compare: Callable[[Value, Value], bool], left: Value, right: Value) -> bool:
     return left is not None and right is not None and not compare(left, right)
 
 
+_ORDERS: Final = {"less": lt, "at_most": le, "more": gt, "at_least": ge}
 _HELPERS: Final[dict[str, Any]] = {
     "add": _calculated(lambda left, right: left + right),
     "subtract": _calculated(lambda left, right: left - right),
     "multiply": _calculated(lambda left, right: left * right),
     "divide": _calculated(_divide),
+    "fraction": _calculated(lambda left, right: left / right),
+    "remain": _calculated(_remain),
     "equal": _equal,
     "unequal": _unequal,
-    "less": _ordered(lambda left, right: left < right),
-    "at_most": _ordered(lambda left, right: left <= right),
-    "more": _ordered(lambda left, right: left > right),
-    "at_least": _ordered(lambda left, right: left >= right),
+    **{name: _ordered(compare, texts=False) for name, compare in _ORDERS.items()},
+    **{f"{name}_text": _ordered(compare, texts=True) for name, compare in _ORDERS.items()},
     "no": _no,
     "NUMBERS": _NUMBERS,
     "Truth": Truth,
@@ -98,7 +112,7 @@ _HELPERS: Final[dict[str, Any]] = {
     "FALSE": Truth.FALSE,
     "FAULTS": FAULTS,
 }
-_ARITHMETIC: Final = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide"}
+_ARITHMETIC: Final = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide", "fraction": "fraction", "%": "remain"}
 _COMPARISONS: Final = {"=": "equal", "<>": "unequal", "<": "less", "<=": "at_most", ">": "more", ">=": "at_least"}
 _PYTHON: Final = {"=": "==", "<>": "!="}
 _MIRRORED: Final = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
@@ -190,8 +204,8 @@ class _Writer:
                 return f"({self._variable(identifier)} is not None)"
             case Like(identifier) | In(identifier):
                 return f"({self._variable(identifier)} is not None and not {self.true(node)})"
-            case Compare(operator, left, right):
-                return f"no({_COMPARISONS[operator]}, {self._value(left)}, {self._value(right)})"
+            case Compare(_, left, right):
+                return f"no({_helper(node)}, {self._value(left)}, {self._value(right)})"
             case Not(operand):
                 return self.true(operand)
             case And(operands):
@@ -212,4 +226,10 @@ class _Writer:
                 return f"({name} == {constant})"
             kind = "is Truth" if isinstance(right.value, bool) else "is str" if isinstance(right.value, str) else "in NUMBERS"
             return f"({name}.__class__ {kind} and {name} {sign} {constant})"
-        return f"{_COMPARISONS[operator]}({self._value(left)}, {self._value(right)})"
+        return f"{_helper(node)}({self._value(node.left)}, {self._value(node.right)})"
+
+
+def _helper(node: Compare) -> str:
+    """What compares two values."""
+    name = _COMPARISONS[node.operator]
+    return f"{name}_text" if node.texts and name in _ORDERS else name

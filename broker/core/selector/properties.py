@@ -13,7 +13,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from broker.core import limits
-from broker.core.selector.fields import FIELD_PREFIX, PROPERTIES_FIELDS
+from broker.core.selector.fields import FIELD_PREFIX, PROPERTIES_FIELDS, user_text
 from broker.core.selector.grammar import BadSelector
 from broker.core.selector.tree import And, Compare, Condition, Identifier, IsNull, Like, Literal, Not
 
@@ -30,7 +30,7 @@ def of_fields(asked: Any) -> Condition:
             known = ", ".join(sorted(each.replace("_", "-") for each in PROPERTIES_FIELDS))
             raise BadSelector(f"the properties-filter names {name!r}, which is no property; there are {known}")
         if value is not None:
-            conditions.append(_is(Identifier(FIELD_PREFIX + field), _id(value) if field in _IDS else value, name))
+            conditions.append(_is(Identifier(FIELD_PREFIX + field), _id(field, value), name))
     return _all(conditions)
 
 
@@ -52,10 +52,12 @@ def _pairs(asked: Any, what: str) -> list[tuple[str, Any]]:
     return list(asked.items())
 
 
-def _id(value: Any) -> Any:
-    """An id as selectors see it: a text."""
+def _id(field: str, value: Any) -> Any:
+    """An id as selectors see it: a text. Other fields as they are."""
+    if field not in _IDS:
+        return value
     if isinstance(value, bytes):
-        return value.hex()
+        return user_text(value) if field == "user_id" else value.hex()
     return str(value) if isinstance(value, UUID | int) else value
 
 

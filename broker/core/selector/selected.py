@@ -8,14 +8,15 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final
 
-from broker.core.filters import APPLICATION_PROPERTIES, PROPERTIES, SELECTOR, Filter
+from broker.core.filters import APPLICATION_PROPERTIES, PROPERTIES, SELECTOR, SQL, Filter
+from broker.core.selector import sql
 from broker.core.selector.grammar import BadSelector, parsed
 from broker.core.selector.program import program
 from broker.core.selector.properties import of_application, of_fields
 from broker.core.selector.tree import And, Condition
 
 _KEPT = 256
-SELECTING: Final = frozenset((SELECTOR, PROPERTIES, APPLICATION_PROPERTIES))
+SELECTING: Final = frozenset((SELECTOR, SQL, PROPERTIES, APPLICATION_PROPERTIES))
 """Filters that select by what a message says."""
 
 
@@ -65,4 +66,8 @@ def selected(filters: Sequence[Filter]) -> Selector | None:
 def _condition(name: str, value: Any) -> Condition:
     if name == SELECTOR:
         return parsed(value)
+    if name == SQL:
+        if not isinstance(value, str):
+            raise BadSelector("the value of a sql-filter is a string")
+        return sql.parsed(value)
     return of_fields(value) if name == PROPERTIES else of_application(value)

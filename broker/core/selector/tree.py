@@ -40,7 +40,7 @@ class Negative:
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """`operator` is one of + - * /."""
+    """`operator` is one of + - * / of JMS, or one of SQL's: "fraction" (a quotient of exact numbers may have one), "%"."""
 
     operator: str
     left: Value
@@ -50,12 +50,13 @@ class Arithmetic:
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """`operator` is one of = <> < <= > >=."""
+    """`operator` is one of = <> < <= > >=. `texts`: texts have an order, too; it is that of their characters' numbers."""
 
     operator: str
     left: Value
     right: Value
     depth: int
+    texts: bool = False
 
 
 @dataclass(frozen=True, slots=True)

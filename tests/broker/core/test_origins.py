@@ -180,6 +180,14 @@ def test_a_leave_says_what_its_setting_says() -> None:
     leave = Leave("d", ("a:1", "b:2"), "2026-01-01T00:00:00Z")
     assert Leave.of(leave.value()) == leave
     assert Leave.of({}) == Leave("", (), "")
+    assert leave.addresses_for("any") == leave.to
+
+
+def test_of_several_targets_each_queue_has_one_and_those_that_are_not_named_the_first() -> None:
+    leave = Leave("d", ("a:1", "b:1", "b:2"), "", target="x,y", sizes=(1, 2), queues={"q": 1})
+    assert Leave.of(leave.value()) == leave
+    found = [leave.addresses_for(queue) for queue in ("q", "another", "")]
+    assert found == [("b:1", "b:2"), ("a:1",), ("a:1", "b:1", "b:2")]
 
 
 @pytest.mark.parametrize(

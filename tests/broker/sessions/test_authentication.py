@@ -21,6 +21,7 @@ from broker.sessions.connection import Connection
 from broker.sessions.principal import ANONYMOUS, Principal
 from tests.broker.clients import Bench, Client, bench
 from tests.broker.core.stream import OPEN, init
+from tests.broker.test_acl import rules
 from tests.tokens import AUDIENCE, ISSUER, NOW_S, key_set, token
 
 ENCRYPTED = Socket("10.0.0.1:1", encrypted=True)
@@ -407,3 +408,15 @@ def test_strangers_are_few_and_half_of_them_from_one_host(monkeypatch: pytest.Mo
             connection.connectionLost()
     with bench(max_connections=16) as b:
         assert all(b.broker.new_connection(Socket(f"a:{i}")) for i in range(16)), "nobody is one where nobody logs in"
+
+
+def test_a_connection_of_the_broker_s_own_process_logs_in_to_nothing_and_no_rule_is_about_it() -> None:
+    """What drains a broker from within has no password of it, and needs none: nobody else can have that socket."""
+    with bench(authentication=demanding()) as b:
+        b.broker.enforce(rules("acl deny all all"))
+        own = b.client({"qpid.ha-admin": True}, socket=Socket("inside:1", own=True))
+        assert own.request("CREATE", "queue", "q", {})[0] == 201
+        b.broker.enforce(rules("acl deny all all"))
+        b.settle()
+        assert is_open(own), "it stays when other rules are in force"
+        assert not is_open(b.client({"qpid.ha-admin": True}, socket=ENCRYPTED))

@@ -154,12 +154,13 @@ class Reference:
         self._bindings: dict[tuple[str, str, str], str] = {}
         self.settings: dict[str, str] = {}
         """What the cluster agrees on, as text."""
-        self._origins: dict[tuple[str, str], int] = {}
-        """Drain and queue -> the number of that origin."""
+        self._origins: dict[tuple[str, ...], int] = {}
+        """Drain and queue -> the number of that origin; and of numbered links, by their names."""
         self.held: dict[int, set[int]] = {}
         """Number of an origin -> the sequences of it that have come."""
         self._moved: Counter[int] = Counter()
-        """Sequences of movers' messages in the batch that is being entered, less those that it says are held."""
+        """Sequences of movers' messages, and of numbered ones, in the batch that is being entered, less those that it says are
+        held."""
         self._last_sent: dict[tuple[str, int, str, int], int] = {}
         self._next_number = 1
         self._digest = 0
@@ -264,8 +265,8 @@ class Reference:
     # ---- what comes from other stores
 
     def _expect(self, change: dict[str, Any]) -> None:
-        """Messages of an origin may come."""
-        origin = change["drain"], change["queue"]
+        """Messages of an origin, or over a numbered link, may come."""
+        origin = tuple(change[each] for each in ("drain", "queue", "user", "container", "link", "into") if each in change)
         if origin not in self._origins:
             self._origins[origin] = number = change.get("number", self._next_number)
             self._next_number = max(self._next_number, number + 1)
@@ -505,7 +506,7 @@ class Reference:
                 if change["value"]:
                     self.settings[key] = value
                     self._add(hash(("setting", key, value)))
-            case "origin-add":
+            case "origin-add" | "link-add":
                 self._expect(change)
             case "unbind":
                 self._unbind((change["exchange"], change["queue"], change["key"]))

@@ -519,8 +519,10 @@ class Checks:
         ledger = due._queue.ledger
         reference = self._reference(ledger)
         queue = None if reference is None else reference.queues.get(messages.number)
-        for sequence in [] if queue is None else [each for each in sequences if each in queue.keys]:
+        for sequence in sequences if queue is not None else ():
             assert queue is not None
+            if sequence not in queue.keys or sequence in queue.gone:
+                continue  # it may have left already by a batch that this broker has still to apply
             left_ms = queue.times[EXPIRES].get(sequence, 1 << 63) - ledger.now_ms
             if left_ms > 0:
                 self.faults.append(f"expired: {queue.keys[sequence]} is let go {left_ms} ms before it expires")

@@ -188,7 +188,7 @@ def test_this_is_a_selector(text: str) -> None:
         ("a is 3", "at character 6: expected NOT or NULL, found '3'"),
         ("a like 3", "at character 8: expected a text in ' ', found '3'"),
         ("a = 'x", "at character 5: the text that begins here has no ' at its end"),
-        ('a = "x', 'at character 5: the name that begins here has no " at its end, or is empty'),
+        ('a = "x', 'at character 5: what begins here has no " at its end, or is empty'),
         ("a # b", "at character 3: '#' has no meaning here"),
         ("a > 'x'", "at character 5: texts and truth values have no order"),
         ("true <= a", "at character 1: texts and truth values have no order"),
@@ -263,7 +263,8 @@ FIELDS = [
     ("JMSDestination = 'q' AND JMSReplyTo = 'r'", {"address": "q", "reply_to": "r"}),
     ("JMSExpiration = 5000", {"expiry_time": 5.0}),
     ("JMSXGroupID = 'g' AND JMSXGroupSeq = 3", {"group_id": "g", "group_sequence": 3}),
-    ("JMSXUserID = '6a6f'", {"user_id": b"jo"}),
+    ("JMSXUserID = 'jo'", {"user_id": b"jo"}),
+    ("JMSXUserID = 'ff'", {"user_id": b"\xff"}),
     ("amqp.content_type = 'text/plain'", {"content_type": "text/plain"}),
     ("JMSRedelivered AND JMSXDeliveryCount = 3 AND amqp.delivery_count = 2", {"delivery_count": 2}),
 ]

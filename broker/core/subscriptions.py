@@ -1,0 +1,119 @@
+"""Subscriptions that are known by a name: what a client has asked for, the queue that stands for it, and what comes onto that.
+
+Life of one: a client attaches a link to an exchange which is to outlive it, or which it shares with others; a queue is made for
+it, whose definition holds these terms, and is bound to the exchange; whoever attaches with the same name and terms gets that
+queue. The queue's gate is what its filters let through: it is made from the terms, so that a new primary routes as the last one
+did, whether a consumer is there or not.
+
+Invariants: two subscriptions have the same queue name only if they are the same; terms that are written down and read again are
+equal; a selector is compiled when the first message asks for it, so that a backup compiles none.
+
+Source: Qpid JMS' names of links (`NAME`, `NAME|global`, `NAME|2`, `NAME|volatile1`); JMS 2.0 section 8.3 (durable, shared).
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final, TypeAlias
+
+from broker.core.filters import NO_LOCAL, Filter, filters_of
+from broker.core.selector.selected import Selector, selected
+
+SHARED: Final = "shared"
+"""Capability of a source: several links may have the subscription."""
+GLOBAL: Final = "global"
+"""Capability of a source: it belongs to no container."""
+DELIMITER: Final = "|"
+"""Ends the name of a shared subscription in the name of its link; what follows tells one link from another."""
+
+Origin: TypeAlias = tuple[int, str]
+"""Where a message comes from: the number of the connection (0: it has been here before), and its client's container."""
+NOWHERE: Final[Origin] = (0, "")
+Gate: TypeAlias = Callable[[bytes, Origin], bool]
+"""Whether a message is wanted, by its bytes and its origin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a subscription was asked for. `container`: whose it is, "" when it is everybody's; `filters`: as AMQP has them, in
+    base64; `lasting`: it stays when its last link has gone."""
+
+    container: str
+    name: str
+    address: str
+    shared: bool
+    lasting: bool
+    filters: str = ""
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> Terms:
+        """The terms that a definition of a queue holds."""
+        return cls(**fields)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What the definition of a queue is to hold."""
+        return asdict(self)
+
+    @property
+    def queue(self) -> str:
+        """The name of its queue: the container and its own name, with a dot between them."""
+        name = f"{_escaped(self.container).replace('.', '%2E')}.{_escaped(self.name)}"
+        return name if self.lasting else f"{name}{DELIMITER}volatile"
+
+    @property
+    def encoded_filters(self) -> bytes:
+        """The filters as they came, b"" for none."""
+        return base64.b64decode(self.filters)
+
+    @property
+    def asked(self) -> list[Filter]:
+        """The filters."""
+        encoded = self.encoded_filters
+        return filters_of(encoded) if encoded else []
+
+    def means(self, other: Terms) -> bool:
+        """Whether a client that asks for these gets what the others have: the same messages."""
+        return self.address == other.address and sorted(self.asked, key=repr) == sorted(other.asked, key=repr)
+
+    def gate(self) -> Gate | None:
+        """What says which of the exchange's messages come onto its queue; None: all."""
+        asked = self.asked
+        return _Gate(self.container, asked) if any("binding" not in each.name for each in asked) else None
+
+
+def base64_of(encoded: bytes) -> str:
+    """How terms hold filters."""
+    return base64.b64encode(encoded).decode()
+
+
+def named(link: str, *, shared: bool) -> str:
+    """The name of the subscription that a link of this name is for."""
+    return link.partition(DELIMITER)[0] if shared else link
+
+
+class _Gate:
+    """See `Terms.gate`. What a connection of the same container has sent is local to it, over another connection too."""
+
+    __slots__ = ("_asked", "_compiled", "_container", "_no_local", "_selector")
+
+    def __init__(self, container: str, asked: list[Filter]) -> None:
+        self._asked = asked
+        self._no_local = any(each.name == NO_LOCAL for each in asked)
+        self._container = container
+        self._selector: Selector | None = None
+        self._compiled = False
+
+    def __call__(self, data: bytes, origin: Origin) -> bool:
+        if not self._compiled:
+            self._selector, self._compiled = selected(self._asked), True
+        if self._no_local and origin[1] == self._container:
+            return False
+        return self._selector is None or self._selector.takes(data)
+
+
+def _escaped(text: str) -> str:
+    """The text without what means something in the name of a queue."""
+    return re.sub(r"[%|$\x00-\x1f]", lambda found: f"%{ord(found[0]):02X}", text)

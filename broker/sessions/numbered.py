@@ -1,0 +1,303 @@
+"""Producers that send each message once, over failovers too: links whose deliveries are numbered, and remembered by the log.
+
+Life of such a link: a client attaches to a queue, and its target has the capability `NUMBERED` (broker.core.links); the log gets
+to know the link (`broker.core.commands.LinkAdd`) by user, container id, name and queue, and gives it a number; then it has its
+first credit. The tag of each delivery is its number, in decimal digits, which the client gives to no other message over links of
+that name. The batch that puts the message on the queue says so (a HELD record, as for what comes from another store). When the
+connection has gone, the client attaches again, to this broker or the next primary, and sends again whatever has no outcome, by
+the same numbers: what is held, be it committed or under way, is put nowhere and gets its `accepted`. The answer to the attach
+says which numbers are held. So long after the link was there last (the terminus' timeout) it is forgotten, by a record.
+
+Invariants: a message is put once, whoever sends it how often, until its link is forgotten; what was not accepted is not held; a
+link has one end here: a later one takes the place of an earlier one; what is held goes with the queue.
+
+What is held is exact: there is no window that a late message could fall out of. Numbers that ascend cost one run of 16 bytes;
+what was not taken is a gap, and more than `limits.MAX_LINK_RUNS` of them end the link.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from broker.amqp.links import Condition, Kept, Receiver
+from broker.core import limits
+from broker.core.acl.questions import Lookups
+from broker.core.commands import LINKS_SINCE, LinkAdd, LinkForget, LinkKey
+from broker.core.definitions import Change, PlaceGone, QueueGone
+from broker.core.links import NUMBERED
+from broker.core.nodes import QueueNode
+from broker.sessions import routing
+from broker.sessions.attach import Attach, Output
+from broker.sessions.ledger import Ledger
+from broker.sessions.logs import Logs
+from broker.sessions.origins import confirm, stop
+from broker.sessions.producer import Producer, Upload
+from broker.sessions.queues import Queues, QueueTerminus
+from broker.sessions.room import has_room
+from broker.sessions.schedule import Schedule
+from broker.sessions.uploads import Uploading
+
+MAX_DIGITS = 18
+"""Of a number."""
+MAX_NAME_CHARS = 256
+"""Of a container id, and of a link's name."""
+
+
+class NumberedLinks:
+    """The numbered links of both logs. Those that are attached, and when the others are forgotten."""
+
+    def __init__(self, logs: Logs, queues: Queues, schedule: Schedule) -> None:
+        self.logs = logs
+        self.queues = queues
+        self.attached: dict[LinkKey, Producer] = {}
+        self.forgotten: dict[LinkKey, Ledger] = {}
+        """Those that a log is to forget, and has not yet."""
+        self._schedule = schedule
+
+    def asked(self, attach: Attach) -> NumberedTerminus | None:
+        """The terminus of an attach that asks for one; None when this is none, or cannot be: then nothing is remembered, and the
+        answer says so."""
+        asked = attach.asked
+        if NUMBERED not in asked.capabilities:
+            return None
+        queue = self.queues.named(asked.address)
+        if queue is None or queue.ledger.version < LINKS_SINCE:
+            return None
+        wanted_s = asked.keep_s or limits.LINK_KEPT_S
+        return NumberedTerminus(self, queue, attach, min(wanted_s, limits.MAX_LINK_KEPT_S))
+
+    def begin(self, ledger: Ledger) -> None:
+        """This broker serves: the links that were there, or that the primary before had, have their time to come back."""
+        self.forgotten = {key: each for key, each in self.forgotten.items() if each is not ledger}
+        for link in ledger.state.definitions.links.values():
+            self.ended(ledger, link)
+
+    def ended(self, ledger: Ledger, link: LinkAdd) -> None:
+        """Nobody is attached by this link: forget it when its time is over. Another primary decides that anew."""
+        if self.logs.serving:
+            key = link.identity
+            self._schedule.after(("numbered", key), link.kept_s, lambda: self._forget(ledger, key))
+
+    def follow(self, changes: Iterable[tuple[Change, str]]) -> None:
+        """A log has said this: links go with their queues."""
+        for change, _ in changes:
+            if isinstance(change, QueueGone | PlaceGone):
+                for link in change.links:
+                    self.attached.pop(link.identity, None)
+                    self.came_back(link.identity)
+
+    def came_back(self, key: LinkKey) -> None:
+        """It is not to be forgotten: somebody is attached by it, or it is gone."""
+        self._schedule.cancel(("numbered", key))
+
+    def _forget(self, ledger: Ledger, key: LinkKey) -> None:
+        if key not in self.attached and ledger.serving:
+            user, container, link, into = key
+            self.forgotten[key] = ledger
+            ledger.change(LinkForget(user=user, container=container, link=link, into=into), lambda reason: self._anew(key))
+
+    def _anew(self, key: LinkKey) -> None:
+        """It is forgotten: who has attached in the meantime begins anew."""
+        self.forgotten.pop(key, None)
+        producer = self.attached.get(key)
+        if producer is not None:
+            assert isinstance(producer.target, NumberedTerminus), "what is attached here sends to one"
+            producer.target.make_known(producer)
+
+
+class _Known(NamedTuple):
+    """A link that the log knows: its number, the log, and the queue's node."""
+
+    number: int
+    ledger: Ledger
+    node: QueueNode
+
+
+class NumberedTerminus:
+    """A queue, as a numbered link sees it. Fulfils `broker.sessions.producer.Target`."""
+
+    __slots__ = ("_kept_s", "_key", "_links", "_queue")
+    window = limits.CREDIT_WINDOW
+    serves_queues = True
+    takes_large = True
+    in_transactions = False
+
+    def __init__(self, links: NumberedLinks, queue: QueueTerminus, attach: Attach, kept_s: int) -> None:
+        session = attach.session
+        self._links = links
+        self._queue = queue
+        self._key = session.principal.user, session.container, attach.link.name, queue.node.uuid
+        self._kept_s = kept_s
+
+    @property
+    def identity(self) -> str:
+        """The queue's."""
+        return self._queue.identity
+
+    @property
+    def _link(self) -> LinkAdd | None:
+        """As the log knows it, and is to go on to."""
+        if self._key in self._links.forgotten:
+            return None
+        return self._queue.ledger.state.definitions.links.get(self._key)
+
+    @property
+    def _known(self) -> _Known | None:
+        link, node = self._link, self._queue.node
+        if link is None or node.messages is None:
+            return None
+        assert link.number is not None
+        return _Known(link.number, self._queue.ledger, node)
+
+    def needs_of_sender(self, session: Output) -> Lookups:
+        """As the queue."""
+        return self._queue.needs_of_sender(session)
+
+    def admit(self, attach: Attach) -> None:
+        """As the queue; and Condition, when its names are too long to be remembered."""
+        self._queue.admit(attach)
+        if any(len(name) > MAX_NAME_CHARS for name in self._key[1:3]):
+            text = f"the container id and the name of a numbered link may have {MAX_NAME_CHARS} characters each"
+            raise Condition("amqp:invalid-field", text)
+        assert isinstance(attach.link, Receiver), "a target is on a receiving link"
+        attach.link.kept = self._kept()
+
+    def _kept(self) -> Kept:
+        known = self._known
+        runs = [] if known is None else known.ledger.state.held[known.number].runs()
+        return Kept(self._kept_s, runs[-limits.HELD_SHOWN :])
+
+    def attached(self, producer: Producer) -> None:
+        """This is the link's end now; it has credit once the log knows of it."""
+        links, key = self._links, self._key
+        earlier = links.attached.get(key)
+        if earlier is not None:
+            stop(earlier, Condition("amqp:link:stolen", "another connection has attached the link of this name"))
+        links.attached[key] = producer
+        links.came_back(key)
+        self._queue.attached(producer)
+        if key not in links.forgotten and (self._link is None or self._link.kept_s != self._kept_s):
+            self.make_known(producer)
+
+    def make_known(self, producer: Producer) -> None:
+        """Let the log know of the link, and give it credit when it does."""
+        user, container, name, into = self._key
+        command = LinkAdd(user=user, container=container, link=name, into=into, kept_s=self._kept_s)
+        self._queue.ledger.change(command, lambda reason: self._made(producer, reason))
+
+    def _made(self, producer: Producer, reason: str) -> None:
+        if self._link is not None:
+            producer.resume()
+        elif producer.link.open:
+            stop(producer, Condition("amqp:resource-limit-exceeded", reason))
+        elif self._links.attached.get(self._key) is producer:  # its queue was deleted in the meantime
+            del self._links.attached[self._key]
+
+    def left(self, producer: Producer) -> None:
+        """The link has gone, and may come back."""
+        self._queue.left(producer)
+        if self._links.attached.get(self._key) is producer:
+            del self._links.attached[self._key]
+            if self._link is not None:
+                self._links.ended(self._queue.ledger, self._link)
+
+    def may_flow(self, producer: Producer) -> bool:
+        """As the queue lets its producers, once the log knows of the link."""
+        return self._link is not None and self._queue.may_flow(producer)
+
+    def destinations(self, producer: Producer, data: bytes) -> list[QueueNode]:
+        """None: what a transaction puts is not remembered."""
+        return []
+
+    def receive(self, producer: Producer, first: int, messages: list[bytes]) -> None:
+        """Put what has not come before, and accept the rest; a stretch of either at once."""
+        numbers, known = self.numbers_of(producer, first, len(messages)), self._known
+        if numbers is None or known is None:
+            return
+        number, ledger, _ = known
+        done = 0
+        while done < len(messages):
+            start, is_held = done, ledger.has(number, numbers[done])
+            while done < len(messages) and ledger.has(number, numbers[done]) is is_held:
+                done += 1
+            if is_held:
+                confirm(ledger, producer, first + start, done - start)
+            elif self.remembers(producer, known, done - start):
+                self._put(producer, known, first + start, messages[start:done], numbers[start:done])
+            else:
+                return
+
+    def remembers(self, producer: Producer, known: _Known, count: int) -> bool:
+        """Whether so many more can be remembered; if not, the link ends."""
+        state = known.ledger.state
+        if state.held[known.number].n_runs < limits.MAX_LINK_RUNS and state.held_runs + count <= limits.MAX_HELD_RUNS:
+            return True
+        text = (
+            "the numbers of this link have too many gaps between them, or those of all links: send what was not accepted, or "
+            "use a link of another name"
+        )
+        stop(producer, Condition("amqp:resource-limit-exceeded", text))
+        return False
+
+    def _put(self, producer: Producer, known: _Known, first: int, messages: list[bytes], numbers: list[int]) -> None:
+        """All of it at once if there is room for all of it, and else one by one."""
+        number, ledger, node = known
+        nbytes, logs = sum(map(len, messages)), self._links.logs
+        held_back = ledger.low or logs.closed or node.detects_duplicates
+        if not held_back and has_room(node, len(messages), nbytes):
+            ledger.enqueue(node, messages, nbytes, producer.link, first, (number, numbers), timed=producer.timed)
+            return
+
+        def put(producer: Producer, delivery_id: int, data: bytes) -> None:
+            routing.put(logs, [node], producer, delivery_id, data, (number, (numbers[delivery_id - first],)))
+
+        producer.one_by_one(first, messages, put)
+
+    def numbers_of(self, producer: Producer, first: int, count: int) -> list[int] | None:
+        """The numbers of these deliveries; None when the link has ended, because one of them has none, too."""
+        if not producer.link.open:
+            return None
+        tags = producer.link.tags(first, count)
+        numbers = [int(tag) if tag.isdigit() and len(tag) <= MAX_DIGITS else -1 for tag in tags]
+        if min(numbers) < 0 or len(set(numbers)) < count:
+            text = (
+                f"the tag of each delivery is its number, another one each time, in up to {MAX_DIGITS} decimal digits, and it "
+                "waits for its outcome"
+            )
+            stop(producer, Condition("amqp:invalid-field", text))
+            return None
+        return numbers
+
+    def begin(self, producer: Producer, head: bytes) -> Upload:
+        """A large message. LookupError, when the queue has just been deleted."""
+        known = self._known
+        if known is None:
+            raise LookupError("the queue of this link is gone")
+        return _NumberedUpload(self._links.logs, producer, self, known, head)
+
+
+class _NumberedUpload(Uploading):
+    """A large message of a numbered link. One that has come before is seen by its tag, when it is whole."""
+
+    def __init__(self, logs: Logs, producer: Producer, target: NumberedTerminus, known: _Known, head: bytes) -> None:
+        super().__init__(logs, producer, [known.node], head)
+        self._target = target
+        self._known = known
+
+    def finish(self, delivery_id: int) -> None:
+        """It is whole: put it on its queue, unless it has come before."""
+        numbers, known = self._target.numbers_of(self._producer, delivery_id, 1), self._known
+        if numbers is None:
+            self.abandon()
+        elif known.ledger.has(known.number, numbers[0]):
+            self.abandon()
+            confirm(known.ledger, self._producer, delivery_id, 1)
+        elif self._target.remembers(self._producer, known, 1):
+            self._held_number = numbers[0]
+            super().finish(delivery_id)
+        else:
+            self.abandon()
+
+    def _held(self, delivery_id: int) -> tuple[int, list[int]] | None:
+        return self._known.number, [self._held_number]

@@ -1,0 +1,298 @@
+"""Subscriptions to exchanges that are known by a name: durable ones, those that stay for a time, and those that several links
+share (docs/adr/0045-subscriptions-that-last.md).
+
+Life of one: the first attach with its name makes its queue and the binding, in one batch of the log that has the exchange; a link
+is attached to the queue when that is committed. Later attaches find the queue by its name. Who asks for other terms gets a new
+queue in the place of the old one, but only if nobody uses that. A detach, and a lost connection, leave it as it is; a link that
+is closed ends it, which is answered when it is committed; one that is shared and not durable goes with its last link. An attach
+without a source asks for what stands under its link's name.
+
+Invariants: while a change of a subscription's queue is under way, whoever attaches to it waits for that; this broker proposes at
+most one at a time for each; a subscription that lasts has its queue in the cluster's log if its exchange has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from broker.amqp.links import Condition, Link, Sender, Standing
+from broker.core.acl import questions
+from broker.core.acl.questions import Lookup, Lookups
+from broker.core.commands import Bind, Command, QueueDel, Unbind
+from broker.core.exchange import fault_of
+from broker.core.filters import NO_LOCAL
+from broker.core.nodes import ExchangeNode, QueueNode, Refused
+from broker.core.subscriptions import DELIMITER, GLOBAL, SHARED, Terms, base64_of, named
+from broker.sessions.attach import Attach
+from broker.sessions.guard import UNAUTHORIZED
+from broker.sessions.logs import Logs
+from broker.sessions.queues import Queues, QueueTerminus, Subscription
+from broker.sessions.quota import QueueQuota
+from broker.sessions.selecting import selector_of
+
+Answer = Callable[[str], None]
+_CONDITIONS = {400: "amqp:invalid-field", 409: "amqp:resource-limit-exceeded", 501: "amqp:not-implemented"}
+"""Status of a refusal -> what a link is told."""
+
+
+def check_binding(exchange: ExchangeNode, key: str, arguments: dict[str, Any]) -> None:
+    """Condition, when a queue cannot be bound so."""
+    fault = fault_of(exchange.definition.kind, key, arguments)
+    if fault:
+        raise Condition("amqp:invalid-field", f"the filter of this subscription cannot be: {fault}")
+    for argument, value in arguments.items():
+        if not isinstance(value, str | int | float | None):
+            text = f"the filter compares {argument!r} with what is no text, number or boolean"
+            raise Condition("amqp:invalid-field", text)
+
+
+class Subscriptions:
+    """See the module. Fulfils `queues.Keeper`. `new_id` makes identities."""
+
+    def __init__(self, logs: Logs, queues: Queues, quota: QueueQuota, new_id: Callable[[], str]) -> None:
+        self._logs = logs
+        self._queues = queues
+        self._quota = quota
+        self._new_id = new_id
+        self._under_way: dict[str, list[Callable[[], None]]] = {}
+        """Name of a queue that is being made or deleted -> what waits for that."""
+        queues.keeper = self
+
+    def void(self) -> None:
+        """This broker serves no more: what is under way is not heard of again."""
+        self._under_way.clear()
+
+    # ---- attaching
+
+    def subscribe(self, attach: Attach, link: Sender, exchange: ExchangeNode, key: str, arguments: dict[str, Any]) -> None:
+        """Attach this link to the subscription that it asks for, with this binding; Condition when that cannot be."""
+        terms = _terms(attach)
+        needs = self._needs(attach, exchange, key, terms)
+        attach.demand(needs)
+        check_binding(exchange, key, arguments)
+        selector_of(attach)
+        if terms.shared and any(each.name == NO_LOCAL for each in attach.asked.filters):
+            raise Condition(
+                "amqp:not-implemented", "a shared subscription has no filter for what is local: it has several clients"
+            )
+        binding = Bind(exchange=exchange.uuid, queue="", key=key, arguments=arguments)
+        self._when_settled(attach, link, terms.queue, lambda: self._attach(attach, link, terms, binding, needs))
+
+    def _when_settled(self, attach: Attach, link: Link, name: str, then: Callable[[], None]) -> None:
+        """Do this, at once or when what is under way for that queue is over; a Condition refuses the link."""
+        waiting = self._under_way.get(name)
+        if waiting is None:
+            then()
+            return
+
+        def go_on() -> None:
+            if link.open:
+                try:
+                    self._logs.must_serve()
+                    self._when_settled(attach, link, name, then)
+                except Condition as condition:
+                    link.refuse(condition)
+                attach.session.touch()
+
+        waiting.append(go_on)
+
+    def _attach(self, attach: Attach, link: Sender, terms: Terms, binding: Bind, needs: Lookups) -> None:
+        node, keep_s = self._logs.nodes.queues.get(terms.queue), attach.asked.keep_s or 0
+        if node is None:
+            self._make(attach, link, terms, binding, needs, None)
+            return
+        stands = node.terms
+        if stands is None:
+            raise Condition("amqp:resource-locked", f"there is a queue named {node.name!r}, and it is no subscription's")
+        if stands.shared != terms.shared:
+            kind = "shared" if stands.shared else "not shared"
+            raise Condition("amqp:not-allowed", f"subscription {terms.name!r} is {kind}: unsubscribe first")
+        if terms.means(stands) and keep_s == node.auto_delete_s:
+            bind = Bind(exchange=binding.exchange, queue=node.uuid, key=binding.key, arguments=binding.arguments)
+            if self._logs.nodes.is_bound(node, bind):
+                self._join(attach, link, node)
+            else:  # its exchange was deleted, and made again
+                self._change(node.log, node.name, [bind], lambda reason: self._made(attach, link, node.name, reason, needs))
+            return
+        if self._queues.consumers(node):
+            text = f"subscription {terms.name!r} is in use, with another address or other filters"
+            raise Condition("amqp:resource-locked", text)
+        attach.demand(questions.unsubscribe(node))
+        self._make(attach, link, terms, binding, needs, node)
+
+    def _needs(self, attach: Attach, exchange: ExchangeNode, key: str, terms: Terms) -> Lookups:
+        nodes = self._logs.nodes
+        asked = questions.subscribe(
+            exchange, terms.queue, key, nodes.default_queue_bytes, lasting=terms.lasting, shared=terms.shared
+        )
+        return *asked, Lookup("consume", "queue", {"name": terms.queue})
+
+    def _make(
+        self, attach: Attach, link: Sender, terms: Terms, binding: Bind, needs: Lookups, instead_of: QueueNode | None
+    ) -> None:
+        nodes, user, uuid = self._logs.nodes, attach.session.rights.user, self._new_id()
+        full = self._quota.denial(user, nodes) if instead_of is None else ""
+        if full:
+            raise Condition("amqp:resource-limit-exceeded", full)
+        bind = Bind(exchange=binding.exchange, queue=uuid, key=binding.key, arguments=binding.arguments)
+        keep_s, owner = attach.asked.keep_s or 0, self._quota.owner(user)
+        try:
+            log, commands = nodes.plan_subscription(terms, uuid, bind, keep_s=keep_s, owner=owner, instead_of=instead_of)
+        except Refused as refusal:
+            raise Condition(_CONDITIONS[refusal.status], refusal.text) from None
+        counted = self._quota.proposed(user, uuid, log)
+
+        def made(reason: str) -> None:
+            counted(reason)
+            if reason:  # somebody has made a queue of that name meanwhile
+                clear = Unbind(exchange=bind.exchange, queue=uuid, key=bind.key)
+                self._logs.ledgers[log].change(clear, lambda gone: None)
+            self._made(attach, link, terms.queue, reason, needs)
+
+        self._change(log, terms.queue, commands, made)
+
+    def _made(self, attach: Attach, link: Sender, name: str, reason: str, needs: Lookups) -> None:
+        """The queue and its binding are committed, or not, with the reason."""
+        node = self._logs.nodes.queues.get(name)
+        if not link.open:
+            if node is not None and node.terms is not None and not node.terms.lasting and not self._queues.consumers(node):
+                self.delete(node)
+            return
+        try:
+            if reason or node is None or node.terms is None:
+                raise Condition("amqp:resource-deleted", f"the queue of the subscription is not there: {reason or 'deleted'}")
+            denial = attach.session.rights.denial(needs)  # the rules may be others by now
+            if denial:
+                raise Condition(UNAUTHORIZED, denial)
+            self._queues.at(node).add(attach, link, needs, browse=False)
+        except Condition as condition:
+            link.refuse(condition)
+        attach.session.touch()
+
+    def _join(self, attach: Attach, link: Sender, node: QueueNode, standing: Standing | None = None) -> None:
+        """Attach this link to a queue that is there."""
+        needs = questions.take_from_queue(node)
+        attach.demand(needs)
+        queue = self._queues.at(node)
+        queue.admit(attach)
+        if node.definition.exclusive:
+            self._steal(attach, queue)
+        queue.add(attach, link, needs, browse=False, standing=standing)
+
+    def _steal(self, attach: Attach, queue: QueueTerminus) -> None:
+        """The same link comes over another connection: it is there no more (part 2.6.1). The old one is dead, most likely."""
+        for each in [each for each in queue.subscriptions if each.session is not attach.session and not each.browse]:
+            each.end_slow(Condition("amqp:link:stolen", "this subscription's client has attached it over another connection"))
+
+    # ---- asking for what stands
+
+    def asked(self, attach: Attach) -> _Unnamed | None:
+        """For a link without a source: what stands under its name."""
+        return None if attach.asked.exists else _Unnamed(self)
+
+    def resume(self, attach: Attach, link: Sender) -> None:
+        """Attach this link, which names no source, to the subscription of its name; Condition when there is none."""
+        self._logs.must_serve()
+        name, _, suffix = link.name.partition(DELIMITER)
+        container = "" if suffix.startswith(GLOBAL) else attach.session.container
+        wanted = [Terms(container, each, "", shared=False, lasting=True) for each in (link.name, name)]
+        found = next((terms.queue for terms in wanted if self._is_there(terms.queue)), "")
+        if not found:
+            text = f"there is no subscription named {name!r}, which a link without a source asks for"
+            raise Condition("amqp:not-found", text)
+
+        def go_on() -> None:
+            node = self._logs.nodes.queues.get(found)
+            if node is None or node.terms is None:
+                raise Condition("amqp:not-found", f"there is no subscription named {name!r}")
+            terms = node.terms
+            capabilities = (*((SHARED,) if terms.shared else ()), *(() if terms.container else (GLOBAL,)))
+            self._join(attach, link, node, Standing(terms.address, node.auto_delete_s, terms.encoded_filters, capabilities))
+
+        self._when_settled(attach, link, found, go_on)
+
+    def _is_there(self, name: str) -> bool:
+        node = self._logs.nodes.queues.get(name)
+        return name in self._under_way or (node is not None and node.terms is not None)
+
+    # ---- the end
+
+    def closed(self, queue: QueueTerminus, subscription: Subscription) -> None:
+        """A client has closed its link: it unsubscribes, unless others use the subscription."""
+        node, link = queue.node, subscription.link
+        assert node.terms is not None
+        if not node.terms.lasting:
+            queue.unsubscribed()
+            return
+        denial = subscription.session.rights.denial(questions.unsubscribe(node))
+        if denial:
+            link.end_condition = Condition(UNAUTHORIZED, denial)
+        elif queue.subscriptions or node.name in self._under_way:
+            text = f"subscription {node.terms.name!r} stays: {len(queue.subscriptions)} other links have it"
+            if not link.source.exists:  # it has come to unsubscribe, and for nothing else
+                link.end_condition = Condition("amqp:resource-locked", text)
+        elif self._logs.serving and not self._logs.closed:
+            link.ends_later = True
+            self._change(node.log, node.name, [QueueDel(uuid=node.uuid)], lambda reason: self._ended(subscription))
+            return
+        queue.unsubscribed()
+
+    def _ended(self, subscription: Subscription) -> None:
+        subscription.link.answer_end()
+        subscription.session.touch()
+
+    def delete(self, node: QueueNode) -> None:
+        """Propose that this queue goes, with which its last consumer has gone."""
+        if node.terms is None or node.name in self._under_way:
+            self._logs.delete_queue(node)
+        else:
+            self._change(node.log, node.name, [QueueDel(uuid=node.uuid)], lambda reason: None)
+
+    # ---- changes
+
+    def _change(self, log: str, name: str, commands: list[Command], done: Answer) -> None:
+        """Propose these in one batch; `done` gets "" or why the last but one, or the only one, changed nothing."""
+        self._under_way[name] = []
+        reasons: list[str] = []
+
+        def answered(reason: str) -> None:
+            reasons.append(reason)
+            if len(reasons) == len(commands):
+                waiting = self._under_way.pop(name, [])
+                done(reasons[-2] if len(reasons) > 1 else reasons[-1])
+                for each in waiting:
+                    each()
+                self._queues.turn.flush()
+
+        ledger = self._logs.ledgers[log]
+        with ledger.one_batch(0):
+            for command in commands:
+                ledger.change(command, answered)
+
+
+class _Unnamed:
+    """What an attach without a source is for. Fulfils `termini.Source`."""
+
+    def __init__(self, subscriptions: Subscriptions) -> None:
+        self._subscriptions = subscriptions
+
+    def knows_filter(self, name: str) -> bool:
+        """None: there is no source to apply it to."""
+        return False
+
+    def subscribe(self, attach: Attach, link: Sender) -> None:
+        """Attach what stands."""
+        self._subscriptions.resume(attach, link)
+
+
+def _terms(attach: Attach) -> Terms:
+    """What a client asks for; Condition when it cannot be known by a name."""
+    asked = attach.asked
+    shared = SHARED in asked.capabilities
+    container = "" if shared and GLOBAL in asked.capabilities else attach.session.container
+    name = named(attach.link.name, shared=shared)
+    if not name or not (container or GLOBAL in asked.capabilities):
+        text = "a subscription that lasts or is shared is known by its link's name and its client's container id: name both"
+        raise Condition("amqp:invalid-field", text)
+    return Terms(container, name, asked.address, shared, asked.keep_s is not None, base64_of(asked.encoded_filters))

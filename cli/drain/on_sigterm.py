@@ -1,0 +1,145 @@
+"""A broker that drains itself at SIGTERM (`qpidd --drain-to`), and ends when it is empty.
+
+Life: the broker serves, and this waits. At SIGTERM the drain begins (`cli.drain.drain`), in this process: one side is the broker
+here, over a pair of sockets, the other the target. While the target cannot be reached, the broker serves on, and it is tried
+again until the deadline. When the drain has ended, however it did, the broker stops in order: with 0 if it is empty and was
+released, else with `endings.UNFINISHED`, and its store is kept: the broker may be started on it again, or a later drain goes on.
+Another SIGTERM ends the drain at once, and the broker soon after. SIGINT stops the broker as it stands.
+
+A member of a cluster of several has nothing to drain: others have what it has. It stops as without `--drain-to`, by a handover.
+
+Invariant: the exit status is 0 only if the broker has said that it is empty for good, and the target knows it.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from twisted.internet.defer import CancelledError, Deferred, ensureDeferred
+from twisted.logger import Logger
+
+from broker.client import ClientError
+from broker.core.urls import Url
+from cli import endings
+from cli.drain.drain import Drain, Result
+from cli.drain.inside import Inside
+from cli.drain.sides import Clock, OutOfTime, Side
+from cli.options import Target
+from ha.service import Process
+
+SPREAD_S = 10.0
+"""Clients' connections end over this time, or over a tenth of the deadline."""
+_AGAIN_S = 1.0
+_TELL_S = 5.0
+_SOON_S = 0.2
+_TIMEOUT_S = 10.0
+_log = Logger(namespace="qpidd")
+
+
+class DrainOnSigterm:
+    """See the module. Made, it waits for the signal. `process`: a broker that was told to drain to somewhere."""
+
+    def __init__(self, process: Process) -> None:
+        settings = process.settings
+        assert settings.drain_to is not None, "it was told where to"
+        self._process = process
+        self._reactor = process.reactor
+        self._to: Url = settings.drain_to
+        self._deadline_s = settings.drain_deadline
+        self._running: Deferred[Any] | None = None
+        self._told_s = 0.0
+        self._reactor.on_term = self.terminated
+        self._reactor.addSystemEventTrigger("before", "shutdown", self._cancel)
+
+    def terminated(self) -> None:
+        """SIGTERM has come, once more."""
+        if self._running is None and not self._alone:
+            self._process.end()
+        elif self._running is None:
+            _log.info("SIGTERM: draining to {to}", to=str(self._to))
+            self._running = ensureDeferred(self._drain())
+            self._running.addCallbacks(self._ended, self._failed)
+        else:
+            _log.warn("SIGTERM again: ending at once")
+            self._process.patience_s = _SOON_S
+            self._cancel()
+            self._process.end()
+
+    @property
+    def _alone(self) -> bool:
+        """Whether no other broker has what this one has."""
+        member = self._process.member
+        return member is None or len(member.log.replica.members.addresses) == 1
+
+    def _cancel(self) -> None:
+        if self._running is not None:
+            self._running.cancel()
+
+    async def _drain(self) -> Result:
+        clock = Clock(self._reactor, self._deadline_s)
+        if self._deadline_s is not None:
+            self._reactor.callLater(self._deadline_s, self._cancel)
+        source = Inside(clock, self._target(), "broker that leaves", self._process)
+        target = Side(clock, self._target(), "target")
+        spread_s = SPREAD_S if self._deadline_s is None else min(SPREAD_S, self._deadline_s / 10)
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        try:
+            while True:
+                drain = Drain(clock, source, [target], self._tell, spread_s=spread_s, now=now)
+                try:
+                    return await drain.run()
+                except endings.Unreachable as error:
+                    if not clock.limited:
+                        raise
+                    _log.warn("{error}; trying again", error=str(error))
+                await clock.pause(_AGAIN_S)
+        finally:
+            source.abort()
+            target.abort()
+
+    def _target(self) -> Target:
+        return Target(self._to, _TIMEOUT_S, "", admin=True, tls=self._process.settings.tls)
+
+    def _tell(self, event: str, facts: dict[str, Any]) -> None:
+        if event in ("moving", "waiting"):
+            now_s = self._reactor.seconds()
+            if now_s - self._told_s < _TELL_S:
+                return
+            self._told_s = now_s
+        _log.info("drain: {event}: {facts}", event=event, facts=", ".join(f"{name} {fact}" for name, fact in facts.items()))
+
+    def _ended(self, result: Result) -> None:
+        for queue, sequence, why in result.refused:
+            _log.warn(
+                "stays: queue {queue}, {which}: {why}",
+                queue=queue,
+                which=f"message {sequence}" if sequence else "what is left of it",
+                why=why,
+            )
+        if result.empty:
+            _log.info("{moved} messages moved; this broker is empty, and was released", moved=result.moved)
+            self._process.end()
+        else:
+            self._unfinished(f"{result.moved} messages moved")
+
+    def _failed(self, failure: Any) -> None:
+        if failure.check(CancelledError, OutOfTime):
+            self._unfinished("the time is over, or another signal came")
+        elif failure.check(endings.Refused, endings.Unreachable, ClientError):
+            self._unfinished(failure.getErrorMessage())
+        else:
+            _log.failure("the drain has failed", failure=failure)
+            self._unfinished("it has failed")
+
+    def _unfinished(self, text: str) -> None:
+        status = self._process.broker.departure.status()
+        _log.warn(
+            "not drained: {text}; {messages} messages ({bytes} bytes) are left in {folder}, which is kept",
+            text=text,
+            messages=status["messages"],
+            bytes=status["bytes"],
+            folder=self._process.settings.data_dir,
+        )
+        self._process.ends_with = endings.UNFINISHED
+        self._process.end()

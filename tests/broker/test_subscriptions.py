@@ -1,0 +1,397 @@
+"""Subscriptions to exchanges that outlast their links, or are shared: with the fields that clients of JMS send."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import proton
+import pytest
+
+from broker.core import limits
+from broker.core.filters import NO_LOCAL, SELECTOR
+from tests.broker.clients import Bench, Client, bench, condition
+
+NEVER, DELIVERIES = proton.Terminus.EXPIRE_NEVER, proton.Terminus.DELIVERIES
+
+
+def described(name: str, value: Any) -> dict[Any, Any]:
+    return {proton.symbol(name): proton.Described(proton.symbol(name), value)}
+
+
+def subscribe(
+    client: Client,
+    name: str,
+    address: str | None = "amq.topic",
+    *capabilities: str,
+    durable: bool = True,
+    keep_s: int = 0,
+    credit: int = 100,
+    filters: dict[Any, Any] | None = None,
+) -> Any:
+    """Attach as Qpid JMS does: durable 2 and never to expire, or neither. No address: a source that is null."""
+    link: Any = client.session.receiver(name)
+    if address is None:
+        link.source.type = proton.Terminus.UNSPECIFIED
+    else:
+        link.source.address = address
+        if durable:
+            link.source.durability, link.source.expiry_policy = DELIVERIES, NEVER
+        else:
+            link.source.expiry_policy = proton.Terminus.EXPIRE_WITH_LINK
+        if keep_s:
+            link.source.timeout = keep_s
+        if capabilities:
+            link.source.capabilities.put_object([proton.symbol(each) for each in capabilities])
+        if filters:
+            link.source.filter.put_dict(filters)
+    link.open()
+    client.received[name] = []
+    if credit:
+        link.flow(credit)
+    client.bench.settle()
+    return link
+
+
+def publish(b: Bench, *bodies: Any, address: str = "amq.topic", **fields: Any) -> None:
+    client = b.client(container="publisher")
+    client.send(client.sender(address), *bodies, **fields)
+    client.lose()
+
+
+def leave(client: Client, link: Any, how: str) -> None:
+    """End a link: detach it, close it, or lose its connection."""
+    if how == "lose":
+        client.lose()
+    else:
+        getattr(link, how)()
+    client.bench.settle()
+
+
+def queues(b: Bench) -> list[str]:
+    return sorted(b.broker.nodes.queues)
+
+
+@pytest.mark.parametrize("how", ["detach", "lose"])
+def test_what_is_published_while_a_durable_subscription_is_away_comes_when_it_is_back(how: str) -> None:
+    with bench() as b:
+        client = b.client(container="ann")
+        link = subscribe(client, "news")
+        assert (link.remote_source.durability, link.remote_source.expiry_policy) == (DELIVERIES, NEVER)
+        publish(b, "one")
+        leave(client, link, how)
+        publish(b, "two", "three")
+        again = b.client(container="ann")
+        assert client.bodies(link) + again.bodies(subscribe(again, "news")) == ["one", "two", "three"]
+        assert queues(b) == ["ann.news"]
+
+
+def test_a_subscription_belongs_to_its_container_and_its_name() -> None:
+    """Breaks when names that differ become one: the dots and delimiters in them are told apart."""
+    with bench() as b:
+        for container, name in (("a.b", "c"), ("a", "b.c"), ("a", "b"), ("a|b", "c"), ("$a", "b"), ("a", "b%2E")):
+            assert condition(subscribe(b.client(container=container), name)) == ""
+        assert len(queues(b)) == 6
+        assert "a%2Eb.c" in queues(b)
+        assert "%24a.b" in queues(b)
+        assert condition(subscribe(b.client(container=""), "c")) == "amqp:invalid-field"
+        assert condition(subscribe(b.client(container="a" * 250), "news!")) == "amqp:invalid-field"
+
+
+def test_a_link_that_is_closed_ends_its_subscription_and_hears_so_when_it_is_committed() -> None:
+    with bench(automatic=False) as b:
+        client = b.client(container="ann")
+        link = subscribe(client, "news")
+        b.lead.commit()
+        b.settle()
+        assert link.state & proton.Endpoint.REMOTE_ACTIVE
+        link.close()
+        b.settle()
+        assert link.state & proton.Endpoint.REMOTE_ACTIVE, "the end is not committed"
+        b.lead.commit()
+        b.settle()
+        assert link.state & proton.Endpoint.REMOTE_CLOSED
+        assert queues(b) == []
+
+
+def test_who_attaches_while_a_subscription_ends_or_begins_waits_for_that() -> None:
+    """Breaks when it gets a queue that is about to go, or when two queues are proposed for one name."""
+    with bench(automatic=False) as b:
+        one, two = b.client(container="ann"), b.client(container="bob")
+        links = [subscribe(each, f"news|global{n}", "amq.topic", "shared", "global") for n, each in enumerate((one, two))]
+        b.lead.commit()
+        b.settle()
+        b.lead.commit()
+        b.settle()
+        (queue,) = b.broker.nodes.queues.values()
+        assert b.broker.queues.consumers(queue) == 2
+        links[0].detach()
+        links[1].close()
+        b.settle()
+        late = subscribe(b.client(container="eve"), "news|global", "amq.topic", "shared", "global")
+        gone = subscribe(b.client(container="joe"), "news|global", "amq.topic", "shared", "global")
+        gone.close()
+        b.settle()
+        b.lead.automatic = True
+        b.lead.commit()
+        b.settle()
+        assert condition(late) == ""
+        assert late.remote_source.address == "amq.topic"
+        assert queues(b) == [".news"]
+        assert b.broker.nodes.queues[".news"].uuid != queue.uuid
+
+
+def test_a_null_source_finds_what_stands_and_its_close_ends_that() -> None:
+    """As Qpid JMS unsubscribes: by a link of the first one's name, without a source, which it closes."""
+    with bench() as b:
+        client = b.client(container="ann")
+        wanted = described(SELECTOR, "n > 1")
+        subscribe(client, "news", filters=wanted).detach()
+        subscribe(client, "mine|global", "amq.topic/a.#", "shared", "global").detach()
+        b.settle()
+        for name, address in (("news", "amq.topic"), ("mine|global", "amq.topic/a.#")):
+            found = subscribe(client, name, None, credit=0)
+            assert found.remote_source.address == address
+            assert found.remote_source.expiry_policy == NEVER
+            if name == "news":
+                found.remote_source.filter.rewind()
+                found.remote_source.filter.next()
+                assert found.remote_source.filter.get_object() == wanted
+            found.close()
+            b.settle()
+            missing = subscribe(client, name, None)
+            assert (condition(missing), missing.remote_source.type) == ("amqp:not-found", proton.Terminus.UNSPECIFIED)
+        assert queues(b) == []
+
+
+def test_a_subscription_that_others_use_is_not_ended_by_who_comes_to_unsubscribe() -> None:
+    with bench() as b:
+        client, other = b.client(container="ann"), b.client(container="bob")
+        subscribe(other, "news|global", "amq.topic", "shared", "global")
+        found = subscribe(client, "news|global", None, credit=0)
+        found.close()
+        b.settle()
+        assert condition(found) == "amqp:resource-locked"
+        left = subscribe(client, "news|global2", "amq.topic", "shared", "global")
+        left.close()
+        b.settle()
+        assert condition(left) == "", "it only leaves the others alone"
+        assert queues(b) == [".news"]
+
+
+def test_links_that_share_a_subscription_share_its_messages() -> None:
+    with bench() as b:
+        ann = b.client(container="ann")
+        shared = [subscribe(ann, name, "amq.topic", "topic", "shared", credit=1) for name in ("news", "news|2")]
+        publish(b, "one", "two")
+        assert sorted(body for link in shared for body in ann.bodies(link)) == ["one", "two"]
+        assert [len(ann.bodies(link)) for link in shared] == [1, 1]
+        assert condition(subscribe(b.client(container="bob"), "news", "amq.topic", "shared")) == "", "another's, with that name"
+        assert queues(b) == ["ann.news", "bob.news"]
+
+
+def test_a_shared_subscription_that_is_not_durable_goes_with_its_last_link_and_with_its_broker() -> None:
+    with bench() as b:
+        ann, bob = b.client(container="ann"), b.client(container="bob")
+        first = subscribe(ann, "news|global-volatile1", "amq.topic", "shared", "global", durable=False)
+        subscribe(bob, "news|global-volatile1", "amq.topic", "shared", "global", durable=False)
+        durable = subscribe(ann, "news|global", "amq.topic", "shared", "global")
+        assert queues(b) == [".news", ".news|volatile"]
+        first.close()
+        b.settle()
+        publish(b, "one")
+        assert len(queues(b)) == 2
+        committed = b.lead
+        other = Bench(start=False)
+        committed.replayed_into(other.lead)
+        other.start()
+        assert queues(other) == [".news"], "who starts again has nobody that uses it"
+        other.close()
+        bob.lose()
+        durable.detach()
+        b.settle()
+        assert queues(b) == [".news"]
+
+
+@pytest.mark.parametrize("shared", [(), ("shared",)], ids=["alone", "shared"])
+@pytest.mark.parametrize("change", [{"address": "amq.topic/a"}, {"filters": described(SELECTOR, "n > 1")}])
+def test_other_terms_make_a_new_subscription_when_nobody_uses_the_old_one(shared: tuple[str, ...], change: Any) -> None:
+    with bench() as b:
+        client = b.client(container="ann")
+        first = subscribe(client, "news", "amq.topic", *shared)
+        publish(b, "old")
+        if shared:
+            other = {"address": "amq.topic"} | change
+            refused = subscribe(client, "news|2", other["address"], *shared, filters=other.get("filters"))
+            assert condition(refused) == "amqp:resource-locked"
+        first.detach()
+        b.settle()
+        publish(b, "lost with the old one")
+        again = b.client(container="ann")
+        given = {"address": "amq.topic"} | change
+        link = subscribe(again, "news", given["address"], *shared, filters=given.get("filters"))
+        publish(b, "not wanted", properties={"n": 1}, subject="b")
+        publish(b, "wanted", properties={"n": 2}, subject="a")
+        assert again.bodies(link) == ["wanted"]
+        assert queues(b) == ["ann.news"]
+
+
+def test_a_name_is_shared_or_not() -> None:
+    with bench() as b:
+        client = b.client(container="ann")
+        subscribe(client, "news").detach()
+        b.queue("ann.other")
+        b.settle()
+        assert condition(subscribe(client, "news", "amq.topic", "shared")) == "amqp:not-allowed"
+        assert condition(subscribe(client, "other")) == "amqp:resource-locked"
+
+
+def test_a_subscription_that_is_attached_again_over_another_connection_moves_there() -> None:
+    with bench() as b:
+        old, new = b.client(container="ann"), b.client(container="ann")
+        first = subscribe(old, "news")
+        second = subscribe(new, "news")
+        publish(b, "one")
+        assert (condition(first), condition(second)) == ("amqp:link:stolen", "")
+        assert (old.bodies(first), new.bodies(second)) == ([], ["one"])
+
+
+def test_no_local_keeps_away_what_the_same_client_sends_over_any_connection() -> None:
+    with bench() as b:
+        subscribe(b.client(container="ann"), "news", filters=described(NO_LOCAL, [])).detach()
+        b.settle()
+        sender = b.client(container="ann")
+        sender.send(sender.sender("amq.topic"), "own")
+        publish(b, "another's")
+        again = b.client(container="ann")
+        assert again.bodies(subscribe(again, "news", filters=described(NO_LOCAL, []))) == ["another's"]
+        shared = subscribe(again, "ours", "amq.topic", "shared", filters=described(NO_LOCAL, []))
+        assert condition(shared) == "amqp:not-implemented"
+
+
+def test_a_subscription_with_a_time_goes_when_nobody_has_used_it_for_so_long() -> None:
+    with bench() as b:
+        client = b.client(container="ann")
+        link = subscribe(client, "news", durable=False, keep_s=15)
+        b.pass_time(20, 5)
+        link.detach()
+        b.settle()
+        b.pass_time(10, 5)
+        publish(b, "one")
+        found = subscribe(client, "news", None)
+        assert found.remote_source.timeout == 15
+        assert client.bodies(found) == ["one"]
+        found.detach()
+        b.settle()
+        b.pass_time(20, 5)
+        assert queues(b) == []
+        assert condition(subscribe(client, "news", durable=False, keep_s=limits.MAX_AUTO_DELETE_S + 1)) == "amqp:invalid-field"
+
+
+def test_a_subscription_whose_exchange_was_made_again_is_bound_again_and_keeps_its_messages() -> None:
+    with bench() as b:
+        client = b.client(container="ann")
+        client.request("CREATE", "exchange", "events", {"exchangeType": "fanout"})
+        subscribe(client, "news", "events").detach()
+        b.settle()
+        publish(b, "one", address="events")
+        for operation in ("DELETE", "CREATE"):
+            client.request(operation, "exchange", "events", {"exchangeType": "fanout"} if operation == "CREATE" else {})
+        again = b.client(container="ann")
+        link = subscribe(again, "news", "events")
+        publish(b, "two", address="events")
+        assert again.bodies(link) == ["one", "two"]
+
+
+def test_a_new_primary_has_the_subscription_its_messages_and_its_filters() -> None:
+    """Breaks when the filters of who is away are the old primary's alone, or when what was published is not in the log."""
+    with bench(clustered=True) as old:
+        old.upgraded()
+        client = old.client(container="ann")
+        subscribe(client, "news", filters=described(SELECTOR, "n > 1")).detach()
+        old.settle()
+        publish(old, "kept", properties={"n": 2})
+        new = Bench(clustered=True, state="ready")
+        old.lead.replayed_into(new.lead)
+        new.lead.become("active")
+        publish(new, "not wanted", properties={"n": 1})
+        publish(new, "wanted", properties={"n": 3})
+        again = new.client(container="ann")
+        assert again.bodies(subscribe(again, "news", filters=described(SELECTOR, "n > 1"))) == ["kept", "wanted"]
+        new.close()
+
+
+def test_a_term_that_ends_leaves_nobody_waiting_for_what_it_had_under_way() -> None:
+    with bench(clustered=True) as b:
+        b.upgraded()
+        b.lead.automatic = False
+        subscribe(b.client(container="ann"), "news")
+        b.lead.become("ready")
+        b.lead.automatic = True
+        b.settle()
+        b.lead.become("active")
+        link = subscribe(b.client(container="ann"), "news")
+        assert (condition(link), queues(b)) == ("", ["ann.news"])
+
+
+def test_a_subscription_is_refused_until_every_broker_of_the_cluster_knows_what_it_is() -> None:
+    with bench(clustered=True) as b:
+        link = subscribe(b.client(container="ann"), "news")
+        assert condition(link) == "amqp:not-implemented"
+        assert "until every broker is upgraded" in link.remote_condition.description
+
+
+def test_a_subscription_to_an_exchange_of_one_broker_is_this_broker_s() -> None:
+    with bench(clustered=True) as b:
+        client = b.client(container="ann")
+        client.request("CREATE", "exchange", "events", {"exchangeType": "fanout", "replicate": "none"})
+        assert condition(subscribe(client, "news", "events")) == ""
+        assert b.broker.nodes.queues["ann.news"].log == "local"
+        subscribe(client, "more", "events").detach()
+        b.upgraded()
+        refused = subscribe(client, "more", "amq.topic")
+        assert condition(refused) == "amqp:resource-limit-exceeded"
+        assert "unsubscribe first" in refused.remote_condition.description
+
+
+def test_a_topic_and_a_queue_of_one_name_are_told_apart_by_their_capabilities() -> None:
+    with bench() as b:
+        b.queue("news")
+        client = b.client()
+        client.request("CREATE", "exchange", "news", {"exchangeType": "topic"})
+        b.queue("other")
+        links = {}
+        for kind, durable in (("topic", False), ("queue", False), ("other", False)):
+            links[kind] = subscribe(client, kind, "other" if kind == "other" else "news", *({kind} - {"other"}), durable=durable)
+        fallback = subscribe(client, "fallback", "other", "topic", durable=False)
+        for kind in ("topic", "queue"):
+            sender = client.session.sender(f"to-{kind}")
+            sender.target.address = "news"
+            sender.target.capabilities.put_object(proton.symbol(kind))
+            sender.open()
+            b.settle()
+            client.send(sender, f"to the {kind}")
+        assert client.bodies(links["topic"]) == ["to the topic"]
+        assert client.bodies(links["queue"]) == ["to the queue"]
+        assert condition(fallback) == "", "there is no topic of that name"
+
+
+SOLE = ("sole-connection-for-container", "SHARED-SUBS")
+
+
+def test_a_container_that_is_to_have_one_connection_is_refused_while_it_is_in_use() -> None:
+    """With what Qpid JMS makes an InvalidClientIDException of."""
+    with bench() as b:
+        first = b.client(container="ann", desired=SOLE)
+        assert set(SOLE) <= {str(each) for each in first.connection.remote_offered_capabilities}
+        assert condition(b.client(container="bob", desired=SOLE).connection) == ""
+        second = b.client(container="ann", desired=SOLE)
+        assert condition(second.connection) == "amqp:invalid-field"
+        assert second.connection.remote_condition.info == {"invalid-field": "container-id"}
+        assert isinstance(second.connection.remote_condition.info["invalid-field"], proton.symbol)
+        assert second.connection.remote_properties == {"amqp:connection-establishment-failed": True}
+        assert condition(b.client(container="ann").connection) == "", "who does not ask shares"
+        first.lose()
+        assert condition(b.client(container="ann", desired=SOLE).connection) == "amqp:invalid-field"
+        for client in b.clients:
+            client.lose()
+        assert condition(b.client(container="ann", desired=SOLE).connection) == ""

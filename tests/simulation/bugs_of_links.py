@@ -1,0 +1,22 @@
+"""Planted bugs that put messages again which came over numbered links (see mutations.py)."""
+
+from __future__ import annotations
+
+from tests.simulation.bugs import Bug
+
+OF_LINKS = {
+    "knows-links-by-their-connections": Bug(
+        "takes what comes over a numbered link for another's when its client has connected anew",
+        "broker.sessions.numbered",
+        "NumberedTerminus.__init__",
+        "session.container, attach.link.name",
+        "str(session.number), attach.link.name",
+    ),
+    "checkpoint-forgets-links": Bug(
+        "leaves out of a checkpoint which links are numbered, and so what came over them",
+        "broker.core.definitions",
+        "Definitions.commands",
+        "*self.links.values()",
+        "",
+    ),
+}

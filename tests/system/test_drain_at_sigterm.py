@@ -1,0 +1,81 @@
+"""A broker that is told to drain at SIGTERM, as a whole process."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import proton
+import pytest
+
+from tests.system.harness import BrokerProcess, ask, cluster, eventually, free_ports, standalone
+from tests.system.traffic import send, take
+
+pytestmark = pytest.mark.system
+MESSAGES = 300
+
+
+def message(number: int) -> bytes:
+    made: Any = proton.Message(body=f"{number}/" + "x" * 3000, id=number)
+    return bytes(made.encode())
+
+
+SENT = [message(number) for number in range(MESSAGES)]
+
+
+def fill(broker: BrokerProcess) -> None:
+    broker.create("queue", "orders")
+    assert send(broker.address, "orders", SENT) == MESSAGES
+
+
+def test_sigterm_drains_a_broker_whose_rules_let_nobody_drain_it_and_it_ends_when_it_is_empty(tmp_path: Path) -> None:
+    """Blocking SIGTERM: it is the broker's own signal, and needs no program that masks it."""
+    with standalone(tmp_path / "new") as new, standalone(tmp_path / "old", "--drain-to", new.address) as old:
+        fill(old)
+        old.stop()
+        (old.store / "rules").write_text("acl deny all all\n")
+        old.options += ["--acl-file", "rules"]
+        old.start()
+        eventually(old.log, lambda text: text.count("Listening on") == 2, "the broker listening")
+        assert old.stop() == 0, old.log()
+        assert take(new.address, "orders", MESSAGES) == SENT
+        assert f"{MESSAGES} messages moved; this broker is empty, and was released" in old.log()
+        old.options.clear()
+        old.start()
+        old.wait_for("standalone")
+        assert ask(old.address, "QUERY", "drain")["items"][0]["released"]
+
+
+def test_a_drain_at_sigterm_ends_by_its_deadline_or_a_second_signal_keeps_the_store_and_goes_on_later(tmp_path: Path) -> None:
+    port = free_ports(1)[0]
+    with cluster(tmp_path / "old", 1, "--drain-to", f"127.0.0.1:{port}", "--drain-deadline", "0.5") as alone:
+        old = alone.brokers[0]
+        fill(old)
+        assert old.stop() == 75, old.log()
+        assert "cannot be reached" in old.log()
+        assert f"{MESSAGES} messages" in old.log()
+        assert "are left in" in old.log()
+        new = BrokerProcess(tmp_path / "new", port, [])
+        new.start()
+        try:
+            new.wait_for("standalone")
+            old.options[-1] = "600"
+            old.start()
+            alone.promote(old)
+            new.freeze()
+            old.signal(signal.SIGTERM)
+            eventually(old.log, lambda text: text.count("draining to") == 2, "the second drain")
+            began_s = time.monotonic()
+            assert old.stop() == 75
+            assert time.monotonic() - began_s < 15, "it did not wait for its deadline"
+            new.signal(signal.SIGCONT)
+            old.start()
+            alone.promote(old)
+            assert old.stop() == 0, old.log()
+            assert take(new.address, "orders", MESSAGES) == SENT
+        finally:
+            new.signal(signal.SIGCONT)
+            new.kill()
+        new.check_log()
