@@ -457,10 +457,12 @@ class QueueTerminus:
         browse: bool,
         selector: Selector | None = None,
         drains: bool = False,
+        tags: bool = False,
         standing: Standing | None = None,
     ) -> None:
         """Attach this link as one more subscription, for which its client `needs` so much; Condition when that cannot be.
-        `drains`: it is the one that empties the queue of a broker that leaves. `standing`: what its client is told of it."""
+        `drains`: it is the one that empties the queue of a broker that leaves. `tags`: the tags of deliveries are sequences.
+        `standing`: what its client is told of it."""
         node = self.node
         if not browse and node.definition.exclusive and any(not each.browse for each in self.subscriptions):
             raise Condition("amqp:resource-locked", f"queue {node.name!r} is exclusive and has its consumer already")
@@ -468,7 +470,7 @@ class QueueTerminus:
             text = f"queue {node.name!r} has {limits.MAX_CONSUMERS_PER_QUEUE} subscriptions, its limit"
             raise Condition("amqp:resource-limit-exceeded", text)
         subscription = Subscription(attach.session, link, self, needs, browse=browse, selector=selector)
-        subscription.drains = link.tags_sequences = drains
+        subscription.drains, link.tags_sequences = drains, drains or tags
         if selector is not None:
             if self.selections is None:
                 self.selections = Selections(self, self._queues.searches)

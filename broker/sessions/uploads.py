@@ -153,12 +153,12 @@ class Uploading:
             if found is None:
                 ledger.drop_parts(runs_of(sequences))
                 continue
-            held, manifest = self._held(delivery_id), Manifest(self._nbytes, tuple(runs_of(sequences)))
+            held, manifest = self._held(delivery_id, ledger), Manifest(self._nbytes, tuple(runs_of(sequences)))
             ledger.put_large(found, manifest, self._head, held=held, says=self._says)
             ledger.when_committed(lambda ledger=ledger: committed(ledger))  # type: ignore[misc]
 
-    def _held(self, delivery_id: int) -> tuple[int, Sequence[int]] | None:
-        """The number of its origin, and its sequence there: None for what comes from a client."""
+    def _held(self, delivery_id: int, ledger: Ledger) -> tuple[int, Sequence[int]] | None:
+        """The number of its origin in this log, and its sequence there: None for what comes from a client."""
         return None
 
     def abandon(self) -> None:
