@@ -35,7 +35,9 @@ from broker.core.commands import QueueAdd, Term
 from broker.core.links import REJECTED
 from broker.core.management import Page, Place, Stream
 from broker.core.nodes import LOCAL, QueueNode, Refused
+from broker.sessions import bulk
 from broker.sessions.audit import Audit
+from broker.sessions.bulk import Bulk
 from broker.sessions.connection import Connection
 from broker.sessions.guard import Rights
 from broker.sessions.logs import Logs
@@ -81,6 +83,8 @@ class Administration:
         version: str,
         new_id: Callable[[], str],
     ) -> None:
+        self.bulk: Bulk
+        """Who carries out what is done with many messages."""
         self.extensions: dict[str, Extension] = {}
         """Type -> who answers for it."""
         self.connections: dict[int, Connection] = {}
@@ -225,8 +229,30 @@ class Administration:
                 lambda result: answer(*result),
                 lambda failure: answer(500, f"{operation} failed: {failure.getErrorMessage()}", {}),
             )
+        elif kind == "queue" and operation in bulk.OPERATIONS:
+            self._do_in_bulk(rights, request, answer)
         else:
             self._change(rights, request, answer)
+
+    def _do_in_bulk(self, rights: Rights, request: management_node.Request, answer: Answer) -> None:
+        number, self._next_change = self._next_change, self._next_change + 1
+
+        def done(result: bulk.Result) -> None:
+            self._under_way.pop(number, None)
+            body: dict[str, Any] = {"count": result.taken, "left": result.left} | (
+                {} if result.next is None else {"next": result.next}
+            )
+            if result.fault:
+                answer(409, f"{result.fault}; {result.taken} messages were taken before", body)
+            else:
+                answer(200, f"{result.taken} messages", body)
+
+        self.bulk.start(request.name, request.operation, request.body, done)
+        self._under_way[number] = self._logs.lead.name, partial(self._unanswered, rights, request)
+
+    def _unanswered(self, rights: Rights, request: management_node.Request) -> None:
+        text = "this broker serves no more: the next primary knows what became of it"
+        self._audit.managed(rights.who, _what(self._lookup(request), request), 0, text)
 
     def _query(self, kind: str, name: str, request: management_node.Request, after: Place, most: int) -> Stream:
         nodes, in_order = self._logs.nodes, management.one_by_one
@@ -304,10 +330,6 @@ class Administration:
         number, self._next_change = self._next_change, self._next_change + 1
         counted = self._count(user, uuid, log) if isinstance(command, QueueAdd) else None
 
-        def unanswered() -> None:
-            text = "this broker serves no more: the next primary knows what became of it"
-            self._audit.managed(rights.who, _what(self._lookup(request), request), 0, text)
-
         def made(reason: str) -> None:
             self._under_way.pop(number, None)
             if counted is not None:
@@ -321,7 +343,7 @@ class Administration:
             else:
                 answer(201, "created", command.to_dict())
 
-        self._under_way[number] = log, unanswered
+        self._under_way[number] = log, partial(self._unanswered, rights, request)
         ledger.change(command, made)
 
     def _count(self, user: str, uuid: str, log: str) -> Callable[[str], None]:

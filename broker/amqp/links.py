@@ -26,7 +26,9 @@ from broker.core.filters import Filter, filters_of
 from broker.core.links import (
     ACCEPTED,
     FAILED,
+    HELD,
     MODIFIED,
+    NUMBERED,
     REJECTED,
     RELEASED,
     TRANSACTION_SHIFT,
@@ -54,10 +56,7 @@ class Condition(Exception):
 class Asked:
     """What a peer asked for at one end of a link (part 3.5.3, 3.5.4)."""
 
-    __slots__ = (
-        *("address", "capabilities", "coordinator", "copy", "dynamic", "encoded_filters", "exists", "filters", "keep_s"),
-        "timeout_s",
-    )
+    __slots__ = ("address", "capabilities", "coordinator", "copy", "dynamic", "encoded_filters", "exists", "filters", "keep_s")
 
     def __init__(self, pointer: Any) -> None:
         kind = lib.pn_terminus_get_type(pointer)
@@ -71,14 +70,6 @@ class Asked:
         self.capabilities = names_of(lib.pn_terminus_capabilities(pointer))
         self.keep_s = _keep_s(pointer)
         """For how long it is to be there when its link has gone, 0: for ever; None: it goes with its link."""
-        self.timeout_s = int(lib.pn_terminus_get_timeout(pointer))
-        """For how long it is to be there after that, if the peer has said so; else 0."""
-
-
-NUMBERED = "qpid.numbered"
-"""The capability of a target to which deliveries come whose tags are numbers that this side remembers."""
-HELD = "qpid.held"
-"""The property of such a link that says which these are."""
 
 
 class Kept(NamedTuple):
@@ -641,6 +632,15 @@ class Sender(Link):
             lib.pn_delivery_settle(delivery)
         else:
             self._waiting.append(delivery)
+
+    def take_back(self, before: int) -> None:
+        """Settle what has no outcome of the deliveries with ids below `before`, and tell the peer that they are released."""
+        for delivery in [each for each, delivery_id in self._ids.items() if delivery_id < before]:
+            del self._ids[delivery]
+            if self._pieces:
+                self._drop_pieces(delivery)
+            lib.pn_delivery_update(delivery, RELEASED)
+            lib.pn_delivery_settle(delivery)
 
     def _tell(self) -> None:
         """Tell the account of the run of outcomes that has come last; keep its deliveries, if they wait for an answer."""

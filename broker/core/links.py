@@ -34,6 +34,12 @@ TRANSACTION_SHIFT = 16
 """From this bit on an outcome has the number of the transaction that it belongs to (part 4.4.2); 0: to none."""
 
 
+NUMBERED = "qpid.numbered"
+"""The capability of a target to which deliveries come whose tags are numbers that the broker remembers
+(broker.sessions.numbered)."""
+HELD = "qpid.held"
+"""The property of such a link that says which these are."""
+
 Run: TypeAlias = tuple[int, int, int, bool]
 """Deliveries with the same outcome: the first id, how many, the outcome, and whether the peer has settled them, so that it waits
 for no answer."""

@@ -185,11 +185,13 @@ class DeadLetters:
         queues = self._alternates(data)
         check_places(queues)
         letter = letters.letter(data, node.name, node.definition.alternate, reason) if queues else data
-        for queue in queues:
-            logs.ledger_of(queue).enqueue(queue, [letter], len(letter))
         others = dict.fromkeys(logs.ledger_of(queue) for queue in queues if logs.ledger_of(queue) is not own)
+        with own.one_batch(len(letter) * len(queues)):
+            for queue in queues:
+                logs.ledger_of(queue).enqueue(queue, [letter], len(letter))
+            if not others:
+                take_off()
         if not others:
-            take_off()
             return bool(queues)
         outstanding = [len(others)]
 
@@ -246,7 +248,8 @@ class DeadLetters:
                 )
             raise Unplaced
         lanes = [queue.messages.order.lane_for(head) for queue in queues if queue.messages is not None]
-        if queues:
-            ledger.put_large(zip(queues, lanes, strict=True), manifest, head)
-        ledger.dequeue(messages.number, (sequence,))
+        with ledger.one_batch(0):
+            if queues:
+                ledger.put_large(zip(queues, lanes, strict=True), manifest, head)
+            ledger.dequeue(messages.number, (sequence,))
         return bool(queues)

@@ -178,17 +178,20 @@ class Ledger:
         *,
         timed: bool = False,
         moved: bool = False,
+        times: list[tuple[int, int]] | None = None,
     ) -> None:
         """Put messages (of `nbytes` in all) on a queue; the deliveries of `link` with the ids from `first` on, one a message, are
         accepted when they are committed. `held`: the number of their origin, or of their link, and their sequences there, in the
-        same batch. `timed`: any of them may say when it expires or is to be given out. `moved`: they come from another store."""
+        same batch. `timed`: any of them may say when it expires or is to be given out. `moved`: they come from another store.
+        `times`: when they expire and are given out, whatever they say."""
         assert node.messages is not None
         if self._builder.has_large:
             self._cut()
         if held is not None:
             self._hold(*held)
         number, seqs, count = node.messages.number, node.proposed_seqs, len(messages)
-        times = self._times_of(node, messages, timed=timed, moved=moved) if timed or node.ttl_ms else None
+        if times is None and (timed or node.ttl_ms):
+            times = self._times_of(node, messages, timed=timed, moved=moved)
         if node.displacing is not None:
             count, nbytes = self._displace(node, node.displacing, messages, times)
         elif len(seqs) == 1:
@@ -271,6 +274,12 @@ class Ledger:
             self._builder.hold(origin, first, count)
         self._waits.held.append((origin, sequences))
         self._coming.setdefault(origin, set()).update(sequences)
+
+    def forget(self, origin: int, runs: Iterable[tuple[int, int]]) -> None:
+        """These messages of an origin (first sequence, count) have left the queue that they came from."""
+        for first, count in runs:
+            self._builder.forget(origin, first, count)
+        self._arm()
 
     def has(self, origin: int, sequence: int) -> bool:
         """Whether this message of an origin was put, be it committed or not: what waits for the next commit waits for it too."""

@@ -1,6 +1,6 @@
 """Producers that send each message once, over failovers too: links whose deliveries are numbered, and remembered by the log.
 
-Life of such a link: a client attaches to a queue, and its target has the capability `NUMBERED` (broker.amqp.links); the log gets
+Life of such a link: a client attaches to a queue, and its target has the capability `NUMBERED` (broker.core.links); the log gets
 to know the link (`broker.core.commands.LinkAdd`) by user, container id, name and queue, and gives it a number; then it has its
 first credit. The tag of each delivery is its number, in decimal digits, which the client gives to no other message over links of
 that name. The batch that puts the message on the queue says so (a HELD record, as for what comes from another store). When the
@@ -20,11 +20,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from broker.amqp.links import NUMBERED, Condition, Kept, Receiver
+from broker.amqp.links import Condition, Kept, Receiver
 from broker.core import limits
 from broker.core.acl.questions import Lookups
 from broker.core.commands import LINKS_SINCE, LinkAdd, LinkForget, LinkKey
 from broker.core.definitions import Change, PlaceGone, QueueGone
+from broker.core.links import NUMBERED
 from broker.core.nodes import QueueNode
 from broker.sessions import routing
 from broker.sessions.attach import Attach, Output
@@ -63,7 +64,7 @@ class NumberedLinks:
         queue = self.queues.named(asked.address)
         if queue is None or queue.ledger.version < LINKS_SINCE:
             return None
-        wanted_s = asked.timeout_s or limits.LINK_KEPT_S
+        wanted_s = asked.keep_s or limits.LINK_KEPT_S
         return NumberedTerminus(self, queue, attach, min(wanted_s, limits.MAX_LINK_KEPT_S))
 
     def begin(self, ledger: Ledger) -> None:
@@ -298,5 +299,5 @@ class _NumberedUpload(Uploading):
         else:
             self.abandon()
 
-    def _held(self, delivery_id: int) -> tuple[int, list[int]] | None:
+    def _held(self, delivery_id: int, ledger: Ledger) -> tuple[int, list[int]] | None:
         return self._known.number, [self._held_number]

@@ -1,4 +1,4 @@
-"""`qpid-config`: list, make and remove queues, exchanges and bindings.
+"""`qpid-config`: list, make and remove queues, exchanges and bindings; purge, move and reroute messages.
 
 The command line is that of Apache Qpid's tool: words that say what to do (`add queue NAME`), and options anywhere among them.
 Words and options become one management request; whether the broker can do what it asks for, the broker says. On a replicated
@@ -91,6 +91,8 @@ def _flags(function: Callable[..., Any]) -> Callable[..., Any]:
         (("--force",), {"is_flag": True, "help": "del queue: even if it has messages or consumers."}),
         (("--force-if-not-empty",), {"is_flag": True, "help": "del queue: even if it has messages."}),
         (("--force-if-used",), {"is_flag": True, "help": "del queue: even if it has consumers."}),
+        (("--count",), {"metavar": "N", "type": click.IntRange(1), "help": "purge, move, reroute: so many messages at most."}),
+        (("--filter", "selector"), {"metavar": "SELECTOR", "help": "purge, move, reroute: messages that this selector matches."}),
         (
             ("--show-property", "properties"),
             {"metavar": "P", "multiple": True, "help": "list: show this property; may be repeated."},
@@ -120,6 +122,9 @@ def command(words: tuple[str, ...], ha_admin: bool, form: str, **given: Any) -> 
     qpid-config [OPTIONS] bind EXCHANGE QUEUE [KEY]          direct, topic, fanout
     qpid-config [OPTIONS] bind EXCHANGE QUEUE KEY all|any [N=V]...    headers
     qpid-config [OPTIONS] unbind EXCHANGE QUEUE [KEY]
+    qpid-config [OPTIONS] purge QUEUE                        remove messages; --count, --filter
+    qpid-config [OPTIONS] move QUEUE TO                      move messages to another queue
+    qpid-config [OPTIONS] reroute QUEUE [EXCHANGE]           send them to an exchange; without one the alternate exchange
     qpid-config [OPTIONS] list TYPE                          everything of a type
     qpid-config [OPTIONS] reload-acl                         read the broker's ACL file again
     qpid-config acl-check FILE [USER ACTION OBJECT [N=V]...] what an ACL file says; asks no broker
@@ -171,6 +176,12 @@ def _meant(words: tuple[str, ...]) -> tuple[Callable[[Task], Coroutine[Any, Any,
             return bind, (exchange, queue, *rest)
         case "unbind", exchange, queue, *rest if len(rest) <= 1:
             return unbind, (exchange, queue, *rest)
+        case "purge", queue:
+            return purge, (queue,)
+        case "move", queue, to:
+            return move, (queue, to)
+        case "reroute", queue, *rest if len(rest) <= 1:
+            return reroute, (queue, *rest)
         case ("reload-acl",):
             return reload_acl, ()
         case "list", type:
@@ -350,6 +361,36 @@ async def unbind(task: Task) -> dict[str, Any]:
     return await task.ask("DELETE", "binding", {"exchange": exchange, "queue": queue, "key": key[0] if key else ""})
 
 
+async def purge(task: Task) -> dict[str, Any]:
+    """Remove messages of a queue; how many, and how many were left."""
+    return await _in_bulk(task, "PURGE", {})
+
+
+async def move(task: Task) -> dict[str, Any]:
+    """Move messages of a queue to another; how many, and how many were left."""
+    return await _in_bulk(task, "MOVE", {"to": task.words[1]})
+
+
+async def reroute(task: Task) -> dict[str, Any]:
+    """Send messages of a queue to an exchange, or to its alternate exchange; how many, and how many were left."""
+    return await _in_bulk(task, "REROUTE", {"exchange": task.words[1]} if task.words[1:] else {})
+
+
+async def _in_bulk(task: Task, operation: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Ask again, from where the broker has got to, until it has looked at all messages."""
+    most, total = task.options["count"], {"count": 0, "left": 0}
+    body |= {} if task.options["selector"] is None else {"filter": task.options["selector"]}
+    while True:
+        if most is not None:
+            body["count"] = most - total["count"]
+        answer = await task.ask(operation, "queue", body, task.words[0])
+        for field in total:
+            total[field] += answer.get(field) or 0
+        if not answer.get("next") or total["count"] == most:
+            return total
+        body["after"] = answer["next"]
+
+
 async def reload_acl(task: Task) -> dict[str, Any]:
     """Have the broker read its ACL file again; what it says of it."""
     return await task.ask("RELOAD", "acl")
@@ -425,6 +466,15 @@ def _show_list(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
         click.echo(line.rstrip())
 
 
+def _show_bulk(done: str) -> Callable[[Any, dict[str, Any]], None]:
+    def show(total: dict[str, Any], options: dict[str, Any]) -> None:
+        click.echo(f"{total['count']} messages were {done}")
+        if total["left"]:
+            warn(f"{total['left']} were left: consumers hold them, or no queue here takes them")
+
+    return show
+
+
 def _show_acl(item: dict[str, Any], options: dict[str, Any]) -> None:
     rest = "allowed" if item["mode"] == "allow" else "denied"
     click.echo(f"{item['rules']} rules of {item['file']} are in force, the rest is {rest}; checksum {item['checksum']}")
@@ -443,6 +493,9 @@ _SHOW: dict[Any, Callable[[Any, dict[str, Any]], None]] = {
     exchanges: _show_exchanges,
     queues: _show_queues,
     listing: _show_listing,
+    purge: _show_bulk("purged"),
+    move: _show_bulk("moved"),
+    reroute: _show_bulk("rerouted"),
     reload_acl: _show_acl,
 }
 

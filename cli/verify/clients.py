@@ -11,7 +11,8 @@ Each runs in a process of its own and tells over a pipe, every TURN_S and in ord
 `run.py` passes on to the checker. `stop`, or the end of the pipe, ends either at once.
 
 Invariants: a message without an outcome is never forgotten; it is sent again only over a connection that was opened later, or
-when the broker has given it back. What belongs to an earlier connection counts for nothing: tags and links carry its number.
+when the broker has given it back. What belongs to an earlier connection counts for nothing: tags and links carry its number. A
+producer that sends `once` is known by the same names over all connections, and tags say the numbers of the messages.
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from cproton_ffi import ffi, lib
-from proton import Condition, Delivery, Handler, Message, MessageException
+from proton import Condition, Delivery, Handler, Message, MessageException, symbol
 from proton.handlers import EndpointStateHandler
-from proton.reactor import Container
+from proton.reactor import Container, LinkOption
 
+from broker.core.links import NUMBERED
 from broker.core.sasl_client import Login
 from broker.tls_files import TlsFiles
 from cli.verify.channel import UNAUTHORIZED, Gate
@@ -76,6 +78,7 @@ class Setting:
     rate: float
     at_least: int
     heartbeat_s: float
+    once: bool
     reconnect_s: float
     login: Login = field(repr=False)
     tls: TlsFiles
@@ -131,6 +134,22 @@ def add(runs: Runs, stream: Stream, number: int) -> None:
         found[-1] = (found[-1][0], found[-1][1] + 1)
     else:
         found.append((number, 1))
+
+
+class Numbered(LinkOption):
+    """A link to a target that remembers the numbers of deliveries."""
+
+    def apply(self, link: Any) -> None:
+        """Ask for it."""
+        link.target.capabilities.put_object(symbol(NUMBERED))
+
+    @staticmethod
+    def is_answered(link: Any) -> bool:
+        """Whether the broker does so."""
+        found = link.remote_target.capabilities
+        found.rewind()
+        said = found.get_object() if found.next() else None
+        return NUMBERED in map(str, getattr(said, "elements", (said,)))
 
 
 class Patient(Handler):
@@ -212,9 +231,13 @@ class Client(Handler):
         self.here = 0
         self.tell()
         self.turn.attached = True
-        names = [f"{self.stream}-{self.opened}-{queue}" for queue in range(len(self.setting.queues))]
+        names = [self.name_of(queue) for queue in range(len(self.setting.queues))]
         self.links = {name: queue for queue, name in enumerate(names)}
         self.endpoints = self.attach(event.container, names)
+
+    def name_of(self, queue: int) -> str:
+        """What the link to a queue is to be called."""
+        return f"{self.stream}-{self.opened}-{queue}"
 
     def on_disconnected(self, event: Any) -> None:
         """The connection has dropped; proton goes on to the next address by itself. It would attach the old links again, but
@@ -253,11 +276,12 @@ class Client(Handler):
         """The same, without a word."""
         self.refused(event.link)
 
-    def refused(self, endpoint: Any) -> None:
-        """Begin anew in a moment, with a connection of its own: after such an end proton does not."""
+    def refused(self, endpoint: Any, text: str = "the broker has ended it without a word") -> None:
+        """Begin anew in a moment, with a connection of its own: after such an end proton does not. `text`: why, if it is not
+        said."""
         connection = endpoint if endpoint == self.connection else endpoint.connection
         if connection == self.connection and self.retry_s is None:
-            why = str(endpoint.remote_condition or "the broker has ended it without a word")
+            why = str(endpoint.remote_condition or text)
             self.turn.trouble.append(why[:MAX_TROUBLE_CHARS])
             self.end_links(why, silent=False)
             self.retry_s = time.monotonic() + RETRY_S
@@ -371,7 +395,19 @@ class Producer(Client):
         self.again = [deque(numbers) for numbers in self.unsettled]
         self.owed = self.waiting
         named = zip(self.setting.queues, names, strict=True)
-        return [container.create_sender(self.connection, queue, name=name) for queue, name in named]
+        options = Numbered() if self.setting.once else None
+        return [container.create_sender(self.connection, queue, name=name, options=options) for queue, name in named]
+
+    def name_of(self, queue: int) -> str:
+        """One and the same over all connections, if the brokers are to remember it."""
+        return f"{self.stream}-{queue}" if self.setting.once else super().name_of(queue)
+
+    def on_link_opened(self, event: Any) -> None:
+        """The broker has attached a link: does it remember what comes?"""
+        if self.setting.once and not Numbered.is_answered(event.link):
+            self.refused(
+                event.link, "the broker does not remember numbers: it, or another of its cluster, is of an older release"
+            )
 
     def drop(self) -> None:
         """What is unsettled is kept, to be sent again."""
@@ -421,14 +457,18 @@ class Producer(Client):
             inferred=True,
             durable=True,
         )
-        sender.send(message, tag=f"{self.opened}.{queue}.{number}")
+        sender.send(message, tag=str(number) if self.setting.once else f"{self.opened}.{queue}.{number}")
 
     def on_delivery(self, event: Any) -> None:
         """An outcome."""
         delivery = event.delivery
         if not delivery.updated:
             return
-        opened, queue, number = map(int, delivery.tag.split("."))
+        if self.setting.once:
+            queue, number = self.links.get(event.link.name, -1), int(delivery.tag)
+            opened = self.opened if queue >= 0 and self.endpoints[queue] == event.link else -1
+        else:
+            opened, queue, number = map(int, delivery.tag.split("."))
         state, settled = delivery.remote_state, delivery.settled
         if settled:
             delivery.settle()
@@ -569,6 +609,7 @@ def run(pipe: Connection, setting: Setting) -> None:
         kind = Producer if setting.role == "producer" else Consumer
         client = kind(pipe, setting, gate.urls)
         container = Container(client, global_handler=gate)
+        container.container_id = f"{setting.run}-{setting.role}-{setting.number}"
         container.global_handler = Patient(container.global_handler)
         container.timeout = LONGEST_WAIT_S
         container.start()

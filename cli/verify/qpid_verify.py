@@ -79,6 +79,13 @@ OPTIONS = (
     Option(
         "window", number(1, 10_000), 300, "N", "Messages that a producer may have without an outcome, and a consumer's credit."
     ),
+    Option(
+        "once",
+        yes_no,
+        False,
+        "yes|no",
+        "Producers number what they send, and brokers remember it: what is sent again is to be there once.",
+    ),
     Option("queue-prefix", _prefix, NAME, "NAME", "Queue names: NAME-1, NAME-2, ..."),
     Option("replicate", one_of("all", "configuration", "none"), "all", "LEVEL", "Replication level of the queues."),
     Option("keep-queues", yes_no, False, "yes|no", "Keep the queues at the end."),
@@ -126,6 +133,7 @@ def read(command_line: Mapping[str, str | None], environ: Mapping[str, str]) -> 
         rate=values["rate"] or None,
         window=values["window"],
         heartbeat_s=values["heartbeat"],
+        once=values["once"],
         login=Login(url.user or None, url.password, values["sasl_mechanism"]),
         tls=files,
     )

@@ -73,6 +73,8 @@ class Workload:
     """Messages that each producer sends before it may end."""
     heartbeat_s: float = 5.0
     """A broker that is silent for so long is given up."""
+    once: bool = False
+    """Whether producers number what they send, so that what is sent again is there once."""
     login: Login = field(default=ANONYMOUS, repr=False)
     tls: TlsFiles = NO_TLS
 
@@ -106,7 +108,7 @@ class Run:
         """Messages accepted so far."""
         self.received = 0
         """Messages received so far, each counted once."""
-        self.checker = Checker(workload.queues, workload.producers, workload.consumers)
+        self.checker = Checker(workload.queues, workload.producers, workload.consumers, once=workload.once)
         self._name = uuid.uuid4().hex[:8]
         self._changed = threading.Condition()
         self._broken = ""
@@ -156,6 +158,7 @@ class Run:
             rate=FASTEST_PER_S if work.rate is None else work.rate / work.producers,
             at_least=work.at_least,
             heartbeat_s=work.heartbeat_s,
+            once=work.once,
             reconnect_s=RECONNECT_S * max(work.producers + work.consumers, 2),
             login=work.login,
             tls=work.tls,

@@ -9,6 +9,7 @@ import pytest
 
 from broker.core import limits
 from broker.core.nodes import LOCAL
+from broker.core.records import Batch, Kind
 from tests.broker.clients import Bench, Client, bench, creating
 
 
@@ -231,3 +232,16 @@ def test_a_cluster_that_an_older_release_may_lead_refuses_a_limit() -> None:
         status, text, _ = b.client().request("CREATE", "queue", "q", body)
         assert status == 409
         assert "needs machine version 5" in text
+
+
+def test_a_dead_letter_stands_in_one_batch_with_the_end_of_its_message_however_long_it_is() -> None:
+    """Breaks when a batch is cut between the two: a failover there leaves the message, and its dead letter."""
+    with bench() as b:
+        letters_of(b)
+        client = b.client()
+        client.send(client.sender("q"), b"x" * (limits.BATCH_TARGET_BYTES + 1))
+        client.auto_accept = False
+        fail(client, client.receiver("q", credit=0), outcome=proton.Delivery.REJECTED)
+        assert (b.depth("q"), b.depth("dead")) == (0, 1)
+        kinds = [{run.kind for run in Batch.parse(data).runs} for data in b.lead.committed[-2:]]
+        assert {Kind.ENQUEUE, Kind.DEQUEUE} in kinds

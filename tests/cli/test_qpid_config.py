@@ -251,7 +251,7 @@ def test_acl_check_for_a_program(acl: str) -> None:
     [
         ([], 2, "acl-check takes a file"),
         (["{file}", "bob", "create"], 2, "acl-check takes a file"),
-        (["{file}", "bob", "purge", "queue"], 2, "a broker never checks `purge queue`; it checks: access exchange,"),
+        (["{file}", "bob", "redirect", "queue"], 2, "a broker never checks `redirect queue`; it checks: access exchange,"),
         (["{file}", "bob", "create", "queue", "size=3"], 2, "'size=3': `create queue` is checked with alternate, autodelete,"),
         (["{file}", "bob", "create", "link", "name=x"], 2, "'name=x': `create link` is checked with no properties"),
         (["{file}", "bob", "create", "queue", "queuemaxsize=1k"], 2, "'queuemaxsize=1k': queuemaxsize is a whole number"),
@@ -279,3 +279,25 @@ def test_reload_acl_says_what_is_in_force_then_and_a_broken_file_is_the_broker_s
     assert ran.err == "warning: 1 of them are never used: qpid-config acl-check /etc/a.acl names them\n"
     ran = run("qpid-config", "reload-acl", "-b", peers(answers={"RELOAD acl": [409, wrong, {}]}).name)
     assert (ran.status, ran.out, ran.err) == (1, "", f"qpid-config: {wrong}\n")
+
+
+@pytest.mark.parametrize(
+    "words, operation, body",
+    [
+        ("purge jobs", "PURGE", {}),
+        ("move jobs mail --filter a=1", "MOVE", {"to": "mail", "filter": "a=1"}),
+        ("reroute jobs", "REROUTE", {}),
+        ("reroute jobs news", "REROUTE", {"exchange": "news"}),
+    ],
+)
+def test_messages_are_taken_from_where_the_broker_has_got_to(
+    peers: Any, tmp_path: Path, words: str, operation: str, body: dict[str, Any]
+) -> None:
+    answer = [200, "4 messages", {"count": 4, "left": 1, "next": [7, 0, 9]}]
+    peer = peers(answers={f"{operation} queue": answer}, record=str(tmp_path / "requests"))
+    ran = run("qpid-config", *words.split(), "--count", 8, "-b", peer.name)
+    assert (ran.status, ran.out) == (0, f"8 messages were {operation.lower().removesuffix('e')}ed\n")
+    assert ran.err == "warning: 2 were left: consumers hold them, or no queue here takes them\n"
+    asked = list(map(json.loads, (tmp_path / "requests").read_text().splitlines()))
+    assert [(one["what"], one["name"]) for one in asked] == [(f"{operation} queue", "jobs")] * 2
+    assert [one["body"] for one in asked] == [body | {"count": 8}, body | {"count": 4, "after": [7, 0, 9]}]

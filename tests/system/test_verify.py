@@ -100,10 +100,11 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         yield started
 
 
-def test_a_killed_primary_costs_a_gap_and_no_message(tmp_path: Path) -> None:
+def test_a_killed_primary_costs_a_gap_and_no_message_and_what_is_sent_again_by_number_is_there_once(tmp_path: Path) -> None:
+    words = ["--producers", "2", "--consumers", "2", "--queues", "2", "--once", "yes"]
     with cluster(tmp_path, 3) as brokers:
         first = brokers.brokers[0]
-        with Verify(brokers.url, *LONG, "--producers", "2", "--consumers", "2", "--queues", "2") as running:
+        with Verify(brokers.url, *LONG, *words) as running:
             has_come(first, 500)
             first.kill()
             brokers.succeed()

@@ -36,7 +36,6 @@ _KNOWN_ELSEWHERE: Final = frozenset(
     {
         *("paging", "pageslowerlimit", "pagesupperlimit", "pagefactorlowerlimit", "pagefactorupperlimit"),
         *("filemaxsizelowerlimit", "filemaxsizeupperlimit", "filemaxcountlowerlimit", "filemaxcountupperlimit"),
-        "exchangename",
     }
 )
 """Properties that qpidd knows, and no lookup here tells."""
@@ -59,6 +58,9 @@ LOOKUPS: Final[Mapping[tuple[str, str], frozenset[str]]] = {
     ("create", "exchange"): _EXCHANGE,
     ("delete", "queue"): _QUEUE,
     ("delete", "exchange"): _EXCHANGE,
+    ("purge", "queue"): frozenset({"name"}),
+    ("move", "queue"): frozenset({"name", "queuename"}),
+    ("reroute", "queue"): frozenset({"name", "exchangename"}),
 }
 """(action, object) -> the properties that rules about it may name."""
 

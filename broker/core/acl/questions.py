@@ -19,7 +19,7 @@ from broker.core.nodes import AUTO_DELETE_TIMEOUT, ExchangeNode, QueueNode
 UNLIMITED: Final = 2**63 - 1
 MAX_SHOWN: Final = 100
 """Characters of a fact that a text shows."""
-_SAID: Final = ("name", "schemaclass", "routingkey", "queuename", "host")
+_SAID: Final = ("name", "schemaclass", "routingkey", "queuename", "exchangename", "host")
 """What a denial repeats: all of it came from the client."""
 
 
@@ -127,6 +127,13 @@ def request(
             return Lookup("delete", "queue", {"name": name} if queue is None else _of_queue(queue))
         case "DELETE", "exchange":
             return Lookup("delete", "exchange", {"name": name} if exchange is None else access_exchange(exchange).facts)
+        case "PURGE", "queue":
+            return Lookup("purge", "queue", {"name": name})
+        case "MOVE", "queue":
+            return Lookup("move", "queue", {"name": name, "queuename": str(body.get("to") or "")})
+        case "REROUTE", "queue":
+            alternate = "" if queue is None else queue.definition.alternate
+            return Lookup("reroute", "queue", {"name": name, "exchangename": str(body.get("exchange") or alternate)})
         case (("CREATE" | "DELETE"), "binding"):
             ends = (str(body.get(field) or "") for field in ("exchange", "queue", "key"))
             return _bind("bind" if operation == "CREATE" else "unbind", *ends)

@@ -79,7 +79,7 @@ class Groups(Fifo):
                 if not self.lane.unreadable(sequence)[0]:
                     self.absent = sequence
                     break
-                self._pass_over(sequence, group)
+                self.claim(sequence, 1)
                 continue
             max_bytes -= lot.nbytes
             if max_bytes < 0 and lots:
@@ -98,7 +98,8 @@ class Groups(Fifo):
         end, absent = lane.walk(lots, self._looked, _LOOKS, _ANY_BYTES)
         for lot in lots:
             for sequence, data in enumerate(lot.messages(), lot.first_seq):
-                self._waits(sequence, key_of(data, self._key))
+                if not self.is_acquired(sequence):
+                    self._waits(sequence, key_of(data, self._key))
         self._looked = end
         if absent and not lots:
             passed, _ = lane.unreadable(end)
@@ -153,14 +154,16 @@ class Groups(Fifo):
     def _take(self, consumer: object, sequence: int, group: str) -> None:
         self._owner[group] = consumer
         self._held[group] = self._held.get(group, 0) + 1
-        self.claim(sequence, 1)
+        super().claim(sequence, 1)
         self._offer(group)
 
-    def _pass_over(self, sequence: int, group: str) -> None:
-        """This message cannot be read: it counts as acquired, by nobody, and holds its group no more."""
-        del self._of[sequence]
-        self.claim(sequence, 1)
-        self._offer(group)
+    def claim(self, first_seq: int, count: int) -> None:
+        """Acquire these messages, all of which are available, out of turn: they hold their groups no more."""
+        for sequence in range(first_seq, first_seq + count):
+            group = self._of.pop(sequence, None)
+            super().claim(sequence, 1)
+            if group is not None:
+                self._offer(group)
 
     # ---- what comes back, and what is gone
 

@@ -9,7 +9,8 @@ judges:
 
 * lost: accepted, and never received;
 * duplicated: received once more than needed. A message may be received as often as it was sent, and once more for each
-  acceptance that was not confirmed when its link ended; every time beyond that is unexplained;
+  acceptance that was not confirmed when its link ended; every time beyond that is unexplained. Where producers send `once`,
+  sending again explains nothing;
 * unexpected: received without having been sent, or though it was sent once and refused;
 * altered: received with another body than it was sent with; it counts as received too;
 * reordered: received for the first time behind a message of its stream that was sent later. Order is promised to a queue's only
@@ -100,7 +101,7 @@ class Report:
 class _Account:
     """One stream's."""
 
-    __slots__ = ("accepted", "again", "altered", "end", "received", "refused", "reordered", "sent_again")
+    __slots__ = ("accepted", "again", "altered", "end", "moved", "received", "refused", "reordered", "sent_again")
 
     def __init__(self) -> None:
         self.end = 0
@@ -112,6 +113,8 @@ class _Account:
         self.reordered = Numbers()
         self.again = Tally()
         """How often each may be received beyond the first time."""
+        self.moved = Numbers()
+        """Those that were sent again, and are to come once all the same."""
 
     @property
     def came(self) -> Numbers:
@@ -138,7 +141,7 @@ class _Account:
     @property
     def out_of_order(self) -> Numbers:
         """Those that came late, and had a promised place."""
-        return self.reordered - self.again.at_least(1)
+        return self.reordered - self.again.at_least(1) - self.moved
 
     @property
     def without_outcome(self) -> Numbers:
@@ -175,9 +178,10 @@ class _Late:
 
 
 class Checker:
-    """Hears what the clients did, and settles the account."""
+    """Hears what the clients did, and settles the account. `once`: what is sent again is to be there once."""
 
-    def __init__(self, queues: Sequence[str], producers: int, consumers: int) -> None:
+    def __init__(self, queues: Sequence[str], producers: int, consumers: int, *, once: bool = False) -> None:
+        self._once = once
         self._queues = list(queues)
         self._competing = consumers > 1
         self._accounts = {(producer, queue): _Account() for producer in range(producers) for queue in range(len(queues))}
@@ -201,7 +205,7 @@ class Checker:
     def sent_again(self, stream: Stream, first: int, count: int = 1) -> None:
         """Messages were sent once more: no outcome was known."""
         account = self._accounts[stream]
-        account.again.add(first, count)
+        (account.moved if self._once else account.again).add(first, count)
         account.sent_again += count
 
     def accepted(self, stream: Stream, first: int, count: int = 1) -> None:

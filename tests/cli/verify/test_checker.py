@@ -149,6 +149,19 @@ def test_a_message_may_come_as_often_as_it_was_sent() -> None:
     assert report(heard).unexplained == 1
 
 
+def test_where_producers_send_once_sending_again_explains_no_duplicate_and_promises_no_place() -> None:
+    heard = Checker(["q"], 1, 1, once=True)
+    heard.attached(0, 0.0)
+    heard.sent((0, 0), 0, 10)
+    heard.sent_again((0, 0), 3, 2)
+    heard.accepted((0, 0), 0, 10)
+    receive(heard, 0, 1, 2, 4, 3, 5, 6, 7, 8, 9)
+    assert wrong(heard) == {}
+    receive(heard, 4)
+    assert wrong(heard) == {"unexplained": 1}
+    assert report(heard).sent_again == 2
+
+
 def test_a_message_may_come_again_when_its_acceptance_was_not_confirmed() -> None:
     heard = checker()
     receive(heard, 0, 1, 2)

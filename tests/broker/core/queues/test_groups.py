@@ -244,3 +244,17 @@ def test_everybody_gets_the_oldest_that_it_may_have(seed: int, shared: bool) -> 
                 pass
         assert q.order.acquired == sum(bool(holder) for _, holder in q.model.values())
         assert q.order.available == len(q.model) - q.order.acquired
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_what_is_claimed_out_of_turn_holds_its_group_no_more(shared: bool) -> None:
+    """Breaks when what an operator takes off a queue is counted as held by a consumer, or given to one."""
+    queue = Queue(shared=shared)
+    queue.put("aabbc")
+    queue.order.claim(5, 1)  # before anybody has looked at it
+    assert sequences(queue.order.acquire(A, 1, PLENTY)) == [1]
+    queue.order.claim(2, 2)  # behind one that is held, and the first of its group
+    assert sequences(queue.order.acquire(B, 9, PLENTY)) == [4]
+    for sequence in (2, 3, 5, 1, 4):
+        queue.order.remove(sequence, 1)
+    assert (queue.order.depth, queue.order.acquired) == (0, 0)

@@ -1,0 +1,66 @@
+"""Where an operator's request stands on a queue: which messages it has looked at, and where the next one goes on.
+
+Life of a walk: a request to purge, move or reroute messages makes one; it goes through the messages that were there then, those
+of the highest level of priority first and each level in order, some at a time. When the request has used up its time, `place`
+says where it stands, and whoever asks again with that goes on there: the broker keeps nothing in between, and a new primary goes
+on as well, because sequences are the log's.
+
+Invariants: what came behind the `place` or the start of a walk is not looked at, so that it ends on a busy queue too; a message
+is looked at once, unless the walk was put `back`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+
+from broker.core.queues.discipline import Discipline
+from broker.core.queues.lane import LANE_SHIFT
+
+_COUNTER = (1 << LANE_SHIFT) - 1
+
+
+class Walk:
+    """See the module. ValueError, when `place` is none of a queue of this kind."""
+
+    __slots__ = ("_cursor", "_ends", "_order")
+
+    def __init__(self, order: Discipline, place: Sequence[object] = ()) -> None:
+        self._order = order
+        n_lanes = len(order.lanes)
+        if not place:
+            self._ends = [lane.next_seq for lane in order.lanes]
+            self._cursor = (n_lanes - 1) << LANE_SHIFT
+            return
+        cursor, *counters = [each for each in place if type(each) is int and 0 <= each < 1 << 63]
+        if len(counters) + 1 != len(place) or len(counters) != n_lanes + 1 or counters[0] >= n_lanes:
+            raise ValueError("this is no place on this queue")
+        self._cursor = counters[0] << LANE_SHIFT | cursor & _COUNTER
+        self._ends = [lane << LANE_SHIFT | each & _COUNTER for lane, each in enumerate(counters[1:])]
+
+    @property
+    def place(self) -> list[int]:
+        """Where it stands, for another walk: counter and lane of the next message, and the counter at which each lane ends."""
+        return [self._cursor & _COUNTER, self._cursor >> LANE_SHIFT, *(end & _COUNTER for end in self._ends)]
+
+    def look(self, most: int) -> list[int]:
+        """The next messages that are alive, up to so many; [] at the end."""
+        found: list[int] = []
+        while True:
+            number = self._cursor >> LANE_SHIFT
+            lane, end = self._order.lanes[number], self._ends[number]
+            for sequence, _ in islice(lane.alive_from(self._cursor), most - len(found)):
+                if sequence >= end:
+                    break
+                found.append(sequence)
+            if len(found) == most:
+                self._cursor = found[-1] + 1
+                return found
+            if not number:
+                self._cursor = max(end, self._cursor)
+                return found
+            self._cursor = (number - 1) << LANE_SHIFT
+
+    def back(self, sequence: int) -> None:
+        """Look at this message, and at those behind it, once more."""
+        self._cursor = sequence

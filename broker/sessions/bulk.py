@@ -1,0 +1,483 @@
+"""What operators have done with messages of a queue, many at a time: purged, moved to another queue, rerouted by an exchange.
+
+Life of an operation: management starts it (`Bulk.start`) and says on which queue, with how many messages, and with which of them;
+it walks through the messages that are there (broker.core.queues.picking), some in a turn of the reactor, within the share that
+searches have of it; those that it takes are claimed, so that nobody gets them, and leave in one batch of the log with what comes
+of them. When nothing is left to be looked at, when enough have been taken, when a queue that messages go to is full, or after
+`limits.BULK_S`, it ends: whoever has asked gets the count once all of it is committed, and, when there is more to be looked at,
+the place where the next request goes on. It ends without an answer when this broker serves no more.
+
+What a consumer holds is left where it is, and so is a dead letter on its way, and, when messages are put somewhere, what cannot
+be read, what no queue takes, what would go into another log, and what a queue that detects duplicates has had. A message keeps
+the times that it had: when it expires, and from when on it may be given out. Failures to deliver it are counted anew.
+
+Invariants: the dequeue of a message and all that is put for it stand in one batch, so that a failover finds it in its old place
+or in the new one; a queue has one operation at a time; an operation has `_IN_FLIGHT` steps under way at the most, each of
+`limits.BULK_LOOKS` messages and about `limits.MAX_TURN_BYTES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+from broker.core import limits, message
+from broker.core.duplicates import id_of
+from broker.core.lifetimes import Said, when
+from broker.core.nodes import ExchangeNode, QueueNode, Refused
+from broker.core.parts import Manifest
+from broker.core.queues.picking import Walk
+from broker.core.records import runs_of
+from broker.core.selector.grammar import BadSelector
+from broker.core.selector.selected import Selector, compiled
+from broker.core.state import Messages
+from broker.sessions import routing
+from broker.sessions.dead_letters import DeadLetters
+from broker.sessions.deliveries import Parts
+from broker.sessions.ledger import Ledger
+from broker.sessions.logs import Logs
+from broker.sessions.room import full_text, has_room
+from broker.sessions.schedule import Schedule
+from broker.sessions.share import Share
+
+PURGE, MOVE, REROUTE = OPERATIONS = "PURGE", "MOVE", "REROUTE"
+_IN_FLIGHT = 4
+_HELD_S = 0.02
+"""So much later it is looked at again whether consumers get something: while they do not, another broker is to take over."""
+
+
+class Place(Protocol):
+    """The queue that they are on."""
+
+    node: QueueNode
+    ledger: Ledger
+    letters: DeadLetters
+    unreadable: set[int]
+    operation: Operation | None
+
+    @property
+    def held(self) -> bool:
+        """Whether consumers get nothing, because another broker is about to take over."""
+
+    def fetch(self, sequence: int) -> None:
+        """Read the bodies from this message on; then the queue is dispatched."""
+
+    def parts_of(self, manifest: Manifest) -> Parts:
+        """The parts of a large message, to be read."""
+
+
+class Result(NamedTuple):
+    """What became of an operation: so many messages were `taken`, and so many were left that might have been. `next`: where it
+    goes on; None at its end. `fault`: why it could not go on, "" if it could."""
+
+    taken: int
+    left: int
+    next: list[int] | None
+    fault: str
+
+
+class Asked(NamedTuple):
+    """What somebody asks for: `most` messages (0: all) that the selector matches, if there is one. `to` is the queue or exchange
+    that they are put on; None: they are purged."""
+
+    most: int
+    selector: Selector | None
+    to: QueueNode | ExchangeNode | None
+
+
+class _Absent(Exception):
+    """What says what becomes of a message is not in memory."""
+
+
+class _Puts:
+    """What one step puts on one queue."""
+
+    __slots__ = ("ids", "messages", "nbytes", "times")
+
+    def __init__(self) -> None:
+        self.messages: list[bytes] = []
+        self.times: list[tuple[int, int]] = []
+        self.nbytes = 0
+        self.ids: set[bytes] = set()
+
+
+class Operation:
+    """See the module. Fulfils `share.Work`. `seconds` is the reactor's time; `done` gets what became of it, unless it is void."""
+
+    def __init__(
+        self,
+        place: Place,
+        asked: Asked,
+        walk: Walk,
+        logs: Logs,
+        share: Share,
+        schedule: Schedule,
+        seconds: Callable[[], float],
+        done: Callable[[Result], None],
+    ) -> None:
+        self.reads = False
+        """Whether it goes on when the queue is dispatched, because bodies may have come then."""
+        self._place = place
+        self._asked = asked
+        self._walk = walk
+        self._logs = logs
+        self._share = share
+        self._schedule = schedule
+        self._seconds = seconds
+        self._done = done
+        self._ends_s = seconds() + limits.BULK_S
+        self._over = self._stopped = self._reads_head = False
+        self._in_flight = self._taken = self._left = 0
+        self._next: list[int] | None = None
+        self._fault = ""
+        self._head: tuple[int, bytes] = (-1, b"")
+        """A large message, and its first part."""
+        place.operation = self
+        share.later(self)
+
+    # ---- its end
+
+    def void(self) -> None:
+        """This broker serves no more: nobody is answered."""
+        self._over = True
+        self._share.forget(self)
+        self._schedule.cancel(self._key)
+        self._place.operation = None
+
+    def gone(self) -> None:
+        """The queue was deleted, with the messages that were left."""
+        self._fault = f"queue {self._place.node.name!r} was deleted"
+        self._finish()
+
+    def _stop(self, fault: str = "", *, goes_on: bool = False) -> None:
+        """Look at no more messages, and answer when what is under way is committed."""
+        self._stopped, self._fault = True, fault
+        self._next = self._walk.place if goes_on else None
+        if not self._in_flight:
+            self._finish()
+
+    def _finish(self) -> None:
+        self.void()
+        self._done(Result(self._taken, self._left, self._next, self._fault))
+
+    @property
+    def _key(self) -> tuple[str, str]:
+        return "bulk", self._place.node.uuid
+
+    # ---- its steps
+
+    def go_on(self) -> bool:
+        """See `share.Work`."""
+        if self._over or self._stopped or self.reads or self._reads_head or self._in_flight >= _IN_FLIGHT:
+            return False
+        if self._place.held:
+            self._schedule.after(self._key, _HELD_S, self._later)
+            return False
+        if self._seconds() >= self._ends_s:
+            self._stop(goes_on=True)
+            return False
+        return self._step()
+
+    def _later(self) -> None:
+        self._share.later(self)
+
+    def look_again(self) -> None:
+        """The queue is dispatched."""
+        self.reads = False
+        if self.go_on():
+            self._later()
+
+    def _step(self) -> bool:
+        """Take some messages. Returns whether there is more to be done at once."""
+        messages = self._place.node.messages
+        assert messages is not None, "a queue that is gone, or has no messages any more, ends its operation"
+        most = limits.BULK_LOOKS if not self._asked.most else min(limits.BULK_LOOKS, self._asked.most - self._taken)
+        looked = self._walk.look(most) if most else []
+        if not looked:
+            self._stop()
+        elif self._asked.to is None:
+            self._purge(messages, looked)
+        else:
+            self._put(messages, looked, self._asked.to)
+        return not (self._stopped or self.reads or self._reads_head or self._in_flight >= _IN_FLIGHT)
+
+    def _is_free(self, messages: Messages, sequence: int) -> bool:
+        """Whether nobody holds this message, and it is not on its way out."""
+        if sequence in self._place.letters:
+            return False
+        return not messages.order.is_acquired(sequence) or (messages.delays is not None and messages.delays.is_waiting(sequence))
+
+    def _purge(self, messages: Messages, looked: list[int]) -> None:
+        found: list[int] = []
+        selector = self._asked.selector
+        for sequence in looked:
+            if not self._is_free(messages, sequence):
+                self._left += 1
+                continue
+            if selector is not None:
+                try:
+                    data = self._data_of(messages, sequence)
+                except _Absent:
+                    self._wait_for(messages, sequence)
+                    break
+                if data is None or not self._picks(selector, messages, sequence, data):
+                    continue
+            found.append(sequence)
+        if found:
+            self._take(messages, found)
+            self._place.ledger.dequeue(messages.number, found)
+            self._await()
+
+    def _picks(self, selector: Selector, messages: Messages, sequence: int, data: bytes) -> bool:
+        failures = messages.order.lane_of(sequence).delivery_count(sequence) if selector.counts else 0
+        return selector.takes(data, failures)
+
+    def _data_of(self, messages: Messages, sequence: int) -> bytes | None:
+        """A message, or the first part of a large one; None when it cannot be read. _Absent."""
+        if sequence in messages.large:
+            if sequence in self._place.unreadable:
+                return None
+            if self._head[0] != sequence:
+                raise _Absent
+            return self._head[1]
+        lane = messages.order.lane_of(sequence)
+        lot = lane.lot_of(sequence)
+        if lot is not None:
+            return lot.messages()[0]
+        if lane.unreadable(sequence)[0]:
+            return None
+        raise _Absent
+
+    def _wait_for(self, messages: Messages, sequence: int) -> None:
+        """Go on at this message when it is in memory."""
+        self._walk.back(sequence)
+        if sequence in messages.large:
+            self._reads_head = True
+            self._place.parts_of(messages.large[sequence]).read(partial(self._head_came, sequence), 1)
+        else:
+            self.reads = True
+            self._place.fetch(sequence)
+
+    def _head_came(self, sequence: int, parts: list[bytes] | None, why_not: str) -> None:
+        self._reads_head = False
+        if parts is not None:
+            self._head = sequence, parts[0]
+        elif why_not:
+            self._place.unreadable.add(sequence)
+        self._later()
+
+    def _take(self, messages: Messages, sequences: list[int]) -> None:
+        """From now on nobody gets these, and no time of theirs comes."""
+        order, delays = messages.order, messages.delays
+        for first, count in runs_of([each for each in sequences if not order.is_acquired(each)]):
+            order.claim(first, count)
+        if delays is not None:
+            for sequence in sequences:
+                delays.claim(sequence)
+        self._taken += len(sequences)
+
+    def _await(self) -> None:
+        """A step's batch is put in."""
+        self._in_flight += 1
+        self._place.ledger.when_committed(self._committed)
+
+    def _committed(self) -> None:
+        self._in_flight -= 1
+        if self._over:
+            return
+        if not self._stopped:
+            self._later()
+        elif not self._in_flight:
+            self._finish()
+
+    # ---- what is put somewhere
+
+    def _put(self, messages: Messages, looked: list[int], to: QueueNode | ExchangeNode) -> None:
+        selector, ledger = self._asked.selector, self._place.ledger
+        found: list[int] = []
+        puts: dict[QueueNode, _Puts] = {}
+        for sequence in looked:
+            if sum(each.nbytes for each in puts.values()) >= limits.MAX_TURN_BYTES or (found and sequence in messages.large):
+                self._walk.back(sequence)
+                break
+            try:
+                data = self._data_of(messages, sequence) if self._is_free(messages, sequence) else None
+            except _Absent:
+                self._wait_for(messages, sequence)
+                break
+            if data is None:
+                self._left += 1
+                continue
+            if selector is not None and not self._picks(selector, messages, sequence, data):
+                continue
+            queues = self._queues_for(data, to, puts)
+            if not queues:
+                self._left += 1
+                continue
+            manifest = messages.large.get(sequence)
+            nbytes = len(data) if manifest is None else manifest.nbytes
+            fault = self._fault_of(queues, nbytes, puts)
+            if fault:
+                self._walk.back(sequence)
+                if not found:  # else it is looked at again, when what this step puts is counted
+                    self._stop(fault)
+                break
+            if manifest is not None:
+                self._walk.back(sequence + 1)
+                self._put_large(messages, sequence, manifest, data, queues)
+                return
+            found.append(sequence)
+            for queue in queues:
+                self._add(puts.setdefault(queue, _Puts()), messages, sequence, data, queue)
+        if found:
+            self._take(messages, found)
+            with ledger.one_batch(sum(each.nbytes for each in puts.values())):
+                for queue, each in puts.items():
+                    timed = any(map(any, each.times))
+                    ledger.enqueue(queue, each.messages, each.nbytes, times=each.times if timed else None)
+                ledger.dequeue(messages.number, found)
+                self._await()
+
+    def _queues_for(self, data: bytes, to: QueueNode | ExchangeNode, puts: Mapping[QueueNode, _Puts]) -> list[QueueNode]:
+        """The queues that this message is put on; [] when it stays."""
+        logs, node, ledger = self._logs, self._place.node, self._place.ledger
+        if isinstance(to, QueueNode):
+            queues = [to]
+        else:
+            try:
+                queues = routing.route(logs.nodes, to, message.subject(data) or "", data)
+            except message.BadMessage:
+                return []
+            queues = [queue for queue in queues if queue is not node]
+        for queue in queues:
+            if queue.messages is None or logs.ledger_of(queue) is not ledger:
+                return []
+            if queue.detects_duplicates:
+                one, put = id_of(data), puts.get(queue)
+                if one is not None and (queue.repeats(data, ledger.now_ms) or (put is not None and one in put.ids)):
+                    return []
+        return queues
+
+    def _fault_of(self, queues: list[QueueNode], nbytes: int, puts: Mapping[QueueNode, _Puts]) -> str:
+        """Why a message cannot be put on all of these; "" when it can."""
+        logs, ledger, to = self._logs, self._place.ledger, self._asked.to
+        if isinstance(to, QueueNode) and logs.nodes.queue_by_uuid(to.uuid) is None:
+            return f"queue {to.name!r} was deleted"
+        for queue in queues:
+            put = puts.get(queue)
+            count, before = (1, 0) if put is None else (len(put.messages) + 1, put.nbytes)
+            if not has_room(queue, count, before + nbytes):
+                return full_text(queue, before + nbytes)
+        return "" if ledger.takes(nbytes * len(queues)) else ledger.storage_text
+
+    def _times_of(self, messages: Messages, sequence: int) -> Said:
+        expiries, delays = messages.expiries, messages.delays
+        expires_ms = 0 if expiries is None else expiries.at(sequence)
+        return Said(expires_ms=expires_ms, available_ms=0 if delays is None else delays.at(sequence))
+
+    def _add(self, put: _Puts, messages: Messages, sequence: int, data: bytes, queue: QueueNode) -> None:
+        put.messages.append(data)
+        put.nbytes += len(data)
+        if messages.has_times:
+            put.times.append(when(self._times_of(messages, sequence), self._place.ledger.now_ms, queue.ttl_ms))
+        if queue.detects_duplicates and (one := id_of(data)) is not None:
+            put.ids.add(one)
+
+    def _put_large(self, messages: Messages, sequence: int, manifest: Manifest, head: bytes, queues: list[QueueNode]) -> None:
+        """Put a large message on these queues: they refer to the same parts."""
+        ledger, says = self._place.ledger, self._times_of(messages, sequence)
+        lanes = [queue.messages.order.lane_for(head) for queue in queues if queue.messages is not None]
+        self._take(messages, [sequence])
+        with ledger.one_batch(len(head)):
+            ledger.put_large(zip(queues, lanes, strict=True), manifest, head, says=says)
+            ledger.dequeue(messages.number, (sequence,))
+            self._await()
+
+
+class Places(Protocol):
+    """The queues of a serving broker."""
+
+    def named(self, address: str) -> Place | None:
+        """The queue of that name."""
+
+
+class Bulk:
+    """The operations that are under way on a broker. `seconds` is the reactor's time."""
+
+    def __init__(self, logs: Logs, places: Places, share: Share, schedule: Schedule, seconds: Callable[[], float]) -> None:
+        self._logs = logs
+        self._places = places
+        self._share = share
+        self._schedule = schedule
+        self._seconds = seconds
+
+    def start(self, name: str, operation: str, body: Mapping[str, Any], done: Callable[[Result], None]) -> None:
+        """Start an operation on the queue of that name; `done` gets what became of it, later. Refused."""
+        place = self._places.named(name)
+        if place is None:
+            raise Refused(404, f"there is no queue named {name!r}")
+        messages = place.node.messages
+        if not place.ledger.serving or messages is None:
+            where = f"; send it to the primary, {self._logs.primary}" if self._logs.primary else ""
+            raise Refused(409, f"this broker is {self._logs.state}: only the primary changes what is on a queue{where}")
+        asked = self._asked(place.node, operation, body)
+        if place.operation is not None:
+            raise Refused(409, f"messages of queue {name!r} are being purged or moved already: wait until that is done")
+        try:
+            walk = Walk(messages.order, _list(body, "after"))
+        except ValueError:
+            raise Refused(400, "`after` is what an answer before has called `next`") from None
+        Operation(place, asked, walk, self._logs, self._share, self._schedule, self._seconds, done)
+
+    def _asked(self, node: QueueNode, operation: str, body: Mapping[str, Any]) -> Asked:
+        fields = {"count", "filter", "after"} | {PURGE: set(), MOVE: {"to"}, REROUTE: {"exchange"}}[operation]
+        for field in body.keys() - fields:
+            raise Refused(400, f"{operation} of messages has no {field!r} (it has {', '.join(sorted(fields))})")
+        count, text = body.get("count"), body.get("filter")
+        if count is not None and (type(count) is not int or count < 0):
+            raise Refused(400, f"`count` is a number of messages, or 0 for all, and not {count!r}")
+        if text is not None and not isinstance(text, str):
+            raise Refused(400, "`filter` is the text of a selector")
+        try:
+            selector = compiled(text) if text and text.strip() else None
+        except BadSelector as error:
+            raise Refused(400, str(error)) from None
+        if operation != PURGE and self._logs.closed:
+            raise Refused(409, self._logs.redirect().text)
+        if operation == PURGE:
+            return Asked(count or 0, selector, None)
+        return Asked(count or 0, selector, self._queue(node, body) if operation == MOVE else self._exchange(node, body))
+
+    def _queue(self, node: QueueNode, body: Mapping[str, Any]) -> QueueNode:
+        name = body.get("to")
+        to = self._logs.nodes.queues.get(str(name or ""))
+        if not name:
+            raise Refused(400, "`to` is the name of the queue that messages are moved to")
+        if to is None:
+            raise Refused(404, f"there is no queue named {name!r}")
+        if to is node:
+            raise Refused(400, f"messages of queue {name!r} cannot be moved to itself")
+        if to.messages is None:
+            raise Refused(409, f"queue {name!r} is not ready yet; try again")
+        if to.messages_log != node.messages_log:
+            text = f"messages of queue {node.name!r} are of level {node.definition.level!r}, those of {name!r} of level"
+            raise Refused(501, f"{text} {to.definition.level!r}, and are kept in another log: they cannot be moved at once")
+        return to
+
+    def _exchange(self, node: QueueNode, body: Mapping[str, Any]) -> ExchangeNode:
+        name = body.get("exchange")
+        if name is None and not node.definition.alternate:
+            raise Refused(409, f"queue {node.name!r} has no alternate exchange: say which `exchange` its messages go to")
+        name = str(node.definition.alternate if name is None else name)
+        to = self._logs.nodes.exchanges.get(name)
+        if to is None:
+            raise Refused(404, f"there is no exchange named {name!r}")
+        return to
+
+
+def _list(body: Mapping[str, Any], field: str) -> list[object]:
+    found = body.get(field)
+    if found is not None and not isinstance(found, list):
+        raise ValueError(f"{field} is no list")
+    return found or []

@@ -1,0 +1,279 @@
+"""Messages of a queue that an operator has purged, moved or rerouted, over the wire and through real logs in memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import proton
+import pytest
+
+from broker.core import limits
+from broker.core.nodes import LOCAL
+from tests.broker.clients import Bench, Client, bench
+
+LARGE = limits.LARGE_PARTS * 16 * 1024 + 1
+KINDS: dict[str, dict[str, Any]] = {
+    "fifo": {},
+    "levels": {"qpid.priorities": 10},
+    "fairshare": {"qpid.priorities": 10, "qpid.fairshare": 2},
+    "groups": {"qpid.group_header_key": "g"},
+    "shared groups": {"qpid.group_header_key": "g", "qpid.shared_msg_group": 1},
+    "last values": {"qpid.last_value_queue_key": "k"},
+    "ring": {"qpid.policy_type": "ring", "qpid.max_count": 1000},
+}
+
+
+def fill(client: Client, queue: str, *bodies: Any, **fields: Any) -> None:
+    link = client.sender(queue)
+    for body in bodies:
+        client.send(link, body, properties={"n": body, "g": str(body % 3), "k": body}, priority=body % 10, **fields)
+    link.close()
+
+
+def bodies(b: Bench, queue: str) -> list[Any]:
+    """What browsers see."""
+    client = b.client()
+    found = client.bodies(client.receiver(queue, credit=1000, browse=True))
+    client.connection.close()
+    b.settle()
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("memory", [1 << 30, 0], ids=["in memory", "on disk"])
+@pytest.mark.parametrize("operation", ["PURGE", "MOVE"])
+def test_what_nobody_holds_and_the_selector_picks_is_taken_and_the_rest_stays_in_its_place(
+    kind: str, memory: int, operation: str
+) -> None:
+    """Breaks when what a consumer holds is taken, a kind of queue loses count, or a body that is on disk is passed by."""
+    with bench(message_memory=memory) as b:
+        b.queue("q", arguments=KINDS[kind])
+        b.queue("other")
+        client = b.client()
+        client.auto_accept = False
+        holder = client.receiver("q", credit=2)
+        fill(client, "q", *range(20))
+        held = client.bodies(holder)
+        assert len(held) == 2
+        body: dict[str, Any] = {"filter": "n >= 8"} | ({"to": "other"} if operation == "MOVE" else {})
+        status, text, answer = client.request(operation, "queue", "q", body)
+        picked = [each for each in range(8, 20) if each not in held]
+        assert (status, text, answer["count"]) == (200, f"{len(picked)} messages", len(picked))
+        assert sorted(bodies(b, "q")) == sorted({*range(8), *held})
+        assert sorted(bodies(b, "other")) == (picked if operation == "MOVE" else [])
+        holder.close()
+        b.settle()
+        client.auto_accept = True
+        assert sorted(client.bodies(client.receiver("q"))) == sorted({*range(8), *held}), "what was held comes again"
+        b.pass_time(1)
+        assert b.depth("q") == 0
+        fill(client, "q", 5)
+        assert client.request("PURGE", "queue", "q")[0] == 200
+
+
+def test_all_of_it_or_so_many_go_in_the_order_in_which_consumers_would_get_them() -> None:
+    with bench() as b:
+        b.queue("q", arguments=KINDS["levels"])
+        b.queue("other", arguments=KINDS["levels"])
+        client = b.client()
+        fill(client, "q", *range(20))
+        assert client.request("MOVE", "queue", "q", {"to": "other", "count": 3})[2] == {"count": 3, "left": 0}
+        assert bodies(b, "other") == [9, 19, 8]
+        assert client.request("PURGE", "queue", "q", {"count": 2})[2]["count"] == 2
+        assert bodies(b, "q")[:3] == [17, 6, 16]
+        assert client.request("PURGE", "queue", "q")[2]["count"] == 15
+        assert b.depth("q") == 0
+
+
+def test_a_message_is_in_one_place_after_each_batch_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breaks when what is put and what is taken stand in two batches: a failover between them has messages twice, or not."""
+    monkeypatch.setattr(limits, "BULK_LOOKS", 1)
+    with bench() as b:
+        b.queue("q")
+        for name in ("a", "b"):
+            b.queue(name)
+            b.client().request("CREATE", "binding", "", {"exchange": "amq.fanout", "queue": name, "key": ""})
+        client = b.client()
+        fill(client, "q", *range(10))
+        before = len(b.lead.committed)
+        assert client.request("REROUTE", "queue", "q", {"exchange": "amq.fanout"})[2]["count"] == 10
+        assert len(b.lead.committed) > before + 1
+        for stop in range(before, len(b.lead.committed) + 1):
+            with bench() as other:
+                b.lead.committed, whole = b.lead.committed[:stop], b.lead.committed
+                b.lead.replayed_into(other.lead)
+                b.lead.committed = whole
+                other.settle()
+                found = [bodies(other, name) for name in ("q", "a", "b")]
+                assert found[1] == found[2]
+                assert found[1] + found[0] == list(range(10)), stop
+
+
+def test_times_go_with_a_message_and_what_is_delayed_is_taken_too() -> None:
+    with bench(wall=lambda: 1_000_000.0) as b:
+        b.queue("q")
+        b.queue("other")
+        client = b.client()
+        consumer = client.receiver("q")
+        fill(client, "q", 1, annotations={proton.symbol("x-opt-delivery-delay"): 2000})
+        fill(client, "q", 2, annotations={proton.symbol("x-opt-delivery-delay"): 3000}, ttl=5)
+        b.pass_time(1)
+        assert client.request("MOVE", "queue", "q", {"to": "other"})[2]["count"] == 2
+        new = client.receiver("other")
+        b.pass_time(0.5)
+        assert (client.bodies(consumer), client.bodies(new)) == ([], [])
+        b.pass_time(1)
+        assert client.bodies(new) == [1]
+        new.close()
+        b.settle()
+        assert b.depth("other") == 1
+        b.pass_time(3)
+        assert b.depth("other") == 0, "it has expired when it would have, had it stayed"
+
+
+def test_a_request_that_has_used_up_its_time_says_where_the_next_one_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breaks when an answer has no bound, or when a busy queue is purged for ever."""
+    monkeypatch.setattr(limits, "BULK_LOOKS", 4)
+    monkeypatch.setattr(limits, "BULK_S", 0.0)
+    with bench() as b:
+        b.queue("q", arguments=KINDS["levels"])
+        client = b.client()
+        fill(client, "q", *range(20))
+        answer = client.request("PURGE", "queue", "q")[2]
+        assert (answer["count"], "next" in answer) == (0, True)
+        fill(client, "q", *range(20, 24))
+        monkeypatch.setattr(limits, "BULK_S", 60.0)
+        assert client.request("PURGE", "queue", "q", {"after": answer["next"]})[2] == {"count": 20, "left": 0}
+        assert sorted(bodies(b, "q")) == list(range(20, 24))
+        for wrong in ([1], ["a"], "x", [1, 11, *[5] * 10], [-1, 0, *[5] * 10]):
+            assert client.request("PURGE", "queue", "q", {"after": wrong})[0] == 400, wrong
+
+
+def test_a_queue_that_is_full_ends_a_move_with_what_was_taken_before() -> None:
+    with bench() as b:
+        b.queue("q")
+        b.queue("small", arguments={"qpid.max_count": 3})
+        client = b.client()
+        fill(client, "q", *range(5))
+        status, text, answer = client.request("MOVE", "queue", "q", {"to": "small"})
+        assert (status, answer) == (409, {"count": 3, "left": 0})
+        assert "'small' holds 3 messages" in text
+        assert text.endswith("; 3 messages were taken before")
+        assert (bodies(b, "q"), bodies(b, "small")) == ([3, 4], [0, 1, 2])
+        assert client.request("MOVE", "queue", "q", {"to": "small"})[2] == {"count": 0, "left": 0}
+
+
+def test_what_no_queue_takes_stays_and_so_does_what_would_go_to_another_log() -> None:
+    with bench(clustered=True) as b:
+        b.upgraded()
+        b.queue("q", replicate="all", alternateExchange="amq.topic")
+        b.queue("here", replicate="none")
+        b.queue("there", replicate="all", arguments={"x-duplicate-window": 10})
+        client = b.client()
+        for queue, key in (("here", "local.*"), ("there", "all.*"), ("q", "all.*")):
+            client.request("CREATE", "binding", "", {"exchange": "amq.topic", "queue": queue, "key": key})
+        link = client.sender("q")
+        for subject, number in (("local.x", 1), ("all.x", 2), ("none", 3), ("all.x", 2), ("all.y", 4)):
+            client.send(link, number, subject=subject, id=str(number))
+        client.send_encoded(link, b"\x00\x53\x75\xa0\x01x")
+        assert client.request("REROUTE", "queue", "q")[2] == {"count": 2, "left": 4}
+        assert (bodies(b, "q"), bodies(b, "there"), bodies(b, "here")) == ([1, 3, 2, b"x"], [2, 4], [])
+        status, text, _ = client.request("MOVE", "queue", "q", {"to": "here"})
+        assert (status, "another log" in text) == (501, True)
+
+
+def test_large_messages_are_moved_with_their_parts_and_purged_with_them() -> None:
+    with bench(part_bytes=16 * 1024) as b:
+        b.queue("q")
+        b.queue("other", arguments=KINDS["levels"])
+        client = b.client()
+        link = client.sender("q")
+        for number in range(3):
+            client.send(link, b"x" * LARGE, properties={"n": number}, priority=number)
+            client.send(link, number, properties={"n": number}, priority=9)
+        messages = b.broker.nodes.queues["q"].messages
+        assert messages is not None
+        assert len(messages.large) == 3
+        assert client.request("MOVE", "queue", "q", {"to": "other", "filter": "n > 0"})[2] == {"count": 4, "left": 0}
+        assert [each if isinstance(each, int) else len(each) for each in bodies(b, "other")] == [1, 2, LARGE, LARGE]
+        for queue in ("q", "other"):
+            assert client.request("PURGE", "queue", queue)[0] == 200
+        assert b.broker.ledgers[LOCAL].live_bytes() == 0
+
+
+@pytest.mark.parametrize("log", ["all", "none"])
+def test_a_term_that_ends_leaves_each_message_in_one_place_and_answers_nobody(log: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "BULK_LOOKS", 2)
+    with bench(clustered=True) as b:
+        for name in ("q", "other"):
+            b.queue(name, replicate=log)
+        client = b.client()
+        fill(client, "q", *range(20))
+        stopped = b.broker.ledgers[b.broker.nodes.queues["q"].log].log
+        stopped.automatic = False  # type: ignore[union-attr]
+        reply, sender = client.receiver(None, dynamic=True), client.sender("$management")
+        message: Any = proton.Message(body={"to": "other"}, reply_to=reply.remote_source.address, id=1)
+        message.properties = {"operation": "MOVE", "type": "queue", "name": "q"}
+        client.send_encoded(sender, bytes(message.encode()))
+        status, text, _ = b.client().request("PURGE", "queue", "q")
+        assert (status, text) == (409, "messages of queue 'q' are being purged or moved already: wait until that is done")
+        stopped.commit(1)  # type: ignore[union-attr]
+        b.settle()
+        b.lead.become("ready", "other:1")
+        b.settle()
+        assert client.received[reply.name] == []
+        stopped.commit()  # type: ignore[union-attr]
+        stopped.automatic = True  # type: ignore[union-attr]
+        b.lead.become("active")
+        b.settle()
+        moved = bodies(b, "other")
+        assert moved
+        assert moved + bodies(b, "q") == list(range(20))
+        again = b.client().request("MOVE", "queue", "q", {"to": "other"})[2]
+        assert again["count"] == 20 - len(moved)
+
+
+def test_a_queue_that_is_deleted_meanwhile_ends_it() -> None:
+    with bench() as b:
+        for name in ("q", "other"):
+            b.queue(name)
+        client = b.client()
+        fill(client, "q", 1)
+        b.lead.automatic = False
+        reply, sender = client.receiver(None, dynamic=True), client.sender("$management")
+        for operation in ("PURGE", "DELETE"):
+            message: Any = proton.Message(body={}, reply_to=reply.remote_source.address, id=operation)
+            message.properties = {"operation": operation, "type": "queue", "name": "q"}
+            client.send_encoded(sender, bytes(message.encode()))
+        b.lead.automatic = True
+        b.lead.commit()
+        b.settle()
+        answers = {message.correlation_id: message for _, message in client.received[reply.name]}
+        assert answers["DELETE"].properties["statusCode"] == 204
+        assert answers["PURGE"].properties["statusCode"] in (200, 409)
+
+
+@pytest.mark.parametrize(
+    "operation, name, body, status, text",
+    [
+        ("PURGE", "none", {}, 404, "there is no queue named 'none'"),
+        ("PURGE", "q", {"count": -1}, 400, "`count` is a number"),
+        ("PURGE", "q", {"count": "1"}, 400, "`count` is a number"),
+        ("PURGE", "q", {"filter": 1}, 400, "`filter` is the text of a selector"),
+        ("PURGE", "q", {"filter": "a = "}, 400, ""),
+        ("PURGE", "q", {"to": "other"}, 400, "PURGE of messages has no 'to'"),
+        ("MOVE", "q", {}, 400, "`to` is the name of the queue"),
+        ("MOVE", "q", {"to": "q"}, 400, "cannot be moved to itself"),
+        ("MOVE", "q", {"to": "none"}, 404, "there is no queue named 'none'"),
+        ("REROUTE", "q", {}, 409, "has no alternate exchange"),
+        ("REROUTE", "q", {"exchange": "none"}, 404, "there is no exchange named 'none'"),
+        ("SHUFFLE", "q", {}, 501, ""),
+    ],
+)
+def test_what_cannot_be_is_refused_and_says_why(operation: str, name: str, body: dict[str, Any], status: int, text: str) -> None:
+    with bench() as b:
+        b.queue("q")
+        b.queue("other")
+        answer = b.client().request(operation, "queue", name, body)
+        assert answer[0] == status, answer
+        assert text in answer[1], answer
