@@ -67,7 +67,7 @@ def put(broker: BrokerProcess, queue: str, *messages: bytes) -> None:
     assert send(broker.address, queue, messages) == len(messages)
 
 
-def connect(broker: BrokerProcess) -> BlockingConnection:
+def connect(broker: BrokerProcess) -> Any:
     """A connection that nobody closes unless its story says so."""
     return BlockingConnection(broker.address, timeout=60)
 
@@ -75,11 +75,12 @@ def connect(broker: BrokerProcess) -> BlockingConnection:
 class Transaction(TransactionHandler):
     """A transaction on a connection of its own, which takes the oldest message from `queue` and puts one there."""
 
+    transaction: Any = None
+
     def __init__(self, broker: BrokerProcess, queue: str) -> None:
         super().__init__()
         self.said = ""
-        self.transaction: Any = None
-        self.connection: Any = connect(broker)
+        self.connection = connect(broker)
         self.connection.container.declare_transaction(self.connection.conn, handler=self)
         self.connection.wait(lambda: bool(self.said))
         receiver: Any = self.connection.create_receiver(queue, credit=0)
