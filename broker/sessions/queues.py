@@ -27,7 +27,7 @@ from broker.core.acl.questions import Lookups
 from broker.core.links import ACCEPTED, FAILED, REJECTED, TRANSACTION_SHIFT, UNDELIVERABLE
 from broker.core.nodes import QueueNode
 from broker.core.parts import Manifest
-from broker.core.queues.arguments import BROWSE_ONLY, GROUP_KEY, consumer_ms_of
+from broker.core.queues.arguments import BROWSE_ONLY, GROUP_KEY, SINGLE_ACTIVE, consumer_ms_of
 from broker.core.queues.blocks import Lot
 from broker.core.queues.discipline import Discipline
 from broker.core.queues.lane import Lane
@@ -208,6 +208,7 @@ class Subscription(LinkEnd):
             "browse": self.browse,
             "acknowledged": not self.presettled,
             "exclusive": definition.exclusive,
+            "active": self.queue.is_active(self),
             "creditMode": "CREDIT",
             "delivered": self.delivered,
             "unacked": self.link.account.n_unsettled,
@@ -332,7 +333,7 @@ class QueueTerminus:
     """A queue on a serving broker: its subscriptions in turn, and producers that send to it."""
 
     __slots__ = (
-        *("_ahead", "_queues", "due", "ledger", "letters", "node", "operation", "producers"),
+        *("_ahead", "_queues", "due", "ledger", "letters", "line", "node", "operation", "producers"),
         *("selections", "subscriptions", "unreadable"),
     )
     window = limits.CREDIT_WINDOW
@@ -343,6 +344,8 @@ class QueueTerminus:
     def __init__(self, queues: Queues, node: QueueNode) -> None:
         self._queues = queues
         self.subscriptions: deque[Subscription] = deque()
+        self.line: dict[Subscription, None] = {}
+        """Of a queue with a single active consumer: its consumers in the order in which they came; the first one is active."""
         self.producers: dict[Producer, None] = {}
         self.unreadable: set[int] = set()
         """Large messages that have a part that cannot be read: they are acquired, by nobody."""
@@ -482,8 +485,14 @@ class QueueTerminus:
         link.context = subscription
         link.accept(standing=standing)
         self.subscriptions.append(subscription)
+        if node.asked.get(SINGLE_ACTIVE) and not (browse or drains):
+            self.line[subscription] = None
         self._queues.unused.used(node)
         self.dispatch_soon()
+
+    def is_active(self, subscription: Subscription) -> bool:
+        """Whether messages go to this subscription while it has credit."""
+        return subscription not in self.line or subscription is next(iter(self.line))
 
     def forget(self, subscription: Subscription) -> None:
         """This subscription takes no more."""
@@ -491,6 +500,9 @@ class QueueTerminus:
             self.node.messages.order.left(subscription)
             if self.node.messages.order.take_opened():
                 self.dispatch_soon()
+        if subscription in self.line:
+            del self.line[subscription]
+            self.dispatch_soon()  # the next one has its turn
         if subscription in self.subscriptions:
             self.subscriptions.remove(subscription)
             if subscription.selector is not None and self.selections is not None:
@@ -611,7 +623,7 @@ class QueueTerminus:
             if large and room:
                 room = 1  # a large one takes its link for itself, so that others may have what comes next
             lots: list[Lot] = []
-            if room > 0:
+            if room > 0 and self.is_active(subscription):
                 if subscription.selector is not None:
                     assert selections is not None
                     lots = selections.find(subscription, self.node.messages, room)
@@ -630,7 +642,7 @@ class QueueTerminus:
                     self._queues.schedule.after(("dispatch", self.node.uuid), 0.0, self.dispatch_soon)
                     break
             else:
-                if room > 0 and subscription.wants_more(order):
+                if room > 0 and subscription.wants_more(order) and self.is_active(subscription):
                     stops.add(order.absent)
                 elif room > 0 and subscription.link.account.draining and not subscription.unfinished:
                     subscription.link.drained()
@@ -712,6 +724,7 @@ class QueueTerminus:
         for producer in self.producers:
             producer.aborted()
         self.subscriptions.clear()
+        self.line.clear()
         if self.selections is not None:
             self.selections.clear()
         self.producers.clear()
