@@ -196,6 +196,13 @@ OPTIONS = (
         "Rules about who may do what (docs/reference/acl.md). A relative name is looked for in the data folder.",
     ),
     Option(
+        "route-passwords",
+        file,
+        None,
+        "FILE",
+        "Passwords for the sources of routes, a line each: `USER PASSWORD`, or `USER@HOST:PORT PASSWORD`.",
+    ),
+    Option(
         "connection-limit-per-user",
         number(0, MAX_QUOTA),
         0,
@@ -309,6 +316,7 @@ class BrokerSettings:
     telemetry_interval_ms: int
     telemetry_max_size: int
     acl_file: Path | None
+    route_passwords: Path | None
     connection_limit_per_user: int
     connection_limit_per_ip: int
     max_queues_per_user: int
@@ -332,7 +340,7 @@ class BrokerSettings:
         SettingsError when the folders cannot be (no home for `~`, one folder for two purposes), or TLS lacks something.
         """
         own = {option.field: values.get(option.field, option.default) for option in OPTIONS}
-        for name in ("data_dir", "telemetry_dir", "users", "acl_file"):
+        for name in ("data_dir", "telemetry_dir", "users", "acl_file", "route_passwords"):
             own[name] = _at_home(name, own[name])
         if isinstance(own["token_keys"], Path):
             own["token_keys"] = _at_home("token_keys", own["token_keys"])

@@ -46,6 +46,7 @@ from broker.host import REAL_HOST, Host, raise_open_files
 from broker.net.listener import CannotListen, ConnectionFactory, Handshakes, listen
 from broker.net.reactor import on_hangup
 from broker.options import SettingsError
+from broker.routes.dialer import Dialer
 from broker.service import Broker
 from broker.sessions.authentication import Authentication
 from broker.settings import BrokerSettings
@@ -179,6 +180,7 @@ class Process:
             authentication=authentication,
             machine_version=self.ha.ha_machine_version_limit,
             wall=self.host.wall,
+            dial=Dialer(self.reactor, self.settings.route_passwords, self.tls),
             free_bytes=self._free_bytes,
         )
         self.acl_file.attach_to(self.broker)

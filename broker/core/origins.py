@@ -6,18 +6,23 @@ there. Whoever sends them again, because it died or never heard that they were a
 When the store is empty for good, the drain is released: what is held is forgotten, and what still comes is refused. When the
 store knows that, the release is forgotten too. Each of the two steps may be asked for again without harm.
 
+A route (broker.core.routes) has an origin for its queue at the source too, and no end. What has left that queue is forgotten run
+by run, in FORGOTTEN records.
+
 A drain is known by the identity that its store has given it when it began to leave (the setting `leaving`), and not by the
 store's: who still has messages of an earlier drain in hand finds no origin for them.
 
 Invariants: a sequence is held if and only if the batch that put its message on a queue is applied, be the message consumed since
-or not; what is held only grows until the release; the order in which runs come makes no difference."""
+or not; what is held of a drain only grows until the release, and what is held of a route goes when its message has left the queue
+that it came from; the order in which runs come makes no difference."""
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 LEAVING = "leaving"
@@ -97,6 +102,24 @@ class Held:
             first, end = min(first, firsts[lo]), max(end, ends[hi - 1])
         firsts[lo:hi] = array("Q", (first,))
         ends[lo:hi] = array("Q", (end,))
+
+    def with_runs(self, runs: Iterable[tuple[int, int]]) -> Held:
+        """These sequences, and those of runs as (first, count)."""
+        found = Held()
+        for first, count in chain(self.runs(), runs):
+            found.add(first, count)
+        return found
+
+    def remove(self, first: int, count: int) -> None:
+        """These sequences no more; those that are not here do not matter."""
+        firsts, ends, end = self._firsts, self._ends, first + count
+        lo, hi = bisect_right(ends, first), bisect_left(firsts, end)  # the runs that these overlap
+        if lo >= hi:
+            return
+        left = [(firsts[lo], first)] if firsts[lo] < first else []
+        left += [(end, ends[hi - 1])] if ends[hi - 1] > end else []
+        firsts[lo:hi] = array("Q", [each for each, _ in left])
+        ends[lo:hi] = array("Q", [each for _, each in left])
 
     def runs(self, after: int = 0, most: int = 1 << 62) -> list[tuple[int, int]]:
         """The first `most` runs that have a sequence from `after` on, as (first, count), ascending."""

@@ -44,9 +44,6 @@ class Output(Protocol):
     def touch(self) -> None:
         """There is output for it in this turn."""
 
-    def has_made(self, link: Link, undo: Callable[[], None]) -> None:
-        """A node was made for this link: `undo` is called when the link has ended."""
-
     def brought_parts(self) -> None:
         """Parts of a large message have come over it: while there are too many, it is not read."""
 
@@ -78,6 +75,13 @@ class Output(Protocol):
     @property
     def transactions(self) -> Transactions:
         """Those that are open on its connection."""
+
+
+class Attacher(Output, Protocol):
+    """The session of a client that attaches a link."""
+
+    def has_made(self, link: Link, undo: Callable[[], None]) -> None:
+        """A node was made for this link: `undo` is called when the link has ended."""
 
 
 _CONDITIONS = {400: "amqp:invalid-field", 409: "amqp:resource-limit-exceeded", 501: "amqp:not-implemented"}
@@ -134,7 +138,7 @@ class Attach:
 
     __slots__ = ("asked", "link", "made", "session")
 
-    def __init__(self, link: Link, session: Output) -> None:
+    def __init__(self, link: Link, session: Attacher) -> None:
         self.made = False
         """Whether a node was made for it."""
         self.link = link

@@ -51,8 +51,14 @@ class Logs:
         self.lead = self.ledgers[CLUSTER] if clustered else self.ledgers[LOCAL]
         self.state = "joining" if clustered else "recovering"
         self.primary = ""
+        self.identify: Callable[[], str] = lambda: ""
+        """The identity of what this broker's lead log belongs to: of its cluster, or of its store."""
+        self.store_id = ""
+        """The identity of this broker's store."""
         self.closing = False
         """Whether it was proposed that this broker leaves."""
+        self.halted = False
+        """Whether the drain of this broker is being called off: it gives nothing to a drain."""
         self.rebuild()
 
     @property
@@ -63,6 +69,16 @@ class Logs:
     def ledger_of(self, node: QueueNode) -> Ledger:
         """The ledger that holds this queue's messages."""
         return self.ledgers[node.messages_log]
+
+    def store_of(self, node: QueueNode) -> str:
+        """The identity of the log that holds this queue's messages: a queue's sequences mean the same for as long as it stays."""
+        return self.identify() if node.messages_log == self.lead.name else self.store_id
+
+    @property
+    def epoch(self) -> int:
+        """That of the last primary whose term is on record; 0 for a broker by itself."""
+        terms = self.lead.state.definitions.terms
+        return terms[-1].epoch if terms else 0
 
     @property
     def takes_large(self) -> bool:

@@ -27,7 +27,7 @@ from broker.core.acl.questions import Lookups
 from broker.core.links import ACCEPTED, FAILED, REJECTED, TRANSACTION_SHIFT, UNDELIVERABLE
 from broker.core.nodes import QueueNode
 from broker.core.parts import Manifest
-from broker.core.queues.arguments import BROWSE_ONLY, GROUP_KEY, consumer_ms_of
+from broker.core.queues.arguments import BROWSE_ONLY, GROUP_KEY, SINGLE_ACTIVE, consumer_ms_of
 from broker.core.queues.blocks import Lot
 from broker.core.queues.discipline import Discipline
 from broker.core.queues.lane import Lane
@@ -208,6 +208,7 @@ class Subscription(LinkEnd):
             "browse": self.browse,
             "acknowledged": not self.presettled,
             "exclusive": definition.exclusive,
+            "active": self.queue.is_active(self),
             "creditMode": "CREDIT",
             "delivered": self.delivered,
             "unacked": self.link.account.n_unsettled,
@@ -226,10 +227,14 @@ class Subscription(LinkEnd):
         if self.session.unread_s:
             self.session.turn_out(condition)
         else:
-            self.detached()
-            self.link.context = None
-            self.link.close(condition)
-            self.session.touch()
+            self.end_link(condition)
+
+    def end_link(self, condition: Condition) -> None:
+        """It gets nothing more, and hears why."""
+        self.detached()
+        self.link.context = None
+        self.link.close(condition)
+        self.session.touch()
 
     # ---- what comes back
 
@@ -328,7 +333,7 @@ class QueueTerminus:
     """A queue on a serving broker: its subscriptions in turn, and producers that send to it."""
 
     __slots__ = (
-        *("_ahead", "_queues", "due", "ledger", "letters", "node", "operation", "producers"),
+        *("_ahead", "_queues", "due", "ledger", "letters", "line", "node", "operation", "producers"),
         *("selections", "subscriptions", "unreadable"),
     )
     window = limits.CREDIT_WINDOW
@@ -339,6 +344,8 @@ class QueueTerminus:
     def __init__(self, queues: Queues, node: QueueNode) -> None:
         self._queues = queues
         self.subscriptions: deque[Subscription] = deque()
+        self.line: dict[Subscription, None] = {}
+        """Of a queue with a single active consumer: its consumers in the order in which they came; the first one is active."""
         self.producers: dict[Producer, None] = {}
         self.unreadable: set[int] = set()
         """Large messages that have a part that cannot be read: they are acquired, by nobody."""
@@ -458,10 +465,12 @@ class QueueTerminus:
         browse: bool,
         selector: Selector | None = None,
         drains: bool = False,
+        tags: bool = False,
         standing: Standing | None = None,
     ) -> None:
         """Attach this link as one more subscription, for which its client `needs` so much; Condition when that cannot be.
-        `drains`: it is the one that empties the queue of a broker that leaves. `standing`: what its client is told of it."""
+        `drains`: it is the one that empties the queue of a broker that leaves. `tags`: the tags of deliveries are sequences.
+        `standing`: what its client is told of it."""
         node = self.node
         if not browse and node.definition.exclusive and any(not each.browse for each in self.subscriptions):
             raise Condition("amqp:resource-locked", f"queue {node.name!r} is exclusive and has its consumer already")
@@ -469,7 +478,7 @@ class QueueTerminus:
             text = f"queue {node.name!r} has {limits.MAX_CONSUMERS_PER_QUEUE} subscriptions, its limit"
             raise Condition("amqp:resource-limit-exceeded", text)
         subscription = Subscription(attach.session, link, self, needs, browse=browse, selector=selector)
-        subscription.drains = link.tags_sequences = drains
+        subscription.drains, link.tags_sequences = drains, drains or tags
         if selector is not None:
             if self.selections is None:
                 self.selections = Selections(self, self._queues.searches)
@@ -477,8 +486,14 @@ class QueueTerminus:
         link.context = subscription
         link.accept(standing=standing)
         self.subscriptions.append(subscription)
+        if node.asked.get(SINGLE_ACTIVE) and not (browse or drains):
+            self.line[subscription] = None
         self._queues.unused.used(node)
         self.dispatch_soon()
+
+    def is_active(self, subscription: Subscription) -> bool:
+        """Whether messages go to this subscription while it has credit."""
+        return subscription not in self.line or subscription is next(iter(self.line))
 
     def forget(self, subscription: Subscription) -> None:
         """This subscription takes no more."""
@@ -486,6 +501,9 @@ class QueueTerminus:
             self.node.messages.order.left(subscription)
             if self.node.messages.order.take_opened():
                 self.dispatch_soon()
+        if subscription in self.line:
+            del self.line[subscription]
+            self.dispatch_soon()  # the next one has its turn
         if subscription in self.subscriptions:
             self.subscriptions.remove(subscription)
             if subscription.selector is not None and self.selections is not None:
@@ -608,7 +626,7 @@ class QueueTerminus:
             if large and room:
                 room = 1  # a large one takes its link for itself, so that others may have what comes next
             lots: list[Lot] = []
-            if room > 0:
+            if room > 0 and self.is_active(subscription):
                 if subscription.selector is not None:
                     assert selections is not None
                     lots = selections.find(subscription, self.node.messages, room)
@@ -627,7 +645,7 @@ class QueueTerminus:
                     self._queues.schedule.after(("dispatch", self.node.uuid), 0.0, self.dispatch_soon)
                     break
             else:
-                if room > 0 and subscription.wants_more(order):
+                if room > 0 and subscription.wants_more(order) and self.is_active(subscription):
                     stops.add(order.absent)
                 elif room > 0 and subscription.link.account.draining and not subscription.unfinished:
                     subscription.link.drained()
@@ -709,6 +727,7 @@ class QueueTerminus:
         for producer in self.producers:
             producer.aborted()
         self.subscriptions.clear()
+        self.line.clear()
         if self.selections is not None:
             self.selections.clear()
         self.producers.clear()

@@ -23,6 +23,7 @@ STOP_COUNT, STOP_BYTES = "qpid.flow_stop_count", "qpid.flow_stop_size"
 RESUME_COUNT, RESUME_BYTES = "qpid.flow_resume_count", "qpid.flow_resume_size"
 BROWSE_ONLY = "qpid.browse-only"
 LAST_VALUE_KEY = "qpid.last_value_queue_key"
+SINGLE_ACTIVE = "x-single-active-consumer"
 CONSUMER_MS = ("x-consumer-timeout-ms", "x-consumer-timeout")
 GROUP_KEY = groups.KEY
 
@@ -104,6 +105,7 @@ _TABLE: dict[str, tuple[int, Check]] = {
     groups.SHARED: (5, _flag),
     **dict.fromkeys(fairshare.NAMES, (5, _number)),
     **dict.fromkeys(CONSUMER_MS, (6, _time)),
+    SINGLE_ACTIVE: (6, _flag),
 }
 """Argument -> the machine version that brought it, and what a value must be. The share of one level has a name of its own."""
 _SHARE = _TABLE[fairshare.NAMES[0]]

@@ -32,6 +32,13 @@ def forget(drain: str = "d") -> Change:
     return {"op": "origin-forget", "drain": drain, "needs": 5}
 
 
+def test_runs_of_two_places_are_one_account() -> None:
+    held = Held()
+    held.add(1, 3)
+    assert held.with_runs([(3, 2), (9, 1)]).runs() == [(1, 4), (9, 1)]
+    assert held.runs() == [(1, 3)]
+
+
 def change(state: State, *changes: Change) -> list[tuple[Any, str]]:
     builder = BatchBuilder()
     for each in changes:
@@ -62,6 +69,21 @@ def test_runs_are_a_set_whatever_order_their_sequences_come_in(added: list[tuple
     assert [sequence for sequence in range(90) if sequence in held] == sorted(model)
     assert (held.count, held.n_runs) == (len(model), len(runs))
     assert held.runs(after, most) == [run for run in runs if sum(run) > after][:most]
+
+
+@given(*[st.lists(st.tuples(st.integers(1, 60), st.integers(1, 12)), max_size=20)] * 2)
+@settings(deadline=None)
+def test_runs_that_are_taken_out_leave_what_is_beside_them(added: list[tuple[int, int]], removed: list[tuple[int, int]]) -> None:
+    held, model = Held(), set[int]()
+    for first, count in added:
+        held.add(first, count)
+        model |= set(range(first, first + count))
+    for first, count in removed:
+        held.remove(first, count)
+        model -= set(range(first, first + count))
+    runs = held.runs()
+    assert [sequence for first, count in runs for sequence in range(first, first + count)] == sorted(model)
+    assert all(first + count < following for (first, count), (following, _) in pairwise(runs)), "they touch"
 
 
 def test_what_comes_in_order_is_one_run_for_each_level_of_priority() -> None:
