@@ -1,6 +1,7 @@
 """Requests to management of type `drain`: a broker leaves, and another takes its messages over. Either side answers its part.
 
-Of the broker that leaves: `QUERY` tells what is left, `LEAVE` makes it leave, `RELEASED` notes that the target knows it is empty.
+Of the broker that leaves: `QUERY` tells what is left, `LARGER` which messages are larger than a target takes, `LEAVE` makes it
+leave, `RELEASED` notes that the target knows it is empty.
 Of the target: `TAKE` announces a queue whose messages come, `HELD` tells which have come, `RELEASE` ends a drain, `FORGET` ends
 what is known of it. Each may be asked again without harm, and says what is so then.
 
@@ -17,6 +18,7 @@ from twisted.internet.defer import Deferred, succeed
 from broker.core.commands import ORIGINS_SINCE, Command, OriginAdd, OriginForget, OriginRelease
 from broker.core.nodes import Refused
 from broker.core.origins import Leave
+from broker.core.queues.sizes import larger
 from broker.sessions.departure import Departure
 from broker.sessions.ledger import Ledger
 from broker.sessions.logs import Logs
@@ -26,24 +28,41 @@ from broker.sessions.principal import Principal
 Answer = tuple[int, str, dict[str, Any]]
 MAX_SPREAD_S = 3600.0
 MAX_TARGETS = 64
+MAX_SHARED = 5000
+"""Queues that may go to another than the first of several targets: they stand in one record."""
 HELD_RUNS = 5000
 """Runs in one answer to `HELD`."""
+LOOKED_AT = 50_000
+"""Messages whose size is looked at for one answer to `LARGER`."""
 
 
 class Drains:
-    """Fulfils `broker.administration.Extension`. `new_id` names drains, `store_id` is this broker's."""
+    """Fulfils `broker.administration.Extension`. `new_id` names drains, `store_id` is this broker's, which takes messages of
+    `max_message_bytes`; `free_bytes` says what its disk has room for."""
 
-    def __init__(self, logs: Logs, origins: Origins, departure: Departure, store_id: str, new_id: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        logs: Logs,
+        origins: Origins,
+        departure: Departure,
+        store_id: str,
+        new_id: Callable[[], str],
+        max_message_bytes: int,
+        free_bytes: Callable[[], int],
+    ) -> None:
         self._logs = logs
         self._origins = origins
         self._departure = departure
         self._store_id = store_id
         self._new_id = new_id
+        self._max_message_bytes = max_message_bytes
+        self._free_bytes = free_bytes
         self._waiting: dict[Deferred[Answer], None] = {}
 
     def items(self) -> list[dict[str, Any]]:
         """The one item of `QUERY drain`."""
-        return [{"store": self._store_id} | self._departure.status()]
+        own = {"store": self._store_id, "maxMessageBytes": self._max_message_bytes, "freeBytes": self._free_bytes()}
+        return [own | self._departure.status()]
 
     def act(self, operation: str, body: dict[str, Any], principal: Principal) -> Deferred[Answer]:
         """See the module. Refused, KeyError, TypeError, ValueError."""
@@ -56,6 +75,8 @@ class Drains:
                 return self._answered(self._departure.mark_released)
             case "TAKE":
                 return self._take(body)
+            case "LARGER":
+                return succeed((200, "OK", self._larger(body)))
             case "HELD":
                 return succeed((200, "OK", self._held(body)))
             case "RELEASE":
@@ -71,14 +92,14 @@ class Drains:
             answered.callback((503, "this broker serves no more: ask the next primary what became of it", {}))
 
     def _answered(
-        self, propose: Callable[[Callable[[str], None]], None], body: Mapping[str, Any] | None = None
+        self, propose: Callable[[Callable[[str], None]], None], body: Callable[[], dict[str, Any]] | None = None
     ) -> Deferred[Answer]:
-        """The answer to what is proposed, when it is committed."""
+        """The answer to what is proposed, when it is committed: with this body, or the one item of a query."""
         answered: Deferred[Answer] = Deferred()
 
         def committed(reason: str) -> None:
             if self._waiting.pop(answered, answered) is None:
-                answered.callback((409, reason, {}) if reason else (200, "done", dict(body or {}) or self.items()[0]))
+                answered.callback((409, reason, {}) if reason else (200, "done", body() if body is not None else self.items()[0]))
 
         self._waiting[answered] = None
         try:
@@ -100,9 +121,15 @@ class Drains:
             text = f"this broker leaves already, to {', '.join(known.to)}: what is there, no other target knows"
             raise Refused(409, text)
         if known is not None:
-            return succeed((200, "it leaves already", self.items()[0]))
-        leave = Leave(self._new_id(), tuple(to), str(body.get("since") or ""), target=target)
-        return self._answered(lambda committed: self._departure.begin(leave, float(spread_s), committed))
+            return succeed((200, "it leaves already", self._left()))
+        sizes, queues = _shares(body, len(to))
+        leave = Leave(self._new_id(), tuple(to), str(body.get("since") or ""), target=target, sizes=sizes, queues=queues)
+        return self._answered(lambda committed: self._departure.begin(leave, float(spread_s), committed), self._left)
+
+    def _left(self) -> dict[str, Any]:
+        """What is so of a broker that leaves, and which of several targets each queue goes to."""
+        leave = self._logs.leave
+        return self.items()[0] | {"queues": {} if leave is None else dict(leave.queues)}
 
     def _take(self, body: Mapping[str, Any]) -> Deferred[Answer]:
         drain, queue, into = _text(body, "drain"), _text(body, "queue"), _text(body, "into")
@@ -121,7 +148,7 @@ class Drains:
         answer = {"address": origin_address(drain, queue), "limit": node.max_bytes}
         if known is not None and known.into == node.uuid:
             return succeed((200, "known already", answer))
-        return self._answered(lambda committed: ledger.change(command, committed), answer)
+        return self._answered(lambda committed: ledger.change(command, committed), lambda: answer)
 
     def _held(self, body: Mapping[str, Any]) -> dict[str, Any]:
         drain, queue, after = _text(body, "drain"), _text(body, "queue"), body.get("after", 0)
@@ -136,6 +163,17 @@ class Drains:
         runs = held.runs(after, HELD_RUNS)
         more = {"next": sum(runs[-1])} if len(runs) == HELD_RUNS else {}
         return {"count": held.count, "runs": [number for run in runs for number in run]} | more
+
+    def _larger(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        name, than, after = _text(body, "queue"), body.get("than"), body.get("after", 0)
+        if type(than) is not int or than < 0 or type(after) is not int or after < 0:
+            raise Refused(400, f"`than` is a number of bytes and `after` a sequence, and not {than!r} and {after!r}")
+        node = self._logs.nodes.queues.get(name)
+        if node is None or node.messages is None:
+            raise Refused(404, f"there is no queue named {name!r} that has messages")
+        found, last = larger(node.messages.order.lanes, node.messages.large, than, after, LOOKED_AT)
+        first, most = (found[0][0], max(size for _, size in found)) if found else (0, 0)
+        return {"count": len(found), "first": first, "largest": most} | ({} if last is None else {"next": last})
 
     def _everywhere(self, command: Command, is_so: str) -> Deferred[Answer]:
         """Propose it to each log; what is so already is well."""
@@ -160,6 +198,20 @@ class Drains:
         version = self._logs.nodes.version_of(ledger.name)
         if version < ORIGINS_SINCE:
             raise Refused(409, f"the cluster has machine version {version}, and this needs {ORIGINS_SINCE}: upgrade every broker")
+
+
+def _shares(body: Mapping[str, Any], n_addresses: int) -> tuple[tuple[int, ...], dict[str, int]]:
+    """How many addresses each of several targets has, and which of them each queue goes to; empty where there is one."""
+    sizes, queues = body.get("sizes") or [], body.get("queues") or {}
+    if not isinstance(sizes, list) or not all(type(each) is int and each > 0 for each in sizes):
+        raise Refused(400, "`sizes` has the number of addresses of each target")
+    if sizes and sum(sizes) != n_addresses:
+        raise Refused(400, f"`sizes` has {sum(sizes)} addresses in all, and `to` {n_addresses}")
+    if not isinstance(queues, dict) or len(queues) > MAX_SHARED:
+        raise Refused(400, f"`queues` has the target of each queue that does not go to the first, of up to {MAX_SHARED}")
+    if not all(isinstance(uuid, str) and type(at) is int and 0 <= at < len(sizes) for uuid, at in queues.items()):
+        raise Refused(400, f"`queues` has the uuid of each queue and the number of its target, from 0 to {len(sizes) - 1}")
+    return tuple(sizes), dict(queues)
 
 
 def _text(body: Mapping[str, Any], field: str) -> str:

@@ -8,8 +8,9 @@ everything volatile is undone.
 Who owns what: `logs` the ledgers, the nodes and the state of this broker; `queues`, `exchanges` and `mailboxes` what links are
 attached to; `termini` the way from an attach to one of them; `admission` the connections; `administration` the requests to
 management; `leaving` what comes before a handover; `departure` and `drains` what becomes of a broker that leaves for good, and
-`origins` what comes from one; `numbered` what producers send once; `guard` the rules in force; `schedule` what time is to bring
-about; `turn` what is left to do in this turn. The broker itself owns nothing: it makes them, and passes on what a ledger tells.
+`origins` what comes from one; `routes` what is fetched from other brokers; `numbered` what producers send once; `guard` the rules
+in force; `schedule` what time is to bring about; `turn` what is left to do in this turn. The broker itself owns nothing: it makes
+them, and passes on what a ledger tells.
 
 Invariants: `turn.flush` runs once at the end of every entry from the reactor, so that a turn's output to a connection is one
 write; nothing here depends on what the logs are made of.
@@ -32,6 +33,9 @@ from broker.core.definitions import Change, OriginsReleased
 from broker.core.identity import Socket
 from broker.drains import Drains
 from broker.host import REAL_HOST, new_uuid
+from broker.routes.dialer import Dial, Dialer
+from broker.routes.routes import Routes
+from broker.routes.sequences import Sequences
 from broker.sessions.admission import Admission
 from broker.sessions.audit import Audit
 from broker.sessions.authentication import Authentication
@@ -87,6 +91,7 @@ class Broker:
         quotas: tuple[int, int] = (0, 0),
         slow_s: float = 0.0,
         ends_slow: bool = False,
+        consumer_s: float = 0.0,
         max_frame_bytes: int = limits.MAX_FRAME_BYTES,
         open_timeout_s: float = limits.OPEN_TIMEOUT_S,
         default_queue_bytes: int = limits.MAX_QUEUE_BYTES,
@@ -96,6 +101,8 @@ class Broker:
         authentication: Authentication | None = None,
         machine_version: int = MACHINE_VERSION,
         wall: Callable[[], float] = REAL_HOST.wall,
+        dial: Dial | None = None,
+        free_bytes: Callable[[], int] = lambda: 0,
     ) -> None:
         self.broker_id = broker_id
         self.max_message_bytes = max_message_bytes
@@ -117,12 +124,16 @@ class Broker:
         self.searches = Share(clock, self.turn.flush)
         self.guard = Guard(Audit(clock.seconds), quotas)
         quota = QueueQuota(self.guard)
-        self.queues = Queues(self.logs, self.turn, self.schedule, self.searches)
+        self.queues = Queues(self.logs, self.turn, self.schedule, self.searches, consumer_s)
         self.slow = SlowConsumers(clock, self.queues, self.turn, slow_s, ends_slow)
         self.subscriptions = Subscriptions(self.logs, self.queues, quota, new_id)
         self.exchanges = Exchanges(self.logs, self.queues, quota, self.subscriptions, new_id)
         self.mailboxes = Mailboxes(new_id)
         self.origins = Origins(self.logs, self.queues)
+        self.logs.store_id = broker_id
+        self.logs.identify = lambda: broker_id
+        sequences = Sequences(self.logs, self.queues)
+        self.routes = Routes(clock, self.logs, self.queues, self.turn, self.guard, new_id, dial or Dialer(clock))
         self.numbered = NumberedLinks(self.logs, self.queues, self.schedule)
         self.administration = Administration(
             clock,
@@ -162,6 +173,7 @@ class Broker:
                 no_anonymous_source,
                 source_by_address(claims.named),
                 source_by_address(drain_source(self.logs, self.queues)),
+                source_by_address(sequences.named),
                 lambda attach: of_kind(attach, self.queues.named, self.exchanges.named),
             ],
             max_message_bytes=max_message_bytes,
@@ -188,8 +200,8 @@ class Broker:
         claims.desk = self.admission
         self.leaving = Leaving(clock, self.logs, self.queues, self.admission)
         self.departure = Departure(clock, self.logs, self.queues, self.admission, self.turn)
-        self.drains = Drains(self.logs, self.origins, self.departure, broker_id, new_id)
-        self.administration.extensions["drain"] = self.drains
+        self.drains = Drains(self.logs, self.origins, self.departure, broker_id, new_id, max_message_bytes, free_bytes)
+        self.administration.extensions |= {"drain": self.drains, "route": self.routes, "sequence": sequences}
         self.administration.connections = self.connections = self.admission.connections
         self.nodes, self.ledgers, self.lead = self.logs.nodes, self.logs.ledgers, self.logs.lead
 
@@ -231,6 +243,7 @@ class Broker:
         for change, _ in changes:
             if isinstance(change, OriginsReleased):
                 self.origins.end(change.drain.drain)
+        self.routes.follow(ledger, changes)
         self.queues.fed(ledger, fed)
         self.queues.resume_crowded()
         self.turn.flush()
@@ -256,6 +269,7 @@ class Broker:
             self.leaving.over()
             self.departure.over()
             self.drains.void()
+            self.routes.over()
         elif logs.serving:
             logs.tidy_local(anew=True)
             if was not in SERVING:
@@ -263,6 +277,7 @@ class Broker:
                 for each in filter(lambda each: each.serving, self.ledgers.values()):
                     self.queues.begin(each)
                     self.numbered.begin(each)
+                self.routes.begin()
             self.admission.admit_held()
         elif state != "recovering":
             self.admission.drop_held()
@@ -275,11 +290,14 @@ class Broker:
 
     def ledger_quiesces(self, ledger: Ledger, within_s: float, done: Callable[[], None]) -> None:
         """Another broker is to take over."""
+        self.routes.pause()
         self.leaving.begin(within_s, done)
 
     def ledger_resumes(self, ledger: Ledger) -> None:
         """It does not."""
         self.leaving.give_up()
+        if self.logs.serving:
+            self.routes.begin()
 
     def ledger_storage_error(self, ledger: Ledger, text: str, fatal: bool) -> None:
         """The disk refused a write, or bodies have rotted. When this broker stops for it, what it has is given out by another."""
@@ -301,6 +319,7 @@ class Broker:
 
     def close(self) -> None:
         """Stop: cut the clients off in order; the logs are closed by whoever made them."""
+        self.routes.over()
         self.leaving.over()
         self.departure.over()
         self.slow.close()

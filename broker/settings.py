@@ -191,6 +191,13 @@ OPTIONS = (
         "Rules about who may do what (docs/reference/acl.md). A relative name is looked for in the data folder.",
     ),
     Option(
+        "route-passwords",
+        file,
+        None,
+        "FILE",
+        "Passwords for the sources of routes, a line each: `USER PASSWORD`, or `USER@HOST:PORT PASSWORD`.",
+    ),
+    Option(
         "connection-limit-per-user",
         number(0, MAX_QUOTA),
         0,
@@ -224,6 +231,14 @@ OPTIONS = (
         "log",
         "WHAT",
         "What becomes of slow consumers: `log` tells of them, `close` ends them, so that others get what they hold.",
+    ),
+    Option(
+        "consumer-timeout",
+        number(0, limits.MAX_CONSUMER_MS),
+        0,
+        "MS",
+        "A message that a consumer keeps without an outcome for so long returns to its queue, in ms, where that says no time. "
+        "0: none.",
     ),
     Option(
         "drain-to",
@@ -286,11 +301,13 @@ class BrokerSettings:
     telemetry_interval_ms: int
     telemetry_max_size: int
     acl_file: Path | None
+    route_passwords: Path | None
     connection_limit_per_user: int
     connection_limit_per_ip: int
     max_queues_per_user: int
     slow_consumer_time: int
     slow_consumer_policy: str
+    consumer_timeout: int
     drain_to: Url | None
     """Who takes the messages at SIGTERM, with the password from wherever that was given; None: nobody."""
     drain_password_file: str | None = field(repr=False)
@@ -306,7 +323,7 @@ class BrokerSettings:
         SettingsError when the folders cannot be (no home for `~`, one folder for two purposes), or TLS lacks something.
         """
         own = {option.field: values.get(option.field, option.default) for option in OPTIONS}
-        for name in ("data_dir", "telemetry_dir", "users", "acl_file"):
+        for name in ("data_dir", "telemetry_dir", "users", "acl_file", "route_passwords"):
             own[name] = _at_home(name, own[name])
         if isinstance(own["token_keys"], Path):
             own["token_keys"] = _at_home("token_keys", own["token_keys"])

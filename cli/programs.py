@@ -10,6 +10,7 @@ MODULES = {
     "qpid-lag": "cli.lag.qpid_lag",
     "qpid-passwd": "cli.commands.qpid_passwd",
     "qpid-resource-manager": "cli.commands.qpid_resource_manager",
+    "qpid-route": "cli.commands.qpid_route",
     "qpid-stat": "cli.commands.qpid_stat",
     "qpid-verify": "cli.verify.qpid_verify",
 }

@@ -135,6 +135,7 @@ class ClusterMember:
         """The last other primary."""
         self._succeeded: Deferred[None] | None = None
         """Fires when another primary is known."""
+        broker.logs.identify = lambda: store.cluster_id
         self._log: ReplicatedLog
         self._changes: MemberChanges
         self.peers = links(

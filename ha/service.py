@@ -46,6 +46,7 @@ from broker.host import REAL_HOST, Host, raise_open_files
 from broker.net.listener import CannotListen, ConnectionFactory, Handshakes, listen
 from broker.net.reactor import on_hangup
 from broker.options import SettingsError
+from broker.routes.dialer import Dialer
 from broker.service import Broker
 from broker.sessions.authentication import Authentication
 from broker.settings import BrokerSettings
@@ -166,6 +167,7 @@ class Process:
             max_connections_per_host=self.settings.connection_limit_per_ip,
             slow_s=self.settings.slow_consumer_time / 1000,
             ends_slow=self.settings.slow_consumer_policy == "close",
+            consumer_s=self.settings.consumer_timeout / 1000,
             quotas=(self.settings.connection_limit_per_user, self.settings.max_queues_per_user),
             max_frame_bytes=self.settings.max_frame_size,
             open_timeout_s=self.settings.max_negotiate_time / 1000,
@@ -176,6 +178,8 @@ class Process:
             authentication=authentication,
             machine_version=self.ha.ha_machine_version_limit,
             wall=self.host.wall,
+            dial=Dialer(self.reactor, self.settings.route_passwords, self.tls),
+            free_bytes=self._free_bytes,
         )
         self.acl_file.attach_to(self.broker)
         try:
@@ -204,6 +208,12 @@ class Process:
             self.lag.start()
         if self.token_keys is not None:
             self.token_keys.start()
+
+    def _free_bytes(self) -> int:
+        try:
+            return self.host.disk.free(self.store.data_dir).free
+        except OSError:
+            return 0
 
     def _credentials(self) -> Credentials | None:
         files = self.settings.tls

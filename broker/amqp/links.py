@@ -633,6 +633,15 @@ class Sender(Link):
         else:
             self._waiting.append(delivery)
 
+    def take_back(self, before: int) -> None:
+        """Settle what has no outcome of the deliveries with ids below `before`, and tell the peer that they are released."""
+        for delivery in [each for each, delivery_id in self._ids.items() if delivery_id < before]:
+            del self._ids[delivery]
+            if self._pieces:
+                self._drop_pieces(delivery)
+            lib.pn_delivery_update(delivery, RELEASED)
+            lib.pn_delivery_settle(delivery)
+
     def _tell(self) -> None:
         """Tell the account of the run of outcomes that has come last; keep its deliveries, if they wait for an answer."""
         first, count = self._first_id, self._next_id - self._first_id

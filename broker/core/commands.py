@@ -29,6 +29,8 @@ The forms (version 1 unless said)::
     origin-release  drain                              (5) no more come of this drain: what is held of its origins is forgotten
     origin-forget   drain                              (5) that it was released is forgotten
 
+    route-add       uuid kind source exchange key [tag] [exclude] [mechanism] [ending]    (6) messages are fetched from there
+    route-del       uuid                               (6) they are no more: what is held of the route is forgotten
     link-add        user container link into keptS [number]  (6) what this sending link of a client puts on the queue `into` is
                                                              numbered, and remembered
     link-forget     user container link into           (6) no more, nor what was
@@ -42,7 +44,8 @@ messages leave by themselves (`x-delivery-limit`, `x-message-ttl`), and argument
 (broker.core.queues.arguments): a `queue-add` with one of them needs it. From it on a log may have TIMES and HELD records, and
 the setting `leaving` (broker.core.origins). Version 6 brought queues that stand for subscriptions (broker.core.subscriptions): a
 `queue-add` with `subscription` needs it, for an older primary would put messages on such a queue that its filters keep away. It
-also brought links whose messages are numbered; their HELD records are those of origins.
+also brought links whose messages are numbered; their HELD records are those of origins. From it on a log may have FORGOTTEN
+records.
 
 Invariants: the text that was read is the text that a snapshot writes, byte for byte, with fields that this version does not know
 (a number that was given meanwhile is added to it); a command that this version cannot apply is an `UnknownCommand` and never a
@@ -66,6 +69,8 @@ ORIGINS_SINCE = 5
 """The machine version that brought HELD records, and the commands of drains."""
 TIMES_SINCE = 5
 """The machine version that brought TIMES records and delivery limits."""
+ROUTES_SINCE = 6
+"""The machine version that brought routes and FORGOTTEN records."""
 SUBSCRIPTIONS_SINCE = 6
 """The machine version that brought queues which stand for subscriptions."""
 LINKS_SINCE = 6
@@ -110,6 +115,11 @@ _LEFT_OUT: dict[str, Any] = {
     "by": "",
     "planned": False,
     "estimated": False,
+    "sourceEpoch": 0,
+    "tag": "",
+    "exclude": [],
+    "mechanism": "",
+    "ending": False,
 }
 """Members that are not written while they have this value."""
 
@@ -300,7 +310,10 @@ class RecentIds(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
 class OriginAdd(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
     """The messages of a queue of another store may come to the queue `into` (uuids all), in this `drain` of that store.
 
-    `number` is what HELD records name it by; None until a state has given it one. Again with another `into`: they come there."""
+    `number` is what HELD records name it by; None until a state has given it one. Again with another `into`: they come there.
+
+    Of a route `drain` is the uuid, `queue` says the store too, `into` is "", and `source_epoch` is the highest epoch in which a
+    primary of the source has given it messages: one of a lower epoch has been deposed, and may give them again."""
 
     OP: ClassVar[str] = "origin-add"
     SINCE: ClassVar[int] = 5
@@ -310,6 +323,7 @@ class OriginAdd(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
     queue: str
     into: str
     number: int | None = None
+    source_epoch: int = 0
     needs: int = 5
 
     @property
@@ -336,6 +350,44 @@ class OriginForget(Command, frozen=True, kw_only=True, dict=True, rename="camel"
 
     drain: str
     needs: int = 5
+
+
+class RouteAdd(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
+    """Messages are fetched from another broker, or cluster, at the URL `source`, which has no password in it.
+
+    `kind` "queue": from its queue `key`; "exchange": from its exchange `exchange`, as many as have the routing key `key`. They go
+    to the exchange `exchange` of this cluster, or to the queue of that name if there is no such exchange. `tag` is written into
+    them beside what says where they have been; one that has any of `exclude` there is not taken (broker.core.hops). `mechanism`:
+    of SASL, "" for the best. The same uuid again, `ending`: the route is to go, once its source knows that."""
+
+    OP: ClassVar[str] = "route-add"
+    SINCE: ClassVar[int] = 6
+
+    uuid: str
+    kind: str
+    source: str
+    exchange: str
+    key: str
+    tag: str = ""
+    exclude: list[str] = []
+    mechanism: str = ""
+    ending: bool = False
+    needs: int = 6
+
+    @property
+    def identity(self) -> tuple[str, str, str, str]:
+        """What a route is known by: there is one of it."""
+        return self.kind, self.source, self.exchange, self.key
+
+
+class RouteDel(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
+    """The end of a route."""
+
+    OP: ClassVar[str] = "route-del"
+    SINCE: ClassVar[int] = 6
+
+    uuid: str
+    needs: int = 6
 
 
 LinkKey = tuple[str, str, str, str]
@@ -402,7 +454,7 @@ _KINDS: dict[str, type[Command]] = {
     for kind in (
         *(QueueAdd, QueueDel, StoreAdd, StoreDel, ExchangeAdd, ExchangeDel, Bind, Unbind, Term, Numbers),
         *(MachineVersion, QueueDelIfEmpty, RecentIds, Setting, OriginAdd, OriginRelease, OriginForget),
-        *(LinkAdd, LinkForget, Alter),
+        *(LinkAdd, LinkForget, RouteAdd, RouteDel, Alter),
     )
 }
 _head = msgspec.json.Decoder(_Head).decode

@@ -12,7 +12,7 @@ another log defines, so its ends need not be here; what is gone takes its bindin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -36,6 +36,8 @@ from broker.core.commands import (
     QueueDel,
     QueueDelIfEmpty,
     RecentIds,
+    RouteAdd,
+    RouteDel,
     Setting,
     StoreAdd,
     StoreDel,
@@ -143,9 +145,10 @@ class SettingMade:
 
 @dataclass(frozen=True, slots=True)
 class OriginMade:
-    """Messages of an origin may come, or come to another queue than they did."""
+    """Messages of an origin may come, or come to another queue than they did. `gone` are origins of a queue that is no more."""
 
     origin: OriginAdd
+    gone: tuple[OriginAdd, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +164,21 @@ class DrainForgotten:
     """Nothing is known of a drain any more."""
 
     drain: str
+
+
+@dataclass(frozen=True, slots=True)
+class RouteMade:
+    """A route is defined, or is to end."""
+
+    route: RouteAdd
+
+
+@dataclass(frozen=True, slots=True)
+class RouteGone:
+    """A route is defined no more, nor are its origins."""
+
+    route: RouteAdd
+    origins: tuple[OriginAdd, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +235,8 @@ Change: TypeAlias = (
     | OriginMade
     | OriginsReleased
     | DrainForgotten
+    | RouteMade
+    | RouteGone
     | LinkMade
     | LinkForgotten
     | Nothing
@@ -228,7 +248,7 @@ class Definitions:
 
     __slots__ = (
         *("_at_exchange", "_at_queue", "_names", "_version", "bindings", "exchanges", "next_number", "origins", "queues"),
-        *("_links_to", "links", "released", "settings", "stores", "terms"),
+        *("_links_to", "links", "released", "routes", "settings", "stores", "terms"),
     )
 
     def __init__(self) -> None:
@@ -242,6 +262,7 @@ class Definitions:
         """Drain and queue -> where the messages of that queue come to."""
         self.released: dict[str, OriginRelease] = {}
         """The drains that have ended, until their stores know it."""
+        self.routes: dict[str, RouteAdd] = {}
         self.links: dict[LinkKey, LinkAdd] = {}
         """The numbered links, by user, container, name and queue."""
         self._links_to: dict[str, dict[LinkKey, None]] = {}
@@ -288,10 +309,10 @@ class Definitions:
                 return self._raise_version(command)
             case Setting():
                 return self._set(command)
-            case OriginAdd():
-                return self._add_origin(command)
-            case OriginRelease() | OriginForget():
-                return self._release(command) if isinstance(command, OriginRelease) else self._forget(command)
+            case OriginAdd() | OriginRelease() | OriginForget():
+                return self._change_origins(command)
+            case RouteAdd() | RouteDel():
+                return self._add_route(command) if isinstance(command, RouteAdd) else self._remove_route(command)
             case LinkAdd() | LinkForget():
                 return self._add_link(command) if isinstance(command, LinkAdd) else self._forget_link(command)
             case Numbers():
@@ -305,7 +326,7 @@ class Definitions:
         """What rebuilds these definitions, but for the counters and what windows of duplicates hold."""
         version = () if self._version is None else (self._version,)
         defined = (*self.queues.values(), *self.stores.values(), *self.exchanges.values(), *self.bindings.values())
-        others = (*self.origins.values(), *self.released.values(), *self.links.values())
+        others = (*self.routes.values(), *self.origins.values(), *self.released.values(), *self.links.values())
         return [*version, *self.settings.values(), *defined, *others, *self.terms]
 
     def bindings_of_queue(self, uuid: str) -> Iterator[Bind]:
@@ -378,27 +399,68 @@ class Definitions:
             self.settings[command.key] = command
         return SettingMade(command), ""
 
+    def _change_origins(self, command: OriginAdd | OriginRelease | OriginForget) -> tuple[Change, str]:
+        match command:
+            case OriginAdd():
+                return self._add_origin(command)
+            case OriginRelease():
+                return self._release(command)
+            case _:
+                return self._forget(command)
+
     def _add_origin(self, command: OriginAdd) -> tuple[Change, str]:
         known = self.origins.get(command.identity)
         if command.drain in self.released:
             return Nothing(command), "this drain has ended: its store was released"
         if known is None and len(self.origins) >= limits.MAX_ORIGINS:
             return Nothing(command), f"messages of {limits.MAX_ORIGINS} origins come already"
-        if known is not None and known.into == command.into:
+        if known is not None and known.into == command.into and known.source_epoch >= command.source_epoch:
             return Nothing(command), "this origin is known already"
         assert known is None or known.number is not None
         number = self._number(command.number) if known is None else known.number
+        gone = self._outlived_by(command)
         origin = self.origins[command.identity] = numbered(command, number or 0)
-        return OriginMade(origin), ""
+        return OriginMade(origin, gone), ""
+
+    def _outlived_by(self, command: OriginAdd) -> tuple[OriginAdd, ...]:
+        """Take out what came to a route from a queue of this store that had the same name before."""
+        if command.drain not in self.routes:
+            return ()
+        theirs = [each for each in self.origins.values() if (each.drain, each.store) == (command.drain, command.store)]
+        return self._drop_origins(each for each in theirs if each.queue != command.queue)
+
+    def _drop_origins(self, origins: Iterable[OriginAdd]) -> tuple[OriginAdd, ...]:
+        gone = tuple(origins)
+        for origin in gone:
+            del self.origins[origin.identity]
+        return gone
+
+    def _add_route(self, command: RouteAdd) -> tuple[Change, str]:
+        known = self.routes.get(command.uuid)
+        if known == command:
+            return Nothing(command), "this route is so already"
+        if known is None and any(each.identity == command.identity for each in self.routes.values()):
+            return Nothing(command), "this route exists already"
+        if known is None and len(self.routes) >= limits.MAX_ROUTES:
+            return Nothing(command), f"there are {limits.MAX_ROUTES} routes already"
+        self.routes[command.uuid] = command
+        return RouteMade(command), ""
+
+    def _remove_route(self, command: RouteDel) -> tuple[Change, str]:
+        route = self.routes.pop(command.uuid, None)
+        if route is None:
+            return Nothing(command), "there is no such route"
+        gone = self._drop_origins([each for each in self.origins.values() if each.drain == command.uuid])
+        return RouteGone(route, gone), ""
 
     def _release(self, command: OriginRelease) -> tuple[Change, str]:
         if command.drain in self.released:
             return Nothing(command), "this drain was released already"
+        if command.drain in self.routes:
+            return Nothing(command), "this is a route, and no drain: delete it"
         if len(self.released) >= limits.MAX_RELEASED:
             return Nothing(command), f"{limits.MAX_RELEASED} drains were released and not forgotten: end some of them first"
-        gone = tuple([each for each in self.origins.values() if each.drain == command.drain])
-        for origin in gone:
-            del self.origins[origin.identity]
+        gone = self._drop_origins([each for each in self.origins.values() if each.drain == command.drain])
         self.released[command.drain] = command
         return OriginsReleased(command, gone), ""
 

@@ -359,6 +359,12 @@ MAX_HELD_RUNS = 1 << 20
 for each level of priority."""
 MAX_RELEASED = 1000
 """Drains that have ended, and whose stores have not heard of it."""
+MAX_ROUTES = 1000
+"""Routes of one cluster."""
+MAX_ROUTE_HOPS = 16
+"""Clusters that a message may have come through before a route takes it no further."""
+MAX_CONSUMER_MS = 30 * 86_400_000
+"""The longest time that a queue may give consumers for a message."""
 MAX_NUMBERED_LINKS = 10_000
 """Sending links with numbered messages that one log remembers."""
 MAX_LINK_RUNS = 1000

@@ -104,6 +104,7 @@ def queue_item(nodes: Nodes, node: QueueNode, consumers: int, bindings: int) -> 
         "overLimit": node.over_limit,
         "expired": node.expired,
         "dropped": node.dropped,
+        "overdue": node.overdue,
         "bytes": messages.live_bytes if messages else 0,
         "bytesIn": messages.enqueued_bytes if messages else 0,
         "bytesOut": messages.dequeued_bytes if messages else 0,

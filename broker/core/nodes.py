@@ -124,6 +124,8 @@ class QueueNode:
     """How many messages have left the queue for each reason, since this broker knows the queue (primary only)."""
     dropped: int = 0
     """How many of these no queue has taken."""
+    overdue: int = 0
+    """How often consumers have kept a message for too long, so that it came back (primary only)."""
 
     @property
     def name(self) -> str:

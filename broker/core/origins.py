@@ -6,18 +6,22 @@ there. Whoever sends them again, because it died or never heard that they were a
 When the store is empty for good, the drain is released: what is held is forgotten, and what still comes is refused. When the
 store knows that, the release is forgotten too. Each of the two steps may be asked for again without harm.
 
+A route (broker.core.routes) has an origin for its queue at the source too, and no end. What has left that queue is forgotten run
+by run, in FORGOTTEN records.
+
 A drain is known by the identity that its store has given it when it began to leave (the setting `leaving`), and not by the
 store's: who still has messages of an earlier drain in hand finds no origin for them.
 
 Invariants: a sequence is held if and only if the batch that put its message on a queue is applied, be the message consumed since
-or not; what is held only grows until the release; the order in which runs come makes no difference."""
+or not; what is held of a drain only grows until the release, and what is held of a route goes when its message has left the queue
+that it came from; the order in which runs come makes no difference."""
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 LEAVING = "leaving"
@@ -29,26 +33,41 @@ class Leave:
     """A broker that leaves: the value of the setting `leaving`.
 
     `drain` names this drain; `to` has the addresses that clients are sent on to, `host:port`; `released`: the target has been
-    told that nothing is left, so this store never serves again."""
+    told that nothing is left, so this store never serves again. Where there are several targets, `sizes` says how many of the
+    addresses each has, in their order, and `queues` to which of them the messages of a queue go, by its uuid: those that are not
+    there go to the first, 0."""
 
     drain: str
     to: tuple[str, ...]
     since: str
     released: bool = False
     target: str = ""
-    """The identity of the cluster, or of the store, that takes the messages: no other may, for it alone knows what it holds."""
+    """The identity of the cluster, or of the store, that takes the messages, or those of all that do, in order, with commas
+    between them: no other may, for they alone know what they hold."""
+    sizes: tuple[int, ...] = ()
+    queues: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, value: Mapping[str, Any]) -> Leave:
         """From a setting's value."""
         to = tuple(str(each) for each in value.get("to") or ())
         drain, since, target = (str(value.get(name) or "") for name in ("drain", "since", "target"))
-        return cls(drain, to, since, bool(value.get("released")), target)
+        sizes = tuple(int(each) for each in value.get("sizes") or ())
+        return cls(drain, to, since, bool(value.get("released")), target, sizes, value.get("queues") or {})
 
     def value(self) -> dict[str, Any]:
         """For the setting."""
         found = {"drain": self.drain, "to": list(self.to), "since": self.since, "released": self.released}
-        return found | {"target": self.target}
+        several = {"sizes": list(self.sizes), "queues": dict(self.queues)} if self.sizes else {}
+        return found | {"target": self.target} | several
+
+    def addresses_for(self, queue: str) -> tuple[str, ...]:
+        """The addresses of the target of this queue, by its uuid; "": of all."""
+        if not (queue and self.sizes):
+            return self.to
+        at = self.queues.get(queue, 0)
+        first = sum(self.sizes[:at])
+        return self.to[first : first + self.sizes[at]]
 
 
 class Held:
@@ -82,6 +101,17 @@ class Held:
             first, end = min(first, firsts[lo]), max(end, ends[hi - 1])
         firsts[lo:hi] = array("Q", (first,))
         ends[lo:hi] = array("Q", (end,))
+
+    def remove(self, first: int, count: int) -> None:
+        """These sequences no more; those that are not here do not matter."""
+        firsts, ends, end = self._firsts, self._ends, first + count
+        lo, hi = bisect_right(ends, first), bisect_left(firsts, end)  # the runs that these overlap
+        if lo >= hi:
+            return
+        left = [(firsts[lo], first)] if firsts[lo] < first else []
+        left += [(end, ends[hi - 1])] if ends[hi - 1] > end else []
+        firsts[lo:hi] = array("Q", [each for each, _ in left])
+        ends[lo:hi] = array("Q", [each for _, each in left])
 
     def runs(self, after: int = 0, most: int = 1 << 62) -> list[tuple[int, int]]:
         """The first `most` runs that have a sequence from `after` on, as (first, count), ascending."""

@@ -16,9 +16,9 @@ The checksum in an ENQUEUE head is what a body is verified with when it is read 
 format 1 ("USB1": heads of 24 bytes, without it) are read, and written while the cluster has a member that reads no other
 (docs/adr/0015).
 
-Invariants: runs stand in the order DEFINE, ENQUEUE, LARGE, PLACES, TIMES, DEQUEUE, COUNT, HELD, MEMBERS, and of one kind in the
-order in which their queues were first named; sequences of an ENQUEUE run are consecutive; a batch that parses is whole (checksum)
-and self-consistent (lengths add up); times stand with, or behind, the messages that they are about.
+Invariants: runs stand in the order DEFINE, ENQUEUE, LARGE, PLACES, TIMES, DEQUEUE, COUNT, HELD, FORGOTTEN, MEMBERS, and of one
+kind in the order in which their queues were first named; sequences of an ENQUEUE run are consecutive; a batch that parses is
+whole (checksum) and self-consistent (lengths add up); times stand with, or behind, the messages that they are about.
 """
 
 from __future__ import annotations
@@ -87,12 +87,15 @@ class Kind(IntEnum):
     """When the messages `first_seq` .. `first_seq + count - 1` of a queue expire (`flags` EXPIRES), or from when on they may be
     given out (AVAILABLE): 8 bytes each, ms since 1970 on the log's time, 0 for none (see broker.core.queues.times). Since machine
     version 5."""
+    FORGOTTEN = 10
+    """The messages `first_seq` .. `first_seq + count - 1` of an origin, whose number stands in the place of a queue's, have left
+    the queue that they came from: nothing needs to be held of them any more. Since machine version 6."""
 
 
 _KINDS = {int(kind): kind for kind in Kind}
 _ENQUEUE = int(Kind.ENQUEUE)
 _TIMES = int(Kind.TIMES)
-_WITHOUT_PAYLOAD = frozenset((int(Kind.DEQUEUE), int(Kind.COUNT), int(Kind.HELD)))
+_WITHOUT_PAYLOAD = frozenset((int(Kind.DEQUEUE), int(Kind.COUNT), int(Kind.HELD), int(Kind.FORGOTTEN)))
 _NO_LENGTHS = array("I")
 
 
@@ -277,7 +280,19 @@ class BatchBuilder:
     """
 
     __slots__ = (
-        *("_counts", "_defines", "_dequeues", "_enqueues", "_explicit", "_held", "_large", "_members", "_places", "_times"),
+        *(
+            "_counts",
+            "_defines",
+            "_dequeues",
+            "_enqueues",
+            "_explicit",
+            "_forgotten",
+            "_held",
+            "_large",
+            "_members",
+            "_places",
+            "_times",
+        ),
         "nbytes",
     )
 
@@ -290,6 +305,7 @@ class BatchBuilder:
         self._dequeues: dict[int, list[int]] = {}
         self._counts: dict[int, dict[int, int]] = {}
         self._held: dict[int, list[tuple[int, int]]] = {}
+        self._forgotten: list[tuple[int, int, int]] = []
         self._defines: list[bytes] = []
         self._members: bytes | None = None
         self.nbytes = 0
@@ -324,7 +340,7 @@ class BatchBuilder:
         """Whether nothing but dequeues waits here, so that they may wait a little longer for company."""
         messages = self._enqueues or self._explicit or self._large or self._places
         others = messages or self._times or self._defines or self._counts
-        return not (others or self._held or self._members is not None)
+        return not (others or self._held or self._forgotten or self._members is not None)
 
     def count(self, queue: int, sequence: int, by: int = 1) -> None:
         """Raise a message's delivery count. Calls for one message add up, to 255 a batch at the most."""
@@ -340,6 +356,11 @@ class BatchBuilder:
         else:
             self.nbytes += HEAD_BYTES
         runs.append((first_seq, count))
+
+    def forget(self, origin: int, first_seq: int, count: int) -> None:
+        """Say that these messages of an origin need not be held any more (see Kind.FORGOTTEN)."""
+        self._forgotten.append((origin, first_seq, count))
+        self.nbytes += HEAD_BYTES
 
     def define(self, change: dict[str, Any]) -> None:
         """Add a command as an object (see broker.core.commands for its forms)."""
@@ -429,6 +450,9 @@ class BatchBuilder:
         for origin, runs in self._held.items():
             heads += [_HEAD.pack(Kind.HELD, 0, 0, origin, first_seq, count, 0, 0) for first_seq, count in runs]
             records += sum([count for _, count in runs])
+        for origin, first_seq, count in self._forgotten:
+            heads.append(_HEAD.pack(Kind.FORGOTTEN, 0, 0, origin, first_seq, count, 0, 0))
+            records += count
         flags = 0
         if self._members is not None:
             heads.append(_HEAD.pack(Kind.MEMBERS, 0, 0, 0, 0, 1, len(self._members), 0))
@@ -439,6 +463,7 @@ class BatchBuilder:
             assert not self._large, "large messages need machine version 3"
             assert not self._times, "times need machine version 5"
             assert not self._held, "origins need machine version 5"
+            assert not self._forgotten, "routes need machine version 6"
             assert not self._places, "places stand in checkpoints alone, which are of this release's format"
             heads = [_HEAD_1.pack(*_HEAD.unpack(head)[:-1]) for head in heads]
         front = b"".join((*heads, *lengths))

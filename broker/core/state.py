@@ -25,6 +25,7 @@ from broker.core.commands import (
     LARGE_SINCE,
     MACHINE_VERSION,
     ORIGINS_SINCE,
+    ROUTES_SINCE,
     TIMES_SINCE,
     Command,
     LinkAdd,
@@ -49,6 +50,7 @@ from broker.core.definitions import (
     PlaceMade,
     QueueGone,
     QueueMade,
+    RouteGone,
 )
 from broker.core.duplicates import Window, window_of
 from broker.core.origins import Held
@@ -225,6 +227,8 @@ class State:
                     messages.order.lane_of(run.first_seq).raise_count(run.first_seq, run.count, run.flags)
             elif run.kind is Kind.HELD:
                 self._put_held(run)
+            elif run.kind is Kind.FORGOTTEN:
+                self._forget_held(run)
             elif run.kind is Kind.PLACES:
                 self._put_block(batch, run)
             elif run.kind is Kind.TIMES:
@@ -247,6 +251,14 @@ class State:
         if held is not None:
             self.held_runs -= held.n_runs
             held.add(run.first_seq, run.count)
+            self.held_runs += held.n_runs
+
+    def _forget_held(self, run: Run) -> None:
+        """Messages of an origin have left the queue that they came from."""
+        held = self.held.get(run.queue)
+        if held is not None:
+            self.held_runs -= held.n_runs
+            held.remove(run.first_seq, run.count)
             self.held_runs += held.n_runs
 
     def _remove(self, messages: Messages, run: Run) -> bool:
@@ -339,11 +351,15 @@ class State:
                 self._drop_held(links)
             case IdsSet(recent):
                 self._load_window(recent, batch)
-            case OriginMade(made) | LinkMade(made):
-                assert made.number is not None
-                self.held.setdefault(made.number, Held())
-            case OriginsReleased(_, origins):
+            case OriginMade(origin, gone):
+                assert origin.number is not None
+                self.held.setdefault(origin.number, Held())
+                self._drop_held(gone)
+            case OriginsReleased(_, origins) | RouteGone(_, origins):
                 self._drop_held(origins)
+            case LinkMade(link):
+                assert link.number is not None
+                self.held.setdefault(link.number, Held())
             case LinkForgotten(link):
                 self._drop_held((link,))
             case CountersSet(numbers):
@@ -457,7 +473,7 @@ class State:
                 yield RecentIds(uuid=messages.uuid, ids=ids, times=times)
 
 
-_SINCE = {Kind.LARGE: LARGE_SINCE, Kind.HELD: ORIGINS_SINCE, Kind.TIMES: TIMES_SINCE}
+_SINCE = {Kind.LARGE: LARGE_SINCE, Kind.HELD: ORIGINS_SINCE, Kind.TIMES: TIMES_SINCE, Kind.FORGOTTEN: ROUTES_SINCE}
 """The machine version that brought a kind of record, for those that have come later than the first."""
 _Column = tuple[int, int, int, "array[int]"]
 _Lane = tuple[int, Sequence[Columns | Lot], dict[int, int], frozenset[int]]

@@ -275,6 +275,12 @@ class Ledger:
         self._waits.held.append((origin, sequences))
         self._coming.setdefault(origin, set()).update(sequences)
 
+    def forget(self, origin: int, runs: Iterable[tuple[int, int]]) -> None:
+        """These messages of an origin (first sequence, count) have left the queue that they came from."""
+        for first, count in runs:
+            self._builder.forget(origin, first, count)
+        self._arm()
+
     def has(self, origin: int, sequence: int) -> bool:
         """Whether this message of an origin was put, be it committed or not: what waits for the next commit waits for it too."""
         held = self.state.held.get(origin)

@@ -51,6 +51,10 @@ class Logs:
         self.lead = self.ledgers[CLUSTER] if clustered else self.ledgers[LOCAL]
         self.state = "joining" if clustered else "recovering"
         self.primary = ""
+        self.identify: Callable[[], str] = lambda: ""
+        """The identity of what this broker's lead log belongs to: of its cluster, or of its store."""
+        self.store_id = ""
+        """The identity of this broker's store."""
         self.closing = False
         """Whether it was proposed that this broker leaves."""
         self.rebuild()
@@ -63,6 +67,16 @@ class Logs:
     def ledger_of(self, node: QueueNode) -> Ledger:
         """The ledger that holds this queue's messages."""
         return self.ledgers[node.messages_log]
+
+    def store_of(self, node: QueueNode) -> str:
+        """The identity of the log that holds this queue's messages: a queue's sequences mean the same for as long as it stays."""
+        return self.identify() if node.messages_log == self.lead.name else self.store_id
+
+    @property
+    def epoch(self) -> int:
+        """That of the last primary whose term is on record; 0 for a broker by itself."""
+        terms = self.lead.state.definitions.terms
+        return terms[-1].epoch if terms else 0
 
     @property
     def takes_large(self) -> bool:
@@ -88,7 +102,8 @@ class Logs:
     def redirect(self, address: str = "") -> Condition:
         """What clients of a broker that leaves are told, of a node at that address (part 2.8.18)."""
         leave = self.leave
-        to = () if leave is None else leave.to
+        node = self.nodes.queues.get(address)
+        to = () if leave is None else leave.addresses_for("" if node is None else node.uuid)
         text = f"this broker leaves; its queues are moved to {', '.join(to) or 'another broker'}"
         if not to:
             return Condition("amqp:resource-locked", text)

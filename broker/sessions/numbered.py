@@ -299,5 +299,5 @@ class _NumberedUpload(Uploading):
         else:
             self.abandon()
 
-    def _held(self, delivery_id: int) -> tuple[int, list[int]] | None:
+    def _held(self, delivery_id: int, ledger: Ledger) -> tuple[int, list[int]] | None:
         return self._known.number, [self._held_number]

@@ -274,7 +274,7 @@ class OriginUpload(Uploading):
             else:  # the queue went with the link
                 self.abandon()
 
-    def _held(self, delivery_id: int) -> tuple[int, Sequence[int]] | None:
+    def _held(self, delivery_id: int, ledger: Ledger) -> tuple[int, Sequence[int]] | None:
         sequences = self._sequences(self._producer, delivery_id, 1)
         assert sequences is not None, "it was looked at when it had become whole"
         assert self._origin.number is not None

@@ -27,7 +27,7 @@ from broker.core.acl.questions import Lookups
 from broker.core.links import ACCEPTED, FAILED, REJECTED, TRANSACTION_SHIFT, UNDELIVERABLE
 from broker.core.nodes import QueueNode
 from broker.core.parts import Manifest
-from broker.core.queues.arguments import BROWSE_ONLY, GROUP_KEY
+from broker.core.queues.arguments import BROWSE_ONLY, GROUP_KEY, SINGLE_ACTIVE, consumer_ms_of
 from broker.core.queues.blocks import Lot
 from broker.core.queues.discipline import Discipline
 from broker.core.queues.lane import Lane
@@ -44,6 +44,7 @@ from broker.sessions.due import Due
 from broker.sessions.last_values import LastValues
 from broker.sessions.ledger import Ledger
 from broker.sessions.logs import Logs
+from broker.sessions.overdue import Overdue
 from broker.sessions.producer import Producer, Upload
 from broker.sessions.room import has_room, is_crowded, is_crowded_still
 from broker.sessions.schedule import Schedule
@@ -61,7 +62,7 @@ class Subscription(LinkEnd):
 
     __slots__ = (
         *("_large", "_moved_s", "_needs", "browse", "cursors", "delivered", "drains", "link", "presettled", "queue"),
-        *("selector", "unfinished"),
+        *("overdue", "selector", "unfinished"),
     )
 
     def __init__(
@@ -84,6 +85,9 @@ class Subscription(LinkEnd):
         """When an outcome has come last, or the first message went out that has none."""
         self._large: LargeDelivery | None = None
         """The large message that is going out: nothing else does until it has gone."""
+        limit_s = 0.0 if browse or self.presettled else queue.consumer_s
+        self.overdue = Overdue(self, queue.schedule, limit_s) if limit_s else None
+        """When what it holds returns to the queue; None: never."""
 
     @property
     def node(self) -> QueueNode:
@@ -144,6 +148,8 @@ class Subscription(LinkEnd):
             else:
                 link.send(lot.data, lot.block.offsets, start, stop, first, self.presettled, lot.base)
             self.delivered += stop - start
+        if self.overdue is not None:
+            self.overdue.sent()
         if self.presettled and not self.browse:
             ledger = self.queue.ledger
             for lot in lots:
@@ -179,6 +185,8 @@ class Subscription(LinkEnd):
                 messages.order.release((sequence,))
         elif self.presettled and not self.browse and messages is not None:
             self.queue.ledger.dequeue(messages.number, (sequence,))
+        elif self.overdue is not None:
+            self.overdue.sent()
         self.session.touch()
         self.queue.dispatch_soon()
 
@@ -200,6 +208,7 @@ class Subscription(LinkEnd):
             "browse": self.browse,
             "acknowledged": not self.presettled,
             "exclusive": definition.exclusive,
+            "active": self.queue.is_active(self),
             "creditMode": "CREDIT",
             "delivered": self.delivered,
             "unacked": self.link.account.n_unsettled,
@@ -263,6 +272,23 @@ class Subscription(LinkEnd):
             self.queue.give_back(back)
         self.session.touch()
 
+    @property
+    def now_s(self) -> float:
+        """The reactor's time."""
+        return self.session.now_s
+
+    def take_back(self, before: int) -> None:
+        """Its deliveries with ids below this one, as far as they have no outcome, are overdue: let others have the messages."""
+        account = self.link.account
+        if self._large is not None:
+            before = min(before, account.next_id - 1)  # its time begins when all of it has gone out
+        sequences = list(chain.from_iterable(account.take(0, before)))
+        if sequences:
+            self.link.take_back(before)
+            self.node.overdue += len(sequences)
+            self.queue.undo(sequences, count=True)
+            self.session.touch()
+
     def detached(self) -> None:
         """The link is gone: so is a queue that was there for its subscriptions, with the last of them."""
         self.end()
@@ -274,6 +300,8 @@ class Subscription(LinkEnd):
     def end(self) -> None:
         """What it had acquired goes back to its place."""
         account, node = self.link.account, self.node
+        if self.overdue is not None:
+            self.overdue.close()
         self.queue.forget(self)
         self.cut_short()
         # Outcomes that came but were not looked at, and the unsettled rest: volatile acquisitions end with the link.
@@ -301,7 +329,7 @@ class QueueTerminus:
     """A queue on a serving broker: its subscriptions in turn, and producers that send to it."""
 
     __slots__ = (
-        *("_ahead", "_queues", "due", "ledger", "letters", "node", "operation", "producers"),
+        *("_ahead", "_queues", "due", "ledger", "letters", "line", "node", "operation", "producers"),
         *("selections", "subscriptions", "unreadable"),
     )
     window = limits.CREDIT_WINDOW
@@ -312,6 +340,8 @@ class QueueTerminus:
     def __init__(self, queues: Queues, node: QueueNode) -> None:
         self._queues = queues
         self.subscriptions: deque[Subscription] = deque()
+        self.line: dict[Subscription, None] = {}
+        """Of a queue with a single active consumer: its consumers in the order in which they came; the first one is active."""
         self.producers: dict[Producer, None] = {}
         self.unreadable: set[int] = set()
         """Large messages that have a part that cannot be read: they are acquired, by nobody."""
@@ -333,6 +363,16 @@ class QueueTerminus:
         """This is the queue's node now; `ledger` holds its messages."""
         self.node = node
         self.ledger: Ledger = self._queues.logs.ledger_of(node)
+
+    @property
+    def schedule(self) -> Schedule:
+        """What time brings about."""
+        return self._queues.schedule
+
+    @property
+    def consumer_s(self) -> float:
+        """For how long a consumer may keep a message without an outcome; 0: for any time."""
+        return consumer_ms_of(self.node.asked) / 1000 or self._queues.consumer_s
 
     # ---- messages in
 
@@ -420,10 +460,12 @@ class QueueTerminus:
         browse: bool,
         selector: Selector | None = None,
         drains: bool = False,
+        tags: bool = False,
         standing: Standing | None = None,
     ) -> None:
         """Attach this link as one more subscription, for which its client `needs` so much; Condition when that cannot be.
-        `drains`: it is the one that empties the queue of a broker that leaves. `standing`: what its client is told of it."""
+        `drains`: it is the one that empties the queue of a broker that leaves. `tags`: the tags of deliveries are sequences.
+        `standing`: what its client is told of it."""
         node = self.node
         if not browse and node.definition.exclusive and any(not each.browse for each in self.subscriptions):
             raise Condition("amqp:resource-locked", f"queue {node.name!r} is exclusive and has its consumer already")
@@ -431,7 +473,7 @@ class QueueTerminus:
             text = f"queue {node.name!r} has {limits.MAX_CONSUMERS_PER_QUEUE} subscriptions, its limit"
             raise Condition("amqp:resource-limit-exceeded", text)
         subscription = Subscription(attach.session, link, self, needs, browse=browse, selector=selector)
-        subscription.drains = link.tags_sequences = drains
+        subscription.drains, link.tags_sequences = drains, drains or tags
         if selector is not None:
             if self.selections is None:
                 self.selections = Selections(self, self._queues.searches)
@@ -439,8 +481,14 @@ class QueueTerminus:
         link.context = subscription
         link.accept(standing=standing)
         self.subscriptions.append(subscription)
+        if node.asked.get(SINGLE_ACTIVE) and not (browse or drains):
+            self.line[subscription] = None
         self._queues.unused.used(node)
         self.dispatch_soon()
+
+    def is_active(self, subscription: Subscription) -> bool:
+        """Whether messages go to this subscription while it has credit."""
+        return subscription not in self.line or subscription is next(iter(self.line))
 
     def forget(self, subscription: Subscription) -> None:
         """This subscription takes no more."""
@@ -448,6 +496,9 @@ class QueueTerminus:
             self.node.messages.order.left(subscription)
             if self.node.messages.order.take_opened():
                 self.dispatch_soon()
+        if subscription in self.line:
+            del self.line[subscription]
+            self.dispatch_soon()  # the next one has its turn
         if subscription in self.subscriptions:
             self.subscriptions.remove(subscription)
             if subscription.selector is not None and self.selections is not None:
@@ -568,7 +619,7 @@ class QueueTerminus:
             if large and room:
                 room = 1  # a large one takes its link for itself, so that others may have what comes next
             lots: list[Lot] = []
-            if room > 0:
+            if room > 0 and self.is_active(subscription):
                 if subscription.selector is not None:
                     assert selections is not None
                     lots = selections.find(subscription, self.node.messages, room)
@@ -587,7 +638,7 @@ class QueueTerminus:
                     self._queues.schedule.after(("dispatch", self.node.uuid), 0.0, self.dispatch_soon)
                     break
             else:
-                if room > 0 and subscription.wants_more(order):
+                if room > 0 and subscription.wants_more(order) and self.is_active(subscription):
                     stops.add(order.absent)
                 elif room > 0 and subscription.link.account.draining and not subscription.unfinished:
                     subscription.link.drained()
@@ -663,10 +714,13 @@ class QueueTerminus:
             end.session.touch()
         for subscription in self.subscriptions:
             subscription.cut_short()
+            if subscription.overdue is not None:
+                subscription.overdue.close()
             subscription.link.account.take_rest()
         for producer in self.producers:
             producer.aborted()
         self.subscriptions.clear()
+        self.line.clear()
         if self.selections is not None:
             self.selections.clear()
         self.producers.clear()
@@ -693,8 +747,10 @@ class Keeper(Protocol):
 class Queues:
     """The queues that links are attached to, and those whose producers wait for room."""
 
-    def __init__(self, logs: Logs, turn: Turn, schedule: Schedule, searches: Share) -> None:
+    def __init__(self, logs: Logs, turn: Turn, schedule: Schedule, searches: Share, consumer_s: float = 0.0) -> None:
         self.logs = logs
+        self.consumer_s = consumer_s
+        """For how long a consumer may keep a message without an outcome where its queue does not say; 0: for any time."""
         self.searches = searches
         """The share of each turn that goes into looking for what selectors want."""
         self.turn = turn

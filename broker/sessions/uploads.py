@@ -73,7 +73,8 @@ class Uploading:
         grouped = next((queue.name for queue in queues if queue.asked.get(GROUP_KEY)), None)
         if grouped is not None:
             most = limits.LARGE_PARTS * limits.PART_BYTES
-            raise Full(f"queue {grouped!r} has groups of messages, and takes messages of up to {most} bytes")
+            text = f"queue {grouped!r} has groups of messages, and takes messages of up to {most} bytes"
+            raise Full(text, grouped, "unavailable")
         if not message.body_begins_in(head):
             raise message.BadMessage(
                 f"the sections before the body of a message as large as this must lie within its first {len(head)} bytes"
@@ -110,7 +111,7 @@ class Uploading:
             self._queues = self._still_there()
             for queue in self._queues:
                 if not has_room(queue, 1, self._nbytes):
-                    raise Full(full_text(queue, self._nbytes))
+                    raise Full(full_text(queue, self._nbytes), queue.name)
         except (Unplaced, Full) as error:
             return outcome_of(error)
         return None
@@ -152,12 +153,12 @@ class Uploading:
             if found is None:
                 ledger.drop_parts(runs_of(sequences))
                 continue
-            held, manifest = self._held(delivery_id), Manifest(self._nbytes, tuple(runs_of(sequences)))
+            held, manifest = self._held(delivery_id, ledger), Manifest(self._nbytes, tuple(runs_of(sequences)))
             ledger.put_large(found, manifest, self._head, held=held, says=self._says)
             ledger.when_committed(lambda ledger=ledger: committed(ledger))  # type: ignore[misc]
 
-    def _held(self, delivery_id: int) -> tuple[int, Sequence[int]] | None:
-        """The number of its origin, and its sequence there: None for what comes from a client."""
+    def _held(self, delivery_id: int, ledger: Ledger) -> tuple[int, Sequence[int]] | None:
+        """The number of its origin in this log, and its sequence there: None for what comes from a client."""
         return None
 
     def abandon(self) -> None:

@@ -33,7 +33,13 @@ NAME = "qpid-drain"
     help="Instead of --from: the store of a broker that does not run.",
 )
 @click.option("--delete-released", is_flag=True, help="With --store: delete the store when it was released.")
-@click.option("--to", "target", metavar="URL", help="The broker, or all brokers of the cluster, that takes its messages.")
+@click.option(
+    "--to",
+    "targets",
+    multiple=True,
+    metavar="URL",
+    help="The broker, or all brokers of the cluster, that takes its messages. Again: one more, for a part of the queues.",
+)
 @click.option("--check", is_flag=True, help="Say what would be made there and what will not fit; change nothing.")
 @click.option("--deadline", type=click.FloatRange(0.1), metavar="SECONDS", help="End after so long, done or not (exit 75).")
 @click.option(
@@ -43,9 +49,10 @@ NAME = "qpid-drain"
     metavar="SECONDS",
     help="Send the clients on over this time, a tenth of them at a step. [10]",
 )
+@click.option("--rate", type=click.FloatRange(1), metavar="N", help="Move at most so many messages in a second.")
 @partial(options.connection_options, without=("broker",))
 @click.version_option(options.VERSION, prog_name=NAME)
-def command(words: tuple[str, ...], source: str | None, target: str | None, form: str, **given: Any) -> None:
+def command(words: tuple[str, ...], source: str | None, targets: tuple[str, ...], form: str, **given: Any) -> None:
     """Move every queue of a broker that is to go to another broker, and verify that nothing is left.
 
     \b
@@ -57,6 +64,7 @@ def command(words: tuple[str, ...], source: str | None, target: str | None, form
     Begun again after a failure or a deadline, it goes on; no message is lost or repeated.
     """
     check, deadline_s, spread_s = given.pop("check"), given.pop("deadline"), given.pop("spread")
+    rate = given.pop("rate")
     store, deletes = given.pop("store"), given.pop("delete_released")
     if words not in ((), ("status",)):
         raise click.UsageError(f"{' '.join(words)!r} is not a command; there is: status")
@@ -68,12 +76,11 @@ def command(words: tuple[str, ...], source: str | None, target: str | None, form
     if words:
         _status(leaving, form)
         return
-    if target is None:
+    if not targets:
         raise click.UsageError("--to says which broker takes the messages")
-    taking = options.target(given | {"broker": target}, admin=True, name="to")
-    both = set(leaving.url.names) & set(taking.url.names) if source else set()
-    if both:
-        raise click.UsageError(f"{', '.join(sorted(both))} is both the source and the target")
+    taking = [options.target(given | {"broker": target}, admin=True, name="to") for target in targets]
+    named = [name for target in taking for name in target.url.names]
+    _check_names(leaving.url.names if source else (), named)
 
     async def run(reactor: Any) -> tuple[Any, Result | None]:
         from twisted.internet.defer import ensureDeferred
@@ -83,27 +90,28 @@ def command(words: tuple[str, ...], source: str | None, target: str | None, form
 
         clock = Clock(reactor, deadline_s)
         left = Side(clock, leaving, "broker that leaves") if store is None else Orphan(clock, leaving, store)
-        sides = left, Side(clock, taking, "target")
+        sides = [Side(clock, target, "target") for target in taking]
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        drain = Drain(clock, *sides, _teller(form), spread_s=spread_s, now=now)
+        drain = Drain(clock, left, sides, _teller(form), spread_s=spread_s, now=now, rate=rate)
         try:
             if isinstance(left, Orphan):
                 await left.start()
             if check:
-                found = await drain.check(), None
+                found = await drain.look(), None
             else:
                 running = ensureDeferred(drain.run())
                 if deadline_s is not None:
                     reactor.callLater(deadline_s, running.cancel)
                 found = None, await running
                 if isinstance(left, Orphan) and found[1] is not None and found[1].empty:
-                    left.mark(found[1].drain, sides[1].addresses, found[1].queues, now)
+                    left.mark(found[1].drain, named, found[1].queues, now)
         finally:
             for side in sides:
-                if isinstance(side, Orphan):
-                    await side.close()
-                else:
-                    side.abort()
+                side.abort()
+            if isinstance(left, Orphan):
+                await left.close()
+            else:
+                left.abort()
         return found
 
     mark = _look(store)
@@ -114,6 +122,16 @@ def command(words: tuple[str, ...], source: str | None, target: str | None, form
         _show_plan(plan, form)
     else:
         _show_result(result, form)
+
+
+def _check_names(leaving: tuple[str, ...], taking: list[str]) -> None:
+    both = set(leaving) & set(taking)
+    if both:
+        raise click.UsageError(f"{', '.join(sorted(both))} is both the source and the target")
+    if len(set(taking)) < len(taking):
+        raise click.UsageError(
+            "two of the --to name the same broker: give one for each target, with all brokers of a cluster in it"
+        )
 
 
 def _look(store: Path | None) -> dict[str, Any] | None:
@@ -169,16 +187,24 @@ def _status(target: options.Target, form: str) -> None:
 
 def _show_plan(plan: Any, form: str) -> None:
     if form == "json":
+
+        def told(found: list[tuple[str, str]]) -> list[dict[str, str]]:
+            return [{"what": what, "why": why} for what, why in found]
+
         creates = [{"type": type, "name": name} | body for type, name, body in plan.creates]
-        show_json({"creates": creates, "problems": [{"what": what, "why": why} for what, why in plan.problems]})
+        show_json({"creates": creates, "problems": told(plan.problems), "stays": told(plan.stays), "goes": dict(plan.goes)})
     else:
         for type, name, body in plan.creates:
             click.echo(f"to be made: {type} {name or ' '.join(str(body[field]) for field in ('exchange', 'queue', 'key'))}")
+        for name, where in plan.goes:
+            click.echo(f"goes to {where}: queue {name}")
         for what, why in plan.problems:
             click.echo(f"will not fit: {what}: {why}")
-        if not plan.problems:
+        for what, why in plan.stays:
+            click.echo(f"will stay: {what}: {why}")
+        if not (plan.problems or plan.stays):
             click.echo("all of it will fit, as far as can be told beforehand")
-    if plan.problems:
+    if plan.problems or plan.stays:
         sys.exit(endings.REFUSED)
 
 

@@ -24,13 +24,15 @@ from broker.client import ManagementError
 from broker.core.origins import Held
 from cli import endings
 from cli.drain.move import Move
-from cli.drain.plan import Inventory, Plan, compare
+from cli.drain.plan import Inventory, Plan, compare, part, share_out
 from cli.drain.sides import Clock, OutOfTime, Side
 
 Tell = Callable[[str, dict[str, Any]], None]
 """Hears of each event: what it is, and its facts."""
 _LOOK_S = 0.05
 _TELL_S = 0.5
+_BURST_S = 0.5
+"""With a rate, what was not moved in time is made up for over no more than this."""
 PATIENCE_S = 10.0
 """How long a queue is tried of which the target takes nothing; and, without a deadline, one of which the source gives nothing."""
 
@@ -55,30 +57,108 @@ class Result:
 
 
 class Drain:
-    """See the module. `spread_s`: over which clients are sent on; `now`: the time, as the source notes it."""
+    """See the module. `spread_s`: over which clients are sent on; `now`: the time, as the source notes it; `rate`: how many
+    messages may be moved in a second, None for any number."""
 
     def __init__(
-        self, clock: Clock, source: Side, target: Side, tell: Tell, *, spread_s: float, now: str, patience_s: float = PATIENCE_S
+        self,
+        clock: Clock,
+        source: Side,
+        targets: Sequence[Side],
+        tell: Tell,
+        *,
+        spread_s: float,
+        now: str,
+        patience_s: float = PATIENCE_S,
+        rate: float | None = None,
     ) -> None:
         self._clock = clock
         self._source = source
-        self._target = target
+        self._targets = list(targets)
+        self._shares: dict[str, int] | None = None
+        """Which of the targets each queue goes to, by its uuid, those to the first left out; None before that is decided."""
+        self._identity = ""
         self._tell = tell
         self._spread_s = spread_s
         self._now = now
         self._patience_s = patience_s
+        self._rate = rate
         self._result = Result()
         self._expected = 0
         self._told_s = 0.0
 
     async def check(self) -> Plan:
         """What is to be made, and what will not fit. Refused, when the two cannot be drained into one another."""
-        source, target = await self._status(self._source), await self._status(self._target)
-        if source["store"] == target["store"]:
-            raise endings.Refused("the source and the target are the same broker: name another one with --to")
-        if target["leaving"]:
-            raise endings.Refused(f"the target leaves itself, to {', '.join(target['to'])}: name another one with --to")
-        return compare(await self._inventory(self._source), await self._inventory(self._target))
+        whole, several = Plan(), len(self._targets) > 1
+        if (await self._meet())["leaving"]:
+            await self._leave()  # where its queues go is decided
+        for side, found in zip(self._targets, await self._plans(), strict=True):
+            whole.creates += found.creates
+            whole.problems += [(f"{what} at {side.addresses[0]}" if several else what, why) for what, why in found.problems]
+        for queue in await self._source.items("queue") if several else ():
+            whole.goes.append((str(queue["name"]), self._side_of(str(queue["uuid"])).addresses[0]))
+        return whole
+
+    async def look(self) -> Plan:
+        """`check`, and what is too large for its target, as far as both brokers tell: those of an earlier release do not."""
+        plan = await self.check()
+        limits = [int((await self._status(side)).get("maxMessageBytes") or 0) for side in self._targets]
+        for queue in await self._source.items("queue"):
+            limit = limits[(self._shares or {}).get(str(queue["uuid"]), 0)]
+            if queue["messages"] and limit:
+                count, first, largest = await self._larger(str(queue["name"]), limit)
+                if count:
+                    text = f"{count} messages, the first with sequence {first}, the largest of {largest} bytes"
+                    plan.stays.append((f"queue {queue['name']!r}", f"{text}; the target takes {limit} (--max-message-size)"))
+        return plan
+
+    async def _meet(self) -> dict[str, Any]:
+        """Learn who the targets are, and put them in the order in which the source's record has them. Returns the source's
+        status."""
+        source, found = await self._status(self._source), list[tuple[str, Side]]()
+        for side in self._targets:
+            target = await self._status(side)
+            if source["store"] == target["store"]:
+                raise endings.Refused("the source and the target are the same broker: name another one with --to")
+            if target["leaving"]:
+                raise endings.Refused(f"the target leaves itself, to {', '.join(target['to'])}: name another one with --to")
+            (view,) = (await side.ask("QUERY", "ha"))["items"]
+            found.append((str(view.get("clusterId") or view["brokerId"]), side))
+        found.sort(key=lambda each: each[0])
+        identities = [identity for identity, _ in found]
+        if len(set(identities)) < len(identities):
+            raise endings.Refused("two of the targets are the same broker, or the same cluster: name each once with --to")
+        if len(found) > 1 and "freeBytes" not in source:
+            raise endings.Refused("the broker that leaves is of an earlier release, which knows of one target alone")
+        self._targets, self._identity = [side for _, side in found], ",".join(identities)
+        return source
+
+    async def _plans(self) -> list[Plan]:
+        """For each target what is to be made there, and what will not fit."""
+        source, targets = await self._inventory(self._source), [await self._inventory(side) for side in self._targets]
+        if self._shares is None and len(targets) > 1:
+            self._shares = share_out(source, targets)
+        return [compare(part(source, self._shares or {}, at), target) for at, target in enumerate(targets)]
+
+    def _side_of(self, uuid: str) -> Side:
+        return self._targets[(self._shares or {}).get(uuid, 0)]
+
+    async def _larger(self, name: str, than: int) -> tuple[int, int, int]:
+        """How many messages of a queue are larger, the sequence of the first, and the bytes of the largest."""
+        count = first = largest = 0
+        body = {"queue": name, "than": than, "after": 0}
+        while True:
+            try:
+                answer = await self._source.ask("LARGER", "drain", "", body)
+            except ManagementError as error:
+                if error.status not in (404, 501):
+                    raise
+                return 0, 0, 0
+            count, largest = count + int(answer["count"]), max(largest, int(answer["largest"]))
+            first = first or int(answer["first"])
+            if "next" not in answer:
+                return count, first, largest
+            body["after"] = answer["next"]
 
     async def run(self) -> Result:
         """All of it. Cancelled, it ends as at its deadline."""
@@ -92,10 +172,7 @@ class Drain:
             if plan.problems:
                 told = "; ".join(f"{what}: {why}" for what, why in plan.problems)
                 raise endings.Refused(f"nothing was moved, because this will not fit on the target: {told}")
-            (view,) = (await self._target.ask("QUERY", "ha"))["items"]
-            identity = str(view.get("clusterId") or view["brokerId"])
-            body = {"to": self._target.addresses, "target": identity, "spread": self._spread_s, "since": self._now}
-            status = await self._source.ask("LEAVE", "drain", "", body)
+            status = await self._leave()
             self._tell("leaving", {"drain": status["drain"], "to": status["to"]})
             await self._clients_gone()
             await self._define()
@@ -107,12 +184,24 @@ class Drain:
 
     # ---- the steps
 
+    async def _leave(self) -> dict[str, Any]:
+        """Have the source leave, if it does not yet; where its queues go is what its log says."""
+        addresses = [address for side in self._targets for address in side.addresses]
+        body: dict[str, Any] = {"to": addresses, "target": self._identity, "spread": self._spread_s, "since": self._now}
+        if len(self._targets) > 1:
+            body["sizes"] = [len(side.addresses) for side in self._targets]
+            body["queues"] = {uuid: at for uuid, at in (self._shares or {}).items() if at}
+        status = await self._source.ask("LEAVE", "drain", "", body)
+        self._shares = {str(uuid): int(at) for uuid, at in (status.get("queues") or {}).items()}
+        return status
+
     async def _status(self, side: Side) -> dict[str, Any]:
         return dict((await side.ask("QUERY", "drain"))["items"][0])
 
     async def _inventory(self, side: Side) -> Inventory:
         clustered = bool((await side.items("broker"))[0]["cluster"])
-        return Inventory(await side.items("queue"), await side.items("exchange"), await side.items("binding"), clustered)
+        queues, exchanges, bindings = [await side.items(kind) for kind in ("queue", "exchange", "binding")]
+        return Inventory(queues, exchanges, bindings, clustered, int((await self._status(side)).get("freeBytes") or 0))
 
     async def _clients_gone(self) -> None:
         while (status := await self._status(self._source))["clients"] or status["unsettled"]:
@@ -122,13 +211,13 @@ class Drain:
 
     async def _define(self) -> None:
         """The consumers of the source have gone, and with them queues that were theirs alone: look again."""
-        plan = await self.check()
-        for type, name, body in plan.creates:
-            try:
-                await self._target.ask("CREATE", type, name, body)
-            except ManagementError as error:
-                if error.status != 409:
-                    raise
+        for side, plan in zip(self._targets, await self._plans(), strict=True):
+            for type, name, body in plan.creates:
+                try:
+                    await side.ask("CREATE", type, name, body)
+                except ManagementError as error:
+                    if error.status != 409:
+                        raise
         problems = (await self.check()).problems
         if problems:
             raise endings.Refused(f"the target has changed meanwhile: {'; '.join(f'{what}: {why}' for what, why in problems)}")
@@ -140,7 +229,8 @@ class Drain:
 
     async def _move_queue(self, drain: str, store: str, name: str, uuid: str) -> None:
         body = {"drain": drain, "store": store, "queue": uuid, "into": name}
-        address = str((await self._target.ask("TAKE", "drain", "", body))["address"])
+        target = self._side_of(uuid)
+        address = str((await target.ask("TAKE", "drain", "", body))["address"])
         moved_s = self._clock.now_s
         tally: dict[str, Any] = {"name": name, "uuid": uuid, "moved": 0, "known": 0, "bytes": 0, "checksum": 0}
         self._result.queues.append(tally)
@@ -160,7 +250,7 @@ class Drain:
             if "connection lost" not in move.ended and self._clock.now_s - moved_s >= self._patience_s:
                 self._result.refused.append((name, 0, move.ended))
                 return
-            for side, what in ((self._source, "source"), (self._target, "target")):
+            for side, what in ((self._source, "source"), (target, "target")):
                 if move.ended.startswith(f"{what}: amqp:not-allowed"):
                     side.abort()  # it is a backup now, to which the connection has stayed
             self._tell("again", {"queue": name, "why": move.ended})
@@ -169,12 +259,17 @@ class Drain:
     async def _attempt(self, drain: str, name: str, uuid: str, address: str) -> Move:
         """Move until the queue is empty, but for what was refused; or until it cannot go on."""
         held = await self._held(drain, uuid)
-        move = Move(await self._source.client(), await self._target.client(), uuid, address, held)
+        bounded, target = self._rate is not None, self._side_of(uuid)
+        move = Move(await self._source.client(), await target.client(), uuid, address, held, bounded=bounded)
         before = self._result.moved
         whole, moved_s = False, self._clock.now_s
+        allowed_s = moved_s
         try:
             while not move.ended:
                 await self._clock.pause(_LOOK_S)
+                if self._rate is not None:
+                    since_s, allowed_s = self._clock.now_s - allowed_s, self._clock.now_s
+                    move.allow(self._rate * min(since_s, _BURST_S))
                 self._result.moved = before + move.settled
                 self._result.left = max(0, self._expected - self._result.moved)
                 self._say("moving", {"queue": name, "moved": self._result.moved, "left": self._result.left})
@@ -197,7 +292,7 @@ class Drain:
         """What the target holds of a queue."""
         held, body = Held(), {"drain": drain, "queue": uuid, "after": 0}
         while True:
-            answer = await self._target.ask("HELD", "drain", "", body)
+            answer = await self._side_of(uuid).ask("HELD", "drain", "", body)
             runs: Sequence[int] = answer["runs"]
             for first, count in zip(runs[::2], runs[1::2], strict=True):
                 held.add(first, count)
@@ -231,9 +326,11 @@ class Drain:
         """The source is empty for good: the three steps, each of which may have been done before."""
         body = {"drain": status["drain"]}
         if not status["released"]:
-            await self._target.ask("RELEASE", "drain", "", body)
+            for side in self._targets:
+                await side.ask("RELEASE", "drain", "", body)
             await self._source.ask("RELEASED", "drain")
-        await self._target.ask("FORGET", "drain", "", body)
+        for side in self._targets:
+            await side.ask("FORGET", "drain", "", body)
         self._result.drain, self._result.left, self._result.empty = str(status["drain"]), 0, True
         self._tell("empty", {"drain": status["drain"], "index": status["index"], "moved": self._result.moved})
         return self._result

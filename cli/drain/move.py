@@ -30,9 +30,18 @@ _FIRST_CREDIT, _MOST_CREDIT = 50, 2000
 
 
 class Move:
-    """See the module. `held`: what the target has said that it holds; `counted` is raised by what it has taken."""
+    """See the module. `held`: what the target has said that it holds. `bounded`: no message comes that was not allowed."""
 
-    def __init__(self, source: ManagementClient, target: ManagementClient, uuid: str, address: str, held: Held) -> None:
+    def __init__(
+        self,
+        source: ManagementClient,
+        target: ManagementClient,
+        uuid: str,
+        address: str,
+        held: Held,
+        *,
+        bounded: bool = False,
+    ) -> None:
         self.moved = 0
         self.refused: dict[int, str] = {}
         """Sequences that the target does not take, and why."""
@@ -54,6 +63,10 @@ class Move:
         self._paused = False
         """Whether the source is not read, because too much is here."""
         self._credit = _FIRST_CREDIT
+        self._allowed: float | None = 0.0 if bounded else None
+        """How many messages may come; None: any number."""
+        self._wanted = 0
+        """How many more would be let come, if they were allowed."""
         self._in: Receiver | None = None
         self._out: Sender | None = None
         self._out = target.wire.send_to(address, _Out(self))
@@ -91,8 +104,7 @@ class Move:
 
     def source_opened(self) -> None:
         """Let messages come."""
-        assert self._in is not None
-        self._in.flow(self._credit)
+        self._flow(self._credit)
 
     def came(self) -> None:
         """Messages of the source."""
@@ -187,16 +199,31 @@ class Move:
 
     def _grant(self, count: int) -> None:
         """Let so many more come: more at a time while messages are small."""
-        link = self._in
-        assert link is not None
         here = len(self._ids)
         average = self._here_bytes // here + 1 if here else 0
         wanted = min(_MOST_CREDIT, HERE_BYTES // average) if average else self._credit * 2
         wanted = max(1, min(wanted, _MOST_CREDIT, self._credit * 2))
         grow = max(wanted - self._credit, -count)
         self._credit += grow
-        if count + grow > 0:
-            link.flow(count + grow)
+        self._flow(count + grow)
+
+    def allow(self, count: float) -> None:
+        """So many more messages may come."""
+        assert self._allowed is not None, "it is bounded"
+        self._allowed += count
+        self._flow(0)
+
+    def _flow(self, count: int) -> None:
+        link = self._in
+        assert link is not None
+        self._wanted += count
+        now = self._wanted if self._allowed is None else min(self._wanted, int(self._allowed))
+        if now > 0 and link.open:
+            self._wanted -= now
+            link.flow(now)
+            if self._allowed is not None:
+                self._allowed -= now
+                self._source.wire.pump()
 
 
 class _In:

@@ -86,7 +86,7 @@ class DrainOnSigterm:
         now = datetime.now(UTC).isoformat(timespec="seconds")
         try:
             while True:
-                drain = Drain(clock, source, target, self._tell, spread_s=spread_s, now=now)
+                drain = Drain(clock, source, [target], self._tell, spread_s=spread_s, now=now)
                 try:
                     return await drain.run()
                 except endings.Unreachable as error:

@@ -3,6 +3,10 @@
 A queue fits if the target has none of its name, or one that was made alike and keeps at least as many copies. Copies are compared
 only if the source keeps any: a broker by itself promises none, and its queues get what the target gives by default. What is there
 already is made nowhere; so a plan that was carried out halfway is made anew and goes on.
+
+Of several targets each queue goes to one, whole. Queues that messages get to together, by an exchange or as dead letters, go
+together: whoever sends to that exchange reaches one target alone. Such a company goes where most of its queues are already, else
+where most bytes are free; the largest is asked first.
 """
 
 from __future__ import annotations
@@ -20,20 +24,25 @@ _LEVEL = "qpid.replicate"
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """What a broker has, as it tells it; `clustered`: others have copies."""
+    """What a broker has, as it tells it; `clustered`: others have copies; `free_bytes`: what its disk has room for."""
 
     queues: Sequence[Item]
     exchanges: Sequence[Item]
     bindings: Sequence[Item]
     clustered: bool
+    free_bytes: int = 0
 
 
 @dataclass(slots=True)
 class Plan:
-    """`creates`: (type, name, body) of what is to be made, in order; `problems`: (what it is, why it will not fit)."""
+    """`creates`: (type, name, body) of what is to be made, in order; `problems`: (what it is, why it will not fit), for which
+    nothing is moved; `stays`: (what it is, why) what will be left when all else was moved; `goes`: (queue, target) where there
+    are several targets."""
 
     creates: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
     problems: list[tuple[str, str]] = field(default_factory=list)
+    stays: list[tuple[str, str]] = field(default_factory=list)
+    goes: list[tuple[str, str]] = field(default_factory=list)
 
 
 def compare(source: Inventory, target: Inventory) -> Plan:
@@ -56,6 +65,63 @@ def compare(source: Inventory, target: Inventory) -> Plan:
             fields = ("exchange", "queue", "key", "arguments")
             plan.creates.append(("binding", "", {name: binding[name] for name in fields}))
     return plan
+
+
+def share_out(source: Inventory, targets: Sequence[Inventory]) -> dict[str, int]:
+    """Which of the targets each queue goes to, by its uuid."""
+    there = [{str(queue["name"]): queue for queue in target.queues} for target in targets]
+    free = [target.free_bytes for target in targets]
+    shares: dict[str, int] = {}
+    for company in sorted(_companies(source), key=lambda company: (-_bytes(company), str(company[0]["name"]))):
+
+        def fitness(at: int, company: Sequence[Item] = company) -> tuple[int, int, int]:
+            has = misfits = 0
+            for queue in company:
+                other = there[at].get(str(queue["name"]))
+                if other is None:
+                    misfits += _level(queue, source) == "all" and not targets[at].clustered
+                else:
+                    alike = not any(_differences(queue, other, source, targets[at]))
+                    has, misfits = has + alike, misfits + (not alike)
+            return -misfits, has, free[at]
+
+        best = max(range(len(targets)), key=fitness)
+        free[best] -= _bytes(company)
+        shares |= {str(queue["uuid"]): best for queue in company}
+    return shares
+
+
+def part(source: Inventory, shares: Mapping[str, int], at: int) -> Inventory:
+    """What of the source goes to that target: its queues and their bindings, and every exchange."""
+    queues = [queue for queue in source.queues if shares.get(str(queue["uuid"]), 0) == at]
+    names = {str(queue["name"]) for queue in queues}
+    bindings = [binding for binding in source.bindings if str(binding["queue"]) in names]
+    return Inventory(queues, source.exchanges, bindings, source.clustered)
+
+
+def _companies(source: Inventory) -> list[list[Item]]:
+    """The queues that go together."""
+    leader: dict[str, str] = {}
+
+    def leads(name: str) -> str:
+        while leader.setdefault(name, name) != name:
+            name = leader[name]
+        return name
+
+    joined = [(f"queue {item['queue']}", str(item["exchange"])) for item in source.bindings]
+    joined += [(f"queue {item['name']}", str(item["alternateExchange"])) for item in source.queues]
+    joined += [(f"exchange {item['name']}", str(item["alternateExchange"])) for item in source.exchanges]
+    for one, exchange in joined:
+        if exchange:
+            leader[leads(one)] = leads(f"exchange {exchange}")
+    found: dict[str, list[Item]] = {}
+    for queue in source.queues:
+        found.setdefault(leads(f"queue {queue['name']}"), []).append(queue)
+    return list(found.values())
+
+
+def _bytes(queues: Iterable[Item]) -> int:
+    return sum(int(queue["bytes"]) for queue in queues)
 
 
 def _exchanges(plan: Plan, source: Inventory, target: Inventory) -> None:

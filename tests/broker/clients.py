@@ -371,9 +371,8 @@ class Bench:
         self.fatal: list[str] = []
         if "authentication" in options:
             options["authentication"] = options["authentication"](self.clock)
-        self.broker = Broker(
-            self.clock, broker_id="broker-1", version="1", clustered=clustered, on_fatal=self.fatal.append, **options
-        )
+        name = options.pop("identity", "broker-1")
+        self.broker = Broker(self.clock, broker_id=name, version="1", clustered=clustered, on_fatal=self.fatal.append, **options)
         self.clients: list[Client] = []
         self.logs: dict[str, MemoryLog] = {}
         self._add_log(LOCAL, "standalone", automatic)

@@ -7,6 +7,7 @@ from typing import Any
 import proton
 import pytest
 
+from broker import drains
 from broker.core.origins import LEAVING
 from tests.broker.clients import ACCEPTED, ADMIN, RELEASED, Bench, bench, condition, statuses
 from tests.broker.sessions.test_transactions import Transactor
@@ -281,3 +282,43 @@ def test_a_record_that_does_not_fit_changes_nothing(full: bool, monkeypatch: pyt
         assert ask(b, "LEAVE", to=TO, spread=0)[0] == (409 if full else 200)
         client.send(link, 1) if full else None
         assert statuses(client, link) == ([ACCEPTED] if full else [])
+
+
+def test_messages_that_are_larger_than_a_target_takes_are_told_before_anything_has_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drains, "LOOKED_AT", 2)
+    with bench(part_bytes=16 * 1024, max_message_bytes=1 << 20) as b:
+        b.queue("q")
+        client = b.client()
+        link = client.sender("q")
+        for size in (10, 3000, 300_000, 10, 5000):
+            client.send(link, "x" * size)
+        assert left(b)["maxMessageBytes"] == 1 << 20
+        found, after = list[tuple[int, int]](), 0
+        while True:
+            status, text, answer = ask(b, "LARGER", queue="q", than=2000, after=after)
+            assert status == 200, text
+            found.append((answer["count"], answer["first"]))
+            if "next" not in answer:
+                break
+            after = answer["next"]
+        assert sum(count for count, _ in found) == 3
+        assert next(first for _, first in found if first) == 2
+        assert ask(b, "LARGER", queue="q", than=200_000)[2]["largest"] > 300_000
+        assert ask(b, "LARGER", queue="none", than=2000)[0] == 404
+        assert [ask(b, "LARGER", queue="q", than=than, after=after)[0] for than, after in ((-1, 0), (5, "x"))] == [400, 400]
+
+
+def test_of_several_targets_a_producer_hears_of_the_one_to_which_its_queue_goes() -> None:
+    with bench() as b:
+        for name in ("here", "there"):
+            b.queue(name)
+        uuid = b.broker.nodes.queues["there"].uuid
+        producer = b.client()
+        links = [producer.sender(name) for name in ("here", "there")]
+        for sizes, queues in (([1], {}), ([1, 0], {}), (["1", 1], {}), ([1, 1], {uuid: 2}), ([1, 1], [uuid]), ([], {uuid: 0})):
+            assert ask(b, "LEAVE", to=TO, sizes=sizes, queues=queues)[0] == 400
+        for _ in range(2):
+            answer = ask(b, "LEAVE", to=TO, target="x,y", sizes=[1, 1], queues={uuid: 1})[2]
+            assert answer["queues"] == {uuid: 1}
+        ports = [link.remote_condition.info["port"] for link in links]
+        assert ports == [5672, 5673]

@@ -114,6 +114,7 @@ def test_a_full_queue_rejects_and_says_which_limit_is_reached() -> None:
         assert fault.name == "amqp:resource-limit-exceeded"
         assert "10 messages" in fault.description
         assert "'q'" in fault.description
+        assert fault.info == {proton.symbol("queue"): "q", proton.symbol("reason"): "maxlen"}
         assert b.depth("q") == 10
 
 

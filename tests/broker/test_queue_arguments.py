@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,8 +65,9 @@ def test_every_argument_of_a_newer_release_waits_for_the_clusters_version() -> N
     """Breaks when a member that does not know an argument could become primary and pass it over."""
     made = Nodes(clustered=True)
     made.rebuild({LOCAL: State(), CLUSTER: State()})
-    values = {"qpid.policy_type": "ring", "qpid.flow_stop_count": 5, "qpid.flow_stop_size": 5, "qpid.browse-only": 1}
-    for name, value in values.items():
-        with pytest.raises(Refused, match="needs machine version 5") as caught:
+    values: dict[str, Any] = {"qpid.policy_type": "ring", "qpid.flow_stop_count": 5, "qpid.flow_stop_size": 5}
+    for name, value in (values | {"qpid.browse-only": 1, "x-consumer-timeout": 5}).items():
+        version = 6 if name == "x-consumer-timeout" else 5
+        with pytest.raises(Refused, match=f"needs machine version {version}") as caught:
             made.plan_queue("q", "u", {"replicate": "all", "arguments": {name: value}})
         assert caught.value.status == 409

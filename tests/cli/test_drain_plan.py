@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from cli.drain.plan import Inventory, compare
+from cli.drain.plan import Inventory, compare, part, share_out
 
 
 def queue(name: str = "q", **more: Any) -> dict[str, Any]:
@@ -79,3 +80,48 @@ def test_exchanges_come_behind_their_alternates_and_in_front_of_what_is_bound_to
 def test_exchanges_that_are_each_others_alternates_are_made_all_the_same() -> None:
     plan = compare(having(exchange("x", alternateExchange="y"), exchange("y", alternateExchange="x")), having())
     assert {name for _, name, _ in plan.creates} == {"x", "y"}
+
+
+GIB = 1 << 30
+
+
+def sized(name: str, nbytes: int, **more: Any) -> dict[str, Any]:
+    return queue(name, uuid=name, bytes=nbytes, **more)
+
+
+def shared(source: Inventory, *targets: Inventory) -> dict[str, int]:
+    return share_out(source, targets)
+
+
+def free(nbytes: int, *items: dict[str, Any], clustered: bool = False) -> Inventory:
+    return replace(having(*items, clustered=clustered), free_bytes=nbytes)
+
+
+def test_of_several_targets_the_largest_queue_goes_where_most_is_free_and_what_it_takes_is_free_no_more() -> None:
+    source = having(sized("a", 1), sized("b", 6), sized("c", 5), sized("d", 2))
+    assert shared(source, free(10), free(8)) == {"b": 0, "c": 1, "d": 0, "a": 1}
+
+
+def test_a_queue_goes_to_the_target_that_has_its_name_unless_it_was_made_otherwise_there() -> None:
+    source = having(sized("a", 5), sized("b", 5))
+    there = (queue("a"), queue("b", arguments={"qpid.max_count": 1}))
+    assert shared(source, free(99 * GIB), free(1, *there)) == {"a": 1, "b": 0}
+    level = having(sized("a", 5), clustered=True)
+    assert shared(level, free(99), free(1, clustered=True)) == {"a": 1}, "it needs copies"
+
+
+def test_queues_that_messages_get_to_together_go_together_with_their_bindings() -> None:
+    """Else whoever sends to the exchange at one target would reach the queues there alone, and dead letters would be lost."""
+    keys = [binding("x", "a"), binding("x", "b"), binding("dead", "letters"), binding("", "c")]
+    queues = [sized("a", 3), sized("b", 3, alternateExchange="dead"), sized("letters", 0), sized("c", 5)]
+    source = having(*queues, exchange("x"), exchange("dead"), *keys)
+    shares = shared(source, free(10), free(9))
+    assert shares == {"a": 0, "b": 0, "letters": 0, "c": 1}
+    parts = [part(source, shares, at) for at in range(2)]
+    assert [[each["name"] for each in found.queues] for found in parts] == [["a", "b", "letters"], ["c"]]
+    assert [len(found.bindings) for found in parts] == [3, 1]
+    assert all(found.exchanges == source.exchanges for found in parts)
+
+
+def binding(source: str, to: str) -> dict[str, Any]:
+    return {"exchange": source, "queue": to, "key": "k", "arguments": {}}

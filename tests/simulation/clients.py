@@ -321,9 +321,13 @@ class Producer(Client):
         size = self.rng.randint(*self.plan.size)
         priority = self.rng.choice(self.plan.priorities) if len(self.plan.priorities) > 1 else self.plan.priorities[0]
         times = {"ttl_ms": self._times.choice(self.plan.ttls_ms), "delay_ms": self._times.choice(self.plan.delays_ms)}
-        for place in self.places:
+        for place in self._places_of(number):
             self.history.sent(self.name, place, number, self.now, link=self.link_number, priority=priority, **times)
         return size, priority, times
+
+    def _places_of(self, number: int) -> tuple[str, ...]:
+        """The queues that this message comes to."""
+        return self.places
 
     def _sequence(self, number: int) -> int:
         """What a message's tag says, 0 for nothing but another one each time."""
@@ -360,7 +364,7 @@ class Producer(Client):
         self.credit()
 
     def _tell(self, what: Callable[..., None], number: int) -> None:
-        for place in self.places:
+        for place in self._places_of(number):
             what(self.name, place, number, self.now, link=self.link_number)
 
     def unlinked(self) -> None:

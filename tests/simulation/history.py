@@ -108,6 +108,9 @@ class Observer(Protocol):
     def on_settled(self, key: Key) -> None:
         """A consumer was told that this is gone for good."""
 
+    def on_unsubscribed(self, queue: str) -> None:
+        """A client was told that its subscription is gone for good."""
+
 
 def body(client: str, link: int, number: int, size: int = 0) -> bytes:
     """The body of a message: who sent it, padded to `size` bytes; a longer one says its size, and at each place which that is."""
@@ -331,6 +334,11 @@ class History:
         self.notes[key].settled += 1
         if self.observer is not None:
             self.observer.on_settled(key)
+
+    def unsubscribed(self, queue: str) -> None:
+        """A client was told that its subscription, with this queue, is gone for good."""
+        if self.observer is not None:
+            self.observer.on_unsubscribed(queue)
 
     # ---- transactions
 

@@ -42,6 +42,7 @@ SELECTS = (((0, 1), (1, 2)), ((0,), (1,), (2,)), ((0, 1, 2), (1,)))
 PRIORITIES = (None, 0, 3, 4, 5, 6, 9)
 KEPT, MINE = "kept", "mine"
 MOVED = "moved"
+FEED = "feed"
 NUMBERED = "numbered"
 ROUTES: dict[str, tuple[tuple[str, str, str], dict[str, str]]] = {
     "fanout": (("", "", ""), {"": "abc", "/x": "abc"}),
@@ -144,6 +145,10 @@ def laid_out(plan: Plan, rng: Random) -> Plan:
     if numbers.random() < 0.15 and not plan.releases:  # nor does an older member remember numbers
         window, size = numbers.choice((1, 10, 50)), numbers.choice(((24, 60), (40, 3_000)))
         plan = with_numbers(plan, window=window, size=size)
+    subscribed = Random(f"subscriptions of {plan.seed}")
+    if subscribed.random() < 0.15 and not plan.releases:  # an older member knows no subscriptions
+        back = subscribed.choice((0.0, 0.1))
+        plan = with_subscriptions(plan, subscribed.choice(((0, 1, 2), (0, 1))), release=back, modify=back)
     return plan
 
 
@@ -237,6 +242,21 @@ def with_numbers(plan: Plan, **fields: Any) -> Plan:
         ClientPlan("consumer", f"c-{NUMBERED}", NUMBERED, start_s=0.5, window=20),
     ]
     return _with(plan, [Step("queue", NUMBERED, {"replicate": "all"})], clients)
+
+
+def with_subscriptions(plan: Plan, selects: tuple[int, ...], **fields: Any) -> Plan:
+    """An exchange with a durable subscription, whose client comes and goes, and with another one that is made and ended again and
+    again. Who publishes comes when the first one stands: it is bound then."""
+    taken, ended = f"s-{FEED}", f"e-{FEED}"
+    queue = f"{taken}.{taken}"
+    steps = [Step("exchange", FEED, {"exchangeType": "fanout", "replicate": "all"}), _binding(FEED, queue, "")]
+    stays: dict[str, Any] = {"start_s": 0.5, "needed": False, "stay_s": 0.4}
+    clients = [
+        ClientPlan("publisher", f"p-{FEED}", FEED, (queue,), late=True, count=120, gap_s=0.03, selects=selects),
+        ClientPlan("subscriber", taken, FEED, (queue,), away_s=0.3, selects=selects, **stays | fields),
+        ClientPlan("leaver", ended, FEED, (f"{ended}.{ended}",), away_s=0.1, **stays),
+    ]
+    return _with(plan, steps, clients)
 
 
 def with_hoard(plan: Plan) -> Plan:

@@ -30,6 +30,7 @@ from tests.simulation.bugs_of_alterations import OF_ALTERATIONS
 from tests.simulation.bugs_of_duplicates import OF_DUPLICATES
 from tests.simulation.bugs_of_links import OF_LINKS
 from tests.simulation.bugs_of_moves import OF_MOVES
+from tests.simulation.bugs_of_subscriptions import OF_SUBSCRIPTIONS
 from tests.simulation.history import Violation
 from tests.simulation.provoked import PROVOKED, run_of
 from tests.simulation.world import run
@@ -42,6 +43,7 @@ BUGS = {
     **OF_DUPLICATES,
     **OF_LINKS,
     **OF_MOVES,
+    **OF_SUBSCRIPTIONS,
     **OF_TRANSACTIONS,
     "votes-twice": Bug(
         "votes for whoever asks, a second time in an epoch too",

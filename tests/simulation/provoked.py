@@ -30,6 +30,7 @@ from tests.simulation.layouts import (
     with_ring,
     with_selectors,
     with_shares,
+    with_subscriptions,
     with_times,
     with_transactions,
     with_values,
@@ -173,6 +174,9 @@ def _numbering(*actions: Action, **fields: Any) -> Plan:
     return with_numbers(_plan(BUSY, *_CUTS, *actions, duration_s=4.0, **fields), count=300, window=50)
 
 
+_SUBSCRIBED = with_subscriptions(
+    _plan(BUSY, *(Action(1.2 + 0.6 * number, "kill", "primary", seconds=0.2) for number in range(4)), duration_s=4.0), (0, 1)
+)
 _MOVES = _moving(*_repeated((1.4, 2.4), _an_old_primary_comes_back), disk_s=_SLOW_SYNC_S)
 _SWITCHES = with_brief(
     _plan(BUSY, *_repeated((1.5, 2.6, 3.7), _back_and_forth), duration_s=5.0), "all", away_s=0.6, made_at_s=(0.5, 3.0)
@@ -356,6 +360,11 @@ PROVOKED: dict[str, Plan] = {
     "checkpoint-forgets-links": _numbering(
         *(Action(1.2 + 0.5 * number, "kill", "primary", seconds=0.2) for number in range(5)), checkpoint_bytes=2048
     ),
+    "keeps-subscriptions-to-itself": _SUBSCRIBED,
+    "subscription-goes-with-its-connection": _SUBSCRIBED,
+    "knows-filters-of-its-own-term": _SUBSCRIBED,
+    "unsubscribes-before-it-is-committed": _SUBSCRIBED,
+    "unsubscribes-nobody": _SUBSCRIBED,
     "levels-by-the-batch": _ranked(duration_s=2.0),
     "checkpoint-forgets-levels": _ranked(
         *(Action(at_s, "kill", "backup", seconds=0.1) for at_s in (1.2, 1.8)), checkpoint_bytes=2048

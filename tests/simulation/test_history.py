@@ -40,6 +40,9 @@ class Judge:
     def on_settled(self, key: Key) -> None:
         self.told.append(("settled", key))
 
+    def on_unsubscribed(self, queue: str) -> None:
+        raise AssertionError(f"nobody has subscribed to {queue}")
+
 
 def test_a_body_says_whose_message_it_is_wherever_it_stands() -> None:
     data = body("alice", 3, 17, 40)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from itertools import chain
 from random import Random
 
 import pytest
@@ -12,6 +13,7 @@ from broker.core.queues import priority
 from tests.simulation import plan as plans
 from tests.simulation.clients import ClientPlan
 from tests.simulation.layouts import (
+    FEED,
     GROUPS,
     HOARD,
     HUB,
@@ -52,9 +54,10 @@ def test_where_a_message_arrives_is_where_an_exchange_sends_it(kind: str, subjec
 
 
 def test_what_is_bound_is_made_before() -> None:
-    """Queues that every broker has are made by themselves, whenever that is."""
+    """Queues that every broker has are made by themselves, whenever that is, and those of subscriptions by who subscribes."""
     for seed in FIXED:
-        made = set(plans.make(seed).queues)
+        subscriptions = [client.arrives for client in plans.make(seed).clients if client.kind == "subscriber"]
+        made = {*plans.make(seed).queues, *chain.from_iterable(each or () for each in subscriptions)}
         for step in plans.make(seed).steps:
             needs = {
                 step.body.get("alternateExchange"),
@@ -67,7 +70,7 @@ def test_what_is_bound_is_made_before() -> None:
 
 def test_the_fixed_seeds_have_every_part_of_a_layout() -> None:
     seen = {step.name for seed in FIXED for step in plans.make(seed).steps}
-    assert {LETTERS, KEPT, MINE, HUB, SPILL, HOARD, ONCE, TILL} <= seen
+    assert {FEED, LETTERS, KEPT, MINE, HUB, SPILL, HOARD, ONCE, TILL} <= seen
     hubs = {(step.body["exchangeType"], step.body["replicate"]) for seed in FIXED for step in _hubs(plans.make(seed))}
     assert {kind for kind, _ in hubs} == set(ROUTES)
     assert {level for _, level in hubs} == {"all", "configuration", "none"}

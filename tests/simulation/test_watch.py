@@ -232,6 +232,12 @@ def test_a_consumer_that_is_given_more_than_it_asked_for(watched: Watched, monke
     ]
 
 
+def test_a_client_that_hears_of_the_end_of_a_subscription_which_is_there(watched: Watched) -> None:
+    watched.history.unsubscribed("q")
+    watched.history.unsubscribed("r")
+    assert watched.checks.faults == ["unsubscribed: a client has heard that q is gone, and by what is committed it is there"]
+
+
 def test_what_comes_by_an_exchange_is_a_copy_that_comes_once_and_in_order(watched: Watched) -> None:
     watched.history.volatile.add("news")
     for number in (1, 2, 3):

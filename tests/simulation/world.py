@@ -48,6 +48,7 @@ from tests.simulation.plan import Plan
 from tests.simulation.promises import Promises
 from tests.simulation.reactor import HostReactor
 from tests.simulation.stretches import repeated
+from tests.simulation.subscribers import Leaver, Publisher, Subscriber
 from tests.simulation.transactor import Transactor
 
 LIVENESS_S = 45.0
@@ -58,6 +59,9 @@ _CLIENTS: dict[str, type[Client]] = {
     "mover": Mover,
     "numbered": Numbered,
     "repeater": Repeater,
+    "subscriber": Subscriber,
+    "publisher": Publisher,
+    "leaver": Leaver,
     "transactor": Transactor,
 }
 _LOOK_S = 0.1
@@ -245,6 +249,8 @@ class World:
                     self.history.shares[step.name] = step.body["arguments"]["qpid.fairshare"]
                 if "alternateExchange" in step.body:
                     self.history.letters[step.name] = LETTERS
+        for queue in self._subscriptions("subscriber"):
+            self.history.queue_created(queue)
         self.history.volatile.update(plans.EXCHANGES)
         for queue, most, levels in zip(self.plan.queues, self.plan.max_counts, self.plan.levels, strict=True):
             if queue not in made:
@@ -257,6 +263,10 @@ class World:
                 self.events.at(at_s, None, self.operators.until_done, "CREATE", "queue", BRIEF, body)
         if steps:
             self.operators.set_up(steps, self._is_set_up)
+
+    def _subscriptions(self, kind: str) -> list[str]:
+        """The queues of the subscriptions that clients of this kind have."""
+        return [queue for client in self.plan.clients if client.kind == kind for queue in client.arrives or ()]
 
     def _is_set_up(self) -> None:
         """All is there that clients need which come late; they stay away when producers are to stop anyway."""
@@ -347,6 +357,7 @@ class World:
         if learning:
             found.append(f"{', '.join(learning)} still learn")
         others = [step.name for step in self.plan.steps if step.kind == "queue" and step.body["replicate"] == "all"]
+        others += self._subscriptions("subscriber")
         for queue in dict.fromkeys([*self.plan.queues, *(name for name in others if name not in UNDRAINED)]):
             node = primary.process.broker.nodes.queues.get(queue)
             if node is None or node.messages is None:
@@ -354,8 +365,12 @@ class World:
                     found.append(f"queue {queue} is not there")
             elif node.messages.depth:
                 found.append(f"queue {queue} holds {node.messages.depth} messages")
-        if BRIEF in primary.process.broker.nodes.queues:
-            found.append(f"queue {BRIEF} is there still, and nobody uses it")
+        passing = {BRIEF: "nobody uses it"} | dict.fromkeys(self._subscriptions("leaver"), "its client has unsubscribed")
+        found += [
+            f"queue {queue} is there still, and {why}"
+            for queue, why in passing.items()
+            if queue in primary.process.broker.nodes.queues
+        ]
         for host in self.hosts:
             for ledger in host.process.broker.ledgers.values() if host.running and host.address in members.addresses else ():
                 orphans = sum(count for _, count in ledger.state.parts.orphans())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -131,6 +132,10 @@ def test_a_deadline_ends_a_drain_what_will_not_fit_is_told_before_and_what_is_re
         new.options += ["--max-message-size", "30000"]
         new.start()
         new.wait_for("standalone")
+        found = drain(old.address, new.address, "--check")
+        assert (found.status, "will stay: queue 'orders': 1 messages, the first with sequence 801" in found.out) == (1, True), (
+            found
+        )
         new.freeze()
         found = drain(old.address, new.address, "--deadline", "0.5")
         new.signal(18)
@@ -157,8 +162,10 @@ def test_a_store_whose_broker_does_not_run_is_drained_marked_and_deleted_when_th
         old.kill()
         assert run("qpid-drain", "--store", tmp_path / "none", "--to", new.address).status == 1
         assert "to be made: queue ranked" in run(*words, "--check").out
-        found = run(*words)
+        began_s, rate = time.monotonic(), 4000
+        found = run(*words, "--rate", str(rate))
         assert found.status == 0, found
+        assert time.monotonic() - began_s > MESSAGES * len(QUEUES) / rate, "it is held back"
         mark = json.loads((old.store / "released.json").read_text().splitlines()[0])
         assert {each["name"]: each["moved"] for each in mark["queues"]} == dict.fromkeys(QUEUES, MESSAGES)
         sums = {queue: sum(google_crc32c.value(message(queue, number)) for number in range(MESSAGES)) for queue in QUEUES}
@@ -166,3 +173,28 @@ def test_a_store_whose_broker_does_not_run_is_drained_marked_and_deleted_when_th
         check_account(new.address)
         assert run(*words, "--delete-released").status == 0
         assert not old.store.exists()
+
+
+def test_of_several_targets_each_queue_goes_to_one_and_a_drain_that_goes_on_finds_it_there(tmp_path: Path) -> None:
+    with source(tmp_path / "old") as old, standalone(tmp_path / "a") as a, standalone(tmp_path / "b") as b:
+        b.create("queue", "orders")
+        a.create("queue", "ranked", arguments=QUEUES["ranked"])
+        words = ("--from", old.address, "--to", a.address, "--to", b.address, "--spread", "0")
+        check = run("qpid-drain", *words, "--check").out
+        assert f"goes to {b.address}: queue orders" in check
+        b.freeze()
+        assert run("qpid-drain", *words, "--deadline", "0.5", "--timeout", "5").status == 75
+        b.signal(18)
+        assert run("qpid-drain", *words, "--deadline", "0.3", "--rate", "500").status == 75
+        assert run("qpid-drain", *words[:4]).status == 1, "the record names both"
+        assert run("qpid-drain", *words).status == 0
+        for target, queue in ((b, "orders"), (a, "ranked")):
+            found = ask(target.address, "QUERY", "queue")["items"]
+            assert {item["name"]: item["messages"] for item in found} == {queue: MESSAGES}
+        assert [int(proton_id(data)) for data in take(b.address, "orders", MESSAGES)] == list(range(MESSAGES))
+
+
+def proton_id(data: bytes) -> Any:
+    found: Any = proton.Message()
+    found.decode(data)
+    return found.id

@@ -23,6 +23,8 @@ STOP_COUNT, STOP_BYTES = "qpid.flow_stop_count", "qpid.flow_stop_size"
 RESUME_COUNT, RESUME_BYTES = "qpid.flow_resume_count", "qpid.flow_resume_size"
 BROWSE_ONLY = "qpid.browse-only"
 LAST_VALUE_KEY = "qpid.last_value_queue_key"
+SINGLE_ACTIVE = "x-single-active-consumer"
+CONSUMER_MS = ("x-consumer-timeout-ms", "x-consumer-timeout")
 GROUP_KEY = groups.KEY
 
 REJECT, RING, RING_STRICT = "reject", "ring", "ring_strict"
@@ -49,6 +51,12 @@ class Flow(NamedTuple):
 def _number(name: str, value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         return f"{name} must be a number of 0 (no limit) or more, not {value!r}"
+    return ""
+
+
+def _time(name: str, value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= limits.MAX_CONSUMER_MS:
+        return f"{name} must be a number of milliseconds from 1 to {limits.MAX_CONSUMER_MS}, not {value!r}"
     return ""
 
 
@@ -96,6 +104,8 @@ _TABLE: dict[str, tuple[int, Check]] = {
     GROUP_KEY: (5, _name),
     groups.SHARED: (5, _flag),
     **dict.fromkeys(fairshare.NAMES, (5, _number)),
+    **dict.fromkeys(CONSUMER_MS, (6, _time)),
+    SINGLE_ACTIVE: (6, _flag),
 }
 """Argument -> the machine version that brought it, and what a value must be. The share of one level has a name of its own."""
 _SHARE = _TABLE[fairshare.NAMES[0]]
@@ -161,6 +171,8 @@ def fault_of(arguments: Mapping[str, Any]) -> str:
         return str(error)
     if duplicates.TIME_MS in arguments and duplicates.COUNT not in arguments:
         return f"{duplicates.TIME_MS} needs {duplicates.COUNT}"
+    if all(name in arguments for name in CONSUMER_MS):
+        return f"{' and '.join(CONSUMER_MS)} are two names of one argument"
     return _fault_of_flow(arguments)
 
 
@@ -180,6 +192,11 @@ def _fault_of_flow(arguments: Mapping[str, Any]) -> str:
 def policy_of(arguments: Mapping[str, Any]) -> str:
     """What the queue does with a message that would pass its limits: REJECT, RING or RING_STRICT."""
     return _POLICIES[arguments.get(POLICY, "none")]
+
+
+def consumer_ms_of(arguments: Mapping[str, Any]) -> int:
+    """For how long a consumer may keep a message without an outcome, in ms; 0: for any time, or as the broker says."""
+    return next((int(arguments[name]) for name in CONSUMER_MS if name in arguments), 0)
 
 
 def flow_of(arguments: Mapping[str, Any], max_count: int, max_bytes: int, stop_ratio: float, resume_ratio: float) -> Flow:

@@ -262,6 +262,16 @@ class Lane:
                 for position in range(lo, hi):
                     yield base + position, offsets[position + 1] - offsets[position]
 
+    def alive_between(self, sequence: int, end_seq: int) -> Iterator[tuple[int, int]]:
+        """The live messages from this one on and before `end_seq`, as first sequence and count, a stretch of a block at a time;
+        the lane must not change in between."""
+        for block in self.blocks_from(sequence):
+            base = block.first_seq
+            for lo, hi in block.stretches(sequence - base, end_seq - base):
+                yield base + lo, hi - lo
+            if block.end_seq >= end_seq:
+                return
+
     def size_of(self, sequence: int) -> int:
         """The encoded bytes of a message that is on the queue."""
         block = self.block_of(sequence)

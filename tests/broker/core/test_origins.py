@@ -64,6 +64,21 @@ def test_runs_are_a_set_whatever_order_their_sequences_come_in(added: list[tuple
     assert held.runs(after, most) == [run for run in runs if sum(run) > after][:most]
 
 
+@given(*[st.lists(st.tuples(st.integers(1, 60), st.integers(1, 12)), max_size=20)] * 2)
+@settings(deadline=None)
+def test_runs_that_are_taken_out_leave_what_is_beside_them(added: list[tuple[int, int]], removed: list[tuple[int, int]]) -> None:
+    held, model = Held(), set[int]()
+    for first, count in added:
+        held.add(first, count)
+        model |= set(range(first, first + count))
+    for first, count in removed:
+        held.remove(first, count)
+        model -= set(range(first, first + count))
+    runs = held.runs()
+    assert [sequence for first, count in runs for sequence in range(first, first + count)] == sorted(model)
+    assert all(first + count < following for (first, count), (following, _) in pairwise(runs)), "they touch"
+
+
 def test_what_comes_in_order_is_one_run_for_each_level_of_priority() -> None:
     held, level = Held(), 3 << 56
     for at in range(1, 1000, 10):
@@ -173,6 +188,14 @@ def test_a_leave_says_what_its_setting_says() -> None:
     leave = Leave("d", ("a:1", "b:2"), "2026-01-01T00:00:00Z")
     assert Leave.of(leave.value()) == leave
     assert Leave.of({}) == Leave("", (), "")
+    assert leave.addresses_for("any") == leave.to
+
+
+def test_of_several_targets_each_queue_has_one_and_those_that_are_not_named_the_first() -> None:
+    leave = Leave("d", ("a:1", "b:1", "b:2"), "", target="x,y", sizes=(1, 2), queues={"q": 1})
+    assert Leave.of(leave.value()) == leave
+    found = [leave.addresses_for(queue) for queue in ("q", "another", "")]
+    assert found == [("b:1", "b:2"), ("a:1",), ("a:1", "b:1", "b:2")]
 
 
 @pytest.mark.parametrize(

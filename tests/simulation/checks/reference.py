@@ -593,6 +593,10 @@ class Reference:
 
     # ---- questions
 
+    def has_queue(self, name: str) -> bool:
+        """Whether a queue of this name is defined."""
+        return ("queue", name) in self._names
+
     def left(self) -> list[Key]:
         """The messages that are on their queues."""
         return [queue.keys[sequence] for queue in self.queues.values() for sequence in queue.live if sequence in queue.keys]

@@ -258,6 +258,11 @@ class Checks:
         if key not in self.book.dequeued and key not in self.book.gone and key.queue not in self.history.volatile:
             self.faults.append(f"settled: the accept of {key} was confirmed, and no committed batch takes it off its queue")
 
+    def on_unsubscribed(self, queue: str) -> None:
+        """A client was told that its subscription is gone for good."""
+        if self.reference.has_queue(queue):
+            self.faults.append(f"unsubscribed: a client has heard that {queue} is gone, and by what is committed it is there")
+
     # ---- observers of the log
 
     def _opened(self, method: Any, log: ReplicatedLog, store: Store, *arguments: Any, **named: Any) -> None:

@@ -1,0 +1,266 @@
+"""The life of one route on the broker that serves: what it asks of its source, when it fetches messages, what it forgets, when it
+tries again. Pure: events come in, effects go out, and the order of the effects is the contract.
+
+Life of a route: it connects to the primary of its source; it asks what it needs to be there, where the queue is to be made it
+makes it, and learns the queue's place (`Place`): which store has its messages, and under which address they are given out with
+their sequences. It has its own log note the origin, unless that is known, and attaches. From then on messages come and are put
+(broker.routes.intake) with a HELD record each; what is held is asked for now and then: what the source's queue has no more need
+not be held. Whatever goes wrong ends the connection, and after a while, which grows with each failure, the route begins anew.
+
+    WAITING --due--> CONNECTING --connected--> PREPARING --noted--> ATTACHING --attached--> RUNNING
+       ^                  any failure, or the end of the connection or the link                |
+       +-----------------------------------------------------------------------------------+
+
+A route that is to end makes the same way, but what it asks for is that its queue at the source is deleted; then it is over.
+
+Invariants: nothing is fetched under a place that the log has not noted; nothing is forgotten that the source has not said to be
+gone, in the connection that is open now; a source's primary of a lower epoch than one that has given messages gives none."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from broker.core.commands import RouteAdd
+
+WAITING, CONNECTING, PREPARING, ATTACHING, RUNNING, OVER = (
+    "Waiting",
+    "Connecting",
+    "Preparing",
+    "Attaching",
+    "Operational",
+    "Closed",
+)
+"""The states of a route; those that Qpid's links have too are called as there."""
+
+QUEUE, EXCHANGE = "queue", "exchange"
+"""The kinds of a route."""
+SEQUENCE = "sequence"
+"""The type of management requests about the sequences of a queue's messages (broker.routes.sequences)."""
+FIRST_DELAY_S, MOST_DELAY_S = 0.1, 10.0
+LOOK_S = 1.0
+"""How often what is held is asked for."""
+LOOK_RUNS = 1000
+"""Runs that are asked for at a time."""
+_NOT_FOUND = 404
+_CONFLICT = 409
+
+Runs: TypeAlias = Sequence[tuple[int, int]]
+"""Sequences as (first, count)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a queue's messages are: the `store` that has them, the `queue`'s uuid, the `address` that gives them out, the `epoch`
+    of the primary that says so, and the identity of its `cluster`."""
+
+    store: str
+    queue: str
+    address: str
+    epoch: int
+    cluster: str
+
+    @property
+    def key(self) -> str:
+        """By which an origin names the queue."""
+        return f"{self.store}/{self.queue}"
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request to the source's management; `accepts` are statuses that count as done, beside success."""
+
+    operation: str
+    type: str
+    name: str = ""
+    body: Mapping[str, Any] = field(default_factory=dict)
+    accepts: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """Find the source's primary, and connect to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Have the log note this origin, unless it is noted: then say `noted`."""
+
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Attach:
+    """Attach a link to this place, for messages."""
+
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """What has these sequences at the place has left it."""
+
+    runs: Runs
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Say `woken` after so many seconds, and not before; one time at a time."""
+
+    after_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """End the connection, if there is one, and take nothing more of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The source knows that the route ends: it may go."""
+
+
+Effect: TypeAlias = Connect | Ask | Note | Attach | Forget | Wake | Drop | Finish
+
+
+def source_queue(route: RouteAdd) -> str:
+    """The queue at the source that a route takes from."""
+    return route.key if route.kind == QUEUE else f"qpid-route.{route.uuid}"
+
+
+def _preparation(route: RouteAdd) -> list[Ask]:
+    """What is asked of the source before messages can come."""
+    queue = source_queue(route)
+    if route.ending:
+        return [Ask("DELETE", "queue", queue, {"ifUnused": False, "ifEmpty": False}, (_NOT_FOUND,))]
+    made: list[Ask] = []
+    if route.kind == EXCHANGE:
+        binding = {"exchange": route.exchange, "queue": queue, "key": route.key}
+        body = {"durable": True, "replicate": "all"}
+        made = [Ask("CREATE", "queue", queue, body, (_CONFLICT,)), Ask("CREATE", "binding", "", binding, (_CONFLICT,))]
+    return [*made, Ask("FIND", SEQUENCE, "", {"queue": queue, "taker": route.uuid})]
+
+
+def _place_of(body: Mapping[str, Any]) -> Place:
+    """Read the answer to FIND. ValueError, when it is none."""
+    texts = [body.get(name) for name in ("store", "queue", "address", "cluster")]
+    epoch = body.get("epoch")
+    if not all(isinstance(each, str) and each for each in texts) or type(epoch) is not int:
+        raise ValueError("the source does not say where its messages are")
+    store, queue, address, cluster = map(str, texts)
+    return Place(store, queue, address, epoch, cluster)
+
+
+class RouteLife:
+    """See the module. `epoch_at` tells, by a place's key, the highest epoch of a source's primary that the log has noted."""
+
+    def __init__(self, route: RouteAdd, epoch_at: Callable[[str], int]) -> None:
+        self.route = route
+        self.state = WAITING
+        self.error = ""
+        """Why it does not run, or has not lately; "" when it does."""
+        self.place: Place | None = None
+        self._epoch_at = epoch_at
+        self._asks: deque[Ask] = deque()
+        self._failures = 0
+        self._asked: Runs = ()
+        """The runs that the source is being asked for."""
+
+    def start(self) -> list[Effect]:
+        """Begin."""
+        return self._connect()
+
+    def _connect(self) -> list[Effect]:
+        self.state = CONNECTING
+        return [Connect()]
+
+    def connected(self) -> list[Effect]:
+        """There is a connection to the source's primary."""
+        self.state = PREPARING
+        self._asks = deque(_preparation(self.route))
+        return [self._asks[0]]
+
+    def answered(self, body: Mapping[str, Any]) -> list[Effect]:
+        """The source has done what it was asked for last, or it was done."""
+        if self.state == RUNNING:
+            return self._looked(body)
+        ask = self._asks.popleft()
+        if self._asks:
+            return [self._asks[0]]
+        if self.route.ending:
+            self.state = OVER
+            return [Drop(), Finish()]
+        assert ask.type == SEQUENCE
+        try:
+            place = _place_of(body)
+        except ValueError as error:
+            return self.failed(str(error))
+        known = self._epoch_at(place.key)
+        if place.epoch < known:
+            return self.failed(f"the source's primary is of epoch {place.epoch}, and there was one of epoch {known}")
+        self.place = place
+        return [Note(place)]
+
+    def refused(self, status: int, text: str) -> list[Effect]:
+        """The source does not do what it was asked for last."""
+        if self.state == PREPARING and status in self._asks[0].accepts:
+            return self.answered({})
+        return self.failed(text)
+
+    def noted(self, reason: str) -> list[Effect]:
+        """The origin is in the log, or is not, for this reason."""
+        assert self.place is not None
+        if reason:
+            return self.failed(reason)
+        self.state = ATTACHING
+        return [Attach(self.place)]
+
+    def attached(self) -> list[Effect]:
+        """Messages may come."""
+        self.state, self.error, self._failures = RUNNING, "", 0
+        return [Wake(LOOK_S)]
+
+    def woken(self, held: Runs) -> list[Effect]:
+        """The time has come; `held` is some of what is held of the place's messages."""
+        if self.state == WAITING:
+            return self._connect()
+        if not held:
+            return [Wake(LOOK_S)]
+        assert self.place is not None
+        self._asked = held
+        runs = [number for run in held for number in run]
+        return [Ask("LEFT", SEQUENCE, "", {"store": self.place.store, "queue": self.place.queue, "runs": runs})]
+
+    def _looked(self, body: Mapping[str, Any]) -> list[Effect]:
+        """The source says which of those that were asked for are on the queue."""
+        numbers = body.get("runs")
+        if not isinstance(numbers, list) or len(numbers) % 2 or not all(type(each) is int and each >= 0 for each in numbers):
+            return self.failed("the source does not say which of its messages have left it")
+        gone = minus(self._asked, list(zip(numbers[::2], numbers[1::2], strict=True)))
+        self._asked = ()
+        return [Forget(gone), Wake(LOOK_S)] if gone else [Wake(LOOK_S)]
+
+    def failed(self, text: str) -> list[Effect]:
+        """It cannot go on: the connection or the link has ended, or something is in the way."""
+        delay_s = min(FIRST_DELAY_S * 2**self._failures, MOST_DELAY_S)
+        self.state, self.error, self._asked = WAITING, text, ()
+        self._failures = min(self._failures + 1, 16)
+        return [Drop(), Wake(delay_s)]
+
+
+def minus(runs: Runs, other: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """These runs without the other ones; both ascending."""
+    found: list[tuple[int, int]] = []
+    others = deque(other)
+    for first, count in runs:
+        at, end = first, first + count
+        while at < end:
+            while others and sum(others[0]) <= at:
+                others.popleft()
+            stop = min(end, max(others[0][0], at)) if others else end
+            if stop > at:
+                found.append((at, stop - at))
+            at = min(end, sum(others[0])) if others else end
+    return found

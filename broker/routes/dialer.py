@@ -1,0 +1,75 @@
+"""How a route reaches its source: the primary among the addresses of its URL, over TLS where they say so, as the URL's user.
+
+Passwords are in a file of this broker's own (`--route-passwords`), and neither in a route nor in the log: a line for each,
+`USER PASSWORD`, or `USER@HOST:PORT PASSWORD` for one source alone, which counts before the other. It is read at each attempt to
+connect, so a password that has changed there needs no restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet.defer import Deferred, fail
+
+from broker.client import ConnectError, ManagementClient, find_primary
+from broker.core import urls
+from broker.core.urls import Url
+
+if TYPE_CHECKING:
+    from broker.net.credentials import Credentials
+
+Dial = Callable[[str, str], Deferred[ManagementClient]]
+"""Takes a route's URL and SASL mechanism; fires with a connection to the source's primary, or fails with a ClientError."""
+
+TIMEOUT_S = 5.0
+HEARTBEAT_S = 5.0
+MAX_FILE_BYTES = 1 << 20
+
+
+class Dialer:
+    """Fulfils `Dial`. `passwords` is the file, `credentials` are for addresses over TLS."""
+
+    def __init__(self, reactor: Any, passwords: Path | None = None, credentials: Credentials | None = None) -> None:
+        self._reactor = reactor
+        self._passwords = passwords
+        self._credentials = credentials
+
+    def __call__(self, source: str, mechanism: str) -> Deferred[ManagementClient]:
+        """Connect."""
+        url = urls.parse(source)
+        try:
+            password = password_of(url, self._lines())
+        except ConnectError as error:
+            return fail(error)
+        return find_primary(
+            self._reactor,
+            url.addresses,
+            user=url.user or None,
+            password=password,
+            mechanism=mechanism or None,
+            timeout_s=TIMEOUT_S,
+            heartbeat_s=HEARTBEAT_S,
+            credentials=self._credentials,
+        )
+
+    def _lines(self) -> list[str]:
+        if self._passwords is None:
+            return []
+        try:
+            with self._passwords.open("rb") as file:
+                return file.read(MAX_FILE_BYTES).decode().splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConnectError(f"--route-passwords {self._passwords} cannot be read: {type(error).__name__}") from None
+
+
+def password_of(url: Url, lines: list[str]) -> str | None:
+    """The password of the URL's user by these lines. ConnectError, when it has a user and they have none for it."""
+    if not url.user:
+        return None
+    found = {who: password for who, _, password in (line.partition(" ") for line in lines) if password}
+    for who in (*(f"{url.user}@{name}" for name in url.names), url.user):
+        if who in found:
+            return found[who]
+    raise ConnectError(f"there is no password for {url.user} in the file of --route-passwords")

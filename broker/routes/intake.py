@@ -1,0 +1,373 @@
+"""Where a route's messages come in: each is put once on every replicated queue that it is routed to, whatever fails in between.
+
+Life of a message here: it comes with its sequence at the source as the delivery's tag. If the log holds that already, it is
+accepted and put nowhere. Else it is marked with where it has been (broker.core.hops), routed as a client's would be, and put with
+a HELD record in the same batch; when that is committed it is accepted, and leaves the source. One that has been here before, as
+its annotation says, is accepted and dropped. One that can never be taken is rejected: the source has its rules for such messages.
+What cannot be taken now (a queue is full, the disk is) stops the route, which begins anew after a while; nothing overtakes it.
+
+Only the log that has the route knows what it holds. A queue whose messages are in another log (of level `none` or `configuration`
+in a cluster) gets a message again when it comes again: once or more, where others get it once.
+
+Invariants: a batch that puts a message of a route on a queue of the route's log says so; messages come on a queue in the order of
+the link; after a stop nothing more of the link is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from broker.amqp.links import Condition
+from broker.core import limits, message
+from broker.core.acl.questions import Lookups
+from broker.core.commands import RouteAdd
+from broker.core.hops import Hops, TooFar
+from broker.core.links import REJECTED
+from broker.core.nodes import QueueNode
+from broker.core.routes import Place
+from broker.sessions import routing
+from broker.sessions.attach import Attach, Output
+from broker.sessions.ledger import Ledger
+from broker.sessions.logs import Logs
+from broker.sessions.origins import TAG_BYTES, confirm
+from broker.sessions.producer import Producer, Refused, Upload
+from broker.sessions.queues import Queues, QueueTerminus
+from broker.sessions.room import full_text, has_room
+from broker.sessions.uploads import Uploading
+
+
+class Stopped(Exception):
+    """Nothing more is taken now; the text says why."""
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """Messages that follow one another and go to the same queues."""
+
+    queues: list[QueueNode]
+    first: int
+    messages: list[bytes]
+    sequences: list[int]
+    nbytes: int = 0
+
+    def add(self, data: bytes, sequence: int) -> None:
+        """One more."""
+        self.messages.append(data)
+        self.sequences.append(sequence)
+        self.nbytes += len(data)
+
+
+class Intake:
+    """Fulfils `broker.sessions.producer.Target` for the link of one route from one place. `stop` is called once, with why."""
+
+    window = limits.CREDIT_WINDOW
+    serves_queues = True
+    takes_large = True
+    in_transactions = False
+
+    def __init__(self, logs: Logs, queues: Queues, route: RouteAdd, place: Place, stop: Callable[[str], None]) -> None:
+        self.logs = logs
+        self.taken = 0
+        """Messages that were put since this was made."""
+        self._queues = queues
+        self._route = route
+        self._place = place
+        self._stop = stop
+        self._stopped = False
+        self.hops = Hops(logs.identify(), place.cluster, route.tag, route.exclude)
+
+    @property
+    def identity(self) -> str:
+        """The route's."""
+        return self._route.uuid
+
+    @property
+    def number(self) -> int:
+        """By which HELD records name the origin. Stopped, when there is none any more."""
+        origin = self.logs.lead.state.definitions.origins.get((self._route.uuid, self._place.key))
+        if origin is None or origin.number is None:
+            raise Stopped("the route was deleted")
+        return origin.number
+
+    def _queue(self) -> QueueTerminus | None:
+        """The queue that all messages go to, if they go to none but one."""
+        nodes, name = self.logs.nodes, self._route.exchange
+        node = None if name in nodes.exchanges else nodes.queues.get(name)
+        return None if node is None or node.messages is None else self._queues.at(node)
+
+    def needs_of_sender(self, session: Output) -> Lookups:
+        """Nothing: whoever made the route was asked."""
+        return ()
+
+    def admit(self, attach: Attach) -> None:
+        """A route's link is attached from this side."""
+
+    def attached(self, producer: Producer) -> None:
+        """Its queue tells it when there is room again."""
+        queue = self._queue()
+        if queue is not None:
+            queue.attached(producer)
+
+    def left(self, producer: Producer) -> None:
+        """It is no more."""
+        self._stopped = True
+        self._queues.wait_for_disk.pop(producer, None)
+        queue = self._queue()
+        if queue is not None:
+            queue.left(producer)
+
+    def may_flow(self, producer: Producer) -> bool:
+        """As a queue lets its producers; towards an exchange not while a disk is full."""
+        queue = self._queue()
+        if queue is not None:
+            return queue.may_flow(producer)
+        if any(ledger.storage_text for ledger in self.logs.ledgers.values()):
+            self._queues.wait_for_disk[producer] = None
+            return False
+        return True
+
+    def destinations(self, producer: Producer, data: bytes) -> list[QueueNode]:
+        """None: a transaction has no part in a route."""
+        return []
+
+    def stop(self, reason: str) -> None:
+        """Take nothing more."""
+        if not self._stopped:
+            self._stopped = True
+            self._stop(reason)
+
+    # ---- messages
+
+    def receive(self, producer: Producer, first: int, messages: list[bytes]) -> None:
+        """Put what has not come before, stretch by stretch."""
+        if self._stopped:
+            return
+        try:
+            self.check()
+            number, ledger = self.number, self.logs.lead
+            sequences = self.sequences(producer, first, len(messages))
+            done = 0
+            while done < len(messages):
+                start, known = done, ledger.has(number, sequences[done])
+                while done < len(messages) and ledger.has(number, sequences[done]) is known:
+                    done += 1
+                if known and len(self.logs.ledgers) == 1:
+                    confirm(ledger, producer, first + start, done - start)
+                else:
+                    self._take(producer, first + start, messages[start:done], sequences[start:done], known=known)
+        except Stopped as error:
+            self.stop(str(error))
+
+    def check(self) -> None:
+        """Stopped, when nothing is taken now."""
+        if self.logs.closed:
+            raise Stopped("this broker leaves: it takes nothing more")
+        if not self.logs.lead.serving:
+            raise Stopped(f"this broker is {self.logs.state}")
+
+    def sequences(self, producer: Producer, first: int, count: int) -> list[int]:
+        """The sequences of these deliveries. Stopped, when they have none."""
+        tags = producer.link.tags(first, count)
+        if any(len(tag) != TAG_BYTES for tag in tags):
+            raise Stopped("the source gives messages without their sequences: it must be a broker of this kind, of this release")
+        return [int.from_bytes(tag, "big") for tag in tags]
+
+    def _take(self, producer: Producer, first: int, messages: list[bytes], sequences: list[int], *, known: bool) -> None:
+        stretch: _Stretch | None = None
+        for delivery_id, (data, sequence) in enumerate(zip(messages, sequences, strict=True), first):
+            found = self._marked(producer, delivery_id, data)
+            if found is None:
+                self._put(producer, stretch, known=known)
+                stretch = None
+                continue
+            queues = self.wanted_by(found)
+            if stretch is None or [*map(id, queues)] != [*map(id, stretch.queues)]:
+                self._put(producer, stretch, known=known)
+                stretch = _Stretch(queues, delivery_id, [], [])
+            stretch.add(found, sequence)
+        self._put(producer, stretch, known=known)
+
+    def _marked(self, producer: Producer, delivery_id: int, data: bytes) -> bytes | None:
+        """The message as it is put; None when it is not, and has its outcome."""
+        try:
+            found = self.hops.mark(data)
+        except (TooFar, message.BadMessage) as error:
+            producer.refuse(delivery_id, REJECTED, refusal(error))
+            return None
+        if found is None:
+            producer.done(delivery_id)
+        return found
+
+    def wanted_by(self, data: bytes) -> list[QueueNode]:
+        """The queues that a message goes to. Stopped, when there is nowhere to go to, or one of them is not ready."""
+        nodes, name = self.logs.nodes, self._route.exchange
+        exchange = nodes.exchanges.get(name)
+        if exchange is not None:
+            queues = routing.route(nodes, exchange, message.subject(data) or "", data)
+        elif name in nodes.queues:
+            queues = [nodes.queues[name]]
+        else:
+            raise Stopped(f"there is no exchange and no queue named {name!r} any more")
+        for queue in queues:
+            if queue.messages is None or not self.logs.ledger_of(queue).serving:
+                raise Stopped(f"queue {queue.name!r} is not ready")
+        return queues
+
+    def _put(self, producer: Producer, stretch: _Stretch | None, *, known: bool) -> None:
+        """Put this stretch; where there is no room for all of it, message by message up to the first that does not fit."""
+        if stretch is None:
+            return
+        repeats = any(queue.detects_duplicates for queue in stretch.queues)
+        if not repeats and not self._why_not(stretch.queues, len(stretch.messages), stretch.nbytes):
+            self._put_all(producer, stretch, known=known)
+            return
+        for at, data in enumerate(stretch.messages):
+            queues = [each for each in stretch.queues if not each.repeats(data, self.logs.ledger_of(each).now_ms)]
+            delivery_id, size = stretch.first + at, len(data)
+            too_small = next((each for each in queues if each.max_bytes and size > each.max_bytes), None)
+            if too_small is not None:
+                condition = Condition("amqp:resource-limit-exceeded", full_text(too_small, size))
+                producer.refuse(delivery_id, REJECTED, condition)
+                continue
+            why = self._why_not(queues, 1, size)
+            if why:
+                raise Stopped(why)
+            self._put_all(producer, _Stretch(queues, delivery_id, [data], [stretch.sequences[at]], size), known=known)
+
+    def _why_not(self, queues: Sequence[QueueNode], count: int, nbytes: int) -> str:
+        """Why so many messages cannot be taken now; "" if they can."""
+        if self.logs.lead.state.held_runs + count > limits.MAX_HELD_RUNS:
+            return f"the runs of sequences that are remembered have reached their limit of {limits.MAX_HELD_RUNS}"
+        for queue in queues:
+            if not has_room(queue, count, nbytes):
+                return full_text(queue, nbytes)
+        low = (ledger.storage_text for ledger in {self.logs.ledger_of(queue) for queue in queues} if ledger.low)
+        return next(low, "")
+
+    def _put_all(self, producer: Producer, stretch: _Stretch, *, known: bool) -> None:
+        """Put these messages; `known`: on the queues of other logs alone."""
+        lead, number, messages, nbytes = self.logs.lead, self.number, stretch.messages, stretch.nbytes
+        first, count, timed = stretch.first, len(messages), producer.timed
+        own = [] if known else [queue for queue in stretch.queues if self.logs.ledger_of(queue) is lead]
+        others = [queue for queue in stretch.queues if self.logs.ledger_of(queue) is not lead]
+        self.taken += 0 if known else count
+        for queue in others:
+            self.logs.ledger_of(queue).enqueue(queue, messages, nbytes, held=(number, ()), timed=timed)
+        if len(own) == 1 and not others:
+            lead.enqueue(own[0], messages, nbytes, producer.link, first, (number, stretch.sequences), timed=timed)
+            return
+        if own:
+            with lead.one_batch(nbytes * len(own)):
+                lead.enqueue(own[0], messages, nbytes, held=(number, stretch.sequences), timed=timed)
+                for queue in own[1:]:
+                    lead.enqueue(queue, messages, nbytes, held=(number, ()), timed=timed)
+        self._when_all_committed({lead, *map(self.logs.ledger_of, others)}, producer, first, count)
+
+    def _when_all_committed(self, ledgers: Iterable[Ledger], producer: Producer, first: int, count: int) -> None:
+        outstanding = {ledger.name for ledger in ledgers}
+
+        def committed(name: str) -> None:
+            outstanding.discard(name)
+            for delivery_id in () if outstanding else range(first, first + count):
+                producer.done(delivery_id)
+
+        for ledger in list(ledgers):
+            ledger.when_committed(lambda name=ledger.name: committed(name))  # type: ignore[misc]
+
+    # ---- large messages
+
+    def begin(self, producer: Producer, head: bytes) -> Upload:
+        """A large message: what is in its first part says where it goes."""
+        try:
+            self.check()
+            marked = self.hops.mark(head)
+            return Dropped(producer) if marked is None else RouteUpload(self, producer, self.wanted_by(marked), marked)
+        except TooFar as error:
+            return Refused(producer, REJECTED, refusal(error))
+        except Stopped as error:
+            self.stop(str(error))
+            return Swallowed(producer)
+
+
+def refusal(error: TooFar | message.BadMessage) -> Condition:
+    """Why a route rejects a message."""
+    name = "amqp:not-allowed" if isinstance(error, TooFar) else "amqp:decode-error"
+    return Condition(name, f"the route takes no such message: {error}")
+
+
+class Dropped(Refused):
+    """A large message that has been here: its parts are dropped as they come, and at its end it is accepted."""
+
+    def __init__(self, producer: Producer) -> None:
+        super().__init__(producer, REJECTED, None)
+
+    def finish(self, delivery_id: int) -> None:
+        """It may leave the source."""
+        self._producer.done(delivery_id)
+
+
+class Swallowed(Refused):
+    """A large message of a link that takes nothing more: it stays at the source."""
+
+    def __init__(self, producer: Producer) -> None:
+        super().__init__(producer, REJECTED, None)
+
+    def finish(self, delivery_id: int) -> None:
+        """It has no outcome."""
+
+
+class RouteUpload(Uploading):
+    """A large message of a route. `marked` is its first part, as it is put."""
+
+    def __init__(self, intake: Intake, producer: Producer, queues: list[QueueNode], marked: bytes) -> None:
+        super().__init__(intake.logs, producer, queues, marked)
+        self._says = self._says._replace(delay_ms=0)  # it was kept where the message comes from
+        self._intake = intake
+        self._marked = marked
+
+    def put(self, data: bytes) -> Upload:
+        """Propose one more part; without room the route stops."""
+        data, self._marked = self._marked or data, b""
+        self._nbytes += len(data)
+        if self._is_too_large():
+            self.abandon()
+            return Refused(
+                self._producer, REJECTED, Condition("amqp:resource-limit-exceeded", "a queue there is too small for it")
+            )
+        if self._stops():
+            return Swallowed(self._producer)
+        for ledger, parts in self._parts.items():
+            parts.append(ledger.put_part(data))
+        return self
+
+    def _is_too_large(self) -> bool:
+        return any(queue.max_bytes and self._nbytes > queue.max_bytes for queue in self._queues)
+
+    def _stops(self) -> bool:
+        fault = self._fault()
+        if fault is None:
+            return False
+        self.abandon()
+        self._intake.stop(fault[1].text if fault[1] is not None else "nothing large is taken now")
+        return True
+
+    def finish(self, delivery_id: int) -> None:
+        """It is whole: put it on its queues, unless it has come before."""
+        try:
+            number, lead = self._intake.number, self._logs.lead
+            sequences = self._intake.sequences(self._producer, delivery_id, 1)
+        except Stopped as error:
+            self.abandon()
+            self._intake.stop(str(error))
+            return
+        if lead.has(number, sequences[0]):
+            self.abandon()
+            confirm(lead, self._producer, delivery_id, 1)
+        elif not self._stops():
+            self._intake.taken += 1
+            super().finish(delivery_id)
+
+    def _held(self, delivery_id: int, ledger: Ledger) -> tuple[int, Sequence[int]] | None:
+        return (
+            (self._intake.number, self._intake.sequences(self._producer, delivery_id, 1)) if ledger is self._logs.lead else None
+        )

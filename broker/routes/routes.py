@@ -1,0 +1,244 @@
+"""The routes of the log that leads, run by whichever broker is the primary; requests to management of type `route`.
+
+Life of a route: `CREATE` proposes it; when it is committed, and whenever a broker that has it in its log becomes the primary, a
+runner begins (`broker.routes.runner`). `DELETE` ends it: one that has a queue of its own at the source stays in the log, ending,
+until the source has deleted that; with `force` it goes at once. A broker that serves no more, that is about to hand over, or that
+leaves, runs none.
+
+Invariants: a route has one runner, on the primary, or none; the answer to a change comes when that is committed.
+
+Reference: docs/reference/management.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import msgspec
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+
+from broker.core import limits, urls
+from broker.core.commands import ROUTES_SINCE, Command, OriginAdd, RouteAdd, RouteDel
+from broker.core.definitions import Change, RouteGone, RouteMade, SettingMade
+from broker.core.nodes import Refused
+from broker.core.origins import LEAVING
+from broker.core.routes import EXCHANGE, QUEUE, Place, source_queue
+from broker.core.sasl_client import MECHANISMS
+from broker.routes.dialer import Dial
+from broker.routes.runner import RouteRunner
+from broker.sessions.guard import Guard
+from broker.sessions.ledger import Ledger
+from broker.sessions.logs import Logs
+from broker.sessions.principal import Principal
+from broker.sessions.queues import Queues
+from broker.sessions.turn import Turn
+
+_log = Logger()
+Answer = tuple[int, str, dict[str, Any]]
+MAX_EXCLUDED = 64
+
+
+class Routes:
+    """See the module. Fulfils `broker.administration.Extension` and `broker.routes.runner.Means`."""
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        logs: Logs,
+        queues: Queues,
+        turn: Turn,
+        guard: Guard,
+        new_id: Callable[[], str],
+        dial: Dial,
+    ) -> None:
+        self.clock = clock
+        self.logs = logs
+        self.queues = queues
+        self.turn = turn
+        self.guard = guard
+        self.dial = dial
+        self._new_id = new_id
+        self._runners: dict[str, RouteRunner] = {}
+        self._waiting: dict[Deferred[Answer], None] = {}
+        self._paused = False
+
+    # ---- when they run
+
+    def begin(self) -> None:
+        """This broker serves, or goes on."""
+        self._paused = False
+        if not self.logs.closed:
+            for route in self.logs.lead.state.definitions.routes.values():
+                self._run(route)
+
+    def pause(self) -> None:
+        """Another broker is about to take over."""
+        self._paused = True
+        for runner in list(self._runners.values()):
+            runner.stop()
+        self._runners.clear()
+
+    def over(self) -> None:
+        """This broker serves no more: what was proposed gets no other answer."""
+        self.pause()
+        waiting, self._waiting = self._waiting, {}
+        for answered in waiting:
+            answered.callback((503, "this broker serves no more: ask the next primary what became of it", {}))
+
+    def follow(self, ledger: Ledger, changes: Collection[tuple[Change, str]]) -> None:
+        """Take up what a log has changed."""
+        if ledger is not self.logs.lead or not self.logs.serving:
+            return
+        for change, reason in changes:
+            match change:
+                case RouteMade(route):
+                    self._run(route)
+                case RouteGone(route, _):
+                    self._end(route.uuid)
+                case SettingMade(setting) if setting.key == LEAVING and not reason:
+                    self.pause()
+                case _:
+                    pass
+
+    def _run(self, route: RouteAdd) -> None:
+        self._end(route.uuid)
+        if not self._paused and not self.logs.closed:
+            runner = self._runners[route.uuid] = RouteRunner(self, route)
+            self.clock.callLater(0, self._start, runner)
+
+    def _start(self, runner: RouteRunner) -> None:
+        if self._runners.get(runner.route.uuid) is runner:
+            runner.start()
+
+    def _end(self, uuid: str) -> None:
+        runner = self._runners.pop(uuid, None)
+        if runner is not None:
+            runner.stop()
+
+    # ---- for the runners
+
+    def note(self, route: RouteAdd, place: Place, answer: Callable[[str], None]) -> None:
+        """Have the log note an origin; `answer` gets "" or why it is not there."""
+        lead = self.logs.lead
+        known = lead.state.definitions.origins.get((route.uuid, place.key))
+        if known is not None and known.source_epoch >= place.epoch:
+            answer("")
+            return
+        command = OriginAdd(
+            drain=route.uuid, store=place.store, queue=place.key, into="", source_epoch=place.epoch, needs=ROUTES_SINCE
+        )
+        lead.change(command, answer)
+
+    def finish(self, route: RouteAdd) -> None:
+        """Its source knows that it ends: take it out of the log."""
+        _log.info("route {source} {exchange} {key} has ended", source=route.source, exchange=route.exchange, key=route.key)
+        self.logs.lead.change(RouteDel(uuid=route.uuid), lambda reason: None)
+
+    # ---- management
+
+    def items(self) -> list[dict[str, Any]]:
+        """The items of `QUERY route`."""
+        return [self._item(route) for route in self.logs.lead.state.definitions.routes.values()]
+
+    def _item(self, route: RouteAdd) -> dict[str, Any]:
+        first = urls.parse(route.source).addresses[0]
+        runner = self._runners.get(route.uuid)
+        doing = {"state": "Closed", "lastError": "", "peer": "", "taken": 0} if runner is None else runner.describe()
+        state = self.logs.lead.state
+        held = [state.held[each.number].count for each in self._origins_of(route) if each.number is not None]
+        made = {name: value for name, value in route.to_dict().items() if name not in ("op", "needs")}
+        where = {"host": first.host, "port": first.port, "transport": first.transport, "queue": source_queue(route)}
+        return {"tag": "", "exclude": [], "mechanism": "", "ending": False} | made | where | doing | {"held": sum(held)}
+
+    def _origins_of(self, route: RouteAdd) -> list[OriginAdd]:
+        return [each for each in self.logs.lead.state.definitions.origins.values() if each.drain == route.uuid]
+
+    def act(self, operation: str, body: dict[str, Any], principal: Principal) -> Deferred[Answer]:
+        """See the module. Refused, KeyError, TypeError, ValueError."""
+        logs = self.logs
+        if not logs.serving:
+            raise Refused(409, f"this broker is {logs.state}: ask the primary, {logs.primary or 'unknown'}")
+        version = logs.nodes.version_of(logs.lead.name)
+        if version < ROUTES_SINCE:
+            raise Refused(409, f"the cluster has machine version {version}, and routes need {ROUTES_SINCE}: upgrade every broker")
+        match operation:
+            case "CREATE":
+                return self._create(body)
+            case "DELETE":
+                return self._delete(body)
+        raise Refused(501, f"this broker does not have the operation {operation!r} on a route")
+
+    def _create(self, body: Mapping[str, Any]) -> Deferred[Answer]:
+        if self.logs.closed:
+            raise Refused(409, self.logs.redirect().text)
+        route = self._asked(body)
+        nodes = self.logs.nodes
+        if route.exchange not in nodes.exchanges and (route.kind == EXCHANGE or route.exchange not in nodes.queues):
+            raise Refused(404, f"there is no exchange named {route.exchange!r} for the messages to go to")
+        return self._answered(route, 201, "created", {"uuid": route.uuid})
+
+    def _asked(self, body: Mapping[str, Any]) -> RouteAdd:
+        """The route that a request is about, with a new uuid."""
+        kind, mechanism = _text(body, "kind"), _text(body, "mechanism", "")
+        if kind not in (QUEUE, EXCHANGE):
+            raise Refused(501, f"this broker does not have routes of the kind {kind!r}: it has {QUEUE} and {EXCHANGE}")
+        if mechanism and mechanism not in MECHANISMS:
+            raise Refused(400, f"{mechanism!r} is no SASL mechanism: there are {', '.join(MECHANISMS)}")
+        url = urls.parse(_text(body, "source"))
+        if url.password:
+            text = "a route has no password, for who may see routes would see it: write it into the file of --route-passwords"
+            raise Refused(400, f"{text}, on each broker of the cluster")
+        exclude = body.get("exclude") or []
+        if not isinstance(exclude, list) or len(exclude) > MAX_EXCLUDED or not all(_is_name(each) for each in exclude):
+            raise Refused(400, f"`exclude` is a list of up to {MAX_EXCLUDED} names")
+        return RouteAdd(
+            uuid=self._new_id(),
+            kind=kind,
+            source=str(url),
+            exchange=_text(body, "exchange"),
+            key=_text(body, "key", "" if kind == EXCHANGE else None),
+            tag=_text(body, "tag", ""),
+            exclude=exclude,
+            mechanism=mechanism,
+        )
+
+    def _delete(self, body: Mapping[str, Any]) -> Deferred[Answer]:
+        asked = self._asked(body).identity
+        known = next((each for each in self.logs.lead.state.definitions.routes.values() if each.identity == asked), None)
+        if known is None:
+            raise Refused(404, "there is no such route")
+        if known.kind == QUEUE or body.get("force"):
+            self._end(known.uuid)
+            return self._answered(RouteDel(uuid=known.uuid), 204, "deleted", {"uuid": known.uuid})
+        ending = msgspec.structs.replace(known, ending=True)
+        if known.ending:
+            runner = self._runners.get(known.uuid)
+            raise Refused(409, f"it ends as soon as its source knows it: {runner.life.error if runner is not None else ''}")
+        text = "it ends as soon as its source knows it"
+        return self._answered(ending, 202, text, {"uuid": known.uuid, "ending": True})
+
+    def _answered(self, command: Command, status: int, text: str, body: dict[str, Any]) -> Deferred[Answer]:
+        """This answer to a change, when that is committed."""
+        answered: Deferred[Answer] = Deferred()
+
+        def committed(reason: str) -> None:
+            if self._waiting.pop(answered, answered) is None:
+                answered.callback((409, reason, {}) if reason else (status, text, body))
+
+        self._waiting[answered] = None
+        self.logs.lead.change(command, committed)
+        return answered
+
+
+def _text(body: Mapping[str, Any], field: str, default: str | None = None) -> str:
+    found = body[field] if default is None else body.get(field, default)
+    most = limits.MAX_URL_BYTES if field == "source" else limits.MAX_NAME_BYTES
+    if not isinstance(found, str) or not (found or default is not None) or len(found.encode(errors="replace")) > most:
+        raise Refused(400, f"`{field}` is a text of up to {most} bytes, and not {found!r:.80}")
+    return found
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and 0 < len(value.encode(errors="replace")) <= limits.MAX_NAME_BYTES

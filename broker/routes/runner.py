@@ -1,0 +1,341 @@
+"""One route on the broker that serves: what its life (`broker.core.routes`) wants, done to connections, links, timers and log.
+
+Invariants: there is one connection, one link and one timer of a route at the most; what a connection brings that was dropped is
+not looked at; nothing is left after `stop`."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.python.failure import Failure
+
+from broker.amqp.links import Condition, Receiver
+from broker.client import ClientError, ManagementClient, ManagementError
+from broker.core import limits, routes
+from broker.core.commands import RouteAdd
+from broker.core.routes import Ask, Effect, Place, RouteLife
+from broker.core.subscriptions import NOWHERE
+from broker.routes.dialer import TIMEOUT_S, Dial
+from broker.routes.intake import Intake
+from broker.sessions.guard import Guard, Rights
+from broker.sessions.logs import Logs
+from broker.sessions.principal import ANONYMOUS, Principal
+from broker.sessions.producer import Producer
+from broker.sessions.queues import Queues
+from broker.sessions.transactions import Transactions
+from broker.sessions.turn import Turn
+
+
+class Means(Protocol):
+    """What the runners of a broker share."""
+
+    clock: IReactorTime
+    logs: Logs
+    queues: Queues
+    turn: Turn
+    guard: Guard
+    dial: Dial
+
+    def note(self, route: RouteAdd, place: Place, answer: Callable[[str], None]) -> None:
+        """Have the log note an origin; `answer` gets "" or why it is not there."""
+
+    def finish(self, route: RouteAdd) -> None:
+        """Take the route out of the log."""
+
+
+class RouteRunner:
+    """See the module."""
+
+    def __init__(self, means: Means, route: RouteAdd) -> None:
+        self.route = route
+        self.life = RouteLife(route, self._epoch_at)
+        self.name = ""
+        """The broker that it is connected to, `host:port`, or was last."""
+        self.taken = 0
+        self._means = means
+        self._client: ManagementClient | None = None
+        self._dialing: Deferred[ManagementClient] | None = None
+        self._link: RouteLink | None = None
+        self._timer: IDelayedCall | None = None
+        self._effects: deque[Effect] = deque()
+        self._busy = self._stopped = False
+        self._cursor = 0
+        """From where on what is held is asked for next."""
+
+    def start(self) -> None:
+        """Begin."""
+        self._do(self.life.start())
+
+    def stop(self) -> None:
+        """End, for now or for ever."""
+        self._stopped = True
+        self._drop()
+
+    def describe(self) -> dict[str, Any]:
+        """What a query says of it, beside what it was made with."""
+        taken = self.taken + (self._link.intake.taken if self._link is not None else 0)
+        return {"state": self.life.state, "lastError": self.life.error, "peer": self.name, "taken": taken}
+
+    # ---- what the life wants
+
+    def _do(self, effects: list[Effect]) -> None:
+        """Carry out effects in their order; those that come of it, behind them."""
+        self._effects.extend(effects)
+        if self._busy:
+            return
+        self._busy = True
+        try:
+            while self._effects and not self._stopped:
+                self._one(self._effects.popleft())
+        finally:
+            self._busy = False
+            if self._stopped:
+                self._effects.clear()
+
+    def _one(self, effect: Effect) -> None:
+        match effect:
+            case routes.Connect():
+                self._connect()
+            case routes.Ask():
+                self._ask(effect)
+            case routes.Note(place):
+                client = self._client
+                self._means.note(self.route, place, lambda reason: self._if_still(client, lambda: self.life.noted(reason)))
+            case routes.Attach(place):
+                self._attach(place)
+            case routes.Forget(runs):
+                if self.origin is not None:
+                    self._means.logs.lead.forget(self.origin, runs)
+            case routes.Wake(after_s):
+                assert self._timer is None, "one time at a time"
+                self._timer = self._means.clock.callLater(after_s, self._woken)
+            case routes.Drop():
+                self._drop()
+            case routes.Finish():
+                self._means.finish(self.route)
+
+    def _if_still(self, client: ManagementClient | None, event: Callable[[], list[Effect]]) -> None:
+        """Tell the life of what came of a connection, unless that was dropped meanwhile."""
+        if client is not None and client is self._client and not self._stopped:
+            self._do(event())
+
+    def _connect(self) -> None:
+        if self._means.logs.closed:
+            self._do(self.life.failed("this broker leaves: it takes nothing more"))
+            return
+        dialing = self._dialing = self._means.dial(self.route.source, self.route.mechanism)
+        dialing.addCallbacks(self._connected, self._not_connected)
+
+    def _connected(self, client: ManagementClient) -> None:
+        self._dialing = None
+        self._client, self.name = client, client.name
+        client.lost.addCallback(lambda reason: self._lost(client, reason))
+        self._do(self.life.connected())
+
+    def _not_connected(self, failure: Failure) -> None:
+        self._dialing = None
+        if self._stopped or isinstance(failure.value, CancelledError):
+            return
+        if not isinstance(failure.value, ClientError):
+            failure.raiseException()
+        self._do(self.life.failed(str(failure.value)))
+
+    def _lost(self, client: ManagementClient, reason: str) -> str:
+        self._if_still(client, lambda: self.life.failed(f"{client.name}: {reason}"))
+        return reason
+
+    def _ask(self, ask: Ask) -> None:
+        client = self._client
+        assert client is not None, "it is connected"
+
+        def refused(failure: Failure) -> None:
+            error = failure.value
+            if not isinstance(error, ClientError):
+                failure.raiseException()
+            status = error.status if isinstance(error, ManagementError) else 0
+            text = f"{client.name}: {ask.operation} {ask.type} {ask.name or ask.body.get('queue', '')}: {error}"
+            self._if_still(client, lambda: self.life.refused(status, text))
+
+        asked = client.request(ask.operation, ask.type, ask.name or None, ask.body, TIMEOUT_S)
+        asked.addCallbacks(lambda body: self._if_still(client, lambda: self.life.answered(body)), refused)
+
+    def _attach(self, place: Place) -> None:
+        client = self._client
+        assert client is not None, "it is connected"
+        self._cursor = 0
+        self._link = RouteLink(self, self._means, client, place)
+        self._link.attach(place.address)
+
+    def _woken(self) -> None:
+        self._timer = None
+        self._do(self.life.woken(self._some_held()))
+        self._means.turn.flush()
+
+    def _some_held(self) -> list[tuple[int, int]]:
+        """Some runs of what is held, other ones each time if there are many."""
+        held = None if self.origin is None else self._means.logs.lead.state.held.get(self.origin)
+        if held is None or self._link is None:
+            return []
+        found = held.runs(self._cursor, routes.LOOK_RUNS)
+        self._cursor = sum(found[-1]) if len(found) == routes.LOOK_RUNS else 0
+        return found
+
+    @property
+    def origin(self) -> int | None:
+        """The number of its origin; None when there is none."""
+        place = self.life.place
+        origins = self._means.logs.lead.state.definitions.origins
+        origin = None if place is None else origins.get((self.route.uuid, place.key))
+        return None if origin is None else origin.number
+
+    def _epoch_at(self, key: str) -> int:
+        origin = self._means.logs.lead.state.definitions.origins.get((self.route.uuid, key))
+        return 0 if origin is None else origin.source_epoch
+
+    def _drop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        link, self._link = self._link, None
+        if link is not None:
+            self.taken += link.intake.taken
+            link.end()
+        client, self._client = self._client, None
+        if client is not None:
+            client.abort()
+        dialing, self._dialing = self._dialing, None
+        if dialing is not None:
+            dialing.cancel()
+
+    # ---- what its link tells
+
+    def attached(self, link: RouteLink) -> None:
+        """Messages may come."""
+        if link is self._link:
+            self._do(self.life.attached())
+
+    def failed(self, link: RouteLink, reason: str) -> None:
+        """The link cannot go on."""
+        if link is self._link and not self._stopped:
+            self._do(self.life.failed(reason))
+
+
+class RouteLink:
+    """The link over which a route's messages come, as the client's wire sees it (`broker.net.management_wire.DataLink`), as its
+    producer does (`broker.sessions.attach.Output`), and as the ledger does, which tells of what it has accepted."""
+
+    is_stuffed = False
+    unread_s = 0.0
+    number = 0
+    container = ""
+    origin = NOWHERE
+
+    def __init__(self, runner: RouteRunner, means: Means, client: ManagementClient, place: Place) -> None:
+        self.intake = Intake(means.logs, means.queues, runner.route, place, self._stop)
+        self.large = 0
+        self.rights = Rights(means.guard, self)
+        self._runner = runner
+        self._means = means
+        self._client = client
+        self._producer: Producer | None = None
+        self._ended = False
+
+    def attach(self, address: str) -> None:
+        """Ask for messages from there."""
+        link: Receiver = self._client.wire.receive_from(address, self, limits.MAX_MESSAGE_BYTES)
+        self._producer = Producer(self, link, self.intake)
+        if self._means.logs.takes_large:
+            link.take_parts(self._producer, limits.MAX_MESSAGE_BYTES)
+
+    def end(self) -> None:
+        """Take nothing more."""
+        self._ended = True
+        self._means.turn.forget(self)
+        self._means.logs.inflow.forget(self._client.wire)
+        if self._producer is not None:
+            self._producer.detached()
+
+    def _stop(self, reason: str) -> None:
+        self._means.clock.callLater(0, self._runner.failed, self, reason)
+
+    # ---- DataLink
+
+    def opened(self) -> None:
+        """The source has attached the link."""
+        if self._producer is not None and not self._ended:
+            self._start(self._producer)
+
+    def _start(self, producer: Producer) -> None:
+        self.intake.attached(producer)
+        producer.start()
+        self._runner.attached(self)
+
+    def messages(self) -> None:
+        """Messages have come."""
+        if self._producer is not None and not self._ended:
+            self._producer.take()
+            if not self._producer.link.open:
+                self._stop(f"{self._client.name}: more messages came than were asked for")
+            self._means.logs.inflow.brought(self._client.wire)
+
+    def outcomes(self) -> None:
+        """Nothing is sent here."""
+
+    def credit(self) -> None:
+        """Nothing is sent here."""
+
+    def closed(self, reason: str) -> None:
+        """The source gives no more."""
+        self._stop(f"{self._client.name}: {reason}")
+
+    # ---- for the ledger
+
+    def accepted(self, count: int) -> None:
+        """So many messages were accepted: more may come."""
+        if self._producer is not None and not self._ended:
+            self._producer.accepted(count)
+
+    # ---- Output
+
+    @property
+    def principal(self) -> Principal:
+        """Nobody: whoever made the route was asked whether it may."""
+        return ANONYMOUS
+
+    @property
+    def address(self) -> str:
+        """The source's."""
+        return self._client.name
+
+    @property
+    def now_s(self) -> float:
+        """The reactor's time."""
+        return self._means.clock.seconds()
+
+    @property
+    def transactions(self) -> Transactions:
+        """There are none on a route."""
+        raise AssertionError("a source sends nothing in a transaction")
+
+    def touch(self) -> None:
+        """There is output: it is written at the end of this turn."""
+        self._means.turn.touch(self)
+
+    def flush(self) -> None:
+        """Write it."""
+        self._client.wire.pump()
+
+    def brought_parts(self) -> None:
+        """While there is too much, the source is not read."""
+        self._means.logs.inflow.brought(self._client.wire, parts=True)
+
+    def choke(self) -> None:
+        """Nothing goes out here."""
+
+    def turn_out(self, condition: Condition) -> None:
+        """End the connection."""
+        self._stop(condition.text)

@@ -1,0 +1,135 @@
+"""Messages given out with their sequences, so that whoever takes them can tell them apart for good: the source's side of a route.
+
+Life: a client asks where a queue's messages are (`FIND`): the store that has them, and an address under which they are given out.
+The link that attaches there gets what any consumer of the queue gets; the tag of each delivery is the message's sequence, in 8
+bytes, most significant first. Now and then the client asks which sequences are still on the queue (`LEFT`). Nothing is kept of a
+client, but which link is whose: a later link of the same taker takes the place of an earlier one, whose connection may be dead.
+
+Invariants: an address names one queue in one store, and never another one, so a sequence under it is one message for ever; what
+`LEFT` does not name has left the queue by a committed record.
+
+Reference: docs/reference/management.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from twisted.internet.defer import Deferred, succeed
+
+from broker.amqp.links import Condition, Sender
+from broker.core.acl import questions
+from broker.core.nodes import QueueNode, Refused
+from broker.sessions.attach import Attach
+from broker.sessions.logs import Logs
+from broker.sessions.principal import Principal
+from broker.sessions.queues import Queues, Subscription
+
+Answer = tuple[int, str, dict[str, Any]]
+NODE = "$sequences"
+MAX_RUNS = 5000
+"""Runs in one request, and in one answer to it."""
+
+
+class Sequences:
+    """See the module. Fulfils `broker.administration.Extension`, and finds sources by their addresses."""
+
+    def __init__(self, logs: Logs, queues: Queues) -> None:
+        self._logs = logs
+        self._queues = queues
+        self._links: dict[tuple[str, str], Sender] = {}
+        """Queue's uuid and taker -> the link over which that one takes its messages."""
+
+    def named(self, address: str) -> SequencedQueue | None:
+        """The source that an address names."""
+        words = address.split("/")
+        return SequencedQueue(self, *words[1:]) if len(words) == 4 and words[0] == NODE else None
+
+    def node_at(self, store: str, uuid: str) -> QueueNode | None:
+        """The queue, if its messages are in this store."""
+        node = self._logs.nodes.queue_by_uuid(uuid)
+        return node if node is not None and node.messages is not None and self._logs.store_of(node) == store else None
+
+    def subscribe(self, attach: Attach, link: Sender, node: QueueNode, taker: str) -> None:
+        """Attach this link. Condition, when it may not."""
+        needs = questions.take_from_queue(node)
+        attach.demand(needs)
+        if attach.link.presettled:
+            raise Condition("amqp:invalid-field", "these messages are settled when whoever takes them has them")
+        queue = self._queues.at(node)
+        queue.admit(attach)
+        earlier = self._links.get((node.uuid, taker))
+        if earlier is not None and earlier.open and isinstance(earlier.context, Subscription):
+            earlier.context.end_slow(Condition("amqp:link:stolen", "another link has come for the same taker"))
+        queue.add(attach, link, needs, browse=False, tags=True)
+        self._links = {key: each for key, each in self._links.items() if each.open}
+        self._links[node.uuid, taker] = link
+
+    # ---- management
+
+    def items(self) -> list[dict[str, Any]]:
+        """None: there is nothing to list."""
+        return []
+
+    def act(self, operation: str, body: dict[str, Any], principal: Principal) -> Deferred[Answer]:
+        """See the module. Refused, KeyError, TypeError, ValueError."""
+        if not self._logs.serving:
+            raise Refused(409, f"this broker is {self._logs.state}: ask the primary, {self._logs.primary or 'unknown'}")
+        match operation:
+            case "FIND":
+                return succeed((200, "OK", self._find(body)))
+            case "LEFT":
+                return succeed((200, "OK", {"runs": self._left(body)}))
+        raise Refused(501, f"this broker does not have the operation {operation!r} on sequences")
+
+    def _find(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        logs, name, taker = self._logs, body["queue"], body["taker"]
+        if not isinstance(taker, str) or not taker or "/" in taker:
+            raise Refused(400, "`taker` is a name of whoever takes the messages, without a slash")
+        if logs.closed:
+            raise Refused(409, logs.redirect().text)
+        node = logs.nodes.queues.get(name)
+        if node is None or node.messages is None:
+            raise Refused(404, f"there is no queue named {name!r}")
+        store = logs.store_of(node)
+        address = f"{NODE}/{store}/{node.uuid}/{taker}"
+        return {"store": store, "queue": node.uuid, "address": address, "epoch": logs.epoch, "cluster": logs.identify()}
+
+    def _left(self, body: Mapping[str, Any]) -> list[int]:
+        store, uuid, numbers = str(body["store"]), str(body["queue"]), body["runs"]
+        if not isinstance(numbers, list) or len(numbers) % 2 or not all(type(each) is int and each >= 0 for each in numbers):
+            raise Refused(400, "`runs` is a list of first, count, first, count, ...")
+        node = self.node_at(store, uuid)
+        if node is None or node.messages is None:
+            raise Refused(404, f"queue {uuid} is not in store {store}")
+        if len(numbers) > 2 * MAX_RUNS:
+            raise Refused(400, f"`runs` has more than {MAX_RUNS} runs: ask for fewer at a time")
+        found: list[int] = []
+        for first, count in zip(numbers[::2], numbers[1::2], strict=True):
+            for run in node.messages.order.lane_of(first).alive_between(first, first + count):
+                if len(found) >= 2 * MAX_RUNS:
+                    raise Refused(400, f"more than {MAX_RUNS} runs of these are on the queue: ask for fewer at a time")
+                found += run
+        return found
+
+
+class SequencedQueue:
+    """A queue whose messages are given out with their sequences. Fulfils `broker.sessions.termini.Source`."""
+
+    def __init__(self, sequences: Sequences, store: str, uuid: str, taker: str) -> None:
+        self._sequences = sequences
+        self._store = store
+        self._uuid = uuid
+        self._taker = taker
+
+    def knows_filter(self, name: str) -> bool:
+        """None: all messages are given out."""
+        return False
+
+    def subscribe(self, attach: Attach, link: Sender) -> None:
+        """The link takes what is on the queue."""
+        node = self._sequences.node_at(self._store, self._uuid)
+        if node is None:
+            attach.demand_either(questions.unknown(attach.asked.address))
+            raise Condition("amqp:not-found", f"queue {self._uuid} is not in store {self._store}")
+        self._sequences.subscribe(attach, link, node, self._taker)

@@ -1,0 +1,250 @@
+"""`qpid-route`: make, list and remove routes, by which a broker or cluster fetches messages from another one.
+
+The command line is that of Apache Qpid's tool: words that say what to do (`route add DEST SRC EXCHANGE KEY`), and options among
+them, anywhere. DEST is asked to change its routes; SRC is written into the route, and DEST connects to it. Either may be all
+brokers of a cluster. What has no meaning here, because a route is always durable, replicated and acknowledged, is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import click
+
+from broker.client import ManagementClient, ManagementError
+from broker.core import urls
+from broker.core.sasl_client import MECHANISMS
+from cli import endings, options
+from cli.output import show_json
+
+NAME = "qpid-route"
+LOCAL = "localhost"
+_CONFLICT, _NOT_FOUND = 409, 404
+_LINK_LINE = "{host:<16}{port:<8}{transport:<13}{durable}     {state:<18}{error}"
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What the words say: whom to ask, what for, and which route it is about."""
+
+    dest: str
+    work: Callable[[ManagementClient, Task, dict[str, Any]], Coroutine[Any, Any, Any]]
+    body: dict[str, Any]
+    show: Callable[[Any, Task, dict[str, Any]], None]
+
+
+def _flags(function: Callable[..., Any]) -> Callable[..., Any]:
+    table: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
+        (("--timeout",), {"metavar": "SECONDS", "help": "Time to wait for an answer. [default: 10]"}),
+        (("-v", "--verbose"), {"is_flag": True, "help": "Say what was done."}),
+        (("-q", "--quiet"), {"is_flag": True, "help": "A route that is there already, or is not, is no error."}),
+        (("-d", "--durable"), {"is_flag": True, "help": "Routes are always durable."}),
+        (("-e", "--del-empty-link"), {"is_flag": True, "help": "A link always goes with its last route."}),
+        (("-t", "--transport"), {"metavar": "tcp|ssl", "default": "tcp", "help": "How DEST reaches SRC. [tcp]"}),
+        (("--force",), {"is_flag": True, "help": "del, flush: do not wait until the source has deleted the route's queue."}),
+        (("-s", "--src-local"), {"is_flag": True, "help": "Refused: routes fetch, they do not push."}),
+        (("--ack",), {"metavar": "N", "help": "Refused: messages are acknowledged when they are committed."}),
+        (("--credit",), {"metavar": "N", "help": "Refused: there is credit for as much as there is room."}),
+    )
+    for names, settings in reversed(table):
+        function = click.option(*names, **settings)(function)
+    return function
+
+
+@click.command(context_settings=options.CONTEXT)
+@click.argument("words", nargs=-1, required=True)
+@_flags
+@options.ha_admin_option
+@partial(options.connection_options, without=("broker", "timeout"))
+@click.version_option(options.VERSION, prog_name=NAME)
+def command(words: tuple[str, ...], ha_admin: bool, form: str, **given: Any) -> None:
+    """Fetch messages from other brokers.
+
+    \b
+    qpid-route [OPTIONS] route add DEST SRC EXCHANGE KEY [TAG] [EXCLUDE,...] [MECHANISM]
+    qpid-route [OPTIONS] route del DEST SRC EXCHANGE KEY
+    qpid-route [OPTIONS] queue add DEST SRC EXCHANGE QUEUE [MECHANISM]
+    qpid-route [OPTIONS] queue del DEST SRC EXCHANGE QUEUE
+    qpid-route [OPTIONS] route list|flush [DEST]
+    qpid-route [OPTIONS] link list [DEST]
+    qpid-route [OPTIONS] link del DEST SRC      all routes from SRC
+
+    DEST and SRC: [amqps:][user@]host[:port],... EXCHANGE is that of DEST, and for `route` that of SRC too; for `queue` it may be
+    the name of a queue of DEST. Passwords for SRC are in the file that --route-passwords of the brokers of DEST names.
+    """
+    for option, why in _WITHOUT_MEANING.items():
+        if given.pop(option):
+            raise click.UsageError(why)
+    if given["transport"] not in ("tcp", "ssl"):
+        raise click.UsageError(f"{given['transport']!r} is no transport here; there are: tcp, ssl")
+    task = _meant(words, ssl=given["transport"] == "ssl")
+    flags = {name: given.pop(name) for name in ("verbose", "quiet", "force", "durable", "del_empty_link", "transport")}
+    target = options.target(given | {"broker": task.dest}, admin=True, name="DEST")
+
+    async def run(reactor: Any) -> Any:
+        client = await target.connect(reactor)
+        result = await task.work(client, task, flags)
+        await client.close()
+        return result
+
+    result = endings.run(run)
+    if form == "json":
+        show_json(result)
+    else:
+        task.show(result, task, flags)
+
+
+_WITHOUT_MEANING = {
+    "src_local": "--src-local has no meaning here: a route fetches messages, so make it on the broker that is to have them",
+    "ack": "--ack has no meaning here: each message is acknowledged when it is committed, many at a time",
+    "credit": "--credit has no meaning here: a route fetches as much as there is room for",
+}
+
+
+def _meant(words: tuple[str, ...], *, ssl: bool) -> Task:
+    """What the words mean. UsageError tells what would do."""
+    match words:
+        case "route", "add", dest, source, exchange, key, *more if len(more) <= 3:
+            tag, exclude, mechanism = (*more, *("", "", "")[len(more) :])
+            excluded = [each for each in exclude.split(",") if each]
+            extra = {"tag": tag, "exclude": excluded, "mechanism": _mechanism(mechanism)}
+            return Task(dest, _add, _body("exchange", source, exchange, key, ssl=ssl) | extra, _show_change)
+        case "queue", "add", dest, source, exchange, queue, *more if len(more) <= 1:
+            extra = {"mechanism": _mechanism(*more)}
+            return Task(dest, _add, _body("queue", source, exchange, queue, ssl=ssl) | extra, _show_change)
+        case (("route" | "queue" as kind), "del", dest, source, exchange, key):
+            body = _body("exchange" if kind == "route" else "queue", source, exchange, key, ssl=ssl)
+            return Task(dest, _delete, body, _show_change)
+        case "route", "list", *rest if len(rest) <= 1:
+            return Task("".join(rest) or LOCAL, _list, {}, _show_routes)
+        case "link", "list", *rest if len(rest) <= 1:
+            return Task("".join(rest) or LOCAL, _list, {}, _show_links)
+        case "route", "flush", *rest if len(rest) <= 1:
+            return Task("".join(rest) or LOCAL, _flush, {}, _show_flushed)
+        case "link", "del", dest, source:
+            return Task(dest, _flush, {"source": _source(source, ssl=ssl)}, _show_flushed)
+        case "link", "add", *_:
+            raise click.UsageError("a link is there while a route needs it: add a route, with `route add` or `queue add`")
+        case "dynamic", ("add" | "del"), *_:
+            text = "`route add` with each key that is wanted, or with the key # on a topic exchange"
+            raise click.UsageError(f"there are no dynamic routes, which follow bindings: use {text}")
+        case "route", "map", *_:
+            raise click.UsageError("there is no map of routes: ask each cluster with `route list`")
+        case _:
+            raise click.UsageError(f"{' '.join(words)!r} is not a command, or has too many or too few words")
+
+
+def _mechanism(name: str = "") -> str:
+    if name and name not in MECHANISMS:
+        raise click.UsageError(f"{name!r} is no SASL mechanism; there are: {', '.join(MECHANISMS)}")
+    return name
+
+
+def _source(text: str, *, ssl: bool) -> str:
+    """The URL of a source as a route has it. BadUrl, UsageError."""
+    plain = not text.lower().startswith(("amqp:", "amqps:", "tcp:", "ssl:"))
+    url = urls.parse(f"amqps:{text}" if ssl and plain else text)
+    if url.password:
+        raise click.UsageError(
+            "others can see a password of SRC here, and in the route: leave it out, and write it into the file that "
+            "--route-passwords of the brokers of DEST names"
+        )
+    return str(url)
+
+
+def _body(kind: str, source: str, exchange: str, key: str, *, ssl: bool) -> dict[str, Any]:
+    return {"kind": kind, "source": _source(source, ssl=ssl), "exchange": exchange, "key": key}
+
+
+# ---- the work
+
+
+async def _add(client: ManagementClient, task: Task, flags: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return await client.request("CREATE", "route", None, task.body)
+    except ManagementError as error:
+        if error.status != _CONFLICT or "exists already" not in error.text:
+            raise
+        if not flags["quiet"]:
+            duplicate = f"Duplicate Route - ignoring: {task.body['exchange']}({task.body['key']})"
+            raise endings.Refused(duplicate) from None
+        return {}
+
+
+async def _delete(client: ManagementClient, task: Task, flags: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return await client.request("DELETE", "route", None, task.body | {"force": flags["force"]})
+    except ManagementError as error:
+        if error.status != _NOT_FOUND:
+            raise
+        if not flags["quiet"]:
+            raise endings.Refused("Route not found") from None
+        return {}
+
+
+async def _list(client: ManagementClient, task: Task, flags: dict[str, Any]) -> list[dict[str, Any]]:
+    return await client.query("route")
+
+
+async def _flush(client: ManagementClient, task: Task, flags: dict[str, Any]) -> list[dict[str, Any]]:
+    """End all routes, or those from one source."""
+    found = await client.query("route")
+    gone = [item for item in found if task.body.get("source", item["source"]) == item["source"]]
+    if not gone and "source" in task.body and not flags["quiet"]:
+        raise endings.Refused(f"there is no link from {task.body['source']}")
+    for item in gone:
+        if item["ending"] and not flags["force"]:
+            continue
+        body = {field: item[field] for field in ("kind", "source", "exchange", "key")}
+        await client.request("DELETE", "route", None, body | {"force": flags["force"]})
+    return gone
+
+
+# ---- what is printed
+
+
+def _show_change(answer: dict[str, Any], task: Task, flags: dict[str, Any]) -> None:
+    if answer.get("ending"):
+        click.echo("the route ends as soon as its source has deleted its queue; --force does not wait for that")
+    elif flags["verbose"] and answer:
+        click.echo(f"route {answer['uuid']}: {task.body['source']} {task.body['exchange']} {task.body['key']}")
+
+
+def _show_routes(items: list[dict[str, Any]], task: Task, flags: dict[str, Any]) -> None:
+    for item in items:
+        key = item["key"] if item["kind"] == "exchange" else f"<queue {item['key']}>"
+        click.echo(f"{urls.parse(task.dest).names[0]} {item['host']}:{item['port']} {item['exchange']} {key}")
+
+
+def _show_links(items: list[dict[str, Any]], task: Task, flags: dict[str, Any]) -> None:
+    """A line for each source: a link that does not work, if one of its routes has one."""
+    links: dict[str, dict[str, Any]] = {}
+    for item in items:
+        known = links.get(item["source"])
+        if known is None or (item["lastError"] and not known["lastError"]):
+            links[item["source"]] = item
+    if not links:
+        click.echo("No Links Found")
+        return
+    click.echo("\nHost            Port    Transport Durable  State             Last Error")
+    click.echo("=" * 77)
+    for item in links.values():
+        fields = {name: item[name] for name in ("host", "port", "transport", "state")}
+        click.echo(_LINK_LINE.format(**fields, durable="Y", error=item["lastError"]).rstrip())
+
+
+def _show_flushed(items: list[dict[str, Any]], task: Task, flags: dict[str, Any]) -> None:
+    for item in items if flags["verbose"] else ():
+        click.echo(f"Deleting Bridge: {item['host']}:{item['port']} {item['exchange']} {item['key']}... Ok")
+
+
+def main() -> None:
+    """The console script."""
+    endings.end(NAME, command)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,271 @@
+"""The life of a route: what it asks, when it fetches, what it forgets, and when it tries again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.core import limits
+from broker.core.commands import RouteAdd, RouteDel
+from broker.core.definitions import Nothing, OriginMade, RouteGone, RouteMade
+from broker.core.queues.lane import Lane
+from broker.core.records import BadBatch, Batch, BatchBuilder, Kind
+from broker.core.routes import (
+    FIRST_DELAY_S,
+    LOOK_S,
+    MOST_DELAY_S,
+    Ask,
+    Attach,
+    Connect,
+    Drop,
+    Effect,
+    Finish,
+    Forget,
+    Note,
+    Place,
+    RouteLife,
+    Wake,
+    minus,
+    source_queue,
+)
+from broker.core.state import CannotApply, State
+from tests.broker.core.definitions import Change, queue, state_of
+from tests.broker.core.test_origins import change, put, release
+from tests.broker.core.test_parts import apply
+from tests.broker.core.test_state import rebuilt
+
+PLACE = Place("s", "u-q", "$sequences/s/u-q/r", 3, "c")
+FOUND = {"store": "s", "queue": "u-q", "address": "$sequences/s/u-q/r", "epoch": 3, "cluster": "c"}
+
+
+def route(**more: Any) -> RouteAdd:
+    return RouteAdd(**{"uuid": "r", "kind": "queue", "source": "amqp:a:1", "exchange": "x", "key": "q"} | more)
+
+
+def running(life: RouteLife) -> RouteLife:
+    life.start()
+    life.connected()
+    life.answered(FOUND)
+    life.noted("")
+    life.attached()
+    return life
+
+
+def life(route: RouteAdd, epoch: int = 0) -> RouteLife:
+    return RouteLife(route, lambda key: epoch)
+
+
+def test_a_route_asks_where_its_queue_is_has_that_noted_and_fetches_from_there() -> None:
+    one = life(route(), epoch=3)
+    assert one.start() == [Connect()]
+    assert one.connected() == [Ask("FIND", "sequence", "", {"queue": "q", "taker": "r"})]
+    assert one.answered(FOUND) == [Note(PLACE)]
+    assert (PLACE.key, one.state) == ("s/u-q", "Preparing")
+    assert one.noted("") == [Attach(PLACE)]
+    assert one.attached() == [Wake(LOOK_S)]
+    assert (one.state, one.error) == ("Operational", "")
+
+
+def test_a_route_of_an_exchange_makes_its_queue_and_its_binding_first_where_they_are_not_there() -> None:
+    one = life(route(kind="exchange", key="a.#"))
+    one.start()
+    (made,) = one.connected()
+    assert made == Ask("CREATE", "queue", "qpid-route.r", {"durable": True, "replicate": "all"}, (409,))
+    binding = {"exchange": "x", "queue": "qpid-route.r", "key": "a.#"}
+    assert one.refused(409, "it exists") == [Ask("CREATE", "binding", "", binding, (409,))]
+    assert one.answered({}) == [Ask("FIND", "sequence", "", {"queue": "qpid-route.r", "taker": "r"})]
+    assert one.refused(404, "no queue") == [Drop(), Wake(FIRST_DELAY_S)]
+    assert one.error == "no queue"
+
+
+def test_what_is_held_is_asked_for_and_what_has_left_the_source_is_forgotten() -> None:
+    one = running(life(route()))
+    assert one.woken([]) == [Wake(LOOK_S)]
+    asked = {"store": "s", "queue": "u-q", "runs": [1, 5, 9, 2]}
+    assert one.woken([(1, 5), (9, 2)]) == [Ask("LEFT", "sequence", "", asked)]
+    assert one.answered({"runs": [4, 2]}) == [Forget([(1, 3), (9, 2)]), Wake(LOOK_S)]
+    one.woken([(4, 2)])
+    assert one.answered({"runs": [4, 2]}) == [Wake(LOOK_S)]
+
+
+@pytest.mark.parametrize("answer", [{}, {"runs": [1]}, {"runs": [1, "2"]}, {"runs": [-1, 1]}])
+def test_an_answer_that_says_nothing_forgets_nothing(answer: dict[str, Any]) -> None:
+    one = running(life(route()))
+    one.woken([(1, 5)])
+    assert one.answered(answer) == [Drop(), Wake(FIRST_DELAY_S)]
+
+
+@pytest.mark.parametrize("wrong", [{"store": ""}, {"queue": 1}, {"epoch": "3"}, {"epoch": True}])
+def test_a_source_that_does_not_say_where_its_messages_are_gives_none(wrong: dict[str, Any]) -> None:
+    one = life(route())
+    one.start()
+    one.connected()
+    assert one.answered(FOUND | wrong) == [Drop(), Wake(FIRST_DELAY_S)]
+
+
+def test_a_primary_that_was_deposed_gives_none() -> None:
+    one = life(route(), epoch=4)
+    one.start()
+    one.connected()
+    assert one.answered(FOUND) == [Drop(), Wake(FIRST_DELAY_S)]
+    assert one.error == "the source's primary is of epoch 3, and there was one of epoch 4"
+
+
+def test_it_tries_again_ever_more_seldom_until_it_has_run() -> None:
+    one = life(route())
+    one.start()
+    waits = [effect.after_s for _ in range(9) for effect in one.failed("away") if isinstance(effect, Wake)]
+    assert waits[:3] == [FIRST_DELAY_S, 2 * FIRST_DELAY_S, 4 * FIRST_DELAY_S]
+    assert waits[-1] == MOST_DELAY_S
+    assert (one.woken([]), one.state) == ([Connect()], "Connecting")
+    running(one)
+    assert one.failed("lost") == [Drop(), Wake(FIRST_DELAY_S)]
+    one.start()
+    one.connected()
+    one.answered(FOUND)
+    assert one.noted("no room") == [Drop(), Wake(2 * FIRST_DELAY_S)]
+
+
+@pytest.mark.parametrize("ends", [lambda one: one.answered({}), lambda one: one.refused(404, "no such queue")])
+def test_a_route_that_ends_has_its_queue_deleted_first(ends: Any) -> None:
+    one = life(route(kind="exchange", ending=True))
+    one.start()
+    (asked,) = one.connected()
+    assert asked == Ask("DELETE", "queue", "qpid-route.r", {"ifUnused": False, "ifEmpty": False}, (404,))
+    found: list[Effect] = ends(one)
+    assert (found, one.state) == ([Drop(), Finish()], "Closed")
+
+
+_RUNS = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 9)), max_size=6)
+
+
+def _sorted(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    for first, count in sorted(runs):
+        if not found or sum(found[-1]) < first:
+            found.append((first, count))
+    return found
+
+
+def _members(runs: list[tuple[int, int]]) -> set[int]:
+    return {sequence for first, count in runs for sequence in range(first, first + count)}
+
+
+@given(_RUNS, _RUNS)
+def test_runs_without_others_are_the_difference_of_sets(one: list[tuple[int, int]], other: list[tuple[int, int]]) -> None:
+    runs, others = _sorted(one), _sorted(other)
+    assert _members(minus(runs, others)) == _members(runs) - _members(others)
+
+
+# ---- what the log says of routes
+
+
+def made(uuid: str = "r", key: str = "q", **more: Any) -> Change:
+    fields = {"op": "route-add", "uuid": uuid, "kind": "queue", "source": "amqp:a:1", "exchange": "x", "key": key, "needs": 6}
+    return fields | more
+
+
+def origin(queue: str, store: str = "s", drain: str = "r", **more: Any) -> Change:
+    return {"op": "origin-add", "drain": drain, "store": store, "queue": f"{store}/{queue}", "into": "", "needs": 6} | more
+
+
+def forget(state: State, number: int, *runs: tuple[int, int]) -> None:
+    builder = BatchBuilder()
+    for first, count in runs:
+        builder.forget(number, first, count)
+    assert builder
+    assert not builder.only_dequeues
+    apply(state, builder)
+
+
+def test_a_route_is_there_once_and_a_checkpoint_has_it_with_what_is_held() -> None:
+    state = state_of(queue("q"), made(), origin("one"))
+    ((gone, why),) = change(state, made("other"))
+    assert (isinstance(gone, Nothing), why) == (True, "this route exists already")
+    assert change(state, made())[0][1] == "this route is so already"
+    assert change(state, release("r"))[0][1] == "this is a route, and no drain: delete it"
+    put(state, 2, (1, 9))
+    forget(state, 2, (1, 3), (5, 2), (99, 1))
+    forget(state, 77, (1, 1))
+    assert (state.held[2].runs(), state.held_runs) == ([(4, 1), (7, 3)], 2)
+    again = rebuilt(state)
+    assert (again.definitions.routes, again.held[2].runs()) == (state.definitions.routes, [(4, 1), (7, 3)])
+    ((ending, _),) = change(state, made(ending=True))
+    assert isinstance(ending, RouteMade)
+    assert ending.route.ending is True
+    ((ended, _),) = change(state, RouteDel(uuid="r").to_dict())
+    assert isinstance(ended, RouteGone)
+    assert (state.held, state.held_runs, state.definitions.origins, state.definitions.routes) == ({}, 0, {}, {})
+    assert change(state, RouteDel(uuid="r").to_dict())[0][1] == "there is no such route"
+
+
+def test_a_queue_of_the_same_name_ends_the_origin_of_the_one_before_and_of_no_other_store() -> None:
+    state = state_of(queue("q"), made(), origin("one"), origin("one", "t"), origin("one", drain="another"))
+    put(state, 2, (1, 5))
+    ((found, _),) = change(state, origin("two"))
+    assert isinstance(found, OriginMade)
+    assert [each.queue for each in found.gone] == ["s/one"]
+    assert sorted(state.definitions.origins) == [("another", "s/one"), ("r", "s/two"), ("r", "t/one")]
+    assert (2 in state.held, state.held_runs) == (False, 0)
+
+
+def test_an_origin_knows_the_highest_epoch_of_its_source() -> None:
+    state = state_of(queue("q"), made(), origin("one", sourceEpoch=4))
+    assert change(state, origin("one", sourceEpoch=4))[0][1] == "this origin is known already"
+    assert change(state, origin("one", sourceEpoch=3))[0][1] == "this origin is known already"
+    put(state, 2, (1, 5))
+    assert change(state, origin("one", sourceEpoch=5))[0][1] == ""
+    assert (state.definitions.origins["r", "s/one"].source_epoch, state.held[2].count) == (5, 5)
+
+
+def test_there_are_so_many_routes_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_ROUTES", 1)
+    state = state_of(made())
+    assert change(state, made("other", "q2"))[0][1] == "there are 1 routes already"
+
+
+def test_a_member_of_an_older_release_stops_before_a_route_and_before_what_is_forgotten() -> None:
+    builder = BatchBuilder()
+    builder.forget(2, 1, 1)
+    with pytest.raises(CannotApply, match="a FORGOTTEN record needs machine version 6"):
+        State(5).apply(Batch.parse(builder.seal(1, 1, 0)))
+    builder = BatchBuilder()
+    builder.define(made())
+    with pytest.raises(CannotApply, match="'route-add' needs machine version 6"):
+        State(5).apply(Batch.parse(builder.seal(1, 1, 0)))
+    builder = BatchBuilder()
+    builder.forget(2, 1, 1)
+    with pytest.raises(AssertionError, match="version 6"):
+        builder.seal(1, 1, 0, first_format=True)
+
+
+def test_a_forgotten_record_has_no_payload() -> None:
+    builder = BatchBuilder()
+    builder.large(1, 1, b"manifest")
+    data = bytearray(builder.seal(1, 1, 0))
+    data[48] = Kind.FORGOTTEN
+    with pytest.raises(BadBatch, match="FORGOTTEN record with a payload"):
+        Batch.parse(bytes(data), verified=True)
+
+
+def test_what_is_alive_between_two_sequences_is_told_by_stretches() -> None:
+    state = state_of(queue("q"))
+    builder = BatchBuilder()
+    builder.messages_for(1, 1).extend([b"m"] * 1000)
+    apply(state, builder)
+    builder = BatchBuilder()
+    builder.dequeues_for(1).extend([*range(3, 6), *range(500, 900)])
+    apply(state, builder)
+    lane: Lane = state.messages[1].order.lanes[0]
+    for first, end in ((1, 10), (4, 5), (4, 501), (1, 2000), (950, 960), (2000, 2001)):
+        found = list(lane.alive_between(first, end))
+        alive = [sequence for sequence in range(first, end) if lane.is_live(sequence)]
+        assert [sequence for start, count in found for sequence in range(start, start + count)] == alive
+
+
+def test_the_name_of_a_routes_own_queue_is_its_own() -> None:
+    assert source_queue(route()) == "q"
+    assert source_queue(route(kind="exchange")) == "qpid-route.r"

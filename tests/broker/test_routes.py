@@ -1,0 +1,317 @@
+"""Messages fetched from another broker are each there once, in order, whatever breaks in between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from broker.core import limits
+from broker.core.hops import HOPS
+from tests.broker.clients import ADMIN, condition
+from tests.broker.route_bench import Network, network
+
+LARGE = limits.LARGE_PARTS * 16 * 1024 + 1
+
+
+@pytest.fixture
+def net() -> Iterator[Network]:
+    """`a` has the queue `out`, `b` has `in` and the topic exchange `news`."""
+    with network() as made:
+        made.add("a", part_bytes=16 * 1024).queue("out")
+        made.add("b", part_bytes=16 * 1024).queue("in")
+        yield made
+
+
+def held(net: Network, at: str = "b") -> int:
+    return sum(each.count for each in net.brokers[at].lead.ledger.state.held.values())
+
+
+def test_a_queues_messages_come_in_order_and_leave_it_and_what_is_held_of_them_is_forgotten(net: Network) -> None:
+    net.send("a", "out", *range(5))
+    net.route("b", "a", "in", "out")
+    net.send("a", "out", *range(5, 9))
+    assert net.bodies("b", "in") == list(range(9))
+    assert net.brokers["a"].depth("out") == 0
+    item = net.item("b")
+    assert (item["state"], item["lastError"], item["taken"], item["peer"]) == ("Operational", "", 9, "a:5672")
+    assert held(net) == 9
+    net.pass_time(2)
+    assert held(net) == 0
+    net.send("a", "out", 9)
+    assert net.bodies("b", "in")[-1] == 9
+
+
+def test_an_exchange_routes_what_comes_by_its_subject(net: Network) -> None:
+    net.brokers["b"].queue("other")
+    for queue, key in (("in", "x.#"), ("other", "#")):
+        net.ask("b", "CREATE", "binding", exchange="amq.topic", queue=queue, key=key)
+    net.route("b", "a", "amq.topic", "out")
+    for subject in ("x.1", "y", "x.2", "x.3"):
+        net.send("a", "out", subject, subject=subject)
+    assert net.bodies("b", "in") == ["x.1", "x.2", "x.3"]
+    assert net.bodies("b", "other") == ["x.1", "y", "x.2", "x.3"]
+    assert net.brokers["a"].depth("out") == 0
+
+
+def test_a_message_comes_as_it_was_but_for_where_it_has_been(net: Network) -> None:
+    client = net.brokers["a"].client()
+    failing = client.receiver("out", credit=1)
+    client.auto_accept = False
+    annotated = {"x-opt-mine": "kept"}
+    client.send(client.sender("out"), "m", priority=7, ttl=60, durable=True, annotations=annotated, properties={"n": 1})
+    ((delivery, _),) = client.received[failing.name]
+    failing.close()
+    client.give(delivery, 0x27, failed=True)
+    net.settle()
+    net.route("b", "a", "in", "out", tag="north")
+    (found,) = net.messages("b", "in")
+    assert (found.priority, found.durable, found.properties, found.body) == (7, True, {"n": 1}, "m")
+    assert 0 < found.ttl <= 60
+    assert {str(key): value for key, value in found.annotations.items()} == {"x-opt-mine": "kept", HOPS: ["a", "north"]}
+
+
+@pytest.mark.parametrize("size", [10, LARGE])
+def test_what_the_destination_holds_comes_again_and_is_put_nowhere(net: Network, size: int) -> None:
+    """The source has forgotten that they were accepted."""
+    net.send("a", "out", *(f"{n}".ljust(size) for n in range(3)))
+    source = net.brokers["a"].lead
+    source.automatic = False
+    net.route("b", "a", "in", "out")
+    assert net.brokers["b"].depth("in") == 3
+    assert source.waiting, "they are about to leave the source"
+    source.become("recovering")
+    source.automatic = True
+    net.cut()
+    assert net.brokers["a"].depth("out") == 3
+    source.become("standalone")
+    net.send("a", "out", "last")
+    net.pass_time(3)
+    assert [body.strip() for body in net.bodies("b", "in")] == ["0", "1", "2", "last"]
+    assert (net.brokers["a"].depth("out"), held(net)) == (0, 0)
+
+
+def test_what_was_put_and_never_committed_comes_again(net: Network) -> None:
+    target = net.brokers["b"].lead
+    net.route("b", "a", "in", "out")
+    target.automatic = False
+    net.send("a", "out", *range(3))
+    assert target.waiting
+    target.become("recovering")
+    target.automatic = True
+    assert net.brokers["a"].depth("out") == 3, "nothing was accepted"
+    target.become("standalone")
+    net.pass_time(1)
+    assert net.bodies("b", "in") == [0, 1, 2]
+    assert net.brokers["a"].depth("out") == 0
+
+
+def test_the_next_primary_opens_the_route_again_and_knows_what_has_come(net: Network) -> None:
+    first, second = (
+        net.add(name, clustered=True, state=state, default_level="all") for name, state in (("p1", ""), ("p2", "ready"))
+    )
+    first.queue("in")
+    source = net.brokers["a"].lead
+    net.send("a", "out", *range(4))
+    source.automatic = False
+    net.route("p1", "a", "in", "out")
+    assert first.depth("in") == 4
+    first.lead.replayed_into(second.lead)
+    first.lead.become("ready", "p2")
+    source.become("recovering")
+    source.automatic = True
+    source.become("standalone")
+    second.lead.become("active")
+    net.pass_time(1)
+    net.send("a", "out", 4)
+    assert net.bodies("p2", "in") == [0, 1, 2, 3, 4]
+    assert net.brokers["a"].depth("out") == 0
+    assert net.item("p2")["state"] == "Operational"
+
+
+def test_a_message_goes_round_a_ring_of_topics_once(net: Network) -> None:
+    net.add("c").queue("in")
+    for at in "abc":
+        net.ask(at, "CREATE", "queue", "all")
+        net.ask(at, "CREATE", "binding", exchange="amq.topic", queue="all", key="#")
+    for at, source in ("ba", "cb", "ac", "ab", "bc", "ca"):
+        net.route(at, source, "amq.topic", "#", "exchange")
+    for at in "abc":
+        net.send(at, "amq.topic/news", f"from {at}")
+    net.pass_time(2)
+    for at in "abc":
+        assert sorted(set(net.bodies(at, "all"))) == ["from a", "from b", "from c"]
+        assert net.bodies(at, "all").count(f"from {at}") == 1, "it does not come back"
+        _, _, body = net.ask(at, "QUERY", "queue")
+        assert [item["name"] for item in body["items"] if item["messages"] and item["name"] != "all"] == []
+
+
+def test_what_has_a_name_that_a_route_excludes_is_dropped_and_leaves_the_source(net: Network) -> None:
+    net.route("b", "a", "in", "out", exclude=["south"])
+    for been in (["south"], ["north"], ["b"], "no list"):
+        net.send("a", "out", f"{been}", annotations={HOPS: been})
+    assert net.bodies("b", "in") == ["['north']", "no list"]
+    assert net.brokers["a"].depth("out") == 0
+
+
+def test_a_route_of_an_exchange_makes_its_queue_and_deletes_it_at_its_end(net: Network) -> None:
+    net.ask("b", "CREATE", "binding", exchange="amq.direct", queue="in", key="k")
+    net.route("b", "a", "amq.direct", "k", "exchange")
+    net.away.add("a")
+    net.cut()
+    net.pass_time(1)
+    for subject in ("k", "other"):
+        net.send("a", "amq.direct", subject, subject=subject)
+    assert "no primary among a" in net.item("b")["lastError"]
+    net.away.clear()
+    net.pass_time(2)
+    assert net.bodies("b", "in") == ["k"], "it was kept at the source"
+    queue = net.item("b")["queue"]
+    assert net.ask("a", "QUERY", "queue", queue)[2]["items"][0]["messages"] == 0
+    asked: dict[str, Any] = {"kind": "exchange", "source": "a", "exchange": "amq.direct", "key": "k"}
+    net.away.add("a")
+    net.cut()
+    assert net.ask("b", "DELETE", "route", **asked)[0] == 202
+    assert net.item("b")["ending"] is True
+    net.away.clear()
+    net.pass_time(2)
+    assert net.ask("b", "QUERY", "route")[2]["items"] == []
+    assert net.ask("a", "QUERY", "queue", queue)[0] == 404
+    assert net.brokers["b"].lead.ledger.state.definitions.origins == {}
+
+
+def test_a_route_stops_where_there_is_no_room_and_goes_on_when_there_is(net: Network) -> None:
+    net.ask("b", "CREATE", "queue", "small", arguments={"qpid.max_count": 3, "qpid.flow_stop_count": 0})
+    net.send("a", "out", *range(5))
+    net.route("b", "a", "small", "out")
+    assert net.bodies("b", "small") == [0, 1, 2]
+    assert "would pass its limit of 3 messages" in net.item("b")["lastError"]
+    client = net.brokers["b"].client()
+    taken = client.receiver("small")
+    net.pass_time(12)
+    assert client.bodies(taken) == [0, 1, 2, 3, 4]
+    assert (net.item("b")["lastError"], net.brokers["a"].depth("out")) == ("", 0)
+    client.connection.close()
+
+
+def test_a_queue_of_the_same_name_is_another_one(net: Network) -> None:
+    """Its sequences begin anew: what was held of the one before would be taken for it."""
+    net.send("a", "out", *range(3))
+    net.brokers["a"].lead.automatic = False
+    net.route("b", "a", "in", "out")
+    net.brokers["a"].lead.commit()
+    net.brokers["a"].lead.automatic = True
+    net.ask("a", "DELETE", "queue", "out")
+    net.ask("a", "CREATE", "queue", "out")
+    net.send("a", "out", "new")
+    net.pass_time(3)
+    assert net.bodies("b", "in") == [0, 1, 2, "new"]
+    assert len(net.brokers["b"].lead.ledger.state.definitions.origins) == 1
+
+
+def test_a_primary_of_the_source_that_was_deposed_gives_nothing(net: Network) -> None:
+    net.route("b", "a", "in", "out")
+    (origin,) = net.brokers["b"].lead.ledger.state.definitions.origins.values()
+    net.brokers["b"].broker.lead.change(type(origin)(**{**_fields(origin), "source_epoch": 7}), lambda reason: None)
+    net.settle()
+    net.cut()
+    net.send("a", "out", 1)
+    net.pass_time(1)
+    assert net.item("b")["lastError"] == "the source's primary is of epoch 0, and there was one of epoch 7"
+    assert net.brokers["a"].depth("out") == 1
+
+
+def _fields(command: Any) -> dict[str, Any]:
+    return {name: getattr(command, name) for name in command.__struct_fields__}
+
+
+def test_queues_of_a_cluster_that_are_not_replicated_get_what_an_exchange_routes_to_them_too(net: Network) -> None:
+    cluster = net.add("p", clustered=True, default_level="all")
+    for queue, level in (("in", "all"), ("two", "all"), ("own", "none")):
+        cluster.queue(queue, replicate=level)
+        net.ask("p", "CREATE", "binding", exchange="amq.fanout", queue=queue, key="")
+    net.route("p", "a", "amq.fanout", "out")
+    net.send("a", "out", *range(3))
+    assert [net.bodies("p", queue) for queue in ("in", "two", "own")] == [[0, 1, 2]] * 3
+    assert net.brokers["a"].depth("out") == 0
+    assert cluster.broker.ledgers["local"].state.held == {}
+
+
+def test_a_broker_that_leaves_fetches_nothing_more(net: Network) -> None:
+    net.route("b", "a", "in", "out")
+    net.ask("b", "LEAVE", "drain", to=["c:5672"])
+    net.send("a", "out", "stays")
+    net.pass_time(2)
+    assert (net.brokers["a"].depth("out"), net.brokers["b"].depth("in")) == (1, 0)
+    status, text, _ = net.ask("b", "CREATE", "route", kind="queue", source="a", exchange="in", key="other")
+    assert (status, "leaves" in text) == (409, True)
+
+
+@pytest.mark.parametrize(
+    "body, status, says",
+    [
+        ({"kind": "dynamic"}, 501, "it has queue and exchange"),
+        ({"exchange": "none"}, 404, "there is no exchange named 'none'"),
+        ({"kind": "exchange"}, 404, "there is no exchange named 'in'"),
+        ({"source": "ann/secret@a"}, 400, "the file of --route-passwords"),
+        ({"source": "a:x"}, 400, "no port"),
+        ({"mechanism": "GSSAPI"}, 400, "no SASL mechanism"),
+        ({"exclude": "x"}, 400, "list of up to"),
+        ({"key": ""}, 400, "`key` is a text"),
+        ({"tag": 1}, 400, "`tag` is a text"),
+    ],
+)
+def test_a_route_that_cannot_be_is_refused(net: Network, body: dict[str, Any], status: int, says: str) -> None:
+    found, text, _ = net.ask("b", "CREATE", "route", **{"kind": "queue", "source": "a", "exchange": "in", "key": "out"} | body)
+    assert (found, says in text) == (status, True), text
+
+
+def test_a_route_is_there_once_and_goes_at_once_with_its_queue_at_the_source_left_alone(net: Network) -> None:
+    asked: dict[str, Any] = {"kind": "queue", "source": "a", "exchange": "in", "key": "out"}
+    net.route("b", "a", "in", "out")
+    assert net.ask("b", "CREATE", "route", **asked)[:2] == (409, "this route exists already")
+    assert net.ask("b", "DELETE", "route", **asked)[0] == 204
+    assert net.ask("b", "DELETE", "route", **asked)[0] == 404
+    assert net.ask("b", "JUGGLE", "route")[0] == 501
+    net.send("a", "out", 1)
+    assert net.brokers["a"].depth("out") == 1
+
+
+def test_a_cluster_that_is_not_upgraded_takes_no_routes() -> None:
+    with network() as net:
+        net.add("p", clustered=True, default_level="all", machine_version=5)
+        status, text, _ = net.ask("p", "CREATE", "route")
+        assert (status, "routes need 6" in text) == (409, True)
+
+
+def test_whoever_asks_for_sequences_is_told_what_is_wrong(net: Network) -> None:
+    found = net.ask("a", "FIND", "sequence", queue="out", taker="t")[2]
+    here = {"store": found["store"], "queue": found["queue"]}
+    net.send("a", "out", *range(4))
+    assert net.ask("a", "LEFT", "sequence", **here, runs=[2, 2, 9, 5])[2] == {"runs": [2, 2]}
+    for body, status in (
+        (here | {"runs": [1]}, 400),
+        (here | {"runs": [1 << 60, 1]}, 400),
+        (here | {"runs": [1, 1] * 5001}, 400),
+        ({"store": "x", "queue": found["queue"], "runs": []}, 404),
+    ):
+        assert net.ask("a", "LEFT", "sequence", **body)[0] == status, body
+    assert net.ask("a", "FIND", "sequence", queue="none", taker="t")[0] == 404
+    assert net.ask("a", "FIND", "sequence", queue="out", taker="a/b")[0] == 400
+    assert net.ask("a", "JUGGLE", "sequence")[0] == 501
+    client = net.brokers["a"].client(ADMIN)
+    first = client.receiver(found["address"])
+    assert _tags(client, first) == [number.to_bytes(8, "big") for number in range(1, 5)]
+    client.receiver(found["address"], credit=0)
+    assert condition(first) == "amqp:link:stolen"
+    assert condition(client.receiver("$sequences/x/y/z")) == "amqp:not-found"
+    assert condition(client.receiver(found["address"], presettled=True)) == "amqp:invalid-field"
+    client.connection.close()
+
+
+def _tags(client: Any, link: Any) -> list[bytes]:
+    from cproton_ffi import ffi, lib
+
+    tags = [lib.pn_delivery_tag(delivery._impl) for delivery, _ in client.received[link.name]]
+    return [bytes(ffi.buffer(tag.start, tag.size)) for tag in tags]

@@ -1,0 +1,109 @@
+"""`qpid-route`: what can be said to it, what cannot, and what it prints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.running import run
+
+
+@pytest.mark.parametrize(
+    "words,why",
+    [
+        (["dynamic", "add", "a:1", "b:1", "x"], "there are no dynamic routes"),
+        (["link", "add", "a:1", "b:1"], "a link is there while a route needs it"),
+        (["route", "map"], "there is no map of routes"),
+        (["route", "add", "a:1", "b:1", "x"], "is not a command, or has too many or too few words"),
+        (["route", "add", "a:1", "b:1", "x", "k", "-s"], "a route fetches messages"),
+        (["queue", "add", "a:1", "b:1", "x", "q", "--ack", "5"], "--ack has no meaning here"),
+        (["queue", "add", "a:1", "b:1", "x", "q", "--credit", "5"], "--credit has no meaning here"),
+        (["queue", "add", "a:1", "b:1", "x", "q", "-t", "rdma"], "'rdma' is no transport here"),
+        (["queue", "add", "a:1", "b:1", "x", "q", "GSSAPI"], "'GSSAPI' is no SASL mechanism"),
+        (["queue", "add", "a:1", "ann/secret@b:1", "x", "q"], "others can see a password of SRC"),
+        (["queue", "add", "a:1", "b:x", "x", "q"], "b:x"),
+    ],
+)
+def test_what_has_no_meaning_here_is_refused_before_a_broker_is_asked(words: list[str], why: str) -> None:
+    found = run("qpid-route", *words)
+    assert found.status == 2
+    assert why in found.err
+    assert "secret" not in found.err
+
+
+def test_the_words_become_requests(peers: Any, tmp_path: Path) -> None:
+    answers = {"CREATE route": [201, "created", {"uuid": "u"}], "DELETE route": [202, "it ends", {"uuid": "u", "ending": True}]}
+    broker = peers(items={"route": [OF_A_QUEUE, ELSEWHERE]}, answers=answers, record=str(tmp_path / "asked"))
+    for words, printed in (
+        (
+            ["route", "add", "%", "ann@h1,h2:1", "x", "a.#", "north", "s,t", "PLAIN", "-v"],
+            "route u: amqp:ann@h1:5672,h2:1 x a.#\n",
+        ),
+        (["queue", "add", "%", "h3", "x", "out", "-t", "ssl", "-d", "-e"], ""),
+        (["route", "del", "%", "h1", "x", "k"], "the route ends as soon as its source has deleted its queue; --force "),
+        (["queue", "del", "%", "h1", "x", "out", "--force"], ""),
+        (["link", "del", "%", "ssl:h3:5671"], ""),
+        (
+            ["route", "flush", "%", "-v"],
+            "Deleting Bridge: h1:5672 amq.topic out... Ok\nDeleting Bridge: h3:5671 amq.topic out... Ok\n",
+        ),
+    ):
+        found = run("qpid-route", *(broker.name if word == "%" else word for word in words))
+        assert (found.status, found.err) == (0, "")
+        assert found.out.startswith(printed)
+    plain = {"kind": "queue", "source": "amqp:h1:5672", "exchange": "x", "key": "out"}
+    of_a_key = plain | {"kind": "exchange", "key": "k", "source": "amqp:ann@h1:5672,h2:1"}
+    listed = {field: OF_A_QUEUE[field] for field in plain}
+    asked = map(json.loads, (tmp_path / "asked").read_text().splitlines())
+    assert [(each["what"], each["body"]) for each in asked if each["what"] != "QUERY route"] == [
+        ("CREATE route", of_a_key | {"key": "a.#", "tag": "north", "exclude": ["s", "t"], "mechanism": "PLAIN"}),
+        ("CREATE route", plain | {"source": "amqp:ssl:h3:5671", "mechanism": ""}),
+        ("DELETE route", of_a_key | {"source": "amqp:h1:5672", "force": False}),
+        ("DELETE route", plain | {"force": True}),
+        ("DELETE route", listed | {"source": "amqp:ssl:h3:5671", "force": False}),
+        ("DELETE route", listed | {"force": False}),
+        ("DELETE route", listed | {"source": "amqp:ssl:h3:5671", "force": False}),
+    ]
+
+
+@pytest.mark.parametrize(
+    "answer,words,text",
+    [
+        ([409, "this route exists already", {}], ["queue", "add"], "Duplicate Route - ignoring: x(out)"),
+        ([404, "there is no such route", {}], ["queue", "del"], "Route not found"),
+        ([409, "this broker leaves", {}], ["queue", "add"], "this broker leaves"),
+    ],
+)
+def test_what_the_broker_refuses_is_told_and_what_is_so_already_is_no_error_when_quiet(
+    peers: Any, answer: list[Any], words: list[str], text: str
+) -> None:
+    broker = peers(answers=dict.fromkeys(("CREATE route", "DELETE route"), answer))
+    found = run("qpid-route", *words, broker.name, "h1", "x", "out")
+    assert (found.status, found.out, text in found.err) == (1, "", True)
+    assert run("qpid-route", *words, broker.name, "h1", "x", "out", "-q").status == ("leaves" in text)
+
+
+OF_A_QUEUE: dict[str, Any] = {"kind": "queue", "source": "amqp:h1:5672,h2:5672", "host": "h1", "port": 5672, "transport": "tcp"}
+OF_A_QUEUE |= {"exchange": "amq.topic", "key": "out", "state": "Operational", "lastError": "", "ending": False}
+OF_AN_EXCHANGE = OF_A_QUEUE | {"kind": "exchange", "key": "a.#", "state": "Waiting", "lastError": "h1:5672: refused"}
+ELSEWHERE = OF_A_QUEUE | {"source": "amqp:ssl:h3:5671", "host": "h3", "port": 5671, "transport": "ssl"}
+
+
+def test_routes_and_links_are_listed_as_apaches_tool_lists_them(peers: Any) -> None:
+    broker = peers(items={"route": [OF_A_QUEUE, OF_AN_EXCHANGE, ELSEWHERE]})
+    assert run("qpid-route", "route", "list", broker.name).out.splitlines() == [
+        f"{broker.name} h1:5672 amq.topic <queue out>",
+        f"{broker.name} h1:5672 amq.topic a.#",
+        f"{broker.name} h3:5671 amq.topic <queue out>",
+    ]
+    assert run("qpid-route", "link", "list", broker.name).out.splitlines() == [
+        "",
+        "Host            Port    Transport Durable  State             Last Error",
+        "=============================================================================",
+        "h1              5672    tcp          Y     Waiting           h1:5672: refused",
+        "h3              5671    ssl          Y     Operational",
+    ]
+    assert run("qpid-route", "link", "list", peers(items={"route": []}).name).out == "No Links Found\n"
