@@ -31,7 +31,19 @@ ATTRIBUTES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "queue": (
         *("uuid", "durable", "autoDelete", "exclusive", "replicate", "messages", "messagesIn", "messagesOut", "levels"),
-        *("rejected", "overLimit", "expired", "dropped", "bytes", "bytesIn", "bytesOut", "consumers", "bindings", "arguments"),
+        *(
+            "rejected",
+            "overLimit",
+            "expired",
+            "dropped",
+            "overdue",
+            "bytes",
+            "bytesIn",
+            "bytesOut",
+            "consumers",
+            "bindings",
+            "arguments",
+        ),
         "alternateExchange",
     ),
     "exchange": (
@@ -45,7 +57,7 @@ ATTRIBUTES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "subscription": (
         *("id", "queue", "connection", "processName", "processId", "browse", "acknowledged", "exclusive", "creditMode"),
-        *("delivered", "unacked", "still_s"),
+        *("delivered", "unacked", "active", "still_s"),
     ),
     "history": ("ts", "epoch", "primary", "reason", "gap_ms", "by", "planned", "estimated"),
 }
@@ -57,7 +69,9 @@ _OPERATIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "binding": ("CREATE", "DELETE"),
     "ha": ("PROMOTE", "STOP", "SET", "BOOTSTRAP", "SET-ROLE", "TAKEOVER", "ADD-BROKER", "REMOVE-BROKER"),
     "acl": ("RELOAD",),
-    "drain": ("LEAVE", "RELEASED", "TAKE", "HELD", "RELEASE", "FORGET"),
+    "drain": ("LEAVE", "RELEASED", "TAKE", "LARGER", "HELD", "RELEASE", "FORGET"),
+    "route": ("CREATE", "DELETE"),
+    "sequence": ("FIND", "LEFT"),
 }
 
 

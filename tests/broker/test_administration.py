@@ -271,7 +271,11 @@ def test_the_node_tells_its_types_and_what_they_have_by_amqp_management() -> Non
             return client.request(operation, schema.NODE, "self", body, **properties)
 
         kinds = asked("GET-TYPES")[2]
-        assert kinds == {kind: [] for kind in (*schema.ATTRIBUTES, "ha", "drain", schema.NODE)} == asked("GET-ANNOTATIONS")[2]
+        assert (
+            kinds
+            == {kind: [] for kind in (*schema.ATTRIBUTES, *b.broker.administration.extensions, schema.NODE)}
+            == asked("GET-ANNOTATIONS")[2]
+        )
         assert asked("GET-MGMT-NODES")[2] == ["$management"]
         attributes = asked("GET-ATTRIBUTES")[2]
         assert attributes["ha"] == ["name", "identity", "type", "status"]

@@ -285,7 +285,6 @@ def test_what_is_given_of_a_queue_is_changed_and_nothing_else(asked: Any) -> Non
     body = {"arguments": {"qpid.max_count": 5, "note": "a"}, "alternateExchange": ""}
     words = ("update", "queue", "jobs", "--max-queue-count", "5", "--argument", "note=a", "--alternate-exchange", "")
     assert asked(*words) == ("UPDATE queue", "jobs", body)
-    assert asked("update", "exchange", "news", "--alternate-exchange", "x")[2] == {"alternateExchange": "x"}
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def test_attributes_and_operations_are_listed_once_and_those_that_all_have_first
     ]
     assert schema.attributes("binding")[:5] == ["name", "identity", "type", "exchange", "queue"]
     assert schema.operations("acl") == ["READ", "QUERY", "RELOAD"]
-    assert schema.operations("route") == ["READ", "QUERY"]
+    assert schema.operations("connection") == ["READ", "QUERY"]
     assert "GET-TYPES" in schema.operations(schema.NODE)
 
 

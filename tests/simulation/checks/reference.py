@@ -543,7 +543,7 @@ class Reference:
         """A queue or an exchange has these arguments and this alternate exchange from here on; None: it is gone."""
         self._add(-self._described.pop(uuid, 0))
         if change is not None:
-            self._described[uuid] = described(uuid, change["arguments"], change["alternate"])
+            self._described[uuid] = described(uuid, change.get("arguments") or {}, change.get("alternate") or "")
             self._add(self._described[uuid])
 
     def _drop(self, kind: str, uuid: str, position: int) -> None:
