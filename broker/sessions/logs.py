@@ -57,6 +57,8 @@ class Logs:
         """The identity of this broker's store."""
         self.closing = False
         """Whether it was proposed that this broker leaves."""
+        self.halted = False
+        """Whether the drain of this broker is being called off: it gives nothing to a drain."""
         self.rebuild()
 
     @property

@@ -227,10 +227,14 @@ class Subscription(LinkEnd):
         if self.session.unread_s:
             self.session.turn_out(condition)
         else:
-            self.detached()
-            self.link.context = None
-            self.link.close(condition)
-            self.session.touch()
+            self.end_link(condition)
+
+    def end_link(self, condition: Condition) -> None:
+        """It gets nothing more, and hears why."""
+        self.detached()
+        self.link.context = None
+        self.link.close(condition)
+        self.session.touch()
 
     # ---- what comes back
 

@@ -11,6 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from broker.core.commands import MACHINE_VERSION as NEW
+from tests.simulation import departures
+from tests.simulation.bugs_of_departures import OF_DEPARTURES
 from tests.simulation.clients import ClientPlan
 from tests.simulation.history import Violation
 from tests.simulation.layouts import (
@@ -462,8 +464,5 @@ def provoke(plan: Plan) -> Callable[[int], None]:
 
 
 _RUNS = {id(plan): provoke(plan) for plan in PROVOKED.values()}
-
-
-def run_of(name: str) -> Callable[[int], None]:
-    """The run of a bug's own plan, which is the same one for all bugs that share it."""
-    return _RUNS[id(PROVOKED[name])]
+RUNS = {name: _RUNS[id(plan)] for name, plan in PROVOKED.items()} | dict.fromkeys(OF_DEPARTURES, departures.run)
+"""By bug: the run of its own plan, which is the same one for all bugs that share it, or of another kind of world."""
