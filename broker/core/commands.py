@@ -35,6 +35,10 @@ The forms (version 1 unless said)::
                                                              numbered, and remembered
     link-forget     user container link into           (6) no more, nor what was
 
+    alter           uuid arguments alternate applies   (6) a queue, or an exchange, has these arguments and this alternate
+                                                           exchange from here on; the arguments count for machine version
+                                                           `applies`
+
 Version 3 brought no command: from it on a log may have LARGE records (broker.core.records). Version 5 brought queues whose
 messages leave by themselves (`x-delivery-limit`, `x-message-ttl`), and arguments of queues that older releases refuse
 (broker.core.queues.arguments): a `queue-add` with one of them needs it. From it on a log may have TIMES and HELD records, and
@@ -241,6 +245,20 @@ class Term(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
     estimated: bool = False
 
 
+class Alter(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
+    """A queue or an exchange has these arguments, all of them, and this alternate exchange, "" for none, from here on. A broker
+    must have the machine version `applies` to apply the arguments."""
+
+    OP: ClassVar[str] = "alter"
+    SINCE: ClassVar[int] = 6
+
+    uuid: str
+    arguments: dict[str, Any] = {}
+    alternate: str = ""
+    applies: int = 1
+    needs: int = 6
+
+
 class Numbers(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
     """Where a snapshot's counters stood: the next queue number, and (number, next sequence) of each queue."""
 
@@ -440,7 +458,7 @@ _KINDS: dict[str, type[Command]] = {
     for kind in (
         *(QueueAdd, QueueDel, StoreAdd, StoreDel, ExchangeAdd, ExchangeDel, Bind, Unbind, Term, Numbers),
         *(MachineVersion, QueueDelIfEmpty, RecentIds, Setting, OriginAdd, OriginRelease, OriginForget),
-        *(LinkAdd, LinkForget, RouteAdd, RouteDel),
+        *(LinkAdd, LinkForget, RouteAdd, RouteDel, Alter),
     )
 }
 _head = msgspec.json.Decoder(_Head).decode
@@ -477,6 +495,18 @@ def _decode_leniently(text: bytes, version: int) -> Command | UnknownCommand:
         return UnknownCommand(kind.OP, f"{kind.OP!r} needs machine version {max(command.needs, kind.SINCE)}", text)
     vars(command)["text"] = text
     return command
+
+
+Altered = TypeVar("Altered", QueueAdd, ExchangeAdd)
+
+
+def altered(command: Altered, by: Alter) -> Altered:
+    """The same with other arguments, and another alternate exchange, also in its text; unknown fields stay."""
+    needs = max(command.needs, by.applies)
+    made = msgspec.structs.replace(command, arguments=by.arguments, alternate=by.alternate, needs=needs)
+    more = {"arguments": by.arguments, "alternate": by.alternate} | ({"needs": needs} if needs > 1 else {})
+    vars(made)["text"] = _to_json(json.loads(command.text) | more)
+    return made
 
 
 Numbered = TypeVar("Numbered", QueueAdd, StoreAdd, OriginAdd, LinkAdd)
