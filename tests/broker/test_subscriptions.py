@@ -235,6 +235,23 @@ def test_other_terms_make_a_new_subscription_when_nobody_uses_the_old_one(shared
         assert queues(b) == ["ann.news"]
 
 
+def test_who_takes_from_the_queue_of_a_subscription_by_its_address_does_not_end_it() -> None:
+    """Breaks when a browser that closes its link, or a command that empties the queue, unsubscribes somebody else."""
+    with bench() as b:
+        subscribe(b.client(container="ann"), "news").detach()
+        b.settle()
+        publish(b, "one")
+        other = b.client()
+        for browse in (True, False):
+            link = other.receiver("ann.news", browse=browse)
+            assert other.bodies(link) == ["one"]
+            if not browse:
+                assert condition(subscribe(b.client(container="ann"), "news")) == "amqp:resource-locked"
+            link.close()
+            b.settle()
+        assert queues(b) == ["ann.news"]
+
+
 def test_a_name_is_shared_or_not() -> None:
     with bench() as b:
         client = b.client(container="ann")
