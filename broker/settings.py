@@ -241,6 +241,13 @@ OPTIONS = (
         "0: none.",
     ),
     Option(
+        "rabbitmq-clients",
+        yes_no,
+        False,
+        "yes|no",
+        "Say in every Open that this is RabbitMQ 4.0.0: its AMQP 1.0 clients work with no broker that does not.",
+    ),
+    Option(
         "drain-to",
         urls.parse,
         None,
@@ -308,6 +315,7 @@ class BrokerSettings:
     slow_consumer_time: int
     slow_consumer_policy: str
     consumer_timeout: int
+    rabbitmq_clients: bool
     drain_to: Url | None
     """Who takes the messages at SIGTERM, with the password from wherever that was given; None: nobody."""
     drain_password_file: str | None = field(repr=False)
