@@ -276,12 +276,22 @@ def _alone_and_then_the_other(at_s: float) -> list[Action]:
 _WITNESSED = _plan(BUSY, *_repeated((1.0, 3.4), _alone_and_then_the_other), witness=True)
 _WITNESSED_SLOWLY = replace(_WITNESSED, disk_s=_SLOW_SYNC_S)
 
+_ALTERED = _plan(
+    BUSY,
+    *(Action(0.8 + 0.3 * number, "alter") for number in range(6)),
+    *(Action(1.5 + 0.6 * number, "kill", "backup", seconds=0.2) for number in range(3)),
+    checkpoint_bytes=2048,
+    duration_s=4.0,
+)
+
 PROVOKED: dict[str, Plan] = {
     "raises-who-is-to-follow": _plan(BUSY, Action(1.0, "role", 2), Action(2.0, "role", 2), Action(3.0, "role", 3), spares=1),
     "witness-votes-for-whoever-asks": _WITNESSED,
     "attests-before-it-is-saved": _WITNESSED,
     "forgets-what-it-attests": _WITNESSED,
     "asks-for-what-no-disk-has": _WITNESSED_SLOWLY,
+    "keeps-what-was-altered": _ALTERED,
+    "checkpoint-forgets-alterations": _ALTERED,
     "backups-know-no-duplicates": DUPLICATES,
     "checkpoint-forgets-duplicates": _RESTARTED,
     "knows-no-duplicates-under-way": _SLOWLY,
