@@ -464,6 +464,8 @@ def provoke(plan: Plan) -> Callable[[int], None]:
 
 
 _RUNS = {id(plan): provoke(plan) for plan in PROVOKED.values()}
-RUNS = {name: _RUNS[id(plan)] for name, plan in PROVOKED.items()} | dict.fromkeys(OF_DEPARTURES, departures.run)
-RUNS |= dict.fromkeys(RACES, departures.race)
+RUNS: dict[str, Callable[[int], object]] = {
+    **{name: _RUNS[id(plan)] for name, plan in PROVOKED.items()},
+    **{name: departures.race if name in RACES else departures.run for name in OF_DEPARTURES},
+}
 """By bug: the run of its own plan, which is the same one for all bugs that share it, or of another kind of world."""
