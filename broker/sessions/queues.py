@@ -14,7 +14,7 @@ is being read back from disk; what is to leave as a dead letter is given to nobo
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import accumulate, chain
 from typing import Any, Protocol
 
@@ -399,6 +399,7 @@ class QueueTerminus:
         """One fewer."""
         self.producers.pop(producer, None)
         self._queues.unused.left(self.node)
+        self._queues.on_left(self.node)
 
     def receive(self, producer: Producer, first: int, messages: list[bytes]) -> None:
         """All of it at once if there is room for all of it, and else one by one."""
@@ -521,6 +522,8 @@ class QueueTerminus:
             moves = logs.closed and node.depth and not node.definition.exclusive
             if not moves:
                 self._queues.keeper.delete(node)
+        else:
+            self._queues.on_left(node)
 
     @property
     def held(self) -> bool:
@@ -770,6 +773,8 @@ class Queues:
         self._termini: dict[str, QueueTerminus] = {}
         self.keeper: Keeper
         """To be set before a link attaches."""
+        self.on_left: Callable[[QueueNode], None] = lambda node: None
+        """Hears of each queue that a link has left."""
 
     def at(self, node: QueueNode) -> QueueTerminus:
         """The terminus of this queue."""

@@ -26,6 +26,7 @@ from twisted.logger import ILogObserver, globalLogBeginner
 from zope.interface import provider
 
 from tests.simulation.bugs import OF_QUEUES, OF_TRANSACTIONS, Bug
+from tests.simulation.bugs_of_alterations import OF_ALTERATIONS
 from tests.simulation.bugs_of_departures import OF_DEPARTURES
 from tests.simulation.bugs_of_duplicates import OF_DUPLICATES
 from tests.simulation.bugs_of_links import OF_LINKS
@@ -39,6 +40,7 @@ SEEDS = 300
 
 
 BUGS = {
+    **OF_ALTERATIONS,
     **OF_DEPARTURES,
     **OF_DUPLICATES,
     **OF_LINKS,
