@@ -14,7 +14,7 @@ is being read back from disk; what is to leave as a dead letter is given to nobo
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import accumulate, chain
 from types import MappingProxyType
@@ -236,10 +236,14 @@ class Subscription(LinkEnd):
         if self.session.unread_s:
             self.session.turn_out(condition)
         else:
-            self.detached()
-            self.link.context = None
-            self.link.close(condition)
-            self.session.touch()
+            self.end_link(condition)
+
+    def end_link(self, condition: Condition) -> None:
+        """It gets nothing more, and hears why."""
+        self.detached()
+        self.link.context = None
+        self.link.close(condition)
+        self.session.touch()
 
     # ---- what comes back
 
@@ -405,6 +409,7 @@ class QueueTerminus:
         """One fewer."""
         self.producers.pop(producer, None)
         self._queues.unused.left(self.node)
+        self._queues.on_left(self.node)
 
     def receive(self, producer: Producer, first: int, messages: list[bytes]) -> None:
         """All of it at once if there is room for all of it, and else one by one."""
@@ -527,6 +532,8 @@ class QueueTerminus:
             moves = logs.closed and node.depth and not node.definition.exclusive
             if not moves:
                 self._queues.keeper.delete(node)
+        else:
+            self._queues.on_left(node)
 
     @property
     def held(self) -> bool:
@@ -799,6 +806,8 @@ class Queues:
         self._termini: dict[str, QueueTerminus] = {}
         self.keeper: Keeper
         """To be set before a link attaches."""
+        self.on_left: Callable[[QueueNode], None] = lambda node: None
+        """Hears of each queue that a link has left."""
 
     def at(self, node: QueueNode) -> QueueTerminus:
         """The terminus of this queue."""

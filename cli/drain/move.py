@@ -15,6 +15,8 @@ what one read of a socket may bring.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, compress
 
 import google_crc32c
 
@@ -58,8 +60,8 @@ class Move:
         self._here_bytes = 0
         self.checksum = self.nbytes = self.known = 0
         """Of what was moved: the sum of the CRC-32C of its messages, and their bytes; and how many the target had already."""
-        self._sizes: dict[int, int] = {}
-        self._sums: dict[int, int] = {}
+        self._facts: dict[int, tuple[int, int]] = {}
+        """Sequence -> bytes and CRC-32C, of the same."""
         self._paused = False
         """Whether the source is not read, because too much is here."""
         self._credit = _FIRST_CREDIT
@@ -112,18 +114,17 @@ class Move:
         assert link is not None
         self.active = True
         first, messages = link.take()
-        known: list[int] = []
-        for delivery_id, tag, data in zip(
-            range(first, first + len(messages)), link.tags(first, len(messages)), messages, strict=True
-        ):
-            sequence = int.from_bytes(tag, "big")
-            if sequence in self._held:
-                known.append(delivery_id)
-            else:
-                self._ids[sequence] = delivery_id
-                self._sizes[sequence], self._sums[sequence] = len(data), google_crc32c.value(data)
-                self._here_bytes += len(data)
-                self._waiting.append((sequence, data))
+        sequences = [int.from_bytes(tag, "big") for tag in link.tags(first, len(messages))]
+        ids: Sequence[int] = range(first, first + len(messages))
+        known = [delivery_id for delivery_id, sequence in zip(ids, sequences, strict=True) if sequence in self._held]
+        if known:
+            new = [sequence not in self._held for sequence in sequences]
+            sequences, ids, messages = list(compress(sequences, new)), list(compress(ids, new)), list(compress(messages, new))
+        sizes = list(map(len, messages))
+        self._ids.update(zip(sequences, ids, strict=True))
+        self._facts.update(zip(sequences, zip(sizes, map(google_crc32c.value, messages), strict=True), strict=True))
+        self._here_bytes += sum(sizes)
+        self._waiting.extend(zip(sequences, messages, strict=True))
         if known:
             self.known += len(known)
             self._settle(known)
@@ -137,14 +138,17 @@ class Move:
         link, sent = self._out, False
         if link is None or not link.open:
             return
-        largest = link.largest
-        while self._waiting and link.credit > 0:
-            sequence, data = self._waiting.popleft()
-            if largest and len(data) > largest:
+        largest, waiting = link.largest or LARGEST_BYTES, self._waiting
+        while waiting and (credit := link.credit) > 0:
+            sequence, data = waiting.popleft()
+            if len(data) > largest:
                 self._refuse(sequence, f"it has {len(data)} bytes, and the target takes {largest} (--max-message-size)")
-            else:
-                link.send_one(data, sequence)
-                sent = True
+                continue
+            run = [data]
+            while len(run) < credit and waiting and waiting[0][0] == sequence + len(run) and len(waiting[0][1]) <= largest:
+                run.append(waiting.popleft()[1])
+            link.send(b"".join(run), list(accumulate(map(len, run), initial=0)), 0, len(run), sequence, presettled=False)
+            sent = True
         if sent:
             self._target.wire.pump()
 
@@ -156,27 +160,42 @@ class Move:
         taken: list[int] = []
         reasons, link.refusals = link.refusals, {}
         for first, count, outcome, _ in link.take_outcomes():
+            if outcome == ACCEPTED:
+                for sequences in link.account.take(first, count):
+                    taken += self._taken(sequences)
+                link.settle(first, count)
+                continue
             for delivery_id in range(first, first + count):
                 for sequences in link.account.take(delivery_id, 1):
                     for sequence in sequences:
-                        if outcome == ACCEPTED:
-                            self.checksum += self._sums[sequence]
-                            self.nbytes += self._sizes[sequence]
-                            taken.append(self._gone(sequence))
-                        else:
-                            self._refuse(sequence, reasons.get(delivery_id) or "the target does not take it")
+                        self._refuse(sequence, reasons.get(delivery_id) or "the target does not take it")
             link.settle(first, count)
         if taken:
             self.moved += len(taken)
             self._settle(taken)
         self.send()
 
-    def _gone(self, sequence: int) -> int:
-        self._here_bytes -= self._sizes.pop(sequence)
-        del self._sums[sequence]
+    def _taken(self, sequences: Iterable[int]) -> list[int]:
+        """The target has these. Returns their deliveries at the source."""
+        facts, ids, found = self._facts, self._ids, list[int]()
+        nbytes = 0
+        for sequence in sequences:
+            size, checksum = facts.pop(sequence)
+            nbytes += size
+            self.checksum += checksum
+            found.append(ids.pop(sequence))
+        self.nbytes += nbytes
+        self._let_go(nbytes)
+        return found
+
+    def _gone(self, sequence: int) -> None:
+        self._let_go(self._facts.pop(sequence)[0])
+        del self._ids[sequence]
+
+    def _let_go(self, nbytes: int) -> None:
+        self._here_bytes -= nbytes
         if self._paused and self._here_bytes < HERE_BYTES // 2:
             self._read_again()
-        return self._ids.pop(sequence)
 
     def _read_again(self) -> None:
         self._paused = False
