@@ -87,7 +87,7 @@ def test_notes_stay_with_their_messages_through_a_checkpoint_and_go_with_them() 
     found = state.messages[1]
     assert {sequence: decode(each) for sequence, each in found.notes.items()} == {1: {"a": 4}, 2: {"b": 2}}
     assert rebuilt(state).messages[1].notes == found.notes
-    body = bytes(proton.Message(body="a").encode())  # type: ignore[arg-type]
+    body = bytes(proton.Message(body="a").encode())
     assert message.message_annotations(found.noted(1, body)) == {"a": 4}
     assert found.noted(3, body) == body
     put(state, 1, (2, note(b=5)), gone=(2, 3))
