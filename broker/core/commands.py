@@ -9,11 +9,11 @@ meaning of a known one, raises `needs`. Whoever writes what an older broker may 
 
 The forms (version 1 unless said)::
 
-    queue-add     uuid name level durable autoDelete exclusive arguments alternate [number] [owner] [subscription]
+    queue-add     uuid name level durable autoDelete exclusive arguments alternate [number] [owner] [subscription] [lifetime]
     queue-del     uuid
     store-add     uuid arguments [number]     a place for the messages of a queue that another log defines (level configuration)
     store-del     uuid
-    exchange-add  uuid name kind level durable arguments alternate
+    exchange-add  uuid name kind level durable arguments alternate [lifetime]
     exchange-del  uuid
     bind          exchange queue key arguments     by uuid; a built-in exchange's uuid is its name
     unbind        exchange queue key
@@ -73,6 +73,8 @@ ROUTES_SINCE = 6
 """The machine version that brought routes and FORGOTTEN records."""
 SUBSCRIPTIONS_SINCE = 6
 """The machine version that brought queues which stand for subscriptions."""
+NOTES_SINCE = 6
+"""The machine version that brought NOTES records."""
 LINKS_SINCE = 6
 """The machine version that brought links whose messages are numbered."""
 
@@ -112,6 +114,7 @@ _LEFT_OUT: dict[str, Any] = {
     "number": None,
     "owner": "",
     "subscription": {},
+    "lifetime": "",
     "by": "",
     "planned": False,
     "estimated": False,
@@ -127,7 +130,8 @@ _LEFT_OUT: dict[str, Any] = {
 class QueueAdd(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
     """A queue. `number` is what records of its messages name it by; None until a state has given it one. `owner` is the user who
     made it, "" where no rules were in force; older releases carry it, and count no queues by it. `subscription`: the terms of the
-    subscription that it stands for (broker.core.subscriptions); {} for none."""
+    subscription that it stands for (broker.core.subscriptions); {} for none. `lifetime`: of a dynamic
+    node, its policy (broker.core.dynamic); such a node goes with its broker's process."""
 
     OP: ClassVar[str] = "queue-add"
 
@@ -142,6 +146,7 @@ class QueueAdd(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
     number: int | None = None
     owner: str = ""
     subscription: dict[str, Any] = {}
+    lifetime: str = ""
 
 
 class QueueDel(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
@@ -171,7 +176,7 @@ class StoreDel(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
 
 
 class ExchangeAdd(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
-    """An exchange."""
+    """An exchange. `lifetime`: see QueueAdd."""
 
     OP: ClassVar[str] = "exchange-add"
 
@@ -182,6 +187,7 @@ class ExchangeAdd(Command, frozen=True, kw_only=True, dict=True, rename="camel")
     durable: bool = False
     arguments: dict[str, Any] = {}
     alternate: str = ""
+    lifetime: str = ""
 
 
 class ExchangeDel(Command, frozen=True, kw_only=True, dict=True, rename="camel"):

@@ -19,6 +19,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from msgspec import structs
+
 from broker.core import limits
 from broker.core.commands import (
     SUBSCRIPTIONS_SINCE,
@@ -50,6 +52,7 @@ from broker.core.definitions import (
     Unbound,
 )
 from broker.core.duplicates import UnderWay, id_of
+from broker.core.dynamic import LifetimePolicy
 from broker.core.exchange import Exchange, fault_of
 from broker.core.queues import arguments as queue_arguments
 from broker.core.queues.alerts import Thresholds, thresholds_of
@@ -570,6 +573,14 @@ class Nodes:
         )
         gone: list[Command] = [] if instead_of is None else [QueueDel(uuid=instead_of.uuid)]
         return log, [*gone, made, binding]
+
+    def plan_dynamic(self, kind: str, name: str, uuid: str, policy: LifetimePolicy, owner: str) -> tuple[str, Command]:
+        """(log, command) that creates a dynamic node, a "queue" or an "exchange", of this broker alone; Refused."""
+        if kind == "queue":
+            log, queue = self.plan_queue(name, uuid, {"replicate": "none"}, owner)
+            return log, structs.replace(queue, lifetime=str(policy))
+        log, exchange = self.plan_exchange(name, uuid, {"exchangeType": "topic", "replicate": "none"})
+        return log, structs.replace(exchange, lifetime=str(policy))
 
     def is_bound(self, queue: QueueNode, binding: Bind) -> bool:
         """Whether this queue has this binding, in either log."""
