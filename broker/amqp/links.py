@@ -434,6 +434,7 @@ class Sender(Link):
         "_told",
         "_waiting",
         "account",
+        "notes",
         "refusals",
         "retired",
         "session",
@@ -447,6 +448,8 @@ class Sender(Link):
         self.retired: list[bytes] = []
         """The ids of the transactions that outcomes name, since `take_retired`: an outcome has the number of its own, from 1 on,
         above `TRANSACTION_SHIFT`."""
+        self.notes: dict[int, bytes] = {}
+        """By id of a delivery the annotations of its outcome, an encoded map, since `take_notes`."""
         self.refusals: dict[int, str] = {}
         """On a client's link: what the peer said when it rejected a delivery, as "name: text", until somebody takes it away."""
         self._next_tag = 0
@@ -665,6 +668,11 @@ class Sender(Link):
         self._tell()
         return self.account.take_outcomes()
 
+    def take_notes(self) -> dict[int, bytes]:
+        """By delivery id the annotations of those outcomes that have some."""
+        notes, self.notes = self.notes, {}
+        return notes
+
     def take_retired(self) -> list[bytes]:
         """The ids of the transactions that the outcomes name which `take_outcomes` has given, or will now."""
         retired, self.retired = self.retired, []
@@ -683,6 +691,9 @@ class Sender(Link):
                 self.retired.append(txn_id)
             return outcome | len(self.retired) << TRANSACTION_SHIFT
         if outcome == MODIFIED:
+            note = encoded_of(lib.pn_disposition_annotations(remote))
+            if note:
+                self.notes[delivery_id] = note
             outcome |= FAILED if lib.pn_disposition_is_failed(remote) else 0
             outcome |= UNDELIVERABLE if lib.pn_disposition_is_undeliverable(remote) else 0
         elif outcome == REJECTED and self.engine.is_client:

@@ -12,7 +12,7 @@ from typing import Any
 
 from broker.core.commands import MACHINE_VERSION as NEW
 from tests.simulation import departures
-from tests.simulation.bugs_of_departures import OF_DEPARTURES
+from tests.simulation.bugs_of_departures import OF_DEPARTURES, RACES
 from tests.simulation.clients import ClientPlan
 from tests.simulation.history import Violation
 from tests.simulation.layouts import (
@@ -358,6 +358,9 @@ PROVOKED: dict[str, Plan] = {
     "checkpoint-forgets-what-came": _moving(
         *(Action(1.2 + 0.5 * number, "kill", "primary", seconds=0.2) for number in range(5)), checkpoint_bytes=2048
     ),
+    "checkpoint-forgets-notes": _plan(
+        MODIFYING, *(Action(1.0 + 0.5 * number, "kill", "backup", seconds=0.2) for number in range(4)), checkpoint_bytes=2048
+    ),
     "knows-links-by-their-connections": _numbering(),
     "checkpoint-forgets-links": _numbering(
         *(Action(1.2 + 0.5 * number, "kill", "primary", seconds=0.2) for number in range(5)), checkpoint_bytes=2048
@@ -464,5 +467,8 @@ def provoke(plan: Plan) -> Callable[[int], None]:
 
 
 _RUNS = {id(plan): provoke(plan) for plan in PROVOKED.values()}
-RUNS = {name: _RUNS[id(plan)] for name, plan in PROVOKED.items()} | dict.fromkeys(OF_DEPARTURES, departures.run)
+RUNS: dict[str, Callable[[int], object]] = {
+    **{name: _RUNS[id(plan)] for name, plan in PROVOKED.items()},
+    **{name: departures.race if name in RACES else departures.run for name in OF_DEPARTURES},
+}
 """By bug: the run of its own plan, which is the same one for all bugs that share it, or of another kind of world."""

@@ -25,8 +25,6 @@ LAST_CAUGHT_BY = {
     "leaves-what-it-truncates": 4,
     "lets-go-late": 3,
     "redelivers-last": 3,
-    "releases-uncounted": 43,
-    "settles-what-is-not-committed": 19,
     "stands-below-its-floor": 21,
     "stands-unasked": 16,
     "torn-tail-taken-as-whole": 3,
