@@ -708,6 +708,10 @@ class QueueTerminus:
         """Read the bodies from this message on; then the queue is dispatched."""
         self._read_ahead({sequence})
 
+    def read(self, bodies: list[Body], came: Callable[[list[bytes | str]], None]) -> None:
+        """Read these; `came` gets the bytes of each, or the text why they cannot be read. Never at once."""
+        self._queues.bodies.read(self.ledger, bodies, came)
+
     def parts_of(self, manifest: Manifest) -> Parts:
         """The parts of a large message, to be read."""
         return Parts(self.ledger, self._queues.bodies, manifest)
