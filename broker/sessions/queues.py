@@ -143,7 +143,8 @@ class Subscription(LinkEnd):
         for lot in lots:
             first, start, stop = lot.first_seq, lot.start, lot.stop
             failed = counts and any(map(messages.order.lane_of(first).delivery_count, range(first, first + stop - start)))
-            if failed or (expiries is not None and expiries.any_of(first, stop - start)):
+            timed = expiries is not None and expiries.any_of(first, stop - start)
+            if (failed or timed) and link.note_of is None:
                 self._send_anew(messages, lot)
             else:
                 link.send(lot.data, lot.block.offsets, start, stop, first, self.presettled, lot.base)
@@ -160,8 +161,9 @@ class Subscription(LinkEnd):
         """Begin to send a large message. One that cannot be read stays where it is, and counts as acquired, by nobody."""
         if sequence in self.queue.unreadable:
             return
-        count = messages.order.lane_of(sequence).delivery_count(sequence)
-        left_ms = self.queue.due.left_ms(messages, sequence)
+        noted = self.link.note_of is not None
+        count = 0 if noted else messages.order.lane_of(sequence).delivery_count(sequence)
+        left_ms = 0 if noted else self.queue.due.left_ms(messages, sequence)
         parts = self.queue.parts_of(messages.large[sequence])
         self.session.large += 1
         if not self.link.account.n_unsettled:
