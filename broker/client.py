@@ -247,6 +247,7 @@ def find_primary(
     mechanism: str | None = None,
     timeout_s: float = 10.0,
     heartbeat_s: float | None = None,
+    seconds: Callable[[], float] = time.monotonic,
     credentials: Credentials | None = None,
 ) -> Deferred[ManagementClient]:
     """An administrative client to the one broker of these that is active (or standalone, if it is the only one).
@@ -265,6 +266,7 @@ def find_primary(
             mechanism=mechanism,
             timeout_s=timeout_s,
             heartbeat_s=heartbeat_s,
+            seconds=seconds,
             credentials=credentials,
         )
         search.ask(address.name, connected, timeout_s)

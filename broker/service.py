@@ -50,6 +50,7 @@ from broker.sessions.leaving import Leaving
 from broker.sessions.ledger import SERVING, Ledger
 from broker.sessions.logs import Logs
 from broker.sessions.mailboxes import Mailboxes
+from broker.sessions.making import Making
 from broker.sessions.management import ManagementTerminus
 from broker.sessions.numbered import NumberedLinks
 from broker.sessions.origins import Origins
@@ -64,7 +65,6 @@ from broker.sessions.termini import (
     Termini,
     by_address,
     no_anonymous_source,
-    no_dynamic_target,
     of_kind,
     source_by_address,
 )
@@ -89,6 +89,8 @@ class Broker:
         max_connections: int = limits.MAX_CONNECTIONS,
         max_connections_per_host: int = 0,
         quotas: tuple[int, int] = (0, 0),
+        queue_patterns: Collection[str] = (),
+        topic_patterns: Collection[str] = (),
         slow_s: float = 0.0,
         ends_slow: bool = False,
         consumer_s: float = 0.0,
@@ -154,11 +156,12 @@ class Broker:
         claims = Claims(self.mailboxes)
         self.transactions = Coordinator(self.logs, new_id)
         relay = Relay([management.named, mailbox, queue, exchange])
+        self.making = Making(self.logs, self.queues, quota, new_id, queue_patterns=queue_patterns, topic_patterns=topic_patterns)
         self.termini = Termini(
             self.logs,
+            self.making,
             targets=[
                 self.transactions.asked,
-                no_dynamic_target,
                 relay.anonymous,
                 by_address(management.named),
                 by_address(claims.named),
@@ -243,6 +246,7 @@ class Broker:
         for change, _ in changes:
             if isinstance(change, OriginsReleased):
                 self.origins.end(change.drain.drain)
+        self.making.look()
         self.routes.follow(ledger, changes)
         self.queues.fed(ledger, fed)
         self.queues.resume_crowded()

@@ -165,6 +165,8 @@ class Process:
             part_bytes=self.part_bytes,
             max_connections=max_connections,
             max_connections_per_host=self.settings.connection_limit_per_ip,
+            queue_patterns=self.settings.queue_patterns,
+            topic_patterns=self.settings.topic_patterns,
             slow_s=self.settings.slow_consumer_time / 1000,
             ends_slow=self.settings.slow_consumer_policy == "close",
             consumer_s=self.settings.consumer_timeout / 1000,

@@ -56,7 +56,10 @@ class Condition(Exception):
 class Asked:
     """What a peer asked for at one end of a link (part 3.5.3, 3.5.4)."""
 
-    __slots__ = ("address", "capabilities", "coordinator", "copy", "dynamic", "encoded_filters", "exists", "filters", "keep_s")
+    __slots__ = (
+        *("address", "capabilities", "coordinator", "copy", "dynamic", "encoded_filters", "exists", "filters", "keep_s"),
+        *("properties", "timeout_s"),
+    )
 
     def __init__(self, pointer: Any) -> None:
         kind = lib.pn_terminus_get_type(pointer)
@@ -68,6 +71,8 @@ class Asked:
         self.encoded_filters = encoded_of(lib.pn_terminus_filter(pointer))
         self.filters = _filters_in(self.encoded_filters)
         self.capabilities = names_of(lib.pn_terminus_capabilities(pointer))
+        self.properties = _filters_in(encoded_of(lib.pn_terminus_properties(pointer))) if self.dynamic else []
+        """Of the dynamic node that is to be made, in the form of filters."""
         self.keep_s = _keep_s(pointer)
         """For how long it is to be there when its link has gone, 0: for ever; None: it goes with its link."""
 
@@ -145,7 +150,7 @@ class Link:
 
     __slots__ = (
         *("_closing", "closed_by_peer", "context", "end_condition", "ends_later", "engine", "handle", "is_sender", "name"),
-        *("number", "open", "reason"),
+        *("made_address", "number", "open", "reason"),
     )
 
     def __init__(self, engine: Owner, handle: Any, is_sender: bool) -> None:
@@ -165,6 +170,8 @@ class Link:
         """Whether the peer's end of it is answered by `answer_end`, and not at once: for its listener, when it hears of it."""
         self.end_condition: Condition | None = None
         """What that answer says."""
+        self.made_address: str | None = None
+        """The address of the node that was made for it."""
         self._closing = False
 
     @property
@@ -202,6 +209,7 @@ class Link:
         source, target = lib.pn_link_source(handle), lib.pn_link_target(handle)
         lib.pn_terminus_copy(source, lib.pn_link_remote_source(handle))
         lib.pn_terminus_copy(target, lib.pn_link_remote_target(handle))
+        dynamic_address = dynamic_address or self.made_address
         if dynamic_address is not None:
             lib.pn_terminus_set_address(source if self.is_sender else target, dynamic_address.encode())
         if standing is not None:

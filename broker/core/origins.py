@@ -20,8 +20,9 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -127,6 +128,13 @@ class Held:
             first, end = min(first, firsts[lo]), max(end, ends[hi - 1])
         firsts[lo:hi] = array("Q", (first,))
         ends[lo:hi] = array("Q", (end,))
+
+    def with_runs(self, runs: Iterable[tuple[int, int]]) -> Held:
+        """These sequences, and those of runs as (first, count)."""
+        found = Held()
+        for first, count in chain(self.runs(), runs):
+            found.add(first, count)
+        return found
 
     def remove(self, first: int, count: int) -> None:
         """These sequences no more; those that are not here do not matter."""

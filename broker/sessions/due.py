@@ -136,6 +136,13 @@ class Due:
             while found := messages.delays.take(MAX_MS, MOST):
                 self._queue.give_back(found)
 
+    def hold_back(self) -> None:
+        """The drain has ended, and may be called off: what waits still is held back again."""
+        messages = self._queue.node.messages
+        if messages is not None and messages.delays is not None:
+            messages.delays.rewind()
+            self.look()
+
     def _expire(self, messages: Messages, expiries: Times, found: list[int], now_ms: int) -> None:
         """These have expired, and their times are taken. What a consumer holds may still be accepted."""
         order, delays, letters = messages.order, messages.delays, self._letters

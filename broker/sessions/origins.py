@@ -23,7 +23,7 @@ from broker.core.acl.questions import Lookups
 from broker.core.commands import OriginAdd
 from broker.core.links import REJECTED
 from broker.core.nodes import QueueNode
-from broker.core.origins import NOTED_BYTES, SEQUENCE_BYTES, Note
+from broker.core.origins import NOTED_BYTES, SEQUENCE_BYTES, Held, Note
 from broker.sessions.attach import Attach, Output
 from broker.sessions.ledger import Ledger
 from broker.sessions.logs import Logs
@@ -51,6 +51,8 @@ class Origins:
         self.queues = queues
         self.links: dict[tuple[str, str], Producer] = {}
         """Drain and queue -> the link over which its messages come."""
+        self.stopped: set[str] = set()
+        """Drains of which nothing more is put in this term, because they are being called off."""
 
     def named(self, address: str) -> OriginTerminus | None:
         """The origin that an address names, be it known or not."""
@@ -66,11 +68,40 @@ class Origins:
                 return ledger, origin, node
         return None
 
+    def held(self, drain: str, queue: str) -> Held | None:
+        """What of an origin has come, be the queue that it came to still there or not; None when there is no such origin."""
+        found: Held | None = None
+        for ledger in self.logs.ledgers.values():
+            origin = ledger.state.definitions.origins.get((drain, queue))
+            if origin is not None:
+                assert origin.number is not None
+                here = ledger.state.held[origin.number]
+                found = here if found is None else found.with_runs(here.runs())
+        return found
+
+    def of(self, drain: str) -> dict[str, int]:
+        """How much is held of each queue of this drain, by the queue's uuid, in ascending order."""
+        known = [each for ledger in self.logs.ledgers.values() for each in ledger.state.definitions.origins]
+        held = {queue: self.held(drain, queue) for of, queue in sorted(known) if of == drain}
+        return {queue: found.count for queue, found in held.items() if found is not None}
+
+    def stop(self, drain: str) -> None:
+        """Put nothing more of this drain: what is under way is all that comes. Until `go_on`, or the end of the term."""
+        self.stopped.add(drain)
+        self._end_links(drain, "is called off")
+
+    def go_on(self, drain: str) -> None:
+        """Take its messages again."""
+        self.stopped.discard(drain)
+
     def end(self, drain: str) -> None:
         """This drain was released: nothing more of it comes."""
+        self._end_links(drain, "was released")
+
+    def _end_links(self, drain: str, why: str) -> None:
         for key, producer in list(self.links.items()):
             if key[0] == drain:
-                stop(producer, Condition("amqp:not-found", f"drain {drain} was released"))
+                stop(producer, Condition("amqp:not-found", f"drain {drain} {why}"))
 
 
 class OriginTerminus:
@@ -105,6 +136,8 @@ class OriginTerminus:
         """Condition, when the origin is not known, or its queue is not there for clients now."""
         queue = self._queue
         self._origins.logs.must_serve()
+        if self._key[0] in self._origins.stopped:
+            raise Condition("amqp:not-found", f"drain {self._key[0]} is called off")
         if queue is None:
             raise Condition("amqp:not-found", f"no messages of queue {self._key[1]} are expected of drain {self._key[0]} here")
         queue.admit(attach)

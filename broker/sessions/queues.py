@@ -14,7 +14,7 @@ is being read back from disk; what is to leave as a dead letter is given to nobo
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import accumulate, chain
 from typing import Any, Protocol
 
@@ -229,10 +229,14 @@ class Subscription(LinkEnd):
         if self.session.unread_s:
             self.session.turn_out(condition)
         else:
-            self.detached()
-            self.link.context = None
-            self.link.close(condition)
-            self.session.touch()
+            self.end_link(condition)
+
+    def end_link(self, condition: Condition) -> None:
+        """It gets nothing more, and hears why."""
+        self.detached()
+        self.link.context = None
+        self.link.close(condition)
+        self.session.touch()
 
     # ---- what comes back
 
@@ -305,6 +309,8 @@ class Subscription(LinkEnd):
         if self.overdue is not None:
             self.overdue.close()
         self.queue.forget(self)
+        if self.drains:
+            self.queue.due.hold_back()
         self.cut_short()
         # Outcomes that came but were not looked at, and the unsettled rest: volatile acquisitions end with the link.
         accepted = [
@@ -397,6 +403,7 @@ class QueueTerminus:
         """One fewer."""
         self.producers.pop(producer, None)
         self._queues.unused.left(self.node)
+        self._queues.on_left(self.node)
 
     def receive(self, producer: Producer, first: int, messages: list[bytes]) -> None:
         """All of it at once if there is room for all of it, and else one by one."""
@@ -519,6 +526,8 @@ class QueueTerminus:
             moves = logs.closed and node.depth and not node.definition.exclusive
             if not moves:
                 self._queues.keeper.delete(node)
+        else:
+            self._queues.on_left(node)
 
     @property
     def held(self) -> bool:
@@ -768,6 +777,8 @@ class Queues:
         self._termini: dict[str, QueueTerminus] = {}
         self.keeper: Keeper
         """To be set before a link attaches."""
+        self.on_left: Callable[[QueueNode], None] = lambda node: None
+        """Hears of each queue that a link has left."""
 
     def at(self, node: QueueNode) -> QueueTerminus:
         """The terminus of this queue."""

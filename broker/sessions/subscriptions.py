@@ -24,7 +24,7 @@ from broker.core.exchange import fault_of
 from broker.core.filters import NO_LOCAL
 from broker.core.nodes import ExchangeNode, QueueNode, Refused
 from broker.core.subscriptions import DELIMITER, GLOBAL, SHARED, Terms, base64_of, named
-from broker.sessions.attach import Attach
+from broker.sessions.attach import Attach, refused
 from broker.sessions.guard import UNAUTHORIZED
 from broker.sessions.logs import Logs
 from broker.sessions.queues import Queues, QueueTerminus, Subscription
@@ -32,8 +32,6 @@ from broker.sessions.quota import QueueQuota
 from broker.sessions.selecting import selector_of
 
 Answer = Callable[[str], None]
-_CONDITIONS = {400: "amqp:invalid-field", 409: "amqp:resource-limit-exceeded", 501: "amqp:not-implemented"}
-"""Status of a refusal -> what a link is told."""
 
 
 def check_binding(exchange: ExchangeNode, key: str, arguments: dict[str, Any]) -> None:
@@ -140,7 +138,7 @@ class Subscriptions:
         try:
             log, commands = nodes.plan_subscription(terms, uuid, bind, keep_s=keep_s, owner=owner, instead_of=instead_of)
         except Refused as refusal:
-            raise Condition(_CONDITIONS[refusal.status], refusal.text) from None
+            raise refused(refusal) from None
         counted = self._quota.proposed(user, uuid, log)
 
         def made(reason: str) -> None:

@@ -116,6 +116,7 @@ def command(words: tuple[str, ...], ha_admin: bool, form: str, **given: Any) -> 
     qpid-config [OPTIONS]                                    an overview
     qpid-config [OPTIONS] exchanges|queues [FILTER]          a list; -r with bindings
     qpid-config [OPTIONS] add exchange TYPE NAME             TYPE: direct fanout topic headers
+    qpid-config [OPTIONS] update exchange|queue NAME         change limits, thresholds, times, the alternate exchange
     qpid-config [OPTIONS] del exchange NAME
     qpid-config [OPTIONS] add queue NAME
     qpid-config [OPTIONS] del queue NAME
@@ -169,6 +170,8 @@ def _meant(words: tuple[str, ...]) -> tuple[Callable[[Task], Coroutine[Any, Any,
             return add_exchange, (type, name)
         case "add", "queue", name:
             return add_queue, (name,)
+        case "update", ("exchange" | "queue" as type), name:
+            return update, (type, name)
         case "del", ("exchange" | "queue" as type), name:
             return (del_exchange if type == "exchange" else del_queue), (name,)
         case "bind", exchange, queue, *rest:
@@ -302,6 +305,16 @@ async def add_exchange(task: Task) -> dict[str, Any]:
 async def add_queue(task: Task) -> dict[str, Any]:
     """Make a queue; what the broker says of it."""
     return await task.ask("CREATE", "queue", _definition(task) | {"autoDelete": False, "exclusive": False}, task.words[0])
+
+
+async def update(task: Task) -> dict[str, Any]:
+    """Change a queue or an exchange that is there; what the broker says of it."""
+    type, name = task.words
+    body = _definition(task)
+    for field, given in (("durable", task.options["durable"]), ("arguments", body["arguments"])):
+        if not given:
+            del body[field]
+    return await task.ask("UPDATE", type, body, name)
 
 
 async def del_exchange(task: Task) -> dict[str, Any]:

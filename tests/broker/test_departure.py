@@ -355,6 +355,12 @@ def test_a_drain_that_knows_notes_gets_messages_as_they_were_sent_and_delayed_on
         assert 0 < notes["plain"].expires_ms - now_ms <= 85_000
         assert 3_590_000 < notes["delayed"].available_ms - now_ms <= 3_595_000
         assert (notes["plain"].available_ms, notes["plain"].failures) == (0, 0)
+        drainer.connection.close()
+        b.settle()
+        drainer = b.client(ADMIN)
+        drainer.auto_accept = False
+        drainer.receiver(source(b), name="the drain's")
+        assert sorted(message.body for _, message in drainer.received["the drain's"]) == ["failed", "plain"], "it waits again"
 
 
 def test_a_large_message_comes_as_it_was_sent_with_a_note_too() -> None:

@@ -209,16 +209,6 @@ def test_a_receiver_without_an_address_is_refused() -> None:
         assert condition(b.client().receiver(None)) == "amqp:not-found", "it asks for the subscription of its link's name"
 
 
-def test_what_this_broker_does_not_have_is_said_so() -> None:
-    with bench() as b:
-        client = b.client()
-        dynamic = client.session.sender("dynamic")
-        dynamic.target.dynamic = True
-        dynamic.open()
-        b.settle()
-        assert condition(dynamic) == "amqp:not-implemented"
-
-
 def test_a_filter_that_nothing_applies_is_refused_by_its_name() -> None:
     """A client whose filter was dropped without a word would take messages that are another's."""
     with bench() as b:

@@ -281,6 +281,12 @@ def test_reload_acl_says_what_is_in_force_then_and_a_broken_file_is_the_broker_s
     assert (ran.status, ran.out, ran.err) == (1, "", f"qpid-config: {wrong}\n")
 
 
+def test_what_is_given_of_a_queue_is_changed_and_nothing_else(asked: Any) -> None:
+    body = {"arguments": {"qpid.max_count": 5, "note": "a"}, "alternateExchange": ""}
+    words = ("update", "queue", "jobs", "--max-queue-count", "5", "--argument", "note=a", "--alternate-exchange", "")
+    assert asked(*words) == ("UPDATE queue", "jobs", body)
+
+
 @pytest.mark.parametrize(
     "words, operation, body",
     [

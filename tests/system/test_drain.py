@@ -143,6 +143,11 @@ def test_a_deadline_ends_a_drain_what_will_not_fit_is_told_before_and_what_is_re
         found = drain(old.address, new.address)
         assert (found.status, "message 801" in found.out) == (1, True), found
         assert "the target takes 30000" in found.out
+        found = run("qpid-drain", "--from", old.address, "--cancel")
+        assert found.out.splitlines()[-1:] == [f"the broker serves again, with 1 messages; {2 * MESSAGES} stay at the target"], (
+            found
+        )
+        assert not ask(old.address, "QUERY", "drain")["items"][0]["leaving"]
         new.stop()
         new.options[-1] = "50000"
         new.start()
@@ -171,7 +176,14 @@ def test_a_store_whose_broker_does_not_run_is_drained_marked_and_deleted_when_th
         sums = {queue: sum(google_crc32c.value(message(queue, number)) for number in range(MESSAGES)) for queue in QUEUES}
         assert {each["name"]: each["checksum"] for each in mark["queues"]} == sums
         check_account(new.address)
+        found = run("qpid-drain", "--store", old.store, "--cancel")
+        assert found.out.splitlines()[-1:] == ["the broker serves again, with 0 messages; 0 stay at the target"], found
+        old.start()
+        old.wait_for("standalone")
+        assert send(old.address, "orders", [message("orders", 0)]) == 1, "the mark is stale, and counts no more"
+        old.stop()
         assert run(*words, "--delete-released").status == 0
+        assert came(new.address, "orders") == MESSAGES + 1
         assert not old.store.exists()
 
 

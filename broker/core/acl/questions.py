@@ -134,6 +134,8 @@ def request(
         case "REROUTE", "queue":
             alternate = "" if queue is None else queue.definition.alternate
             return Lookup("reroute", "queue", {"name": name, "exchangename": str(body.get("exchange") or alternate)})
+        case "UPDATE", ("queue" | "exchange"):
+            return Lookup("update", kind, {"name": name})
         case (("CREATE" | "DELETE"), "binding"):
             ends = (str(body.get(field) or "") for field in ("exchange", "queue", "key"))
             return _bind("bind" if operation == "CREATE" else "unbind", *ends)

@@ -111,6 +111,8 @@ _TABLE: dict[str, tuple[int, Check]] = {
 _SHARE = _TABLE[fairshare.NAMES[0]]
 
 NAMES = frozenset(_TABLE)
+ALTERABLE = frozenset({MAX_COUNT, MAX_BYTES, STOP_COUNT, STOP_BYTES, RESUME_COUNT, RESUME_BYTES})
+"""Those that a queue may get, or lose, while it is there."""
 REFUSED = frozenset({"no-local"})
 """Arguments of qpidd that have no effect here and do not begin with `qpid.` or `x-`, by which others are known."""
 

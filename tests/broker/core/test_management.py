@@ -197,6 +197,8 @@ def test_a_request_carries_its_conditions(nodes: Nodes) -> None:
             plan(nodes, "DELETE", "queue", "b", body, "u", consumers)
         assert refused.value.status == 409
     assert plan(nodes, "DELETE", "queue", "b", {}, "u", 1) == (CLUSTER, QueueDel(uuid="u-b"))
+    log, change = plan(nodes, "UPDATE", "exchange", "mine", {"alternateExchange": "amq.topic"}, "u", 0)
+    assert (log, change.to_dict()["uuid"], change.to_dict()["alternate"]) == (LOCAL, "x-mine", "amq.topic")
     assert plan(nodes, "DELETE", "binding", "", BINDING, "u", 0) == (CLUSTER, Unbind(exchange="amq.topic", queue="u-b", key="k"))
 
 

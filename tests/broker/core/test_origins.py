@@ -32,6 +32,13 @@ def forget(drain: str = "d") -> Change:
     return {"op": "origin-forget", "drain": drain, "needs": 5}
 
 
+def test_runs_of_two_places_are_one_account() -> None:
+    held = Held()
+    held.add(1, 3)
+    assert held.with_runs([(3, 2), (9, 1)]).runs() == [(1, 4), (9, 1)]
+    assert held.runs() == [(1, 3)]
+
+
 def change(state: State, *changes: Change) -> list[tuple[Any, str]]:
     builder = BatchBuilder()
     for each in changes:

@@ -150,6 +150,8 @@ class Reference:
         self._retired: list[Key] = []
         """Left their queues by it, and may do so in transactions alone."""
         self._definitions: dict[str, tuple[Any, ...]] = {}
+        self._described: dict[str, int] = {}
+        """Queue or exchange -> what the digest has of its arguments."""
         self._names: set[tuple[str, str]] = set()
         self._bindings: dict[tuple[str, str, str], str] = {}
         self.settings: dict[str, str] = {}
@@ -500,16 +502,22 @@ class Reference:
                 self._bindings[key] = arguments
                 self._add(hash((*key, arguments)))
             case "setting":
-                key, value = change["key"], json.dumps(change["value"], sort_keys=True)
-                if key in self.settings:
-                    self._add(-hash(("setting", key, self.settings.pop(key))))
-                if change["value"]:
-                    self.settings[key] = value
-                    self._add(hash(("setting", key, value)))
+                self._set(change)
+            case "alter":
+                if change["uuid"] in self._definitions:
+                    self._describe(change["uuid"], change)
             case "origin-add" | "link-add":
                 self._expect(change)
             case "unbind":
                 self._unbind((change["exchange"], change["queue"], change["key"]))
+
+    def _set(self, change: dict[str, Any]) -> None:
+        key, value = change["key"], json.dumps(change["value"], sort_keys=True)
+        if key in self.settings:
+            self._add(-hash(("setting", key, self.settings.pop(key))))
+        if change["value"]:
+            self.settings[key] = value
+            self._add(hash(("setting", key, value)))
 
     def _place(self, change: dict[str, Any]) -> None:
         """A queue's messages have a place from here on, and a number."""
@@ -528,7 +536,15 @@ class Reference:
         self._names.add((kind, change["name"]))
         self._definitions[change["uuid"]] = (kind, change["name"])
         self._add(hash((kind, change["name"], change["uuid"])))
+        self._describe(change["uuid"], change)
         return True
+
+    def _describe(self, uuid: str, change: dict[str, Any] | None) -> None:
+        """A queue or an exchange has these arguments and this alternate exchange from here on; None: it is gone."""
+        self._add(-self._described.pop(uuid, 0))
+        if change is not None:
+            self._described[uuid] = described(uuid, change.get("arguments") or {}, change.get("alternate") or "")
+            self._add(self._described[uuid])
 
     def _drop(self, kind: str, uuid: str, position: int) -> None:
         definition = self._definitions.pop(uuid, None)
@@ -536,6 +552,7 @@ class Reference:
             return
         self._names.discard((kind, definition[1]))
         self._add(-hash((kind, definition[1], uuid)))
+        self._describe(uuid, None)
         for key in [key for key in self._bindings if key[position] == uuid]:
             self._unbind(key)
 
@@ -594,13 +611,18 @@ def size_of(state: State) -> tuple[int, int]:
     return depth, sequences
 
 
+def described(uuid: str, arguments: dict[str, Any], alternate: str) -> int:
+    """What a digest has of the arguments and the alternate exchange of a queue or an exchange."""
+    return hash(("described", uuid, json.dumps(arguments, sort_keys=True), alternate))
+
+
 def digest_of(state: State, read: Callable[[int, int], bytes]) -> int:
     """The digest of a broker's whole state, comparable with `Reference.digests`. `read` reads from its disk."""
     found = 0
     for uuid, queue in state.definitions.queues.items():
-        found += hash(("queue", queue.name, uuid))
+        found += hash(("queue", queue.name, uuid)) + described(uuid, queue.arguments, queue.alternate)
     for uuid, exchange in state.definitions.exchanges.items():
-        found += hash(("exchange", exchange.name, uuid))
+        found += hash(("exchange", exchange.name, uuid)) + described(uuid, exchange.arguments, exchange.alternate)
     for key, binding in state.definitions.bindings.items():
         found += hash((*key, json.dumps(binding.arguments, sort_keys=True)))
     for setting in state.definitions.settings.values():
