@@ -37,6 +37,7 @@ from broker.routes.dialer import Dial, Dialer
 from broker.routes.routes import Routes
 from broker.routes.sequences import Sequences
 from broker.sessions.admission import Admission
+from broker.sessions.alerts import Alerts
 from broker.sessions.audit import Audit
 from broker.sessions.authentication import Authentication
 from broker.sessions.bulk import Bulk
@@ -127,6 +128,7 @@ class Broker:
         self.guard = Guard(Audit(clock.seconds), quotas)
         quota = QueueQuota(self.guard)
         self.queues = Queues(self.logs, self.turn, self.schedule, self.searches, consumer_s)
+        self.alerts = Alerts(self.logs, self.schedule, clock.seconds, wall, broker_id)
         self.slow = SlowConsumers(clock, self.queues, self.turn, slow_s, ends_slow)
         self.subscriptions = Subscriptions(self.logs, self.queues, quota, new_id)
         self.exchanges = Exchanges(self.logs, self.queues, quota, self.subscriptions, new_id)
@@ -249,6 +251,7 @@ class Broker:
         self.making.look()
         self.routes.follow(ledger, changes)
         self.queues.fed(ledger, fed)
+        self.alerts.fed(ledger, fed)
         self.queues.resume_crowded()
         self.turn.flush()
         self.logs.residency.enforce()
@@ -274,6 +277,7 @@ class Broker:
             self.departure.over()
             self.drains.void()
             self.routes.over()
+            self.alerts.over()
         elif logs.serving:
             logs.tidy_local(anew=True)
             if was not in SERVING:
@@ -282,6 +286,7 @@ class Broker:
                     self.queues.begin(each)
                     self.numbered.begin(each)
                 self.routes.begin()
+                self.alerts.begin()
             self.admission.admit_held()
         elif state != "recovering":
             self.admission.drop_held()

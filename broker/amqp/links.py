@@ -434,11 +434,12 @@ class Sender(Link):
         "_told",
         "_waiting",
         "account",
-        "note_of",
+        "notes",
         "refusals",
         "retired",
         "session",
         "tags_sequences",
+        "traits_of",
     )
 
     def __init__(self, engine: Owner, handle: Any) -> None:
@@ -448,12 +449,14 @@ class Sender(Link):
         self.retired: list[bytes] = []
         """The ids of the transactions that outcomes name, since `take_retired`: an outcome has the number of its own, from 1 on,
         above `TRANSACTION_SHIFT`."""
+        self.notes: dict[int, bytes] = {}
+        """By id of a delivery the annotations of its outcome, an encoded map, since `take_notes`."""
         self.refusals: dict[int, str] = {}
         """On a client's link: what the peer said when it rejected a delivery, as "name: text", until somebody takes it away."""
         self._next_tag = 0
         self.tags_sequences = False
         """Whether the tag of each delivery is its sequence, in 8 bytes, most significant first: a drain's, not a client's."""
-        self.note_of: Callable[[int], bytes] | None = None
+        self.traits_of: Callable[[int], bytes] | None = None
         """With `tags_sequences`: what stands behind a sequence in its tag, up to 24 bytes."""
         self._pieces: deque[_Pieces] = deque()
         self._pieces_bytes = 0
@@ -540,8 +543,8 @@ class Sender(Link):
     def _wide_tag(self, sequence: int) -> Any:
         """A tag of a sequence, and of what is to stand behind it."""
         scratch, tag = self.engine.scratch, sequence.to_bytes(8, "big")
-        if self.note_of is not None:
-            tag += self.note_of(sequence)
+        if self.traits_of is not None:
+            tag += self.traits_of(sequence)
         scratch.wide_bytes[0 : len(tag)] = tag
         scratch.wide_tag.size = len(tag)
         return scratch.wide_tag
@@ -674,6 +677,11 @@ class Sender(Link):
         self._tell()
         return self.account.take_outcomes()
 
+    def take_notes(self) -> dict[int, bytes]:
+        """By delivery id the annotations of those outcomes that have some."""
+        notes, self.notes = self.notes, {}
+        return notes
+
     def take_retired(self) -> list[bytes]:
         """The ids of the transactions that the outcomes name which `take_outcomes` has given, or will now."""
         retired, self.retired = self.retired, []
@@ -692,6 +700,9 @@ class Sender(Link):
                 self.retired.append(txn_id)
             return outcome | len(self.retired) << TRANSACTION_SHIFT
         if outcome == MODIFIED:
+            note = encoded_of(lib.pn_disposition_annotations(remote))
+            if note:
+                self.notes[delivery_id] = note
             outcome |= FAILED if lib.pn_disposition_is_failed(remote) else 0
             outcome |= UNDELIVERABLE if lib.pn_disposition_is_undeliverable(remote) else 0
         elif outcome == REJECTED and self.engine.is_client:

@@ -29,15 +29,15 @@ from typing import Any, NamedTuple
 LEAVING = "leaving"
 """The key of the setting (`broker.core.commands.Setting`) from which on a log takes no message from clients."""
 
-NOTES_SINCE = 6
-"""The machine version from which on both brokers of a drain know notes."""
-_NOTE = Struct(">QQI")
+TRAITS_SINCE = 6
+"""The machine version from which on both brokers of a drain know traits."""
+_TRAITS = Struct(">QQI")
 SEQUENCE_BYTES = 8
-NOTED_BYTES = SEQUENCE_BYTES + _NOTE.size
-"""The bytes of a tag: a sequence, alone or with a note."""
+TAG_BYTES = SEQUENCE_BYTES + _TRAITS.size
+"""The bytes of a tag: a sequence, alone or with traits."""
 
 
-class Note(NamedTuple):
+class Traits(NamedTuple):
     """What a store knows of a message beside its bytes: when it expires, from when on it may be given out (ms since 1970, 0: no
     time), and how often delivery of it has failed. In the tag of its delivery it stands behind the sequence, in 20 bytes."""
 
@@ -47,12 +47,12 @@ class Note(NamedTuple):
 
     def to_bytes(self) -> bytes:
         """For the tag."""
-        return _NOTE.pack(self.expires_ms, self.available_ms, self.failures)
+        return _TRAITS.pack(self.expires_ms, self.available_ms, self.failures)
 
     @classmethod
-    def of(cls, tag: bytes) -> Note:
-        """From a tag of `NOTED_BYTES`."""
-        return cls(*_NOTE.unpack_from(tag, SEQUENCE_BYTES))
+    def of(cls, tag: bytes) -> Traits:
+        """From a tag of `TAG_BYTES`."""
+        return cls(*_TRAITS.unpack_from(tag, SEQUENCE_BYTES))
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ ATTRIBUTES: Final[Mapping[str, tuple[str, ...]]] = {
             "expired",
             "dropped",
             "overdue",
+            "alerts",
             "bytes",
             "bytesIn",
             "bytesOut",

@@ -349,6 +349,11 @@ class Ledger:
         self._builder.count(number, sequence, by)
         self._arm()
 
+    def note(self, number: int, sequence: int, encoded: bytes) -> None:
+        """Note something on a message that is on its queue."""
+        self._builder.note(number, sequence, encoded)
+        self._arm()
+
     def let_wait(self, number: int, sequence: int, wait_ms: int) -> None:
         """Let a message that is on its queue be given out in so many ms, and not before."""
         self._builder.times(number, AVAILABLE, sequence, array("Q", (min(self.now_ms + wait_ms, MAX_MS),)))

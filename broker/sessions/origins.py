@@ -2,7 +2,7 @@
 
 Life of such a link: the drain has announced the origin (`broker.core.commands.OriginAdd`); the link attaches to
 `$drain/DRAIN/QUEUE`, both uuids of the other store's. The tag of each delivery is the sequence that its message has there, in 8
-bytes, most significant first; behind it may stand a note (`broker.core.origins.Note`) of what that store knows of the message:
+bytes, most significant first; behind it may stand traits (`broker.core.origins.Traits`) of what that store knows of the message:
 then its times are those, whatever the message and the queue say, and its failures count. A message that has not come yet goes on
 the origin's queue, and the batch that puts it says so (HELD records); one that has come, be it committed or under way, is put
 nowhere, and gets its `accepted` when what is under way is committed. When the queue or the disk is full, or the queue is gone,
@@ -23,7 +23,7 @@ from broker.core.acl.questions import Lookups
 from broker.core.commands import OriginAdd
 from broker.core.links import REJECTED
 from broker.core.nodes import QueueNode
-from broker.core.origins import NOTED_BYTES, SEQUENCE_BYTES, Held, Note
+from broker.core.origins import SEQUENCE_BYTES, TAG_BYTES, Held, Traits
 from broker.sessions.attach import Attach, Output
 from broker.sessions.ledger import Ledger
 from broker.sessions.logs import Logs
@@ -33,8 +33,8 @@ from broker.sessions.room import full_text, has_room
 from broker.sessions.uploads import Uploading
 
 NODE = "$drain"
-_Tags = tuple[list[int], list[Note] | None]
-"""Sequences, and the notes of as many messages; None where the store of these tells nothing."""
+_Tags = tuple[list[int], list[Traits] | None]
+"""Sequences, and the traits of as many messages; None where the store of these tells nothing."""
 _FindTags = Callable[[Producer, int, int], _Tags | None]
 
 
@@ -175,7 +175,7 @@ class OriginTerminus:
         found = self._origins.find(*self._key)
         if found is None or tags is None:
             return
-        (ledger, origin, node), (sequences, notes) = found, tags
+        (ledger, origin, node), (sequences, traits) = found, tags
         assert origin.number is not None
         done = 0
         while done < len(messages):
@@ -186,7 +186,7 @@ class OriginTerminus:
                 confirm(ledger, producer, first + start, done - start)
             else:
                 held = origin.number, sequences[start:done]
-                told = None if notes is None else notes[start:done]
+                told = None if traits is None else traits[start:done]
                 full = self._put(ledger, node, producer, first + start, messages[start:done], held, told)
                 if full:
                     stop(producer, Condition("amqp:resource-limit-exceeded", full))
@@ -200,7 +200,7 @@ class OriginTerminus:
         first: int,
         messages: list[bytes],
         held: tuple[int, list[int]],
-        notes: list[Note] | None,
+        traits: list[Traits] | None,
     ) -> str:
         """Put these messages, or those in front of the first that does not fit. Returns why that one does not."""
         sizes, full = list(map(len, messages)), ""
@@ -211,26 +211,26 @@ class OriginTerminus:
                 nbytes += sizes[fit]
                 fit += 1
         new = held[0], held[1][:fit]
-        if fit and notes is None:
+        if fit and traits is None:
             ledger.enqueue(node, messages[:fit], nbytes, producer.link, first, new, timed=producer.timed, moved=True)
-        elif fit and notes is not None:
-            self._put_noted(ledger, node, producer, first, messages[:fit], new, notes[:fit])
+        elif fit and traits is not None:
+            self._put_with(ledger, node, producer, first, messages[:fit], new, traits[:fit])
         return full
 
     @staticmethod
-    def _put_noted(
+    def _put_with(
         ledger: Ledger,
         node: QueueNode,
         producer: Producer,
         first: int,
         messages: list[bytes],
         held: tuple[int, list[int]],
-        notes: list[Note],
+        traits: list[Traits],
     ) -> None:
         """Put messages with what their store knows of them. One that has failed goes by itself, with its count behind it."""
         assert node.messages is not None, "it was found"
         number, start = node.messages.number, 0
-        times = times_of(notes, ledger.now_ms)
+        times = times_of(traits, ledger.now_ms)
         timed = bool(node.ttl_ms) or any(map(any, times))
 
         def put(begin: int, end: int) -> None:
@@ -239,14 +239,14 @@ class OriginTerminus:
                 told = times[begin:end] if timed else None
                 ledger.enqueue(node, found, sum(map(len, found)), producer.link, first + begin, part, times=told)
 
-        for at in [at for at, note in enumerate(notes) if note.failures]:
+        for at in [at for at, each in enumerate(traits) if each.failures]:
             put(start, at)
             with ledger.one_batch(len(messages[at])):
                 lane = lane_of(node, messages[at])
                 sequence = node.proposed_seqs[lane]
                 put(at, at + 1)
                 if node.proposed_seqs[lane] > sequence:
-                    ledger.count(number, sequence, notes[at].failures)
+                    ledger.count(number, sequence, traits[at].failures)
             start = at + 1
         put(start, len(messages))
 
@@ -267,14 +267,12 @@ class OriginTerminus:
         tags = producer.link.tags(first, count)
         sequences = [int.from_bytes(tag[:SEQUENCE_BYTES], "big") for tag in tags]
         sizes = set(map(len, tags))
-        if sizes not in ({SEQUENCE_BYTES}, {NOTED_BYTES}) or len(set(sequences)) < count:
+        if sizes not in ({SEQUENCE_BYTES}, {TAG_BYTES}) or len(set(sequences)) < count:
             text = f"the tag of each delivery is the sequence of its message, another one each time, in {SEQUENCE_BYTES} bytes"
-            stop(
-                producer,
-                Condition("amqp:invalid-field", f"{text}, with a note of {NOTED_BYTES - SEQUENCE_BYTES} behind it or none"),
-            )
+            text += f", alone or with traits of {TAG_BYTES - SEQUENCE_BYTES} bytes behind it"
+            stop(producer, Condition("amqp:invalid-field", text))
             return None
-        return sequences, None if sizes == {SEQUENCE_BYTES} else list(map(Note.of, tags))
+        return sequences, None if sizes == {SEQUENCE_BYTES} else list(map(Traits.of, tags))
 
     def begin(self, producer: Producer, head: bytes) -> Upload:
         """A large message."""
@@ -284,9 +282,9 @@ class OriginTerminus:
         return OriginUpload(self._origins.logs, producer, found, head, self._tags)
 
 
-def times_of(notes: list[Note], now_ms: int) -> list[tuple[int, int]]:
+def times_of(traits: list[Traits], now_ms: int) -> list[tuple[int, int]]:
     """When these messages expire, and when they are given out, if that is not now."""
-    return [(note.expires_ms, note.available_ms if note.available_ms > now_ms else 0) for note in notes]
+    return [(each.expires_ms, each.available_ms if each.available_ms > now_ms else 0) for each in traits]
 
 
 def lane_of(node: QueueNode, message: bytes) -> int:
@@ -362,17 +360,17 @@ class OriginUpload(Uploading):
             elif tags[1] is None:
                 super().finish(delivery_id)
             else:
-                self._finish_noted(delivery_id, tags[1][0])
+                self._finish_with(delivery_id, tags[1][0])
 
-    def _finish_noted(self, delivery_id: int, note: Note) -> None:
+    def _finish_with(self, delivery_id: int, traits: Traits) -> None:
         """Put it with what its store knows of it."""
         (node,), (lane,), ledger = self._queues, self._lanes, self._ledger
-        (self._times,) = times_of([note], ledger.now_ms)
+        (self._times,) = times_of([traits], ledger.now_ms)
         sequence = node.proposed_seqs[lane]
         with ledger.one_batch(0):
             super().finish(delivery_id)
-            if note.failures and node.messages is not None and node.proposed_seqs[lane] > sequence:
-                ledger.count(node.messages.number, sequence, note.failures)
+            if traits.failures and node.messages is not None and node.proposed_seqs[lane] > sequence:
+                ledger.count(node.messages.number, sequence, traits.failures)
 
     def _held(self, delivery_id: int, ledger: Ledger) -> tuple[int, Sequence[int]] | None:
         tags = self._tags(self._producer, delivery_id, 1)

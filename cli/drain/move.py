@@ -33,7 +33,7 @@ _FIRST_CREDIT, _MOST_CREDIT = 50, 2000
 
 class Move:
     """See the module. `held`: what the target has said that it holds. `bounded`: no message comes that was not allowed.
-    `notes`: both brokers know notes, which go on as they come."""
+    `traits`: both brokers know traits, which go on as they come."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Move:
         held: Held,
         *,
         bounded: bool = False,
-        notes: bool = False,
+        traits: bool = False,
     ) -> None:
         self.moved = 0
         self.refused: dict[int, str] = {}
@@ -63,7 +63,7 @@ class Move:
         self.checksum = self.nbytes = self.known = 0
         """Of what was moved: the sum of the CRC-32C of its messages, and their bytes; and how many the target had already."""
         self._facts: dict[int, tuple[int, int, bytes]] = {}
-        """Sequence -> bytes and CRC-32C, of the same, and the note that came with it."""
+        """Sequence -> bytes and CRC-32C, of the same, and the traits that came with it."""
         self._paused = False
         """Whether the source is not read, because too much is here."""
         self._credit = _FIRST_CREDIT
@@ -74,9 +74,9 @@ class Move:
         self._in: Receiver | None = None
         self._out: Sender | None = None
         self._out = target.wire.send_to(address, _Out(self))
-        if notes:
-            self._out.note_of = lambda sequence: self._facts[sequence][2]
-        self._in = source.wire.receive_from(f"$drain/{uuid}{'/notes' if notes else ''}", _In(self), LARGEST_BYTES)
+        if traits:
+            self._out.traits_of = lambda sequence: self._facts[sequence][2]
+        self._in = source.wire.receive_from(f"$drain/{uuid}{'/traits' if traits else ''}", _In(self), LARGEST_BYTES)
         for client in (source, target):
             client.lost.addCallback(self._lost)
 

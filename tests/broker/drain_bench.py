@@ -20,10 +20,10 @@ def tagged(sequence: int) -> bytes:
     return sequence.to_bytes(8, "big")
 
 
-def send(client: Client, link: Any, sequence: int, data: bytes, note: bytes = b"") -> None:
+def send(client: Client, link: Any, sequence: int, data: bytes, traits: bytes = b"") -> None:
     """Send a message of an origin. Proton's Python takes no tag of bytes, so this calls what it calls."""
-    tag = ffi.new("char[]", tagged(sequence) + note)
-    lib.pn_delivery(link._impl, {"size": 8 + len(note), "start": tag})
+    tag = ffi.new("char[]", tagged(sequence) + traits)
+    lib.pn_delivery(link._impl, {"size": 8 + len(traits), "start": tag})
     link.stream(data)
     link.advance()
 

@@ -8,7 +8,7 @@ import proton
 import pytest
 
 from broker import drains
-from broker.core.origins import LEAVING, Note
+from broker.core.origins import LEAVING, Traits
 from tests.broker.clients import ACCEPTED, ADMIN, RELEASED, Bench, bench, condition, statuses
 from tests.broker.drain_bench import tag_of
 from tests.broker.sessions.test_transactions import Transactor
@@ -326,7 +326,7 @@ def test_of_several_targets_a_producer_hears_of_the_one_to_which_its_queue_goes(
         assert ports == [5672, 5673]
 
 
-def test_a_drain_that_knows_notes_gets_messages_as_they_were_sent_and_delayed_ones_too() -> None:
+def test_a_drain_that_knows_traits_gets_messages_as_they_were_sent_and_delayed_ones_too() -> None:
     with bench() as b:
         b.queue("q", arguments={"x-message-ttl": 90_000, "x-delivery-limit": 5})
         client = b.client()
@@ -341,20 +341,20 @@ def test_a_drain_that_knows_notes_gets_messages_as_they_were_sent_and_delayed_on
         client.send(out, "plain")
         b.pass_time(5)
         leave(b)
-        assert left(b)["notes"]
+        assert left(b)["traits"]
         drainer = b.client(ADMIN)
         drainer.auto_accept = False
-        drainer.receiver(f"{source(b)}/notes", name="the drain's")
-        found = {message.body: (Note.of(tag_of(each)), message) for each, message in drainer.received["the drain's"]}
-        notes = {text: note for text, (note, _) in found.items()}
+        drainer.receiver(f"{source(b)}/traits", name="the drain's")
+        found = {message.body: (Traits.of(tag_of(each)), message) for each, message in drainer.received["the drain's"]}
+        traits = {text: found_traits for text, (found_traits, _) in found.items()}
         now_ms = b.lead.ledger.now_ms
-        assert found["failed"][1].delivery_count == 0, "as it was sent: the note has its count"
+        assert found["failed"][1].delivery_count == 0, "as it was sent: the tag has its count"
         assert found["failed"][1].ttl == 60
-        assert notes["failed"].failures == 1
-        assert 0 < notes["failed"].expires_ms - now_ms <= 55_000, "what is left of its time"
-        assert 0 < notes["plain"].expires_ms - now_ms <= 85_000
-        assert 3_590_000 < notes["delayed"].available_ms - now_ms <= 3_595_000
-        assert (notes["plain"].available_ms, notes["plain"].failures) == (0, 0)
+        assert traits["failed"].failures == 1
+        assert 0 < traits["failed"].expires_ms - now_ms <= 55_000, "what is left of its time"
+        assert 0 < traits["plain"].expires_ms - now_ms <= 85_000
+        assert 3_590_000 < traits["delayed"].available_ms - now_ms <= 3_595_000
+        assert (traits["plain"].available_ms, traits["plain"].failures) == (0, 0)
         drainer.connection.close()
         b.settle()
         drainer = b.client(ADMIN)
@@ -363,7 +363,7 @@ def test_a_drain_that_knows_notes_gets_messages_as_they_were_sent_and_delayed_on
         assert sorted(message.body for _, message in drainer.received["the drain's"]) == ["failed", "plain"], "it waits again"
 
 
-def test_a_large_message_comes_as_it_was_sent_with_a_note_too() -> None:
+def test_a_large_message_comes_as_it_was_sent_with_traits_too() -> None:
     with bench(part_bytes=16 * 1024) as b:
         b.queue("q")
         client = b.client()
@@ -372,8 +372,8 @@ def test_a_large_message_comes_as_it_was_sent_with_a_note_too() -> None:
         leave(b)
         drainer = b.client(ADMIN)
         drainer.auto_accept = False
-        drainer.receiver(f"{source(b)}/notes", name="the drain's")
+        drainer.receiver(f"{source(b)}/traits", name="the drain's")
         [(delivery, message)] = drainer.received["the drain's"]
         assert message.ttl == 60
-        assert 0 < Note.of(tag_of(delivery)).expires_ms - b.lead.ledger.now_ms <= 55_000
+        assert 0 < Traits.of(tag_of(delivery)).expires_ms - b.lead.ledger.now_ms <= 55_000
         assert condition(b.client(ADMIN).receiver(f"{source(b)}/else")) == "amqp:link:redirect", "it is no such source"

@@ -9,7 +9,7 @@ import proton
 import pytest
 
 from broker.core import limits
-from broker.core.origins import Note
+from broker.core.origins import Traits
 from broker.core.records import Batch, Kind
 from broker.sessions.origins import origin_address
 from tests.broker.clients import ACCEPTED, ADMIN, bench, condition, statuses
@@ -265,7 +265,14 @@ def test_a_backup_says_who_is_to_be_asked() -> None:
         )
 
 
-NOTED = [Note(), Note(expires_ms=1 << 42), Note(available_ms=1 << 41), Note(failures=3), Note(1 << 42, 1 << 41, 300), Note()]
+GIVEN = [
+    Traits(),
+    Traits(expires_ms=1 << 42),
+    Traits(available_ms=1 << 41),
+    Traits(failures=3),
+    Traits(1 << 42, 1 << 41, 300),
+    Traits(),
+]
 
 
 @pytest.mark.parametrize(
@@ -277,8 +284,8 @@ def test_what_another_store_knows_of_a_message_goes_on_with_it_whatever_the_queu
     with bench(part_bytes=16 * 1024) as b:
         taking = Taking(b, arguments=arguments)
         link = taking.link()
-        for sequence, note in enumerate(NOTED, 1):
-            send(taking.client, link, sequence, body("x" * size), note.to_bytes())
+        for sequence, traits in enumerate(GIVEN, 1):
+            send(taking.client, link, sequence, body("x" * size), traits.to_bytes())
             if sequence % 2:
                 b.settle()
         b.settle()
@@ -291,15 +298,15 @@ def test_what_another_store_knows_of_a_message_goes_on_with_it_whatever_the_queu
             for sequence, _ in lane.alive_from(0):
                 times = [0 if each is None else each.at(sequence) for each in (messages.expiries, messages.delays)]
                 found.append((*times, lane.delivery_count(sequence)))
-        assert found == [(*note[:2], min(note.failures, 255)) for note in NOTED]
+        assert found == [(*traits[:2], min(traits.failures, 255)) for traits in GIVEN]
 
 
-@pytest.mark.parametrize("note", [b"x", bytes(19), bytes(21)])
-def test_a_note_that_is_none_ends_the_link(note: bytes) -> None:
+@pytest.mark.parametrize("traits", [b"x", bytes(19), bytes(21)])
+def test_traits_that_are_none_ends_the_link(traits: bytes) -> None:
     with bench() as b:
         taking = Taking(b)
         link = taking.link()
-        send(taking.client, link, 1, body("1"), note)
+        send(taking.client, link, 1, body("1"), traits)
         b.settle()
         assert condition(link) == "amqp:invalid-field"
         assert taking.bodies() == []

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from broker.core import limits
 from broker.core.commands import OriginAdd, OriginForget, OriginRelease
 from broker.core.definitions import DrainForgotten, Nothing, OriginMade, OriginsReleased
-from broker.core.origins import NOTED_BYTES, Held, Leave, Note
+from broker.core.origins import TAG_BYTES, Held, Leave, Traits
 from broker.core.records import BadBatch, Batch, BatchBuilder, Kind
 from broker.core.state import CannotApply, State
 from tests.broker.core.definitions import Change, queue, state_of
@@ -220,8 +220,8 @@ def test_the_commands_of_drains_have_their_texts(command: Any, text: bytes) -> N
     assert command.text == text
 
 
-def test_a_note_stands_behind_the_sequence_in_a_tag() -> None:
-    note = Note(1 << 51, 2, 255)
-    tag = bytes(7) + b"\5" + note.to_bytes()
-    assert len(tag) == NOTED_BYTES <= 32, "a tag has 32 bytes at most (part 2.8.7)"
-    assert Note.of(tag) == note
+def test_traits_stand_behind_the_sequence_in_a_tag() -> None:
+    traits = Traits(1 << 51, 2, 255)
+    tag = bytes(7) + b"\5" + traits.to_bytes()
+    assert len(tag) == TAG_BYTES <= 32, "a tag has 32 bytes at most (part 2.8.7)"
+    assert Traits.of(tag) == traits
