@@ -827,8 +827,8 @@ class Queues:
         return list(self._termini.values())
 
     def named(self, address: str) -> QueueTerminus | None:
-        """The queue of that name."""
-        node = self.logs.nodes.queues.get(address)
+        """The queue of that name, or that the address is of."""
+        node = self.logs.nodes.queue_at(address)
         return None if node is None else self.at(node)
 
     def rebuilt(self) -> None:
