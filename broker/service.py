@@ -66,6 +66,7 @@ from broker.sessions.termini import (
     Termini,
     by_address,
     no_anonymous_source,
+    no_rabbitmq_management,
     of_kind,
     source_by_address,
 )
@@ -104,6 +105,7 @@ class Broker:
         authentication: Authentication | None = None,
         machine_version: int = MACHINE_VERSION,
         wall: Callable[[], float] = REAL_HOST.wall,
+        as_rabbitmq: bool = False,
         dial: Dial | None = None,
         free_bytes: Callable[[], int] = lambda: 0,
     ) -> None:
@@ -171,6 +173,7 @@ class Broker:
                 by_address(self.origins.named),
                 self.numbered.asked,
                 lambda attach: of_kind(attach, self.queues.named, self.exchanges.named),
+                no_rabbitmq_management,
             ],
             sources=[
                 self.mailboxes.dynamic,
@@ -180,6 +183,7 @@ class Broker:
                 source_by_address(drain_source(self.logs, self.queues)),
                 source_by_address(sequences.named),
                 lambda attach: of_kind(attach, self.queues.named, self.exchanges.named),
+                no_rabbitmq_management,
             ],
             max_message_bytes=max_message_bytes,
         )
@@ -194,6 +198,7 @@ class Broker:
             transactions=self.transactions.new_connection,
             container=broker_id,
             version=version,
+            as_rabbitmq=as_rabbitmq,
             max_connections=max_connections,
             max_connections_per_host=max_connections_per_host,
             max_message_bytes=max_message_bytes,

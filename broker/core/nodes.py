@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from msgspec import structs
 
 from broker.core import limits
+from broker.core.addresses import exchange_in, queue_in
 from broker.core.commands import (
     SUBSCRIPTIONS_SINCE,
     TIMES_SINCE,
@@ -461,9 +462,18 @@ class Nodes:
         exchange = self.exchanges.get(address) if address else None
         if exchange is not None:
             return exchange, ""
+        queue = self.queues.get(queue_in(address))
+        if queue is not None:
+            return queue, ""
         name, slash, key = address.partition("/")
+        if slash and not name:
+            name, key = exchange_in(address)
         exchange = self.exchanges.get(name) if slash and name else None
         return None if exchange is None else (exchange, key)
+
+    def queue_at(self, address: str) -> QueueNode | None:
+        """The queue of that name, or else the one that the address is of (see `broker.core.addresses`)."""
+        return self.queues.get(address) or self.queues.get(queue_in(address))
 
     def queue_by_uuid(self, uuid: str) -> QueueNode | None:
         """The queue of that identity."""
