@@ -35,7 +35,7 @@ from broker.core.commands import QueueAdd, Term
 from broker.core.links import REJECTED
 from broker.core.management import Page, Place, Stream
 from broker.core.nodes import LOCAL, QueueNode, Refused
-from broker.sessions import bulk
+from broker.sessions import bulk, peek
 from broker.sessions.audit import Audit
 from broker.sessions.bulk import Bulk
 from broker.sessions.connection import Connection
@@ -237,6 +237,8 @@ class Administration:
                 lambda result: answer(*result),
                 lambda failure: answer(500, f"{operation} failed: {failure.getErrorMessage()}", {}),
             )
+        elif kind == "queue" and operation == peek.OPERATION:
+            self._peek(rights, request, answer)
         elif kind == "queue" and operation in bulk.OPERATIONS:
             self._do_in_bulk(rights, request, answer)
         else:
@@ -304,6 +306,27 @@ class Administration:
         raise Refused(404, f"there is no {kind} with the {'name' if identity is None else 'identity'} {name or identity!r}")
 
     # ---- changes
+
+    def _peek(self, rights: Rights, request: management_node.Request, answer: Answer) -> None:
+        """Messages of a queue, as they lie there."""
+        node = self._logs.nodes.queues.get(request.name)
+        if node is None:
+            raise Refused(404, f"there is no queue named {request.name!r}")
+        denial = rights.denial(questions.take_from_queue(node))
+        if denial:
+            raise Refused(403, denial)
+        first, count = peek.asked_of(request.body)
+        queue = self._queues.at(node)
+        if node.messages is None or not queue.ledger.serving:
+            raise Refused(409, f"queue {node.name!r} is not ready on this broker: ask the primary")
+        number, self._next_change = self._next_change, self._next_change + 1
+
+        def done(body: dict[str, Any]) -> None:
+            if self._under_way.pop(number, None) is not None:
+                answer(200, "OK", body)
+
+        self._under_way[number] = self._logs.lead.name, lambda: None
+        peek.peek(queue, first, count, done)
 
     def _do_in_bulk(self, rights: Rights, request: management_node.Request, answer: Answer) -> None:
         number, self._next_change = self._next_change, self._next_change + 1

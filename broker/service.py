@@ -37,6 +37,7 @@ from broker.routes.dialer import Dial, Dialer
 from broker.routes.routes import Routes
 from broker.routes.sequences import Sequences
 from broker.sessions.admission import Admission
+from broker.sessions.alerts import Alerts
 from broker.sessions.audit import Audit
 from broker.sessions.authentication import Authentication
 from broker.sessions.bulk import Bulk
@@ -65,6 +66,7 @@ from broker.sessions.termini import (
     Termini,
     by_address,
     no_anonymous_source,
+    no_rabbitmq_management,
     of_kind,
     source_by_address,
 )
@@ -103,6 +105,7 @@ class Broker:
         authentication: Authentication | None = None,
         machine_version: int = MACHINE_VERSION,
         wall: Callable[[], float] = REAL_HOST.wall,
+        as_rabbitmq: bool = False,
         dial: Dial | None = None,
         free_bytes: Callable[[], int] = lambda: 0,
     ) -> None:
@@ -127,6 +130,7 @@ class Broker:
         self.guard = Guard(Audit(clock.seconds), quotas)
         quota = QueueQuota(self.guard)
         self.queues = Queues(self.logs, self.turn, self.schedule, self.searches, consumer_s)
+        self.alerts = Alerts(self.logs, self.schedule, clock.seconds, wall, broker_id)
         self.slow = SlowConsumers(clock, self.queues, self.turn, slow_s, ends_slow)
         self.subscriptions = Subscriptions(self.logs, self.queues, quota, new_id)
         self.exchanges = Exchanges(self.logs, self.queues, quota, self.subscriptions, new_id)
@@ -169,6 +173,7 @@ class Broker:
                 by_address(self.origins.named),
                 self.numbered.asked,
                 lambda attach: of_kind(attach, self.queues.named, self.exchanges.named),
+                no_rabbitmq_management,
             ],
             sources=[
                 self.mailboxes.dynamic,
@@ -178,6 +183,7 @@ class Broker:
                 source_by_address(drain_source(self.logs, self.queues)),
                 source_by_address(sequences.named),
                 lambda attach: of_kind(attach, self.queues.named, self.exchanges.named),
+                no_rabbitmq_management,
             ],
             max_message_bytes=max_message_bytes,
         )
@@ -192,6 +198,7 @@ class Broker:
             transactions=self.transactions.new_connection,
             container=broker_id,
             version=version,
+            as_rabbitmq=as_rabbitmq,
             max_connections=max_connections,
             max_connections_per_host=max_connections_per_host,
             max_message_bytes=max_message_bytes,
@@ -249,6 +256,7 @@ class Broker:
         self.making.look()
         self.routes.follow(ledger, changes)
         self.queues.fed(ledger, fed)
+        self.alerts.fed(ledger, fed)
         self.queues.resume_crowded()
         self.turn.flush()
         self.logs.residency.enforce()
@@ -274,6 +282,7 @@ class Broker:
             self.departure.over()
             self.drains.void()
             self.routes.over()
+            self.alerts.over()
         elif logs.serving:
             logs.tidy_local(anew=True)
             if was not in SERVING:
@@ -282,6 +291,7 @@ class Broker:
                     self.queues.begin(each)
                     self.numbered.begin(each)
                 self.routes.begin()
+                self.alerts.begin()
             self.admission.admit_held()
         elif state != "recovering":
             self.admission.drop_held()

@@ -256,6 +256,13 @@ OPTIONS = (
         for kind in ("queue", "topic")
     ),
     Option(
+        "rabbitmq-clients",
+        yes_no,
+        False,
+        "yes|no",
+        "Say in every Open that this is RabbitMQ 4.0.0: its AMQP 1.0 clients work with no broker that does not.",
+    ),
+    Option(
         "drain-to",
         urls.parse,
         None,
@@ -325,6 +332,7 @@ class BrokerSettings:
     consumer_timeout: int
     queue_patterns: tuple[str, ...]
     topic_patterns: tuple[str, ...]
+    rabbitmq_clients: bool
     drain_to: Url | None
     """Who takes the messages at SIGTERM, with the password from wherever that was given; None: nobody."""
     drain_password_file: str | None = field(repr=False)

@@ -180,6 +180,7 @@ class Process:
             authentication=authentication,
             machine_version=self.ha.ha_machine_version_limit,
             wall=self.host.wall,
+            as_rabbitmq=self.settings.rabbitmq_clients,
             dial=Dialer(self.reactor, self.settings.route_passwords, self.tls),
             free_bytes=self._free_bytes,
         )

@@ -73,6 +73,8 @@ ROUTES_SINCE = 6
 """The machine version that brought routes and FORGOTTEN records."""
 SUBSCRIPTIONS_SINCE = 6
 """The machine version that brought queues which stand for subscriptions."""
+NOTES_SINCE = 6
+"""The machine version that brought NOTES records."""
 LINKS_SINCE = 6
 """The machine version that brought links whose messages are numbered."""
 

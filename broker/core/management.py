@@ -103,6 +103,7 @@ def queue_item(nodes: Nodes, node: QueueNode, consumers: int, bindings: int) -> 
         "rejected": node.rejected,
         "overLimit": node.over_limit,
         "expired": node.expired,
+        "alerts": sorted(node.raised),
         "dropped": node.dropped,
         "overdue": node.overdue,
         "bytes": messages.live_bytes if messages else 0,

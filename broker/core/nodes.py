@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from msgspec import structs
 
 from broker.core import limits
+from broker.core.addresses import exchange_in, queue_in
 from broker.core.commands import (
     SUBSCRIPTIONS_SINCE,
     TIMES_SINCE,
@@ -55,6 +56,7 @@ from broker.core.duplicates import UnderWay, id_of
 from broker.core.dynamic import LifetimePolicy
 from broker.core.exchange import Exchange, fault_of
 from broker.core.queues import arguments as queue_arguments
+from broker.core.queues.alerts import Thresholds, thresholds_of
 from broker.core.queues.arguments import Flow, flow_of, in_force
 from broker.core.queues.displacement import Displacing, displacing_of
 from broker.core.state import Messages, State
@@ -119,6 +121,10 @@ class QueueNode:
     """A message whose delivery has failed so often leaves the queue; 0: none does."""
     ttl_ms: int = 0
     """No message stays longer from when it may be given out; 0: for any time."""
+    thresholds: Thresholds | None = None
+    """At which somebody wants to hear of it; None: at none."""
+    raised: set[str] = field(default_factory=set)
+    """The alerts that are raised (primary only)."""
     retry_ms: tuple[int, int] = (0, 0)
     """So long a message whose delivery has failed waits, times its failures, and how long at the most; (0, 0): not at all."""
     rejected: int = 0
@@ -216,6 +222,8 @@ class Nodes:
         self.default_queue_bytes = default_queue_bytes
         self.queues: dict[str, QueueNode] = {}
         self.exchanges: dict[str, ExchangeNode] = {}
+        self.alerting: dict[str, QueueNode] = {}
+        """Identity of a queue that has thresholds -> the queue."""
         self._queues_by_uuid: dict[str, QueueNode] = {}
         self._exchanges_by_uuid: dict[str, ExchangeNode] = {}
         self._hidden_queues: dict[str, QueueNode] = {}
@@ -235,6 +243,7 @@ class Nodes:
         before = self._queues_by_uuid
         self._states = dict(states)
         self.queues, self._queues_by_uuid, self._hidden_queues, self._owned = {}, {}, {}, Counter()
+        self.alerting = {}
         self.exchanges, self._exchanges_by_uuid, self._hidden_exchanges = {}, {}, {}
         self._unplaced, self._fresh_unplaced, self._orphans, self._fresh_orphans = {}, {}, {}, {}
         for name, kind in BUILT_IN.items():
@@ -315,6 +324,12 @@ class Nodes:
         if queue.needs >= TIMES_SINCE:
             node.delivery_limit, node.ttl_ms = queue.arguments.get(DELIVERY_LIMIT, 0), queue.arguments.get(MESSAGE_TTL, 0)
             node.retry_ms = queue.arguments.get(RETRY_MIN, 0), queue.arguments.get(RETRY_MAX, limits.MAX_MESSAGE_TTL_MS)
+        node.thresholds = thresholds_of(asked)
+        if node.thresholds is not None:
+            self.alerting[queue.uuid] = node
+        else:
+            self.alerting.pop(queue.uuid, None)
+            node.raised.clear()
         if node.displacing is not None:
             node.displacing.max_count, node.displacing.max_bytes = node.max_count, node.max_bytes
 
@@ -350,6 +365,7 @@ class Nodes:
         if node is None:
             return None
         self._unplaced.pop(node.uuid, None)
+        self.alerting.pop(node.uuid, None)
         if queue.owner:
             self._owned[queue.owner] -= 1
             if not self._owned[queue.owner]:
@@ -446,9 +462,18 @@ class Nodes:
         exchange = self.exchanges.get(address) if address else None
         if exchange is not None:
             return exchange, ""
+        queue = self.queues.get(queue_in(address))
+        if queue is not None:
+            return queue, ""
         name, slash, key = address.partition("/")
+        if slash and not name:
+            name, key = exchange_in(address)
         exchange = self.exchanges.get(name) if slash and name else None
         return None if exchange is None else (exchange, key)
+
+    def queue_at(self, address: str) -> QueueNode | None:
+        """The queue of that name, or else the one that the address is of (see `broker.core.addresses`)."""
+        return self.queues.get(address) or self.queues.get(queue_in(address))
 
     def queue_by_uuid(self, uuid: str) -> QueueNode | None:
         """The queue of that identity."""

@@ -37,6 +37,7 @@ ATTRIBUTES: Final[Mapping[str, tuple[str, ...]]] = {
             "expired",
             "dropped",
             "overdue",
+            "alerts",
             "bytes",
             "bytesIn",
             "bytesOut",
@@ -64,7 +65,7 @@ ATTRIBUTES: Final[Mapping[str, tuple[str, ...]]] = {
 """Type -> its attributes beside `OWN`, in the order of a table."""
 
 _OPERATIONS: Final[Mapping[str, tuple[str, ...]]] = {
-    "queue": ("CREATE", "UPDATE", "DELETE", "PURGE", "MOVE", "REROUTE"),
+    "queue": ("CREATE", "UPDATE", "DELETE", "PURGE", "MOVE", "REROUTE", "PEEK"),
     "exchange": ("CREATE", "UPDATE", "DELETE"),
     "binding": ("CREATE", "DELETE"),
     "ha": ("PROMOTE", "STOP", "SET", "BOOTSTRAP", "SET-ROLE", "TAKEOVER", "ADD-BROKER", "REMOVE-BROKER"),

@@ -14,8 +14,10 @@ is being read back from disk; what is to leave as a dead letter is given to nobo
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from itertools import accumulate, chain
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from twisted.logger import Logger
@@ -24,6 +26,7 @@ from broker.amqp.links import Condition, Sender, Standing
 from broker.core import letters, limits, message
 from broker.core.acl import questions
 from broker.core.acl.questions import Lookups
+from broker.core.commands import NOTES_SINCE
 from broker.core.links import ACCEPTED, FAILED, REJECTED, TRANSACTION_SHIFT, UNDELIVERABLE
 from broker.core.nodes import QueueNode
 from broker.core.parts import Manifest
@@ -55,6 +58,7 @@ from broker.sessions.unused import Unused
 from broker.sessions.uploads import Uploading
 
 _log = Logger()
+NO_NOTES: Mapping[int, bytes] = MappingProxyType({})
 
 
 class Subscription(LinkEnd):
@@ -137,13 +141,15 @@ class Subscription(LinkEnd):
         if messages.large and lots[0].first_seq in messages.large:
             self._deliver_large(messages, lots[0].first_seq)
             return
-        counts, expiries = messages.order.has_counts, messages.expiries
+        counts, expiries, notes = messages.order.has_counts, messages.expiries, messages.notes
         if not link.account.n_unsettled:
             self._moved_s = self.session.now_s
         for lot in lots:
             first, start, stop = lot.first_seq, lot.start, lot.stop
             failed = counts and any(map(messages.order.lane_of(first).delivery_count, range(first, first + stop - start)))
-            if failed or (expiries is not None and expiries.any_of(first, stop - start)):
+            timed = expiries is not None and expiries.any_of(first, stop - start)
+            noted = notes and any(each in notes for each in range(first, first + stop - start))
+            if noted or ((failed or timed) and link.traits_of is None):
                 self._send_anew(messages, lot)
             else:
                 link.send(lot.data, lot.block.offsets, start, stop, first, self.presettled, lot.base)
@@ -160,13 +166,15 @@ class Subscription(LinkEnd):
         """Begin to send a large message. One that cannot be read stays where it is, and counts as acquired, by nobody."""
         if sequence in self.queue.unreadable:
             return
-        count = messages.order.lane_of(sequence).delivery_count(sequence)
-        left_ms = self.queue.due.left_ms(messages, sequence)
+        as_sent = self.link.traits_of is not None
+        count = 0 if as_sent else messages.order.lane_of(sequence).delivery_count(sequence)
+        left_ms = 0 if as_sent else self.queue.due.left_ms(messages, sequence)
         parts = self.queue.parts_of(messages.large[sequence])
         self.session.large += 1
         if not self.link.account.n_unsettled:
             self._moved_s = self.session.now_s
-        self._large = LargeDelivery(parts, self.session, count, left_ms, lambda why: self._large_is_over(sequence, why))
+        noted = partial(messages.noted, sequence)
+        self._large = LargeDelivery(parts, self.session, noted, count, left_ms, lambda why: self._large_is_over(sequence, why))
         self.link.send_pieces(self._large, sequence, self.presettled)
         self.delivered += 1
         self.session.touch()
@@ -191,11 +199,15 @@ class Subscription(LinkEnd):
         self.queue.dispatch_soon()
 
     def _send_anew(self, messages: Messages, lot: Lot) -> None:
-        """Messages whose header must say that delivery has failed before, or how much is left of their time to live."""
+        """Messages whose header must say that delivery has failed before, or how much is left of their time to live; or on which
+        a consumer has noted something."""
         first, count_of = lot.first_seq, messages.order.lane_of(lot.first_seq).delivery_count
         left_ms, found = self.queue.due.left_ms, lot.messages()
         for at, data in enumerate(found):
-            found[at] = message.as_delivered(data, count_of(first + at), left_ms(messages, first + at))
+            noted = messages.noted(first + at, data)
+            if self.link.traits_of is None:  # else they go beside it
+                noted = message.as_delivered(noted, count_of(first + at), left_ms(messages, first + at))
+            found[at] = noted
         offsets = list(accumulate(map(len, found), initial=0))
         self.link.send(b"".join(found), offsets, 0, len(found), first, self.presettled)
 
@@ -241,7 +253,7 @@ class Subscription(LinkEnd):
     def outcomes(self) -> None:
         """Take the outcomes that have come on the link, run by run."""
         link, account, messages = self.link, self.link.account, self.queue.node.messages
-        came, retired = link.take_outcomes(), link.take_retired()
+        came, retired, said = link.take_outcomes(), link.take_retired(), link.take_notes()
         self._moved_s = self.session.now_s
         if self.browse or messages is None:
             for first, count, _, _ in came:
@@ -262,12 +274,13 @@ class Subscription(LinkEnd):
                     link.settle(first, count)
                 continue
             if outcome == ACCEPTED:
-                for sequences in ranges:
-                    taken += sequences
+                taken += chain.from_iterable(ranges)
                 if not settled:
                     confirm.append((first, count))
                 continue
-            self.queue.settle(list(chain.from_iterable(ranges)), outcome)
+            sequences = list(chain.from_iterable(ranges))
+            notes = {each: said[at] for at, each in enumerate(sequences, first) if at in said} if said else {}
+            self.queue.settle(sequences, outcome, notes)
             if not settled:
                 link.settle(first, count)
         if taken:
@@ -307,6 +320,8 @@ class Subscription(LinkEnd):
         if self.overdue is not None:
             self.overdue.close()
         self.queue.forget(self)
+        if self.drains:
+            self.queue.due.hold_back()
         self.cut_short()
         # Outcomes that came but were not looked at, and the unsettled rest: volatile acquisitions end with the link.
         accepted = [
@@ -540,12 +555,35 @@ class QueueTerminus:
             self.node.messages.order.release(sequences)
             self.dispatch_soon()
 
-    def settle(self, sequences: list[int], outcome: int) -> None:
-        """These acquired messages have this outcome, which is not `accepted`."""
+    def settle(self, sequences: list[int], outcome: int, notes: Mapping[int, bytes] = NO_NOTES) -> None:
+        """These acquired messages have this outcome, which is not `accepted`, and some of them come with annotations."""
+        waits = bool(notes) and self._note(notes)
         if outcome == REJECTED or outcome & UNDELIVERABLE:
-            self.letters.add(sequences, letters.REJECTED)
+            then = self._let_die
+        elif outcome & FAILED:
+            self.undo(sequences, count=True)
+            return
         else:
-            self.undo(sequences, count=bool(outcome & FAILED))
+            then = self.give_back
+        if waits:
+            self.ledger.when_committed(lambda: then(sequences))  # whoever gets them next is to see the annotations
+        else:
+            then(sequences)
+
+    def _note(self, notes: Mapping[int, bytes]) -> bool:
+        """Propose what a consumer has noted on messages, as far as there is room for it; whether anything was."""
+        messages, ledger = self.node.messages, self.ledger
+        if messages is None or ledger.version < NOTES_SINCE or not ledger.serving:
+            return False
+        room = limits.MAX_NOTES - len(messages.notes)
+        some = [(sequence, note) for sequence, note in notes.items() if len(note) <= limits.MAX_NOTE_BYTES][: max(0, room)]
+        for sequence, note in some:
+            ledger.note(messages.number, sequence, note)
+        return bool(some)
+
+    def _let_die(self, sequences: list[int]) -> None:
+        if self.node.messages is not None:
+            self.letters.add(sequences, letters.REJECTED)
 
     def undo(self, sequences: list[int], *, count: bool) -> None:
         """These acquired messages are available again; `count`: when their delivery counts have been raised by one."""
@@ -675,6 +713,10 @@ class QueueTerminus:
         """Read the bodies from this message on; then the queue is dispatched."""
         self._read_ahead({sequence})
 
+    def read(self, bodies: list[Body], came: Callable[[list[bytes | str]], None]) -> None:
+        """Read these; `came` gets the bytes of each, or the text why they cannot be read. Never at once."""
+        self._queues.bodies.read(self.ledger, bodies, came)
+
     def parts_of(self, manifest: Manifest) -> Parts:
         """The parts of a large message, to be read."""
         return Parts(self.ledger, self._queues.bodies, manifest)
@@ -789,8 +831,8 @@ class Queues:
         return list(self._termini.values())
 
     def named(self, address: str) -> QueueTerminus | None:
-        """The queue of that name."""
-        node = self.logs.nodes.queues.get(address)
+        """The queue of that name, or that the address is of."""
+        node = self.logs.nodes.queue_at(address)
         return None if node is None else self.at(node)
 
     def rebuilt(self) -> None:

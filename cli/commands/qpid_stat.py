@@ -214,6 +214,7 @@ def _show_queue(items: list[dict[str, Any]], name: str) -> None:
         Column("Replicate", "replicate", text),
         counting("Consumers", "consumers"),
         counting("Bindings", "bindings"),
+        Column("Alerts", "alerts", lambda raised: ",".join(raised or ())),
     )
     show_table("Properties:", properties, [item])
     optional = dict(item.get("arguments") or {}) | (
@@ -228,11 +229,19 @@ def _show_queue(items: list[dict[str, Any]], name: str) -> None:
             ("queue-depth", "messages", "bytes"),
             ("total-enqueues", "messagesIn", "bytesIn"),
             ("total-dequeues", "messagesOut", "bytesOut"),
+            ("discards-ttl-expired", "expired", ""),
+            ("discards-subscriber-reject", "rejected", ""),
+            ("discards-delivery-limit", "overLimit", ""),
         )
     ]
     click.echo()
     whole = Column("Messages", "messages", str, number=True), Column("Bytes", "bytes", count, number=True)
     show_table("Statistics:", (Column("Statistic", "statistic", text), *whole), statistics)
+    levels = item.get("levels") or []
+    if len(levels) > 1:
+        click.echo()
+        rows = [{"level": level, "messages": depth} for level, depth in reversed(list(enumerate(levels)))]
+        show_table("Levels:", (Column("Level", "level", str, number=True), whole[0]), rows)
 
 
 def main() -> None:

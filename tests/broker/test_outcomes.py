@@ -7,6 +7,7 @@ from typing import Any
 import proton
 import pytest
 
+from broker.core import limits
 from tests.broker.clients import Bench, Client, bench
 
 ACCEPTED, REJECTED, RELEASED, MODIFIED = (
@@ -121,3 +122,88 @@ def test_a_message_that_its_sender_gives_up_is_on_no_queue_and_the_next_one_is(s
         assert b.depth("q") == 1
         assert b.lead.ledger.state.parts.order.depth == 0
         assert client.bodies(client.receiver("q")) == ["a"]
+
+
+# ---- annotations of modified
+
+
+def annotated(b: Bench, client: Client, link: Any, note: dict[str, Any], *, failed: bool = False, dead: bool = False) -> None:
+    """Give the last message of this link back, with annotations, and take the next one."""
+    delivery, _ = client.received[link.name][-1]
+    delivery.local.annotations = {proton.symbol(name): value for name, value in note.items()}
+    client.give(delivery, MODIFIED, failed=failed, undeliverable=dead)
+    link.flow(1)
+    b.pass_time(1)
+
+
+def consumer(b: Bench) -> tuple[Client, Any]:
+    client = b.client()
+    client.auto_accept = False
+    return client, client.receiver("q", credit=1)
+
+
+@pytest.mark.parametrize("size", [10, limits.LARGE_PARTS * 16 * 1024 + 1])
+@pytest.mark.parametrize("failed", [False, True])
+def test_what_a_consumer_notes_on_a_message_is_there_for_whoever_gets_it_next(size: int, failed: bool) -> None:
+    with bench(part_bytes=16 * 1024) as b:
+        b.queue("q")
+        client = b.client()
+        client.send(client.sender("q"), "x" * size, annotations={proton.symbol("a"): 1, proton.symbol("keep"): True})
+        client, link = consumer(b)
+        annotated(b, client, link, {"a": 2, "b": ["c"]}, failed=failed)
+        annotated(b, client, link, {"b": "d"}, failed=failed)
+        found = [message.annotations for _, message in client.received[link.name]]
+        assert found[1:] == [{"a": 2, "b": ["c"], "keep": True}, {"a": 2, "b": "d", "keep": True}]
+        assert client.received[link.name][-1][1].body == "x" * size
+        browser = b.client()
+        ((_, seen),) = browser.received[browser.receiver("q", browse=True).name]
+        assert seen.annotations == found[-1]
+
+
+def test_the_next_primary_knows_what_was_noted_and_a_dead_letter_has_it() -> None:
+    cluster: dict[str, Any] = {"clustered": True, "default_level": "all"}
+    with bench(**cluster) as b, bench(state="ready", **cluster) as other:
+        b.upgraded()
+        b.queue("dead")
+        b.queue("q", alternateExchange="amq.fanout")
+        client = b.client({"qpid.ha-admin": True})
+        assert client.request("CREATE", "binding", "", {"exchange": "amq.fanout", "queue": "dead", "key": ""})[0] == 201
+        client.send(client.sender("q"), "a")
+        client, link = consumer(b)
+        annotated(b, client, link, {"a": 1})
+        b.lead.replayed_into(other.lead)
+        other.lead.become("active")
+        other.settle()
+        client, link = consumer(other)
+        assert client.received[link.name][0][1].annotations == {"a": 1}
+        annotated(other, client, link, {"b": 2}, dead=True)
+        reader = other.client()
+        ((_, letter),) = reader.received[reader.receiver("dead").name]
+        assert {"a": 1, "b": 2, "x-first-death-reason": "rejected"}.items() <= letter.annotations.items()
+
+
+@pytest.mark.parametrize("note, newest", [({"a": "x" * limits.MAX_NOTE_BYTES}, True), ({"a": 1}, False)])
+def test_a_note_that_is_too_long_or_that_an_older_member_would_not_know_is_not_there(note: dict[str, Any], newest: bool) -> None:
+    with bench(clustered=True, default_level="all") as b:
+        if newest:
+            b.upgraded()
+        b.queue("q")
+        client = b.client()
+        client.send(client.sender("q"), "a")
+        client, link = consumer(b)
+        annotated(b, client, link, note)
+        assert [message.annotations for _, message in client.received[link.name]] == [None, None]
+
+
+def test_so_many_messages_of_a_queue_have_notes_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    with bench() as b:
+        b.queue("q")
+        monkeypatch.setattr(limits, "MAX_NOTES", 1)
+        client = b.client()
+        client.send(client.sender("q"), "a", "b")
+        client, link = consumer(b)
+        other, second = consumer(b)
+        annotated(b, client, link, {"n": 1})
+        annotated(b, other, second, {"n": 2})
+        found = sorted(b.lead.ledger.state.messages[1].notes)
+        assert found == [1]

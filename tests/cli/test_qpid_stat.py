@@ -25,6 +25,9 @@ QUEUE: dict[str, Any] = {
     "bindings": 1,
     "arguments": {"qpid.max_count": 99},
     "alternateExchange": "dead",
+    "levels": [4, 0, 3],
+    "alerts": ["count", "size"],
+    "expired": 21,
 }
 ITEMS: dict[str, list[dict[str, Any]]] = {
     "queue": [QUEUE, QUEUE | {"name": "mail", "messages": 900}, QUEUE | {"name": "zoo", "messages": 30}],
@@ -96,8 +99,12 @@ def test_one_queue_is_shown_in_full(broker: Any) -> None:
         "alternate-exchange",
         "Statistics:",
         "total-enqueues",
+        "count,size",
+        "discards-ttl-expired",
     ):
         assert expected in out
+    levels = [line.split() for line in out.partition("Levels:")[2].splitlines()[3:]]
+    assert levels == [["2", "3"], ["1", "0"], ["0", "4"]]
 
 
 def test_json_is_what_the_broker_said(broker: Any) -> None:

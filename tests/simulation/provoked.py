@@ -358,6 +358,9 @@ PROVOKED: dict[str, Plan] = {
     "checkpoint-forgets-what-came": _moving(
         *(Action(1.2 + 0.5 * number, "kill", "primary", seconds=0.2) for number in range(5)), checkpoint_bytes=2048
     ),
+    "checkpoint-forgets-notes": _plan(
+        MODIFYING, *(Action(1.0 + 0.5 * number, "kill", "backup", seconds=0.2) for number in range(4)), checkpoint_bytes=2048
+    ),
     "knows-links-by-their-connections": _numbering(),
     "checkpoint-forgets-links": _numbering(
         *(Action(1.2 + 0.5 * number, "kill", "primary", seconds=0.2) for number in range(5)), checkpoint_bytes=2048

@@ -241,7 +241,7 @@ def test_a_binding_that_a_failover_would_lose_is_warned_of(url: str) -> None:
     "words, said",
     [
         (("add", "queue", "amq.direct/x", "--replicate", "some"), "some"),
-        (("add", "queue", "q1", "--argument", "qpid.alert_count=5"), "qpid.alert_count"),
+        (("add", "queue", "q1", "--argument", "qpid.paging=1"), "qpid.paging"),
         (("del", "queue", "nothing"), "nothing"),
         (("bind", "nothing", "nothing"), "nothing"),
         (("del", "exchange", "amq.direct"), "amq.direct"),

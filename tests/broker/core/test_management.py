@@ -42,7 +42,7 @@ def test_queues_are_listed_by_name_with_what_is_in_them(nodes: Nodes) -> None:
     assert (c["messages"], c["messagesIn"], c["messagesOut"], c["bytes"], c["bytesIn"], c["bytesOut"]) == (0,) * 6
     assert set(a) == {
         *("name", "durable", "autoDelete", "exclusive", "replicate", "uuid", "messages", "messagesIn", "messagesOut", "levels"),
-        *("bytes", "rejected", "overLimit", "expired", "dropped", "overdue"),
+        *("bytes", "rejected", "overLimit", "expired", "dropped", "overdue", "alerts"),
         *("bytesIn", "bytesOut", "consumers", "bindings", "arguments", "alternateExchange"),
     }, "docs/reference/management.md"
 

@@ -27,6 +27,7 @@ from broker.core.parts import PARTS_QUEUE, Manifest
 from broker.core.queues.lane import LANE_SHIFT
 from broker.core.records import AVAILABLE, EXPIRES, Batch, Kind, Run
 from broker.core.state import State
+from broker.core.values import decode
 from broker.disk.bodies import Unreadable
 from tests.broker.core.queues.files import all_messages
 from tests.simulation.checks.book import Book
@@ -40,7 +41,7 @@ class Queue:
 
     __slots__ = (
         *("by_level", "came", "for_letters", "groups", "gone", "keys", "large", "limit", "live"),
-        *("let_go", "lossy", "name", "next_seqs", "number", "retries", "ring", "share", "times", "values", "watched"),
+        *("let_go", "lossy", "name", "next_seqs", "notes", "number", "retries", "ring", "share", "times", "values", "watched"),
     )
 
     def __init__(self, history: History, name: str, store_id: str, number: int) -> None:
@@ -67,6 +68,8 @@ class Queue:
         self.keys: dict[int, Key] = {}
         self.times: dict[int, dict[int, int]] = {EXPIRES: {}, AVAILABLE: {}}
         """Sequence -> when the message expires, and from when on it may be given out, in ms of the log's time."""
+        self.notes: dict[int, dict[str, int]] = {}
+        """Sequence -> what consumers have noted on the message."""
         self.large: dict[int, tuple[int, ...]] = {}
         """Sequence -> the sequences of its parts."""
         self.gone: dict[int, int] = {}
@@ -209,6 +212,8 @@ class Reference:
                     self._large(run.queue, run.first_seq, batch.payload(run))
                 case Kind.TIMES:
                     self._put_times(run.queue, run.flags, run.first_seq, array("Q", batch.payload(run)))
+                case Kind.NOTES:
+                    self._put_note(run.queue, run.first_seq, batch.payload(run))
                 case Kind.DEQUEUE | Kind.COUNT:
                     self._take_or_count(run)
                 case Kind.HELD:
@@ -245,7 +250,16 @@ class Reference:
                 queue.times[what][sequence] = when_ms
                 self._add(hash(("time", queue.number, sequence, what, when_ms)))
 
-    def _drop_times(self, queue: Queue, sequence: int) -> None:
+    def _put_note(self, number: int, sequence: int, encoded: bytes) -> None:
+        queue = self.queues.get(number)
+        if queue is not None and sequence in queue.live:
+            self._add(-_note_hash(queue, sequence))
+            queue.notes[sequence] = queue.notes.get(sequence, {}) | decode(encoded)
+            self._add(_note_hash(queue, sequence))
+
+    def _drop_facts(self, queue: Queue, sequence: int) -> None:
+        self._add(-_note_hash(queue, sequence))
+        queue.notes.pop(sequence, None)
         for what, times in queue.times.items():
             when_ms = times.pop(sequence, 0)
             if when_ms:
@@ -391,7 +405,7 @@ class Reference:
             self._parts[queue.large.pop(sequence)] -= 1
         self._depth -= 1
         self._add(-hash((queue.number, sequence, count, data)))
-        self._drop_times(queue, sequence)
+        self._drop_facts(queue, sequence)
         queue.gone[sequence] = index
         key = queue.keys.get(sequence)
         if key is None:
@@ -573,7 +587,7 @@ class Reference:
         self._add(-hash(("number", uuid, queue.number)))
         for sequence, (data, count) in queue.live.items():
             self._add(-hash((queue.number, sequence, count, data)))
-            self._drop_times(queue, sequence)
+            self._drop_facts(queue, sequence)
         for parts in queue.large.values():
             self._parts[parts] -= 1
         self._depth -= len(queue.live)
@@ -600,6 +614,11 @@ class Reference:
     def left(self) -> list[Key]:
         """The messages that are on their queues."""
         return [queue.keys[sequence] for queue in self.queues.values() for sequence in queue.live if sequence in queue.keys]
+
+
+def _note_hash(queue: Queue, sequence: int) -> int:
+    note = queue.notes.get(sequence)
+    return hash(("note", queue.number, sequence, tuple(sorted(note.items())))) if note else 0
 
 
 def size_of(state: State) -> tuple[int, int]:
@@ -634,6 +653,8 @@ def digest_of(state: State, read: Callable[[int, int], bytes]) -> int:
         for lane in messages.order.lanes:
             for sequence, data in all_messages(lane, read):
                 found += hash((number, sequence, lane.delivery_count(sequence), data))
+        for sequence, note in messages.notes.items():
+            found += hash(("note", number, sequence, tuple(sorted(decode(note).items()))))
         for what, times in ((EXPIRES, messages.expiries), (AVAILABLE, messages.delays)):
             for first_seq, column in () if times is None else times.columns():
                 for sequence, when_ms in enumerate(column, first_seq):
