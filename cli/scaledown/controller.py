@@ -1,14 +1,14 @@
 """The controller: it looks at the stores, the wanted number and the brokers, has `steps` decide, does that, and looks again.
 
 Life: it waits until it has the lock on the folder of the stores, which one controller has at a time. From then on each look reads
-the wanted number, lists the stores, and asks the brokers that are wanted whether they leave. Drains and recalls are processes of
-qpid-drain (`child`), which end with this one. A step that fails is tried again after a time that doubles, at most `MOST_S`; when
-another number is wanted, at once.
+the wanted number, lists the stores, and asks the brokers that are wanted whether they leave. Drains, and what calls them off, are
+processes of qpid-drain (`child`), which end with this one. A step that fails is tried again after a time that doubles, at most
+`MOST_S`; when another number is wanted, at once.
 
 A store counts as released when a drain has just said so, or has looked into its log and found it so, and neither the mark nor the
 lock's file has changed since: a broker that ran on it meanwhile has written its id there.
 
-Invariant: nothing is written into a store here but that a mark is taken away, before the broker that runs on it is recalled.
+Invariant: nothing is written into a store here but that a mark is taken away, before the drain of its broker is called off.
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ class Controller:
             assert known.work is not None
             known.work.kill()
             return
-        if step is Do.RECALL:
+        if step is Do.CALL_OFF:
             remove_durably(REAL_DISK, known.path / MARK)
             words = ["--from", address_of(self.settings.brokers, ordinal), "--cancel"]
         else:

@@ -22,7 +22,7 @@ class Do(Enum):
     """Drain the store, whose broker does not run."""
     STOP = "stop"
     """End that drain: the store is wanted."""
-    RECALL = "recall"
+    CALL_OFF = "call off"
     """Call the drain off at the broker that runs on the store again."""
 
 
@@ -55,7 +55,7 @@ def decide(wanted: int | None, stores: Iterable[Store], parallel: int) -> list[t
             drains += 1
             steps.append((Do.DRAIN, store.ordinal))
         elif store.ordinal < wanted and store.leaves:
-            steps.append((Do.RECALL, store.ordinal))
+            steps.append((Do.CALL_OFF, store.ordinal))
     return steps
 
 

@@ -27,10 +27,10 @@ ORPHANS = [Store(2), Store(3), Store(7)]
         ),
         pytest.param(None, ORPHANS, [], id="nothing begins while the wanted number is not known"),
         pytest.param(8, [Store(7, work=Do.DRAIN)], [(Do.STOP, 7)], id="a scale-up in the middle stops the drain"),
-        pytest.param(8, [Store(7, leaves=True)], [(Do.RECALL, 7)], id="and the broker, when it runs, is opened again"),
-        pytest.param(8, [Store(7, leaves=True, work=Do.RECALL)], [], id="once"),
+        pytest.param(8, [Store(7, leaves=True)], [(Do.CALL_OFF, 7)], id="and the broker, when it runs, is opened again"),
+        pytest.param(8, [Store(7, leaves=True, work=Do.CALL_OFF)], [], id="once"),
         pytest.param(8, [Store(7, leaves=True, waits=True)], [], id="and again after a while"),
-        pytest.param(2, [Store(3, work=Do.RECALL)], [], id="what is being recalled is not drained meanwhile"),
+        pytest.param(2, [Store(3, work=Do.CALL_OFF)], [], id="what is being called off is not drained meanwhile"),
         pytest.param(2, [Store(3, leaves=True)], [(Do.DRAIN, 3)], id="what leaves and is not wanted goes on"),
     ],
 )
@@ -50,7 +50,7 @@ def test_several_drains_go_on_at_a_time_if_that_is_asked_for() -> None:
         (2, [Store(3)], False),
         (0, [Store(3)], True),
         (2, [Store(1, leaves=True)], False),
-        (2, [Store(1, work=Do.RECALL)], False),
+        (2, [Store(1, work=Do.CALL_OFF)], False),
         (None, [], False),
     ],
 )
