@@ -28,14 +28,15 @@ from twisted.logger import Logger
 
 from broker.amqp import management_node
 from broker.amqp.links import Condition
-from broker.core import limits, management
+from broker.core import limits, management, schema
 from broker.core.acl import questions
 from broker.core.acl.questions import Lookup, shown
 from broker.core.commands import QueueAdd, Term
 from broker.core.links import REJECTED
 from broker.core.management import Page, Place, Stream
 from broker.core.nodes import LOCAL, QueueNode, Refused
-from broker.sessions import bulk
+from broker.host import resident_bytes
+from broker.sessions import bulk, peek
 from broker.sessions.audit import Audit
 from broker.sessions.bulk import Bulk
 from broker.sessions.connection import Connection
@@ -51,7 +52,7 @@ from broker.sessions.slow import SlowConsumers
 from broker.sessions.turn import Turn
 
 _log = Logger()
-Answer = Callable[[int, str, dict[str, Any]], None]
+Answer = Callable[[int, str, Any], None]
 """Takes status, text and body of an answer."""
 
 
@@ -170,8 +171,8 @@ class Administration:
 
         lookup = self._lookup(request)
 
-        def answer(status: int, text: str, body: dict[str, Any]) -> None:
-            if request.operation != "QUERY":
+        def answer(status: int, text: str, body: Any) -> None:
+            if request.operation not in schema.ASKING:
                 self._audit.managed(rights.who, _what(lookup, request), status, text)
             box = self._mailboxes.named(request.reply_to)
             if box is not None:
@@ -206,11 +207,15 @@ class Administration:
             answer(400, f"this request's body does not fit the operation {request.operation}: {error}", {})
 
     def _lookup(self, request: management_node.Request) -> Lookup:
-        nodes, name = self._logs.nodes, request.name
+        nodes, name, kind = self._logs.nodes, request.name, request.type
+        if kind == schema.NODE and request.operation in schema.ASKING:
+            name, kind = "", str(request.properties.get("entityType") or kind)
+        elif request.operation == "QUERY":
+            name = _queried(request)
         return questions.request(
-            request.operation,
-            request.type,
-            _queried(request) if request.operation == "QUERY" else name,
+            "QUERY" if request.operation in schema.ASKING else request.operation,
+            kind,
+            name,
             request.body,
             queue=nodes.queues.get(name),
             exchange=nodes.exchanges.get(name),
@@ -219,7 +224,11 @@ class Administration:
 
     def _execute(self, rights: Rights, request: management_node.Request, answer: Answer) -> Iterator[None]:
         operation, kind = request.operation, request.type
-        if operation == "QUERY":
+        if kind == schema.NODE:
+            yield from self._describe(request, answer)
+        elif operation == "READ":
+            yield from self._read(request, answer)
+        elif operation == "QUERY":
             count, after = _asked_page(request.body)
             page = Page(count, limits.PAGE_BYTES)
             yield from page.fill(self._query(kind, _queried(request), request, after, count + 1))
@@ -229,10 +238,96 @@ class Administration:
                 lambda result: answer(*result),
                 lambda failure: answer(500, f"{operation} failed: {failure.getErrorMessage()}", {}),
             )
+        elif kind == "queue" and operation == peek.OPERATION:
+            self._peek(rights, request, answer)
         elif kind == "queue" and operation in bulk.OPERATIONS:
             self._do_in_bulk(rights, request, answer)
         else:
             self._change(rights, request, answer)
+
+    # ---- the node itself, by AMQP Management
+
+    def _describe(self, request: management_node.Request, answer: Answer) -> Iterator[None]:
+        operation, wanted = request.operation, request.properties.get("entityType")
+        kinds = [*schema.ATTRIBUTES, *self.extensions, schema.NODE]
+        if operation not in schema.operations(schema.NODE):
+            raise Refused(501, f"the management node does not have the operation {operation!r}")
+        if wanted is not None and wanted not in kinds:
+            raise Refused(404, f"there are no entities of type {wanted!r}; there are: {', '.join(kinds)}")
+        asked = kinds if wanted is None else [str(wanted)]
+        match operation:
+            case "QUERY":
+                yield from self._table(request, answer, None if wanted is None else str(wanted))
+            case "GET-ATTRIBUTES":
+                answer(200, "OK", {kind: self._attributes(kind) for kind in asked})
+            case "GET-OPERATIONS":
+                answer(200, "OK", {kind: schema.operations(kind) for kind in asked})
+            case "GET-MGMT-NODES":
+                answer(200, "OK", [management_node.ADDRESS])
+            case _:  # types extend no others, and have no annotations
+                answer(200, "OK", {kind: [] for kind in asked})
+
+    def _attributes(self, kind: str) -> list[str]:
+        return schema.attributes(kind, self.extensions[kind].items() if kind in self.extensions else ())
+
+    def _table(self, request: management_node.Request, answer: Answer, kind: str | None) -> Iterator[None]:
+        """A query by AMQP Management: a row for each entity of a type."""
+        if kind is None or kind == schema.NODE:
+            raise Refused(400, "say by `entityType` which entities you ask for: GET-TYPES lists the types")
+        count, offset = (request.properties.get(field) for field in ("count", "offset"))
+        if offset is None:
+            offset = 0
+        if type(offset) is not int or offset < 0:
+            raise Refused(400, f"`offset` is a number of entities to pass over, 0 or more, and not {offset!r}")
+        count, _ = _asked_page({"count": count})
+        names = request.body.get("attributeNames") or self._attributes(kind)
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise Refused(400, "`attributeNames` is a list of the attributes that the answer is to have")
+        unknown = set(names).difference(self._attributes(kind)) if kind in schema.ATTRIBUTES else ()
+        for name in unknown:
+            raise Refused(400, f"entities of type {kind!r} have no attribute {name!r}")
+        page = Page(count, limits.PAGE_BYTES)
+        yield from page.fill(schema.rows(self._query(kind, "", request, (), offset + count + 1), kind, names, offset))
+        more = {} if page.next is None else {"next": page.next[0]}
+        answer(200, "OK", {"attributeNames": names, "results": page.items} | more)
+
+    def _read(self, request: management_node.Request, answer: Answer) -> Iterator[None]:
+        """One entity, by its name or its identity."""
+        kind, name, identity = request.type, request.name, request.properties.get("identity")
+        if not name and identity is None:
+            raise Refused(400, f"say by `name` or `identity` which {kind} is to be read")
+        by_name = name if kind in ("queue", "exchange") and identity is None else ""
+        for found in self._query(kind, by_name, request, (), 1 << 30):
+            if found is not None:
+                item = schema.entity(kind, found[1])
+                if item["identity"] == identity or (identity is None and item["name"] == name):
+                    answer(200, "OK", item)
+                    return
+            yield
+        raise Refused(404, f"there is no {kind} with the {'name' if identity is None else 'identity'} {name or identity!r}")
+
+    # ---- changes
+
+    def _peek(self, rights: Rights, request: management_node.Request, answer: Answer) -> None:
+        """Messages of a queue, as they lie there."""
+        node = self._logs.nodes.queues.get(request.name)
+        if node is None:
+            raise Refused(404, f"there is no queue named {request.name!r}")
+        denial = rights.denial(questions.take_from_queue(node))
+        if denial:
+            raise Refused(403, denial)
+        first, count = peek.asked_of(request.body)
+        queue = self._queues.at(node)
+        if node.messages is None or not queue.ledger.serving:
+            raise Refused(409, f"queue {node.name!r} is not ready on this broker: ask the primary")
+        number, self._next_change = self._next_change, self._next_change + 1
+
+        def done(body: dict[str, Any]) -> None:
+            if self._under_way.pop(number, None) is not None:
+                answer(200, "OK", body)
+
+        self._under_way[number] = self._logs.lead.name, lambda: None
+        peek.peek(queue, first, count, done)
 
     def _do_in_bulk(self, rights: Rights, request: management_node.Request, answer: Answer) -> None:
         number, self._next_change = self._next_change, self._next_change + 1
@@ -270,6 +365,8 @@ class Administration:
                 return self._connection_items(after)
             case "subscription":
                 return self._subscription_items(after)
+            case "memory":
+                return in_order(self._memory_items(), after)
             case "history":
                 return in_order(map(_term_item, self._logs.lead.state.definitions.terms), after)
             case _:
@@ -294,6 +391,18 @@ class Administration:
             "slowConsumersEnded": self._slow.ended,
             "version": self._version,
         }
+
+    def _memory_items(self) -> list[dict[str, Any]]:
+        logs = self._logs
+        found = (
+            ("resident", resident_bytes()),
+            ("bodies", logs.residency.held_bytes),
+            ("bodies-limit", logs.residency.limit_bytes),
+            ("not-committed", logs.inflow.nbytes),
+            ("answers-waiting", self._mailboxes.nbytes),
+            ("requests-waiting", self._waiting_bytes),
+        )
+        return [{"name": name, "bytes": nbytes} for name, nbytes in found]
 
     def _connection_items(self, after: Place) -> Stream:
         for number in list(self.connections):  # they are in the order of their numbers
@@ -338,6 +447,8 @@ class Administration:
                 answer(409, reason, {})
             elif request.operation == "DELETE":
                 answer(204, "deleted", {})
+            elif request.operation == "UPDATE":
+                self._answer_updated(request, answer)
             elif request.type == "queue":
                 self._answer_when_placed(request.name, answer)
             else:
@@ -345,6 +456,18 @@ class Administration:
 
         self._under_way[number] = log, partial(self._unanswered, rights, request)
         ledger.change(command, made)
+
+    def _answer_updated(self, request: management_node.Request, answer: Answer) -> None:
+        kind = request.type
+        for found in self._query(kind, request.name, request, (), 1) if self._exists(kind, request.name) else ():
+            if found is not None:
+                answer(200, "updated", schema.entity(kind, found[1]))
+                return
+        answer(409, f"{kind} {request.name!r} was deleted meanwhile", {})
+
+    def _exists(self, kind: str, name: str) -> bool:
+        nodes = self._logs.nodes
+        return name in (nodes.queues if kind == "queue" else nodes.exchanges)
 
     def _count(self, user: str, uuid: str, log: str) -> Callable[[str], None]:
         """A queue more of this user's: to be called with the answer. Refused, when that is one too many."""

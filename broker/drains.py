@@ -1,9 +1,14 @@
 """Requests to management of type `drain`: a broker leaves, and another takes its messages over. Either side answers its part.
 
 Of the broker that leaves: `QUERY` tells what is left, `LARGER` which messages are larger than a target takes, `LEAVE` makes it
-leave, `RELEASED` notes that the target knows it is empty.
-Of the target: `TAKE` announces a queue whose messages come, `HELD` tells which have come, `RELEASE` ends a drain, `FORGET` ends
-what is known of it. Each may be asked again without harm, and says what is so then.
+leave, `RELEASED` notes that the target knows it is empty. To call that off, `HALT` ends the drain's links, `SETTLE` takes off
+what the target holds, and `REOPEN` lets the broker serve.
+Of the target: `TAKE` announces a queue whose messages come, `ORIGINS` tells of which queues any have come, `HELD` which ones,
+`RELEASE` ends a drain, `FORGET` ends what is known of it. Each may be asked again without harm, and says what is so then.
+
+Invariant: with a number of messages, `RELEASE` ends a drain only if that many are held of it: then nobody has put more of it
+since the asker looked, and nobody will. It stops the drain's links first, waits until what they have brought is committed, and
+counts then; its record comes behind all of theirs in the log, so whoever is the primary when it is applied has counted the same.
 
 Reference: docs/reference/management.md.
 """
@@ -11,13 +16,14 @@ Reference: docs/reference/management.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from twisted.internet.defer import Deferred, succeed
 
 from broker.core.commands import ORIGINS_SINCE, Command, OriginAdd, OriginForget, OriginRelease
 from broker.core.nodes import Refused
-from broker.core.origins import Leave
+from broker.core.origins import TRAITS_SINCE, Leave
 from broker.core.queues.sizes import larger
 from broker.sessions.departure import Departure
 from broker.sessions.ledger import Ledger
@@ -31,7 +37,11 @@ MAX_TARGETS = 64
 MAX_SHARED = 5000
 """Queues that may go to another than the first of several targets: they stand in one record."""
 HELD_RUNS = 5000
-"""Runs in one answer to `HELD`."""
+"""Runs in one answer to `HELD`, or one request to `SETTLE`."""
+SETTLED = 50_000
+"""Sequences in one request to `SETTLE`."""
+ORIGINS = 1000
+"""Queues in one answer to `ORIGINS`."""
 LOOKED_AT = 50_000
 """Messages whose size is looked at for one answer to `LARGER`."""
 
@@ -62,7 +72,8 @@ class Drains:
     def items(self) -> list[dict[str, Any]]:
         """The one item of `QUERY drain`."""
         own = {"store": self._store_id, "maxMessageBytes": self._max_message_bytes, "freeBytes": self._free_bytes()}
-        return [own | self._departure.status()]
+        versions = map(self._logs.nodes.version_of, self._logs.ledgers)
+        return [own | {"traits": all(each >= TRAITS_SINCE for each in versions)} | self._departure.status()]
 
     def act(self, operation: str, body: dict[str, Any], principal: Principal) -> Deferred[Answer]:
         """See the module. Refused, KeyError, TypeError, ValueError."""
@@ -73,6 +84,16 @@ class Drains:
                 return self._leave(body)
             case "RELEASED":
                 return self._answered(self._departure.mark_released)
+            case "HALT":
+                self._departure.halt(_text(body, "drain"))
+                return succeed((200, "it is halted", self.items()[0]))
+            case "SETTLE":
+                settle = partial(self._departure.settle, _text(body, "drain"), _text(body, "queue"), _runs(body))
+                return self._answered(settle)
+            case "REOPEN":
+                return self._reopen(_text(body, "drain"))
+            case "ORIGINS":
+                return succeed((200, "OK", self._origins_of(body)))
             case "TAKE":
                 return self._take(body)
             case "LARGER":
@@ -80,7 +101,7 @@ class Drains:
             case "HELD":
                 return succeed((200, "OK", self._held(body)))
             case "RELEASE":
-                return self._everywhere(OriginRelease(drain=_text(body, "drain")), "released already")
+                return self._release(_text(body, "drain"), body.get("held"))
             case "FORGET":
                 return self._everywhere(OriginForget(drain=_text(body, "drain")), "not released")
         raise Refused(501, f"this broker does not have the operation {operation!r} on a drain")
@@ -88,6 +109,7 @@ class Drains:
     def void(self) -> None:
         """This broker serves no more: what was proposed gets no other answer."""
         waiting, self._waiting = self._waiting, {}
+        self._origins.stopped.clear()
         for answered in waiting:
             answered.callback((503, "this broker serves no more: ask the next primary what became of it", {}))
 
@@ -121,6 +143,7 @@ class Drains:
             text = f"this broker leaves already, to {', '.join(known.to)}: what is there, no other target knows"
             raise Refused(409, text)
         if known is not None:
+            self._logs.halted = False
             return succeed((200, "it leaves already", self._left()))
         sizes, queues = _shares(body, len(to))
         leave = Leave(self._new_id(), tuple(to), str(body.get("since") or ""), target=target, sizes=sizes, queues=queues)
@@ -130,6 +153,11 @@ class Drains:
         """What is so of a broker that leaves, and which of several targets each queue goes to."""
         leave = self._logs.leave
         return self.items()[0] | {"queues": {} if leave is None else dict(leave.queues)}
+
+    def _reopen(self, drain: str) -> Deferred[Answer]:
+        if not self._logs.closed:
+            return succeed((200, "it does not leave", self.items()[0]))
+        return self._answered(lambda committed: self._departure.reopen(drain, committed))
 
     def _take(self, body: Mapping[str, Any]) -> Deferred[Answer]:
         drain, queue, into = _text(body, "drain"), _text(body, "queue"), _text(body, "into")
@@ -141,6 +169,8 @@ class Drains:
         leave = self._logs.leave
         if _text(body, "store") == self._store_id or (leave is not None and leave.drain == drain):
             raise Refused(409, "this broker is the one that leaves: its messages have to go to another")
+        if drain in self._origins.stopped:
+            raise Refused(409, f"drain {drain} is called off")
         ledger = self._logs.ledger_of(node)
         self._check_version(ledger)
         command = OriginAdd(drain=drain, store=_text(body, "store"), queue=queue, into=node.uuid)
@@ -154,15 +184,54 @@ class Drains:
         drain, queue, after = _text(body, "drain"), _text(body, "queue"), body.get("after", 0)
         if type(after) is not int or after < 0:
             raise Refused(400, f"`after` is a sequence, and not {after!r}")
-        found = self._origins.find(drain, queue)
-        if found is None:
+        held = self._origins.held(drain, queue)
+        if held is None:
             raise Refused(404, f"no messages of queue {queue} are expected of drain {drain} here")
-        ledger, origin, _ = found
-        assert origin.number is not None
-        held = ledger.state.held[origin.number]
         runs = held.runs(after, HELD_RUNS)
         more = {"next": sum(runs[-1])} if len(runs) == HELD_RUNS else {}
         return {"count": held.count, "runs": [number for run in runs for number in run]} | more
+
+    def _origins_of(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        drain, after = _text(body, "drain"), str(body.get("after") or "")
+        held = self._origins.of(drain)
+        found = [queue for queue in held if queue > after][:ORIGINS]
+        more = {"next": found[-1]} if len(found) == ORIGINS else {}
+        return {"released": self._is_released(drain), "held": sum(held.values()), "queues": found} | more
+
+    def _is_released(self, drain: str) -> bool:
+        return all(drain in ledger.state.definitions.released for ledger in self._logs.ledgers.values())
+
+    def _release(self, drain: str, expected: Any) -> Deferred[Answer]:
+        """See the module's invariant."""
+        release = self._proposed_everywhere(OriginRelease(drain=drain), "released already")
+        if expected is None or self._is_released(drain):
+            return self._answered(release)
+        if type(expected) is not int or expected < 0:
+            raise Refused(400, f"`held` is a number of messages, and not {expected!r:.80}")
+        origins, ledgers = self._origins, list(self._logs.ledgers.values())
+
+        def propose(committed: Callable[[str], None]) -> None:
+            left = len(ledgers)
+
+            def over(reason: str) -> None:
+                origins.go_on(drain)
+                committed(reason)
+
+            def counted() -> None:
+                nonlocal left
+                left -= 1
+                if not left:
+                    held = sum(origins.of(drain).values())
+                    if held == expected:
+                        release(over)
+                    else:
+                        over(f"{held} messages of drain {drain} are held here, and not {expected}: ask again which")
+
+            origins.stop(drain)
+            for ledger in ledgers:
+                ledger.when_committed(counted)
+
+        return self._answered(propose)
 
     def _larger(self, body: Mapping[str, Any]) -> dict[str, Any]:
         name, than, after = _text(body, "queue"), body.get("than"), body.get("after", 0)
@@ -177,6 +246,10 @@ class Drains:
 
     def _everywhere(self, command: Command, is_so: str) -> Deferred[Answer]:
         """Propose it to each log; what is so already is well."""
+        return self._answered(self._proposed_everywhere(command, is_so))
+
+    def _proposed_everywhere(self, command: Command, is_so: str) -> Callable[[Callable[[str], None]], None]:
+        """What proposes it to each log, and says when that is committed."""
         ledgers = list(self._logs.ledgers.values())
         for ledger in ledgers:
             self._check_version(ledger)
@@ -192,7 +265,7 @@ class Drains:
             for ledger in ledgers:
                 ledger.change(command, one)
 
-        return self._answered(propose)
+        return propose
 
     def _check_version(self, ledger: Ledger) -> None:
         version = self._logs.nodes.version_of(ledger.name)
@@ -219,6 +292,17 @@ def _text(body: Mapping[str, Any], field: str) -> str:
     if not isinstance(found, str) or not found or len(found) > 255:
         raise Refused(400, f"`{field}` is a text of 1 to 255 characters, and not {found!r:.80}")
     return found
+
+
+def _runs(body: Mapping[str, Any]) -> list[tuple[int, int]]:
+    """The runs of a request, as (first sequence, count). Refused, KeyError."""
+    found = body["runs"]
+    if not isinstance(found, list) or len(found) % 2 or not all(type(each) is int and each >= 0 for each in found):
+        raise Refused(400, "`runs` has first sequence, count, first sequence, count, ...")
+    runs = list(zip(found[::2], found[1::2], strict=True))
+    if len(runs) > HELD_RUNS or sum(count for _, count in runs) > SETTLED:
+        raise Refused(400, f"`runs` has at most {HELD_RUNS} runs, and {SETTLED} sequences")
+    return runs
 
 
 def _is_address(text: Any) -> bool:

@@ -69,10 +69,7 @@ INSTEAD: Final = {
     "pid-dir": "start it by systemd or another supervisor: it stays in the foreground",
     "listen-disable": "there is --require-encryption yes to listen for TLS alone",
     "protocols": "this broker speaks AMQP 1.0 alone",
-    **dict.fromkeys(
-        ("queue-patterns", "topic-patterns", "exchange-patterns"),
-        "nodes are not made by attaching to them: create them with qpid-config",
-    ),
+    "exchange-patterns": "exchanges are made by attaching where --topic-patterns says so",
     **dict.fromkeys(
         ("default-flow-stop-threshold", "default-flow-resume-threshold", "default-event-threshold-ratio"),
         "there are no thresholds: producers get credit while the queue and the disk have room",

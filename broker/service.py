@@ -37,6 +37,7 @@ from broker.routes.dialer import Dial, Dialer
 from broker.routes.routes import Routes
 from broker.routes.sequences import Sequences
 from broker.sessions.admission import Admission
+from broker.sessions.alerts import Alerts
 from broker.sessions.audit import Audit
 from broker.sessions.authentication import Authentication
 from broker.sessions.bulk import Bulk
@@ -50,6 +51,7 @@ from broker.sessions.leaving import Leaving
 from broker.sessions.ledger import SERVING, Ledger
 from broker.sessions.logs import Logs
 from broker.sessions.mailboxes import Mailboxes
+from broker.sessions.making import Making
 from broker.sessions.management import ManagementTerminus
 from broker.sessions.numbered import NumberedLinks
 from broker.sessions.origins import Origins
@@ -64,7 +66,7 @@ from broker.sessions.termini import (
     Termini,
     by_address,
     no_anonymous_source,
-    no_dynamic_target,
+    no_rabbitmq_management,
     of_kind,
     source_by_address,
 )
@@ -89,6 +91,8 @@ class Broker:
         max_connections: int = limits.MAX_CONNECTIONS,
         max_connections_per_host: int = 0,
         quotas: tuple[int, int] = (0, 0),
+        queue_patterns: Collection[str] = (),
+        topic_patterns: Collection[str] = (),
         slow_s: float = 0.0,
         ends_slow: bool = False,
         consumer_s: float = 0.0,
@@ -101,6 +105,7 @@ class Broker:
         authentication: Authentication | None = None,
         machine_version: int = MACHINE_VERSION,
         wall: Callable[[], float] = REAL_HOST.wall,
+        as_rabbitmq: bool = False,
         dial: Dial | None = None,
         free_bytes: Callable[[], int] = lambda: 0,
     ) -> None:
@@ -125,6 +130,7 @@ class Broker:
         self.guard = Guard(Audit(clock.seconds), quotas)
         quota = QueueQuota(self.guard)
         self.queues = Queues(self.logs, self.turn, self.schedule, self.searches, consumer_s)
+        self.alerts = Alerts(self.logs, self.schedule, clock.seconds, wall, broker_id)
         self.slow = SlowConsumers(clock, self.queues, self.turn, slow_s, ends_slow)
         self.subscriptions = Subscriptions(self.logs, self.queues, quota, new_id)
         self.exchanges = Exchanges(self.logs, self.queues, quota, self.subscriptions, new_id)
@@ -154,11 +160,12 @@ class Broker:
         claims = Claims(self.mailboxes)
         self.transactions = Coordinator(self.logs, new_id)
         relay = Relay([management.named, mailbox, queue, exchange])
+        self.making = Making(self.logs, self.queues, quota, new_id, queue_patterns=queue_patterns, topic_patterns=topic_patterns)
         self.termini = Termini(
             self.logs,
+            self.making,
             targets=[
                 self.transactions.asked,
-                no_dynamic_target,
                 relay.anonymous,
                 by_address(management.named),
                 by_address(claims.named),
@@ -166,6 +173,7 @@ class Broker:
                 by_address(self.origins.named),
                 self.numbered.asked,
                 lambda attach: of_kind(attach, self.queues.named, self.exchanges.named),
+                no_rabbitmq_management,
             ],
             sources=[
                 self.mailboxes.dynamic,
@@ -175,6 +183,7 @@ class Broker:
                 source_by_address(drain_source(self.logs, self.queues)),
                 source_by_address(sequences.named),
                 lambda attach: of_kind(attach, self.queues.named, self.exchanges.named),
+                no_rabbitmq_management,
             ],
             max_message_bytes=max_message_bytes,
         )
@@ -189,6 +198,7 @@ class Broker:
             transactions=self.transactions.new_connection,
             container=broker_id,
             version=version,
+            as_rabbitmq=as_rabbitmq,
             max_connections=max_connections,
             max_connections_per_host=max_connections_per_host,
             max_message_bytes=max_message_bytes,
@@ -243,8 +253,10 @@ class Broker:
         for change, _ in changes:
             if isinstance(change, OriginsReleased):
                 self.origins.end(change.drain.drain)
+        self.making.look()
         self.routes.follow(ledger, changes)
         self.queues.fed(ledger, fed)
+        self.alerts.fed(ledger, fed)
         self.queues.resume_crowded()
         self.turn.flush()
         self.logs.residency.enforce()
@@ -270,6 +282,7 @@ class Broker:
             self.departure.over()
             self.drains.void()
             self.routes.over()
+            self.alerts.over()
         elif logs.serving:
             logs.tidy_local(anew=True)
             if was not in SERVING:
@@ -278,6 +291,7 @@ class Broker:
                     self.queues.begin(each)
                     self.numbered.begin(each)
                 self.routes.begin()
+                self.alerts.begin()
             self.admission.admit_held()
         elif state != "recovering":
             self.admission.drop_held()

@@ -46,6 +46,11 @@ def _interfaces(value: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def _patterns(value: str) -> tuple[str, ...]:
+    """Patterns of names, with commas between them."""
+    return tuple(filter(None, (part.strip() for part in value.split(","))))
+
+
 def _mechanisms(value: str) -> tuple[str, ...]:
     """Names of SASL mechanisms, with commas or spaces between them, in the order in which they are offered."""
     found = value.replace(",", " ").upper().split()
@@ -240,6 +245,23 @@ OPTIONS = (
         "A message that a consumer keeps without an outcome for so long returns to its queue, in ms, where that says no time. "
         "0: none.",
     ),
+    *(
+        Option(
+            f"{kind}-patterns",
+            _patterns,
+            (),
+            "PATTERN,...",
+            f"Names that make a {kind} when a client attaches to them: with `*`, `?` or `[...]`, or what such names begin with.",
+        )
+        for kind in ("queue", "topic")
+    ),
+    Option(
+        "rabbitmq-clients",
+        yes_no,
+        False,
+        "yes|no",
+        "Say in every Open that this is RabbitMQ 4.0.0: its AMQP 1.0 clients work with no broker that does not.",
+    ),
     Option(
         "drain-to",
         urls.parse,
@@ -308,6 +330,9 @@ class BrokerSettings:
     slow_consumer_time: int
     slow_consumer_policy: str
     consumer_timeout: int
+    queue_patterns: tuple[str, ...]
+    topic_patterns: tuple[str, ...]
+    rabbitmq_clients: bool
     drain_to: Url | None
     """Who takes the messages at SIGTERM, with the password from wherever that was given; None: nobody."""
     drain_password_file: str | None = field(repr=False)

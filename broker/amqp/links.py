@@ -15,7 +15,7 @@ has settled it, it is settled here at once, and otherwise by `Sender.settle`. So
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from cproton_ffi import ffi, lib
@@ -56,7 +56,10 @@ class Condition(Exception):
 class Asked:
     """What a peer asked for at one end of a link (part 3.5.3, 3.5.4)."""
 
-    __slots__ = ("address", "capabilities", "coordinator", "copy", "dynamic", "encoded_filters", "exists", "filters", "keep_s")
+    __slots__ = (
+        *("address", "capabilities", "coordinator", "copy", "dynamic", "encoded_filters", "exists", "filters", "keep_s"),
+        *("properties", "timeout_s"),
+    )
 
     def __init__(self, pointer: Any) -> None:
         kind = lib.pn_terminus_get_type(pointer)
@@ -68,6 +71,8 @@ class Asked:
         self.encoded_filters = encoded_of(lib.pn_terminus_filter(pointer))
         self.filters = _filters_in(self.encoded_filters)
         self.capabilities = names_of(lib.pn_terminus_capabilities(pointer))
+        self.properties = _filters_in(encoded_of(lib.pn_terminus_properties(pointer))) if self.dynamic else []
+        """Of the dynamic node that is to be made, in the form of filters."""
         self.keep_s = _keep_s(pointer)
         """For how long it is to be there when its link has gone, 0: for ever; None: it goes with its link."""
 
@@ -145,7 +150,7 @@ class Link:
 
     __slots__ = (
         *("_closing", "closed_by_peer", "context", "end_condition", "ends_later", "engine", "handle", "is_sender", "name"),
-        *("number", "open", "reason"),
+        *("made_address", "number", "open", "reason"),
     )
 
     def __init__(self, engine: Owner, handle: Any, is_sender: bool) -> None:
@@ -165,6 +170,8 @@ class Link:
         """Whether the peer's end of it is answered by `answer_end`, and not at once: for its listener, when it hears of it."""
         self.end_condition: Condition | None = None
         """What that answer says."""
+        self.made_address: str | None = None
+        """The address of the node that was made for it."""
         self._closing = False
 
     @property
@@ -202,6 +209,7 @@ class Link:
         source, target = lib.pn_link_source(handle), lib.pn_link_target(handle)
         lib.pn_terminus_copy(source, lib.pn_link_remote_source(handle))
         lib.pn_terminus_copy(target, lib.pn_link_remote_target(handle))
+        dynamic_address = dynamic_address or self.made_address
         if dynamic_address is not None:
             lib.pn_terminus_set_address(source if self.is_sender else target, dynamic_address.encode())
         if standing is not None:
@@ -426,10 +434,12 @@ class Sender(Link):
         "_told",
         "_waiting",
         "account",
+        "notes",
         "refusals",
         "retired",
         "session",
         "tags_sequences",
+        "traits_of",
     )
 
     def __init__(self, engine: Owner, handle: Any) -> None:
@@ -439,11 +449,15 @@ class Sender(Link):
         self.retired: list[bytes] = []
         """The ids of the transactions that outcomes name, since `take_retired`: an outcome has the number of its own, from 1 on,
         above `TRANSACTION_SHIFT`."""
+        self.notes: dict[int, bytes] = {}
+        """By id of a delivery the annotations of its outcome, an encoded map, since `take_notes`."""
         self.refusals: dict[int, str] = {}
         """On a client's link: what the peer said when it rejected a delivery, as "name: text", until somebody takes it away."""
         self._next_tag = 0
         self.tags_sequences = False
         """Whether the tag of each delivery is its sequence, in 8 bytes, most significant first: a drain's, not a client's."""
+        self.traits_of: Callable[[int], bytes] | None = None
+        """With `tags_sequences`: what stands behind a sequence in its tag, up to 24 bytes."""
         self._pieces: deque[_Pieces] = deque()
         self._pieces_bytes = 0
         self._ids: dict[Any, int] = {}
@@ -497,8 +511,6 @@ class Sender(Link):
         scratch = self.engine.scratch
         tag, tag_number = scratch.tag, scratch.tag_number
         wide = self.tags_sequences
-        if wide:
-            tag = scratch.wide_tag
         begin = ffi.from_buffer(data) + base
         here = offsets[start]
         first = self.account.sent(sequence, stop - start, presettled)
@@ -507,7 +519,7 @@ class Sender(Link):
         for position, delivery_id in zip(range(start + 1, stop + 1), range(first, first + stop - start), strict=True):
             after = offsets[position]
             if wide:
-                scratch.wide_bytes[0:8] = (sequence + position - start - 1).to_bytes(8, "big")
+                tag = self._wide_tag(sequence + position - start - 1)
             else:
                 number = (number + 1) & 0xFFFFFFF
                 # Seven bits a byte: some clients read tags as text.
@@ -527,6 +539,15 @@ class Sender(Link):
         self._next_tag = number
         if self._pieces:
             self.engine.feed_later(self)
+
+    def _wide_tag(self, sequence: int) -> Any:
+        """A tag of a sequence, and of what is to stand behind it."""
+        scratch, tag = self.engine.scratch, sequence.to_bytes(8, "big")
+        if self.traits_of is not None:
+            tag += self.traits_of(sequence)
+        scratch.wide_bytes[0 : len(tag)] = tag
+        scratch.wide_tag.size = len(tag)
+        return scratch.wide_tag
 
     def feed(self) -> bool:
         """Give proton the next pieces of what waits, while it holds less than one. Returns whether it got any."""
@@ -561,8 +582,7 @@ class Sender(Link):
         scratch = self.engine.scratch
         tag, tag_number = scratch.tag, scratch.tag_number
         if self.tags_sequences:
-            tag = scratch.wide_tag
-            scratch.wide_bytes[0:8] = sequence.to_bytes(8, "big")
+            tag = self._wide_tag(sequence)
         else:
             number = self._next_tag = (self._next_tag + 1) & 0xFFFFFFF
             tag_number[0] = number & 0x7F | (number & 0x3F80) << 1 | (number & 0x1FC000) << 2 | (number & 0xFE00000) << 3
@@ -657,6 +677,11 @@ class Sender(Link):
         self._tell()
         return self.account.take_outcomes()
 
+    def take_notes(self) -> dict[int, bytes]:
+        """By delivery id the annotations of those outcomes that have some."""
+        notes, self.notes = self.notes, {}
+        return notes
+
     def take_retired(self) -> list[bytes]:
         """The ids of the transactions that the outcomes name which `take_outcomes` has given, or will now."""
         retired, self.retired = self.retired, []
@@ -675,6 +700,9 @@ class Sender(Link):
                 self.retired.append(txn_id)
             return outcome | len(self.retired) << TRANSACTION_SHIFT
         if outcome == MODIFIED:
+            note = encoded_of(lib.pn_disposition_annotations(remote))
+            if note:
+                self.notes[delivery_id] = note
             outcome |= FAILED if lib.pn_disposition_is_failed(remote) else 0
             outcome |= UNDELIVERABLE if lib.pn_disposition_is_undeliverable(remote) else 0
         elif outcome == REJECTED and self.engine.is_client:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from broker.core import limits, message
@@ -14,7 +14,7 @@ ADDRESS = "$management"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request. `name` is "" and `body` {} where they are missing."""
+    """One request. `name` is "" and `body` {} where they are missing. `properties` are all that the application has set."""
 
     operation: str
     type: str
@@ -22,6 +22,7 @@ class Request:
     body: dict[str, Any]
     reply_to: str
     correlation_id: Any
+    properties: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +61,11 @@ def decode(data: bytes) -> Request:
         _body(body),
         reply_to,
         correlation_id,
+        properties,
     )
 
 
-def encode(request: Request, status: int, text: str, body: dict[str, Any]) -> bytes:
+def encode(request: Request, status: int, text: str, body: Any) -> bytes:
     """An answer to that request."""
     return message.encoded(
         to=request.reply_to,

@@ -9,11 +9,11 @@ meaning of a known one, raises `needs`. Whoever writes what an older broker may 
 
 The forms (version 1 unless said)::
 
-    queue-add     uuid name level durable autoDelete exclusive arguments alternate [number] [owner] [subscription]
+    queue-add     uuid name level durable autoDelete exclusive arguments alternate [number] [owner] [subscription] [lifetime]
     queue-del     uuid
     store-add     uuid arguments [number]     a place for the messages of a queue that another log defines (level configuration)
     store-del     uuid
-    exchange-add  uuid name kind level durable arguments alternate
+    exchange-add  uuid name kind level durable arguments alternate [lifetime]
     exchange-del  uuid
     bind          exchange queue key arguments     by uuid; a built-in exchange's uuid is its name
     unbind        exchange queue key
@@ -34,6 +34,10 @@ The forms (version 1 unless said)::
     link-add        user container link into keptS [number]  (6) what this sending link of a client puts on the queue `into` is
                                                              numbered, and remembered
     link-forget     user container link into           (6) no more, nor what was
+
+    alter           uuid arguments alternate applies   (6) a queue, or an exchange, has these arguments and this alternate
+                                                           exchange from here on; the arguments count for machine version
+                                                           `applies`
 
 Version 3 brought no command: from it on a log may have LARGE records (broker.core.records). Version 5 brought queues whose
 messages leave by themselves (`x-delivery-limit`, `x-message-ttl`), and arguments of queues that older releases refuse
@@ -69,6 +73,8 @@ ROUTES_SINCE = 6
 """The machine version that brought routes and FORGOTTEN records."""
 SUBSCRIPTIONS_SINCE = 6
 """The machine version that brought queues which stand for subscriptions."""
+NOTES_SINCE = 6
+"""The machine version that brought NOTES records."""
 LINKS_SINCE = 6
 """The machine version that brought links whose messages are numbered."""
 
@@ -108,6 +114,7 @@ _LEFT_OUT: dict[str, Any] = {
     "number": None,
     "owner": "",
     "subscription": {},
+    "lifetime": "",
     "by": "",
     "planned": False,
     "estimated": False,
@@ -123,7 +130,8 @@ _LEFT_OUT: dict[str, Any] = {
 class QueueAdd(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
     """A queue. `number` is what records of its messages name it by; None until a state has given it one. `owner` is the user who
     made it, "" where no rules were in force; older releases carry it, and count no queues by it. `subscription`: the terms of the
-    subscription that it stands for (broker.core.subscriptions); {} for none."""
+    subscription that it stands for (broker.core.subscriptions); {} for none. `lifetime`: of a dynamic
+    node, its policy (broker.core.dynamic); such a node goes with its broker's process."""
 
     OP: ClassVar[str] = "queue-add"
 
@@ -138,6 +146,7 @@ class QueueAdd(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
     number: int | None = None
     owner: str = ""
     subscription: dict[str, Any] = {}
+    lifetime: str = ""
 
 
 class QueueDel(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
@@ -167,7 +176,7 @@ class StoreDel(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
 
 
 class ExchangeAdd(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
-    """An exchange."""
+    """An exchange. `lifetime`: see QueueAdd."""
 
     OP: ClassVar[str] = "exchange-add"
 
@@ -178,6 +187,7 @@ class ExchangeAdd(Command, frozen=True, kw_only=True, dict=True, rename="camel")
     durable: bool = False
     arguments: dict[str, Any] = {}
     alternate: str = ""
+    lifetime: str = ""
 
 
 class ExchangeDel(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
@@ -235,6 +245,20 @@ class Term(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
     by: str = ""
     planned: bool = False
     estimated: bool = False
+
+
+class Alter(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
+    """A queue or an exchange has these arguments, all of them, and this alternate exchange, "" for none, from here on. A broker
+    must have the machine version `applies` to apply the arguments."""
+
+    OP: ClassVar[str] = "alter"
+    SINCE: ClassVar[int] = 6
+
+    uuid: str
+    arguments: dict[str, Any] = {}
+    alternate: str = ""
+    applies: int = 1
+    needs: int = 6
 
 
 class Numbers(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
@@ -436,7 +460,7 @@ _KINDS: dict[str, type[Command]] = {
     for kind in (
         *(QueueAdd, QueueDel, StoreAdd, StoreDel, ExchangeAdd, ExchangeDel, Bind, Unbind, Term, Numbers),
         *(MachineVersion, QueueDelIfEmpty, RecentIds, Setting, OriginAdd, OriginRelease, OriginForget),
-        *(LinkAdd, LinkForget, RouteAdd, RouteDel),
+        *(LinkAdd, LinkForget, RouteAdd, RouteDel, Alter),
     )
 }
 _head = msgspec.json.Decoder(_Head).decode
@@ -473,6 +497,18 @@ def _decode_leniently(text: bytes, version: int) -> Command | UnknownCommand:
         return UnknownCommand(kind.OP, f"{kind.OP!r} needs machine version {max(command.needs, kind.SINCE)}", text)
     vars(command)["text"] = text
     return command
+
+
+Altered = TypeVar("Altered", QueueAdd, ExchangeAdd)
+
+
+def altered(command: Altered, by: Alter) -> Altered:
+    """The same with other arguments, and another alternate exchange, also in its text; unknown fields stay."""
+    needs = max(command.needs, by.applies)
+    made = msgspec.structs.replace(command, arguments=by.arguments, alternate=by.alternate, needs=needs)
+    more = {"arguments": by.arguments, "alternate": by.alternate} | ({"needs": needs} if needs > 1 else {})
+    vars(made)["text"] = _to_json(json.loads(command.text) | more)
+    return made
 
 
 Numbered = TypeVar("Numbered", QueueAdd, StoreAdd, OriginAdd, LinkAdd)

@@ -18,6 +18,7 @@ from typing import TypeAlias
 
 from broker.core import limits
 from broker.core.commands import (
+    Alter,
     Bind,
     Command,
     ExchangeAdd,
@@ -42,6 +43,7 @@ from broker.core.commands import (
     StoreDel,
     Term,
     Unbind,
+    altered,
     numbered,
 )
 
@@ -60,6 +62,20 @@ class QueueGone:
     queue: QueueAdd
     bindings: tuple[Bind, ...]
     links: tuple[LinkAdd, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class QueueAltered:
+    """A queue has other arguments, or another alternate exchange."""
+
+    queue: QueueAdd
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeAltered:
+    """An exchange has another alternate exchange."""
+
+    exchange: ExchangeAdd
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +219,8 @@ class Nothing:
 Change: TypeAlias = (
     QueueMade
     | QueueGone
+    | QueueAltered
+    | ExchangeAltered
     | PlaceMade
     | PlaceGone
     | ExchangeMade
@@ -271,10 +289,10 @@ class Definitions:
             case QueueDel() | QueueDelIfEmpty():
                 depth = depth_of(command.uuid) if isinstance(command, QueueDelIfEmpty) else 0
                 return self._remove_queue(command, depth)
-            case StoreAdd():
-                return self._add_store(command)
-            case StoreDel():
-                return self._remove_store(command)
+            case Alter():
+                return self._alter(command)
+            case StoreAdd() | StoreDel():
+                return self._add_store(command) if isinstance(command, StoreAdd) else self._remove_store(command)
             case ExchangeAdd():
                 return self._add_exchange(command)
             case ExchangeDel():
@@ -341,6 +359,16 @@ class Definitions:
             return Nothing(command), "there is no such queue"
         self._names.discard(("queue", queue.name))
         return QueueGone(queue, self._drop_bindings(self._at_queue.get(queue.uuid, ())), self._drop_links(queue.uuid)), ""
+
+    def _alter(self, command: Alter) -> tuple[Change, str]:
+        queue, exchange = self.queues.get(command.uuid), self.exchanges.get(command.uuid)
+        if queue is not None:
+            made = self.queues[command.uuid] = altered(queue, command)
+            return QueueAltered(made), ""
+        if exchange is not None:
+            other = self.exchanges[command.uuid] = altered(exchange, command)
+            return ExchangeAltered(other), ""
+        return Nothing(command), "there is no such queue or exchange"
 
     def _add_store(self, command: StoreAdd) -> tuple[Change, str]:
         if command.uuid in self.stores:

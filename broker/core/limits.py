@@ -363,6 +363,10 @@ MAX_ROUTES = 1000
 """Routes of one cluster."""
 MAX_ROUTE_HOPS = 16
 """Clusters that a message may have come through before a route takes it no further."""
+MAX_NOTE_BYTES = 1024
+"""What consumers may note on a message by the annotations of `modified`, encoded."""
+MAX_NOTES = 10_000
+"""Messages of a queue that have such a note; on more nothing is noted."""
 MAX_CONSUMER_MS = 30 * 86_400_000
 """The longest time that a queue may give consumers for a message."""
 MAX_NUMBERED_LINKS = 10_000

@@ -37,7 +37,7 @@ class Page:
         self._max_bytes = max_bytes
         self._items: list[bytes] = []
 
-    def fill(self, stream: Stream) -> Iterator[None]:
+    def fill(self, stream: Iterable[tuple[Place, Any] | None]) -> Iterator[None]:
         """Take from this stream, a small piece of work at a time."""
         nbytes, last = 0, None
         for found in stream:
@@ -51,9 +51,14 @@ class Page:
             yield
 
     @property
+    def items(self) -> values.Ready:
+        """What was taken, as a list."""
+        return values.Ready(values.items(self._items))
+
+    @property
     def body(self) -> Item:
         """The body of the answer."""
-        return {"items": values.Ready(values.items(self._items))} | ({} if self.next is None else {"next": list(self.next)})
+        return {"items": self.items} | ({} if self.next is None else {"next": list(self.next)})
 
 
 def one_by_one(items: Iterable[Item], after: Place) -> Stream:
@@ -98,6 +103,7 @@ def queue_item(nodes: Nodes, node: QueueNode, consumers: int, bindings: int) -> 
         "rejected": node.rejected,
         "overLimit": node.over_limit,
         "expired": node.expired,
+        "alerts": sorted(node.raised),
         "dropped": node.dropped,
         "overdue": node.overdue,
         "bytes": messages.live_bytes if messages else 0,
@@ -191,6 +197,8 @@ def plan(
         case "CREATE", "binding":
             exchange, queue, key = _binding_names(body)
             return nodes.plan_binding(exchange, queue, key, arguments_of(body))
+        case "UPDATE", ("queue" | "exchange"):
+            return nodes.plan_alteration(kind, name, body)
         case "DELETE", "queue":
             return nodes.plan_queue_removal(
                 name, if_empty=bool(body.get("ifEmpty")), if_unused=bool(body.get("ifUnused")), consumers=consumers

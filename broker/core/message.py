@@ -194,9 +194,10 @@ def encoded(
     body: Any,
     message_id: MessageId | None = None,
     reply_to: str | None = None,
+    subject: str | None = None,
 ) -> bytes:
     """A message of ours: properties, the application's properties, and a value for a body."""
-    fields = [_encoded_id(message_id), NULL, encode(to), NULL, encode(reply_to), _encoded_id(correlation_id)]
+    fields = [_encoded_id(message_id), NULL, encode(to), encode(subject), encode(reply_to), _encoded_id(correlation_id)]
     parts = (_head(PROPERTIES), items(fields), _head(APPLICATION_PROPERTIES), encode(properties), _head(VALUE), encode(body))
     return b"".join(parts)
 

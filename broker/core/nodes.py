@@ -19,10 +19,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from msgspec import structs
+
 from broker.core import limits
+from broker.core.addresses import exchange_in, queue_in
 from broker.core.commands import (
     SUBSCRIPTIONS_SINCE,
     TIMES_SINCE,
+    Alter,
     Bind,
     Command,
     ExchangeAdd,
@@ -38,17 +42,21 @@ from broker.core.commands import (
 from broker.core.definitions import (
     Bound,
     Change,
+    ExchangeAltered,
     ExchangeGone,
     ExchangeMade,
     PlaceGone,
     PlaceMade,
+    QueueAltered,
     QueueGone,
     QueueMade,
     Unbound,
 )
 from broker.core.duplicates import UnderWay, id_of
+from broker.core.dynamic import LifetimePolicy
 from broker.core.exchange import Exchange, fault_of
 from broker.core.queues import arguments as queue_arguments
+from broker.core.queues.alerts import Thresholds, thresholds_of
 from broker.core.queues.arguments import Flow, flow_of, in_force
 from broker.core.queues.displacement import Displacing, displacing_of
 from broker.core.state import Messages, State
@@ -113,6 +121,10 @@ class QueueNode:
     """A message whose delivery has failed so often leaves the queue; 0: none does."""
     ttl_ms: int = 0
     """No message stays longer from when it may be given out; 0: for any time."""
+    thresholds: Thresholds | None = None
+    """At which somebody wants to hear of it; None: at none."""
+    raised: set[str] = field(default_factory=set)
+    """The alerts that are raised (primary only)."""
     retry_ms: tuple[int, int] = (0, 0)
     """So long a message whose delivery has failed waits, times its failures, and how long at the most; (0, 0): not at all."""
     rejected: int = 0
@@ -210,6 +222,8 @@ class Nodes:
         self.default_queue_bytes = default_queue_bytes
         self.queues: dict[str, QueueNode] = {}
         self.exchanges: dict[str, ExchangeNode] = {}
+        self.alerting: dict[str, QueueNode] = {}
+        """Identity of a queue that has thresholds -> the queue."""
         self._queues_by_uuid: dict[str, QueueNode] = {}
         self._exchanges_by_uuid: dict[str, ExchangeNode] = {}
         self._hidden_queues: dict[str, QueueNode] = {}
@@ -229,6 +243,7 @@ class Nodes:
         before = self._queues_by_uuid
         self._states = dict(states)
         self.queues, self._queues_by_uuid, self._hidden_queues, self._owned = {}, {}, {}, Counter()
+        self.alerting = {}
         self.exchanges, self._exchanges_by_uuid, self._hidden_exchanges = {}, {}, {}
         self._unplaced, self._fresh_unplaced, self._orphans, self._fresh_orphans = {}, {}, {}, {}
         for name, kind in BUILT_IN.items():
@@ -259,6 +274,10 @@ class Nodes:
                     self._bind_all(other, state.definitions.bindings_of_queue(queue.uuid))
             case QueueGone(queue, bindings):
                 return self._remove_queue(queue, bindings)
+            case QueueAltered(queue):
+                self._settle(self._queues_by_uuid[queue.uuid], queue)
+            case ExchangeAltered(exchange):
+                self._exchanges_by_uuid[exchange.uuid].definition = exchange
             case PlaceMade(place):
                 self._place_made(log, place)
             case PlaceGone(place):
@@ -281,15 +300,8 @@ class Nodes:
         messages_log = log if queue.level != "configuration" else LOCAL
         state = self._states.get(messages_log)
         node = QueueNode(queue, log, messages_log, None)
-        asked = node.asked = in_force(queue.arguments, queue.needs)
-        node.max_count = int(asked.get(queue_arguments.MAX_COUNT, 0))
-        node.max_bytes = int(asked.get(queue_arguments.MAX_BYTES, self.default_queue_bytes))
-        node.flow = flow_of(asked, node.max_count, node.max_bytes, limits.FLOW_STOP_RATIO, limits.FLOW_RESUME_RATIO)
+        self._settle(node, queue)
         _place(node, None if state is None else state.by_uuid.get(queue.uuid))
-        node.auto_delete_s = queue.arguments.get(AUTO_DELETE_TIMEOUT, 0) if queue.needs > 1 else 0
-        if queue.needs >= TIMES_SINCE:
-            node.delivery_limit, node.ttl_ms = queue.arguments.get(DELIVERY_LIMIT, 0), queue.arguments.get(MESSAGE_TTL, 0)
-            node.retry_ms = queue.arguments.get(RETRY_MIN, 0), queue.arguments.get(RETRY_MAX, limits.MAX_MESSAGE_TTL_MS)
         if queue.subscription:
             node.terms = Terms.of(queue.subscription)
             node.gate = node.terms.gate()
@@ -300,6 +312,26 @@ class Nodes:
         if node.messages is None:
             self._needs_place(queue)
         self._route_by_name(_give_name(self.queues, self._hidden_queues, node), node.name)
+
+    def _settle(self, node: QueueNode, queue: QueueAdd) -> None:
+        """From now on this is the definition of the queue, and its arguments are in force."""
+        node.definition = queue
+        asked = node.asked = in_force(queue.arguments, queue.needs)
+        node.max_count = int(asked.get(queue_arguments.MAX_COUNT, 0))
+        node.max_bytes = int(asked.get(queue_arguments.MAX_BYTES, self.default_queue_bytes))
+        node.flow = flow_of(asked, node.max_count, node.max_bytes, limits.FLOW_STOP_RATIO, limits.FLOW_RESUME_RATIO)
+        node.auto_delete_s = queue.arguments.get(AUTO_DELETE_TIMEOUT, 0) if queue.needs > 1 else 0
+        if queue.needs >= TIMES_SINCE:
+            node.delivery_limit, node.ttl_ms = queue.arguments.get(DELIVERY_LIMIT, 0), queue.arguments.get(MESSAGE_TTL, 0)
+            node.retry_ms = queue.arguments.get(RETRY_MIN, 0), queue.arguments.get(RETRY_MAX, limits.MAX_MESSAGE_TTL_MS)
+        node.thresholds = thresholds_of(asked)
+        if node.thresholds is not None:
+            self.alerting[queue.uuid] = node
+        else:
+            self.alerting.pop(queue.uuid, None)
+            node.raised.clear()
+        if node.displacing is not None:
+            node.displacing.max_count, node.displacing.max_bytes = node.max_count, node.max_bytes
 
     def _place_made(self, log: str, place: StoreAdd) -> None:
         node = self._queues_by_uuid.get(place.uuid)
@@ -333,6 +365,7 @@ class Nodes:
         if node is None:
             return None
         self._unplaced.pop(node.uuid, None)
+        self.alerting.pop(node.uuid, None)
         if queue.owner:
             self._owned[queue.owner] -= 1
             if not self._owned[queue.owner]:
@@ -421,17 +454,21 @@ class Nodes:
 
     # ---- looking up
 
-    def find(self, address: str) -> tuple[QueueNode | ExchangeNode, str] | None:
-        """The node that an address names, and the routing key in it ("" when there is none)."""
-        queue = self.queues.get(address)
-        if queue is not None:
-            return queue, ""
+    def exchange_at(self, address: str) -> tuple[ExchangeNode, str] | None:
+        """The exchange that an address names, whether a queue has that name or not, and the routing key in it ("" when there is
+        none)."""
         exchange = self.exchanges.get(address) if address else None
         if exchange is not None:
             return exchange, ""
         name, slash, key = address.partition("/")
+        if slash and not name:
+            name, key = exchange_in(address)
         exchange = self.exchanges.get(name) if slash and name else None
         return None if exchange is None else (exchange, key)
+
+    def queue_at(self, address: str) -> QueueNode | None:
+        """The queue of that name, or else the one that the address is of (see `broker.core.addresses`)."""
+        return self.queues.get(address) or self.queues.get(queue_in(address))
 
     def queue_by_uuid(self, uuid: str) -> QueueNode | None:
         """The queue of that identity."""
@@ -484,9 +521,7 @@ class Nodes:
             raise Refused(400, f"queue {name!r}: a queue has no {attribute!r} (it has {', '.join(sorted(_ATTRIBUTES))})")
         arguments = arguments_of(attributes)
         _check_arguments(name, arguments)
-        if attributes.get("alternateExchange") and queue_arguments.policy_of(arguments) != queue_arguments.REJECT:
-            text = "what leaves a ring goes to no alternate exchange: make the queue without one"
-            raise Refused(501, f"queue {name!r}: {text}")
+        _check_alternate(name, str(attributes.get("alternateExchange") or ""), arguments)
         level = self.level_of(attributes.get("replicate") or arguments.get("qpid.replicate"))
         if not self.clustered and level == "configuration":
             level = "all"
@@ -544,6 +579,14 @@ class Nodes:
         gone: list[Command] = [] if instead_of is None else [QueueDel(uuid=instead_of.uuid)]
         return log, [*gone, made, binding]
 
+    def plan_dynamic(self, kind: str, name: str, uuid: str, policy: LifetimePolicy, owner: str) -> tuple[str, Command]:
+        """(log, command) that creates a dynamic node, a "queue" or an "exchange", of this broker alone; Refused."""
+        if kind == "queue":
+            log, queue = self.plan_queue(name, uuid, {"replicate": "none"}, owner)
+            return log, structs.replace(queue, lifetime=str(policy))
+        log, exchange = self.plan_exchange(name, uuid, {"exchangeType": "topic", "replicate": "none"})
+        return log, structs.replace(exchange, lifetime=str(policy))
+
     def is_bound(self, queue: QueueNode, binding: Bind) -> bool:
         """Whether this queue has this binding, in either log."""
         return any((binding.exchange, queue.uuid, binding.key) in state.definitions.bindings for state in self._states.values())
@@ -571,6 +614,34 @@ class Nodes:
             alternate=self._alternate(attributes),
         )
         return self.log_for(level), command
+
+    def plan_alteration(self, kind: str, name: str, attributes: dict[str, Any]) -> tuple[str, Command]:
+        """(log, command) that gives a queue ("queue") or an exchange other attributes: arguments by name, None for one that it is
+        to have no more, and `alternateExchange`, "" for none. What is not named stays. Refused."""
+        node: QueueNode | ExchangeNode | None = (self.queues if kind == "queue" else self.exchanges).get(name)
+        if node is None:
+            raise Refused(404, f"there is no {kind} named {name!r}")
+        may = frozenset({"alternateExchange", "arguments"} if kind == "queue" else {"alternateExchange"})
+        for attribute in attributes.keys() - may:
+            raise Refused(400, f"{kind} {name!r}: {attribute!r} cannot be changed ({', '.join(sorted(may))} can)")
+        if isinstance(node, ExchangeNode) and node.built_in:
+            raise Refused(409, f"exchange {name!r} is built in and cannot be changed")
+        definition = node.definition
+        alternate = self._alternate(attributes) if "alternateExchange" in attributes else definition.alternate
+        if isinstance(node, QueueNode):
+            arguments = _altered_arguments(node, arguments_of(attributes))
+            _check_alternate(name, alternate, arguments)
+            applies = max(definition.needs, _version_of(arguments))
+        else:
+            arguments, applies = definition.arguments, definition.needs
+        if alternate == name and kind == "exchange":
+            raise Refused(400, f"exchange {name!r} cannot be its own alternate exchange")
+        has = self.version_of(node.log)
+        if max(Alter.SINCE, applies) > has:
+            needs = max(Alter.SINCE, applies)
+            text = f"needs machine version {needs}, and the cluster has version {has} until every broker is upgraded"
+            raise Refused(409, f"{kind} {name!r}: to change it {text}")
+        return node.log, Alter(uuid=node.uuid, arguments=arguments, alternate=alternate, applies=applies)
 
     def plan_binding(self, exchange: str, queue: str, key: str, arguments: dict[str, Any]) -> tuple[str, Command]:
         """(log, command) that binds a queue to an exchange."""
@@ -689,6 +760,39 @@ KNOWN_ARGUMENTS = frozenset(
         *queue_arguments.NAMES,
     }
 )
+
+
+ALTERABLE = frozenset({*_TIMED, *queue_arguments.ALTERABLE})
+"""Arguments that a queue may get, or lose, while it is there. Any others that have a meaning make it the kind of queue it is."""
+
+
+def _altered_arguments(node: QueueNode, changes: dict[str, Any]) -> dict[str, Any]:
+    """The arguments that a queue has after these changes. Those that it was made with and that are not in force, because an older
+    release had made it, are no more: else they would be from here on. Refused."""
+    name, definition = node.name, node.definition
+    for key in changes:
+        if isinstance(key, str) and key.startswith(("qpid.", "x-")) and key not in ALTERABLE:
+            known = ", ".join(sorted(ALTERABLE))
+            raise Refused(409, f"queue {name!r}: {key!r} cannot be changed while the queue is there (what can: {known})")
+    kept = {key: value for key, value in definition.arguments.items() if key in node.asked or _counts(key, definition.needs)}
+    arguments = {key: value for key, value in (kept | changes).items() if value is not None}
+    _check_arguments(name, arguments)
+    return arguments
+
+
+def _counts(key: str, needs: int) -> bool:
+    """Whether this argument, which is none of `queue_arguments`, is in force on a queue that needs this version, or a note."""
+    if key in _TIMED:
+        return needs >= TIMES_SINCE
+    if key == AUTO_DELETE_TIMEOUT:
+        return needs > 1
+    return key == "qpid.replicate" or not key.startswith(("qpid.", "x-"))
+
+
+def _check_alternate(name: str, alternate: str, arguments: dict[str, Any]) -> None:
+    if alternate and queue_arguments.policy_of(arguments) != queue_arguments.REJECT:
+        text = "what leaves a ring goes to no alternate exchange: make the queue without one"
+        raise Refused(501, f"queue {name!r}: {text}")
 
 
 def _version_of(arguments: dict[str, Any]) -> int:

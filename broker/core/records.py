@@ -16,9 +16,9 @@ The checksum in an ENQUEUE head is what a body is verified with when it is read 
 format 1 ("USB1": heads of 24 bytes, without it) are read, and written while the cluster has a member that reads no other
 (docs/adr/0015).
 
-Invariants: runs stand in the order DEFINE, ENQUEUE, LARGE, PLACES, TIMES, DEQUEUE, COUNT, HELD, FORGOTTEN, MEMBERS, and of one
-kind in the order in which their queues were first named; sequences of an ENQUEUE run are consecutive; a batch that parses is
-whole (checksum) and self-consistent (lengths add up); times stand with, or behind, the messages that they are about.
+Invariants: runs stand in the order DEFINE, ENQUEUE, LARGE, PLACES, TIMES, NOTES, DEQUEUE, COUNT, HELD, FORGOTTEN, MEMBERS, and of
+one kind in the order in which their queues were first named; sequences of an ENQUEUE run are consecutive; a batch that parses is
+whole (checksum) and self-consistent (lengths add up); times and notes stand with, or behind, the messages that they are about.
 """
 
 from __future__ import annotations
@@ -90,6 +90,9 @@ class Kind(IntEnum):
     FORGOTTEN = 10
     """The messages `first_seq` .. `first_seq + count - 1` of an origin, whose number stands in the place of a queue's, have left
     the queue that they came from: nothing needs to be held of them any more. Since machine version 6."""
+    NOTES = 11
+    """What a consumer has noted on the message `first_seq` of a queue: an encoded map (see broker.core.notes). Since machine
+    version 6."""
 
 
 _KINDS = {int(kind): kind for kind in Kind}
@@ -290,6 +293,7 @@ class BatchBuilder:
             "_held",
             "_large",
             "_members",
+            "_notes",
             "_places",
             "_times",
         ),
@@ -301,6 +305,7 @@ class BatchBuilder:
         self._large: list[tuple[int, int, bytes]] = []
         self._places: list[tuple[int, int, int, bytes]] = []
         self._times: list[tuple[int, int, int, bytes]] = []
+        self._notes: list[tuple[int, int, bytes]] = []
         self._enqueues: dict[int, tuple[int, list[bytes]]] = {}
         self._dequeues: dict[int, list[int]] = {}
         self._counts: dict[int, dict[int, int]] = {}
@@ -339,7 +344,7 @@ class BatchBuilder:
     def only_dequeues(self) -> bool:
         """Whether nothing but dequeues waits here, so that they may wait a little longer for company."""
         messages = self._enqueues or self._explicit or self._large or self._places
-        others = messages or self._times or self._defines or self._counts
+        others = messages or self._times or self._notes or self._defines or self._counts
         return not (others or self._held or self._forgotten or self._members is not None)
 
     def count(self, queue: int, sequence: int, by: int = 1) -> None:
@@ -400,6 +405,11 @@ class BatchBuilder:
         self._places.append((queue, first_seq, count, columns))
         self.nbytes += len(columns)
 
+    def note(self, queue: int, sequence: int, encoded: bytes) -> None:
+        """Note something on a message (see Kind.NOTES)."""
+        self._notes.append((queue, sequence, encoded))
+        self.nbytes += len(encoded)
+
     def times(self, queue: int, what: int, first_seq: int, column: array[int]) -> None:
         """Say when messages expire (`what` EXPIRES) or may be given out (AVAILABLE), one time each (see Kind.TIMES)."""
         self._times.append((queue, what, first_seq, column.tobytes()))
@@ -425,18 +435,15 @@ class BatchBuilder:
                 lengths.append(column.tobytes())
                 payload.append(bodies)
                 records += len(messages)
-        for queue, sequence, manifest in self._large:
-            heads.append(_HEAD.pack(Kind.LARGE, 0, 0, queue, sequence, 1, len(manifest), 0))
-            payload.append(manifest)
-            records += 1
-        for queue, first_seq, count, columns in self._places:
-            heads.append(_HEAD.pack(Kind.PLACES, 0, 0, queue, first_seq, count, len(columns), 0))
-            payload.append(columns)
-            records += count
-        for queue, what, first_seq, times in self._times:
-            count = len(times) // _TIME_BYTES
-            heads.append(_HEAD.pack(Kind.TIMES, what, 0, queue, first_seq, count, len(times), 0))
-            payload.append(times)
+        others = chain(
+            ((Kind.LARGE, 0, queue, sequence, 1, manifest) for queue, sequence, manifest in self._large),
+            ((Kind.PLACES, 0, *each) for each in self._places),
+            ((Kind.TIMES, what, queue, first, len(times) // _TIME_BYTES, times) for queue, what, first, times in self._times),
+            ((Kind.NOTES, 0, queue, sequence, 1, note) for queue, sequence, note in self._notes),
+        )
+        for kind, said, queue, first_seq, count, data in others:
+            heads.append(_HEAD.pack(kind, said, 0, queue, first_seq, count, len(data), 0))
+            payload.append(data)
             records += count
         for queue, sequences in self._dequeues.items():
             for first_seq, count in runs_of(sequences):
@@ -463,6 +470,7 @@ class BatchBuilder:
             assert not self._large, "large messages need machine version 3"
             assert not self._times, "times need machine version 5"
             assert not self._held, "origins need machine version 5"
+            assert not self._notes, "notes need machine version 6"
             assert not self._forgotten, "routes need machine version 6"
             assert not self._places, "places stand in checkpoints alone, which are of this release's format"
             heads = [_HEAD_1.pack(*_HEAD.unpack(head)[:-1]) for head in heads]

@@ -17,13 +17,15 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from broker.core import limits
+from broker.core import limits, notes
 from broker.core.commands import (
     LARGE_SINCE,
     MACHINE_VERSION,
+    NOTES_SINCE,
     ORIGINS_SINCE,
     ROUTES_SINCE,
     TIMES_SINCE,
@@ -90,6 +92,8 @@ class Messages:
     """From when on those may be given out that were not at once; the primary has taken the times that are over."""
     large: dict[int, Manifest] = field(default_factory=dict)
     large_bytes: int = 0
+    notes: dict[int, bytes] = field(default_factory=dict)
+    """What consumers have noted on those alive, by sequence (broker.core.notes)."""
 
     def came(self, batch: Batch, run: Run, *, snapshot: bool) -> None:
         """Count the messages of this run. A snapshot says by itself what the window holds."""
@@ -138,8 +142,27 @@ class Messages:
         else:
             raise ValueError(f"times of an unknown kind {what}")
 
-    def times_gone(self, first_seq: int, count: int) -> None:
-        """These messages have left: so have their times."""
+    def put_facts(self, batch: Batch, run: Run) -> None:
+        """A COUNT, TIMES or NOTES record. ValueError when it says something that no version knows."""
+        if run.kind is Kind.COUNT:
+            self.order.lane_of(run.first_seq).raise_count(run.first_seq, run.count, run.flags)
+        elif run.kind is Kind.TIMES:
+            self.put_times(run.flags, run.first_seq, array("Q", batch.payload(run)))
+        elif self.order.lane_of(run.first_seq).is_live(run.first_seq):
+            note = notes.merged(self.notes.get(run.first_seq, b""), batch.payload(run))
+            if note:
+                self.notes[run.first_seq] = note
+
+    def noted(self, sequence: int, data: bytes) -> bytes:
+        """A message, or its beginning, with what consumers have noted on it."""
+        note = self.notes.get(sequence)
+        return data if note is None else notes.noted(data, note)
+
+    def facts_gone(self, first_seq: int, count: int) -> None:
+        """These messages have left: so have their times and notes."""
+        if self.notes:
+            for sequence in inside(self.notes, first_seq, first_seq + count):
+                del self.notes[sequence]
         if self.expiries is not None:
             self.expiries.removed(first_seq, count)
         if self.delays is not None:
@@ -221,20 +244,16 @@ class State:
                 messages = self.messages.get(run.queue)
                 if messages is not None and self._remove(messages, run):
                     applied.fed.add(run.queue)
-            elif run.kind is Kind.COUNT:
+            elif run.kind in _FACTS:
                 messages = self.messages.get(run.queue)
                 if messages is not None:
-                    messages.order.lane_of(run.first_seq).raise_count(run.first_seq, run.count, run.flags)
+                    messages.put_facts(batch, run)
             elif run.kind is Kind.HELD:
                 self._put_held(run)
             elif run.kind is Kind.FORGOTTEN:
                 self._forget_held(run)
             elif run.kind is Kind.PLACES:
                 self._put_block(batch, run)
-            elif run.kind is Kind.TIMES:
-                messages = self.messages.get(run.queue)
-                if messages is not None:
-                    messages.put_times(run.flags, run.first_seq, array("Q", batch.payload(run)))
             elif run.kind is Kind.LARGE and not self._put_large(batch, run, applied, snapshot=snapshot):
                 unheld.append(_manifest(batch, run))
         self.parts.drop_unheld(unheld)
@@ -268,7 +287,7 @@ class State:
             nbytes += self._let_go(messages, inside(messages.large, run.first_seq, run.first_seq + run.count))
         messages.dequeued += count
         messages.dequeued_bytes += nbytes
-        messages.times_gone(run.first_seq, run.count)
+        messages.facts_gone(run.first_seq, run.count)
         return messages.order.take_opened()
 
     def _messages_of_parts(self, run: Run) -> Messages | None:
@@ -464,8 +483,9 @@ class State:
                 seqs.append((number, lane.next_seq))
             for what, column in ((EXPIRES, messages.expiries), (AVAILABLE, messages.delays)):
                 times += [] if column is None else [(number, what, *each) for each in column.columns()]
+        said = [(number, *each) for number, messages in self.messages.items() for each in messages.notes.items()]
         held = [(number, each.runs()) for number, each in self.held.items()]
-        return _snapshot_batches(commands, lanes, times, held, Numbers(next=self.definitions.next_number, seqs=seqs))
+        return _snapshot_batches(commands, lanes, times, said, held, Numbers(next=self.definitions.next_number, seqs=seqs))
 
     def _recent_ids(self) -> Iterator[Command]:
         for messages in self.messages.values():
@@ -473,8 +493,16 @@ class State:
                 yield RecentIds(uuid=messages.uuid, ids=ids, times=times)
 
 
-_SINCE = {Kind.LARGE: LARGE_SINCE, Kind.HELD: ORIGINS_SINCE, Kind.TIMES: TIMES_SINCE, Kind.FORGOTTEN: ROUTES_SINCE}
+_SINCE = {
+    Kind.LARGE: LARGE_SINCE,
+    Kind.HELD: ORIGINS_SINCE,
+    Kind.TIMES: TIMES_SINCE,
+    Kind.FORGOTTEN: ROUTES_SINCE,
+    Kind.NOTES: NOTES_SINCE,
+}
 """The machine version that brought a kind of record, for those that have come later than the first."""
+_FACTS = (Kind.COUNT, Kind.TIMES, Kind.NOTES)
+"""What says something of messages that are there."""
 _Column = tuple[int, int, int, "array[int]"]
 _Lane = tuple[int, Sequence[Columns | Lot], dict[int, int], frozenset[int]]
 
@@ -490,6 +518,7 @@ def _snapshot_batches(
     commands: list[Command],
     lanes: list[_Lane],
     times: list[_Column],
+    said: list[tuple[int, int, bytes]],
     held: list[tuple[int, list[tuple[int, int]]]],
     last: Numbers,
 ) -> Iterator[BatchBuilder]:
@@ -519,11 +548,12 @@ def _snapshot_batches(
             for sequence, count in counts.items():
                 builder.count(number, sequence, min(count, MAX_COUNT))
             counts = {sequence: count - MAX_COUNT for sequence, count in counts.items() if count > MAX_COUNT}
-    for column in times:
+    facts: list[tuple[Callable[..., None], tuple[Any, ...]]] = [(BatchBuilder.times, each) for each in times]
+    for put, fact in (*facts, *((BatchBuilder.note, each) for each in said)):
         if builder.nbytes >= limits.BATCH_TARGET_BYTES:
             yield builder
             builder = BatchBuilder()
-        builder.times(*column)
+        put(builder, *fact)
     for number, runs in held:
         for first_seq, count in runs:
             builder.hold(number, first_seq, count)

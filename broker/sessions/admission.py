@@ -46,6 +46,8 @@ from broker.sessions.transactions import Transactions
 from broker.sessions.turn import Turn
 
 _log = Logger()
+RABBITMQ = "RabbitMQ", "4.0.0"
+"""The product that RabbitMQ's clients look for in an Open, and the oldest version that they take."""
 
 
 class Admission:
@@ -63,6 +65,7 @@ class Admission:
         transactions: Callable[[], Transactions],
         container: str,
         version: str,
+        as_rabbitmq: bool,
         max_connections: int,
         max_connections_per_host: int,
         max_message_bytes: int,
@@ -99,6 +102,7 @@ class Admission:
         self._strangers_of: Counter[str] = Counter()
         """Host -> how many of them come from it."""
         self._version = version
+        self._as_rabbitmq = as_rabbitmq
         self._max_connections = max_connections
         self._share = Share(clock, turn.flush)
         self._unfinished = Unfinished(max_unfinished_bytes)
@@ -401,7 +405,8 @@ class Admission:
 
     def open_properties(self, max_frame: int) -> dict[str, Any]:
         """The properties of this broker's Open: one frame, which the peer takes up to `max_frame` bytes (0: any size)."""
-        properties: dict[str, Any] = {"product": "understudy", "version": self._version, "platform": "Python"}
+        product, version = RABBITMQ if self._as_rabbitmq else ("understudy", self._version)
+        properties: dict[str, Any] = {"product": product, "version": version, "platform": "Python"}
         urls = self.failover_urls()
         if urls and (not max_frame or limits.PLAIN_OPEN_BYTES + len(str(urls)) <= max_frame):
             properties["failover-server-list"] = urls

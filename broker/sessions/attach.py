@@ -6,10 +6,12 @@ What the engine tells of a link goes to its link end, and nobody asks which kind
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from broker.amqp.links import Asked, Condition, Link
 from broker.core.acl.questions import Lookups
+from broker.core.nodes import Refused
 from broker.core.subscriptions import Origin
 from broker.sessions.guard import UNAUTHORIZED, Rights
 from broker.sessions.principal import Principal
@@ -75,6 +77,22 @@ class Output(Protocol):
         """Those that are open on its connection."""
 
 
+class Attacher(Output, Protocol):
+    """The session of a client that attaches a link."""
+
+    def has_made(self, link: Link, undo: Callable[[], None]) -> None:
+        """A node was made for this link: `undo` is called when the link has ended."""
+
+
+_CONDITIONS = {400: "amqp:invalid-field", 409: "amqp:resource-limit-exceeded", 501: "amqp:not-implemented"}
+"""Status of a refusal -> what a link is told."""
+
+
+def refused(refusal: Refused) -> Condition:
+    """What a link is told for which a node cannot be made."""
+    return Condition(_CONDITIONS[refusal.status], refusal.text)
+
+
 class LinkEnd:
     """What hangs on a client's link. What cannot happen on its side of a link does nothing here."""
 
@@ -118,9 +136,11 @@ class LinkEnd:
 class Attach:
     """A client's attach: the link, what it asks for at this side's end, and the session that it came over."""
 
-    __slots__ = ("asked", "link", "session")
+    __slots__ = ("asked", "link", "made", "session")
 
-    def __init__(self, link: Link, session: Output) -> None:
+    def __init__(self, link: Link, session: Attacher) -> None:
+        self.made = False
+        """Whether a node was made for it."""
         self.link = link
         self.session = session
         self.asked: Asked = link.source if link.is_sender else link.target

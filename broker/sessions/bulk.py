@@ -244,7 +244,7 @@ class Operation:
         lane = messages.order.lane_of(sequence)
         lot = lane.lot_of(sequence)
         if lot is not None:
-            return lot.messages()[0]
+            return messages.noted(sequence, lot.messages()[0])
         if lane.unreadable(sequence)[0]:
             return None
         raise _Absent

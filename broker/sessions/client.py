@@ -9,7 +9,7 @@ Invariant: a link end hears of the end of its link once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from broker.amqp.links import Condition, Link, Receiver, Sender
@@ -48,6 +48,8 @@ class ClientSession:
         self.transactions = transactions
         self.large = 0
         self._early_links: list[Link] = []
+        self._made: dict[Link, Callable[[], None]] = {}
+        """Link for which a node was made -> what is to be done when it has ended."""
 
     # ---- attach.Output
 
@@ -74,6 +76,10 @@ class ClientSession:
     def touch(self) -> None:
         """There is output."""
         self._turn.touch(self._connection)
+
+    def has_made(self, link: Link, undo: Callable[[], None]) -> None:
+        """A node was made for this link."""
+        self._made[link] = undo
 
     def brought_parts(self) -> None:
         """Parts have come: wait while too many are not committed."""
@@ -166,6 +172,9 @@ class ClientSession:
         if end is not None:
             end.detached()
             link.context = None
+        undo = self._made.pop(link, None)
+        if undo is not None:
+            undo()
 
     def subscriptions(self, behind: tuple[Any, ...] = ()) -> Iterator[tuple[int, dict[str, Any]]]:
         """The items of its links that are subscriptions, each made when it is asked for."""
@@ -176,7 +185,7 @@ class ClientSession:
 
     def end(self) -> None:
         """All links are gone."""
-        for link in self._connection.engine.links:
+        for link in (*self._connection.engine.links, *self._made):
             self.on_link_closed(link)
 
     def end_service(self, condition: Condition) -> None:

@@ -176,7 +176,8 @@ class DeadLetters:
         lot = lane.lot_of(sequence)
         if lot is None:
             return True if lane.unreadable(sequence)[0] else None
-        return self._send_small(lot.messages()[0], reason, partial(origin.ledger.dequeue, messages.number, (sequence,)))
+        data = messages.noted(sequence, lot.messages()[0])
+        return self._send_small(data, reason, partial(origin.ledger.dequeue, messages.number, (sequence,)))
 
     def _send_small(self, data: bytes, reason: str, take_off: Callable[[], None]) -> bool:
         """Send a message to the queues that want it; `take_off` is called when it is safe there. Limits of those queues do not

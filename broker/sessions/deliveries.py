@@ -91,7 +91,17 @@ class LargeDelivery:
     ("" when there is nothing to say). Fulfils `links.PieceSource`.
     """
 
-    def __init__(self, parts: Parts, session: Output, count: int, left_ms: int, over: Callable[[str | None], None]) -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        session: Output,
+        noted: Callable[[bytes], bytes],
+        count: int,
+        left_ms: int,
+        over: Callable[[str | None], None],
+    ) -> None:
+        self._noted = noted
+        """Puts what consumers have noted on it into its first part."""
         self._parts = parts
         self._session = session
         self._count = count
@@ -119,7 +129,7 @@ class LargeDelivery:
             return
         if self._first:
             self._first = False
-            parts[0] = message.as_delivered(parts[0], self._count, self._left_ms)
+            parts[0] = message.as_delivered(self._noted(parts[0]), self._count, self._left_ms)
         self._ready.extend(parts)
         self._session.touch()
 

@@ -8,15 +8,22 @@ without a Close, so that a client goes on to its next address (docs/adr/0007). C
 may settle what they have until then. Who connects later is turned away as a backup does it. A drain then takes the messages,
 queue by queue (`DrainSource`), and `status` says what is left.
 
-A primary that takes over in the midst of it finds the record in its log: it never takes a client.
+A departure that is called off (docs/adr/0044): `halt` ends the drain's links, so that nothing more goes to the target; `settle`
+takes off for good what the target says that it holds; and `reopen`, once the target has released the drain, takes the record
+away: this broker serves again what is left. `begin` ends a halt: who asks last is heeded.
 
-Invariants: after the record no batch puts a message that has come from a client, and none makes a queue; so a broker that is
-empty at an index behind it stays empty."""
+A primary that takes over in the midst of it finds the record in its log: it takes no client. It knows of no halt: that is asked
+for again.
+
+Invariants: from the record until it is taken away no batch puts a message that has come from a client, and none makes a queue; so
+a broker that is empty at an index behind it stays empty. The record is taken away only in a term in which no drain has had a link
+since the halt."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from math import ceil
 from typing import Any
 
@@ -26,17 +33,23 @@ from broker.amqp.links import Condition, Sender
 from broker.core.acl import questions
 from broker.core.commands import ORIGINS_SINCE, Setting
 from broker.core.nodes import LOCAL, QueueNode, Refused
-from broker.core.origins import LEAVING, Leave
+from broker.core.origins import LEAVING, Leave, Traits
 from broker.core.parts import PARTS_QUEUE
 from broker.sessions.admission import Admission
 from broker.sessions.attach import Attach
+from broker.sessions.ledger import Ledger
 from broker.sessions.logs import Logs
 from broker.sessions.origins import NODE
 from broker.sessions.queues import Queues, QueueTerminus
 from broker.sessions.turn import Turn
 
+TRAITS = "traits"
+"""The last word of the address of a queue whose messages come with traits."""
 STEPS = 10
 """Clients' connections end in so many steps."""
+CALLED_OFF = "amqp:link:detach-forced"
+"""Why a drain's links end when it is called off."""
+NOT_HALTED = "the drain of this broker goes on"
 
 
 class Departure:
@@ -60,7 +73,7 @@ class Departure:
         version = logs.nodes.version_of(logs.lead.name)
         if version < ORIGINS_SINCE:
             raise Refused(409, f"the cluster has machine version {version}, and this needs {ORIGINS_SINCE}: upgrade every broker")
-        logs.closing = True
+        logs.closing, logs.halted = True, False
 
         def committed(reason: str) -> None:
             logs.closing = False
@@ -82,6 +95,58 @@ class Departure:
         else:
             self._logs.lead.change(_setting(replace(leave, released=True)), answer)
 
+    def halt(self, drain: str) -> None:
+        """Give nothing more to this drain, and end its links. Refused, when it is not this broker's."""
+        self._must_be(drain)
+        self._logs.halted = True
+        for terminus in self._queues.termini:
+            for subscription in [each for each in terminus.subscriptions if each.drains]:
+                subscription.end_link(Condition(CALLED_OFF, "the drain of this broker is called off"))
+        self._turn.flush()
+
+    def settle(self, drain: str, queue: str, runs: Sequence[tuple[int, int]], answer: Callable[[str], None]) -> None:
+        """Take these messages of a queue, by its uuid, off for good, as runs of (first sequence, count): the target has them.
+        `answer` gets "" when that is committed. Refused, unless the drain is halted."""
+        self._must_be_halted(drain)
+        node = self._logs.nodes.queue_by_uuid(queue)
+        if node is None or node.messages is None:
+            answer("")  # it is gone, and so are its messages
+            return
+        ledger: Ledger = self._logs.ledger_of(node)
+        for first, count in runs:
+            try:
+                lane = node.messages.order.lane_of(first)
+            except ValueError:
+                raise Refused(400, f"queue {node.name!r} has no sequence {first}") from None
+            alive = takewhile(range(first, first + count).__contains__, (sequence for sequence, _ in lane.alive_from(first)))
+            ledger.dequeue(node.messages.number, alive)
+        ledger.when_committed(lambda: answer(""))
+
+    def reopen(self, drain: str, answer: Callable[[str], None]) -> None:
+        """Serve again: the target has released the drain, and what it has is settled here. `answer` gets "" when that is
+        committed. Refused, unless the drain is halted."""
+        self._must_be_halted(drain)
+        self.stop_ending()
+
+        def committed(reason: str) -> None:
+            self._logs.halted = False
+            self._queues.unused.begin()
+            for terminus in self._queues.termini:
+                terminus.dispatch_soon()
+            answer(reason)
+
+        self._logs.lead.change(Setting(key=LEAVING, value={}, needs=ORIGINS_SINCE), committed)
+
+    def _must_be(self, drain: str) -> None:
+        leave = self._logs.leave
+        if leave is None or leave.drain != drain or self._logs.closing:
+            raise Refused(409, f"this broker does not leave by drain {drain}")
+
+    def _must_be_halted(self, drain: str) -> None:
+        self._must_be(drain)
+        if not self._logs.halted:
+            raise Refused(409, f"{NOT_HALTED}: ask for HALT first")
+
     def status(self) -> dict[str, Any]:
         """What is left. `empty` is final: nothing comes any more."""
         logs, leave = self._logs, self._logs.leave
@@ -90,8 +155,10 @@ class Departure:
         idle = all(ledger.idle for ledger in logs.ledgers.values())
         return {
             "leaving": logs.closed,
+            "halted": logs.halted,
             "drain": "" if leave is None else leave.drain,
             "to": [] if leave is None else list(leave.to),
+            "sizes": [] if leave is None else list(leave.sizes),
             "since": "" if leave is None else leave.since,
             "target": "" if leave is None else leave.target,
             "released": leave is not None and leave.released,
@@ -105,7 +172,11 @@ class Departure:
 
     def over(self) -> None:
         """This broker serves no more, or stops."""
-        self._logs.closing = False
+        self._logs.closing = self._logs.halted = False
+        self.stop_ending()
+
+    def stop_ending(self) -> None:
+        """End no more connections."""
         if self._call is not None:
             self._call.cancel()
             self._call = None
@@ -138,9 +209,11 @@ def _setting(leave: Leave) -> Setting:
 
 class DrainSource:
     """A queue of a broker that leaves, as the one link sees it that takes its messages: `$drain/QUEUE`, by the queue's uuid. The
-    tag of each delivery is the message's sequence, in 8 bytes."""
+    tag of each delivery is the message's sequence, in 8 bytes. `$drain/QUEUE/traits`: with traits behind it
+    (`broker.core.origins.Traits`). Then messages come as they were sent, and those that are delayed, too."""
 
-    def __init__(self, logs: Logs, node: QueueNode, queue: QueueTerminus) -> None:
+    def __init__(self, logs: Logs, node: QueueNode, queue: QueueTerminus, *, traits: bool) -> None:
+        self._traits = traits
         self._logs = logs
         self._node = node
         self._queue = queue
@@ -155,19 +228,31 @@ class DrainSource:
         attach.demand(needs)
         if self._logs.leave is None or not self._logs.serving:
             raise Condition("amqp:not-allowed", "this broker does not leave: what is on its queues stays there")
+        if self._logs.halted:
+            raise Condition(CALLED_OFF, "the drain of this broker is called off")
         if self._queue.subscriptions:
             raise Condition("amqp:resource-locked", f"queue {self._node.name!r} has consumers still: try again")
         if attach.link.presettled:
             raise Condition("amqp:invalid-field", "the messages of a drain are settled when the target has them")
+        if self._traits:
+            link.traits_of = self._traits_of
+            self._queue.due.let_all_go()
         self._queue.add(attach, link, needs, browse=False, drains=True)
+
+    def _traits_of(self, sequence: int) -> bytes:
+        messages = self._node.messages
+        assert messages is not None, "it is being sent"
+        expires_ms, available_ms = [0 if each is None else each.at(sequence) for each in (messages.expiries, messages.delays)]
+        return Traits(expires_ms, available_ms, messages.order.lane_of(sequence).delivery_count(sequence)).to_bytes()
 
 
 def drain_source(logs: Logs, queues: Queues) -> Callable[[str], DrainSource | None]:
     """Finds such a source by its address."""
 
     def named(address: str) -> DrainSource | None:
-        node, _, uuid = address.partition("/")
-        found = logs.nodes.queue_by_uuid(uuid) if node == NODE else None
-        return None if found is None else DrainSource(logs, found, queues.at(found))
+        node, _, rest = address.partition("/")
+        uuid, _, how = rest.partition("/")
+        found = logs.nodes.queue_by_uuid(uuid) if node == NODE and how in ("", TRAITS) else None
+        return None if found is None else DrainSource(logs, found, queues.at(found), traits=how == TRAITS)
 
     return named

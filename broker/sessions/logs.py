@@ -16,7 +16,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from broker.amqp.links import Condition
 from broker.core import limits
-from broker.core.commands import LARGE_SINCE, MACHINE_VERSION, TIMES_SINCE, QueueDel
+from broker.core.commands import LARGE_SINCE, MACHINE_VERSION, TIMES_SINCE, ExchangeDel, QueueDel
 from broker.core.definitions import Change
 from broker.core.nodes import CLUSTER, LOCAL, Nodes, QueueNode
 from broker.core.origins import LEAVING, Leave
@@ -57,6 +57,8 @@ class Logs:
         """The identity of this broker's store."""
         self.closing = False
         """Whether it was proposed that this broker leaves."""
+        self.halted = False
+        """Whether the drain of this broker is being called off: it gives nothing to a drain."""
         self.rebuild()
 
     @property
@@ -164,8 +166,11 @@ class Logs:
                 definition = node.definition
                 shared = node.terms is not None and node.terms.shared
                 passing = definition.auto_delete and (definition.exclusive or shared) and not definition.durable
-                if node.log == LOCAL and passing and not node.auto_delete_s:
+                if node.log == LOCAL and (definition.lifetime or (passing and not node.auto_delete_s)):
                     self.delete_queue(node)
+            for exchange in self.nodes.exchanges.values():
+                if exchange.log == LOCAL and exchange.definition.lifetime:
+                    ledger.change(ExchangeDel(uuid=exchange.uuid), lambda reason: None)
 
     def delete_queue(self, node: QueueNode) -> None:
         """Propose that this queue goes."""

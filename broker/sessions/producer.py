@@ -27,7 +27,13 @@ from broker.sessions.guard import UNAUTHORIZED
 
 
 class Full(Exception):
-    """A queue takes no more; the text says which and why."""
+    """A queue takes no more; the text says which and why. `queue` is its name, and `reason` what programs are told, in RabbitMQ's
+    words."""
+
+    def __init__(self, text: str, queue: str, reason: str = "maxlen") -> None:
+        super().__init__(text)
+        self.queue = queue
+        self.reason = reason
 
 
 class Denied(Exception):
@@ -314,7 +320,8 @@ def outcome_of(error: Exception) -> tuple[int, Condition | None]:
         case Unplaced():
             return RELEASED, None
         case Full():
-            return REJECTED, Condition("amqp:resource-limit-exceeded", str(error))
+            info = {"queue": error.queue, "reason": error.reason}
+            return REJECTED, Condition("amqp:resource-limit-exceeded", str(error), info)
         case Denied():
             return REJECTED, Condition(UNAUTHORIZED, str(error))
         case message.BadMessage():

@@ -14,8 +14,10 @@ is being read back from disk; what is to leave as a dead letter is given to nobo
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from itertools import accumulate, chain
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from twisted.logger import Logger
@@ -24,10 +26,11 @@ from broker.amqp.links import Condition, Sender, Standing
 from broker.core import letters, limits, message
 from broker.core.acl import questions
 from broker.core.acl.questions import Lookups
+from broker.core.commands import NOTES_SINCE
 from broker.core.links import ACCEPTED, FAILED, REJECTED, TRANSACTION_SHIFT, UNDELIVERABLE
 from broker.core.nodes import QueueNode
 from broker.core.parts import Manifest
-from broker.core.queues.arguments import BROWSE_ONLY, GROUP_KEY, consumer_ms_of
+from broker.core.queues.arguments import BROWSE_ONLY, GROUP_KEY, SINGLE_ACTIVE, consumer_ms_of
 from broker.core.queues.blocks import Lot
 from broker.core.queues.discipline import Discipline
 from broker.core.queues.lane import Lane
@@ -55,13 +58,14 @@ from broker.sessions.unused import Unused
 from broker.sessions.uploads import Uploading
 
 _log = Logger()
+NO_NOTES: Mapping[int, bytes] = MappingProxyType({})
 
 
 class Subscription(LinkEnd):
     """A client's receiving link on a queue."""
 
     __slots__ = (
-        *("_large", "_moved_s", "_needs", "browse", "cursors", "delivered", "drains", "link", "presettled", "queue"),
+        *("_large", "_moved_s", "_needs", "browse", "by_name", "cursors", "delivered", "drains", "link", "presettled", "queue"),
         *("overdue", "selector", "unfinished"),
     )
 
@@ -75,6 +79,8 @@ class Subscription(LinkEnd):
         self.browse = browse
         self.drains = False
         """Whether it is a drain's: on a broker that leaves, no other gets anything."""
+        self.by_name = False
+        """Whether it was attached to the subscription that its queue stands for: its close ends that."""
         self.presettled = link.presettled
         self.cursors = [0]
         self.selector = selector
@@ -137,13 +143,15 @@ class Subscription(LinkEnd):
         if messages.large and lots[0].first_seq in messages.large:
             self._deliver_large(messages, lots[0].first_seq)
             return
-        counts, expiries = messages.order.has_counts, messages.expiries
+        counts, expiries, notes = messages.order.has_counts, messages.expiries, messages.notes
         if not link.account.n_unsettled:
             self._moved_s = self.session.now_s
         for lot in lots:
             first, start, stop = lot.first_seq, lot.start, lot.stop
             failed = counts and any(map(messages.order.lane_of(first).delivery_count, range(first, first + stop - start)))
-            if failed or (expiries is not None and expiries.any_of(first, stop - start)):
+            timed = expiries is not None and expiries.any_of(first, stop - start)
+            noted = notes and any(each in notes for each in range(first, first + stop - start))
+            if noted or ((failed or timed) and link.traits_of is None):
                 self._send_anew(messages, lot)
             else:
                 link.send(lot.data, lot.block.offsets, start, stop, first, self.presettled, lot.base)
@@ -160,13 +168,15 @@ class Subscription(LinkEnd):
         """Begin to send a large message. One that cannot be read stays where it is, and counts as acquired, by nobody."""
         if sequence in self.queue.unreadable:
             return
-        count = messages.order.lane_of(sequence).delivery_count(sequence)
-        left_ms = self.queue.due.left_ms(messages, sequence)
+        as_sent = self.link.traits_of is not None
+        count = 0 if as_sent else messages.order.lane_of(sequence).delivery_count(sequence)
+        left_ms = 0 if as_sent else self.queue.due.left_ms(messages, sequence)
         parts = self.queue.parts_of(messages.large[sequence])
         self.session.large += 1
         if not self.link.account.n_unsettled:
             self._moved_s = self.session.now_s
-        self._large = LargeDelivery(parts, self.session, count, left_ms, lambda why: self._large_is_over(sequence, why))
+        noted = partial(messages.noted, sequence)
+        self._large = LargeDelivery(parts, self.session, noted, count, left_ms, lambda why: self._large_is_over(sequence, why))
         self.link.send_pieces(self._large, sequence, self.presettled)
         self.delivered += 1
         self.session.touch()
@@ -191,11 +201,15 @@ class Subscription(LinkEnd):
         self.queue.dispatch_soon()
 
     def _send_anew(self, messages: Messages, lot: Lot) -> None:
-        """Messages whose header must say that delivery has failed before, or how much is left of their time to live."""
+        """Messages whose header must say that delivery has failed before, or how much is left of their time to live; or on which
+        a consumer has noted something."""
         first, count_of = lot.first_seq, messages.order.lane_of(lot.first_seq).delivery_count
         left_ms, found = self.queue.due.left_ms, lot.messages()
         for at, data in enumerate(found):
-            found[at] = message.as_delivered(data, count_of(first + at), left_ms(messages, first + at))
+            noted = messages.noted(first + at, data)
+            if self.link.traits_of is None:  # else they go beside it
+                noted = message.as_delivered(noted, count_of(first + at), left_ms(messages, first + at))
+            found[at] = noted
         offsets = list(accumulate(map(len, found), initial=0))
         self.link.send(b"".join(found), offsets, 0, len(found), first, self.presettled)
 
@@ -208,6 +222,7 @@ class Subscription(LinkEnd):
             "browse": self.browse,
             "acknowledged": not self.presettled,
             "exclusive": definition.exclusive,
+            "active": self.queue.is_active(self),
             "creditMode": "CREDIT",
             "delivered": self.delivered,
             "unacked": self.link.account.n_unsettled,
@@ -226,17 +241,21 @@ class Subscription(LinkEnd):
         if self.session.unread_s:
             self.session.turn_out(condition)
         else:
-            self.detached()
-            self.link.context = None
-            self.link.close(condition)
-            self.session.touch()
+            self.end_link(condition)
+
+    def end_link(self, condition: Condition) -> None:
+        """It gets nothing more, and hears why."""
+        self.detached()
+        self.link.context = None
+        self.link.close(condition)
+        self.session.touch()
 
     # ---- what comes back
 
     def outcomes(self) -> None:
         """Take the outcomes that have come on the link, run by run."""
         link, account, messages = self.link, self.link.account, self.queue.node.messages
-        came, retired = link.take_outcomes(), link.take_retired()
+        came, retired, said = link.take_outcomes(), link.take_retired(), link.take_notes()
         self._moved_s = self.session.now_s
         if self.browse or messages is None:
             for first, count, _, _ in came:
@@ -257,12 +276,13 @@ class Subscription(LinkEnd):
                     link.settle(first, count)
                 continue
             if outcome == ACCEPTED:
-                for sequences in ranges:
-                    taken += sequences
+                taken += chain.from_iterable(ranges)
                 if not settled:
                     confirm.append((first, count))
                 continue
-            self.queue.settle(list(chain.from_iterable(ranges)), outcome)
+            sequences = list(chain.from_iterable(ranges))
+            notes = {each: said[at] for at, each in enumerate(sequences, first) if at in said} if said else {}
+            self.queue.settle(sequences, outcome, notes)
             if not settled:
                 link.settle(first, count)
         if taken:
@@ -291,7 +311,7 @@ class Subscription(LinkEnd):
     def detached(self) -> None:
         """The link is gone: so is a queue that was there for its subscriptions, with the last of them."""
         self.end()
-        if self.link.closed_by_peer and self.node.terms is not None:
+        if self.link.closed_by_peer and self.by_name:
             self.queue.closed(self)
         else:
             self.queue.unsubscribed()
@@ -302,6 +322,8 @@ class Subscription(LinkEnd):
         if self.overdue is not None:
             self.overdue.close()
         self.queue.forget(self)
+        if self.drains:
+            self.queue.due.hold_back()
         self.cut_short()
         # Outcomes that came but were not looked at, and the unsettled rest: volatile acquisitions end with the link.
         accepted = [
@@ -328,7 +350,7 @@ class QueueTerminus:
     """A queue on a serving broker: its subscriptions in turn, and producers that send to it."""
 
     __slots__ = (
-        *("_ahead", "_queues", "due", "ledger", "letters", "node", "operation", "producers"),
+        *("_ahead", "_queues", "due", "ledger", "letters", "line", "node", "operation", "producers"),
         *("selections", "subscriptions", "unreadable"),
     )
     window = limits.CREDIT_WINDOW
@@ -339,6 +361,8 @@ class QueueTerminus:
     def __init__(self, queues: Queues, node: QueueNode) -> None:
         self._queues = queues
         self.subscriptions: deque[Subscription] = deque()
+        self.line: dict[Subscription, None] = {}
+        """Of a queue with a single active consumer: its consumers in the order in which they came; the first one is active."""
         self.producers: dict[Producer, None] = {}
         self.unreadable: set[int] = set()
         """Large messages that have a part that cannot be read: they are acquired, by nobody."""
@@ -392,6 +416,7 @@ class QueueTerminus:
         """One fewer."""
         self.producers.pop(producer, None)
         self._queues.unused.left(self.node)
+        self._queues.on_left(self.node)
 
     def receive(self, producer: Producer, first: int, messages: list[bytes]) -> None:
         """All of it at once if there is room for all of it, and else one by one."""
@@ -478,8 +503,14 @@ class QueueTerminus:
         link.context = subscription
         link.accept(standing=standing)
         self.subscriptions.append(subscription)
+        if node.asked.get(SINGLE_ACTIVE) and not (browse or drains):
+            self.line[subscription] = None
         self._queues.unused.used(node)
         self.dispatch_soon()
+
+    def is_active(self, subscription: Subscription) -> bool:
+        """Whether messages go to this subscription while it has credit."""
+        return subscription not in self.line or subscription is next(iter(self.line))
 
     def forget(self, subscription: Subscription) -> None:
         """This subscription takes no more."""
@@ -487,6 +518,9 @@ class QueueTerminus:
             self.node.messages.order.left(subscription)
             if self.node.messages.order.take_opened():
                 self.dispatch_soon()
+        if subscription in self.line:
+            del self.line[subscription]
+            self.dispatch_soon()  # the next one has its turn
         if subscription in self.subscriptions:
             self.subscriptions.remove(subscription)
             if subscription.selector is not None and self.selections is not None:
@@ -505,6 +539,8 @@ class QueueTerminus:
             moves = logs.closed and node.depth and not node.definition.exclusive
             if not moves:
                 self._queues.keeper.delete(node)
+        else:
+            self._queues.on_left(node)
 
     @property
     def held(self) -> bool:
@@ -521,12 +557,35 @@ class QueueTerminus:
             self.node.messages.order.release(sequences)
             self.dispatch_soon()
 
-    def settle(self, sequences: list[int], outcome: int) -> None:
-        """These acquired messages have this outcome, which is not `accepted`."""
+    def settle(self, sequences: list[int], outcome: int, notes: Mapping[int, bytes] = NO_NOTES) -> None:
+        """These acquired messages have this outcome, which is not `accepted`, and some of them come with annotations."""
+        waits = bool(notes) and self._note(notes)
         if outcome == REJECTED or outcome & UNDELIVERABLE:
-            self.letters.add(sequences, letters.REJECTED)
+            then = self._let_die
+        elif outcome & FAILED:
+            self.undo(sequences, count=True)
+            return
         else:
-            self.undo(sequences, count=bool(outcome & FAILED))
+            then = self.give_back
+        if waits:
+            self.ledger.when_committed(lambda: then(sequences))  # whoever gets them next is to see the annotations
+        else:
+            then(sequences)
+
+    def _note(self, notes: Mapping[int, bytes]) -> bool:
+        """Propose what a consumer has noted on messages, as far as there is room for it; whether anything was."""
+        messages, ledger = self.node.messages, self.ledger
+        if messages is None or ledger.version < NOTES_SINCE or not ledger.serving:
+            return False
+        room = limits.MAX_NOTES - len(messages.notes)
+        some = [(sequence, note) for sequence, note in notes.items() if len(note) <= limits.MAX_NOTE_BYTES][: max(0, room)]
+        for sequence, note in some:
+            ledger.note(messages.number, sequence, note)
+        return bool(some)
+
+    def _let_die(self, sequences: list[int]) -> None:
+        if self.node.messages is not None:
+            self.letters.add(sequences, letters.REJECTED)
 
     def undo(self, sequences: list[int], *, count: bool) -> None:
         """These acquired messages are available again; `count`: when their delivery counts have been raised by one."""
@@ -607,7 +666,7 @@ class QueueTerminus:
             if large and room:
                 room = 1  # a large one takes its link for itself, so that others may have what comes next
             lots: list[Lot] = []
-            if room > 0:
+            if room > 0 and self.is_active(subscription):
                 if subscription.selector is not None:
                     assert selections is not None
                     lots = selections.find(subscription, self.node.messages, room)
@@ -626,7 +685,7 @@ class QueueTerminus:
                     self._queues.schedule.after(("dispatch", self.node.uuid), 0.0, self.dispatch_soon)
                     break
             else:
-                if room > 0 and subscription.wants_more(order):
+                if room > 0 and subscription.wants_more(order) and self.is_active(subscription):
                     stops.add(order.absent)
                 elif room > 0 and subscription.link.account.draining and not subscription.unfinished:
                     subscription.link.drained()
@@ -655,6 +714,10 @@ class QueueTerminus:
     def fetch(self, sequence: int) -> None:
         """Read the bodies from this message on; then the queue is dispatched."""
         self._read_ahead({sequence})
+
+    def read(self, bodies: list[Body], came: Callable[[list[bytes | str]], None]) -> None:
+        """Read these; `came` gets the bytes of each, or the text why they cannot be read. Never at once."""
+        self._queues.bodies.read(self.ledger, bodies, came)
 
     def parts_of(self, manifest: Manifest) -> Parts:
         """The parts of a large message, to be read."""
@@ -708,6 +771,7 @@ class QueueTerminus:
         for producer in self.producers:
             producer.aborted()
         self.subscriptions.clear()
+        self.line.clear()
         if self.selections is not None:
             self.selections.clear()
         self.producers.clear()
@@ -753,6 +817,8 @@ class Queues:
         self._termini: dict[str, QueueTerminus] = {}
         self.keeper: Keeper
         """To be set before a link attaches."""
+        self.on_left: Callable[[QueueNode], None] = lambda node: None
+        """Hears of each queue that a link has left."""
 
     def at(self, node: QueueNode) -> QueueTerminus:
         """The terminus of this queue."""
@@ -767,8 +833,8 @@ class Queues:
         return list(self._termini.values())
 
     def named(self, address: str) -> QueueTerminus | None:
-        """The queue of that name."""
-        node = self.logs.nodes.queues.get(address)
+        """The queue of that name, or that the address is of."""
+        node = self.logs.nodes.queue_at(address)
         return None if node is None else self.at(node)
 
     def rebuilt(self) -> None:

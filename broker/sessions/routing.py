@@ -56,7 +56,7 @@ def put(
         queues = [queue for queue in queues if not queue.repeats(data, logs.ledger_of(queue).now_ms)]
     for queue in queues:
         if not has_room(queue, 1, size):
-            raise Full(full_text(queue, size))
+            raise Full(full_text(queue, size), queue.name)
     if not wanted:
         producer.done(delivery_id)
         return

@@ -24,7 +24,7 @@ from broker.core.exchange import fault_of
 from broker.core.filters import NO_LOCAL
 from broker.core.nodes import ExchangeNode, QueueNode, Refused
 from broker.core.subscriptions import DELIMITER, GLOBAL, SHARED, Terms, base64_of, named
-from broker.sessions.attach import Attach
+from broker.sessions.attach import Attach, refused
 from broker.sessions.guard import UNAUTHORIZED
 from broker.sessions.logs import Logs
 from broker.sessions.queues import Queues, QueueTerminus, Subscription
@@ -32,8 +32,6 @@ from broker.sessions.quota import QueueQuota
 from broker.sessions.selecting import selector_of
 
 Answer = Callable[[str], None]
-_CONDITIONS = {400: "amqp:invalid-field", 409: "amqp:resource-limit-exceeded", 501: "amqp:not-implemented"}
-"""Status of a refusal -> what a link is told."""
 
 
 def check_binding(exchange: ExchangeNode, key: str, arguments: dict[str, Any]) -> None:
@@ -140,7 +138,7 @@ class Subscriptions:
         try:
             log, commands = nodes.plan_subscription(terms, uuid, bind, keep_s=keep_s, owner=owner, instead_of=instead_of)
         except Refused as refusal:
-            raise Condition(_CONDITIONS[refusal.status], refusal.text) from None
+            raise refused(refusal) from None
         counted = self._quota.proposed(user, uuid, log)
 
         def made(reason: str) -> None:
@@ -165,7 +163,7 @@ class Subscriptions:
             denial = attach.session.rights.denial(needs)  # the rules may be others by now
             if denial:
                 raise Condition(UNAUTHORIZED, denial)
-            self._queues.at(node).add(attach, link, needs, browse=False)
+            self._add(attach, link, self._queues.at(node), needs)
         except Condition as condition:
             link.refuse(condition)
         attach.session.touch()
@@ -178,11 +176,18 @@ class Subscriptions:
         queue.admit(attach)
         if node.definition.exclusive:
             self._steal(attach, queue)
+        self._add(attach, link, queue, needs, standing)
+
+    @staticmethod
+    def _add(attach: Attach, link: Sender, queue: QueueTerminus, needs: Lookups, standing: Standing | None = None) -> None:
         queue.add(attach, link, needs, browse=False, standing=standing)
+        end = link.context
+        assert isinstance(end, Subscription)
+        end.by_name = True
 
     def _steal(self, attach: Attach, queue: QueueTerminus) -> None:
         """The same link comes over another connection: it is there no more (part 2.6.1). The old one is dead, most likely."""
-        for each in [each for each in queue.subscriptions if each.session is not attach.session and not each.browse]:
+        for each in [each for each in queue.subscriptions if each.session is not attach.session and each.by_name]:
             each.end_slow(Condition("amqp:link:stolen", "this subscription's client has attached it over another connection"))
 
     # ---- asking for what stands

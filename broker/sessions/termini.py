@@ -12,13 +12,14 @@ Source: AMQP 1.0 part 3.5 (sources, targets).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from broker.amqp.links import Asked, Condition, Receiver, Sender
 from broker.core import limits
 from broker.core.acl import questions
 from broker.sessions.attach import Attach
 from broker.sessions.logs import Logs
+from broker.sessions.making import TOPICS, Making
 from broker.sessions.producer import Producer, Target
 
 
@@ -33,9 +34,6 @@ class Source(Protocol):
         """Attach this receiving link of a client, and hang its link end on it; Condition when that cannot be."""
 
 
-TOPICS: Final = frozenset({"topic", "temporary-topic"})
-"""Capabilities by which a client asks for a topic."""
-
 FindTarget = Callable[[Attach], Target | None]
 FindSource = Callable[[Attach], Source | None]
 """Gives the terminus that an attach asks for, None when it is another's; Condition when it is one that cannot be."""
@@ -45,7 +43,10 @@ class Termini:
     """See the module. `targets` and `sources` are asked in order. `max_message_bytes` is told to everybody who sends
     where large messages are taken by the part; elsewhere no more than `limits.GATHERED_BYTES`."""
 
-    def __init__(self, logs: Logs, *, targets: list[FindTarget], sources: list[FindSource], max_message_bytes: int) -> None:
+    def __init__(
+        self, logs: Logs, making: Making, *, targets: list[FindTarget], sources: list[FindSource], max_message_bytes: int
+    ) -> None:
+        self._making = making
         self.targets = targets
         self.sources = sources
         self._logs = logs
@@ -56,7 +57,12 @@ class Termini:
         return self._logs.redirect(address)
 
     def attach(self, attach: Attach) -> None:
-        """Attach a client's link; Condition when that cannot be."""
+        """Attach a client's link, now or when what it asks for is made; Condition when that cannot be."""
+        if not self._making.dynamic(attach, self._attach):
+            self._attach(attach)
+
+    def _attach(self, attach: Attach) -> None:
+        """The same, for a node that is there, or is made by its name."""
         link = attach.link
         if isinstance(link, Sender):
             for find_source in self.sources:
@@ -71,6 +77,8 @@ class Termini:
                 if target is not None:
                     self._attach_producer(attach, link, target)
                     return
+        if self._making.by_name(attach, self._attach):
+            return
         attach.demand_either(questions.unknown(attach.asked.address))
         self._logs.must_serve()
         missing = f"there is no queue and no exchange named {attach.asked.address!r}"
@@ -119,12 +127,11 @@ def of_kind(attach: Attach, queue: Callable[[str], Q | None], topic: Callable[[s
     return topic(address) or queue(address)
 
 
-def no_dynamic_target(attach: Attach) -> Target | None:
-    """Refuse to make a node for a producer."""
-    if attach.asked.dynamic:
-        text = "a dynamic target is not available: create a queue, or use a dynamic source for answers"
+def no_rabbitmq_management(attach: Attach) -> None:
+    """Refuse the requests with which RabbitMQ's clients make nodes."""
+    if attach.asked.address == "/management":
+        text = "requests of RabbitMQ's clients are not served: make nodes with qpid-config, or by requests to $management"
         raise Condition("amqp:not-implemented", text)
-    return None
 
 
 def no_anonymous_source(attach: Attach) -> Source | None:

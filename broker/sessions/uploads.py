@@ -73,7 +73,8 @@ class Uploading:
         grouped = next((queue.name for queue in queues if queue.asked.get(GROUP_KEY)), None)
         if grouped is not None:
             most = limits.LARGE_PARTS * limits.PART_BYTES
-            raise Full(f"queue {grouped!r} has groups of messages, and takes messages of up to {most} bytes")
+            text = f"queue {grouped!r} has groups of messages, and takes messages of up to {most} bytes"
+            raise Full(text, grouped, "unavailable")
         if not message.body_begins_in(head):
             raise message.BadMessage(
                 f"the sections before the body of a message as large as this must lie within its first {len(head)} bytes"
@@ -87,6 +88,8 @@ class Uploading:
         self._nbytes = 0
         self._head = head if any(queue.displacing is not None for queue in queues) else b""
         self._says = lifetimes.said(head)
+        self._times: tuple[int, int] | None = None
+        """When it expires and is given out, whatever it says."""
 
     def put(self, data: bytes) -> Upload:
         """Propose one more part, unless a queue or the disk has no more room."""
@@ -110,7 +113,7 @@ class Uploading:
             self._queues = self._still_there()
             for queue in self._queues:
                 if not has_room(queue, 1, self._nbytes):
-                    raise Full(full_text(queue, self._nbytes))
+                    raise Full(full_text(queue, self._nbytes), queue.name)
         except (Unplaced, Full) as error:
             return outcome_of(error)
         return None
@@ -153,7 +156,7 @@ class Uploading:
                 ledger.drop_parts(runs_of(sequences))
                 continue
             held, manifest = self._held(delivery_id, ledger), Manifest(self._nbytes, tuple(runs_of(sequences)))
-            ledger.put_large(found, manifest, self._head, held=held, says=self._says)
+            ledger.put_large(found, manifest, self._head, held=held, says=self._says, times=self._times)
             ledger.when_committed(lambda ledger=ledger: committed(ledger))  # type: ignore[misc]
 
     def _held(self, delivery_id: int, ledger: Ledger) -> tuple[int, Sequence[int]] | None:

@@ -10,6 +10,7 @@ import json
 import sys
 from datetime import UTC, datetime
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ NAME = "qpid-drain"
     metavar="URL",
     help="The broker, or all brokers of the cluster, that takes its messages. Again: one more, for a part of the queues.",
 )
+@click.option("--cancel", is_flag=True, help="Call the drain off: the broker keeps what has not moved, and serves again.")
 @click.option("--check", is_flag=True, help="Say what would be made there and what will not fit; change nothing.")
 @click.option("--deadline", type=click.FloatRange(0.1), metavar="SECONDS", help="End after so long, done or not (exit 75).")
 @click.option(
@@ -56,9 +58,10 @@ def command(words: tuple[str, ...], source: str | None, targets: tuple[str, ...]
     """Move every queue of a broker that is to go to another broker, and verify that nothing is left.
 
     \b
-    qpid-drain --from URL --to URL            move everything; the broker takes no clients from then on, for good
+    qpid-drain --from URL --to URL            move everything; the broker takes no clients from then on
     qpid-drain --from URL --to URL --check    what would be made on the target, and what will not fit there
     qpid-drain --store DIR --to URL           the same for a store whose broker does not run
+    qpid-drain --from URL --cancel            call it off: what has moved stays moved, the broker serves the rest
     qpid-drain status --from URL              whether it leaves, to where, and what is left
 
     Begun again after a failure or a deadline, it goes on; no message is lost or repeated.
@@ -66,15 +69,15 @@ def command(words: tuple[str, ...], source: str | None, targets: tuple[str, ...]
     check, deadline_s, spread_s = given.pop("check"), given.pop("deadline"), given.pop("spread")
     rate = given.pop("rate")
     store, deletes = given.pop("store"), given.pop("delete_released")
-    if words not in ((), ("status",)):
-        raise click.UsageError(f"{' '.join(words)!r} is not a command; there is: status")
-    if (source is None) == (store is None) or (words and store is not None):
-        raise click.UsageError("give --from URL, or --store DIR and no command: what is to be drained")
-    if deletes and store is None:
-        raise click.UsageError("--delete-released is for --store: a broker that runs keeps its store")
+    _must_make_sense(words, source, store, deletes=deletes)
     leaving = options.target(given | {"broker": source or "localhost"}, admin=True, name="from")
     if words:
         _status(leaving, form)
+        return
+    if given.pop("cancel"):
+        if check or deletes or deadline_s is not None or rate is not None:
+            raise click.UsageError("--cancel goes with --from or --store, --to, and the options of a connection")
+        _cancel(leaving, store, targets, given, form)
         return
     if not targets:
         raise click.UsageError("--to says which broker takes the messages")
@@ -96,6 +99,8 @@ def command(words: tuple[str, ...], source: str | None, targets: tuple[str, ...]
         try:
             if isinstance(left, Orphan):
                 await left.start()
+                if mark is not None and left.is_released(mark):
+                    return None, Result(drain=str(mark["drain"]), empty=True)
             if check:
                 found = await drain.look(), None
             else:
@@ -115,13 +120,68 @@ def command(words: tuple[str, ...], source: str | None, targets: tuple[str, ...]
         return found
 
     mark = _look(store)
-    plan, result = endings.run(run) if mark is None else (None, Result(drain=str(mark["drain"]), empty=True))
+    plan, result = endings.run(run)
     if deletes and result is not None and result.empty:
         _delete(store)
     if result is None:
         _show_plan(plan, form)
     else:
         _show_result(result, form)
+
+
+def _must_make_sense(words: tuple[str, ...], source: str | None, store: Path | None, *, deletes: bool) -> None:
+    """UsageError, unless it is said what is to be drained."""
+    if words not in ((), ("status",)):
+        raise click.UsageError(f"{' '.join(words)!r} is not a command; there is: status")
+    if (source is None) == (store is None) or (words and store is not None):
+        raise click.UsageError("give --from URL, or --store DIR and no command: what is to be drained")
+    if deletes and store is None:
+        raise click.UsageError("--delete-released is for --store: a broker that runs keeps its store")
+
+
+def _cancel(leaving: options.Target, store: Path | None, named: tuple[str, ...], given: dict[str, Any], form: str) -> None:
+    """Call the drain off. Without targets that are `named` they are where the broker says that it leaves to."""
+    from cli.drain.call_off import Back, CallOff
+    from cli.drain.orphan import Orphan
+
+    _look(store)
+
+    async def run(reactor: Any) -> Back:
+        clock, targets = Clock(reactor, None), list[Side]()
+        left = Side(clock, leaving, "broker that leaves") if store is None else Orphan(clock, leaving, store)
+        try:
+            if isinstance(left, Orphan):
+                await left.start()
+            (status,) = (await left.ask("QUERY", "drain"))["items"]
+            if not status["leaving"]:
+                return Back(back=int(status["messages"]))
+            for url in named or _urls(status["to"], status["sizes"]):
+                targets.append(Side(clock, options.target(given | {"broker": url}, admin=True, name="to"), "target"))
+            found = await CallOff(clock, left, targets, _teller(form)).run()
+            if isinstance(left, Orphan):
+                left.unmark()
+            return found
+        finally:
+            for side in targets:
+                side.abort()
+            if isinstance(left, Orphan):
+                await left.close()
+            else:
+                left.abort()
+
+    found = endings.run(run)
+    if form == "json":
+        click.echo(json.dumps({"event": "end", "drain": found.drain, "moved": found.moved, "back": found.back}))
+    elif found.drain:
+        click.echo(f"the broker serves again, with {found.back} messages; {found.moved} stay at the target")
+    else:
+        click.echo(f"the broker does not leave; it has {found.back} messages")
+
+
+def _urls(addresses: list[str], sizes: list[int]) -> list[str]:
+    """A URL for each of the targets, of which each has so many of the addresses."""
+    rest = iter(addresses)
+    return [",".join(islice(rest, size)) for size in sizes or [len(addresses)]]
 
 
 def _check_names(leaving: tuple[str, ...], taking: list[str]) -> None:

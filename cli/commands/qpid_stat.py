@@ -108,6 +108,7 @@ KINDS = {
             Column("still", "still_s", duration, number=True),
         ),
     ),
+    "memory": Kind("memory", "Broker Memory Stats", (Column("statistic", "name", text), counting("bytes", "bytes"))),
     "acl": Kind(
         "acl",
         "ACL",
@@ -122,7 +123,15 @@ KINDS = {
         ),
     ),
 }
-_SHORT = {"general": "-g", "connections": "-c", "exchanges": "-e", "queues": "-q", "subscriptions": "-u", "acl": "--acl"}
+_SHORT = {
+    "general": "-g",
+    "connections": "-c",
+    "exchanges": "-e",
+    "queues": "-q",
+    "subscriptions": "-u",
+    "memory": "-m",
+    "acl": "--acl",
+}
 
 _SHOWN = {"acl": "rules in force"}
 
@@ -157,7 +166,8 @@ def command(
     form: str,
     **given: Any,
 ) -> None:
-    """Show what a broker is doing: -g the broker, -c connections, -e exchanges, -q queues, -u subscriptions, --acl rules.
+    """Show what a broker is doing: -g the broker, -c connections, -e exchanges, -q queues, -u subscriptions,
+    -m memory, --acl rules.
 
     With -q and the name of a queue, all about that one.
     """
@@ -214,6 +224,7 @@ def _show_queue(items: list[dict[str, Any]], name: str) -> None:
         Column("Replicate", "replicate", text),
         counting("Consumers", "consumers"),
         counting("Bindings", "bindings"),
+        Column("Alerts", "alerts", lambda raised: ",".join(raised or ())),
     )
     show_table("Properties:", properties, [item])
     optional = dict(item.get("arguments") or {}) | (
@@ -228,11 +239,19 @@ def _show_queue(items: list[dict[str, Any]], name: str) -> None:
             ("queue-depth", "messages", "bytes"),
             ("total-enqueues", "messagesIn", "bytesIn"),
             ("total-dequeues", "messagesOut", "bytesOut"),
+            ("discards-ttl-expired", "expired", ""),
+            ("discards-subscriber-reject", "rejected", ""),
+            ("discards-delivery-limit", "overLimit", ""),
         )
     ]
     click.echo()
     whole = Column("Messages", "messages", str, number=True), Column("Bytes", "bytes", count, number=True)
     show_table("Statistics:", (Column("Statistic", "statistic", text), *whole), statistics)
+    levels = item.get("levels") or []
+    if len(levels) > 1:
+        click.echo()
+        rows = [{"level": level, "messages": depth} for level, depth in reversed(list(enumerate(levels)))]
+        show_table("Levels:", (Column("Level", "level", str, number=True), whole[0]), rows)
 
 
 def main() -> None:

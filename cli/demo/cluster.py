@@ -50,7 +50,7 @@ def free_ports(count: int) -> list[int]:
         found.append(port)
         if len(found) == count:
             return found
-    raise Failed("there are not three free ports on 127.0.0.1")
+    raise Failed(f"there are not {count} free ports on 127.0.0.1")
 
 
 def command(name: str) -> list[str]:
@@ -144,19 +144,25 @@ class Cluster:
     def __init__(self, folder: Path, *, tied: bool) -> None:
         self.folder = folder
         self.telemetry = folder / "telemetry"
-        self.addresses = [f"127.0.0.1:{port}" for port in free_ports(3)]
-        self.credentials = Credentials(folder, self.addresses)
+        *self.addresses, self.fresh_address = [f"127.0.0.1:{port}" for port in free_ports(4)]
+        self.credentials = Credentials(folder, self.addresses, [self.fresh_address])
         self.brokers: dict[str, Process] = {}
         every = ",".join(self.addresses)
         shared = ["--ha-cluster", "yes", "--ha-brokers-url", f"amqps:{every}", "--telemetry-dir", str(self.telemetry)]
         shared += ["--telemetry-interval-ms", "200"]
         for number, address in enumerate(self.addresses, 1):
-            own = ["--ssl-port", address.rpartition(":")[2], "--data-dir", str(folder / f"store{number}")]
-            arguments = [*command("qpidd"), *own, *shared, *self.credentials.of_broker(number)]
-            self.brokers[address] = Process(f"qpidd-{number}", arguments, folder, tied=tied)
+            self.brokers[address] = self._broker(number, address, shared, tied=tied)
+        alone = ["--ha-cluster", "yes", "--ha-brokers-url", f"amqps:{self.fresh_address}"]
+        self.fresh = self._broker(4, self.fresh_address, alone, tied=True)
+        """A broker of a cluster of its own, which is started when the other one leaves."""
         arguments = [*command("qpid-resource-manager"), "--brokers", f"amqps:{MANAGER}@{every}"]
         arguments += [*self.credentials.of_manager(), "--telemetry-dir", str(self.telemetry)]
         self.resource_manager = Process("qpid-resource-manager", arguments, folder, tied=tied)
+
+    def _broker(self, number: int, address: str, shared: Sequence[str], *, tied: bool) -> Process:
+        own = ["--ssl-port", address.rpartition(":")[2], "--data-dir", str(self.folder / f"store{number}")]
+        arguments = [*command("qpidd"), *own, *shared, *self.credentials.of_broker(number)]
+        return Process(f"qpidd-{number}", arguments, self.folder, tied=tied)
 
     @property
     def processes(self) -> list[Process]:
@@ -164,16 +170,17 @@ class Cluster:
         return [self.resource_manager, *self.brokers.values()]
 
     def start(self) -> None:
-        """Start all of them."""
+        """Start all of them but the fresh broker."""
         for process in self.processes:
             process.start()
 
     def stop(self) -> None:
         """Stop all that live, in order."""
         self.resource_manager.stop()
-        for broker in self.brokers.values():
+        brokers = [*self.brokers.values(), self.fresh]
+        for broker in brokers:
             broker.ask_to_stop()
-        for broker in self.brokers.values():
+        for broker in brokers:
             broker.stop()
 
     def ask(self, *words: str, also_fine: Sequence[int] = ()) -> str:
@@ -194,6 +201,16 @@ class Cluster:
         url = f"amqps:{OPERATOR}@{address}"
         answer = self.ask("qpid-ha", "status", "--format", "json", "-b", url, "--timeout", "3", also_fine=(3,))
         return str(json.loads(answer)["status"]) if answer else ""
+
+    @property
+    def url(self) -> str:
+        """The cluster's, for who administers it."""
+        return f"amqps:{OPERATOR}@{','.join(self.addresses)}"
+
+    @property
+    def fresh_url(self) -> str:
+        """The same of the fresh broker."""
+        return f"amqps:{OPERATOR}@{self.fresh_address}"
 
     def primary(self) -> str:
         """The address of the primary; "" when there is none just now."""

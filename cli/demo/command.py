@@ -4,12 +4,13 @@ Life of a run: an authority, certificates and users are made for it; three broke
 their stores in a temporary folder; everything between them, the clients and the commands is over TLS, and logs in; `qpid-config`
 makes a replicated queue; a producer sends every line of a text as a message while a consumer takes them; half-way the primary
 gets kill -9, and the resource manager has a backup promoted; the killed broker comes back and catches up; `qpid-ha
-switchover` moves the primary once more; what was accepted is compared with what was received; the brokers stop; Spark makes a
+switchover` moves the primary once more; what was accepted is compared with what was received. At the end the cluster leaves: the
+queue is filled once more, `qpid-drain` moves it to a fresh broker, and what is there is counted. The brokers stop; Spark makes a
 page of the replication lag; a table tells all.
 
 INPUT=file   the text to send; without it one that the machine has. It is sent again until there are at least 100,000 messages
              and all of this has happened.
-KEEP=1       leave the cluster running, and print the commands to play with it.
+KEEP=1       leave the cluster running, and print the commands to play with it. It does not leave then.
 
 Exit status: 0 all accepted messages have arrived unaltered; 1 not so, or a step failed; 2 the input cannot be sent; 130
 interrupted.
@@ -29,6 +30,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,8 @@ PAGE = Path("build/demo/lag.html")
 SPARK_TIMEOUT_S = 120.0
 QUIET_S = 20.0
 """A message that has not come that long after the last one is given up."""
+DRAINED = 20_000
+"""Messages on the queue when the cluster leaves, at least."""
 SLOWEST_PER_S = 500
 """A machine that moves fewer messages than this is taken to be stuck."""
 
@@ -68,17 +72,18 @@ class Demo:
         self.cluster = Cluster(folder, tied=not keep)
         addresses = self.cluster.addresses
         credentials = self.cluster.credentials
-        self.work = Run(
-            Workload(
-                [f"amqps://{address}" for address in addresses],
-                [QUEUE],
-                bodies=Lines(copy),
-                window=WINDOW,
-                at_least=self.whole,
-                login=Login(CLIENT, credentials.passwords[CLIENT]),
-                tls=TlsFiles(authorities=credentials.authority),
-            )
+        workload = Workload(
+            [f"amqps://{address}" for address in addresses],
+            [QUEUE],
+            bodies=Lines(copy),
+            window=WINDOW,
+            at_least=self.whole,
+            login=Login(CLIENT, credentials.passwords[CLIENT]),
+            tls=TlsFiles(authorities=credentials.authority),
         )
+        self.work = Run(workload)
+        self.filling = Run(replace(workload, consumers=0))
+        """A producer for the queue that is drained."""
         self.screen = Screen(self.whole)
         self.sending = False
         self.failover = self.switchover = (0.0, 0.0)
@@ -98,9 +103,10 @@ class Demo:
         self._bring_back(killed)
         self._switch_over()
         report = self._finish()
+        drained = ("", "") if self.keep else self._drain()
         page, changes, trouble = self._make_page()
-        print(f"\n{figures(self._rows(report, page, changes), self.screen.width)}\n", flush=True)
-        faults = [*self._faults(report), *([trouble] if trouble else [])]
+        print(f"\n{figures(self._rows(report, drained[0], page, changes), self.screen.width)}\n", flush=True)
+        faults = [*self._faults(report), *filter(None, (drained[1], trouble))]
         for fault in faults:
             print(f"demo: {fault}", file=sys.stderr)
         return 1 if faults else 0
@@ -171,8 +177,32 @@ class Demo:
         return report
 
     def _queue_is_empty(self) -> bool:
-        answer = self.cluster.ask("qpid-stat", "-q", QUEUE, "--format", "json")
-        return [item["messages"] for item in json.loads(answer)] == [0]
+        return self._depth(self.cluster.url) == 0
+
+    def _drain(self) -> tuple[str, str]:
+        """Let the cluster leave. Returns what came of it, and what is wrong with that."""
+        say, cluster = self.screen.say, self.cluster
+        self.filling.open()
+        self._wait(lambda: self.filling.accepted >= DRAINED, f"{DRAINED:,} messages accepted", whole=True)
+        self.filling.close()
+        cluster.fresh.start()
+        self._wait(lambda: cluster.state(cluster.fresh_address) in ("joining", "ready"), "the fresh broker listening")
+        cluster.ask("qpid-ha", "promote", "-b", cluster.fresh_url)
+        self._wait(lambda: cluster.state(cluster.fresh_address) == "active", "the fresh broker active")
+        before, began = self._depth(cluster.url), time.monotonic()
+        say(f"the producer has put {before:,} messages more on the queue; a fresh broker, {cluster.fresh_address}, is there")
+        words = ["qpid-drain", "--from", cluster.url, "--to", cluster.fresh_url, "--spread", "0", "--format", "json"]
+        end = json.loads(cluster.ask(*words).splitlines()[-1])
+        took_s, after = time.monotonic() - began, self._depth(cluster.fresh_url)
+        say(f"qpid-drain: the cluster is empty for good; {end['moved']:,} messages moved, and {after:,} are on the fresh broker")
+        told = f"{end['moved']:,} of {before:,} messages moved to a fresh broker in {took_s:.1f} s; {after:,} are there"
+        whole = end["empty"] and end["moved"] == before == after
+        return told, "" if whole else f"the cluster was not drained: {told}"
+
+    def _depth(self, url: str) -> int:
+        """How many messages are on the queue of this broker or cluster."""
+        answer = self.cluster.ask("qpid-stat", "-q", QUEUE, "-b", url, "--format", "json")
+        return sum(item["messages"] for item in json.loads(answer))
 
     def _make_page(self) -> tuple[Path | None, str, str]:
         """The page of the replication lag, the changes of primary that it shows, and what is wrong with it.
@@ -204,9 +234,10 @@ class Demo:
         wait_until(is_so, what, self._meanwhile, timeout_s=timeout_s)
 
     def _meanwhile(self) -> None:
-        for process in self.cluster.processes:
+        for process in (*self.cluster.processes, self.cluster.fresh):
             process.check()
         self.work.check()
+        self.filling.check()
         if self.sending:
             self.screen.show(self._figures())
 
@@ -223,7 +254,7 @@ class Demo:
 
     # ---- at the end
 
-    def _rows(self, report: Report, page: Path | None, changes: str) -> list[tuple[str, str]]:
+    def _rows(self, report: Report, drained: str, page: Path | None, changes: str) -> list[tuple[str, str]]:
         def gap(span: tuple[float, float]) -> str:
             mine, theirs = (1000 * longest_gap_s(self.work.gaps(role), *span) for role in ("producer", "consumer"))
             return f"{mine:,.0f} ms without an accept, {theirs:,.0f} ms without a message"
@@ -239,6 +270,7 @@ class Demo:
             ("catch-up time", f"{self.catch_up_s:.1f} s from the start of the killed broker's process to ready"),
             ("encrypted", f"{encrypted(self.connections)} of {len(self.connections)} connections of the last primary, by TLS"),
             ("logged in", logins(self.connections)),
+            *([("drained", drained)] if drained else []),
             ("time in all", f"{time.monotonic() - self.screen.began:.0f} s"),
             ("replication lag", f"{page}" if page else "no page, see below"),
             *([("", f"which shows {changes} without a primary")] if changes else []),
@@ -262,7 +294,7 @@ class Demo:
         def line(*words: str) -> str:
             return "  " + shlex.join([*command(words[0]), *words[1:], "--config", str(self.cluster.credentials.config)])
 
-        pids = [str(process.pid) for process in self.cluster.processes]
+        pids = [str(process.pid) for process in (*self.cluster.processes, self.cluster.fresh)]
         return "\n".join(
             [
                 "The cluster goes on running. Look at it:",
@@ -272,6 +304,8 @@ class Demo:
                 line("qpid-stat", "-q"),
                 "Let the primary hand over, or kill it and see the resource manager act:",
                 line("qpid-ha", "switchover"),
+                "Let it leave for good, into a broker of yours:",
+                line("qpid-drain", "--from", self.cluster.url, "--to", "URL", "--check"),
                 f"  kill -9 {self.cluster.brokers[primary].pid}" if primary else "  kill -9 PID",
                 "Stop it:",
                 f"  kill {' '.join(pids)}; sleep 2; rm -r {shlex.quote(str(self.folder))}",
@@ -281,6 +315,7 @@ class Demo:
     def stop(self, *, leave_cluster: bool = False) -> None:
         """Stop what runs."""
         self.work.close()
+        self.filling.close()
         if not leave_cluster:
             self.cluster.stop()
 

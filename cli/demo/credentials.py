@@ -35,15 +35,15 @@ _BOTH = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
 
 
 class Credentials:
-    """The files of a cluster of brokers at these addresses, `IP:port`; see the module."""
+    """The files of a cluster of brokers at these addresses, `IP:port`, and of `others` that are in no cluster with them."""
 
-    def __init__(self, folder: Path, addresses: Sequence[str]) -> None:
+    def __init__(self, folder: Path, addresses: Sequence[str], others: Sequence[str] = ()) -> None:
         self._folder = folder / "credentials"
         self._folder.mkdir(mode=0o700)
         self.authority = self._folder / "ca.pem"
         self.users = self._folder / "users"
         self.passwords = {name: secrets.token_urlsafe(18) for name in USERS}
-        self._issue(addresses)
+        self._issue([*addresses, *others])
         for name, password in self.passwords.items():
             write_private(self.password_file(name), f"{password}\n".encode())
             keys = {mechanism: users.derive(mechanism, password, secrets.token_bytes(16)) for mechanism in users.HASHES}

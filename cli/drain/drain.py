@@ -1,10 +1,10 @@
 """The life of a drain, from the first look to the release.
 
-1. Both sides are looked at, and compared (`plan`). What will not fit is told before anything has changed. 2. The source begins to
-leave; its clients are sent on. From here on there is no way back. 3. When the last client has gone, exchanges, queues and
-bindings that the target lacks are made there. 4. Queue by queue the messages move (`move`). A link or a connection that ends is
-made anew, and the target is asked what it holds. 5. The source says that it is empty, which is final. The target releases the
-drain, the source notes that, the target forgets it.
+1. Both sides are looked at, and compared (`plan`). What will not fit is told before anything has changed. A drain that was being
+called off is called off to its end (`call_off`). 2. The source begins to leave; its clients are sent on. 3. When the last client
+has gone, exchanges, queues and bindings that the target lacks are made there. 4. Queue by queue the messages move (`move`). A
+link or a connection that ends is made anew, and the target is asked what it holds. 5. The source says that it is empty, which is
+final. The target releases the drain, the source notes that, the target forgets it.
 
 Each step looks first at what is so; a drain that is begun again, by whomever, goes on where the last one ended. With a deadline
 it ends in time, and says what is left.
@@ -21,8 +21,9 @@ from typing import Any
 from twisted.internet.defer import CancelledError
 
 from broker.client import ManagementError
-from broker.core.origins import Held
+from broker.sessions.departure import CALLED_OFF
 from cli import endings
+from cli.drain.call_off import CallOff, held_there, identity_of
 from cli.drain.move import Move
 from cli.drain.plan import Inventory, Plan, compare, part, share_out
 from cli.drain.sides import Clock, OutOfTime, Side
@@ -78,6 +79,8 @@ class Drain:
         self._shares: dict[str, int] | None = None
         """Which of the targets each queue goes to, by its uuid, those to the first left out; None before that is decided."""
         self._identity = ""
+        self._traits = False
+        """Whether all brokers know traits."""
         self._tell = tell
         self._spread_s = spread_s
         self._now = now
@@ -116,14 +119,15 @@ class Drain:
         """Learn who the targets are, and put them in the order in which the source's record has them. Returns the source's
         status."""
         source, found = await self._status(self._source), list[tuple[str, Side]]()
+        self._traits = bool(source.get("traits"))
         for side in self._targets:
             target = await self._status(side)
             if source["store"] == target["store"]:
                 raise endings.Refused("the source and the target are the same broker: name another one with --to")
             if target["leaving"]:
                 raise endings.Refused(f"the target leaves itself, to {', '.join(target['to'])}: name another one with --to")
-            (view,) = (await side.ask("QUERY", "ha"))["items"]
-            found.append((str(view.get("clusterId") or view["brokerId"]), side))
+            self._traits = self._traits and bool(target.get("traits"))
+            found.append((await identity_of(side), side))
         found.sort(key=lambda each: each[0])
         identities = [identity for identity, _ in found]
         if len(set(identities)) < len(identities):
@@ -168,6 +172,8 @@ class Drain:
             result.left = int(status["messages"])
             if status["released"]:
                 return await self._finish(status)
+            if status["leaving"] and await self._was_called_off(status):
+                await CallOff(self._clock, self._source, self._targets, self._tell).run()
             plan = await self.check()
             if plan.problems:
                 told = "; ".join(f"{what}: {why}" for what, why in plan.problems)
@@ -183,6 +189,16 @@ class Drain:
             return result
 
     # ---- the steps
+
+    async def _was_called_off(self, status: dict[str, Any]) -> bool:
+        """Whether somebody has begun to call this drain off, and got beyond what can be undone."""
+        if not status["messages"]:
+            return False
+        await self._meet()
+        body = {"drain": status["drain"]}
+        return status["target"] == self._identity and any(
+            [(await side.ask("ORIGINS", "drain", "", body))["released"] for side in self._targets]
+        )
 
     async def _leave(self) -> dict[str, Any]:
         """Have the source leave, if it does not yet; where its queues go is what its log says."""
@@ -245,6 +261,8 @@ class Drain:
             move.close()
             if move.settled:
                 moved_s = self._clock.now_s
+            if CALLED_OFF in move.ended:
+                raise endings.Refused(f"queue {name!r}: this drain is called off ({move.ended})")
             if "link:stolen" in move.ended or "not-found" in move.ended:
                 raise endings.Refused(f"queue {name!r}: another drain of this broker is at work, or has ended ({move.ended})")
             if "connection lost" not in move.ended and self._clock.now_s - moved_s >= self._patience_s:
@@ -258,9 +276,9 @@ class Drain:
 
     async def _attempt(self, drain: str, name: str, uuid: str, address: str) -> Move:
         """Move until the queue is empty, but for what was refused; or until it cannot go on."""
-        held = await self._held(drain, uuid)
+        held = await held_there(self._side_of(uuid), drain, uuid)
         bounded, target = self._rate is not None, self._side_of(uuid)
-        move = Move(await self._source.client(), await target.client(), uuid, address, held, bounded=bounded)
+        move = Move(await self._source.client(), await target.client(), uuid, address, held, bounded=bounded, traits=self._traits)
         before = self._result.moved
         whole, moved_s = False, self._clock.now_s
         allowed_s = moved_s
@@ -287,18 +305,6 @@ class Drain:
             if not whole:
                 move.close()
         return move
-
-    async def _held(self, drain: str, uuid: str) -> Held:
-        """What the target holds of a queue."""
-        held, body = Held(), {"drain": drain, "queue": uuid, "after": 0}
-        while True:
-            answer = await self._side_of(uuid).ask("HELD", "drain", "", body)
-            runs: Sequence[int] = answer["runs"]
-            for first, count in zip(runs[::2], runs[1::2], strict=True):
-                held.add(first, count)
-            if "next" not in answer:
-                return held
-            body["after"] = answer["next"]
 
     async def _left(self, name: str) -> int:
         try:

@@ -15,13 +15,15 @@ what one read of a socket may bring.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, compress
 
 import google_crc32c
 
 from broker.amqp.links import Receiver, Sender
 from broker.client import ManagementClient
 from broker.core.links import ACCEPTED
-from broker.core.origins import Held
+from broker.core.origins import SEQUENCE_BYTES, Held
 from broker.core.records import runs_of
 
 HERE_BYTES = 16 << 20
@@ -30,7 +32,8 @@ _FIRST_CREDIT, _MOST_CREDIT = 50, 2000
 
 
 class Move:
-    """See the module. `held`: what the target has said that it holds. `bounded`: no message comes that was not allowed."""
+    """See the module. `held`: what the target has said that it holds. `bounded`: no message comes that was not allowed.
+    `traits`: both brokers know traits, which go on as they come."""
 
     def __init__(
         self,
@@ -41,6 +44,7 @@ class Move:
         held: Held,
         *,
         bounded: bool = False,
+        traits: bool = False,
     ) -> None:
         self.moved = 0
         self.refused: dict[int, str] = {}
@@ -58,8 +62,8 @@ class Move:
         self._here_bytes = 0
         self.checksum = self.nbytes = self.known = 0
         """Of what was moved: the sum of the CRC-32C of its messages, and their bytes; and how many the target had already."""
-        self._sizes: dict[int, int] = {}
-        self._sums: dict[int, int] = {}
+        self._facts: dict[int, tuple[int, int, bytes]] = {}
+        """Sequence -> bytes and CRC-32C, of the same, and the traits that came with it."""
         self._paused = False
         """Whether the source is not read, because too much is here."""
         self._credit = _FIRST_CREDIT
@@ -70,7 +74,9 @@ class Move:
         self._in: Receiver | None = None
         self._out: Sender | None = None
         self._out = target.wire.send_to(address, _Out(self))
-        self._in = source.wire.receive_from(f"$drain/{uuid}", _In(self), LARGEST_BYTES)
+        if traits:
+            self._out.traits_of = lambda sequence: self._facts[sequence][2]
+        self._in = source.wire.receive_from(f"$drain/{uuid}{'/traits' if traits else ''}", _In(self), LARGEST_BYTES)
         for client in (source, target):
             client.lost.addCallback(self._lost)
 
@@ -112,18 +118,20 @@ class Move:
         assert link is not None
         self.active = True
         first, messages = link.take()
-        known: list[int] = []
-        for delivery_id, tag, data in zip(
-            range(first, first + len(messages)), link.tags(first, len(messages)), messages, strict=True
-        ):
-            sequence = int.from_bytes(tag, "big")
-            if sequence in self._held:
-                known.append(delivery_id)
-            else:
-                self._ids[sequence] = delivery_id
-                self._sizes[sequence], self._sums[sequence] = len(data), google_crc32c.value(data)
-                self._here_bytes += len(data)
-                self._waiting.append((sequence, data))
+        tags = link.tags(first, len(messages))
+        sequences = [int.from_bytes(tag[:SEQUENCE_BYTES], "big") for tag in tags]
+        ids: Sequence[int] = range(first, first + len(messages))
+        known = [delivery_id for delivery_id, sequence in zip(ids, sequences, strict=True) if sequence in self._held]
+        if known:
+            new = [sequence not in self._held for sequence in sequences]
+            sequences, ids, messages = list(compress(sequences, new)), list(compress(ids, new)), list(compress(messages, new))
+            tags = list(compress(tags, new))
+        sizes = list(map(len, messages))
+        self._ids.update(zip(sequences, ids, strict=True))
+        facts = zip(sizes, map(google_crc32c.value, messages), (tag[SEQUENCE_BYTES:] for tag in tags), strict=True)
+        self._facts.update(zip(sequences, facts, strict=True))
+        self._here_bytes += sum(sizes)
+        self._waiting.extend(zip(sequences, messages, strict=True))
         if known:
             self.known += len(known)
             self._settle(known)
@@ -137,14 +145,17 @@ class Move:
         link, sent = self._out, False
         if link is None or not link.open:
             return
-        largest = link.largest
-        while self._waiting and link.credit > 0:
-            sequence, data = self._waiting.popleft()
-            if largest and len(data) > largest:
+        largest, waiting = link.largest or LARGEST_BYTES, self._waiting
+        while waiting and (credit := link.credit) > 0:
+            sequence, data = waiting.popleft()
+            if len(data) > largest:
                 self._refuse(sequence, f"it has {len(data)} bytes, and the target takes {largest} (--max-message-size)")
-            else:
-                link.send_one(data, sequence)
-                sent = True
+                continue
+            run = [data]
+            while len(run) < credit and waiting and waiting[0][0] == sequence + len(run) and len(waiting[0][1]) <= largest:
+                run.append(waiting.popleft()[1])
+            link.send(b"".join(run), list(accumulate(map(len, run), initial=0)), 0, len(run), sequence, presettled=False)
+            sent = True
         if sent:
             self._target.wire.pump()
 
@@ -156,27 +167,42 @@ class Move:
         taken: list[int] = []
         reasons, link.refusals = link.refusals, {}
         for first, count, outcome, _ in link.take_outcomes():
+            if outcome == ACCEPTED:
+                for sequences in link.account.take(first, count):
+                    taken += self._taken(sequences)
+                link.settle(first, count)
+                continue
             for delivery_id in range(first, first + count):
                 for sequences in link.account.take(delivery_id, 1):
                     for sequence in sequences:
-                        if outcome == ACCEPTED:
-                            self.checksum += self._sums[sequence]
-                            self.nbytes += self._sizes[sequence]
-                            taken.append(self._gone(sequence))
-                        else:
-                            self._refuse(sequence, reasons.get(delivery_id) or "the target does not take it")
+                        self._refuse(sequence, reasons.get(delivery_id) or "the target does not take it")
             link.settle(first, count)
         if taken:
             self.moved += len(taken)
             self._settle(taken)
         self.send()
 
-    def _gone(self, sequence: int) -> int:
-        self._here_bytes -= self._sizes.pop(sequence)
-        del self._sums[sequence]
+    def _taken(self, sequences: Iterable[int]) -> list[int]:
+        """The target has these. Returns their deliveries at the source."""
+        facts, ids, found = self._facts, self._ids, list[int]()
+        nbytes = 0
+        for sequence in sequences:
+            size, checksum, _ = facts.pop(sequence)
+            nbytes += size
+            self.checksum += checksum
+            found.append(ids.pop(sequence))
+        self.nbytes += nbytes
+        self._let_go(nbytes)
+        return found
+
+    def _gone(self, sequence: int) -> None:
+        self._let_go(self._facts.pop(sequence)[0])
+        del self._ids[sequence]
+
+    def _let_go(self, nbytes: int) -> None:
+        self._here_bytes -= nbytes
         if self._paused and self._here_bytes < HERE_BYTES // 2:
             self._read_again()
-        return self._ids.pop(sequence)
 
     def _read_again(self) -> None:
         self._paused = False

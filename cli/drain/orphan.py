@@ -5,16 +5,18 @@ nowhere. It leaves as any broker does, and is emptied as any broker is. When the
 in its folder says what was moved: then the folder may be deleted, by `--delete-released` or by a person.
 
 Invariants: the store's lock is held from the first look inside until the mark is written; nothing but the broker's own log and
-the mark is written there; nothing is deleted without the mark.
+the mark is written there; nothing is deleted without the mark, and a mark counts only if the store's own log says the same: the
+drain may have been called off since, and the broker have served.
 """
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from broker.disk.durable import DamagedStore, StorageError, read_json, replace_durably, seal_json
+from broker.disk.durable import DamagedStore, StorageError, read_json, remove_durably, replace_durably, seal_json
 from broker.disk.files import REAL_DISK
 from broker.disk.store import inspect
 from broker.settings import BrokerSettings
@@ -84,6 +86,15 @@ class Orphan(Inside):
         self._runs = True
         while self._process.broker.state != "standalone":
             await self._clock.pause(0.01)
+
+    def is_released(self, mark: Mapping[str, Any]) -> bool:
+        """Whether the log says what this mark says."""
+        leave = self._process.broker.logs.leave
+        return leave is not None and leave.released and leave.drain == mark.get("drain")
+
+    def unmark(self) -> None:
+        """It has a broker again."""
+        remove_durably(REAL_DISK, self._folder / MARK)
 
     def mark(self, drain: str, to: list[str], queues: list[dict[str, Any]], now: str) -> None:
         """Say in the store's folder that it was released, and what was moved."""

@@ -96,6 +96,7 @@ class Side:
             "mechanism": target.mechanism or None,
             "timeout_s": target.timeout_s,
             "heartbeat_s": HEARTBEAT_S,
+            "seconds": self._clock.reactor.seconds,
             "credentials": target.credentials(),
         }
         if len(url.addresses) == 1:

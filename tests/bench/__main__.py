@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.bench import floods, probes
+from tests.bench import drains, floods, probes
 from tests.bench.meter import cpu_s
 from tests.system import harness
 from tests.system.secured import secured
@@ -52,12 +52,12 @@ def main() -> int:
         print("the machine:", ", ".join(f"{name} {value}" for name, value in calibrate(Path(folder)).items()), flush=True)
         good = True
         print(f"{'scenario':<34}{'messages/s':>12}{'p50 ms':>9}{'p99 ms':>9}{'primary us/msg':>16}{'backup us/msg':>15}")
-        for name in options.scenario or [*SCENARIOS, *TELEMETRY, "probes"]:
+        for name in options.scenario or [*SCENARIOS, *TELEMETRY, *TABLES]:
             if name == "floods":
                 floods.measure(Path(folder) / name)
                 continue
-            if name == "probes":
-                good &= probes.measure(Path(folder) / name, str(load), options.messages)
+            if name in TABLES:
+                good &= TABLES[name](Path(folder) / name, str(load), options.messages)
                 continue
             if name in SCENARIOS:
                 with harness.cluster(Path(folder) / name) as brokers:
@@ -234,8 +234,9 @@ SCENARIOS: dict[str, Scenario] = {
 }
 TELEMETRY = {"with telemetry of one queue": 1, "with telemetry of 1,000 queues": 1000}
 """Queues by scenario."""
-OTHERS = ("floods", "probes")
-"""Scenarios with tables of their own."""
+TABLES: dict[str, Callable[[Path, str, int], bool]] = {"probes": probes.measure, "drain": drains.measure}
+"""Scenarios with tables of their own, which say whether what they have measured is good."""
+OTHERS = ("floods", *TABLES)
 
 
 if __name__ == "__main__":

@@ -140,10 +140,10 @@ class MemoryLog:
         other.ledger.on_committed([other._placed(data) for data in self.committed])
 
 
-def request(operation: str, kind: str, name: str, reply_to: str, number: Any = 1, body: Any = None) -> bytes:
-    """A management request, encoded."""
+def request(operation: str, kind: str, name: str, reply_to: str, number: Any = 1, body: Any = None, **more: Any) -> bytes:
+    """A management request, encoded, with `more` application properties."""
     message: Any = proton.Message(body=body if body is not None else {}, reply_to=reply_to, id=number)
-    message.properties = {"operation": operation, "type": kind, "name": name}
+    message.properties = {"operation": operation, "type": kind, "name": name} | more
     return bytes(message.encode())
 
 
@@ -262,11 +262,11 @@ class Client:
         delivery.settle()
         self.bench.settle()
 
-    def request(self, operation: str, kind: str, name: str = "", body: Any = None) -> tuple[int, str, Any]:
+    def request(self, operation: str, kind: str, name: str = "", body: Any = None, **more: Any) -> tuple[int, str, Any]:
         """A management request over links of its own: status, text and body of the answer."""
         reply = self.receiver(None, dynamic=True)
         link = self.sender("$management")
-        message = request(operation, kind, name, reply.remote_source.address, 7, body)
+        message = request(operation, kind, name, reply.remote_source.address, 7, body, **more)
         self.send_encoded(link, message)
         self.bench.clock.advance(0)
         self.bench.settle()

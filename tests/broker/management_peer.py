@@ -128,7 +128,7 @@ class Responder(MessagingHandler):
                 return 200, "OK", {"status": "active", "epoch": ha["epoch"], "duration_ms": 3}
             case "CREATE", _:
                 return 201, "Created", {}
-            case "DELETE", _:
+            case "DELETE" | "UPDATE", _:
                 return 204, "No content", {}
             case (("ADD-BROKER" | "REMOVE-BROKER" | "SET-ROLE" | "SET" | "STOP"), "ha"):
                 return 200, "OK", {}

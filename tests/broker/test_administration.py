@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred
+from twisted.logger import LogLevel, PredicateResult
 
-from broker.core import limits
+from broker.core import limits, schema
 from broker.core.commands import Term
 from broker.core.nodes import CLUSTER, LOCAL
+from broker.log_levels import LogLevels
 from broker.sessions.principal import Principal
 from tests.broker.clients import (
     ACCEPTED,
@@ -128,6 +130,30 @@ def test_a_link_to_a_queue_whose_messages_have_no_place_yet_is_to_be_tried_again
         b.logs[LOCAL].automatic = True
         b.settle()
         assert condition(client.sender("q")) == ""
+
+
+def test_the_level_of_the_log_is_told_and_set_and_nothing_else_can_be_done_with_it() -> None:
+    with bench() as b:
+        levels = b.broker.administration.extensions["log"] = LogLevels("notice")
+        client = b.client()
+        event = {"log_namespace": "any", "log_level": LogLevel.debug}
+        assert client.request("QUERY", "log")[2]["items"] == [{"level": "notice+"}]
+        assert levels.predicate(event) is PredicateResult.no
+        assert client.request("SET", "log", "", {"level": "debug+"})[2] == {"level": "debug+"}
+        assert levels.predicate(event) is PredicateResult.maybe
+        assert client.request("SET", "log", "", {"level": "loud"})[0] == 400
+        assert client.request("CREATE", "log")[0] == 501
+
+
+def test_memory_is_told_by_what_it_is_for() -> None:
+    with bench(message_memory=5_000_000) as b:
+        b.queue("q")
+        client = b.client()
+        client.send(client.sender("q"), "x" * 1000)
+        found = {item["name"]: item["bytes"] for item in client.request("QUERY", "memory")[2]["items"]}
+        assert found["resident"] > found["bodies-limit"] == 5_000_000
+        assert found["bodies"] >= 1000
+        assert (found["not-committed"], found["requests-waiting"]) == (0, 0)
 
 
 class Cluster:
@@ -254,3 +280,99 @@ def test_requests_that_wait_have_a_bound_over_all_connections(monkeypatch: pytes
         assert statuses(client, link).count(REJECTED) == 20 - room
         assert len(b.broker.nodes.queues) == room
         assert other.request("QUERY", "queue")[0] == 200, "they have been served, and made room"
+
+
+def test_the_node_tells_its_types_and_what_they_have_by_amqp_management() -> None:
+    """Breaks when an attribute is told that no entity has, or is not told."""
+    with bench() as b:
+        b.broker.administration.extensions["ha"] = Cluster()
+        b.queue("q")
+        client = b.client()
+        client.request("CREATE", "binding", "", {"exchange": "amq.topic", "queue": "q", "key": "k"})
+        client.receiver("q")
+        b.lead.ledger.change(Term(epoch=3, primary="a:1", reason="asked", ts="2026-01-01", gap_ms=7), lambda reason: None)
+        b.settle()
+
+        def asked(operation: str, body: Any = None, **properties: Any) -> tuple[int, str, Any]:
+            return client.request(operation, schema.NODE, "self", body, **properties)
+
+        kinds = asked("GET-TYPES")[2]
+        assert (
+            kinds
+            == {kind: [] for kind in (*schema.ATTRIBUTES, *b.broker.administration.extensions, schema.NODE)}
+            == asked("GET-ANNOTATIONS")[2]
+        )
+        assert asked("GET-MGMT-NODES")[2] == ["$management"]
+        attributes = asked("GET-ATTRIBUTES")[2]
+        assert attributes["ha"] == ["name", "identity", "type", "status"]
+        for kind in schema.ATTRIBUTES:
+            (item, *_) = client.request("QUERY", kind)[2]["items"]
+            assert sorted(attributes[kind]) == sorted({*item, "name", "identity", "type"}), kind
+            assert asked("GET-ATTRIBUTES", entityType=kind)[2] == {kind: attributes[kind]}
+            table = asked("QUERY", entityType=kind)[2]
+            assert (table["attributeNames"], len(table["results"][0])) == (attributes[kind], len(attributes[kind]))
+            row = dict(zip(table["attributeNames"], table["results"][0], strict=True))
+            assert row["type"] == kind
+            if row["name"]:
+                assert client.request("READ", kind, row["name"])[2].keys() == row.keys()
+            assert client.request("READ", kind, identity=row["identity"])[2]["name"] == row["name"]
+        operations = asked("GET-OPERATIONS")[2]
+        assert operations["queue"] == ["READ", "QUERY", "CREATE", "UPDATE", "DELETE", "PURGE", "MOVE", "REROUTE", "PEEK"]
+        assert operations[schema.NODE] == sorted(schema.DESCRIBING | {"QUERY"})
+        assert asked("QUERY", entityType="ha")[2]["results"] == [["ha", "ha", "ha", "ready"]]
+
+
+def test_a_table_has_the_attributes_and_the_rows_that_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    with bench() as b:
+        for number in range(5):
+            b.queue(f"q{number}")
+        client = b.client()
+
+        def table(body: Any = None, **properties: Any) -> tuple[int, str, Any]:
+            return client.request("QUERY", schema.NODE, "self", body, **({"entityType": "queue"} | properties))
+
+        names = {"attributeNames": ["name", "messages"]}
+        assert table(names, offset=1, count=2)[2] == names | {"results": [["q1", 0], ["q2", 0]], "next": 3}
+        assert table(names, offset=3, count=2)[2] == names | {"results": [["q3", 0], ["q4", 0]]}
+        assert table(names, offset=9)[2] == names | {"results": []}
+        monkeypatch.setattr(limits, "PAGE_BYTES", 20)
+        assert table({"attributeNames": ["uuid"]})[2]["next"] == 1
+        for body, properties, status in (
+            (names, {"offset": -1}, 400),
+            (names, {"count": 0}, 400),
+            ({"attributeNames": "name"}, {}, 400),
+            ({"attributeNames": ["colour"]}, {}, 400),
+            (names, {"entityType": None}, 400),
+            (names, {"entityType": schema.NODE}, 400),
+            (names, {"entityType": "weather"}, 404),
+        ):
+            assert table(body, **properties)[0] == status, (body, properties)
+        assert client.request("REGISTER", schema.NODE, "self")[0] == 501
+        assert [client.request("READ", "queue", name)[0] for name in ("", "none")] == [400, 404]
+        assert client.request("READ", "queue", identity="none")[0] == 404
+        assert client.request("READ", "weather", "x")[0] == 404
+
+
+def test_what_is_updated_is_in_force_when_it_is_answered_and_on_another_primary_too() -> None:
+    with bench() as b:
+        b.queue("q", arguments={"qpid.max_count": 2})
+        client = b.client()
+        sender = client.sender("q")
+        client.send(sender, 1, 2, 3)
+        assert sorted(statuses(client, sender)) == [ACCEPTED, ACCEPTED, REJECTED]
+        assert client.request("CREATE", "exchange", "x", {"exchangeType": "fanout"})[0] == 201
+        status, text, item = client.request(
+            "UPDATE", "queue", "q", {"arguments": {"qpid.max_count": 3}, "alternateExchange": "x"}
+        )
+        assert (status, text, item["arguments"], item["alternateExchange"]) == (200, "updated", {"qpid.max_count": 3}, "x")
+        client.send(sender, 3, 4)
+        assert sorted(statuses(client, sender)[3:]) == [ACCEPTED, REJECTED]
+        assert (
+            client.request("UPDATE", "exchange", "x", {"alternateExchange": "amq.topic"})[2]["alternateExchange"] == "amq.topic"
+        )
+        assert client.request("UPDATE", "queue", "none")[0] == 404
+        with bench() as other:
+            b.lead.replayed_into(other.lead)
+            other.settle()
+            (item,) = other.client().request("QUERY", "queue", "q")[2]["items"]
+            assert (item["arguments"], item["alternateExchange"]) == ({"qpid.max_count": 3}, "x")

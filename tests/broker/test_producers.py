@@ -114,6 +114,7 @@ def test_a_full_queue_rejects_and_says_which_limit_is_reached() -> None:
         assert fault.name == "amqp:resource-limit-exceeded"
         assert "10 messages" in fault.description
         assert "'q'" in fault.description
+        assert fault.info == {proton.symbol("queue"): "q", proton.symbol("reason"): "maxlen"}
         assert b.depth("q") == 10
 
 
@@ -206,16 +207,6 @@ def test_an_unknown_address_is_refused_with_a_text_that_helps(address: str) -> N
 def test_a_receiver_without_an_address_is_refused() -> None:
     with bench() as b:
         assert condition(b.client().receiver(None)) == "amqp:not-found", "it asks for the subscription of its link's name"
-
-
-def test_what_this_broker_does_not_have_is_said_so() -> None:
-    with bench() as b:
-        client = b.client()
-        dynamic = client.session.sender("dynamic")
-        dynamic.target.dynamic = True
-        dynamic.open()
-        b.settle()
-        assert condition(dynamic) == "amqp:not-implemented"
 
 
 def test_a_filter_that_nothing_applies_is_refused_by_its_name() -> None:

@@ -19,6 +19,7 @@ from tests.cli.running import run
         (["--from", "a:1"], "--to says which broker takes the messages"),
         (["--from", "a:1", "--to", "b:1", "--delete-released"], "--delete-released is for --store"),
         (["--from", "a:1,b:1", "--to", "b:1,c:1"], "b:1 is both the source and the target"),
+        (["--from", "a:1", "--cancel", "--check"], "--cancel goes with --from or --store"),
         (["leave", "--from", "a:1", "--to", "b:1"], "'leave' is not a command; there is: status"),
         (["--from", "a:1", "--to", "b:x"], "b:x"),
     ],

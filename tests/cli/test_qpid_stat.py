@@ -25,6 +25,9 @@ QUEUE: dict[str, Any] = {
     "bindings": 1,
     "arguments": {"qpid.max_count": 99},
     "alternateExchange": "dead",
+    "levels": [4, 0, 3],
+    "alerts": ["count", "size"],
+    "expired": 21,
 }
 ITEMS: dict[str, list[dict[str, Any]]] = {
     "queue": [QUEUE, QUEUE | {"name": "mail", "messages": 900}, QUEUE | {"name": "zoo", "messages": 30}],
@@ -32,6 +35,7 @@ ITEMS: dict[str, list[dict[str, Any]]] = {
     "connection": [
         {"address": "127.0.0.1:999", "processName": "app", "processId": 41, "mechanism": "ANONYMOUS", "connected_s": 9}
     ],
+    "memory": [{"name": "resident", "bytes": 4096}],
     "exchange": [{"name": "amq.topic", "exchangeType": "topic", "durable": True, "bindings": 2, "messagesDropped": 3}],
     "subscription": [{"id": "s1", "queue": "jobs", "connection": "c1", "creditMode": "CREDIT", "delivered": 5}],
 }
@@ -54,6 +58,7 @@ def rows(out: str) -> list[str]:
         ("-c", "connection cproc cpid mech auth connected idle msgIn msgOut unread"),
         ("-e", "exchange type dur bind msgIn msgOut msgDrop"),
         ("-q", "queue dur autoDel excl msg msgIn msgOut bytes bytesIn bytesOut cons bind"),
+        ("-m", "statistic bytes"),
         ("-u", "subscr queue conn procName procId browse acked excl creditMode delivered sessUnacked still"),
     ],
 )
@@ -96,8 +101,12 @@ def test_one_queue_is_shown_in_full(broker: Any) -> None:
         "alternate-exchange",
         "Statistics:",
         "total-enqueues",
+        "count,size",
+        "discards-ttl-expired",
     ):
         assert expected in out
+    levels = [line.split() for line in out.partition("Levels:")[2].splitlines()[3:]]
+    assert levels == [["2", "3"], ["1", "0"], ["0", "4"]]
 
 
 def test_json_is_what_the_broker_said(broker: Any) -> None:

@@ -33,8 +33,8 @@ def test_a_file_of_apache_qpid_s_qpidd_is_taken_and_what_has_no_effect_is_noted(
     file.write_text("auth=no\nworker-threads=4\nlog-to-syslog=yes\nha-cluster=yes\nha-brokers-url=amqp:127.0.0.1:6001\n")
     assert read({"config": str(file)}, {}, noted.append)[1].ha_cluster
     assert [line.split(" has ")[0] for line in noted] == [f"{file}:2: worker-threads", f"{file}:3: log-to-syslog"]
-    file.write_text("queue-patterns=foo\n")
-    with pytest.raises(SettingsError, match="'queue-patterns': nodes are not made by attaching"):
+    file.write_text("exchange-patterns=foo\n")
+    with pytest.raises(SettingsError, match="'exchange-patterns': exchanges are made by attaching"):
         read({"config": str(file)}, {})
 
 

@@ -260,9 +260,13 @@ class ClientConnection(TwistedProtocol):
         self.unsettled.pop(delivery, None)
         lib.pn_delivery_abort(delivery)
 
-    def dispose(self, delivery: Any, outcome: int, *, settle: bool, failed: bool = False) -> None:
-        """Give a received message its outcome."""
+    def dispose(
+        self, delivery: Any, outcome: int, *, settle: bool, failed: bool = False, note: dict[Symbol, int] | None = None
+    ) -> None:
+        """Give a received message its outcome, with these annotations."""
         if self.alive:
+            if note:
+                put_value(lib.pn_disposition_annotations(lib.pn_delivery_local(delivery)), encode(note))
             if failed:
                 lib.pn_disposition_set_failed(lib.pn_delivery_local(delivery), True)
             lib.pn_delivery_update(delivery, outcome)

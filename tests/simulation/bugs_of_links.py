@@ -1,4 +1,5 @@
-"""Planted bugs that put messages again which came over numbered links (see mutations.py)."""
+"""Planted bugs of links: they put messages again which came over numbered ones, or lose what consumers have noted (see
+mutations.py)."""
 
 from __future__ import annotations
 
@@ -18,5 +19,12 @@ OF_LINKS = {
         "Definitions.commands",
         "*self.links.values()",
         "",
+    ),
+    "checkpoint-forgets-notes": Bug(
+        "leaves out of a checkpoint what consumers have noted on messages that they gave back",
+        "broker.core.state",
+        "State.snapshot",
+        "for each in messages.notes.items()",
+        "for each in ()",
     ),
 }

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from broker.core.values import Symbol
 from tests.simulation.amqp_client import ACCEPTED, MODIFIED, REJECTED, RELEASED, ClientConnection, NumberedConnection
 from tests.simulation.history import History, Key, body
 from tests.simulation.reactor import HostReactor
@@ -514,7 +515,8 @@ class Consumer(Client):
             connection.dispose(delivery, RELEASED, settle=True)
             connection.grant(1)
         elif self.slow and chance < plan.release + plan.modify:
-            connection.dispose(delivery, MODIFIED, settle=True, failed=True)
+            note = {Symbol(f"x-{self.received % 3}"): self.received}
+            connection.dispose(delivery, MODIFIED, settle=True, failed=True, note=note)
             connection.grant(1)
         elif self.slow and plan.reject and self.rng.random() < plan.reject:
             if key is not None:

@@ -508,6 +508,14 @@ class Faults:
         self._world.operators.until_done("CREATE", "queue", name, {"replicate": level})
         return None
 
+    def _alter(self, action: Action) -> str | None:
+        """Give the queue that all use a note, another one each time."""
+        primary = self._world.primary()
+        if primary is None:
+            return "there is no primary"
+        self._world.operators.ask(primary, "UPDATE", "queue", "q0", {"arguments": {"note": action.at_s}})
+        return None
+
     def _new_exchange(self, action: Action) -> str | None:
         """Make an exchange and bind it to a queue, or take it away again."""
         if action.choice < 0.3:

@@ -26,19 +26,23 @@ from twisted.logger import ILogObserver, globalLogBeginner
 from zope.interface import provider
 
 from tests.simulation.bugs import OF_QUEUES, OF_TRANSACTIONS, Bug
+from tests.simulation.bugs_of_alterations import OF_ALTERATIONS
+from tests.simulation.bugs_of_departures import OF_DEPARTURES
 from tests.simulation.bugs_of_duplicates import OF_DUPLICATES
 from tests.simulation.bugs_of_links import OF_LINKS
 from tests.simulation.bugs_of_moves import OF_MOVES
 from tests.simulation.bugs_of_routes import OF_ROUTES
 from tests.simulation.bugs_of_subscriptions import OF_SUBSCRIPTIONS
 from tests.simulation.history import Violation
-from tests.simulation.provoked import PROVOKED, run_of
+from tests.simulation.provoked import RUNS
 from tests.simulation.world import run
 
 SEEDS = 300
 
 
 BUGS = {
+    **OF_ALTERATIONS,
+    **OF_DEPARTURES,
     **OF_DUPLICATES,
     **OF_LINKS,
     **OF_MOVES,
@@ -773,11 +777,11 @@ def hunt(name: str, run: Callable[[int], object], seeds: Sequence[int], sound: C
 
 
 def hunt_in_any(name: str, seeds: Sequence[int]) -> Finding:
-    """Hunt in the runs of these seeds, and where none finds it, in its own plan, if it has one."""
-    finding = hunt(name, run, seeds)
-    if finding.seed or name not in PROVOKED:
+    """Hunt in the runs of these seeds, and where none finds it, in its own plan, if it has one; drains have their own worlds."""
+    finding = hunt(name, run, () if name in OF_DEPARTURES else seeds)
+    if finding.seed or name not in RUNS:
         return finding
-    return replace(hunt(name, run_of(name), seeds), provoked=True)
+    return replace(hunt(name, RUNS[name], seeds), provoked=True)
 
 
 @cache

@@ -11,6 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from broker.core.commands import MACHINE_VERSION as NEW
+from tests.simulation import departures
+from tests.simulation.bugs_of_departures import OF_DEPARTURES, RACES
 from tests.simulation.clients import ClientPlan
 from tests.simulation.history import Violation
 from tests.simulation.layouts import (
@@ -280,12 +282,22 @@ def _alone_and_then_the_other(at_s: float) -> list[Action]:
 _WITNESSED = _plan(BUSY, *_repeated((1.0, 3.4), _alone_and_then_the_other), witness=True)
 _WITNESSED_SLOWLY = replace(_WITNESSED, disk_s=_SLOW_SYNC_S)
 
+_ALTERED = _plan(
+    BUSY,
+    *(Action(0.8 + 0.3 * number, "alter") for number in range(6)),
+    *(Action(1.5 + 0.6 * number, "kill", "backup", seconds=0.2) for number in range(3)),
+    checkpoint_bytes=2048,
+    duration_s=4.0,
+)
+
 PROVOKED: dict[str, Plan] = {
     "raises-who-is-to-follow": _plan(BUSY, Action(1.0, "role", 2), Action(2.0, "role", 2), Action(3.0, "role", 3), spares=1),
     "witness-votes-for-whoever-asks": _WITNESSED,
     "attests-before-it-is-saved": _WITNESSED,
     "forgets-what-it-attests": _WITNESSED,
     "asks-for-what-no-disk-has": _WITNESSED_SLOWLY,
+    "keeps-what-was-altered": _ALTERED,
+    "checkpoint-forgets-alterations": _ALTERED,
     "backups-know-no-duplicates": DUPLICATES,
     "checkpoint-forgets-duplicates": _RESTARTED,
     "knows-no-duplicates-under-way": _SLOWLY,
@@ -357,6 +369,9 @@ PROVOKED: dict[str, Plan] = {
     "takes-the-lost-for-held": _MOVES,
     "checkpoint-forgets-what-came": _moving(
         *(Action(1.2 + 0.5 * number, "kill", "primary", seconds=0.2) for number in range(5)), checkpoint_bytes=2048
+    ),
+    "checkpoint-forgets-notes": _plan(
+        MODIFYING, *(Action(1.0 + 0.5 * number, "kill", "backup", seconds=0.2) for number in range(4)), checkpoint_bytes=2048
     ),
     "knows-links-by-their-connections": _numbering(),
     "checkpoint-forgets-links": _numbering(
@@ -464,8 +479,8 @@ def provoke(plan: Plan) -> Callable[[int], None]:
 
 
 _RUNS = {id(plan): provoke(plan) for plan in PROVOKED.values()}
-
-
-def run_of(name: str) -> Callable[[int], None]:
-    """The run of a bug's own plan, which is the same one for all bugs that share it."""
-    return _RUNS[id(PROVOKED[name])]
+RUNS: dict[str, Callable[[int], object]] = {
+    **{name: _RUNS[id(plan)] for name, plan in PROVOKED.items()},
+    **{name: departures.race if name in RACES else departures.run for name in OF_DEPARTURES},
+}
+"""By bug: the run of its own plan, which is the same one for all bugs that share it, or of another kind of world."""

@@ -9,7 +9,7 @@ from tests.simulation import mutations, world
 from tests.simulation.bugs import Bug
 from tests.simulation.history import Violation
 from tests.simulation.mutations import BUGS, Finding, hunt, planted, table
-from tests.simulation.provoked import PROVOKED, run_of
+from tests.simulation.provoked import RUNS
 from tests.simulation.test_world import FIXED
 
 FIRST = range(1, 13)
@@ -41,12 +41,12 @@ LAST_CAUGHT_BY = {
 def test_a_planted_bug_is_caught_by_a_seed_that_finds_nothing_wrong_without_it(name: str) -> None:
     """What the seeds of a bug without a plan of its own find without it is what test_world runs them for."""
     seeds = list(dict.fromkeys([LAST_CAUGHT_BY.get(name, FIRST.start), *FIRST]))
-    finding = hunt(name, run_of(name), seeds) if name in PROVOKED else hunt(name, world.run, seeds, sound=FIXED)
+    finding = hunt(name, RUNS[name], seeds) if name in RUNS else hunt(name, world.run, seeds, sound=FIXED)
     assert finding.seed, f"{name} is caught by none of the seeds {FIRST.start} to {FIRST.stop - 1}"
 
 
 def test_plans_that_provoke_and_seeds_to_begin_with_are_for_bugs_that_there_are() -> None:
-    assert (set(PROVOKED) | set(LAST_CAUGHT_BY)) - set(BUGS) == set()
+    assert (set(RUNS) | set(LAST_CAUGHT_BY)) - set(BUGS) == set()
 
 
 def test_a_bug_is_there_while_it_is_planted_and_gone_without_a_trace_after() -> None:

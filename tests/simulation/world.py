@@ -222,7 +222,11 @@ class World:
         violation = ""
         recovered_s = 0.0
         try:
-            with self._surroundings(), self.checks, repeated(self.checks.is_gone) if self.plan.repeats else nullcontext():
+            with (
+                surroundings(self.plan.chunk_bytes, self._logged),
+                self.checks,
+                repeated(self.checks.is_gone) if self.plan.repeats else nullcontext(),
+            ):
                 self._begin()
                 self._until(self.plan.duration_s)
                 recovered_s = self._recover()
@@ -429,26 +433,6 @@ class World:
 
     # ---- what is the process's and not the world's
 
-    @contextmanager
-    def _surroundings(self) -> Iterator[None]:
-        """Process id, command line, log, the size of snapshot chunks, and how often a route looks, are the world's."""
-        before = os.getpid, sys.argv, ha.snapshots.CHUNK_BYTES, broker.core.routes.LOOK_S
-        os.getpid = lambda: 4711
-        sys.argv = ["simulation"]
-        ha.snapshots.CHUNK_BYTES, broker.core.routes.LOOK_S = self.plan.chunk_bytes, _ROUTE_LOOKS_S
-        observer: Any = self._logged
-        globalLogPublisher.addObserver(observer)
-        gc_was_on = gc.isenabled()
-        gc.disable()
-        _freeze()
-        try:
-            yield
-        finally:
-            if gc_was_on:
-                gc.enable()
-            globalLogPublisher.removeObserver(observer)
-            os.getpid, sys.argv, ha.snapshots.CHUNK_BYTES, broker.core.routes.LOOK_S = before
-
     def _logged(self, event: dict[str, Any]) -> None:
         """A line of production's log."""
         who = self._whose()
@@ -474,6 +458,27 @@ class World:
         for manager in self.managers:
             manager.kill()
         self.network.release()
+
+
+@contextmanager
+def surroundings(chunk_bytes: int, logged: Any) -> Iterator[None]:
+    """Process id, command line, log, the size of snapshot chunks and how often a route looks are the world's. `logged` observes
+    the log."""
+    before = os.getpid, sys.argv, ha.snapshots.CHUNK_BYTES, broker.core.routes.LOOK_S
+    os.getpid = lambda: 4711
+    sys.argv = ["simulation"]
+    ha.snapshots.CHUNK_BYTES, broker.core.routes.LOOK_S = chunk_bytes, _ROUTE_LOOKS_S
+    globalLogPublisher.addObserver(logged)
+    gc_was_on = gc.isenabled()
+    gc.disable()
+    _freeze()
+    try:
+        yield
+    finally:
+        if gc_was_on:
+            gc.enable()
+        globalLogPublisher.removeObserver(logged)
+        os.getpid, sys.argv, ha.snapshots.CHUNK_BYTES, broker.core.routes.LOOK_S = before
 
 
 @cache

@@ -143,6 +143,11 @@ def test_a_deadline_ends_a_drain_what_will_not_fit_is_told_before_and_what_is_re
         found = drain(old.address, new.address)
         assert (found.status, "message 801" in found.out) == (1, True), found
         assert "the target takes 30000" in found.out
+        found = run("qpid-drain", "--from", old.address, "--cancel")
+        assert found.out.splitlines()[-1:] == [f"the broker serves again, with 1 messages; {2 * MESSAGES} stay at the target"], (
+            found
+        )
+        assert not ask(old.address, "QUERY", "drain")["items"][0]["leaving"]
         new.stop()
         new.options[-1] = "50000"
         new.start()
@@ -171,7 +176,14 @@ def test_a_store_whose_broker_does_not_run_is_drained_marked_and_deleted_when_th
         sums = {queue: sum(google_crc32c.value(message(queue, number)) for number in range(MESSAGES)) for queue in QUEUES}
         assert {each["name"]: each["checksum"] for each in mark["queues"]} == sums
         check_account(new.address)
+        found = run("qpid-drain", "--store", old.store, "--cancel")
+        assert found.out.splitlines()[-1:] == ["the broker serves again, with 0 messages; 0 stay at the target"], found
+        old.start()
+        old.wait_for("standalone")
+        assert send(old.address, "orders", [message("orders", 0)]) == 1, "the mark is stale, and counts no more"
+        old.stop()
         assert run(*words, "--delete-released").status == 0
+        assert came(new.address, "orders") == MESSAGES + 1
         assert not old.store.exists()
 
 
@@ -179,6 +191,8 @@ def test_of_several_targets_each_queue_goes_to_one_and_a_drain_that_goes_on_find
     with source(tmp_path / "old") as old, standalone(tmp_path / "a") as a, standalone(tmp_path / "b") as b:
         b.create("queue", "orders")
         a.create("queue", "ranked", arguments=QUEUES["ranked"])
+        late = proton.Message(body="late", id=9999, annotations={proton.symbol("x-opt-delivery-delay"): 3_600_000})
+        assert send(old.address, "orders", [bytes(late.encode())]) == 1
         words = ("--from", old.address, "--to", a.address, "--to", b.address, "--spread", "0")
         check = run("qpid-drain", *words, "--check").out
         assert f"goes to {b.address}: queue orders" in check
@@ -188,10 +202,11 @@ def test_of_several_targets_each_queue_goes_to_one_and_a_drain_that_goes_on_find
         assert run("qpid-drain", *words, "--deadline", "0.3", "--rate", "500").status == 75
         assert run("qpid-drain", *words[:4]).status == 1, "the record names both"
         assert run("qpid-drain", *words).status == 0
-        for target, queue in ((b, "orders"), (a, "ranked")):
+        for target, queue, count in ((b, "orders", MESSAGES + 1), (a, "ranked", MESSAGES)):
             found = ask(target.address, "QUERY", "queue")["items"]
-            assert {item["name"]: item["messages"] for item in found} == {queue: MESSAGES}
+            assert {item["name"]: item["messages"] for item in found} == {queue: count}
         assert [int(proton_id(data)) for data in take(b.address, "orders", MESSAGES)] == list(range(MESSAGES))
+        assert b.queue("orders")["messages"] == 1, "its delay goes on"
 
 
 def proton_id(data: bytes) -> Any:

@@ -1,8 +1,9 @@
-"""Clients that others wrote fail over by their lists of URLs, unchanged: Proton in Python (two ways) and C++, and rhea on Node.
+"""Clients that others wrote fail over by their lists of URLs, unchanged: Proton in Python (two ways) and C++, rhea on Node, and
+RabbitMQ's for Python.
 
 Each sends and receives through a kill -9 of the primary and the promotion of a backup. Every message that was to be sent comes.
-The programs are in `interop/`. C++ and rhea need a compiler, libraries and Node, which not every machine has: there a warning
-says why they were not tried, and Proton in Python is what was tested.
+The programs are in `interop/`. All but Proton in Python need a compiler, libraries, Node or a registry, which not every machine
+has: there a warning says why they were not tried, and Proton in Python is what was tested.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Command = Callable[[str, list[str], str, int], list[str]]
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with cluster(tmp_path_factory.mktemp("interop"), 3, "--ha-replicate", "all") as brokers:
+    with cluster(tmp_path_factory.mktemp("interop"), 3, "--ha-replicate", "all", "--rabbitmq-clients", "yes") as brokers:
         yield brokers
 
 
@@ -147,11 +148,36 @@ def rhea(folder: Path) -> Command:
     return lambda role, addresses, queue, count: [*command, role, ",".join(addresses), queue, str(count)]
 
 
+def from_pypi(program: str, folder: Path, *requirements: str) -> list[str]:
+    """The command that runs a program in Python beside packages that are installed for it alone; NotHere where that cannot be."""
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(folder / "packages"), *requirements]
+    try:
+        made = subprocess.run(install, capture_output=True, text=True, timeout=INSTALL_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise NotHere(f"needs {requirements[-1]} from PyPI, which did not come within {INSTALL_S} s") from None
+    if made.returncode != 0:
+        raise NotHere(f"needs {requirements[-1]} from PyPI: {made.stderr.strip().splitlines()[-1]}")
+    path = f"import sys; sys.path.insert(0, {str(folder / 'packages')!r}); sys.argv.pop(0); import runpy; "
+    return [sys.executable, "-c", path + "runpy.run_path(sys.argv[0], run_name='__main__')", str(HERE / program)]
+
+
+def rabbitmq(folder: Path) -> Command:
+    """All that it needs beside our own Proton."""
+    command = from_pypi(
+        "rabbitmq.py", folder, "--no-deps", "packaging>=26", "typing-extensions", "rabbitmq-amqp-python-client>=1,<2"
+    )
+    return lambda role, addresses, queue, count: [
+        *(*command, role, ",".join(f"amqp://{address}" for address in addresses)),
+        *(queue, str(count)),
+    ]
+
+
 CLIENTS: dict[str, Callable[[Path], Command]] = {
     "blocking": lambda folder: python("blocking.py"),
     "container": lambda folder: python("container.py"),
     "cpp": cpp,
     "rhea": rhea,
+    "rabbitmq": rabbitmq,
 }
 
 
@@ -209,6 +235,28 @@ def test_a_client_gets_what_its_selector_names_from_a_queue_and_from_a_topic(thr
     assert made.returncode == 0, made.stderr
     assert json.loads(made.stdout) == {queue: [3, 5, 7, 9], "amq.topic": [3, 5, 7, 9]}
     eventually(lambda: primary.queue(queue)["messages"], lambda left: left == 6, "the others being left", 30)
+
+
+SUBSCRIBING: dict[str, Callable[[Path], list[str]]] = {
+    "blocking": lambda folder: [sys.executable, str(HERE / "subscribe_blocking.py")],
+    "rhea": lambda folder: with_rhea("subscribe.js", folder),
+}
+
+
+@pytest.mark.parametrize("client", SUBSCRIBING)
+def test_a_client_comes_back_to_its_durable_subscription_and_ends_it(three: Cluster, client: str, tmp_path: Path) -> None:
+    """With the fields that clients of JMS send, as each library writes them; and with a temporary queue."""
+    try:
+        command = SUBSCRIBING[client](tmp_path)
+    except NotHere as reason:
+        warnings.warn(f"{client} was not tried: it {reason}", stacklevel=1)
+        return
+    primary = three.primary()
+    words = [*command, primary.address, "amq.topic"]
+    made = subprocess.run(words, capture_output=True, text=True, timeout=60, cwd=ROOT, env=environment(), check=False)
+    assert made.returncode == 0, made.stderr
+    found = {"back": [1, 2, 3], "found": "amq.topic", "missing": "amqp:not-found", "temporary": ["for a time"]}
+    assert json.loads(made.stdout) == found
 
 
 def test_proton_c_s_load_generator_loses_nothing(three: Cluster, tmp_path: Path) -> None:

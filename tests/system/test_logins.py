@@ -30,7 +30,7 @@ from broker.core import users
 from tests.certificates import CLIENT, authority
 from tests.cli.running import ROOT, Ran, environment, run
 from tests.system.harness import BrokerProcess, ask, cluster, eventually, free_ports, spawn, standalone
-from tests.system.test_interop import HERE, INSTALL_S, NotHere, compiled
+from tests.system.test_interop import HERE, INSTALL_S, NotHere, compiled, from_pypi
 from tests.tokens import AUDIENCE, ISSUER, key_set, token
 
 MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN", "ANONYMOUS")
@@ -98,15 +98,7 @@ def rhea(folder: Path) -> Program:
 
 
 def azure(folder: Path) -> Program:
-    install = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(folder / "azure"), "azure-servicebus>=7.14,<8"]
-    try:
-        made = subprocess.run(install, capture_output=True, text=True, timeout=INSTALL_S, check=False)
-    except subprocess.TimeoutExpired:
-        raise NotHere(f"needs azure-servicebus from PyPI, which did not come within {INSTALL_S} s") from None
-    if made.returncode != 0:
-        raise NotHere(f"needs azure-servicebus from PyPI: {made.stderr.strip().splitlines()[-1]}")
-    path = f"import sys; sys.path.insert(0, {str(folder / 'azure')!r}); sys.argv.pop(0); import runpy; "
-    return [sys.executable, "-c", path + "runpy.run_path(sys.argv[0], run_name='__main__')", str(HERE / "login_azure.py")]
+    return from_pypi("login_azure.py", folder, "azure-servicebus>=7.14,<8")
 
 
 TOKEN = "PLAIN with a token"

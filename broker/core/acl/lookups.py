@@ -60,6 +60,8 @@ LOOKUPS: Final[Mapping[tuple[str, str], frozenset[str]]] = {
     ("delete", "exchange"): _EXCHANGE,
     ("purge", "queue"): frozenset({"name"}),
     ("move", "queue"): frozenset({"name", "queuename"}),
+    ("update", "queue"): frozenset({"name"}),
+    ("update", "exchange"): frozenset({"name"}),
     ("reroute", "queue"): frozenset({"name", "exchangename"}),
 }
 """(action, object) -> the properties that rules about it may name."""

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from broker.core.acl.lookups import DEFAULT_EXCHANGE, LIMITED
 from broker.core.acl.rules import Facts
+from broker.core.addresses import exchange_in, queue_in
 from broker.core.nodes import AUTO_DELETE_TIMEOUT, ExchangeNode, QueueNode
 
 UNLIMITED: Final = 2**63 - 1
@@ -89,8 +90,8 @@ def unsubscribe(node: QueueNode) -> Lookups:
 def unknown(address: str) -> Lookups:
     """A link to what is not there, as the queue and as the exchange that it might be: whom both are denied does not hear
     that."""
-    exchange = address.partition("/")[0]
-    return Lookup("access", "queue", {"name": address}), Lookup("access", "exchange", {"name": exchange})
+    exchange = exchange_in(address)[0] or address.partition("/")[0]
+    return Lookup("access", "queue", {"name": queue_in(address) or address}), Lookup("access", "exchange", {"name": exchange})
 
 
 REPLICATE: Final = Lookup("create", "link", {})
@@ -134,6 +135,8 @@ def request(
         case "REROUTE", "queue":
             alternate = "" if queue is None else queue.definition.alternate
             return Lookup("reroute", "queue", {"name": name, "exchangename": str(body.get("exchange") or alternate)})
+        case "UPDATE", ("queue" | "exchange"):
+            return Lookup("update", kind, {"name": name})
         case (("CREATE" | "DELETE"), "binding"):
             ends = (str(body.get(field) or "") for field in ("exchange", "queue", "key"))
             return _bind("bind" if operation == "CREATE" else "unbind", *ends)

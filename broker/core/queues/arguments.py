@@ -16,13 +16,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from broker.core import duplicates, limits
-from broker.core.queues import fairshare, groups, priority
+from broker.core.queues import alerts, fairshare, groups, priority
 
 MAX_COUNT, MAX_BYTES, POLICY = "qpid.max_count", "qpid.max_size", "qpid.policy_type"
 STOP_COUNT, STOP_BYTES = "qpid.flow_stop_count", "qpid.flow_stop_size"
 RESUME_COUNT, RESUME_BYTES = "qpid.flow_resume_count", "qpid.flow_resume_size"
 BROWSE_ONLY = "qpid.browse-only"
 LAST_VALUE_KEY = "qpid.last_value_queue_key"
+SINGLE_ACTIVE = "x-single-active-consumer"
 CONSUMER_MS = ("x-consumer-timeout-ms", "x-consumer-timeout")
 GROUP_KEY = groups.KEY
 
@@ -104,11 +105,15 @@ _TABLE: dict[str, tuple[int, Check]] = {
     groups.SHARED: (5, _flag),
     **dict.fromkeys(fairshare.NAMES, (5, _number)),
     **dict.fromkeys(CONSUMER_MS, (6, _time)),
+    SINGLE_ACTIVE: (6, _flag),
+    **dict.fromkeys(alerts.NAMES, (6, _number)),
 }
 """Argument -> the machine version that brought it, and what a value must be. The share of one level has a name of its own."""
 _SHARE = _TABLE[fairshare.NAMES[0]]
 
 NAMES = frozenset(_TABLE)
+ALTERABLE = frozenset({MAX_COUNT, MAX_BYTES, STOP_COUNT, STOP_BYTES, RESUME_COUNT, RESUME_BYTES, *alerts.NAMES})
+"""Those that a queue may get, or lose, while it is there."""
 REFUSED = frozenset({"no-local"})
 """Arguments of qpidd that have no effect here and do not begin with `qpid.` or `x-`, by which others are known."""
 
@@ -169,7 +174,7 @@ def fault_of(arguments: Mapping[str, Any]) -> str:
         return f"{duplicates.TIME_MS} needs {duplicates.COUNT}"
     if all(name in arguments for name in CONSUMER_MS):
         return f"{' and '.join(CONSUMER_MS)} are two names of one argument"
-    return _fault_of_flow(arguments)
+    return _fault_of_flow(arguments) or alerts.fault_of(arguments)
 
 
 def _fault_of_flow(arguments: Mapping[str, Any]) -> str:

@@ -15,7 +15,11 @@ from broker.core.queues.ring import Held, Ring
 
 
 class Displacing(Protocol):
-    """A primary's view of one queue: what is there once all that was proposed is applied. It ends with the term."""
+    """A primary's view of one queue: what is there once all that was proposed is applied. It ends with the term. The limits may
+    be set anew at any time; 0: none."""
+
+    max_count: int
+    max_bytes: int
 
     @property
     def ready(self) -> bool:

@@ -35,6 +35,11 @@ def unbind(exchange_uuid: str, queue_uuid: str, key: str = "") -> Change:
     return {"op": "unbind", "exchange": exchange_uuid, "queue": queue_uuid, "key": key}
 
 
+def alter(uuid: str, alternate: str = "", applies: int = 1, **arguments: Any) -> Change:
+    change = {"op": "alter", "uuid": uuid, "arguments": arguments, "alternate": alternate}
+    return change | {"applies": applies, "needs": 6}
+
+
 def delete(kind: str, uuid: str) -> Change:
     """The end of a "queue", "store" or "exchange"."""
     return {"op": f"{kind}-del", "uuid": uuid}
@@ -112,7 +117,7 @@ def histories(draw: st.DrawFn, *, messages: bool = True, level: st.SearchStrateg
         for _ in range(draw(st.integers(1, 5))):
             kind = draw(
                 st.sampled_from(
-                    ["queue", "exchange", "bind", "bind", "unbind", "del", "xdel", "store", "reign", "steps", "steps"]
+                    ["queue", "exchange", "bind", "bind", "unbind", "del", "xdel", "store", "reign", "alter", "steps", "steps"]
                 )
             )
             uuid = draw(st.sampled_from(made)) if made else "u-none"
@@ -134,6 +139,8 @@ def histories(draw: st.DrawFn, *, messages: bool = True, level: st.SearchStrateg
                 one.append(delete("exchange", at))
             elif kind == "store":
                 one.append({"op": "store-add", "uuid": f"s-{draw(st.integers(0, 2))}"})
+            elif kind == "alter":
+                one.append(alter(draw(st.sampled_from([uuid, at])), alternate=key, **{"qpid.max_count": draw(st.integers(0, 9))}))
             elif kind == "reign":
                 one.append({"op": "reign", "epoch": len(batches), "primary": "p:1", "reason": "", "ts": "", "gapMs": -1})
             elif messages:

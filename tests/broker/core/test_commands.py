@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from broker.core.commands import (
     MACHINE_VERSION,
+    Alter,
     Bind,
     Command,
     ExchangeAdd,
@@ -128,6 +129,7 @@ SECOND_VERSION: list[tuple[Command, bytes]] = [
     (MachineVersion(needs=3), b'{"needs":3,"op":"machine-version"}'),
     (QueueDelIfEmpty(uuid="u"), b'{"needs":2,"op":"queue-del-if-empty","uuid":"u"}'),
     (Setting(key="k", value={"n": 1}), b'{"key":"k","needs":4,"op":"setting","value":{"n":1}}'),
+    (Alter(uuid="u", arguments={"a": 1}), b'{"alternate":"","applies":1,"arguments":{"a":1},"needs":6,"op":"alter","uuid":"u"}'),
 ]
 
 

@@ -14,8 +14,10 @@ from broker.core.commands import Command, MachineVersion, QueueAdd, QueueDel, Qu
 from broker.core.definitions import (
     Bound,
     Definitions,
+    ExchangeAltered,
     ExchangeGone,
     Nothing,
+    QueueAltered,
     QueueGone,
     QueueMade,
     SettingMade,
@@ -24,7 +26,7 @@ from broker.core.definitions import (
 )
 from broker.core.nodes import CLUSTER, LOCAL, Nodes
 from broker.core.state import State
-from tests.broker.core.definitions import batch, bind, delete, exchange, queue, state_of, unbind
+from tests.broker.core.definitions import alter, batch, bind, delete, exchange, queue, state_of, unbind
 
 
 def changes(state: State, *commands: dict[str, Any]) -> list[Any]:
@@ -50,6 +52,18 @@ def test_a_change_says_all_that_a_command_changed() -> None:
     assert isinstance(left, ExchangeGone)
     assert left.bindings == (bound.binding,)
     assert state.definitions.bindings == {}
+
+
+def test_what_is_altered_keeps_what_it_is_known_by_and_what_nobody_knows() -> None:
+    state = state_of(queue("q", number=4, colour="red"), exchange("x"))
+    one, other, nothing = changes(state, alter("u-q", "x", 5, a=1), alter("x-x", "y"), alter("u-none"))
+    assert isinstance(one, QueueAltered)
+    assert (one.queue.number, one.queue.arguments, one.queue.alternate, one.queue.needs) == (4, {"a": 1}, "x", 5)
+    assert b'"colour":"red"' in one.queue.text
+    assert isinstance(other, ExchangeAltered)
+    assert (other.exchange.alternate, other.exchange.needs) == ("y", 1)
+    assert isinstance(nothing, Nothing)
+    assert [command.text for command in state.definitions.commands()] == [one.queue.text, other.exchange.text]
 
 
 def test_what_is_no_command_of_a_log_is_our_own_bug() -> None:

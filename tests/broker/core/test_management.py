@@ -42,7 +42,7 @@ def test_queues_are_listed_by_name_with_what_is_in_them(nodes: Nodes) -> None:
     assert (c["messages"], c["messagesIn"], c["messagesOut"], c["bytes"], c["bytesIn"], c["bytesOut"]) == (0,) * 6
     assert set(a) == {
         *("name", "durable", "autoDelete", "exclusive", "replicate", "uuid", "messages", "messagesIn", "messagesOut", "levels"),
-        *("bytes", "rejected", "overLimit", "expired", "dropped", "overdue"),
+        *("bytes", "rejected", "overLimit", "expired", "dropped", "overdue", "alerts"),
         *("bytesIn", "bytesOut", "consumers", "bindings", "arguments", "alternateExchange"),
     }, "docs/reference/management.md"
 
@@ -197,6 +197,8 @@ def test_a_request_carries_its_conditions(nodes: Nodes) -> None:
             plan(nodes, "DELETE", "queue", "b", body, "u", consumers)
         assert refused.value.status == 409
     assert plan(nodes, "DELETE", "queue", "b", {}, "u", 1) == (CLUSTER, QueueDel(uuid="u-b"))
+    log, change = plan(nodes, "UPDATE", "exchange", "mine", {"alternateExchange": "amq.topic"}, "u", 0)
+    assert (log, change.to_dict()["uuid"], change.to_dict()["alternate"]) == (LOCAL, "x-mine", "amq.topic")
     assert plan(nodes, "DELETE", "binding", "", BINDING, "u", 0) == (CLUSTER, Unbind(exchange="amq.topic", queue="u-b", key="k"))
 
 

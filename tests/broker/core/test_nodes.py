@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from broker.core import limits
 from broker.core.commands import Bind, Command, ExchangeAdd, QueueAdd, QueueDel, StoreAdd
 from broker.core.definitions import ExchangeGone, QueueMade, Unbound
-from broker.core.nodes import BUILT_IN, CLUSTER, LOCAL, ExchangeNode, Nodes, Refused
+from broker.core.nodes import BUILT_IN, CLUSTER, LOCAL, ExchangeNode, Nodes, QueueNode, Refused
 from broker.core.state import State
 from tests.broker.core.definitions import Change, batch, bind, delete, exchange, histories, play, queue, unbind
 
@@ -49,10 +49,12 @@ def picture(nodes: Nodes) -> dict[str, Any]:
     """Everything that can be seen of a registry."""
     return {
         "queues": {
-            name: (node.uuid, node.log, node.messages_log, id(node.messages), node.max_count, node.max_bytes, node.replicated)
+            name: (node.uuid, node.log, node.messages_log, id(node.messages), node.max_count, node.definition.text, node.flow)
             for name, node in nodes.queues.items()
         },
-        "exchanges": {name: (node.uuid, node.log, node.built_in, node.replicated) for name, node in nodes.exchanges.items()},
+        "exchanges": {
+            name: (node.uuid, node.log, node.definition.text, node.replicated) for name, node in nodes.exchanges.items()
+        },
         "routing": {
             name: {(each.queue, each.key, tuple(each.arguments.items())) for each in node.routing.bindings()}
             for name, node in nodes.exchanges.items()
@@ -65,8 +67,14 @@ def picture(nodes: Nodes) -> dict[str, Any]:
 
 
 def _found(nodes: Nodes, address: str) -> tuple[str, str] | None:
-    found = nodes.find(address)
+    found = named(nodes, address)
     return None if found is None else (found[0].uuid, found[1])
+
+
+def named(nodes: Nodes, address: str) -> tuple[QueueNode | ExchangeNode, str] | None:
+    """What an address names, a queue before an exchange, and the routing key in it."""
+    queue = nodes.queue_at(address)
+    return nodes.exchange_at(address) if queue is None else (queue, "")
 
 
 def refusal(call: Any, *args: Any, **kwargs: Any) -> tuple[int, str]:
@@ -238,10 +246,11 @@ def test_an_address_is_a_queue_or_an_exchange_or_an_exchange_with_a_key() -> Non
     nodes = two.nodes
 
     def found(address: str) -> tuple[str, str, bool] | None:
-        at = nodes.find(address)
+        at = named(nodes, address)
         return None if at is None else (at[0].name, at[1], isinstance(at[0], ExchangeNode))
 
     assert found("amq.topic") == ("amq.topic", "", False), "a queue is found first"
+    assert nodes.exchange_at("amq.topic") == (nodes.exchanges["amq.topic"], ""), "who asks for an exchange finds that"
     assert found("amq.topic/key") == ("amq.topic", "key", True)
     assert found("with/slash") == ("with/slash", "", False)
     assert found("x") == ("x", "", True)
@@ -518,3 +527,49 @@ def test_queues_count_for_their_owner_in_both_logs_until_they_are_gone() -> None
         two.plan(two.nodes.plan_queue_removal(name, if_empty=False, if_unused=False, consumers=0))
     assert [two.nodes.queues_of(user) for user in ("ann", "eve")] == [0, 1]
     assert list(two.nodes._owned) == ["eve"], "who has none any more takes no place"
+
+
+def test_what_can_be_changed_of_a_queue_or_an_exchange_is_in_force_at_once_and_the_rest_stays() -> None:
+    """Breaks when a change brings arguments into force that an older release had taken and not applied."""
+    two = Two()
+    old = {"qpid.flow_stop_count": 1, "x-message-ttl": 5, "qpid.auto_delete_timeout": 7, "qpid.colour": "red", "note": 1}
+    two.apply(CLUSTER, queue("q", arguments=old | {"qpid.max_count": 10}), exchange("x"), exchange("y"))
+    node = two.nodes.queues["q"]
+    wish = {"arguments": {"qpid.max_count": 20, "note": None, "note 2": "b"}, "alternateExchange": "x"}
+    status, text = refusal(two.nodes.plan_alteration, "queue", "q", wish)
+    assert (status, "needs machine version 6, and the cluster has version 1" in text) == (409, True)
+    two.apply(CLUSTER, {"op": "machine-version", "needs": 6})
+    assert two.plan(two.nodes.plan_alteration("queue", "q", wish)) == CLUSTER
+    assert two.nodes.queues["q"] is node
+    assert (node.max_count, node.definition.alternate) == (20, "x")
+    assert node.definition.arguments == {"qpid.max_count": 20, "note 2": "b"}
+    assert (node.flow.stop_count, node.ttl_ms, node.auto_delete_s, node.definition.needs) == (16, 0, 0, 1)
+    two.plan(two.nodes.plan_alteration("queue", "q", {"arguments": {"x-message-ttl": 60_000, "qpid.flow_stop_count": 4}}))
+    assert (node.ttl_ms, node.flow.stop_count, node.definition.alternate, node.definition.needs) == (60_000, 4, "x", 5)
+    two.plan(two.nodes.plan_alteration("queue", "q", {"arguments": {"x-message-ttl": None}, "alternateExchange": ""}))
+    assert (node.ttl_ms, node.flow.stop_count, node.definition.alternate) == (0, 4, "")
+    timed = {
+        "replicate": "all",
+        "arguments": {"qpid.auto_delete_timeout": 9, "qpid.replicate": "all", "qpid.policy_type": "ring"},
+    }
+    two.plan(two.nodes.plan_queue("ring", "u-ring", timed))
+    ring = two.nodes.queues["ring"]
+    two.plan(two.nodes.plan_alteration("queue", "ring", {"arguments": {"qpid.max_count": 3}}))
+    assert ring.displacing is not None
+    assert (ring.displacing.max_count, ring.auto_delete_s, ring.definition.arguments["qpid.replicate"]) == (3, 9, "all")
+    two.plan(two.nodes.plan_alteration("exchange", "x", {"alternateExchange": "y"}))
+    assert two.nodes.exchanges["x"].definition.alternate == "y"
+    for kind, name, attributes, status, word in (
+        ("queue", "none", {}, 404, "no queue named 'none'"),
+        ("exchange", "none", {}, 404, "no exchange named 'none'"),
+        ("queue", "q", {"durable": True}, 400, "'durable' cannot be changed (alternateExchange, arguments can)"),
+        ("exchange", "x", {"arguments": {}}, 400, "'arguments' cannot be changed"),
+        ("exchange", "amq.topic", {"alternateExchange": "x"}, 409, "built in"),
+        ("exchange", "x", {"alternateExchange": "x"}, 400, "its own alternate exchange"),
+        ("queue", "q", {"alternateExchange": "none"}, 404, "no exchange named 'none'"),
+        ("queue", "q", {"arguments": {"qpid.priorities": 3}}, 409, "'qpid.priorities' cannot be changed while"),
+        ("queue", "q", {"arguments": {"qpid.max_count": -1}}, 400, "qpid.max_count must be"),
+        ("queue", "ring", {"alternateExchange": "x"}, 501, "a ring"),
+    ):
+        found = refusal(two.nodes.plan_alteration, kind, name, attributes)
+        assert (found[0], word in found[1]) == (status, True), found

@@ -27,6 +27,7 @@ from broker.core.parts import PARTS_QUEUE, Manifest
 from broker.core.queues.lane import LANE_SHIFT
 from broker.core.records import AVAILABLE, EXPIRES, Batch, Kind, Run
 from broker.core.state import State
+from broker.core.values import decode
 from broker.disk.bodies import Unreadable
 from tests.broker.core.queues.files import all_messages
 from tests.simulation.checks.book import Book
@@ -41,7 +42,7 @@ class Queue:
 
     __slots__ = (
         *("by_level", "came", "for_letters", "groups", "gone", "keys", "large", "limit", "live"),
-        *("let_go", "lossy", "name", "next_seqs", "number", "retries", "ring", "share", "times", "values", "watched"),
+        *("let_go", "lossy", "name", "next_seqs", "notes", "number", "retries", "ring", "share", "times", "values", "watched"),
     )
 
     def __init__(self, history: History, name: str, store_id: str, number: int) -> None:
@@ -68,6 +69,8 @@ class Queue:
         self.keys: dict[int, Key] = {}
         self.times: dict[int, dict[int, int]] = {EXPIRES: {}, AVAILABLE: {}}
         """Sequence -> when the message expires, and from when on it may be given out, in ms of the log's time."""
+        self.notes: dict[int, dict[str, int]] = {}
+        """Sequence -> what consumers have noted on the message."""
         self.large: dict[int, tuple[int, ...]] = {}
         """Sequence -> the sequences of its parts."""
         self.gone: dict[int, int] = {}
@@ -151,6 +154,8 @@ class Reference:
         self._retired: list[Key] = []
         """Left their queues by it, and may do so in transactions alone."""
         self._definitions: dict[str, tuple[Any, ...]] = {}
+        self._described: dict[str, int] = {}
+        """Queue or exchange -> what the digest has of its arguments."""
         self._names: set[tuple[str, str]] = set()
         self._bindings: dict[tuple[str, str, str], str] = {}
         self.settings: dict[str, str] = {}
@@ -210,6 +215,8 @@ class Reference:
                     self._large(run.queue, run.first_seq, batch.payload(run))
                 case Kind.TIMES:
                     self._put_times(run.queue, run.flags, run.first_seq, array("Q", batch.payload(run)))
+                case Kind.NOTES:
+                    self._put_note(run.queue, run.first_seq, batch.payload(run))
                 case Kind.DEQUEUE | Kind.COUNT:
                     self._take_or_count(run)
                 case Kind.HELD:
@@ -248,7 +255,16 @@ class Reference:
                 queue.times[what][sequence] = when_ms
                 self._add(hash(("time", queue.number, sequence, what, when_ms)))
 
-    def _drop_times(self, queue: Queue, sequence: int) -> None:
+    def _put_note(self, number: int, sequence: int, encoded: bytes) -> None:
+        queue = self.queues.get(number)
+        if queue is not None and sequence in queue.live:
+            self._add(-_note_hash(queue, sequence))
+            queue.notes[sequence] = queue.notes.get(sequence, {}) | decode(encoded)
+            self._add(_note_hash(queue, sequence))
+
+    def _drop_facts(self, queue: Queue, sequence: int) -> None:
+        self._add(-_note_hash(queue, sequence))
+        queue.notes.pop(sequence, None)
         for what, times in queue.times.items():
             when_ms = times.pop(sequence, 0)
             if when_ms:
@@ -408,7 +424,7 @@ class Reference:
             self._parts[queue.large.pop(sequence)] -= 1
         self._depth -= 1
         self._add(-hash((queue.number, sequence, count, data)))
-        self._drop_times(queue, sequence)
+        self._drop_facts(queue, sequence)
         queue.gone[sequence] = index
         key = queue.keys.get(sequence)
         if key is None:
@@ -512,25 +528,33 @@ class Reference:
             case "exchange-del":
                 self._drop("exchange", change["uuid"], 0)
             case "bind":
-                key = (change["exchange"], change["queue"], change["key"])
-                arguments = json.dumps(change["arguments"], sort_keys=True)
-                if key in self._bindings:
-                    self._add(-hash((*key, self._bindings[key])))
-                self._bindings[key] = arguments
-                self._add(hash((*key, arguments)))
+                self._bind((change["exchange"], change["queue"], change["key"]), change)
             case "setting":
-                key, value = change["key"], json.dumps(change["value"], sort_keys=True)
-                if key in self.settings:
-                    self._add(-hash(("setting", key, self.settings.pop(key))))
-                if change["value"]:
-                    self.settings[key] = value
-                    self._add(hash(("setting", key, value)))
-            case "route-add":
-                self._add(hash(("route", change["uuid"], change["key"])))
+                self._set(change)
+            case "alter":
+                if change["uuid"] in self._definitions:
+                    self._describe(change["uuid"], change)
             case "origin-add" | "link-add":
                 self._expect(change)
+            case "route-add":
+                self._add(hash(("route", change["uuid"], change["key"])))
             case "unbind":
                 self._unbind((change["exchange"], change["queue"], change["key"]))
+
+    def _bind(self, key: tuple[str, str, str], change: dict[str, Any]) -> None:
+        arguments = json.dumps(change["arguments"], sort_keys=True)
+        if key in self._bindings:
+            self._add(-hash((*key, self._bindings[key])))
+        self._bindings[key] = arguments
+        self._add(hash((*key, arguments)))
+
+    def _set(self, change: dict[str, Any]) -> None:
+        key, value = change["key"], json.dumps(change["value"], sort_keys=True)
+        if key in self.settings:
+            self._add(-hash(("setting", key, self.settings.pop(key))))
+        if change["value"]:
+            self.settings[key] = value
+            self._add(hash(("setting", key, value)))
 
     def _place(self, change: dict[str, Any]) -> None:
         """A queue's messages have a place from here on, and a number."""
@@ -549,7 +573,15 @@ class Reference:
         self._names.add((kind, change["name"]))
         self._definitions[change["uuid"]] = (kind, change["name"])
         self._add(hash((kind, change["name"], change["uuid"])))
+        self._describe(change["uuid"], change)
         return True
+
+    def _describe(self, uuid: str, change: dict[str, Any] | None) -> None:
+        """A queue or an exchange has these arguments and this alternate exchange from here on; None: it is gone."""
+        self._add(-self._described.pop(uuid, 0))
+        if change is not None:
+            self._described[uuid] = described(uuid, change.get("arguments") or {}, change.get("alternate") or "")
+            self._add(self._described[uuid])
 
     def _drop(self, kind: str, uuid: str, position: int) -> None:
         definition = self._definitions.pop(uuid, None)
@@ -557,6 +589,7 @@ class Reference:
             return
         self._names.discard((kind, definition[1]))
         self._add(-hash((kind, definition[1], uuid)))
+        self._describe(uuid, None)
         for key in [key for key in self._bindings if key[position] == uuid]:
             self._unbind(key)
 
@@ -577,7 +610,7 @@ class Reference:
         self._add(-hash(("number", uuid, queue.number)))
         for sequence, (data, count) in queue.live.items():
             self._add(-hash((queue.number, sequence, count, data)))
-            self._drop_times(queue, sequence)
+            self._drop_facts(queue, sequence)
         for parts in queue.large.values():
             self._parts[parts] -= 1
         self._depth -= len(queue.live)
@@ -606,6 +639,11 @@ class Reference:
         return [queue.keys[sequence] for queue in self.queues.values() for sequence in queue.live if sequence in queue.keys]
 
 
+def _note_hash(queue: Queue, sequence: int) -> int:
+    note = queue.notes.get(sequence)
+    return hash(("note", queue.number, sequence, tuple(sorted(note.items())))) if note else 0
+
+
 def size_of(state: State) -> tuple[int, int]:
     """What is compared at every index: messages alive, and the sequences that were given."""
     depth = sequences = 0
@@ -615,13 +653,18 @@ def size_of(state: State) -> tuple[int, int]:
     return depth, sequences
 
 
+def described(uuid: str, arguments: dict[str, Any], alternate: str) -> int:
+    """What a digest has of the arguments and the alternate exchange of a queue or an exchange."""
+    return hash(("described", uuid, json.dumps(arguments, sort_keys=True), alternate))
+
+
 def digest_of(state: State, read: Callable[[int, int], bytes]) -> int:
     """The digest of a broker's whole state, comparable with `Reference.digests`. `read` reads from its disk."""
     found = 0
     for uuid, queue in state.definitions.queues.items():
-        found += hash(("queue", queue.name, uuid))
+        found += hash(("queue", queue.name, uuid)) + described(uuid, queue.arguments, queue.alternate)
     for uuid, exchange in state.definitions.exchanges.items():
-        found += hash(("exchange", exchange.name, uuid))
+        found += hash(("exchange", exchange.name, uuid)) + described(uuid, exchange.arguments, exchange.alternate)
     for key, binding in state.definitions.bindings.items():
         found += hash((*key, json.dumps(binding.arguments, sort_keys=True)))
     for setting in state.definitions.settings.values():
@@ -635,6 +678,8 @@ def digest_of(state: State, read: Callable[[int, int], bytes]) -> int:
         for lane in messages.order.lanes:
             for sequence, data in all_messages(lane, read):
                 found += hash((number, sequence, lane.delivery_count(sequence), data))
+        for sequence, note in messages.notes.items():
+            found += hash(("note", number, sequence, tuple(sorted(decode(note).items()))))
         for what, times in ((EXPIRES, messages.expiries), (AVAILABLE, messages.delays)):
             for first_seq, column in () if times is None else times.columns():
                 for sequence, when_ms in enumerate(column, first_seq):

@@ -69,6 +69,9 @@ EVERYTHING: list[Lookup] = [
     *(request(operation, kind) for operation in ("CREATE", "DELETE") for kind in ("queue", "exchange", "binding")),
     request("DELETE", "queue", "work"),
     request("DELETE", "exchange", "news"),
+    *(request(operation, "queue", "work", {"to": "other"}) for operation in ("PURGE", "MOVE", "REROUTE", "UPDATE")),
+    request("UPDATE", "exchange", "news"),
+    *questions.unsubscribe(QUEUE),
 ]
 
 
@@ -150,6 +153,11 @@ def test_a_request_about_exchanges_bindings_and_everything_else_is_asked_in_the_
     assert str(request("DELETE", "binding", "", binding)) == "unbind exchange name=news routingkey=k queuename=work"
     assert str(request("QUERY", "queue", "work")) == "access query name=work schemaclass=queue"
     assert str(request("ADD-BROKER", "ha")) == "access method name=add-broker schemaclass=ha"
+    assert str(request("PURGE", "queue", "work")) == "purge queue name=work"
+    assert str(request("MOVE", "queue", "work", {"to": "other"})) == "move queue name=work queuename=other"
+    assert str(request("REROUTE", "queue", "work")) == "reroute queue name=work exchangename=dead"
+    assert str(request("REROUTE", "queue", "none", {"exchange": "news"})) == "reroute queue name=none exchangename=news"
+    assert str(request("UPDATE", "exchange", "news")) == "update exchange name=news"
     assert str(request("JUGGLE", "queue")) == "access method name=juggle schemaclass=queue"
 
 

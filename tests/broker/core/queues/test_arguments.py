@@ -8,7 +8,7 @@ import pytest
 
 from broker.core import duplicates
 from broker.core.queues import arguments
-from broker.core.queues.arguments import Flow, Unknown, fault_of, flow_of, in_force, policy_of, version_of
+from broker.core.queues.arguments import Flow, Unknown, consumer_ms_of, fault_of, flow_of, in_force, policy_of, version_of
 
 
 @pytest.mark.parametrize(
@@ -31,6 +31,10 @@ from broker.core.queues.arguments import Flow, Unknown, fault_of, flow_of, in_fo
         ({duplicates.TIME_MS: 5}, f"{duplicates.TIME_MS} needs {duplicates.COUNT}"),
         ({"qpid.last_value_queue_key": ""}, "qpid.last_value_queue_key must be the name of a property"),
         ({"qpid.last_value_queue_key": "k", "qpid.priorities": 3}, "and levels of priority"),
+        ({"x-consumer-timeout": 0}, "x-consumer-timeout must be a number of milliseconds from 1 to"),
+        ({"x-consumer-timeout-ms": True}, "x-consumer-timeout-ms must be a number of milliseconds"),
+        ({"x-consumer-timeout": 5, "x-consumer-timeout-ms": 5}, "two names of one argument"),
+        ({"x-single-active-consumer": 2}, "x-single-active-consumer must be 0 or 1"),
     ],
 )
 def test_a_value_that_cannot_be_is_named_with_what_would_do(asked: dict[str, Any], word: str) -> None:
@@ -95,6 +99,12 @@ def test_an_argument_that_an_older_release_wrote_without_meaning_it_is_not_in_fo
 )
 def test_producers_wait_from_where_it_is_said_or_near_the_limits_and_a_rings_never(asked: dict[str, Any], flow: Flow) -> None:
     assert flow_of(asked, 100, 1000, 0.8, 0.7) == flow
+
+
+@pytest.mark.parametrize("asked, ms", [({}, 0), ({"x-consumer-timeout": 5}, 5), ({"x-consumer-timeout-ms": 6}, 6)])
+def test_consumers_have_the_time_that_either_name_says(asked: dict[str, Any], ms: int) -> None:
+    assert fault_of(asked) == ""
+    assert consumer_ms_of(asked) == ms
 
 
 def test_none_asks_for_no_policy_in_particular_and_gets_the_default() -> None:

@@ -1,0 +1,43 @@
+"""Addresses as RabbitMQ's clients write them: `/queues/NAME`, `/exchanges/NAME` and `/exchanges/NAME/KEY`.
+
+Each segment is percent-encoded UTF-8. What is not whole (a `%` without two hexadecimal digits, bytes that are no UTF-8, a segment
+too many or an empty name) is no such address. A node whose name is the address as it stands comes before what the address says:
+who looks nodes up asks here when there is none.
+
+Source: RabbitMQ's documentation of AMQP 1.0, "Address v2".
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+from urllib.parse import unquote
+
+QUEUES: Final = "/queues/"
+EXCHANGES: Final = "/exchanges/"
+_CUT_SHORT = re.compile("%(?![0-9A-Fa-f]{2})")
+
+
+def queue_in(address: str) -> str:
+    """The name of the queue that the address is of, "" if it is none of a queue."""
+    found = _segments(address, QUEUES)
+    return found[0] if len(found) == 1 else ""
+
+
+def exchange_in(address: str) -> tuple[str, str]:
+    """The name of the exchange that the address is of, and the routing key, "" where it has none; ("", "") if it is none of an
+    exchange."""
+    found = _segments(address, EXCHANGES)
+    if not 1 <= len(found) <= 2:
+        return "", ""
+    return found[0], found[1] if len(found) == 2 else ""
+
+
+def _segments(address: str, prefix: str) -> list[str]:
+    if not address.startswith(prefix) or _CUT_SHORT.search(address):
+        return []
+    try:
+        found = [unquote(segment, errors="strict") for segment in address[len(prefix) :].split("/")]
+    except UnicodeDecodeError:
+        return []
+    return found if found[0] else []

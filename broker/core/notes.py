@@ -1,0 +1,55 @@
+"""What consumers have noted on messages that they gave back: the message annotations of `modified` (AMQP 1.0 part 3.4.5).
+
+Life of a note: a consumer settles a message as modified, with annotations; the primary says so in a NOTES record; every broker
+keeps the note beside the message, merged with what was noted before, until the message leaves its queue; who gets the message
+next gets it with the annotations, which take the place of those of the same names. The message itself stays as it was sent.
+
+A note is the encoded map, of symbols alone: keys of other types mean nothing to AMQP (part 3.2.10), and are left out.
+
+Invariants: bytes of any kind give a note or none; a note has no more than `limits.MAX_NOTE_BYTES`."""
+
+from __future__ import annotations
+
+from broker.core import limits, message
+from broker.core.message import BadMessage
+from broker.core.values import BadValue, Reader, skip
+
+_SYMBOLS = (0xA3, 0xB3)
+"""The codes of symbols."""
+
+
+def _pairs(encoded: bytes) -> dict[str, bytes]:
+    """By name, key and value of each pair of the map as bytes. BadValue, when it is none."""
+    if encoded[:1] not in (b"\xc1", b"\xd1"):
+        return {}
+    width = 1 if encoded[0] == 0xC1 else 4
+    count, position = int.from_bytes(encoded[1 + width : 1 + 2 * width], "big"), 1 + 2 * width
+    reader, found = Reader(encoded), dict[str, bytes]()
+    for _ in range(count // 2):
+        key, after = reader.value(position, len(encoded), 1)
+        end = skip(encoded, after, len(encoded), 1)
+        if encoded[position] in _SYMBOLS:
+            found[key] = encoded[position:end]
+        position = end
+    return found
+
+
+def merged(old: bytes, new: bytes) -> bytes:
+    """The note that is there when `new` comes behind `old`; what is malformed, or would make it too long, notes nothing."""
+    try:
+        pairs = (_pairs(old) if old else {}) | _pairs(new)
+    except BadValue:
+        return old
+    body = b"".join(pairs.values())
+    both = (2 * len(pairs)).to_bytes(4, "big") + body
+    note = b"\xd1" + len(both).to_bytes(4, "big") + both
+    return note if pairs and len(note) <= limits.MAX_NOTE_BYTES else old
+
+
+def noted(data: bytes, note: bytes) -> bytes:
+    """The message with this note on it. What is no AMQP message stays as it is."""
+    pairs = _pairs(note)
+    try:
+        return message.with_annotations(data, pairs.keys(), b"".join(pairs.values()))
+    except BadMessage:
+        return data

@@ -1,0 +1,71 @@
+"""When a queue holds so much that somebody wants to hear of it: thresholds upwards and downwards, in messages and in bytes.
+
+Life of an alert: the queue comes to hold as much as `up` says, and it is raised; it is not raised again before the queue holds
+less than `down` says, but told of again every `gap_s` seconds if that is asked for; below `down` it is over.
+
+Arguments, with the names of qpidd (QueueSettings.cpp): `qpid.alert_count_up` (or `qpid.alert_count`, or
+`x-qpid-maximum-message-count`), `qpid.alert_count_down`, the same with `size` for bytes, and `qpid.alert_repeat_gap` (or
+`x-qpid-minimum-alert-repeat-gap`). Without `down` it is half of `up`; 0 is no threshold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Final, NamedTuple
+
+COUNT, SIZE = "count", "size"
+_UP: Final = {
+    COUNT: ("qpid.alert_count_up", "qpid.alert_count", "x-qpid-maximum-message-count"),
+    SIZE: ("qpid.alert_size_up", "qpid.alert_size", "x-qpid-maximum-message-size"),
+}
+_DOWN: Final = {COUNT: "qpid.alert_count_down", SIZE: "qpid.alert_size_down"}
+_GAP: Final = ("qpid.alert_repeat_gap", "x-qpid-minimum-alert-repeat-gap")
+NAMES: Final = (*_UP[COUNT], *_UP[SIZE], *_DOWN.values(), *_GAP)
+
+
+class Threshold(NamedTuple):
+    """An alert is raised at `up`, and over below `down`. `up` 0: it never is."""
+
+    up: int
+    down: int
+
+
+class Thresholds(NamedTuple):
+    """Those of a queue. `gap_s`: so often it is told again of an alert that is not over; 0: never."""
+
+    of: Mapping[str, Threshold]
+    gap_s: int
+
+    def crossed(self, raised: Collection[str], depth: int, nbytes: int) -> list[str]:
+        """The alerts, of `COUNT` and `SIZE`, that are to be raised on a queue which holds so much, or are over, if raised."""
+        held = {COUNT: depth, SIZE: nbytes}
+        return [what for what, (up, down) in self.of.items() if (held[what] < down if what in raised else 0 < up <= held[what])]
+
+
+def thresholds_of(asked: Mapping[str, Any]) -> Thresholds | None:
+    """What these arguments, which are in force, ask for; None, as for most queues, when nobody wants to hear of anything."""
+    found = {}
+    for what, names in _UP.items():
+        up = _first(asked, names)
+        if up:
+            found[what] = Threshold(up, asked.get(_DOWN[what], max(up // 2, 1)))
+    return Thresholds(found, _first(asked, _GAP)) if found else None
+
+
+def fault_of(arguments: Mapping[str, Any]) -> str:
+    """Why a queue cannot have these arguments, each of which is a number of 0 or more; "" when it can."""
+    for names in (*_UP.values(), _GAP):
+        said = [name for name in names if name in arguments]
+        if len(said) > 1:
+            return f"{' and '.join(said)} are names of one threshold: say one of them"
+    for what, names in _UP.items():
+        up, down = _first(arguments, names), arguments.get(_DOWN[what])
+        if down is not None and down > up:
+            return f"{_DOWN[what]} must not be more than {names[0]}: {down} is, than {up}"
+        if down == 0 < up:
+            return f"{_DOWN[what]} must be 1 or more: a queue never holds less than 0"
+    return ""
+
+
+def _first(asked: Mapping[str, Any], names: Collection[str]) -> int:
+    return next((int(asked[name]) for name in names if name in asked), 0)

@@ -1,0 +1,159 @@
+"""Alerts of queues that hold too much: the broker that serves tells of them, in its log and through an exchange.
+
+Life of an alert: a commit brings messages to a queue with thresholds (broker.core.queues.alerts), and `fed` finds one reached. It
+is raised: a line in the broker's log, and an event, a message that goes through the exchange `qmf.default.topic` if there is one.
+Raised ones are looked at again every `LOOK_S`: one that is over gets its event too, and one that is to be told of again gets
+another. When a term begins every queue with thresholds is looked at, so that a new primary tells again of what is raised: nobody
+knows whether the last one did.
+
+Invariants: an alert is raised once before it is over; a look takes `MOST` queues of a turn; an event is put on no queue that is
+full, and waits for nobody; lines in the log have a bound.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from twisted.logger import Logger
+
+from broker.core import message
+from broker.core.nodes import QueueNode
+from broker.core.queues.alerts import COUNT
+from broker.sessions import routing
+from broker.sessions.ledger import Ledger
+from broker.sessions.logs import Logs
+from broker.sessions.refusals import Bounded
+from broker.sessions.room import has_room
+from broker.sessions.schedule import Schedule
+
+EXCHANGE = "qmf.default.topic"
+"""Where events go, as those of qpidd: a topic exchange that somebody makes who wants them."""
+LOOK_S = 0.25
+MOST = 500
+_PACKAGE = "org.apache.qpid.broker"
+_WARNING, _NOTICE = 4, 5
+_WORDS = {_WARNING: "warn", _NOTICE: "notice"}
+_log = Logger()
+
+
+class Alerts:
+    """See the module. `seconds` is the reactor's time, `wall` seconds since 1970."""
+
+    def __init__(
+        self, logs: Logs, schedule: Schedule, seconds: Callable[[], float], wall: Callable[[], float], broker_id: str
+    ) -> None:
+        self._logs = logs
+        self._schedule = schedule
+        self._seconds = seconds
+        self._wall = wall
+        self._broker_id = broker_id
+        self._raised: dict[str, float] = {}
+        """Queue of which an alert is raised -> when it was told of last."""
+        self._to_look: deque[str] = deque()
+        self._lines = Bounded(seconds, lambda line: _log.warn("{line}", line=line), "alerts of queues")
+
+    def begin(self) -> None:
+        """A term begins."""
+        self.over()
+        self._to_look.extend(self._logs.nodes.alerting)
+        if self._to_look:
+            self._arm(0.0)
+
+    def over(self) -> None:
+        """This broker serves no more."""
+        self._raised.clear()
+        self._to_look.clear()
+        self._schedule.cancel("alerts")
+        for node in self._logs.nodes.alerting.values():
+            node.raised.clear()
+
+    def fed(self, ledger: Ledger, numbers: Iterable[int]) -> None:
+        """These queues of a log have got messages."""
+        alerting = self._logs.nodes.alerting
+        if not alerting or not self._logs.serving:
+            return
+        for number in numbers:
+            messages = ledger.state.messages.get(number)
+            node = None if messages is None else alerting.get(messages.uuid)
+            if node is not None and len(node.raised) < 2:
+                self._look_at(node)
+
+    def _arm(self, delay_s: float) -> None:
+        self._schedule.after("alerts", delay_s, self._look)
+
+    def _look(self) -> None:
+        """Look at some of the queues of which an alert is raised, or which a new term has not seen yet."""
+        alerting = self._logs.nodes.alerting
+        if not self._to_look:
+            self._to_look.extend(self._raised)
+        for _ in range(min(MOST, len(self._to_look))):
+            uuid = self._to_look.popleft()
+            node = alerting.get(uuid)
+            if node is None:
+                self._raised.pop(uuid, None)
+                continue
+            self._look_at(node)
+            self._tell_again(node)
+        if self._to_look or self._raised:
+            self._arm(0.0 if self._to_look else LOOK_S)
+
+    def _look_at(self, node: QueueNode) -> None:
+        if node.messages is None or node.thresholds is None:
+            return
+        for what in node.thresholds.crossed(node.raised, node.depth, node.messages.live_bytes):
+            if what in node.raised:
+                node.raised.discard(what)
+                self._tell(node, what, "queueThresholdCrossedDownward", _NOTICE)
+            else:
+                node.raised.add(what)
+                self._tell(node, what, "queueThresholdCrossedUpward", _WARNING)
+        if node.raised and node.uuid not in self._raised:
+            self._raised[node.uuid] = self._seconds()
+            self._arm(LOOK_S)
+        elif not node.raised:
+            self._raised.pop(node.uuid, None)
+
+    def _tell_again(self, node: QueueNode) -> None:
+        gap_s = 0 if node.thresholds is None else node.thresholds.gap_s
+        if gap_s and node.raised and self._seconds() - self._raised[node.uuid] >= gap_s:
+            self._raised[node.uuid] = self._seconds()
+            for what in sorted(node.raised):
+                self._tell(node, what, "queueThresholdCrossedUpward", _WARNING)
+
+    def _tell(self, node: QueueNode, what: str, event: str, severity: int) -> None:
+        assert node.thresholds is not None
+        assert node.messages is not None
+        depth, nbytes = node.depth, node.messages.live_bytes
+        up, down = node.thresholds.of[what]
+        unit = "messages" if what == COUNT else "bytes"
+        side = f"at or above its alert threshold of {up}" if severity == _WARNING else f"below its threshold of {down}"
+        self._lines.line(f"queue {node.name!r} holds {depth} messages, {nbytes} bytes: {side} {unit}")
+        exchange = self._logs.nodes.exchanges.get(EXCHANGE)
+        if exchange is None or self._logs.closed:
+            return
+        key = f"agent.ind.event.{_PACKAGE.replace('.', '_')}.{event}.{_WORDS[severity]}.apache_org.qpidd.{self._broker_id}"
+        data = self._event(key, event, severity, {"qName": node.name, "msgDepth": depth, "byteDepth": nbytes})
+        for queue in routing.route(self._logs.nodes, exchange, key, data):
+            ledger = self._logs.ledger_of(queue)
+            if queue.messages is not None and has_room(queue, 1, len(data)) and ledger.takes(len(data)):
+                ledger.enqueue(queue, [data], len(data))
+            else:
+                _log.warn("an event was dropped: queue {name!r} has no room for it", name=queue.name)
+
+    def _event(self, key: str, event: str, severity: int, values: dict[str, object]) -> bytes:
+        """An event as QMF 2 has it: a list of one map."""
+        said = {
+            "_schema_id": {"_package_name": _PACKAGE, "_class_name": event, "_type": "_event"},
+            "_timestamp": int(self._wall() * 1_000_000_000),
+            "_severity": severity,
+            "_values": values,
+        }
+        properties = {
+            "method": "indication",
+            "qmf.opcode": "_data_indication",
+            "qmf.content": "_event",
+            "qmf.agent": f"apache.org:qpidd:{self._broker_id}",
+            "x-amqp-0-10.app-id": "qmf2",
+        }
+        return message.encoded(to=EXCHANGE, subject=key, correlation_id=None, properties=properties, body=[said])

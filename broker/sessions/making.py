@@ -1,0 +1,201 @@
+"""Nodes that are made because a client attaches to them (docs/adr/0045-subscriptions-that-last.md).
+
+Life of one: an attach asks for a dynamic node, or names what is not there and matches a pattern; the node is proposed; when it is
+committed the attach goes on, as if it had named the node. A dynamic node is of this broker alone. When the link has ended that
+made it, its policy decides: at once, when its last link has gone, or when it is empty; with its broker's process it goes in any
+case. One that a pattern has made stays, like any other.
+
+A dynamic source without more is a mailbox (broker.sessions.mailboxes), which keeps the same contract and writes no log.
+
+Invariants: an attach is answered when its node is committed; it is asked for rights as a request to management would be; nodes
+that their makers have left are few, and only they are looked at when messages have gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import Any, Final
+
+from broker.amqp.links import Condition
+from broker.core.acl import questions
+from broker.core.addresses import exchange_in, queue_in
+from broker.core.commands import Command, ExchangeDel, QueueAdd, QueueDel, QueueDelIfEmpty
+from broker.core.dynamic import LifetimePolicy, matches, policy_of
+from broker.core.nodes import LOCAL, QueueNode, Refused
+from broker.sessions.attach import Attach, refused
+from broker.sessions.logs import Logs
+from broker.sessions.queues import Queues
+from broker.sessions.quota import QueueQuota
+
+TOPICS: Final = frozenset({"topic", "temporary-topic"})
+"""Capabilities by which a client asks for a topic."""
+QUEUES: Final = frozenset({"queue", "temporary-queue"})
+"""Capabilities by which it asks for a queue."""
+
+
+class Making:
+    """See the module. `new_id` makes names and identities. `queue_patterns`, `topic_patterns`: names that are made by use."""
+
+    def __init__(
+        self,
+        logs: Logs,
+        queues: Queues,
+        quota: QueueQuota,
+        new_id: Callable[[], str],
+        *,
+        queue_patterns: Collection[str] = (),
+        topic_patterns: Collection[str] = (),
+    ) -> None:
+        self._logs = logs
+        self._queues = queues
+        self._quota = quota
+        self._new_id = new_id
+        self._patterns = {"queue": tuple(queue_patterns), "exchange": tuple(topic_patterns)}
+        self._left: dict[str, LifetimePolicy] = {}
+        """Identity of a queue that its maker has left -> when it goes."""
+        queues.on_left = self._look
+
+    # ---- dynamic nodes
+
+    def dynamic(self, attach: Attach, then: Callable[[Attach], None]) -> bool:
+        """Make the node that this attach asks for, and let it go on; False when that is a mailbox, or nothing. Condition."""
+        asked, link = attach.asked, attach.link
+        if not asked.dynamic:
+            return False
+        try:
+            policy = policy_of(asked.properties)
+        except ValueError as error:
+            raise Condition("amqp:invalid-field", str(error)) from None
+        kinds = (TOPICS | QUEUES).intersection(asked.capabilities)
+        if link.is_sender and policy is LifetimePolicy.ON_CLOSE and not kinds and not asked.copy:
+            return False
+        self._logs.must_serve()
+        kind = "exchange" if TOPICS & kinds else "queue"
+        if kind == "exchange" and policy is not LifetimePolicy.ON_CLOSE:
+            raise Condition("amqp:not-implemented", f"a topic goes with the link that made it: it has no policy {policy}")
+        uuid = self._new_id()
+        name, user = f"temporary.{uuid}", attach.session.rights.user
+        self._demand(attach, kind, name, {"exchangeType": "topic"} if kind == "exchange" else {})
+        try:
+            log, command = self._logs.nodes.plan_dynamic(kind, name, uuid, policy, self._quota.owner(user))
+        except Refused as refusal:
+            raise refused(refusal) from None
+        undo = partial(self._maker_left, kind, uuid, policy)
+
+        def made() -> None:
+            asked.address, asked.dynamic = name, False
+            link.made_address = name
+            then(attach)
+            attach.session.has_made(link, undo)
+
+        self._propose(attach, log, command, made, undo)
+        return True
+
+    def _maker_left(self, kind: str, uuid: str, policy: LifetimePolicy) -> None:
+        """The link that has made this node is gone."""
+        if kind == "exchange":
+            self._logs.ledgers[LOCAL].change(ExchangeDel(uuid=uuid), lambda reason: None)
+            return
+        node = self._logs.nodes.queue_by_uuid(uuid)
+        if node is not None:
+            self._left[uuid] = policy
+            self._look(node)
+
+    def look(self) -> None:
+        """Messages have left queues: look at those that their makers have left."""
+        for uuid in list(self._left):
+            node = self._logs.nodes.queue_by_uuid(uuid)
+            if node is None:
+                del self._left[uuid]
+            else:
+                self._look(node)
+
+    def _look(self, node: QueueNode) -> None:
+        """Something has left this queue: links, or messages."""
+        policy = self._left.get(node.uuid)
+        if policy is None or not policy.ends(self._queues.users(node), node.depth):
+            return
+        del self._left[node.uuid]
+        by_messages = policy in (LifetimePolicy.ON_NO_MESSAGES, LifetimePolicy.ON_NO_LINKS_OR_MESSAGES)
+        command: Command = QueueDelIfEmpty(uuid=node.uuid) if by_messages else QueueDel(uuid=node.uuid)
+
+        def answered(reason: str) -> None:
+            if reason and self._logs.nodes.queue_by_uuid(node.uuid) is not None:  # a message has come meanwhile
+                self._left[node.uuid] = policy
+
+        self._logs.ledgers[node.log].change(command, answered)
+
+    # ---- names that match a pattern
+
+    def by_name(self, attach: Attach, then: Callable[[Attach], None]) -> bool:
+        """Make the node that this attach names, which is not there, and let the attach go on; False when no pattern matches."""
+        kind, name = self._named(attach)
+        if not kind or attach.made:
+            return False
+        body: dict[str, Any] = {"exchangeType": "topic"} if kind == "exchange" else {}
+        self._demand(attach, kind, name, body)
+        nodes, owner, uuid = self._logs.nodes, self._quota.owner(attach.session.rights.user), self._new_id()
+        try:
+            plan = nodes.plan_queue(name, uuid, body, owner) if kind == "queue" else nodes.plan_exchange(name, uuid, body)
+        except Refused as refusal:
+            raise refused(refusal) from None
+        log, command = plan
+
+        def made() -> None:
+            node = nodes.queues.get(name)
+            if kind == "queue" and node is not None and node.messages is None:  # its messages have no place yet
+                self._logs.ledgers[LOCAL].when_committed(lambda: self._go_on(attach, made, None))
+                return
+            attach.made = True
+            then(attach)
+
+        self._propose(attach, log, command, made, None)
+        return True
+
+    def _named(self, attach: Attach) -> tuple[str, str]:
+        """Kind and name of what this attach makes by its address; "" for nothing."""
+        address, capabilities = attach.asked.address, set(attach.asked.capabilities)
+        names = {"queue": queue_in(address) or address, "exchange": exchange_in(address)[0] or address.partition("/")[0]}
+        kinds = ("exchange",) if TOPICS & capabilities else ("queue",) if QUEUES & capabilities else ("queue", "exchange")
+        for kind in kinds:
+            name = names[kind]
+            if name and not name.startswith("$") and matches(self._patterns[kind], name):
+                return kind, name
+        return "", ""
+
+    # ---- both
+
+    def _demand(self, attach: Attach, kind: str, name: str, body: dict[str, Any]) -> None:
+        self._logs.must_serve()
+        bytes_of = self._logs.nodes.default_queue_bytes
+        attach.demand((questions.request("CREATE", kind, name, body, queue=None, exchange=None, default_bytes=bytes_of),))
+
+    def _propose(
+        self, attach: Attach, log: str, command: Command, made: Callable[[], None], undo: Callable[[], None] | None
+    ) -> None:
+        user = attach.session.rights.user
+        full = self._quota.denial(user, self._logs.nodes) if isinstance(command, QueueAdd) else ""
+        if full:
+            raise Condition("amqp:resource-limit-exceeded", full)
+        counted = self._quota.proposed(user, command.uuid, log) if isinstance(command, QueueAdd) else None
+
+        def answered(reason: str) -> None:
+            if counted is not None:
+                counted(reason)
+            self._go_on(attach, made, undo)
+
+        self._logs.ledgers[log].change(command, answered)
+
+    def _go_on(self, attach: Attach, made: Callable[[], None], undo: Callable[[], None] | None) -> None:
+        link = attach.link
+        if link.open:
+            try:
+                self._logs.must_serve()
+                made()
+            except Condition as condition:
+                link.refuse(condition)
+            attach.session.touch()
+        if not link.open and undo is not None:
+            undo()
+        self._queues.turn.flush()

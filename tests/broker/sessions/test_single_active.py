@@ -1,0 +1,93 @@
+"""A queue with a single active consumer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import proton
+import pytest
+
+from tests.broker.clients import Bench, Client, bench
+
+
+def queue(b: Bench, *bodies: int, **arguments: Any) -> None:
+    b.queue("q", arguments={"x-single-active-consumer": True} | arguments)
+    client = b.client()
+    client.send(client.sender("q"), *bodies)
+
+
+def consumers(b: Bench, count: int, credit: int = 2, **options: Any) -> list[tuple[Client, Any]]:
+    found = []
+    for _ in range(count):
+        client = b.client()
+        client.auto_accept = False
+        found.append((client, client.receiver("q", credit, **options)))
+    return found
+
+
+def active(b: Bench) -> list[bool]:
+    return [item["active"] for item in b.client().request("QUERY", "subscription")[2]["items"] if item["queue"] == "q"]
+
+
+def test_one_consumer_at_a_time_gets_messages_and_when_it_leaves_the_next_one_goes_on_where_it_was() -> None:
+    with bench() as b:
+        queue(b, *range(5))
+        (first, link), (second, waiting), (third, last) = consumers(b, 3)
+        assert (first.bodies(link), second.bodies(waiting)) == ([0, 1], [])
+        assert active(b) == [True, False, False]
+        first.give(first.received[link.name][0][0], proton.Delivery.ACCEPTED)
+        first.lose()
+        b.settle()
+        assert second.bodies(waiting) == [1, 2], "what the first one held comes first"
+        last.close()
+        b.settle()
+        second.connection.close()
+        b.settle()
+        assert third.bodies(last) == []
+        ((fourth, link),) = consumers(b, 1, credit=10)
+        assert fourth.bodies(link) == [1, 2, 3, 4]
+
+
+def test_an_active_consumer_without_credit_or_work_lets_nobody_else_have_messages() -> None:
+    with bench() as b:
+        queue(b, *range(3))
+        (first, link), (second, waiting) = consumers(b, 1, credit=0) + consumers(b, 1)
+        assert (first.bodies(link), second.bodies(waiting)) == ([], [])
+        link.flow(3)
+        b.settle()
+        assert first.bodies(link) == [0, 1, 2]
+
+
+def test_browsers_are_not_in_line_and_who_waits_and_drains_gets_its_credit_back() -> None:
+    with bench() as b:
+        queue(b, *range(3))
+        ((browser, looking), _, (_, waiting)) = (
+            consumers(b, 1, credit=10, browse=True) + consumers(b, 1) + consumers(b, 1, credit=0)
+        )
+        assert browser.bodies(looking) == [0, 1, 2]
+        waiting.drain(5)
+        b.settle()
+        assert waiting.credit == 0
+
+
+@pytest.mark.parametrize("argument, consumers_served", [(1, 1), (0, 2)])
+def test_the_argument_may_be_said_to_be_off(argument: int, consumers_served: int) -> None:
+    with bench() as b:
+        queue(b, *range(4), **{"x-single-active-consumer": argument})
+        got = [client.bodies(link) for client, link in consumers(b, 2, credit=1)]
+        assert sum(map(bool, got)) == consumers_served
+
+
+def test_a_selector_of_the_active_consumer_leaves_the_rest_where_it_is() -> None:
+    """What the active one does not select waits for it to leave, as order asks."""
+    with bench() as b:
+        b.queue("q", arguments={"x-single-active-consumer": True})
+        client = b.client()
+        for each in range(4):
+            client.send(client.sender("q"), each, properties={"n": each})
+        selector = proton.Described(proton.symbol("apache.org:selector-filter:string"), "n > 1")
+        (first, link), (second, waiting) = consumers(b, 1, filters={proton.symbol("s"): selector}) + consumers(b, 1)
+        assert (first.bodies(link), second.bodies(waiting)) == ([2, 3], [])
+        first.lose()
+        b.settle()
+        assert second.bodies(waiting) == [0, 1]

@@ -1,0 +1,175 @@
+"""A drain that is called off: what the target has is settled at the source, and the source serves the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import proton
+import pytest
+
+from broker.core import limits
+from tests.broker.clients import ACCEPTED, ADMIN, Bench, bench, condition, request, statuses
+from tests.broker.drain_bench import DRAIN, QUEUE, Taking
+from tests.broker.test_departure import ask, leave, left, source
+
+LARGE = limits.LARGE_PARTS * 16 * 1024 + 1
+
+
+def filled(b: Bench, *bodies: Any, **attributes: Any) -> dict[str, Any]:
+    """A broker with messages on its queue, that has begun to leave. Returns what a request about its drain names."""
+    b.queue("q", **attributes)
+    client = b.client()
+    client.send(client.sender("q"), *bodies)
+    return {"drain": leave(b)["drain"], "queue": b.broker.nodes.queues["q"].uuid}
+
+
+def served(b: Bench) -> list[Any]:
+    """What a client gets."""
+    client = b.client()
+    return client.bodies(client.receiver("q"))
+
+
+def test_what_the_target_holds_is_settled_and_the_rest_is_served_again_in_its_order() -> None:
+    with bench() as b:
+        names = filled(b, *range(6))
+        drainer = b.client(ADMIN)
+        drainer.auto_accept = False
+        taking = drainer.receiver(source(b), credit=4)
+        assert drainer.bodies(taking) == [0, 1, 2, 3]
+        drainer.give(drainer.received[taking.name][1][0], proton.Delivery.ACCEPTED)
+        assert ask(b, "HALT", **names)[0] == 200
+        assert condition(taking) == condition(drainer.receiver(source(b))) == "amqp:link:detach-forced"
+        runs = [1, 3, 5, 40]  # the target has 0, 1 and 2, and has been sent what does not exist here
+        assert [ask(b, "SETTLE", **names, runs=runs[:2])[0] for _ in range(2)] == [200, 200]
+        assert left(b)["messages"] == 3
+        assert b.client().lost
+        assert ask(b, "REOPEN", **names)[0] == 200
+        assert served(b) == [3, 4, 5]
+        again = ask(b, "REOPEN", **names)
+        assert (again[0], again[1], again[2]["leaving"], again[2]["halted"]) == (200, "it does not leave", False, False)
+
+
+def test_a_drain_that_goes_on_is_not_called_off_and_neither_is_one_of_another_name() -> None:
+    with bench() as b:
+        names = filled(b, 1)
+        for operation in ("SETTLE", "REOPEN"):
+            status, text, _ = ask(b, operation, **names, runs=[1, 1])
+            assert (status, text) == (409, "the drain of this broker goes on: ask for HALT first")
+        assert ask(b, "HALT", drain="another")[0] == 409
+        assert ask(b, "HALT", **names)[2]["halted"]
+        assert not leave(b)["halted"], "who asks last is heeded"
+        assert ask(b, "REOPEN", **names)[0] == 409
+        drainer = b.client(ADMIN)
+        assert drainer.bodies(drainer.receiver(source(b))) == [1]
+
+
+@pytest.mark.parametrize("runs", [[1], ["1", 2], [-1, 1], [1, 50_001], [1, 1] * 5001, [1 << 60, 1]])
+def test_runs_that_cannot_be_are_refused(runs: list[Any]) -> None:
+    with bench() as b:
+        names = filled(b, 1)
+        ask(b, "HALT", **names)
+        assert ask(b, "SETTLE", **names, runs=runs)[0] == 400
+
+
+def test_what_is_settled_goes_with_its_level_and_its_parts() -> None:
+    with bench(part_bytes=16 * 1024) as b:
+        names = filled(b, "a", arguments={"qpid.priorities": 3}) | {"runs": [1, 9, (2 << 56) + 1, 1]}
+        assert ask(b, "SETTLE", **names | {"queue": "gone"})[0] == 409
+        ask(b, "HALT", **names)
+        assert ask(b, "SETTLE", **names | {"queue": "gone"})[0] == 200
+        assert ask(b, "SETTLE", **names)[0] == 200
+        assert left(b)["messages"] <= 1
+
+
+def test_a_large_message_that_is_settled_leaves_no_parts() -> None:
+    with bench(part_bytes=16 * 1024) as b:
+        names = filled(b, "x" * LARGE)
+        assert b.broker.lead.state.parts.order.depth > 1
+        ask(b, "HALT", **names)
+        assert ask(b, "SETTLE", **names, runs=[1, 1])[0] == 200
+        b.pass_time(0.1, 0.01)
+        assert (b.depth("q"), b.broker.lead.state.parts.order.depth) == (0, 0)
+
+
+def test_a_new_primary_leaves_on_and_knows_of_no_halt() -> None:
+    with bench(clustered=True, default_level="all") as b:
+        b.upgraded()
+        names = filled(b, 1)
+        ask(b, "HALT", **names)
+        b.lead.become("ready", "another:1")
+        b.lead.become("active")
+        b.settle()
+        assert ask(b, "REOPEN", **names)[0] == 409
+        ask(b, "HALT", **names)
+        assert ask(b, "REOPEN", **names)[0] == 200
+        assert served(b) == [1]
+
+
+def test_a_queue_that_nobody_has_used_meanwhile_has_its_whole_time_again() -> None:
+    with bench() as b:
+        names = filled(b, 1, arguments={"qpid.auto_delete_timeout": 3})
+        b.pass_time(10)
+        ask(b, "HALT", **names)
+        ask(b, "REOPEN", **names)
+        b.pass_time(2)
+        assert b.depth("q") == 1
+        b.pass_time(2)
+        assert "q" not in b.broker.nodes.queues
+
+
+def test_a_drain_is_released_only_if_the_target_holds_what_was_settled() -> None:
+    """What is under way when the target is asked counts: it is waited for."""
+    with bench() as b:
+        taking = Taking(b)
+        link = taking.link()
+        taking.send(link, 1, 2)
+        b.lead.automatic = False
+        taking.send(link, 3)
+        admin = b.client(ADMIN)
+        reply = admin.receiver(None, dynamic=True)
+        body = {"drain": DRAIN, "held": 2}
+        admin.send_encoded(
+            admin.sender("$management"), request("RELEASE", "drain", "", reply.remote_source.address, 1, body), settle=True
+        )
+        assert condition(link) == condition(taking.link()) == "amqp:not-found"
+        assert taking.ask("TAKE", store="s", queue=QUEUE, into="q")[:2] == (409, f"drain {DRAIN} is called off")
+        assert admin.received[reply.name] == []
+        b.lead.automatic = True
+        b.lead.commit()
+        b.settle()
+        ((_, answer),) = admin.received[reply.name]
+        assert answer.properties["statusCode"] == 409
+        assert "3 messages of drain drain-1 are held here, and not 2" in answer.properties["statusDescription"]
+        again = taking.link()
+        taking.send(again, 4)
+        assert statuses(taking.client, again) == [ACCEPTED], "it goes on"
+        assert taking.ask("ORIGINS")[2] == {"released": False, "held": 4, "queues": [QUEUE]}
+        assert [taking.ask("RELEASE", held=4)[0] for _ in range(2)] == [200, 200]
+        assert taking.ask("ORIGINS")[2] == {"released": True, "held": 0, "queues": []}
+        assert condition(taking.link()) == "amqp:not-found"
+        assert taking.ask("FORGET")[0] == 200
+        assert taking.ask("RELEASE", held="4")[0] == 400
+        assert taking.bodies() == ["1", "2", "3", "4"]
+
+
+def test_what_came_to_a_queue_that_is_gone_is_held_as_before() -> None:
+    with bench() as b:
+        taking = Taking(b)
+        taking.send(taking.link(), 1, 2, 7)
+        b.client(ADMIN).request("DELETE", "queue", "q")
+        b.settle()
+        assert taking.ask("HELD", queue=QUEUE)[2] == {"count": 3, "runs": [1, 2, 7, 1]}
+        assert taking.ask("ORIGINS")[2]["held"] == 3
+        assert taking.ask("HELD", queue="another")[0] == 404
+
+
+def test_the_queues_of_a_drain_come_by_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.drains.ORIGINS", 2)
+    with bench() as b:
+        taking = Taking(b)
+        for queue in ("b", "c", "a"):
+            taking.ask("TAKE", store="s", queue=queue, into="q")
+        first = taking.ask("ORIGINS")[2]
+        assert (first["queues"], first["next"]) == (["a", "b"], "b")
+        assert taking.ask("ORIGINS", after="b")[2]["queues"] == ["c", QUEUE]
+        assert taking.ask("ORIGINS", after=QUEUE)[2]["queues"] == []

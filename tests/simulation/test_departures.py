@@ -1,0 +1,13 @@
+"""Brokers that leave, and drains that are called off, while brokers and drainers die."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation import departures
+
+
+@pytest.mark.simulation
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_every_message_is_on_one_of_the_two_and_the_drain_comes_to_its_end(seed: int) -> None:
+    assert departures.run(seed) >= 500

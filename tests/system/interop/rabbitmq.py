@@ -1,0 +1,78 @@
+"""A client on RabbitMQ's AMQP 1.0 client for Python that outlives its broker: rabbitmq.py send|receive URL,... QUEUE COUNT.
+
+Its connection takes a list of URLs, and tells its program when the broker is killed: the program makes another connection, by the
+same list. A sender sends numbered messages one by one; one whose outcome was not heard is sent again. A receiver counts the
+different numbers that come. Both print their count whenever it has grown, and end when it is COUNT.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+from rabbitmq_amqp_python_client import (
+    AddressHelper,
+    AMQPMessagingHandler,
+    Connection,
+    ConnectionClosed,
+    Environment,
+    Event,
+    Message,
+)
+from rabbitmq_amqp_python_client.qpid.proton import ProtonException
+
+RETRY_S = 0.02
+
+
+class Numbers(AMQPMessagingHandler):  # type: ignore[misc]
+    """Counts the different numbers that come."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.seen: set[int] = set()
+        self.count = count
+
+    def on_message(self, event: Event) -> None:
+        """Accept it, and note its number. (Its own `on_message`, which calls `on_amqp_message`, fails on a message without
+        annotations, which RabbitMQ has none of.)"""
+        self.delivery_context.accept(event)
+        note(int(event.message.body), self.seen)
+
+
+def note(number: int, seen: set[int]) -> None:
+    if number not in seen:
+        seen.add(number)
+        print(len(seen), flush=True)
+
+
+def send(connection: Connection, queue: str, numbers: Numbers) -> None:
+    publisher = connection.publisher(AddressHelper.queue_address(queue))
+    while len(numbers.seen) < numbers.count:
+        number = len(numbers.seen)
+        publisher.publish(Message(body=b"%d" % number, inferred=True, durable=True))
+        note(number, numbers.seen)
+
+
+def receive(connection: Connection, queue: str, numbers: Numbers) -> None:
+    connection.consumer(AddressHelper.queue_address(queue), message_handler=numbers, credit=50)
+    waiting: Any = connection._conn  # the consumer's own `run` does not end when a broker is killed
+    waiting.wait(lambda: len(numbers.seen) == numbers.count, timeout=None)
+    connection.close()
+
+
+def main(role: str, urls: str, queue: str, count: int) -> None:
+    """Do it over as many connections as it takes."""
+    environment, numbers = Environment(uris=urls.split(",")), Numbers(count)
+    while len(numbers.seen) < count:
+        try:
+            connection = environment.connection()
+            connection.dial()
+            (send if role == "send" else receive)(connection, queue, numbers)
+        except (ProtonException, ConnectionClosed) as error:
+            print(f"client: {type(error).__name__}: {error}", file=sys.stderr)
+            time.sleep(RETRY_S)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))
