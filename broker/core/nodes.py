@@ -454,17 +454,12 @@ class Nodes:
 
     # ---- looking up
 
-    def find(self, address: str) -> tuple[QueueNode | ExchangeNode, str] | None:
-        """The node that an address names, and the routing key in it ("" when there is none)."""
-        queue = self.queues.get(address)
-        if queue is not None:
-            return queue, ""
+    def exchange_at(self, address: str) -> tuple[ExchangeNode, str] | None:
+        """The exchange that an address names, whether a queue has that name or not, and the routing key in it ("" when there is
+        none)."""
         exchange = self.exchanges.get(address) if address else None
         if exchange is not None:
             return exchange, ""
-        queue = self.queues.get(queue_in(address))
-        if queue is not None:
-            return queue, ""
         name, slash, key = address.partition("/")
         if slash and not name:
             name, key = exchange_in(address)
