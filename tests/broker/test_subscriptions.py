@@ -9,7 +9,7 @@ import pytest
 
 from broker.core import limits
 from broker.core.filters import NO_LOCAL, SELECTOR
-from tests.broker.clients import Bench, Client, bench, condition
+from tests.broker.clients import ADMIN, Bench, Client, bench, condition
 
 NEVER, DELIVERIES = proton.Terminus.EXPIRE_NEVER, proton.Terminus.DELIVERIES
 
@@ -411,3 +411,21 @@ def test_a_container_that_is_to_have_one_connection_is_refused_while_it_is_in_us
         for client in b.clients:
             client.lose()
         assert condition(b.client(container="ann", desired=SOLE).connection) == ""
+
+
+def test_a_durable_subscription_that_another_broker_tells_of_stands_here_for_the_same_client() -> None:
+    """So a drain moves it: filters, what is unsettled, and all."""
+    color = described(SELECTOR, "color = 'red'")
+    with bench() as b, bench() as other:
+        client = b.client(container="c")
+        leave(client, subscribe(client, "n", filters=color), "detach")
+        (item,) = b.client(ADMIN).request("QUERY", "queue", "")[2]["items"]
+        body = {name: item[name] for name in ("durable", "exclusive", "arguments", "subscription")}
+        assert other.client(ADMIN).request("CREATE", "queue", item["name"], body)[0] == 201
+        bound = {"exchange": "amq.topic", "queue": item["name"], "key": "#"}
+        assert other.client(ADMIN).request("CREATE", "binding", "", bound)[0] == 201
+        publish(other, "red", properties={"color": "red"})
+        publish(other, "blue", properties={"color": "blue"})
+        there = other.client(container="c")
+        assert there.bodies(subscribe(there, "n", filters=color)) == ["red"]
+        assert queues(other) == [item["name"]]
