@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from broker.amqp.links import Condition, Receiver
@@ -28,6 +29,8 @@ from broker.sessions.producer import Producer
 from broker.sessions.queues import Queues
 from broker.sessions.transactions import Transactions
 from broker.sessions.turn import Turn
+
+_log = Logger()
 
 
 class Means(Protocol):
@@ -65,6 +68,9 @@ class RouteRunner:
         self._busy = self._stopped = False
         self._cursor = 0
         """From where on what is held is asked for next."""
+        self._told = ""
+        """Why it does not run, as the log says it: once for a reason."""
+        self._title = f"the route from {route.source} {routes.source_queue(route)} to {route.exchange}"
 
     def start(self) -> None:
         """Begin."""
@@ -197,6 +203,9 @@ class RouteRunner:
         return 0 if origin is None else origin.source_epoch
 
     def _drop(self) -> None:
+        if self.life.error != self._told and not self._stopped:
+            self._told = self.life.error
+            _log.warn("{route} does not run, and tries again: {why}", route=self._title, why=self._told)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -217,6 +226,8 @@ class RouteRunner:
         """Messages may come."""
         if link is self._link:
             self._do(self.life.attached())
+            self._told = ""
+            _log.info("{route} runs, from {peer}", route=self._title, peer=self.name)
 
     def failed(self, link: RouteLink, reason: str) -> None:
         """The link cannot go on."""

@@ -155,6 +155,17 @@ def test_what_has_a_name_that_a_route_excludes_is_dropped_and_leaves_the_source(
     assert net.brokers["a"].depth("out") == 0
 
 
+def test_routes_within_a_broker_move_a_message_from_queue_to_queue_and_not_round(net: Network) -> None:
+    for queue in ("1", "2"):
+        net.brokers["b"].queue(queue)
+    for into, source in (("1", "in"), ("2", "1"), ("in", "2")):
+        net.route("b", "b", into, source)
+    net.send("b", "in", "m")
+    net.pass_time(2)
+    assert [net.bodies("b", queue) for queue in ("in", "1", "2")] == [[], [], []], "it has been on each, and is dropped"
+    assert [item["taken"] for item in net.ask("b", "QUERY", "route")[2]["items"]] == [1, 1, 1]
+
+
 def test_a_route_of_an_exchange_makes_its_queue_and_deletes_it_at_its_end(net: Network) -> None:
     net.ask("b", "CREATE", "binding", exchange="amq.direct", queue="in", key="k")
     net.route("b", "a", "amq.direct", "k", "exchange")
