@@ -522,10 +522,11 @@ class Nodes:
         arguments = arguments_of(attributes)
         _check_arguments(name, arguments)
         _check_alternate(name, str(attributes.get("alternateExchange") or ""), arguments)
+        terms = _terms(name, attributes.get("subscription"))
         level = self.level_of(attributes.get("replicate") or arguments.get("qpid.replicate"))
         if not self.clustered and level == "configuration":
             level = "all"
-        log, needs = self.log_for(level), _version_of(arguments)
+        log, needs = self.log_for(level), max(_version_of(arguments), SUBSCRIPTIONS_SINCE if terms else 1)
         if needs > self.version_of(log):
             has = f"the cluster has version {self.version_of(log)} until every broker is upgraded"
             raise Refused(409, f"queue {name!r}: what it asks for needs machine version {needs}, and {has}")
@@ -540,6 +541,7 @@ class Nodes:
             arguments=arguments,
             alternate=self._alternate(attributes),
             owner=owner,
+            subscription=terms,
         )
         return log, command
 
@@ -738,6 +740,16 @@ def _place(node: QueueNode, messages: Messages | None) -> None:
     node.go_on()
 
 
+def _terms(name: str, wanted: object) -> dict[str, Any]:
+    """The terms of the subscription that a queue of this name is to stand for; {} for none."""
+    if not wanted:
+        return {}
+    try:
+        return Terms.read(wanted, name).to_dict()
+    except ValueError as error:
+        raise Refused(400, f"queue {name!r}: {error}") from None
+
+
 def _check_name(what: str, name: str) -> None:
     if not name:
         raise Refused(400, f"a {what} needs a name")
@@ -747,7 +759,9 @@ def _check_name(what: str, name: str) -> None:
         raise Refused(400, f"{name!r} cannot name a {what}: names start with no '$' and hold no control characters")
 
 
-_ATTRIBUTES = frozenset({"durable", "replicate", "autoDelete", "exclusive", "arguments", "alternateExchange"})
+_ATTRIBUTES = frozenset(
+    {"durable", "replicate", "autoDelete", "exclusive", "arguments", "alternateExchange", "subscription"},
+)
 AUTO_DELETE_TIMEOUT = "qpid.auto_delete_timeout"
 DELIVERY_LIMIT = "x-delivery-limit"
 MESSAGE_TTL = "x-message-ttl"

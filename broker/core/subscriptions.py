@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final, TypeAlias
 
+from broker.core import limits
 from broker.core.filters import NO_LOCAL, Filter, filters_of
 from broker.core.selector.selected import Selector, selected
 
@@ -52,6 +53,21 @@ class Terms:
     def of(cls, fields: Mapping[str, Any]) -> Terms:
         """The terms that a definition of a queue holds."""
         return cls(**fields)
+
+    @classmethod
+    def read(cls, fields: object, queue: str) -> Terms:
+        """The terms that somebody wants the queue of this name to be made with, as another broker shows them. ValueError when
+        they make no sense."""
+        kinds = dict.fromkeys(("container", "name", "address", "filters"), str) | dict.fromkeys(("shared", "lasting"), bool)
+        if not isinstance(fields, Mapping) or {name: type(value) for name, value in fields.items()} != kinds:
+            raise ValueError(f"the terms of a subscription are {', '.join(sorted(kinds))}: texts, and the last two true or false")
+        terms = cls.of(fields)
+        if len(terms.filters) > 2 * limits.PERFORMATIVE_BYTES:
+            raise ValueError(f"the filters of a subscription have {limits.PERFORMATIVE_BYTES} bytes at the most")
+        if terms.queue != queue:
+            raise ValueError(f"the queue of this subscription is called {terms.queue!r}")
+        selected(terms.asked)  # BadSelector and BadValue are ValueErrors
+        return terms
 
     def to_dict(self) -> dict[str, Any]:
         """What the definition of a queue is to hold."""

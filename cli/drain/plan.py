@@ -140,7 +140,8 @@ def _exchanges(plan: Plan, source: Inventory, target: Inventory) -> None:
 
 def _queue_body(queue: Item, source: Inventory) -> dict[str, Any]:
     body = {name: queue[name] for name in ("durable", "autoDelete", "exclusive")} | {"arguments": _arguments(queue)}
-    return body | _alternate(queue) | _replicate(queue, source)
+    subscription = {"subscription": queue["subscription"]} if queue.get("subscription") else {}
+    return body | subscription | _alternate(queue) | _replicate(queue, source)
 
 
 def _alternate(item: Item) -> dict[str, Any]:
@@ -167,6 +168,8 @@ def _differences(queue: Item, other: Item, source: Inventory, target: Inventory)
     for name in _ALIKE:
         if (queue[name] or "") != (other[name] or ""):
             yield f"{name} is {queue[name]}, and the target's {other[name]}"
+    if queue.get("subscription", {}) != other.get("subscription", {}):
+        yield "it stands for a subscription, and the target's for none, or for one with other terms"
     if LEVELS.index(_level(other, target)) < LEVELS.index(_level(queue, source)):
         yield f"its level of replication is {queue['replicate']}, and the target's {_level(other, target)}"
 

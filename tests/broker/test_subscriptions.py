@@ -337,6 +337,22 @@ def test_a_new_primary_has_the_subscription_its_messages_and_its_filters() -> No
         new.close()
 
 
+def test_a_subscription_that_another_broker_makes_anew_is_there_for_its_client() -> None:
+    """As a drain makes what it moves, by management."""
+    with bench() as b, bench() as other:
+        subscribe(b.client(container="ann"), "news", filters=described(SELECTOR, "n > 1")).detach()
+        b.settle()
+        (item,) = b.client().request("QUERY", "queue", body={"name": "ann.news"})[2]["items"]
+        admin = other.client()
+        body = {field: item[field] for field in ("durable", "autoDelete", "exclusive", "arguments", "subscription")}
+        assert admin.request("CREATE", "queue", "ann.news", body)[0] == 201
+        admin.request("CREATE", "binding", "", {"exchange": "amq.topic", "queue": "ann.news", "key": "#"})
+        publish(other, "not wanted", properties={"n": 1})
+        publish(other, "wanted", properties={"n": 2})
+        client = other.client(container="ann")
+        assert client.bodies(subscribe(client, "news", filters=described(SELECTOR, "n > 1"))) == ["wanted"]
+
+
 def test_a_term_that_ends_leaves_nobody_waiting_for_what_it_had_under_way() -> None:
     with bench(clustered=True) as b:
         b.upgraded()

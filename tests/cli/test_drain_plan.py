@@ -36,6 +36,16 @@ def test_a_queue_that_is_not_there_is_made_alike_and_its_level_is_asked_for_only
     assert found.problems == []
 
 
+def test_the_queue_of_a_subscription_is_made_with_its_terms_and_fits_no_other() -> None:
+    terms = {"container": "ann", "name": "news", "address": "amq.topic", "shared": False, "lasting": True, "filters": ""}
+    source = queue("ann.news", subscription=terms)
+    ((_, _, body),) = compare(having(source), having()).creates
+    assert body["subscription"] == terms
+    assert compare(having(source), having(source)).problems == []
+    ((_, why),) = compare(having(source), having(queue("ann.news", subscription={}))).problems
+    assert "stands for a subscription" in why
+
+
 @pytest.mark.parametrize(
     "source,target,why",
     [
