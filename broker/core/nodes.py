@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from msgspec import structs
 
-from broker.core import limits
+from broker.core import limits, subscriptions
 from broker.core.addresses import exchange_in, queue_in
 from broker.core.commands import (
     SUBSCRIPTIONS_SINCE,
@@ -522,11 +522,11 @@ class Nodes:
         arguments = arguments_of(attributes)
         _check_arguments(name, arguments)
         _check_alternate(name, str(attributes.get("alternateExchange") or ""), arguments)
-        terms = _terms(name, attributes.get("subscription"))
         level = self.level_of(attributes.get("replicate") or arguments.get("qpid.replicate"))
         if not self.clustered and level == "configuration":
             level = "all"
-        log, needs = self.log_for(level), max(_version_of(arguments), SUBSCRIPTIONS_SINCE if terms else 1)
+        log, subscription = self.log_for(level), _subscription_of(name, attributes)
+        needs = max(_version_of(arguments), SUBSCRIPTIONS_SINCE if subscription else 1)
         if needs > self.version_of(log):
             has = f"the cluster has version {self.version_of(log)} until every broker is upgraded"
             raise Refused(409, f"queue {name!r}: what it asks for needs machine version {needs}, and {has}")
@@ -541,7 +541,7 @@ class Nodes:
             arguments=arguments,
             alternate=self._alternate(attributes),
             owner=owner,
-            subscription=terms,
+            subscription=subscription,
         )
         return log, command
 
@@ -740,16 +740,6 @@ def _place(node: QueueNode, messages: Messages | None) -> None:
     node.go_on()
 
 
-def _terms(name: str, wanted: object) -> dict[str, Any]:
-    """The terms of the subscription that a queue of this name is to stand for; {} for none."""
-    if not wanted:
-        return {}
-    try:
-        return Terms.read(wanted, name).to_dict()
-    except ValueError as error:
-        raise Refused(400, f"queue {name!r}: {error}") from None
-
-
 def _check_name(what: str, name: str) -> None:
     if not name:
         raise Refused(400, f"a {what} needs a name")
@@ -759,9 +749,7 @@ def _check_name(what: str, name: str) -> None:
         raise Refused(400, f"{name!r} cannot name a {what}: names start with no '$' and hold no control characters")
 
 
-_ATTRIBUTES = frozenset(
-    {"durable", "replicate", "autoDelete", "exclusive", "arguments", "alternateExchange", "subscription"},
-)
+_ATTRIBUTES = frozenset({"durable", "replicate", "autoDelete", "exclusive", "arguments", "alternateExchange", "subscription"})
 AUTO_DELETE_TIMEOUT = "qpid.auto_delete_timeout"
 DELIVERY_LIMIT = "x-delivery-limit"
 MESSAGE_TTL = "x-message-ttl"
@@ -807,6 +795,15 @@ def _check_alternate(name: str, alternate: str, arguments: dict[str, Any]) -> No
     if alternate and queue_arguments.policy_of(arguments) != queue_arguments.REJECT:
         text = "what leaves a ring goes to no alternate exchange: make the queue without one"
         raise Refused(501, f"queue {name!r}: {text}")
+
+
+def _subscription_of(name: str, attributes: dict[str, Any]) -> dict[str, Any]:
+    """The terms of the subscription that a queue is to stand for; {} for none. Refused."""
+    given = attributes.get("subscription")
+    try:
+        return subscriptions.moved(name, given) if given else {}
+    except ValueError as error:
+        raise Refused(400, f"queue {name!r}: {error}") from None
 
 
 def _version_of(arguments: dict[str, Any]) -> int:

@@ -45,7 +45,7 @@ ATTRIBUTES: Final[Mapping[str, tuple[str, ...]]] = {
             "bindings",
             "arguments",
         ),
-        *("alternateExchange", "subscription"),
+        "alternateExchange",
     ),
     "exchange": (
         *("uuid", "exchangeType", "durable", "replicate", "bindings", "messagesIn", "messagesRouted", "messagesDropped"),

@@ -19,7 +19,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final, TypeAlias
 
-from broker.core import limits
 from broker.core.filters import NO_LOCAL, Filter, filters_of
 from broker.core.selector.selected import Selector, selected
 
@@ -54,21 +53,6 @@ class Terms:
         """The terms that a definition of a queue holds."""
         return cls(**fields)
 
-    @classmethod
-    def read(cls, fields: object, queue: str) -> Terms:
-        """The terms that somebody wants the queue of this name to be made with, as another broker shows them. ValueError when
-        they make no sense."""
-        kinds = dict.fromkeys(("container", "name", "address", "filters"), str) | dict.fromkeys(("shared", "lasting"), bool)
-        if not isinstance(fields, Mapping) or {name: type(value) for name, value in fields.items()} != kinds:
-            raise ValueError(f"the terms of a subscription are {', '.join(sorted(kinds))}: texts, and the last two true or false")
-        terms = cls.of(fields)
-        if len(terms.filters) > 2 * limits.PERFORMATIVE_BYTES:
-            raise ValueError(f"the filters of a subscription have {limits.PERFORMATIVE_BYTES} bytes at the most")
-        if terms.queue != queue:
-            raise ValueError(f"the queue of this subscription is called {terms.queue!r}")
-        selected(terms.asked)  # BadSelector and BadValue are ValueErrors
-        return terms
-
     def to_dict(self) -> dict[str, Any]:
         """What the definition of a queue is to hold."""
         return asdict(self)
@@ -98,6 +82,21 @@ class Terms:
         """What says which of the exchange's messages come onto its queue; None: all."""
         asked = self.asked
         return _Gate(self.container, asked) if any("binding" not in each.name for each in asked) else None
+
+
+def moved(queue: str, fields: Any) -> dict[str, Any]:
+    """What the definition of a queue of this name is to hold, which stood for a subscription at another broker: the fields of its
+    terms. ValueError when these are none, or mean another queue, or one that does not last."""
+    try:
+        terms = Terms.of(fields)
+        selected(terms.asked)
+        fits = terms.queue == queue and terms.lasting is True and type(terms.shared) is bool and type(terms.address) is str
+        fits = fits and base64_of(terms.encoded_filters) == terms.filters
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"it cannot stand for a subscription: {error}") from None
+    if not fits:
+        raise ValueError(f"it cannot stand for the subscription {terms.name!r} of {terms.container!r}")
+    return terms.to_dict()
 
 
 def base64_of(encoded: bytes) -> str:

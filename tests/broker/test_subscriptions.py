@@ -9,7 +9,8 @@ import pytest
 
 from broker.core import limits
 from broker.core.filters import NO_LOCAL, SELECTOR
-from tests.broker.clients import Bench, Client, bench, condition
+from tests.broker import test_departure
+from tests.broker.clients import ADMIN, Bench, Client, bench, condition
 
 NEVER, DELIVERIES = proton.Terminus.EXPIRE_NEVER, proton.Terminus.DELIVERIES
 
@@ -252,6 +253,18 @@ def test_who_takes_from_the_queue_of_a_subscription_by_its_address_does_not_end_
         assert queues(b) == ["ann.news"]
 
 
+def test_a_shared_subscription_that_is_not_durable_is_not_moved_when_its_broker_leaves() -> None:
+    """Its links are cut off, and with the last of them it is gone, with what it held."""
+    with bench() as b:
+        client = b.client(container="ann")
+        client.auto_accept = False
+        subscribe(client, "news|volatile1", "amq.topic", "shared", durable=False)
+        publish(b, "one")
+        test_departure.leave(b)
+        assert client.lost
+        assert queues(b) == []
+
+
 def test_a_name_is_shared_or_not() -> None:
     with bench() as b:
         client = b.client(container="ann")
@@ -337,22 +350,6 @@ def test_a_new_primary_has_the_subscription_its_messages_and_its_filters() -> No
         new.close()
 
 
-def test_a_subscription_that_another_broker_makes_anew_is_there_for_its_client() -> None:
-    """As a drain makes what it moves, by management."""
-    with bench() as b, bench() as other:
-        subscribe(b.client(container="ann"), "news", filters=described(SELECTOR, "n > 1")).detach()
-        b.settle()
-        (item,) = b.client().request("QUERY", "queue", body={"name": "ann.news"})[2]["items"]
-        admin = other.client()
-        body = {field: item[field] for field in ("durable", "autoDelete", "exclusive", "arguments", "subscription")}
-        assert admin.request("CREATE", "queue", "ann.news", body)[0] == 201
-        admin.request("CREATE", "binding", "", {"exchange": "amq.topic", "queue": "ann.news", "key": "#"})
-        publish(other, "not wanted", properties={"n": 1})
-        publish(other, "wanted", properties={"n": 2})
-        client = other.client(container="ann")
-        assert client.bodies(subscribe(client, "news", filters=described(SELECTOR, "n > 1"))) == ["wanted"]
-
-
 def test_a_term_that_ends_leaves_nobody_waiting_for_what_it_had_under_way() -> None:
     with bench(clustered=True) as b:
         b.upgraded()
@@ -427,3 +424,21 @@ def test_a_container_that_is_to_have_one_connection_is_refused_while_it_is_in_us
         for client in b.clients:
             client.lose()
         assert condition(b.client(container="ann", desired=SOLE).connection) == ""
+
+
+def test_a_durable_subscription_that_another_broker_tells_of_stands_here_for_the_same_client() -> None:
+    """So a drain moves it: filters, what is unsettled, and all."""
+    color = described(SELECTOR, "color = 'red'")
+    with bench() as b, bench() as other:
+        client = b.client(container="c")
+        leave(client, subscribe(client, "n", filters=color), "detach")
+        (item,) = b.client(ADMIN).request("QUERY", "queue", "")[2]["items"]
+        body = {name: item[name] for name in ("durable", "exclusive", "arguments", "subscription")}
+        assert other.client(ADMIN).request("CREATE", "queue", item["name"], body)[0] == 201
+        bound = {"exchange": "amq.topic", "queue": item["name"], "key": "#"}
+        assert other.client(ADMIN).request("CREATE", "binding", "", bound)[0] == 201
+        publish(other, "red", properties={"color": "red"})
+        publish(other, "blue", properties={"color": "blue"})
+        there = other.client(container="c")
+        assert there.bodies(subscribe(there, "n", filters=color)) == ["red"]
+        assert queues(other) == [item["name"]]

@@ -36,16 +36,6 @@ def test_a_queue_that_is_not_there_is_made_alike_and_its_level_is_asked_for_only
     assert found.problems == []
 
 
-def test_the_queue_of_a_subscription_is_made_with_its_terms_and_fits_no_other() -> None:
-    terms = {"container": "ann", "name": "news", "address": "amq.topic", "shared": False, "lasting": True, "filters": ""}
-    source = queue("ann.news", subscription=terms)
-    ((_, _, body),) = compare(having(source), having()).creates
-    assert body["subscription"] == terms
-    assert compare(having(source), having(source)).problems == []
-    ((_, why),) = compare(having(source), having(queue("ann.news", subscription={}))).problems
-    assert "stands for a subscription" in why
-
-
 @pytest.mark.parametrize(
     "source,target,why",
     [
@@ -135,3 +125,12 @@ def test_queues_that_messages_get_to_together_go_together_with_their_bindings() 
 
 def binding(source: str, to: str) -> dict[str, Any]:
     return {"exchange": source, "queue": to, "key": "k", "arguments": {}}
+
+
+def test_topic_subscriptions_move_too_and_meet_no_other() -> None:
+    terms = {"container": "c", "name": "n", "address": "amq.topic", "shared": False, "lasting": True, "filters": ""}
+    source = queue("c.n", subscription=terms)
+    [(_, _, body)] = compare(having(source), having()).creates
+    assert body["subscription"] == terms
+    for there in (queue("c.n"), queue("c.n", subscription=terms | {"filters": "AAAA"})):
+        assert [why for _, why in compare(having(source), having(there)).problems]

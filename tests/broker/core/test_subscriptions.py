@@ -133,41 +133,28 @@ def test_a_subscription_that_cannot_be_is_refused_with_what_to_do(monkeypatch: p
     assert "queues, its limit" in refusal(two.nodes, replace(ANN, name="b"))[1]
 
 
-def test_a_queue_is_made_for_a_subscription_with_the_terms_that_another_broker_shows() -> None:
-    nodes = Two().nodes
-    terms = replace(ANN, filters=filters(a=SELECTOR))
-    status, text = wrong(nodes, {"subscription": terms.to_dict(), "replicate": "all"})
-    assert (status, "until every broker is upgraded" in text) == (409, True)
-    log, command = nodes.plan_queue(terms.queue, "u", {"subscription": terms.to_dict()})
-    assert isinstance(command, QueueAdd)
-    assert (log, command.needs, Terms.of(command.subscription)) == (LOCAL, SUBSCRIPTIONS_SINCE, terms)
-    assert nodes.plan_queue("q", "u", {"subscription": {}})[1].needs == 1
-
-
-@pytest.mark.parametrize(
-    "change, why",
-    [
-        ({"name": "other"}, "is called 'ann.other'"),
-        ({"name": 5}, "are address, container, filters, lasting, name, shared"),
-        ({"more": ""}, "are address"),
-        ({"filters": "abc"}, "adding"),
-        ({"filters": base64_of(b"\xc1")}, "queue 'ann.news': "),
-        ({"filters": "A" * (2 * limits.PERFORMATIVE_BYTES + 4)}, "bytes at the most"),
-    ],
-)
-def test_terms_that_make_no_sense_are_refused(change: dict[str, Any], why: str) -> None:
-    status, text = wrong(Two().nodes, {"subscription": ANN.to_dict() | change})
-    assert status == 400
-    assert why in text
-
-
-def wrong(nodes: Nodes, attributes: dict[str, Any]) -> tuple[int, str]:
-    with pytest.raises(Refused) as caught:
-        nodes.plan_queue(ANN.queue, "u", attributes)
-    return caught.value.status, caught.value.text
-
-
 def test_an_older_broker_stops_at_the_queue_of_a_subscription() -> None:
     command = QueueAdd(needs=SUBSCRIPTIONS_SINCE, uuid="u", name="q", level="all", subscription=ANN.to_dict())
     assert "needs machine version 6" in getattr(decode(command.text, SUBSCRIPTIONS_SINCE - 1), "why", "")
     assert State().version >= SUBSCRIPTIONS_SINCE
+
+
+def test_a_queue_that_stood_for_a_subscription_elsewhere_stands_for_it_here() -> None:
+    two = Two()
+    terms = replace(ANN, filters=filters(s=SELECTOR))
+    log, command = two.nodes.plan_queue("ann.news", "u", {"subscription": terms.to_dict(), "replicate": "none"})
+    assert (log, command) == (LOCAL, QueueAdd(uuid="u", name="ann.news", level="none", subscription=terms.to_dict(), needs=6))
+    two.plan((log, command))
+    assert two.nodes.queues["ann.news"].terms == terms
+    with pytest.raises(Refused, match="machine version 6"):
+        two.nodes.plan_queue("ann.news2", "u", {"subscription": replace(ANN, name="news2").to_dict(), "replicate": "all"})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"name": "m"}, {"lasting": False}, {"shared": 1}, {"address": 5}, {"filters": "A"}, {"filters": "!"}, {"x": 1}, {"name": 5}],
+)
+def test_what_means_another_subscription_or_none_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(Refused, match="cannot stand for") as refused:
+        Two().nodes.plan_queue("ann.news", "u", {"subscription": ANN.to_dict() | wrong})
+    assert refused.value.status == 400
