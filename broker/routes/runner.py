@@ -81,6 +81,27 @@ class RouteRunner:
         self._stopped = True
         self._drop()
 
+    def retire(self) -> None:
+        """Take nothing more, and end when the source has been told of what was taken: it is not to be given to anybody else."""
+        if self._stopped or self._client is None or self._link is None:
+            self.stop()
+            return
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._link.retire()
+        self._means.logs.lead.when_committed(self._goodbye)
+
+    def _goodbye(self) -> None:
+        if self._client is not None:
+            self._client.close()
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether its connection has not ended."""
+        return self._client is not None and not self._client.is_lost
+
     def describe(self) -> dict[str, Any]:
         """What a query says of it, beside what it was made with."""
         taken = self.taken + (self._link.intake.taken if self._link is not None else 0)
@@ -253,7 +274,7 @@ class RouteLink:
         self._means = means
         self._client = client
         self._producer: Producer | None = None
-        self._ended = False
+        self._ended = self._retired = False
 
     def attach(self, address: str) -> None:
         """Ask for messages from there."""
@@ -267,6 +288,12 @@ class RouteLink:
         self._ended = True
         self._means.turn.forget(self)
         self._means.logs.inflow.forget(self._client.wire)
+        if self._producer is not None:
+            self._producer.detached()
+
+    def retire(self) -> None:
+        """Take nothing more, but settle what was taken."""
+        self._retired = True
         if self._producer is not None:
             self._producer.detached()
 
@@ -287,7 +314,7 @@ class RouteLink:
 
     def messages(self) -> None:
         """Messages have come."""
-        if self._producer is not None and not self._ended:
+        if self._producer is not None and not (self._ended or self._retired):
             self._producer.take()
             if not self._producer.link.open:
                 self._stop(f"{self._client.name}: more messages came than were asked for")
@@ -307,7 +334,9 @@ class RouteLink:
 
     def accepted(self, count: int) -> None:
         """So many messages were accepted: more may come."""
-        if self._producer is not None and not self._ended:
+        if self._retired:
+            self.touch()
+        elif self._producer is not None and not self._ended:
             self._producer.accepted(count)
 
     # ---- Output

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from broker.core import limits
+from broker.core.commands import Setting
 from broker.core.hops import HOPS
+from broker.core.origins import LEAVING
 from tests.broker.clients import ADMIN, condition
 from tests.broker.route_bench import Network, network
 
@@ -257,6 +259,24 @@ def test_a_broker_that_leaves_fetches_nothing_more(net: Network) -> None:
     assert (net.brokers["a"].depth("out"), net.brokers["b"].depth("in")) == (1, 0)
     status, text, _ = net.ask("b", "CREATE", "route", kind="queue", source="a", exchange="in", key="other")
     assert (status, "leaves" in text) == (409, True)
+    net.brokers["b"].broker.lead.change(Setting(key=LEAVING, value={}), lambda reason: None)
+    net.pass_time(1)
+    assert net.bodies("b", "in") == ["stays"], "it stays after all"
+
+
+def test_what_has_come_to_a_broker_that_leaves_is_settled_at_its_source(net: Network) -> None:
+    """Or whoever takes over from it would fetch it again."""
+    target = net.brokers["b"].lead
+    net.route("b", "a", "in", "out")
+    target.automatic = False
+    net.send("a", "out", *range(3))
+    target.ledger.change(Setting(key=LEAVING, value={"drain": "d"}), lambda reason: None)
+    net.settle()
+    target.automatic = True
+    target.commit()
+    net.pass_time(0.5)
+    net.send("a", "out", "stays")
+    assert (net.brokers["b"].depth("in"), net.bodies("a", "out")) == (3, ["stays"])
 
 
 @pytest.mark.parametrize(
