@@ -536,7 +536,7 @@ class QueueTerminus:
         if node.auto_delete_s:
             self._queues.unused.left(node)
         elif node.definition.auto_delete and not self.subscriptions and logs.ledgers[node.log].serving:
-            moves = logs.closed and node.depth and not node.definition.exclusive
+            moves = logs.closed and node.depth and not node.definition.exclusive and node.terms is None
             if not moves:
                 self._queues.keeper.delete(node)
         else:

@@ -9,6 +9,7 @@ import pytest
 
 from broker.core import limits
 from broker.core.filters import NO_LOCAL, SELECTOR
+from tests.broker import test_departure
 from tests.broker.clients import ADMIN, Bench, Client, bench, condition
 
 NEVER, DELIVERIES = proton.Terminus.EXPIRE_NEVER, proton.Terminus.DELIVERIES
@@ -250,6 +251,18 @@ def test_who_takes_from_the_queue_of_a_subscription_by_its_address_does_not_end_
             link.close()
             b.settle()
         assert queues(b) == ["ann.news"]
+
+
+def test_a_shared_subscription_that_is_not_durable_is_not_moved_when_its_broker_leaves() -> None:
+    """Its links are cut off, and with the last of them it is gone, with what it held."""
+    with bench() as b:
+        client = b.client(container="ann")
+        client.auto_accept = False
+        subscribe(client, "news|volatile1", "amq.topic", "shared", durable=False)
+        publish(b, "one")
+        test_departure.leave(b)
+        assert client.lost
+        assert queues(b) == []
 
 
 def test_a_name_is_shared_or_not() -> None:
