@@ -35,7 +35,8 @@ from broker.core.commands import QueueAdd, Term
 from broker.core.links import REJECTED
 from broker.core.management import Page, Place, Stream
 from broker.core.nodes import LOCAL, QueueNode, Refused
-from broker.sessions import bulk
+from broker.host import resident_bytes
+from broker.sessions import bulk, peek
 from broker.sessions.audit import Audit
 from broker.sessions.bulk import Bulk
 from broker.sessions.connection import Connection
@@ -237,6 +238,8 @@ class Administration:
                 lambda result: answer(*result),
                 lambda failure: answer(500, f"{operation} failed: {failure.getErrorMessage()}", {}),
             )
+        elif kind == "queue" and operation == peek.OPERATION:
+            self._peek(rights, request, answer)
         elif kind == "queue" and operation in bulk.OPERATIONS:
             self._do_in_bulk(rights, request, answer)
         else:
@@ -305,6 +308,27 @@ class Administration:
 
     # ---- changes
 
+    def _peek(self, rights: Rights, request: management_node.Request, answer: Answer) -> None:
+        """Messages of a queue, as they lie there."""
+        node = self._logs.nodes.queues.get(request.name)
+        if node is None:
+            raise Refused(404, f"there is no queue named {request.name!r}")
+        denial = rights.denial(questions.take_from_queue(node))
+        if denial:
+            raise Refused(403, denial)
+        first, count = peek.asked_of(request.body)
+        queue = self._queues.at(node)
+        if node.messages is None or not queue.ledger.serving:
+            raise Refused(409, f"queue {node.name!r} is not ready on this broker: ask the primary")
+        number, self._next_change = self._next_change, self._next_change + 1
+
+        def done(body: dict[str, Any]) -> None:
+            if self._under_way.pop(number, None) is not None:
+                answer(200, "OK", body)
+
+        self._under_way[number] = self._logs.lead.name, lambda: None
+        peek.peek(queue, first, count, done)
+
     def _do_in_bulk(self, rights: Rights, request: management_node.Request, answer: Answer) -> None:
         number, self._next_change = self._next_change, self._next_change + 1
 
@@ -341,6 +365,8 @@ class Administration:
                 return self._connection_items(after)
             case "subscription":
                 return self._subscription_items(after)
+            case "memory":
+                return in_order(self._memory_items(), after)
             case "history":
                 return in_order(map(_term_item, self._logs.lead.state.definitions.terms), after)
             case _:
@@ -365,6 +391,18 @@ class Administration:
             "slowConsumersEnded": self._slow.ended,
             "version": self._version,
         }
+
+    def _memory_items(self) -> list[dict[str, Any]]:
+        logs = self._logs
+        found = (
+            ("resident", resident_bytes()),
+            ("bodies", logs.residency.held_bytes),
+            ("bodies-limit", logs.residency.limit_bytes),
+            ("not-committed", logs.inflow.nbytes),
+            ("answers-waiting", self._mailboxes.nbytes),
+            ("requests-waiting", self._waiting_bytes),
+        )
+        return [{"name": name, "bytes": nbytes} for name, nbytes in found]
 
     def _connection_items(self, after: Place) -> Stream:
         for number in list(self.connections):  # they are in the order of their numbers

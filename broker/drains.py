@@ -23,7 +23,7 @@ from twisted.internet.defer import Deferred, succeed
 
 from broker.core.commands import ORIGINS_SINCE, Command, OriginAdd, OriginForget, OriginRelease
 from broker.core.nodes import Refused
-from broker.core.origins import Leave
+from broker.core.origins import TRAITS_SINCE, Leave
 from broker.core.queues.sizes import larger
 from broker.sessions.departure import Departure
 from broker.sessions.ledger import Ledger
@@ -72,7 +72,8 @@ class Drains:
     def items(self) -> list[dict[str, Any]]:
         """The one item of `QUERY drain`."""
         own = {"store": self._store_id, "maxMessageBytes": self._max_message_bytes, "freeBytes": self._free_bytes()}
-        return [own | self._departure.status()]
+        versions = map(self._logs.nodes.version_of, self._logs.ledgers)
+        return [own | {"traits": all(each >= TRAITS_SINCE for each in versions)} | self._departure.status()]
 
     def act(self, operation: str, body: dict[str, Any], principal: Principal) -> Deferred[Answer]:
         """See the module. Refused, KeyError, TypeError, ValueError."""

@@ -15,7 +15,7 @@ has settled it, it is settled here at once, and otherwise by `Sender.settle`. So
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from cproton_ffi import ffi, lib
@@ -439,6 +439,7 @@ class Sender(Link):
         "retired",
         "session",
         "tags_sequences",
+        "traits_of",
     )
 
     def __init__(self, engine: Owner, handle: Any) -> None:
@@ -455,6 +456,8 @@ class Sender(Link):
         self._next_tag = 0
         self.tags_sequences = False
         """Whether the tag of each delivery is its sequence, in 8 bytes, most significant first: a drain's, not a client's."""
+        self.traits_of: Callable[[int], bytes] | None = None
+        """With `tags_sequences`: what stands behind a sequence in its tag, up to 24 bytes."""
         self._pieces: deque[_Pieces] = deque()
         self._pieces_bytes = 0
         self._ids: dict[Any, int] = {}
@@ -508,8 +511,6 @@ class Sender(Link):
         scratch = self.engine.scratch
         tag, tag_number = scratch.tag, scratch.tag_number
         wide = self.tags_sequences
-        if wide:
-            tag = scratch.wide_tag
         begin = ffi.from_buffer(data) + base
         here = offsets[start]
         first = self.account.sent(sequence, stop - start, presettled)
@@ -518,7 +519,7 @@ class Sender(Link):
         for position, delivery_id in zip(range(start + 1, stop + 1), range(first, first + stop - start), strict=True):
             after = offsets[position]
             if wide:
-                scratch.wide_bytes[0:8] = (sequence + position - start - 1).to_bytes(8, "big")
+                tag = self._wide_tag(sequence + position - start - 1)
             else:
                 number = (number + 1) & 0xFFFFFFF
                 # Seven bits a byte: some clients read tags as text.
@@ -538,6 +539,15 @@ class Sender(Link):
         self._next_tag = number
         if self._pieces:
             self.engine.feed_later(self)
+
+    def _wide_tag(self, sequence: int) -> Any:
+        """A tag of a sequence, and of what is to stand behind it."""
+        scratch, tag = self.engine.scratch, sequence.to_bytes(8, "big")
+        if self.traits_of is not None:
+            tag += self.traits_of(sequence)
+        scratch.wide_bytes[0 : len(tag)] = tag
+        scratch.wide_tag.size = len(tag)
+        return scratch.wide_tag
 
     def feed(self) -> bool:
         """Give proton the next pieces of what waits, while it holds less than one. Returns whether it got any."""
@@ -572,8 +582,7 @@ class Sender(Link):
         scratch = self.engine.scratch
         tag, tag_number = scratch.tag, scratch.tag_number
         if self.tags_sequences:
-            tag = scratch.wide_tag
-            scratch.wide_bytes[0:8] = sequence.to_bytes(8, "big")
+            tag = self._wide_tag(sequence)
         else:
             number = self._next_tag = (self._next_tag + 1) & 0xFFFFFFF
             tag_number[0] = number & 0x7F | (number & 0x3F80) << 1 | (number & 0x1FC000) << 2 | (number & 0xFE00000) << 3

@@ -18,5 +18,5 @@ class Scratch:
         self.area = ffi.new("char[]", SCRATCH_BYTES)
         self.tag_number = ffi.new("uint32_t *")
         self.tag = ffi.new("pn_delivery_tag_t *", {"size": 4, "start": ffi.cast("char *", self.tag_number)})[0]
-        self.wide_bytes = ffi.new("char[8]")
+        self.wide_bytes = ffi.new("char[32]")
         self.wide_tag = ffi.new("pn_delivery_tag_t *", {"size": 8, "start": self.wide_bytes})[0]

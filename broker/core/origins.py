@@ -23,10 +23,36 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
+from struct import Struct
+from typing import Any, NamedTuple
 
 LEAVING = "leaving"
 """The key of the setting (`broker.core.commands.Setting`) from which on a log takes no message from clients."""
+
+TRAITS_SINCE = 6
+"""The machine version from which on both brokers of a drain know traits."""
+_TRAITS = Struct(">QQI")
+SEQUENCE_BYTES = 8
+TAG_BYTES = SEQUENCE_BYTES + _TRAITS.size
+"""The bytes of a tag: a sequence, alone or with traits."""
+
+
+class Traits(NamedTuple):
+    """What a store knows of a message beside its bytes: when it expires, from when on it may be given out (ms since 1970, 0: no
+    time), and how often delivery of it has failed. In the tag of its delivery it stands behind the sequence, in 20 bytes."""
+
+    expires_ms: int = 0
+    available_ms: int = 0
+    failures: int = 0
+
+    def to_bytes(self) -> bytes:
+        """For the tag."""
+        return _TRAITS.pack(self.expires_ms, self.available_ms, self.failures)
+
+    @classmethod
+    def of(cls, tag: bytes) -> Traits:
+        """From a tag of `TAG_BYTES`."""
+        return cls(*_TRAITS.unpack_from(tag, SEQUENCE_BYTES))
 
 
 @dataclass(frozen=True, slots=True)

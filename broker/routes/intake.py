@@ -24,12 +24,13 @@ from broker.core.commands import RouteAdd
 from broker.core.hops import Hops, TooFar
 from broker.core.links import REJECTED
 from broker.core.nodes import QueueNode
+from broker.core.origins import SEQUENCE_BYTES
 from broker.core.routes import Place
 from broker.sessions import routing
 from broker.sessions.attach import Attach, Output
 from broker.sessions.ledger import Ledger
 from broker.sessions.logs import Logs
-from broker.sessions.origins import TAG_BYTES, confirm
+from broker.sessions.origins import confirm
 from broker.sessions.producer import Producer, Refused, Upload
 from broker.sessions.queues import Queues, QueueTerminus
 from broker.sessions.room import full_text, has_room
@@ -168,7 +169,7 @@ class Intake:
     def sequences(self, producer: Producer, first: int, count: int) -> list[int]:
         """The sequences of these deliveries. Stopped, when they have none."""
         tags = producer.link.tags(first, count)
-        if any(len(tag) != TAG_BYTES for tag in tags):
+        if any(len(tag) != SEQUENCE_BYTES for tag in tags):
             raise Stopped("the source gives messages without their sequences: it must be a broker of this kind, of this release")
         return [int.from_bytes(tag, "big") for tag in tags]
 

@@ -33,7 +33,7 @@ from broker.amqp.links import Condition, Sender
 from broker.core.acl import questions
 from broker.core.commands import ORIGINS_SINCE, Setting
 from broker.core.nodes import LOCAL, QueueNode, Refused
-from broker.core.origins import LEAVING, Leave
+from broker.core.origins import LEAVING, Leave, Traits
 from broker.core.parts import PARTS_QUEUE
 from broker.sessions.admission import Admission
 from broker.sessions.attach import Attach
@@ -43,6 +43,8 @@ from broker.sessions.origins import NODE
 from broker.sessions.queues import Queues, QueueTerminus
 from broker.sessions.turn import Turn
 
+TRAITS = "traits"
+"""The last word of the address of a queue whose messages come with traits."""
 STEPS = 10
 """Clients' connections end in so many steps."""
 CALLED_OFF = "amqp:link:detach-forced"
@@ -207,9 +209,11 @@ def _setting(leave: Leave) -> Setting:
 
 class DrainSource:
     """A queue of a broker that leaves, as the one link sees it that takes its messages: `$drain/QUEUE`, by the queue's uuid. The
-    tag of each delivery is the message's sequence, in 8 bytes."""
+    tag of each delivery is the message's sequence, in 8 bytes. `$drain/QUEUE/traits`: with traits behind it
+    (`broker.core.origins.Traits`). Then messages come as they were sent, and those that are delayed, too."""
 
-    def __init__(self, logs: Logs, node: QueueNode, queue: QueueTerminus) -> None:
+    def __init__(self, logs: Logs, node: QueueNode, queue: QueueTerminus, *, traits: bool) -> None:
+        self._traits = traits
         self._logs = logs
         self._node = node
         self._queue = queue
@@ -230,15 +234,25 @@ class DrainSource:
             raise Condition("amqp:resource-locked", f"queue {self._node.name!r} has consumers still: try again")
         if attach.link.presettled:
             raise Condition("amqp:invalid-field", "the messages of a drain are settled when the target has them")
+        if self._traits:
+            link.traits_of = self._traits_of
+            self._queue.due.let_all_go()
         self._queue.add(attach, link, needs, browse=False, drains=True)
+
+    def _traits_of(self, sequence: int) -> bytes:
+        messages = self._node.messages
+        assert messages is not None, "it is being sent"
+        expires_ms, available_ms = [0 if each is None else each.at(sequence) for each in (messages.expiries, messages.delays)]
+        return Traits(expires_ms, available_ms, messages.order.lane_of(sequence).delivery_count(sequence)).to_bytes()
 
 
 def drain_source(logs: Logs, queues: Queues) -> Callable[[str], DrainSource | None]:
     """Finds such a source by its address."""
 
     def named(address: str) -> DrainSource | None:
-        node, _, uuid = address.partition("/")
-        found = logs.nodes.queue_by_uuid(uuid) if node == NODE else None
-        return None if found is None else DrainSource(logs, found, queues.at(found))
+        node, _, rest = address.partition("/")
+        uuid, _, how = rest.partition("/")
+        found = logs.nodes.queue_by_uuid(uuid) if node == NODE and how in ("", TRAITS) else None
+        return None if found is None else DrainSource(logs, found, queues.at(found), traits=how == TRAITS)
 
     return named

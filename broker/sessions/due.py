@@ -9,8 +9,8 @@ What is about to be given out is looked at too (`fit`), so that nothing hangs on
 is given to nobody and leaves, and what waits still is held back, acquired by nobody, until a sweep takes its time.
 
 Invariants: a time is taken once in a term, by a sweep or when its message is about to be given out; a message that is delayed is
-available only when a sweep has taken its time; sweeps are `EVERY_MS` apart, and take about `MOST` times each (`MORE_MS` while
-there are more).
+available only when a sweep has taken its time, or to a drain, which tells the next store of it; sweeps are `EVERY_MS` apart, and
+take about `MOST` times each (`MORE_MS` while there are more).
 
 Time is that of the log (broker.core.log_time).
 """
@@ -23,7 +23,7 @@ from broker.core.letters import EXPIRED
 from broker.core.nodes import QueueNode
 from broker.core.queues.blocks import Lot
 from broker.core.queues.sifting import without
-from broker.core.queues.times import Times
+from broker.core.queues.times import MAX_MS, Times
 from broker.core.state import Messages
 from broker.sessions.dead_letters import DeadLetters
 from broker.sessions.ledger import Ledger
@@ -128,6 +128,20 @@ class Due:
         if found:
             self._queue.give_back(found)
         return len(found) >= MOST
+
+    def let_all_go(self) -> None:
+        """Hold nothing back any more: whoever takes what is delayed keeps its time."""
+        messages = self._queue.node.messages
+        if messages is not None and messages.delays is not None:
+            while found := messages.delays.take(MAX_MS, MOST):
+                self._queue.give_back(found)
+
+    def hold_back(self) -> None:
+        """The drain has ended, and may be called off: what waits still is held back again."""
+        messages = self._queue.node.messages
+        if messages is not None and messages.delays is not None:
+            messages.delays.rewind()
+            self.look()
 
     def _expire(self, messages: Messages, expiries: Times, found: list[int], now_ms: int) -> None:
         """These have expired, and their times are taken. What a consumer holds may still be accepted."""

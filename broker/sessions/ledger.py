@@ -293,11 +293,13 @@ class Ledger:
         head: bytes = b"",
         held: tuple[int, Sequence[int]] | None = None,
         says: Said = lifetimes.NOTHING,
+        times: tuple[int, int] | None = None,
     ) -> None:
         """Put a large message, all of whose parts were put, on these queues, each with the lane that the message belongs to.
 
         `head` is its beginning, with all that stands before its body. `held`: the number of its origin, and its sequence there,
-        in the same batch. It `says` so much of when it expires, or is to be given out.
+        in the same batch. It `says` so much of when it expires, or is to be given out; `times`: when it is,
+        whatever it says.
         """
         encoded = manifest.to_bytes()
         if held is not None:
@@ -313,7 +315,8 @@ class Ledger:
                 self._builder.dequeues_for(node.messages.number).extend(leave)
             stays = True
             if self.version >= TIMES_SINCE:
-                self._put_times(node.messages.number, node.proposed_seqs[lane], [lifetimes.when(says, self.now_ms, node.ttl_ms)])
+                found = lifetimes.when(says, self.now_ms, node.ttl_ms) if times is None else times
+                self._put_times(node.messages.number, node.proposed_seqs[lane], [found])
             self._builder.large(node.messages.number, node.proposed_seqs[lane], encoded)
             node.proposed_seqs[lane] += 1
             node.proposed += 1
@@ -341,9 +344,9 @@ class Ledger:
             self._waits.settles.setdefault(link, []).extend(runs)
         self._arm()
 
-    def count(self, number: int, sequence: int) -> None:
-        """Raise a message's delivery count by one."""
-        self._builder.count(number, sequence)
+    def count(self, number: int, sequence: int, by: int = 1) -> None:
+        """Raise a message's delivery count."""
+        self._builder.count(number, sequence, by)
         self._arm()
 
     def note(self, number: int, sequence: int, encoded: bytes) -> None:

@@ -2,9 +2,11 @@
 
 Life of such a link: the drain has announced the origin (`broker.core.commands.OriginAdd`); the link attaches to
 `$drain/DRAIN/QUEUE`, both uuids of the other store's. The tag of each delivery is the sequence that its message has there, in 8
-bytes, most significant first. A message that has not come yet goes on the origin's queue, and the batch that puts it says so
-(HELD records); one that has come, be it committed or under way, is put nowhere, and gets its `accepted` when what is under way is
-committed. When the queue or the disk is full, or the queue is gone, the link ends: nothing may overtake what was not taken.
+bytes, most significant first; behind it may stand traits (`broker.core.origins.Traits`) of what that store knows of the message:
+then its times are those, whatever the message and the queue say, and its failures count. A message that has not come yet goes on
+the origin's queue, and the batch that puts it says so (HELD records); one that has come, be it committed or under way, is put
+nowhere, and gets its `accepted` when what is under way is committed. When the queue or the disk is full, or the queue is gone,
+the link ends: nothing may overtake what was not taken.
 
 Invariants: a message of an origin is put once, whoever sends it how often, before and after a failover; an origin has one link: a
 later one takes the place of an earlier one, so that messages stay in their order; messages stand on the queue in the order in
@@ -21,7 +23,7 @@ from broker.core.acl.questions import Lookups
 from broker.core.commands import OriginAdd
 from broker.core.links import REJECTED
 from broker.core.nodes import QueueNode
-from broker.core.origins import Held
+from broker.core.origins import SEQUENCE_BYTES, TAG_BYTES, Held, Traits
 from broker.sessions.attach import Attach, Output
 from broker.sessions.ledger import Ledger
 from broker.sessions.logs import Logs
@@ -31,8 +33,9 @@ from broker.sessions.room import full_text, has_room
 from broker.sessions.uploads import Uploading
 
 NODE = "$drain"
-TAG_BYTES = 8
-_Sequences = Callable[[Producer, int, int], list[int] | None]
+_Tags = tuple[list[int], list[Traits] | None]
+"""Sequences, and the traits of as many messages; None where the store of these tells nothing."""
+_FindTags = Callable[[Producer, int, int], _Tags | None]
 
 
 def origin_address(drain: str, queue: str) -> str:
@@ -168,11 +171,11 @@ class OriginTerminus:
 
     def receive(self, producer: Producer, first: int, messages: list[bytes]) -> None:
         """Put what has not come before; a stretch of such messages at once."""
-        sequences = self._sequences(producer, first, len(messages))
+        tags = self._tags(producer, first, len(messages))
         found = self._origins.find(*self._key)
-        if found is None or sequences is None:
+        if found is None or tags is None:
             return
-        ledger, origin, node = found
+        (ledger, origin, node), (sequences, traits) = found, tags
         assert origin.number is not None
         done = 0
         while done < len(messages):
@@ -183,7 +186,8 @@ class OriginTerminus:
                 confirm(ledger, producer, first + start, done - start)
             else:
                 held = origin.number, sequences[start:done]
-                full = self._put(ledger, node, producer, first + start, messages[start:done], held)
+                told = None if traits is None else traits[start:done]
+                full = self._put(ledger, node, producer, first + start, messages[start:done], held, told)
                 if full:
                     stop(producer, Condition("amqp:resource-limit-exceeded", full))
                     return
@@ -196,6 +200,7 @@ class OriginTerminus:
         first: int,
         messages: list[bytes],
         held: tuple[int, list[int]],
+        traits: list[Traits] | None,
     ) -> str:
         """Put these messages, or those in front of the first that does not fit. Returns why that one does not."""
         sizes, full = list(map(len, messages)), ""
@@ -205,10 +210,45 @@ class OriginTerminus:
             while not (full := self._full_of(ledger, node, fit + 1, nbytes + sizes[fit])):
                 nbytes += sizes[fit]
                 fit += 1
-        if fit:
-            new = held[0], held[1][:fit]
+        new = held[0], held[1][:fit]
+        if fit and traits is None:
             ledger.enqueue(node, messages[:fit], nbytes, producer.link, first, new, timed=producer.timed, moved=True)
+        elif fit and traits is not None:
+            self._put_with(ledger, node, producer, first, messages[:fit], new, traits[:fit])
         return full
+
+    @staticmethod
+    def _put_with(
+        ledger: Ledger,
+        node: QueueNode,
+        producer: Producer,
+        first: int,
+        messages: list[bytes],
+        held: tuple[int, list[int]],
+        traits: list[Traits],
+    ) -> None:
+        """Put messages with what their store knows of them. One that has failed goes by itself, with its count behind it."""
+        assert node.messages is not None, "it was found"
+        number, start = node.messages.number, 0
+        times = times_of(traits, ledger.now_ms)
+        timed = bool(node.ttl_ms) or any(map(any, times))
+
+        def put(begin: int, end: int) -> None:
+            if begin < end:
+                found, part = messages[begin:end], (held[0], held[1][begin:end])
+                told = times[begin:end] if timed else None
+                ledger.enqueue(node, found, sum(map(len, found)), producer.link, first + begin, part, times=told)
+
+        for at in [at for at, each in enumerate(traits) if each.failures]:
+            put(start, at)
+            with ledger.one_batch(len(messages[at])):
+                lane = lane_of(node, messages[at])
+                sequence = node.proposed_seqs[lane]
+                put(at, at + 1)
+                if node.proposed_seqs[lane] > sequence:
+                    ledger.count(number, sequence, traits[at].failures)
+            start = at + 1
+        put(start, len(messages))
 
     def _full_of(self, ledger: Ledger, node: QueueNode, count: int, nbytes: int) -> str:
         """Why so many messages cannot be taken now; "" if they can."""
@@ -220,24 +260,36 @@ class OriginTerminus:
             return full_text(node, nbytes)
         return ledger.storage_text if ledger.low else ""
 
-    def _sequences(self, producer: Producer, first: int, count: int) -> list[int] | None:
-        """The sequences of these deliveries; None when the link has ended, because one of them has none, too."""
+    def _tags(self, producer: Producer, first: int, count: int) -> _Tags | None:
+        """What the tags of these deliveries say; None when the link has ended, because one of them is wrong, too."""
         if not producer.link.open:
             return None
         tags = producer.link.tags(first, count)
-        sequences = [int.from_bytes(tag, "big") for tag in tags]
-        if any(len(tag) != TAG_BYTES for tag in tags) or len(set(sequences)) < count:
-            text = f"the tag of each delivery is the sequence of its message, another one each time, in {TAG_BYTES} bytes"
+        sequences = [int.from_bytes(tag[:SEQUENCE_BYTES], "big") for tag in tags]
+        sizes = set(map(len, tags))
+        if sizes not in ({SEQUENCE_BYTES}, {TAG_BYTES}) or len(set(sequences)) < count:
+            text = f"the tag of each delivery is the sequence of its message, another one each time, in {SEQUENCE_BYTES} bytes"
+            text += f", alone or with traits of {TAG_BYTES - SEQUENCE_BYTES} bytes behind it"
             stop(producer, Condition("amqp:invalid-field", text))
             return None
-        return sequences
+        return sequences, None if sizes == {SEQUENCE_BYTES} else list(map(Traits.of, tags))
 
     def begin(self, producer: Producer, head: bytes) -> Upload:
         """A large message."""
         found = self._origins.find(*self._key)
         if found is None:
             raise LookupError(f"the queue of {self.identity} is gone")
-        return OriginUpload(self._origins.logs, producer, found, head, self._sequences)
+        return OriginUpload(self._origins.logs, producer, found, head, self._tags)
+
+
+def times_of(traits: list[Traits], now_ms: int) -> list[tuple[int, int]]:
+    """When these messages expire, and when they are given out, if that is not now."""
+    return [(each.expires_ms, each.available_ms if each.available_ms > now_ms else 0) for each in traits]
+
+
+def lane_of(node: QueueNode, message: bytes) -> int:
+    """The lane of this queue that a message goes to."""
+    return node.messages.order.lane_for(message) if node.messages is not None and len(node.proposed_seqs) > 1 else 0
 
 
 def confirm(ledger: Ledger, producer: Producer, first: int, count: int) -> None:
@@ -268,12 +320,12 @@ class OriginUpload(Uploading):
         producer: Producer,
         found: tuple[Ledger, OriginAdd, QueueNode],
         head: bytes,
-        sequences: _Sequences,
+        tags: _FindTags,
     ) -> None:
         super().__init__(logs, producer, [found[2]], head)
         self._ledger, self._origin, _ = found
         self._says = self._says._replace(delay_ms=0)  # it was kept where the message comes from
-        self._sequences = sequences
+        self._tags = tags
 
     def put(self, data: bytes) -> Upload:
         """Propose one more part; without room the link ends."""
@@ -296,20 +348,32 @@ class OriginUpload(Uploading):
         """It is whole: put it on its queue, unless it has come before."""
         number = self._origin.number
         assert number is not None
-        sequences = self._sequences(self._producer, delivery_id, 1)
-        if sequences is None:
+        tags = self._tags(self._producer, delivery_id, 1)
+        if tags is None:
             self.abandon()
-        elif self._ledger.has(number, sequences[0]):
+        elif self._ledger.has(number, tags[0][0]):
             self.abandon()
             confirm(self._ledger, self._producer, delivery_id, 1)
         elif not self._stopped():
-            if self._queues:
-                super().finish(delivery_id)
-            else:  # the queue went with the link
+            if not self._queues:  # the queue went with the link
                 self.abandon()
+            elif tags[1] is None:
+                super().finish(delivery_id)
+            else:
+                self._finish_with(delivery_id, tags[1][0])
+
+    def _finish_with(self, delivery_id: int, traits: Traits) -> None:
+        """Put it with what its store knows of it."""
+        (node,), (lane,), ledger = self._queues, self._lanes, self._ledger
+        (self._times,) = times_of([traits], ledger.now_ms)
+        sequence = node.proposed_seqs[lane]
+        with ledger.one_batch(0):
+            super().finish(delivery_id)
+            if traits.failures and node.messages is not None and node.proposed_seqs[lane] > sequence:
+                ledger.count(node.messages.number, sequence, traits.failures)
 
     def _held(self, delivery_id: int, ledger: Ledger) -> tuple[int, Sequence[int]] | None:
-        sequences = self._sequences(self._producer, delivery_id, 1)
-        assert sequences is not None, "it was looked at when it had become whole"
+        tags = self._tags(self._producer, delivery_id, 1)
+        assert tags is not None, "it was looked at when it had become whole"
         assert self._origin.number is not None
-        return self._origin.number, sequences
+        return self._origin.number, tags[0]

@@ -65,7 +65,7 @@ class Subscription(LinkEnd):
     """A client's receiving link on a queue."""
 
     __slots__ = (
-        *("_large", "_moved_s", "_needs", "browse", "cursors", "delivered", "drains", "link", "presettled", "queue"),
+        *("_large", "_moved_s", "_needs", "browse", "by_name", "cursors", "delivered", "drains", "link", "presettled", "queue"),
         *("overdue", "selector", "unfinished"),
     )
 
@@ -79,6 +79,8 @@ class Subscription(LinkEnd):
         self.browse = browse
         self.drains = False
         """Whether it is a drain's: on a broker that leaves, no other gets anything."""
+        self.by_name = False
+        """Whether it was attached to the subscription that its queue stands for: its close ends that."""
         self.presettled = link.presettled
         self.cursors = [0]
         self.selector = selector
@@ -147,8 +149,9 @@ class Subscription(LinkEnd):
         for lot in lots:
             first, start, stop = lot.first_seq, lot.start, lot.stop
             failed = counts and any(map(messages.order.lane_of(first).delivery_count, range(first, first + stop - start)))
+            timed = expiries is not None and expiries.any_of(first, stop - start)
             noted = notes and any(each in notes for each in range(first, first + stop - start))
-            if failed or noted or (expiries is not None and expiries.any_of(first, stop - start)):
+            if noted or ((failed or timed) and link.traits_of is None):
                 self._send_anew(messages, lot)
             else:
                 link.send(lot.data, lot.block.offsets, start, stop, first, self.presettled, lot.base)
@@ -165,8 +168,9 @@ class Subscription(LinkEnd):
         """Begin to send a large message. One that cannot be read stays where it is, and counts as acquired, by nobody."""
         if sequence in self.queue.unreadable:
             return
-        count = messages.order.lane_of(sequence).delivery_count(sequence)
-        left_ms = self.queue.due.left_ms(messages, sequence)
+        as_sent = self.link.traits_of is not None
+        count = 0 if as_sent else messages.order.lane_of(sequence).delivery_count(sequence)
+        left_ms = 0 if as_sent else self.queue.due.left_ms(messages, sequence)
         parts = self.queue.parts_of(messages.large[sequence])
         self.session.large += 1
         if not self.link.account.n_unsettled:
@@ -202,9 +206,10 @@ class Subscription(LinkEnd):
         first, count_of = lot.first_seq, messages.order.lane_of(lot.first_seq).delivery_count
         left_ms, found = self.queue.due.left_ms, lot.messages()
         for at, data in enumerate(found):
-            found[at] = message.as_delivered(
-                messages.noted(first + at, data), count_of(first + at), left_ms(messages, first + at)
-            )
+            noted = messages.noted(first + at, data)
+            if self.link.traits_of is None:  # else they go beside it
+                noted = message.as_delivered(noted, count_of(first + at), left_ms(messages, first + at))
+            found[at] = noted
         offsets = list(accumulate(map(len, found), initial=0))
         self.link.send(b"".join(found), offsets, 0, len(found), first, self.presettled)
 
@@ -306,7 +311,7 @@ class Subscription(LinkEnd):
     def detached(self) -> None:
         """The link is gone: so is a queue that was there for its subscriptions, with the last of them."""
         self.end()
-        if self.link.closed_by_peer and self.node.terms is not None:
+        if self.link.closed_by_peer and self.by_name:
             self.queue.closed(self)
         else:
             self.queue.unsubscribed()
@@ -317,6 +322,8 @@ class Subscription(LinkEnd):
         if self.overdue is not None:
             self.overdue.close()
         self.queue.forget(self)
+        if self.drains:
+            self.queue.due.hold_back()
         self.cut_short()
         # Outcomes that came but were not looked at, and the unsettled rest: volatile acquisitions end with the link.
         accepted = [
@@ -529,7 +536,7 @@ class QueueTerminus:
         if node.auto_delete_s:
             self._queues.unused.left(node)
         elif node.definition.auto_delete and not self.subscriptions and logs.ledgers[node.log].serving:
-            moves = logs.closed and node.depth and not node.definition.exclusive
+            moves = logs.closed and node.depth and not node.definition.exclusive and node.terms is None
             if not moves:
                 self._queues.keeper.delete(node)
         else:
@@ -707,6 +714,10 @@ class QueueTerminus:
     def fetch(self, sequence: int) -> None:
         """Read the bodies from this message on; then the queue is dispatched."""
         self._read_ahead({sequence})
+
+    def read(self, bodies: list[Body], came: Callable[[list[bytes | str]], None]) -> None:
+        """Read these; `came` gets the bytes of each, or the text why they cannot be read. Never at once."""
+        self._queues.bodies.read(self.ledger, bodies, came)
 
     def parts_of(self, manifest: Manifest) -> Parts:
         """The parts of a large message, to be read."""

@@ -88,6 +88,8 @@ class Uploading:
         self._nbytes = 0
         self._head = head if any(queue.displacing is not None for queue in queues) else b""
         self._says = lifetimes.said(head)
+        self._times: tuple[int, int] | None = None
+        """When it expires and is given out, whatever it says."""
 
     def put(self, data: bytes) -> Upload:
         """Propose one more part, unless a queue or the disk has no more room."""
@@ -154,7 +156,7 @@ class Uploading:
                 ledger.drop_parts(runs_of(sequences))
                 continue
             held, manifest = self._held(delivery_id, ledger), Manifest(self._nbytes, tuple(runs_of(sequences)))
-            ledger.put_large(found, manifest, self._head, held=held, says=self._says)
+            ledger.put_large(found, manifest, self._head, held=held, says=self._says, times=self._times)
             ledger.when_committed(lambda ledger=ledger: committed(ledger))  # type: ignore[misc]
 
     def _held(self, delivery_id: int, ledger: Ledger) -> tuple[int, Sequence[int]] | None:

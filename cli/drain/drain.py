@@ -79,6 +79,8 @@ class Drain:
         self._shares: dict[str, int] | None = None
         """Which of the targets each queue goes to, by its uuid, those to the first left out; None before that is decided."""
         self._identity = ""
+        self._traits = False
+        """Whether all brokers know traits."""
         self._tell = tell
         self._spread_s = spread_s
         self._now = now
@@ -117,12 +119,14 @@ class Drain:
         """Learn who the targets are, and put them in the order in which the source's record has them. Returns the source's
         status."""
         source, found = await self._status(self._source), list[tuple[str, Side]]()
+        self._traits = bool(source.get("traits"))
         for side in self._targets:
             target = await self._status(side)
             if source["store"] == target["store"]:
                 raise endings.Refused("the source and the target are the same broker: name another one with --to")
             if target["leaving"]:
                 raise endings.Refused(f"the target leaves itself, to {', '.join(target['to'])}: name another one with --to")
+            self._traits = self._traits and bool(target.get("traits"))
             found.append((await identity_of(side), side))
         found.sort(key=lambda each: each[0])
         identities = [identity for identity, _ in found]
@@ -274,7 +278,7 @@ class Drain:
         """Move until the queue is empty, but for what was refused; or until it cannot go on."""
         held = await held_there(self._side_of(uuid), drain, uuid)
         bounded, target = self._rate is not None, self._side_of(uuid)
-        move = Move(await self._source.client(), await target.client(), uuid, address, held, bounded=bounded)
+        move = Move(await self._source.client(), await target.client(), uuid, address, held, bounded=bounded, traits=self._traits)
         before = self._result.moved
         whole, moved_s = False, self._clock.now_s
         allowed_s = moved_s

@@ -23,7 +23,7 @@ import google_crc32c
 from broker.amqp.links import Receiver, Sender
 from broker.client import ManagementClient
 from broker.core.links import ACCEPTED
-from broker.core.origins import Held
+from broker.core.origins import SEQUENCE_BYTES, Held
 from broker.core.records import runs_of
 
 HERE_BYTES = 16 << 20
@@ -32,7 +32,8 @@ _FIRST_CREDIT, _MOST_CREDIT = 50, 2000
 
 
 class Move:
-    """See the module. `held`: what the target has said that it holds. `bounded`: no message comes that was not allowed."""
+    """See the module. `held`: what the target has said that it holds. `bounded`: no message comes that was not allowed.
+    `traits`: both brokers know traits, which go on as they come."""
 
     def __init__(
         self,
@@ -43,6 +44,7 @@ class Move:
         held: Held,
         *,
         bounded: bool = False,
+        traits: bool = False,
     ) -> None:
         self.moved = 0
         self.refused: dict[int, str] = {}
@@ -60,8 +62,8 @@ class Move:
         self._here_bytes = 0
         self.checksum = self.nbytes = self.known = 0
         """Of what was moved: the sum of the CRC-32C of its messages, and their bytes; and how many the target had already."""
-        self._facts: dict[int, tuple[int, int]] = {}
-        """Sequence -> bytes and CRC-32C, of the same."""
+        self._facts: dict[int, tuple[int, int, bytes]] = {}
+        """Sequence -> bytes and CRC-32C, of the same, and the traits that came with it."""
         self._paused = False
         """Whether the source is not read, because too much is here."""
         self._credit = _FIRST_CREDIT
@@ -72,7 +74,9 @@ class Move:
         self._in: Receiver | None = None
         self._out: Sender | None = None
         self._out = target.wire.send_to(address, _Out(self))
-        self._in = source.wire.receive_from(f"$drain/{uuid}", _In(self), LARGEST_BYTES)
+        if traits:
+            self._out.traits_of = lambda sequence: self._facts[sequence][2]
+        self._in = source.wire.receive_from(f"$drain/{uuid}{'/traits' if traits else ''}", _In(self), LARGEST_BYTES)
         for client in (source, target):
             client.lost.addCallback(self._lost)
 
@@ -114,15 +118,18 @@ class Move:
         assert link is not None
         self.active = True
         first, messages = link.take()
-        sequences = [int.from_bytes(tag, "big") for tag in link.tags(first, len(messages))]
+        tags = link.tags(first, len(messages))
+        sequences = [int.from_bytes(tag[:SEQUENCE_BYTES], "big") for tag in tags]
         ids: Sequence[int] = range(first, first + len(messages))
         known = [delivery_id for delivery_id, sequence in zip(ids, sequences, strict=True) if sequence in self._held]
         if known:
             new = [sequence not in self._held for sequence in sequences]
             sequences, ids, messages = list(compress(sequences, new)), list(compress(ids, new)), list(compress(messages, new))
+            tags = list(compress(tags, new))
         sizes = list(map(len, messages))
         self._ids.update(zip(sequences, ids, strict=True))
-        self._facts.update(zip(sequences, zip(sizes, map(google_crc32c.value, messages), strict=True), strict=True))
+        facts = zip(sizes, map(google_crc32c.value, messages), (tag[SEQUENCE_BYTES:] for tag in tags), strict=True)
+        self._facts.update(zip(sequences, facts, strict=True))
         self._here_bytes += sum(sizes)
         self._waiting.extend(zip(sequences, messages, strict=True))
         if known:
@@ -180,7 +187,7 @@ class Move:
         facts, ids, found = self._facts, self._ids, list[int]()
         nbytes = 0
         for sequence in sequences:
-            size, checksum = facts.pop(sequence)
+            size, checksum, _ = facts.pop(sequence)
             nbytes += size
             self.checksum += checksum
             found.append(ids.pop(sequence))

@@ -20,12 +20,18 @@ def tagged(sequence: int) -> bytes:
     return sequence.to_bytes(8, "big")
 
 
-def send(client: Client, link: Any, sequence: int, data: bytes) -> None:
+def send(client: Client, link: Any, sequence: int, data: bytes, traits: bytes = b"") -> None:
     """Send a message of an origin. Proton's Python takes no tag of bytes, so this calls what it calls."""
-    tag = ffi.new("char[]", tagged(sequence))
-    lib.pn_delivery(link._impl, {"size": 8, "start": tag})
+    tag = ffi.new("char[]", tagged(sequence) + traits)
+    lib.pn_delivery(link._impl, {"size": 8 + len(traits), "start": tag})
     link.stream(data)
     link.advance()
+
+
+def tag_of(delivery: Any) -> bytes:
+    """The tag of a delivery that has come."""
+    found = lib.pn_delivery_tag(delivery._impl)
+    return bytes(ffi.buffer(found.start, found.size))
 
 
 def body(text: Any) -> bytes:

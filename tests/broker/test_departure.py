@@ -8,9 +8,11 @@ import proton
 import pytest
 
 from broker import drains
-from broker.core.origins import LEAVING
+from broker.core.origins import LEAVING, Traits
 from tests.broker.clients import ACCEPTED, ADMIN, RELEASED, Bench, bench, condition, statuses
+from tests.broker.drain_bench import tag_of
 from tests.broker.sessions.test_transactions import Transactor
+from tests.broker.test_origins import LARGE
 
 TO = ["other:5672", "another:5673"]
 
@@ -322,3 +324,56 @@ def test_of_several_targets_a_producer_hears_of_the_one_to_which_its_queue_goes(
             assert answer["queues"] == {uuid: 1}
         ports = [link.remote_condition.info["port"] for link in links]
         assert ports == [5672, 5673]
+
+
+def test_a_drain_that_knows_traits_gets_messages_as_they_were_sent_and_delayed_ones_too() -> None:
+    with bench() as b:
+        b.queue("q", arguments={"x-message-ttl": 90_000, "x-delivery-limit": 5})
+        client = b.client()
+        client.auto_accept = False
+        out = client.sender("q")
+        client.send(out, "failed", ttl=60)
+        taking = client.receiver("q", credit=1)
+        client.give(client.received[taking.name][0][0], proton.Delivery.MODIFIED, failed=True)
+        taking.close()
+        delay = {proton.symbol("x-opt-delivery-delay"): 3_600_000}
+        client.send(out, "delayed", annotations=delay)
+        client.send(out, "plain")
+        b.pass_time(5)
+        leave(b)
+        assert left(b)["traits"]
+        drainer = b.client(ADMIN)
+        drainer.auto_accept = False
+        drainer.receiver(f"{source(b)}/traits", name="the drain's")
+        found = {message.body: (Traits.of(tag_of(each)), message) for each, message in drainer.received["the drain's"]}
+        traits = {text: found_traits for text, (found_traits, _) in found.items()}
+        now_ms = b.lead.ledger.now_ms
+        assert found["failed"][1].delivery_count == 0, "as it was sent: the tag has its count"
+        assert found["failed"][1].ttl == 60
+        assert traits["failed"].failures == 1
+        assert 0 < traits["failed"].expires_ms - now_ms <= 55_000, "what is left of its time"
+        assert 0 < traits["plain"].expires_ms - now_ms <= 85_000
+        assert 3_590_000 < traits["delayed"].available_ms - now_ms <= 3_595_000
+        assert (traits["plain"].available_ms, traits["plain"].failures) == (0, 0)
+        drainer.connection.close()
+        b.settle()
+        drainer = b.client(ADMIN)
+        drainer.auto_accept = False
+        drainer.receiver(source(b), name="the drain's")
+        assert sorted(message.body for _, message in drainer.received["the drain's"]) == ["failed", "plain"], "it waits again"
+
+
+def test_a_large_message_comes_as_it_was_sent_with_traits_too() -> None:
+    with bench(part_bytes=16 * 1024) as b:
+        b.queue("q")
+        client = b.client()
+        client.send(client.sender("q"), "x" * LARGE, ttl=60)
+        b.pass_time(5)
+        leave(b)
+        drainer = b.client(ADMIN)
+        drainer.auto_accept = False
+        drainer.receiver(f"{source(b)}/traits", name="the drain's")
+        [(delivery, message)] = drainer.received["the drain's"]
+        assert message.ttl == 60
+        assert 0 < Traits.of(tag_of(delivery)).expires_ms - b.lead.ledger.now_ms <= 55_000
+        assert condition(b.client(ADMIN).receiver(f"{source(b)}/else")) == "amqp:link:redirect", "it is no such source"

@@ -9,6 +9,7 @@ import proton
 import pytest
 
 from broker.core import limits
+from broker.core.origins import Traits
 from broker.core.records import Batch, Kind
 from broker.sessions.origins import origin_address
 from tests.broker.clients import ACCEPTED, ADMIN, bench, condition, statuses
@@ -262,3 +263,50 @@ def test_a_backup_says_who_is_to_be_asked() -> None:
             409,
             "this broker is ready: ask the primary, a:1",
         )
+
+
+GIVEN = [
+    Traits(),
+    Traits(expires_ms=1 << 42),
+    Traits(available_ms=1 << 41),
+    Traits(failures=3),
+    Traits(1 << 42, 1 << 41, 300),
+    Traits(),
+]
+
+
+@pytest.mark.parametrize(
+    "arguments", [{}, {"qpid.priorities": 4}, {"x-message-ttl": 1000}, {"qpid.policy_type": "ring", "qpid.max_count": 9}]
+)
+@pytest.mark.parametrize("size", [1, LARGE])
+def test_what_another_store_knows_of_a_message_goes_on_with_it_whatever_the_queue_says(arguments: Any, size: int) -> None:
+    """Its time to live is what is left of it, its delay goes on, and its failures count."""
+    with bench(part_bytes=16 * 1024) as b:
+        taking = Taking(b, arguments=arguments)
+        link = taking.link()
+        for sequence, traits in enumerate(GIVEN, 1):
+            send(taking.client, link, sequence, body("x" * size), traits.to_bytes())
+            if sequence % 2:
+                b.settle()
+        b.settle()
+        assert statuses(taking.client, link) == [ACCEPTED] * 6
+        assert taking.held.runs() == [(1, 6)]
+        messages = b.broker.nodes.queues["q"].messages
+        assert messages is not None
+        found = []
+        for lane in messages.order.lanes:
+            for sequence, _ in lane.alive_from(0):
+                times = [0 if each is None else each.at(sequence) for each in (messages.expiries, messages.delays)]
+                found.append((*times, lane.delivery_count(sequence)))
+        assert found == [(*traits[:2], min(traits.failures, 255)) for traits in GIVEN]
+
+
+@pytest.mark.parametrize("traits", [b"x", bytes(19), bytes(21)])
+def test_traits_that_are_none_ends_the_link(traits: bytes) -> None:
+    with bench() as b:
+        taking = Taking(b)
+        link = taking.link()
+        send(taking.client, link, 1, body("1"), traits)
+        b.settle()
+        assert condition(link) == "amqp:invalid-field"
+        assert taking.bodies() == []

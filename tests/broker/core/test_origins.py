@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from broker.core import limits
 from broker.core.commands import OriginAdd, OriginForget, OriginRelease
 from broker.core.definitions import DrainForgotten, Nothing, OriginMade, OriginsReleased
-from broker.core.origins import Held, Leave
+from broker.core.origins import TAG_BYTES, Held, Leave, Traits
 from broker.core.records import BadBatch, Batch, BatchBuilder, Kind
 from broker.core.state import CannotApply, State
 from tests.broker.core.definitions import Change, queue, state_of
@@ -218,3 +218,10 @@ def test_of_several_targets_each_queue_has_one_and_those_that_are_not_named_the_
 )
 def test_the_commands_of_drains_have_their_texts(command: Any, text: bytes) -> None:
     assert command.text == text
+
+
+def test_traits_stand_behind_the_sequence_in_a_tag() -> None:
+    traits = Traits(1 << 51, 2, 255)
+    tag = bytes(7) + b"\5" + traits.to_bytes()
+    assert len(tag) == TAG_BYTES <= 32, "a tag has 32 bytes at most (part 2.8.7)"
+    assert Traits.of(tag) == traits
