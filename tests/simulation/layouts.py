@@ -44,6 +44,7 @@ KEPT, MINE = "kept", "mine"
 MOVED = "moved"
 FEED = "feed"
 NUMBERED = "numbered"
+KEPT_LONG, KEPT_MS = "kept-long", 150
 ROUTES: dict[str, tuple[tuple[str, str, str], dict[str, str]]] = {
     "fanout": (("", "", ""), {"": "abc", "/x": "abc"}),
     "direct": (("x", "y", "x"), {"/x": "ac", "/y": "b", "/z": "s"}),
@@ -149,6 +150,9 @@ def laid_out(plan: Plan, rng: Random) -> Plan:
     if subscribed.random() < 0.15 and not plan.releases:  # an older member knows no subscriptions
         back = subscribed.choice((0.0, 0.1))
         plan = with_subscriptions(plan, subscribed.choice(((0, 1, 2), (0, 1))), release=back, modify=back)
+    keeps = Random(f"consumers' time of {plan.seed}")
+    if keeps.random() < 0.15 and not plan.releases:  # an older member takes nothing back
+        plan = with_overdue(plan, alone=keeps.random() < 0.5)
     return plan
 
 
@@ -257,6 +261,17 @@ def with_subscriptions(plan: Plan, selects: tuple[int, ...], **fields: Any) -> P
         ClientPlan("leaver", ended, FEED, (f"{ended}.{ended}",), away_s=0.1, **stays),
     ]
     return _with(plan, steps, clients)
+
+
+def with_overdue(plan: Plan, *, alone: bool) -> Plan:
+    """A queue whose consumers have a time for each message, and keep some for longer; `alone`: one at a time gets any."""
+    body = {"replicate": "all", "arguments": {"x-consumer-timeout": KEPT_MS, "x-single-active-consumer": alone}}
+    fields: dict[str, Any] = {"start_s": 0.6, "window": 5, "settle_delay_s": 2.5 * KEPT_MS / 1000}
+    clients = [
+        ClientPlan("producer", f"p-{KEPT_LONG}", KEPT_LONG, count=80, burst=4, gap_s=0.05, window=20),
+        *(ClientPlan("consumer", f"c-{KEPT_LONG}-{each}", KEPT_LONG, **fields) for each in "ab"),
+    ]
+    return _with(plan, [Step("queue", KEPT_LONG, body)], clients)
 
 
 def with_hoard(plan: Plan) -> Plan:
