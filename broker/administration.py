@@ -35,6 +35,7 @@ from broker.core.commands import QueueAdd, Term
 from broker.core.links import REJECTED
 from broker.core.management import Page, Place, Stream
 from broker.core.nodes import LOCAL, QueueNode, Refused
+from broker.host import resident_bytes
 from broker.sessions import bulk, peek
 from broker.sessions.audit import Audit
 from broker.sessions.bulk import Bulk
@@ -364,6 +365,8 @@ class Administration:
                 return self._connection_items(after)
             case "subscription":
                 return self._subscription_items(after)
+            case "memory":
+                return in_order(self._memory_items(), after)
             case "history":
                 return in_order(map(_term_item, self._logs.lead.state.definitions.terms), after)
             case _:
@@ -388,6 +391,18 @@ class Administration:
             "slowConsumersEnded": self._slow.ended,
             "version": self._version,
         }
+
+    def _memory_items(self) -> list[dict[str, Any]]:
+        logs = self._logs
+        found = (
+            ("resident", resident_bytes()),
+            ("bodies", logs.residency.held_bytes),
+            ("bodies-limit", logs.residency.limit_bytes),
+            ("not-committed", logs.inflow.nbytes),
+            ("answers-waiting", self._mailboxes.nbytes),
+            ("requests-waiting", self._waiting_bytes),
+        )
+        return [{"name": name, "bytes": nbytes} for name, nbytes in found]
 
     def _connection_items(self, after: Place) -> Stream:
         for number in list(self.connections):  # they are in the order of their numbers

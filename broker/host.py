@@ -43,6 +43,12 @@ MAPPED_BYTES = 256 * 1024
 
 
 @cache
+def resident_bytes() -> int:
+    """The memory of this process that is in the machine's memory now."""
+    pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
+    return int(pages) * resource.getpagesize()
+
+
 def return_large_memory() -> None:
     """Let the C library, where it is glibc, give memory for as much as a part of a message back as soon as it is free.
 

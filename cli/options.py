@@ -31,6 +31,11 @@ except PackageNotFoundError:  # run from a checkout
     VERSION = "(not installed)"
 
 DEFAULT_BROKER = urls.parse("localhost")
+NO_REPLICATION = (
+    "queues are not replicated one by one: in a cluster every broker has those of --replicate all; to fetch the messages of "
+    "another cluster's queue, use qpid-route queue add"
+)
+"""Why the old tools' way to copy a queue from a broker is refused."""
 CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
 CONNECTION = (

@@ -11,6 +11,7 @@ MODULES = {
     "qpid-passwd": "cli.commands.qpid_passwd",
     "qpid-resource-manager": "cli.commands.qpid_resource_manager",
     "qpid-route": "cli.commands.qpid_route",
+    "qpid-scaledown": "cli.commands.qpid_scaledown",
     "qpid-stat": "cli.commands.qpid_stat",
     "qpid-verify": "cli.verify.qpid_verify",
 }

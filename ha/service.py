@@ -26,8 +26,6 @@ from twisted.logger import (
     FilteringLogObserver,
     ILogObserver,
     Logger,
-    LogLevel,
-    LogLevelFilterPredicate,
     eventAsText,
     globalLogBeginner,
 )
@@ -43,6 +41,7 @@ from broker.core.users import Users
 from broker.disk.journal import FILE_BYTES
 from broker.disk.store import DamagedStore, StorageError, Store, StoreInUse, StoreOfAnotherCluster
 from broker.host import REAL_HOST, Host, raise_open_files
+from broker.log_levels import LogLevels
 from broker.net.listener import CannotListen, ConnectionFactory, Handshakes, listen
 from broker.net.reactor import on_hangup
 from broker.options import SettingsError
@@ -61,7 +60,7 @@ from ha.net.peers import Peers as MemberLinks
 from ha.outbox import Peers
 from ha.replicated_log import ReplicatedLog
 from ha.settings import HaSettings, own_address
-from ha.standalone import Standalone
+from ha.standalone import ANSWER_S, Standalone
 from ha.virtual_ip import CannotHold
 
 if TYPE_CHECKING:
@@ -181,7 +180,7 @@ class Process:
             machine_version=self.ha.ha_machine_version_limit,
             wall=self.host.wall,
             as_rabbitmq=self.settings.rabbitmq_clients,
-            dial=Dialer(self.reactor, self.settings.route_passwords, self.tls),
+            dial=Dialer(self.reactor, self.settings.route_passwords, self.tls, f"route-{self.store.store_id}"),
             free_bytes=self._free_bytes,
         )
         self.acl_file.attach_to(self.broker)
@@ -190,7 +189,7 @@ class Process:
             if self.ha.ha_cluster:
                 self._join()
             else:
-                Standalone(self.broker)
+                Standalone(self.broker, lambda: self.reactor.callLater(ANSWER_S, self.end))
             self._open_log(LOCAL, "this broker", ReplicaSettings(standalone=True), Membership.of(["this broker"]))
             self.logs[LOCAL].start()
             if self.member is not None:
@@ -493,10 +492,12 @@ def run(
 ) -> int:
     """Run a broker until it is told to stop. Returns the exit status; CannotStart when it cannot begin. `prepare` is called with
     what has started, before it serves."""
-    log_to_stderr(settings.log_enable)
+    levels = LogLevels(settings.log_enable)
+    log_to_stderr(levels)
     raise_open_files()
     process = Process(reactor, settings, ha)
     process.start()
+    process.broker.administration.extensions["log"] = levels
     prepare(process)
     reactor.addSystemEventTrigger("before", "shutdown", process.stop)
     on_hangup(reactor, process.hang_up)
@@ -519,10 +520,7 @@ def run(
     return process.status or process.ends_with
 
 
-_LEVELS = {"trace": "debug", "notice": "info", "warning": "warn"}
-
-
-def log_to_stderr(level: str) -> None:
+def log_to_stderr(levels: LogLevels) -> None:
     """One line an event on stderr: time, level, text."""
 
     @provider(ILogObserver)
@@ -531,5 +529,4 @@ def log_to_stderr(level: str) -> None:
         text = eventAsText(event, includeTimestamp=False, includeSystem=False)
         sys.stderr.write(f"{moment:%Y-%m-%d %H:%M:%S}.{moment.microsecond // 1000:03d} {event['log_level'].name} {text}\n")
 
-    predicate = LogLevelFilterPredicate(LogLevel.levelWithName(_LEVELS.get(level, level)))
-    globalLogBeginner.beginLoggingTo([FilteringLogObserver(write, [predicate])], redirectStandardIO=False)
+    globalLogBeginner.beginLoggingTo([FilteringLogObserver(write, [levels.predicate])], redirectStandardIO=False)

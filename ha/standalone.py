@@ -3,9 +3,11 @@ none."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
+from twisted.logger import Logger
 
 from broker.amqp.links import Condition
 from broker.core.nodes import Refused
@@ -14,12 +16,18 @@ from broker.sessions.connection import Connection, Session
 from broker.sessions.principal import Principal
 from ha.net.peers import PEER_PROPERTY
 
+ANSWER_S = 0.1
+"""A broker that is to stop has so long to say so."""
+_log = Logger()
+
 
 class Standalone:
     """Fulfils `broker.administration.Extension` and `broker.sessions.connection.Role`."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, end: Callable[[], object] = lambda: None) -> None:
+        """`end` stops the process in order, a moment later."""
         self._broker = broker
+        self._end = end
         broker.administration.extensions["ha"] = self
         broker.admission.roles[PEER_PROPERTY] = self
 
@@ -41,5 +49,9 @@ class Standalone:
         ]
 
     def act(self, operation: str, body: dict[str, Any], principal: Principal) -> Deferred[tuple[int, str, dict[str, Any]]]:
-        """Nothing can be done with a cluster that is not there."""
+        """Nothing can be done with a cluster that is not there, but the broker can be stopped."""
+        if operation == "STOP":
+            _log.info("management asks this broker to stop")
+            self._end()
+            return succeed((202, "the broker stops", {}))
         raise Refused(409, "this broker is standalone: it was started without --ha-cluster yes")

@@ -60,6 +60,7 @@ ATTRIBUTES: Final[Mapping[str, tuple[str, ...]]] = {
         *("id", "queue", "connection", "processName", "processId", "browse", "acknowledged", "exclusive", "creditMode"),
         *("delivered", "unacked", "active", "still_s"),
     ),
+    "memory": ("bytes",),
     "history": ("ts", "epoch", "primary", "reason", "gap_ms", "by", "planned", "estimated"),
 }
 """Type -> its attributes beside `OWN`, in the order of a table."""
@@ -70,6 +71,7 @@ _OPERATIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "binding": ("CREATE", "DELETE"),
     "ha": ("PROMOTE", "STOP", "SET", "BOOTSTRAP", "SET-ROLE", "TAKEOVER", "ADD-BROKER", "REMOVE-BROKER"),
     "acl": ("RELOAD",),
+    "log": ("SET",),
     "drain": ("LEAVE", "RELEASED", "TAKE", "LARGER", "HELD", "RELEASE", "FORGET"),
     "route": ("CREATE", "DELETE"),
     "sequence": ("FIND", "LEFT"),

@@ -84,7 +84,7 @@ class _Probe(http.Request):
             status, text = http.NOT_ALLOWED, "only GET and HEAD"
         else:
             path = self.path.decode("ascii", "replace")
-            status, text = answer(path, channel.factory.health()) or (http.NOT_FOUND, "there are /livez, /startedz and /readyz")
+            status, text = channel.factory.answer(path) or (http.NOT_FOUND, "there is no such probe here")
         content = f"{text}\n".encode()
         self.setResponseCode(status)
         self.setHeader(b"content-length", str(len(content)).encode())
@@ -106,12 +106,17 @@ class _Channel(http.HTTPChannel):
 
 
 class Probes(ServerFactory):
-    """Answers the probes of an admin port. `health` is asked for each."""
+    """Answers the probes of an admin port. `health` is asked for each; `answer` makes status and text of its path and of that."""
 
     noisy = False
 
-    def __init__(self, clock: IReactorTime, health: Callable[[], Health]) -> None:
-        self.health = health
+    def __init__(
+        self,
+        clock: IReactorTime,
+        health: Callable[[], Any],
+        answer: Callable[[str, Any], tuple[int, str] | None] = answer,
+    ) -> None:
+        self.answer = lambda path: answer(path, health())
         self._clock = clock
         self._open = 0
 

@@ -24,7 +24,7 @@ from cli.output import Column, show_json, show_table, text, warn
 
 NAME = "qpid-config"
 EXCHANGE_TYPES = ("direct", "fanout", "topic", "headers")
-_TYPES = ("broker", "queue", "exchange", "binding", "connection", "subscription", "ha", "history", "acl")
+_TYPES = ("broker", "queue", "exchange", "binding", "connection", "subscription", "ha", "history", "acl", "drain", "route")
 _REPLICATED = ("all", "configuration")
 
 _ARGUMENTS = {
@@ -88,7 +88,8 @@ def _flags(function: Callable[..., Any]) -> Callable[..., Any]:
         (("--shared-groups",), {"is_flag": True, "help": "Several consumers may share a group."}),
         (("--sequence",), {"is_flag": True, "help": "The exchange numbers its messages."}),
         (("--ive",), {"is_flag": True, "help": "The exchange gives its last message to new bindings."}),
-        (("--force",), {"is_flag": True, "help": "del queue: even if it has messages or consumers."}),
+        (("--start-replica",), {"metavar": "URL", "help": "Refused: in a cluster every broker has the queue."}),
+        (("--force",), {"is_flag": True, "help": "del queue: even if it has messages or consumers. shutdown: at any price."}),
         (("--force-if-not-empty",), {"is_flag": True, "help": "del queue: even if it has messages."}),
         (("--force-if-used",), {"is_flag": True, "help": "del queue: even if it has consumers."}),
         (("--count",), {"metavar": "N", "type": click.IntRange(1), "help": "purge, move, reroute: so many messages at most."}),
@@ -128,11 +129,15 @@ def command(words: tuple[str, ...], ha_admin: bool, form: str, **given: Any) -> 
     qpid-config [OPTIONS] reroute QUEUE [EXCHANGE]           send them to an exchange; without one the alternate exchange
     qpid-config [OPTIONS] list TYPE                          everything of a type
     qpid-config [OPTIONS] reload-acl                         read the broker's ACL file again
+    qpid-config [OPTIONS] log [LEVEL+]                       print, or set, the lowest level of its log
+    qpid-config [OPTIONS] shutdown                           stop it in order; --force: also without a majority
     qpid-config acl-check FILE [USER ACTION OBJECT [N=V]...] what an ACL file says; asks no broker
     """
     if words[:1] == ("acl-check",):
         check_acl(words[1:], form)
         return
+    if given["start_replica"] is not None:
+        raise click.UsageError(options.NO_REPLICATION)
     target = options.target(given, admin=ha_admin)
     given["arguments"] = dict(map(_argument, given["arguments"]))
     work, rest = _meant(words)
@@ -179,18 +184,16 @@ def _meant(words: tuple[str, ...]) -> tuple[Callable[[Task], Coroutine[Any, Any,
             return bind, (exchange, queue, *rest)
         case "unbind", exchange, queue, *rest if len(rest) <= 1:
             return unbind, (exchange, queue, *rest)
-        case "purge", queue:
-            return purge, (queue,)
-        case "move", queue, to:
-            return move, (queue, to)
-        case "reroute", queue, *rest if len(rest) <= 1:
-            return reroute, (queue, *rest)
-        case ("reload-acl",):
-            return reload_acl, ()
+        case verb, *rest if verb in _VERBS and _VERBS[verb][1] <= len(rest) <= _VERBS[verb][2]:
+            return _VERBS[verb][0], tuple(rest)
         case "list", type:
             if type not in _TYPES:
                 raise click.UsageError(f"there is nothing of type {type!r}; there are: {', '.join(_TYPES)}")
             return listing, (type,)
+        case (("add" | "del" | "update" as verb), type, _) if type not in ("exchange", "queue"):
+            raise click.UsageError(
+                f"cannot {verb} anything of type {type!r}; queues and exchanges can be made, changed and deleted"
+            )
         case _:
             raise click.UsageError(f"{' '.join(words)!r} is not a command, or has too many or too few words")
 
@@ -409,11 +412,34 @@ async def reload_acl(task: Task) -> dict[str, Any]:
     return await task.ask("RELOAD", "acl")
 
 
+async def log(task: Task) -> dict[str, Any]:
+    """The lowest level of what the broker logs; with a word, from now on that one."""
+    if task.words:
+        return await task.ask("SET", "log", {"level": task.words[0]})
+    return next(iter(await task.items("log")), {})
+
+
+async def shutdown(task: Task) -> dict[str, Any]:
+    """Stop the broker in order; a primary hands over first."""
+    return await task.ask("STOP", "ha", {"force": task.options["force"]})
+
+
 async def listing(task: Task) -> list[dict[str, Any]]:
     """Everything of a type, with all its properties or those asked for."""
     items = await task.items(task.words[0])
     wanted = task.options["properties"]
     return [{field: value for field, value in item.items() if not wanted or field in wanted} for item in items]
+
+
+_VERBS: dict[str, tuple[Callable[[Task], Coroutine[Any, Any, Any]], int, int]] = {
+    "purge": (purge, 1, 1),
+    "move": (move, 2, 2),
+    "reroute": (reroute, 1, 2),
+    "log": (log, 0, 1),
+    "shutdown": (shutdown, 0, 0),
+    "reload-acl": (reload_acl, 0, 0),
+}
+"""First word -> its work, and how many words that needs at least and at most."""
 
 
 # ---- printing
@@ -506,6 +532,7 @@ _SHOW: dict[Any, Callable[[Any, dict[str, Any]], None]] = {
     exchanges: _show_exchanges,
     queues: _show_queues,
     listing: _show_listing,
+    log: lambda item, options: click.echo(item.get("level", "")),
     purge: _show_bulk("purged"),
     move: _show_bulk("moved"),
     reroute: _show_bulk("rerouted"),

@@ -217,6 +217,14 @@ def switchover(candidate: str | None, scheduled: str | None, cancel: bool, form:
     _show_promoted(answer, name, form)
 
 
+@command.command("replicate", context_settings={"ignore_unknown_options": True})
+@click.argument("queue", required=False)
+@click.argument("remote", required=False)
+def replicate(queue: str | None, remote: str | None) -> None:
+    """Refused: queues are not replicated one by one; see qpid-route."""
+    raise click.UsageError(options.NO_REPLICATION)
+
+
 @ha_command("history")
 def history(form: str, **given: Any) -> None:
     """Print who was the primary when, and why."""

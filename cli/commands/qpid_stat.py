@@ -108,6 +108,7 @@ KINDS = {
             Column("still", "still_s", duration, number=True),
         ),
     ),
+    "memory": Kind("memory", "Broker Memory Stats", (Column("statistic", "name", text), counting("bytes", "bytes"))),
     "acl": Kind(
         "acl",
         "ACL",
@@ -122,7 +123,15 @@ KINDS = {
         ),
     ),
 }
-_SHORT = {"general": "-g", "connections": "-c", "exchanges": "-e", "queues": "-q", "subscriptions": "-u", "acl": "--acl"}
+_SHORT = {
+    "general": "-g",
+    "connections": "-c",
+    "exchanges": "-e",
+    "queues": "-q",
+    "subscriptions": "-u",
+    "memory": "-m",
+    "acl": "--acl",
+}
 
 _SHOWN = {"acl": "rules in force"}
 
@@ -157,7 +166,8 @@ def command(
     form: str,
     **given: Any,
 ) -> None:
-    """Show what a broker is doing: -g the broker, -c connections, -e exchanges, -q queues, -u subscriptions, --acl rules.
+    """Show what a broker is doing: -g the broker, -c connections, -e exchanges, -q queues, -u subscriptions,
+    -m memory, --acl rules.
 
     With -q and the name of a queue, all about that one.
     """

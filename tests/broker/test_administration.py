@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred
+from twisted.logger import LogLevel, PredicateResult
 
 from broker.core import limits, schema
 from broker.core.commands import Term
 from broker.core.nodes import CLUSTER, LOCAL
+from broker.log_levels import LogLevels
 from broker.sessions.principal import Principal
 from tests.broker.clients import (
     ACCEPTED,
@@ -128,6 +130,30 @@ def test_a_link_to_a_queue_whose_messages_have_no_place_yet_is_to_be_tried_again
         b.logs[LOCAL].automatic = True
         b.settle()
         assert condition(client.sender("q")) == ""
+
+
+def test_the_level_of_the_log_is_told_and_set_and_nothing_else_can_be_done_with_it() -> None:
+    with bench() as b:
+        levels = b.broker.administration.extensions["log"] = LogLevels("notice")
+        client = b.client()
+        event = {"log_namespace": "any", "log_level": LogLevel.debug}
+        assert client.request("QUERY", "log")[2]["items"] == [{"level": "notice+"}]
+        assert levels.predicate(event) is PredicateResult.no
+        assert client.request("SET", "log", "", {"level": "debug+"})[2] == {"level": "debug+"}
+        assert levels.predicate(event) is PredicateResult.maybe
+        assert client.request("SET", "log", "", {"level": "loud"})[0] == 400
+        assert client.request("CREATE", "log")[0] == 501
+
+
+def test_memory_is_told_by_what_it_is_for() -> None:
+    with bench(message_memory=5_000_000) as b:
+        b.queue("q")
+        client = b.client()
+        client.send(client.sender("q"), "x" * 1000)
+        found = {item["name"]: item["bytes"] for item in client.request("QUERY", "memory")[2]["items"]}
+        assert found["resident"] > found["bodies-limit"] == 5_000_000
+        assert found["bodies"] >= 1000
+        assert (found["not-committed"], found["requests-waiting"]) == (0, 0)
 
 
 class Cluster:

@@ -307,3 +307,28 @@ def test_messages_are_taken_from_where_the_broker_has_got_to(
     asked = list(map(json.loads, (tmp_path / "requests").read_text().splitlines()))
     assert [(one["what"], one["name"]) for one in asked] == [(f"{operation} queue", "jobs")] * 2
     assert [one["body"] for one in asked] == [body | {"count": 8}, body | {"count": 4, "after": [7, 0, 9]}]
+
+
+def test_the_level_of_a_broker_s_log_is_printed_and_set_and_a_broker_is_stopped(peers: Any, tmp_path: Path) -> None:
+    record = tmp_path / "requests"
+    answers = {"SET log": [200, "OK", {"level": "debug+"}], "STOP ha": [202, "the broker stops", {}]}
+    peer = peers(items={"log": [{"level": "notice+"}]}, answers=answers, record=str(record))
+    for words, out in ((["log"], "notice+\n"), (["log", "debug+"], "debug+\n"), (["shutdown", "--force"], "")):
+        ran = run("qpid-config", *words, "-b", peer.name)
+        assert (ran.status, ran.out, ran.err) == (0, out, "")
+    asked = [(one["what"], one["body"]) for one in map(json.loads, record.read_text().splitlines())]
+    assert asked[1:] == [("SET log", {"level": "debug+"}), ("STOP ha", {"force": True})]
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        ("add domain d --argument url=x", "cannot add anything of type 'domain'"),
+        ("del link l", "cannot del anything of type 'link'"),
+        ("add queue q --start-replica h:1", "use qpid-route queue add"),
+    ],
+)
+def test_what_the_original_has_and_this_does_not_is_refused_with_the_way_to_go(words: str, said: str) -> None:
+    ran = run("qpid-config", *words.split())
+    assert (ran.status, said in ran.err) == (2, True)
+    assert run("qpid-ha", "replicate", "q", "h:1").status == 2

@@ -35,6 +35,7 @@ ITEMS: dict[str, list[dict[str, Any]]] = {
     "connection": [
         {"address": "127.0.0.1:999", "processName": "app", "processId": 41, "mechanism": "ANONYMOUS", "connected_s": 9}
     ],
+    "memory": [{"name": "resident", "bytes": 4096}],
     "exchange": [{"name": "amq.topic", "exchangeType": "topic", "durable": True, "bindings": 2, "messagesDropped": 3}],
     "subscription": [{"id": "s1", "queue": "jobs", "connection": "c1", "creditMode": "CREDIT", "delivered": 5}],
 }
@@ -57,6 +58,7 @@ def rows(out: str) -> list[str]:
         ("-c", "connection cproc cpid mech auth connected idle msgIn msgOut unread"),
         ("-e", "exchange type dur bind msgIn msgOut msgDrop"),
         ("-q", "queue dur autoDel excl msg msgIn msgOut bytes bytesIn bytesOut cons bind"),
+        ("-m", "statistic bytes"),
         ("-u", "subscr queue conn procName procId browse acked excl creditMode delivered sessUnacked still"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 
 from broker import settings as broker_settings
 from broker.options import CONFIG, markdown
-from cli.commands import qpid_config, qpid_drain, qpid_ha, qpid_resource_manager, qpid_route, qpid_stat
+from cli.commands import qpid_config, qpid_drain, qpid_ha, qpid_resource_manager, qpid_route, qpid_scaledown, qpid_stat
 from cli.options import CONNECTION
 from cli.verify import qpid_verify
 from ha import settings as ha_settings
@@ -28,7 +28,7 @@ def options(command: click.Command) -> set[str]:
 
 @pytest.mark.parametrize(
     "module",
-    [qpid_config, qpid_drain, qpid_ha, qpid_route, qpid_stat, qpid_resource_manager, qpid_verify],
+    [qpid_config, qpid_drain, qpid_ha, qpid_route, qpid_scaledown, qpid_stat, qpid_resource_manager, qpid_verify],
     ids=lambda module: str(module.__name__),
 )
 def test_every_option_is_in_the_reference(module: object) -> None:

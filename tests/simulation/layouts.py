@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 LETTERS, LETTER_EXCHANGE = "dead", "dlx"
 HUB, SPILL = "hub", "spill"
 LEVELS = (2, 3, 10)
+ALL_BROKERS = "all brokers"
+"""In the place of a URL, where a step names one: that of the cluster."""
 HOARD = "hoard"
 ONCE = "once"
 TILL, TARGETS = "till", ("books", "stock")
@@ -43,6 +45,8 @@ PRIORITIES = (None, 0, 3, 4, 5, 6, 9)
 KEPT, MINE = "kept", "mine"
 MOVED = "moved"
 FEED = "feed"
+FETCHED, FROM = "fetched", "from"
+"""Where a route ends, and where it begins."""
 NUMBERED = "numbered"
 KEPT_LONG, KEPT_MS = "kept-long", 150
 ROUTES: dict[str, tuple[tuple[str, str, str], dict[str, str]]] = {
@@ -138,21 +142,31 @@ def laid_out(plan: Plan, rng: Random) -> Plan:
         }
         levels = picks.choice((0, 3)) if not plan.puts_back else 0
         plan = with_selectors(plan, picks.choice(SELECTS), levels=levels, **fields)
+    return _with_newest(plan)
+
+
+def _with_newest(plan: Plan) -> Plan:
+    """The plan with what needs the newest machine version, or without: an older member keeps the cluster below it."""
+    if plan.releases:
+        return plan
     moves = Random(f"moves of {plan.seed}")
-    if moves.random() < 0.15 and not plan.releases:  # an older member keeps the cluster's version below what a drain needs
+    if moves.random() < 0.15:
         window, size = moves.choice((1, 10, 50)), moves.choice(((24, 60), (40, 3_000)))
         plan = with_moves(plan, window=window, size=size)
     numbers = Random(f"numbers of {plan.seed}")
-    if numbers.random() < 0.15 and not plan.releases:  # nor does an older member remember numbers
+    if numbers.random() < 0.15:
         window, size = numbers.choice((1, 10, 50)), numbers.choice(((24, 60), (40, 3_000)))
         plan = with_numbers(plan, window=window, size=size)
     subscribed = Random(f"subscriptions of {plan.seed}")
-    if subscribed.random() < 0.15 and not plan.releases:  # an older member knows no subscriptions
+    if subscribed.random() < 0.15:
         back = subscribed.choice((0.0, 0.1))
         plan = with_subscriptions(plan, subscribed.choice(((0, 1, 2), (0, 1))), release=back, modify=back)
     keeps = Random(f"consumers' time of {plan.seed}")
-    if keeps.random() < 0.15 and not plan.releases:  # an older member takes nothing back
+    if keeps.random() < 0.15:
         plan = with_overdue(plan, alone=keeps.random() < 0.5)
+    routed = Random(f"routes of {plan.seed}")
+    if routed.random() < 0.15:
+        plan = with_route(plan, window=routed.choice((1, 10, 50)), size=routed.choice(((24, 60), (40, 3_000))))
     return plan
 
 
@@ -272,6 +286,21 @@ def with_overdue(plan: Plan, *, alone: bool) -> Plan:
         *(ClientPlan("consumer", f"c-{KEPT_LONG}-{each}", KEPT_LONG, **fields) for each in "ab"),
     ]
     return _with(plan, [Step("queue", KEPT_LONG, body)], clients)
+
+
+def with_route(plan: Plan, **fields: Any) -> Plan:
+    """A route within the cluster: what is sent to one queue comes to another one, where consumers take it."""
+    steps = [
+        Step("queue", FROM, {"replicate": "all"}),
+        Step("queue", FETCHED, {"replicate": "all"}),
+        Step("route", "", {"kind": "queue", "source": ALL_BROKERS, "exchange": FETCHED, "key": FROM}),
+    ]
+    sends: dict[str, Any] = {"arrives": (FETCHED,), "late": True, "count": 120, "burst": 8, "gap_s": 0.03, "resend": False}
+    clients = [
+        ClientPlan("fetched", f"f-{FETCHED}", FROM, **sends | fields),
+        ClientPlan("consumer", f"c-{FETCHED}", FETCHED, start_s=0.5, window=20),
+    ]
+    return _with(plan, steps, clients)
 
 
 def with_hoard(plan: Plan) -> Plan:

@@ -254,6 +254,28 @@ def test_what_the_broker_refuses_is_one_line_with_its_reason(url: str, words: tu
     assert said in ran.err
 
 
+def test_messages_are_moved_and_purged_by_commands_and_a_backup_has_them_where_the_primary_does(three: Cluster, url: str) -> None:
+    for queue in ("from", "into"):
+        three.primary().create("queue", queue)
+    ok("qpid-config", "-b", url, "update", "queue", "into", "--max-queue-count", 30)
+    connection = BlockingConnection(three.primary().address, timeout=30)
+    sender = connection.create_sender("from")
+    for number in range(40):
+        sender.send(Message(body="x", properties={"n": number}))
+    connection.close()
+    assert ok("qpid-config", "-b", url, "purge", "from", "--filter", "n >= 35") == "5 messages were purged\n"
+    ran = run("qpid-config", "-b", url, "move", "from", "into")
+    assert (ran.status, ran.out) == (REFUSED, "")
+    assert ran.err.endswith("would pass its limit of 30 messages; 30 messages were taken before\n")
+    backup = backup_of(three)
+    backup.wait_for("ready")
+    found = {each["name"]: each for each in json_of("qpid-stat", "-b", backup.address, "--ha-admin", "-q")}
+    assert [(found[name]["messages"], found[name]["arguments"]) for name in ("from", "into")] == [
+        (5, {}),
+        (30, {"qpid.max_count": 30}),
+    ]
+
+
 def test_a_manager_that_has_looked_before_the_last_election_promotes_nobody(three: Cluster) -> None:
     """Breaks when a daemon that was slow to ask moves a primary that another daemon's request has just made."""
     backup = backup_of(three)

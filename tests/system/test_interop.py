@@ -237,6 +237,28 @@ def test_a_client_gets_what_its_selector_names_from_a_queue_and_from_a_topic(thr
     eventually(lambda: primary.queue(queue)["messages"], lambda left: left == 6, "the others being left", 30)
 
 
+SUBSCRIBING: dict[str, Callable[[Path], list[str]]] = {
+    "blocking": lambda folder: [sys.executable, str(HERE / "subscribe_blocking.py")],
+    "rhea": lambda folder: with_rhea("subscribe.js", folder),
+}
+
+
+@pytest.mark.parametrize("client", SUBSCRIBING)
+def test_a_client_comes_back_to_its_durable_subscription_and_ends_it(three: Cluster, client: str, tmp_path: Path) -> None:
+    """With the fields that clients of JMS send, as each library writes them; and with a temporary queue."""
+    try:
+        command = SUBSCRIBING[client](tmp_path)
+    except NotHere as reason:
+        warnings.warn(f"{client} was not tried: it {reason}", stacklevel=1)
+        return
+    primary = three.primary()
+    words = [*command, primary.address, "amq.topic"]
+    made = subprocess.run(words, capture_output=True, text=True, timeout=60, cwd=ROOT, env=environment(), check=False)
+    assert made.returncode == 0, made.stderr
+    found = {"back": [1, 2, 3], "found": "amq.topic", "missing": "amqp:not-found", "temporary": ["for a time"]}
+    assert json.loads(made.stdout) == found
+
+
 def test_proton_c_s_load_generator_loses_nothing(three: Cluster, tmp_path: Path) -> None:
     """What the benchmarks measure with, is accounted for message by message."""
     try:

@@ -1,0 +1,31 @@
+"""A qpid-drain that ends with the process that has started it, however that ends: `python -m cli.scaledown.child PARENT WORD...`.
+
+The kernel kills it when its parent's thread has gone (prctl(2), PR_SET_PDEATHSIG), so that the next controller finds no store
+locked by a drain that it does not know. A drain may be killed at any time.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Tie this process to its parent, and be qpid-drain."""
+    parent = int(sys.argv.pop(1))
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl")
+    if os.getppid() != parent:  # it has gone before
+        sys.exit(1)
+    from cli.commands import qpid_drain
+
+    qpid_drain.main()
+
+
+if __name__ == "__main__":
+    main()

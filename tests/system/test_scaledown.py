@@ -1,0 +1,119 @@
+"""`qpid-scaledown` over real stores and brokers: what is left over is drained, and what is wanted again is given back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.running import Ran, run
+from tests.system.harness import BrokerProcess, ask, eventually, free_ports, spawn
+from tests.system.test_drain import came, message
+from tests.system.traffic import send, take
+
+pytestmark = pytest.mark.system
+MESSAGES = 600
+
+
+class Site:
+    """Three brokers with stores in one folder. Their ordinals are as far apart as their ports, so there are gaps."""
+
+    def __init__(self, folder: Path) -> None:
+        self.stores, self.replicas = folder / "stores", folder / "replicas"
+        self.stores.mkdir()
+        ports = sorted(free_ports(3))
+        self.base = ports[0]
+        self.brokers = [BrokerProcess(folder / str(port), port, []) for port in ports]
+        for broker in self.brokers:
+            broker.store = self.stores / f"queues-{broker.port - self.base}"
+
+    def want(self, first_that_goes: BrokerProcess | None, more: int = 0) -> None:
+        """Say how many brokers are wanted: those before this one; None: none at all."""
+        self.replicas.write_text(str(0 if first_that_goes is None else first_that_goes.port - self.base + more))
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        brokers = f"127.0.0.1:{{{self.base}+ordinal}}"
+        files = ("--stores", str(self.stores), "--replicas-file", str(self.replicas))
+        how = ("--format", "json", "--poll", "0.1", "--timeout", "1")
+        return (*files, *how, "--brokers", brokers, "--to", self.brokers[0].address)
+
+    def once(self, *words: str) -> tuple[Ran, list[dict[str, Any]]]:
+        found = run("qpid-scaledown", *self.words, "--once", *words)
+        return found, [json.loads(line) for line in found.out.splitlines()]
+
+
+@contextmanager
+def site(folder: Path) -> Iterator[Site]:
+    made = Site(folder)
+    try:
+        for broker in made.brokers:
+            broker.start()
+        for number, broker in enumerate(made.brokers):
+            broker.wait_for("standalone")
+            broker.create("queue", "orders")
+            if number:
+                assert send(broker.address, "orders", numbered(number)) == MESSAGES
+        yield made
+    finally:
+        for broker in made.brokers:
+            broker.kill()
+
+
+def numbered(broker: int) -> list[bytes]:
+    """The messages that this broker has at first."""
+    return [message("orders", broker * MESSAGES + number) for number in range(MESSAGES)]
+
+
+def test_an_orphaned_store_is_drained_and_a_restart_a_running_broker_and_zero_replicas_drain_nothing(tmp_path: Path) -> None:
+    with site(tmp_path) as s:
+        target, middle, last = s.brokers
+        last.stop()
+        s.want(last, more=1)
+        found, events = s.once()
+        assert (found.status, [each["event"] for each in events]) == (0, ["wanted"]), "a restart is no scale-down"
+        s.want(None)
+        assert (s.once()[0].status, came(target.address, "orders")) == (0, 0), "nobody could take it"
+        s.want(middle)
+        found, events = s.once()
+        assert found.status == 1, found
+        why = {each["store"]: each["why"] for each in events if each["event"] == "failed"}
+        assert list(why) == [middle.store.name]
+        assert "is in use by process" in why[middle.store.name], "its broker runs still"
+        assert [each["store"] for each in events if each["event"] == "drain"] == [last.store.name, middle.store.name]
+        assert (last.store / "released.json").exists()
+        middle.stop()
+        found, events = s.once("--delete-released")
+        assert found.status == 0, found
+        assert [path.name for path in s.stores.iterdir() if path.is_dir()] == [target.store.name]
+        assert take(target.address, "orders", 2 * MESSAGES) == numbered(2) + numbered(1), "the PVC of the highest ordinal first"
+        assert ask(target.address, "QUERY", "queue", "orders")["items"][0]["messages"] == 0
+
+
+def test_a_controller_is_killed_and_a_store_that_is_wanted_again_gives_back_what_has_not_moved(tmp_path: Path) -> None:
+    with site(tmp_path) as s:
+        target, _, last = s.brokers
+        last.kill()
+        s.want(last)
+        first = spawn(tmp_path / "first.log", "qpid-scaledown", *s.words)
+        eventually(lambda: came(target.address, "orders"), bool, "a message having been moved")
+        target.freeze()
+        waits = spawn(tmp_path / "second.log", "qpid-scaledown", *s.words)
+        eventually((tmp_path / "second.log").read_text, lambda text: '"waiting"' in text, "the second one waiting for the first")
+        assert s.once()[0].status == 1
+        s.want(last, more=1)
+        first.send_signal(9)
+        eventually((tmp_path / "second.log").read_text, lambda text: '"wanted"' in text, "the second one acting")
+        last.start()  # its store is free: the drain has ended with its controller
+        last.wait_for("standalone")
+        target.signal(18)
+        eventually(lambda: ask(last.address, "QUERY", "drain")["items"][0]["leaving"], lambda leaves: not leaves, "it serves")
+        moved, back = (ask(each.address, "QUERY", "queue", "orders")["items"][0]["messages"] for each in (target, last))
+        assert moved + back == MESSAGES
+        found = take(target.address, "orders", moved) + take(last.address, "orders", back)
+        assert found == numbered(2), "each once, in its order"
+        waits.send_signal(9)
