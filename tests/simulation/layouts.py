@@ -47,6 +47,8 @@ MOVED = "moved"
 FEED = "feed"
 FETCHED, FROM = "fetched", "from"
 """Where a route ends, and where it begins."""
+ASIDE, BESIDE = "aside", "beside"
+"""Where an operator moves messages from, and to."""
 NUMBERED = "numbered"
 KEPT_LONG, KEPT_MS = "kept-long", 150
 ROUTES: dict[str, tuple[tuple[str, str, str], dict[str, str]]] = {
@@ -299,6 +301,17 @@ def with_route(plan: Plan, **fields: Any) -> Plan:
     clients = [
         ClientPlan("fetched", f"f-{FETCHED}", FROM, **sends | fields),
         ClientPlan("consumer", f"c-{FETCHED}", FETCHED, start_s=0.5, window=20),
+    ]
+    return _with(plan, steps, clients)
+
+
+def with_operator(plan: Plan, **fields: Any) -> Plan:
+    """What is sent to one queue is moved to another one by an operator (action `move`), where consumers take it."""
+    steps = [Step("queue", name, {"replicate": "all"}) for name in (ASIDE, BESIDE)]
+    sends: dict[str, Any] = {"arrives": (BESIDE,), "late": True, "count": 150, "burst": 8, "gap_s": 0.02, "resend": False}
+    clients = [
+        ClientPlan("fetched", f"o-{BESIDE}", ASIDE, **sends | fields),
+        ClientPlan("consumer", f"c-{BESIDE}", BESIDE, start_s=0.5, window=20),
     ]
     return _with(plan, steps, clients)
 

@@ -29,6 +29,7 @@ from tests.simulation.layouts import (
     with_levels,
     with_moves,
     with_numbers,
+    with_operator,
     with_overdue,
     with_ring,
     with_route,
@@ -283,6 +284,15 @@ def _alone_and_then_the_other(at_s: float) -> list[Action]:
 _WITNESSED = _plan(BUSY, *_repeated((1.0, 3.4), _alone_and_then_the_other), witness=True)
 _WITNESSED_SLOWLY = replace(_WITNESSED, disk_s=_SLOW_SYNC_S)
 
+_OPERATED = with_operator(
+    _plan(
+        BUSY,
+        Action(0.6, "move"),
+        *(Action(1.0 + 0.4 * number, "kill", "primary", seconds=0.2) for number in range(6)),
+        disk_s=_SLOW_SYNC_S,
+        duration_s=4.0,
+    )
+)
 _ALTERED = _plan(
     BUSY,
     *(Action(0.8 + 0.3 * number, "alter") for number in range(6)),
@@ -299,6 +309,8 @@ PROVOKED: dict[str, Plan] = {
     "asks-for-what-no-disk-has": _WITNESSED_SLOWLY,
     "keeps-what-was-altered": _ALTERED,
     "checkpoint-forgets-alterations": _ALTERED,
+    "moves-in-two-batches": _OPERATED,
+    "moves-before-it-puts": _OPERATED,
     "backups-know-no-duplicates": DUPLICATES,
     "checkpoint-forgets-duplicates": _RESTARTED,
     "knows-no-duplicates-under-way": _SLOWLY,
