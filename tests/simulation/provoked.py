@@ -30,6 +30,7 @@ from tests.simulation.layouts import (
     with_moves,
     with_numbers,
     with_operator,
+    with_overdue,
     with_ring,
     with_route,
     with_selectors,
@@ -384,6 +385,7 @@ PROVOKED: dict[str, Plan] = {
     "checkpoint-forgets-what-came": _moving(
         *(Action(1.2 + 0.5 * number, "kill", "primary", seconds=0.2) for number in range(5)), checkpoint_bytes=2048
     ),
+    "takes-back-for-nobody": with_overdue(_plan(BUSY, duration_s=2.0), alone=False),
     "checkpoint-forgets-notes": _plan(
         MODIFYING, *(Action(1.0 + 0.5 * number, "kill", "backup", seconds=0.2) for number in range(4)), checkpoint_bytes=2048
     ),
