@@ -30,6 +30,7 @@ from tests.simulation.layouts import (
     with_moves,
     with_numbers,
     with_operator,
+    with_overdue,
     with_ring,
     with_route,
     with_selectors,
@@ -371,9 +372,11 @@ PROVOKED: dict[str, Plan] = {
     "lowest-level-first": _ranked(duration_s=2.0),
     "overtakes-a-level-that-is-read": _ranked(message_memory=2000, duration_s=2.0),
     "puts-without-saying": _moving(),
-    "forgets-without-asking": _fetching(disk_s=_SLOW_SYNC_S),
+    "forgets-without-asking": _fetching(latency_s=_SLOW_LINKS_S),
     "holds-for-ever": _fetching(),
-    "fetches-again": _fetching(*(Action(1.4 + 0.3 * number, "promote", "backup") for number in range(8)), disk_s=_SLOW_SYNC_S),
+    "fetches-again": _fetching(
+        *(Action(1.4 + 0.9 * number, "kill", "primary", seconds=0.1) for number in range(3)), latency_s=_SLOW_LINKS_S
+    ),
     "checkpoint-forgets-routes": _fetching(
         *(Action(1.2 + 0.5 * number, "kill", "primary", seconds=0.2) for number in range(5)), checkpoint_bytes=2048
     ),
@@ -382,6 +385,7 @@ PROVOKED: dict[str, Plan] = {
     "checkpoint-forgets-what-came": _moving(
         *(Action(1.2 + 0.5 * number, "kill", "primary", seconds=0.2) for number in range(5)), checkpoint_bytes=2048
     ),
+    "takes-back-for-nobody": with_overdue(_plan(BUSY, duration_s=2.0), alone=False),
     "checkpoint-forgets-notes": _plan(
         MODIFYING, *(Action(1.0 + 0.5 * number, "kill", "backup", seconds=0.2) for number in range(4)), checkpoint_bytes=2048
     ),
