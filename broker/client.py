@@ -247,6 +247,7 @@ def find_primary(
     mechanism: str | None = None,
     timeout_s: float = 10.0,
     heartbeat_s: float | None = None,
+    container: str = "",
     seconds: Callable[[], float] = time.monotonic,
     credentials: Credentials | None = None,
 ) -> Deferred[ManagementClient]:
@@ -266,6 +267,7 @@ def find_primary(
             mechanism=mechanism,
             timeout_s=timeout_s,
             heartbeat_s=heartbeat_s,
+            container=container,
             seconds=seconds,
             credentials=credentials,
         )
@@ -281,7 +283,7 @@ class _Search:
         self._reactor = reactor
         self._said = {address.name: "not asked" for address in addresses}
         self._asking: dict[str, Deferred[None]] = {}
-        self._silent = set(self._said)
+        self._silent = dict.fromkeys(self._said)
         self._primaries: list[tuple[int, ManagementClient]] = []
         self._grace: Any = None
 
@@ -309,7 +311,7 @@ class _Search:
         def done(_: None) -> None:
             for client in clients:
                 client.abort()
-            self._silent.discard(name)
+            self._silent.pop(name, None)
             self._decide()
 
         asking: Deferred[None] = connected.addCallback(ask).addCallbacks(answered, failed).addCallback(done)

@@ -180,7 +180,7 @@ class Process:
             machine_version=self.ha.ha_machine_version_limit,
             wall=self.host.wall,
             as_rabbitmq=self.settings.rabbitmq_clients,
-            dial=Dialer(self.reactor, self.settings.route_passwords, self.tls),
+            dial=Dialer(self.reactor, self.settings.route_passwords, self.tls, f"route-{self.store.store_id}"),
             free_bytes=self._free_bytes,
         )
         self.acl_file.attach_to(self.broker)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from operator import add
 from typing import Any, NamedTuple, Protocol
 
 from cproton_ffi import ffi, lib
@@ -456,8 +457,9 @@ class Sender(Link):
         self._next_tag = 0
         self.tags_sequences = False
         """Whether the tag of each delivery is its sequence, in 8 bytes, most significant first: a drain's, not a client's."""
-        self.traits_of: Callable[[int], bytes] | None = None
-        """With `tags_sequences`: what stands behind a sequence in its tag, up to 24 bytes."""
+        self.traits_of: Callable[[int, int], list[bytes]] | None = None
+        """With `tags_sequences`: what stands behind the sequence in the tag of each of so many messages, from one on: up to 24
+        bytes, and as many for all."""
         self._pieces: deque[_Pieces] = deque()
         self._pieces_bytes = 0
         self._ids: dict[Any, int] = {}
@@ -511,6 +513,9 @@ class Sender(Link):
         scratch = self.engine.scratch
         tag, tag_number = scratch.tag, scratch.tag_number
         wide = self.tags_sequences
+        if wide:
+            tag, wide_bytes, tags = scratch.wide_tag, scratch.wide_bytes, self._wide_tags(sequence, stop - start)
+            size = tag.size = len(tags[0])
         begin = ffi.from_buffer(data) + base
         here = offsets[start]
         first = self.account.sent(sequence, stop - start, presettled)
@@ -519,7 +524,7 @@ class Sender(Link):
         for position, delivery_id in zip(range(start + 1, stop + 1), range(first, first + stop - start), strict=True):
             after = offsets[position]
             if wide:
-                tag = self._wide_tag(sequence + position - start - 1)
+                wide_bytes[0:size] = tags[position - start - 1]
             else:
                 number = (number + 1) & 0xFFFFFFF
                 # Seven bits a byte: some clients read tags as text.
@@ -540,14 +545,10 @@ class Sender(Link):
         if self._pieces:
             self.engine.feed_later(self)
 
-    def _wide_tag(self, sequence: int) -> Any:
-        """A tag of a sequence, and of what is to stand behind it."""
-        scratch, tag = self.engine.scratch, sequence.to_bytes(8, "big")
-        if self.traits_of is not None:
-            tag += self.traits_of(sequence)
-        scratch.wide_bytes[0 : len(tag)] = tag
-        scratch.wide_tag.size = len(tag)
-        return scratch.wide_tag
+    def _wide_tags(self, first: int, count: int) -> list[bytes]:
+        """The tags of so many sequences, with what is to stand behind them: all of one length."""
+        tags = [sequence.to_bytes(8, "big") for sequence in range(first, first + count)]
+        return tags if self.traits_of is None else list(map(add, tags, self.traits_of(first, count)))
 
     def feed(self) -> bool:
         """Give proton the next pieces of what waits, while it holds less than one. Returns whether it got any."""
@@ -582,7 +583,10 @@ class Sender(Link):
         scratch = self.engine.scratch
         tag, tag_number = scratch.tag, scratch.tag_number
         if self.tags_sequences:
-            tag = self._wide_tag(sequence)
+            tag = scratch.wide_tag
+            (found,) = self._wide_tags(sequence, 1)
+            tag.size = len(found)
+            scratch.wide_bytes[0 : len(found)] = found
         else:
             number = self._next_tag = (self._next_tag + 1) & 0xFFFFFFF
             tag_number[0] = number & 0x7F | (number & 0x3F80) << 1 | (number & 0x1FC000) << 2 | (number & 0xFE00000) << 3

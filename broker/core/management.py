@@ -113,7 +113,7 @@ def queue_item(nodes: Nodes, node: QueueNode, consumers: int, bindings: int) -> 
         "bindings": bindings,
         "arguments": definition.arguments,
         "alternateExchange": definition.alternate,
-    }
+    } | ({"subscription": definition.subscription} if definition.subscription else {})
 
 
 def queue_items(

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from msgspec import structs
 
-from broker.core import limits
+from broker.core import limits, subscriptions
 from broker.core.addresses import exchange_in, queue_in
 from broker.core.commands import (
     SUBSCRIPTIONS_SINCE,
@@ -454,17 +454,12 @@ class Nodes:
 
     # ---- looking up
 
-    def find(self, address: str) -> tuple[QueueNode | ExchangeNode, str] | None:
-        """The node that an address names, and the routing key in it ("" when there is none)."""
-        queue = self.queues.get(address)
-        if queue is not None:
-            return queue, ""
+    def exchange_at(self, address: str) -> tuple[ExchangeNode, str] | None:
+        """The exchange that an address names, whether a queue has that name or not, and the routing key in it ("" when there is
+        none)."""
         exchange = self.exchanges.get(address) if address else None
         if exchange is not None:
             return exchange, ""
-        queue = self.queues.get(queue_in(address))
-        if queue is not None:
-            return queue, ""
         name, slash, key = address.partition("/")
         if slash and not name:
             name, key = exchange_in(address)
@@ -530,7 +525,8 @@ class Nodes:
         level = self.level_of(attributes.get("replicate") or arguments.get("qpid.replicate"))
         if not self.clustered and level == "configuration":
             level = "all"
-        log, needs = self.log_for(level), _version_of(arguments)
+        log, subscription = self.log_for(level), _subscription_of(name, attributes)
+        needs = max(_version_of(arguments), SUBSCRIPTIONS_SINCE if subscription else 1)
         if needs > self.version_of(log):
             has = f"the cluster has version {self.version_of(log)} until every broker is upgraded"
             raise Refused(409, f"queue {name!r}: what it asks for needs machine version {needs}, and {has}")
@@ -545,6 +541,7 @@ class Nodes:
             arguments=arguments,
             alternate=self._alternate(attributes),
             owner=owner,
+            subscription=subscription,
         )
         return log, command
 
@@ -752,7 +749,7 @@ def _check_name(what: str, name: str) -> None:
         raise Refused(400, f"{name!r} cannot name a {what}: names start with no '$' and hold no control characters")
 
 
-_ATTRIBUTES = frozenset({"durable", "replicate", "autoDelete", "exclusive", "arguments", "alternateExchange"})
+_ATTRIBUTES = frozenset({"durable", "replicate", "autoDelete", "exclusive", "arguments", "alternateExchange", "subscription"})
 AUTO_DELETE_TIMEOUT = "qpid.auto_delete_timeout"
 DELIVERY_LIMIT = "x-delivery-limit"
 MESSAGE_TTL = "x-message-ttl"
@@ -798,6 +795,15 @@ def _check_alternate(name: str, alternate: str, arguments: dict[str, Any]) -> No
     if alternate and queue_arguments.policy_of(arguments) != queue_arguments.REJECT:
         text = "what leaves a ring goes to no alternate exchange: make the queue without one"
         raise Refused(501, f"queue {name!r}: {text}")
+
+
+def _subscription_of(name: str, attributes: dict[str, Any]) -> dict[str, Any]:
+    """The terms of the subscription that a queue is to stand for; {} for none. Refused."""
+    given = attributes.get("subscription")
+    try:
+        return subscriptions.moved(name, given) if given else {}
+    except ValueError as error:
+        raise Refused(400, f"queue {name!r}: {error}") from None
 
 
 def _version_of(arguments: dict[str, Any]) -> int:

@@ -52,7 +52,12 @@ class Traits(NamedTuple):
     @classmethod
     def of(cls, tag: bytes) -> Traits:
         """From a tag of `TAG_BYTES`."""
-        return cls(*_TRAITS.unpack_from(tag, SEQUENCE_BYTES))
+        return PLAIN if tag.endswith(_NOTHING) else cls(*_TRAITS.unpack_from(tag, SEQUENCE_BYTES))
+
+
+PLAIN = Traits()
+"""Of most messages."""
+_NOTHING = bytes(_TRAITS.size)
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,6 +84,21 @@ class Terms:
         return _Gate(self.container, asked) if any("binding" not in each.name for each in asked) else None
 
 
+def moved(queue: str, fields: Any) -> dict[str, Any]:
+    """What the definition of a queue of this name is to hold, which stood for a subscription at another broker: the fields of its
+    terms. ValueError when these are none, or mean another queue, or one that does not last."""
+    try:
+        terms = Terms.of(fields)
+        selected(terms.asked)
+        fits = terms.queue == queue and terms.lasting is True and type(terms.shared) is bool and type(terms.address) is str
+        fits = fits and base64_of(terms.encoded_filters) == terms.filters
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"it cannot stand for a subscription: {error}") from None
+    if not fits:
+        raise ValueError(f"it cannot stand for the subscription {terms.name!r} of {terms.container!r}")
+    return terms.to_dict()
+
+
 def base64_of(encoded: bytes) -> str:
     """How terms hold filters."""
     return base64.b64encode(encoded).decode()

@@ -29,10 +29,14 @@ MAX_FILE_BYTES = 1 << 20
 
 
 class Dialer:
-    """Fulfils `Dial`. `passwords` is the file, `credentials` are for addresses over TLS."""
+    """Fulfils `Dial`. `passwords` is the file, `credentials` are for addresses over TLS; `container` is the AMQP container id of
+    its connections."""
 
-    def __init__(self, reactor: Any, passwords: Path | None = None, credentials: Credentials | None = None) -> None:
+    def __init__(
+        self, reactor: Any, passwords: Path | None = None, credentials: Credentials | None = None, container: str = "route"
+    ) -> None:
         self._reactor = reactor
+        self._container = container
         self._passwords = passwords
         self._credentials = credentials
 
@@ -51,6 +55,8 @@ class Dialer:
             mechanism=mechanism or None,
             timeout_s=TIMEOUT_S,
             heartbeat_s=HEARTBEAT_S,
+            container=self._container,
+            seconds=self._reactor.seconds,
             credentials=self._credentials,
         )
 

@@ -33,7 +33,7 @@ from broker.amqp.links import Condition, Sender
 from broker.core.acl import questions
 from broker.core.commands import ORIGINS_SINCE, Setting
 from broker.core.nodes import LOCAL, QueueNode, Refused
-from broker.core.origins import LEAVING, Leave, Traits
+from broker.core.origins import LEAVING, PLAIN, Leave, Traits
 from broker.core.parts import PARTS_QUEUE
 from broker.sessions.admission import Admission
 from broker.sessions.attach import Attach
@@ -239,11 +239,17 @@ class DrainSource:
             self._queue.due.let_all_go()
         self._queue.add(attach, link, needs, browse=False, drains=True)
 
-    def _traits_of(self, sequence: int) -> bytes:
+    def _traits_of(self, first: int, count: int) -> list[bytes]:
         messages = self._node.messages
-        assert messages is not None, "it is being sent"
-        expires_ms, available_ms = [0 if each is None else each.at(sequence) for each in (messages.expiries, messages.delays)]
-        return Traits(expires_ms, available_ms, messages.order.lane_of(sequence).delivery_count(sequence)).to_bytes()
+        assert messages is not None, "they are being sent"
+        if not (messages.has_times or messages.order.has_counts):
+            return [PLAIN.to_bytes()] * count
+        lane, times = messages.order.lane_of(first), (messages.expiries, messages.delays)
+        found: list[bytes] = []
+        for sequence in range(first, first + count):
+            expires_ms, available_ms = [0 if each is None else each.at(sequence) for each in times]
+            found.append(Traits(expires_ms, available_ms, lane.delivery_count(sequence)).to_bytes())
+        return found
 
 
 def drain_source(logs: Logs, queues: Queues) -> Callable[[str], DrainSource | None]:

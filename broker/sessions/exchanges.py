@@ -169,10 +169,8 @@ class Exchanges:
 
     def named(self, address: str) -> ExchangeTerminus | None:
         """The exchange that an address names, `name` or `name/key`."""
-        found = self.logs.nodes.find(address)
-        if found is None or not isinstance(found[0], ExchangeNode):
-            return None
-        return ExchangeTerminus(self, found[0], found[1])
+        found = self.logs.nodes.exchange_at(address)
+        return None if found is None else ExchangeTerminus(self, *found)
 
     def subscribe(self, attach: Attach, link: Sender, exchange: ExchangeNode, key: str, arguments: dict[str, Any]) -> None:
         """Make a queue with this binding, and attach the link to it; Condition when that cannot be."""

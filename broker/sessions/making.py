@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from broker.amqp.links import Condition
 from broker.core.acl import questions
+from broker.core.addresses import exchange_in, queue_in
 from broker.core.commands import Command, ExchangeDel, QueueAdd, QueueDel, QueueDelIfEmpty
 from broker.core.dynamic import LifetimePolicy, matches, policy_of
 from broker.core.nodes import LOCAL, QueueNode, Refused
@@ -129,10 +130,9 @@ class Making:
 
     def by_name(self, attach: Attach, then: Callable[[Attach], None]) -> bool:
         """Make the node that this attach names, which is not there, and let the attach go on; False when no pattern matches."""
-        kind, name = self._kind(attach), attach.asked.address
+        kind, name = self._named(attach)
         if not kind or attach.made:
             return False
-        name = name.partition("/")[0] if kind == "exchange" else name
         body: dict[str, Any] = {"exchangeType": "topic"} if kind == "exchange" else {}
         self._demand(attach, kind, name, body)
         nodes, owner, uuid = self._logs.nodes, self._quota.owner(attach.session.rights.user), self._new_id()
@@ -153,13 +153,16 @@ class Making:
         self._propose(attach, log, command, made, None)
         return True
 
-    def _kind(self, attach: Attach) -> str:
-        """What this attach makes by its name; "" for nothing."""
-        name, capabilities = attach.asked.address, set(attach.asked.capabilities)
-        if not name or name.startswith("$"):
-            return ""
+    def _named(self, attach: Attach) -> tuple[str, str]:
+        """Kind and name of what this attach makes by its address; "" for nothing."""
+        address, capabilities = attach.asked.address, set(attach.asked.capabilities)
+        names = {"queue": queue_in(address) or address, "exchange": exchange_in(address)[0] or address.partition("/")[0]}
         kinds = ("exchange",) if TOPICS & capabilities else ("queue",) if QUEUES & capabilities else ("queue", "exchange")
-        return next((kind for kind in kinds if matches(self._patterns[kind], name)), "")
+        for kind in kinds:
+            name = names[kind]
+            if name and not name.startswith("$") and matches(self._patterns[kind], name):
+                return kind, name
+        return "", ""
 
     # ---- both
 

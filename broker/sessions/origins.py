@@ -23,7 +23,7 @@ from broker.core.acl.questions import Lookups
 from broker.core.commands import OriginAdd
 from broker.core.links import REJECTED
 from broker.core.nodes import QueueNode
-from broker.core.origins import SEQUENCE_BYTES, TAG_BYTES, Held, Traits
+from broker.core.origins import PLAIN, SEQUENCE_BYTES, TAG_BYTES, Held, Traits
 from broker.sessions.attach import Attach, Output
 from broker.sessions.ledger import Ledger
 from broker.sessions.logs import Logs
@@ -230,16 +230,18 @@ class OriginTerminus:
         """Put messages with what their store knows of them. One that has failed goes by itself, with its count behind it."""
         assert node.messages is not None, "it was found"
         number, start = node.messages.number, 0
-        times = times_of(traits, ledger.now_ms)
-        timed = bool(node.ttl_ms) or any(map(any, times))
+        plain = all(each is PLAIN for each in traits)
+        times = [] if plain else times_of(traits, ledger.now_ms)
+        if node.ttl_ms and plain:
+            times = [(0, 0)] * len(traits)
 
         def put(begin: int, end: int) -> None:
             if begin < end:
                 found, part = messages[begin:end], (held[0], held[1][begin:end])
-                told = times[begin:end] if timed else None
+                told = times[begin:end] or None
                 ledger.enqueue(node, found, sum(map(len, found)), producer.link, first + begin, part, times=told)
 
-        for at in [at for at, each in enumerate(traits) if each.failures]:
+        for at in [] if plain else [at for at, each in enumerate(traits) if each.failures]:
             put(start, at)
             with ledger.one_batch(len(messages[at])):
                 lane = lane_of(node, messages[at])

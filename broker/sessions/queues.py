@@ -65,7 +65,7 @@ class Subscription(LinkEnd):
     """A client's receiving link on a queue."""
 
     __slots__ = (
-        *("_large", "_moved_s", "_needs", "browse", "cursors", "delivered", "drains", "link", "presettled", "queue"),
+        *("_large", "_moved_s", "_needs", "browse", "by_name", "cursors", "delivered", "drains", "link", "presettled", "queue"),
         *("overdue", "selector", "unfinished"),
     )
 
@@ -79,6 +79,8 @@ class Subscription(LinkEnd):
         self.browse = browse
         self.drains = False
         """Whether it is a drain's: on a broker that leaves, no other gets anything."""
+        self.by_name = False
+        """Whether it was attached to the subscription that its queue stands for: its close ends that."""
         self.presettled = link.presettled
         self.cursors = [0]
         self.selector = selector
@@ -309,7 +311,7 @@ class Subscription(LinkEnd):
     def detached(self) -> None:
         """The link is gone: so is a queue that was there for its subscriptions, with the last of them."""
         self.end()
-        if self.link.closed_by_peer and self.node.terms is not None:
+        if self.link.closed_by_peer and self.by_name:
             self.queue.closed(self)
         else:
             self.queue.unsubscribed()
@@ -534,7 +536,7 @@ class QueueTerminus:
         if node.auto_delete_s:
             self._queues.unused.left(node)
         elif node.definition.auto_delete and not self.subscriptions and logs.ledgers[node.log].serving:
-            moves = logs.closed and node.depth and not node.definition.exclusive
+            moves = logs.closed and node.depth and not node.definition.exclusive and node.terms is None
             if not moves:
                 self._queues.keeper.delete(node)
         else:

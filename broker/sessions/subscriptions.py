@@ -163,7 +163,7 @@ class Subscriptions:
             denial = attach.session.rights.denial(needs)  # the rules may be others by now
             if denial:
                 raise Condition(UNAUTHORIZED, denial)
-            self._queues.at(node).add(attach, link, needs, browse=False)
+            self._add(attach, link, self._queues.at(node), needs)
         except Condition as condition:
             link.refuse(condition)
         attach.session.touch()
@@ -176,11 +176,18 @@ class Subscriptions:
         queue.admit(attach)
         if node.definition.exclusive:
             self._steal(attach, queue)
+        self._add(attach, link, queue, needs, standing)
+
+    @staticmethod
+    def _add(attach: Attach, link: Sender, queue: QueueTerminus, needs: Lookups, standing: Standing | None = None) -> None:
         queue.add(attach, link, needs, browse=False, standing=standing)
+        end = link.context
+        assert isinstance(end, Subscription)
+        end.by_name = True
 
     def _steal(self, attach: Attach, queue: QueueTerminus) -> None:
         """The same link comes over another connection: it is there no more (part 2.6.1). The old one is dead, most likely."""
-        for each in [each for each in queue.subscriptions if each.session is not attach.session and not each.browse]:
+        for each in [each for each in queue.subscriptions if each.session is not attach.session and each.by_name]:
             each.end_slow(Condition("amqp:link:stolen", "this subscription's client has attached it over another connection"))
 
     # ---- asking for what stands

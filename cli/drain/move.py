@@ -28,7 +28,7 @@ from broker.core.records import runs_of
 
 HERE_BYTES = 16 << 20
 LARGEST_BYTES = 1 << 30
-_FIRST_CREDIT, _MOST_CREDIT = 50, 2000
+_FIRST_CREDIT, _MOST_CREDIT = 50, 5000
 
 
 class Move:
@@ -75,7 +75,7 @@ class Move:
         self._out: Sender | None = None
         self._out = target.wire.send_to(address, _Out(self))
         if traits:
-            self._out.traits_of = lambda sequence: self._facts[sequence][2]
+            self._out.traits_of = lambda first, count: [self._facts[each][2] for each in range(first, first + count)]
         self._in = source.wire.receive_from(f"$drain/{uuid}{'/traits' if traits else ''}", _In(self), LARGEST_BYTES)
         for client in (source, target):
             client.lost.addCallback(self._lost)

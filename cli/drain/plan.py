@@ -140,7 +140,8 @@ def _exchanges(plan: Plan, source: Inventory, target: Inventory) -> None:
 
 def _queue_body(queue: Item, source: Inventory) -> dict[str, Any]:
     body = {name: queue[name] for name in ("durable", "autoDelete", "exclusive")} | {"arguments": _arguments(queue)}
-    return body | _alternate(queue) | _replicate(queue, source)
+    subscription = {"subscription": dict(queue["subscription"])} if queue.get("subscription") else {}
+    return body | _alternate(queue) | _replicate(queue, source) | subscription
 
 
 def _alternate(item: Item) -> dict[str, Any]:
@@ -164,6 +165,8 @@ def _differences(queue: Item, other: Item, source: Inventory, target: Inventory)
     for name in sorted(mine.keys() | theirs.keys()):
         if mine.get(name) != theirs.get(name):
             yield f"its argument {name} is {mine.get(name, 'missing')}, and the target's {theirs.get(name, 'missing')}"
+    if (queue.get("subscription") or {}) != (other.get("subscription") or {}):
+        yield "it does not stand for the same subscription as the target's"
     for name in _ALIKE:
         if (queue[name] or "") != (other[name] or ""):
             yield f"{name} is {queue[name]}, and the target's {other[name]}"

@@ -2,7 +2,7 @@
 
 A cluster of three takes the messages, each broker with 64 MiB for bodies. First one producer sends messages of 1 KiB to a queue
 of level all, as fast as it can: the plain rate. Then a broker by itself, which has as many messages, is drained into the cluster.
-Last another one is drained with `--rate`, a fifth of the plain rate, while a producer sends as before; it is set against a
+Last another one is drained with `--rate`, a tenth of the plain rate, while a producer sends as before; it is set against a
 producer without a drain, right before.
 
 Good: the drain has 60 % of the plain rate, no process has grown by more than 64 MiB beyond what bodies may take, and a producer
@@ -23,7 +23,7 @@ from tests.system import harness
 
 SHARE, SHARE_LEFT, MOST_MIB = 0.6, 0.7, 64
 BODIES_MIB = 64
-RATE = 0.2
+RATE = 0.1
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 

@@ -145,10 +145,12 @@ def test_a_node_that_its_maker_has_left_goes_when_its_policy_says_so(policy: int
         made.close()
         b.settle()
         assert len(queues(b)) == 1
-        sender.close()
-        b.settle()
         if policy == NO_LINKS:
             reader.close()
+            b.settle()
+            assert len(queues(b)) == 1, "it has a link"
+        sender.close()
+        b.settle()
         for delivery, _ in other.received[reader.name] if policy != NO_LINKS else []:
             assert len(queues(b)) == 1
             other.give(delivery, delivery.ACCEPTED)
@@ -176,6 +178,18 @@ def test_a_message_that_comes_in_the_last_moment_keeps_a_node_that_goes_when_it_
         other.receiver(address_of(made))
         b.pass_time(0.02, 0.01)
         assert queues(b) == []
+
+
+def test_a_node_whose_link_the_broker_has_ended_goes_with_the_connection() -> None:
+    with bench() as b:
+        client = b.client()
+        made = dynamic(client, sends=False, capability="temporary-topic")
+        (queue,) = queues(b)
+        assert b.client().request("DELETE", "queue", queue)[0] == 204
+        assert condition(made) == "amqp:resource-deleted"
+        client.lose()
+        b.settle()
+        assert not [each for each in b.broker.nodes.exchanges.values() if not each.built_in]
 
 
 def test_a_link_that_is_gone_before_its_node_is_made_leaves_none() -> None:
@@ -236,6 +250,8 @@ def test_a_name_that_matches_a_pattern_is_made_by_who_attaches_to_it() -> None:
         attached(client, "both3", sends=True)
         assert {"both2", "both3"} <= set(b.broker.nodes.queues)
         assert {name for name in b.broker.nodes.exchanges if name.startswith("both")} == {"both1"}
+        attached(client, "/queues/work.of%2Fmine")
+        assert "work.of/mine" in b.broker.nodes.queues
         assert condition(attached(client, "else", sends=True)) == "amqp:not-found"
         assert condition(attached(client, "work.b", "topic")) == "amqp:not-found", "no pattern makes such a topic"
         assert condition(attached(client, "work." + "x" * 300)) == "amqp:invalid-field"

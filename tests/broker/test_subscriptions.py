@@ -9,7 +9,8 @@ import pytest
 
 from broker.core import limits
 from broker.core.filters import NO_LOCAL, SELECTOR
-from tests.broker.clients import Bench, Client, bench, condition
+from tests.broker import test_departure
+from tests.broker.clients import ADMIN, Bench, Client, bench, condition
 
 NEVER, DELIVERIES = proton.Terminus.EXPIRE_NEVER, proton.Terminus.DELIVERIES
 
@@ -235,6 +236,35 @@ def test_other_terms_make_a_new_subscription_when_nobody_uses_the_old_one(shared
         assert queues(b) == ["ann.news"]
 
 
+def test_who_takes_from_the_queue_of_a_subscription_by_its_address_does_not_end_it() -> None:
+    """Breaks when a browser that closes its link, or a command that empties the queue, unsubscribes somebody else."""
+    with bench() as b:
+        subscribe(b.client(container="ann"), "news").detach()
+        b.settle()
+        publish(b, "one")
+        other = b.client()
+        for browse in (True, False):
+            link = other.receiver("ann.news", browse=browse)
+            assert other.bodies(link) == ["one"]
+            if not browse:
+                assert condition(subscribe(b.client(container="ann"), "news")) == "amqp:resource-locked"
+            link.close()
+            b.settle()
+        assert queues(b) == ["ann.news"]
+
+
+def test_a_shared_subscription_that_is_not_durable_is_not_moved_when_its_broker_leaves() -> None:
+    """Its links are cut off, and with the last of them it is gone, with what it held."""
+    with bench() as b:
+        client = b.client(container="ann")
+        client.auto_accept = False
+        subscribe(client, "news|volatile1", "amq.topic", "shared", durable=False)
+        publish(b, "one")
+        test_departure.leave(b)
+        assert client.lost
+        assert queues(b) == []
+
+
 def test_a_name_is_shared_or_not() -> None:
     with bench() as b:
         client = b.client(container="ann")
@@ -359,9 +389,7 @@ def test_a_topic_and_a_queue_of_one_name_are_told_apart_by_their_capabilities() 
         client = b.client()
         client.request("CREATE", "exchange", "news", {"exchangeType": "topic"})
         b.queue("other")
-        links = {}
-        for kind, durable in (("topic", False), ("queue", False), ("other", False)):
-            links[kind] = subscribe(client, kind, "other" if kind == "other" else "news", *({kind} - {"other"}), durable=durable)
+        subscriber = subscribe(client, "subscriber", "news", "topic", durable=False)
         fallback = subscribe(client, "fallback", "other", "topic", durable=False)
         for kind in ("topic", "queue"):
             sender = client.session.sender(f"to-{kind}")
@@ -370,8 +398,9 @@ def test_a_topic_and_a_queue_of_one_name_are_told_apart_by_their_capabilities() 
             sender.open()
             b.settle()
             client.send(sender, f"to the {kind}")
-        assert client.bodies(links["topic"]) == ["to the topic"]
-        assert client.bodies(links["queue"]) == ["to the queue"]
+        assert client.bodies(subscriber) == ["to the topic"]
+        assert b.depth("news") == 1
+        assert client.bodies(subscribe(client, "consumer", "news", "queue", durable=False)) == ["to the queue"]
         assert condition(fallback) == "", "there is no topic of that name"
 
 
@@ -395,3 +424,21 @@ def test_a_container_that_is_to_have_one_connection_is_refused_while_it_is_in_us
         for client in b.clients:
             client.lose()
         assert condition(b.client(container="ann", desired=SOLE).connection) == ""
+
+
+def test_a_durable_subscription_that_another_broker_tells_of_stands_here_for_the_same_client() -> None:
+    """So a drain moves it: filters, what is unsettled, and all."""
+    color = described(SELECTOR, "color = 'red'")
+    with bench() as b, bench() as other:
+        client = b.client(container="c")
+        leave(client, subscribe(client, "n", filters=color), "detach")
+        (item,) = b.client(ADMIN).request("QUERY", "queue", "")[2]["items"]
+        body = {name: item[name] for name in ("durable", "exclusive", "arguments", "subscription")}
+        assert other.client(ADMIN).request("CREATE", "queue", item["name"], body)[0] == 201
+        bound = {"exchange": "amq.topic", "queue": item["name"], "key": "#"}
+        assert other.client(ADMIN).request("CREATE", "binding", "", bound)[0] == 201
+        publish(other, "red", properties={"color": "red"})
+        publish(other, "blue", properties={"color": "blue"})
+        there = other.client(container="c")
+        assert there.bodies(subscribe(there, "n", filters=color)) == ["red"]
+        assert queues(other) == [item["name"]]

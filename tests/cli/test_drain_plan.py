@@ -125,3 +125,12 @@ def test_queues_that_messages_get_to_together_go_together_with_their_bindings() 
 
 def binding(source: str, to: str) -> dict[str, Any]:
     return {"exchange": source, "queue": to, "key": "k", "arguments": {}}
+
+
+def test_topic_subscriptions_move_too_and_meet_no_other() -> None:
+    terms = {"container": "c", "name": "n", "address": "amq.topic", "shared": False, "lasting": True, "filters": ""}
+    source = queue("c.n", subscription=terms)
+    [(_, _, body)] = compare(having(source), having()).creates
+    assert body["subscription"] == terms
+    for there in (queue("c.n"), queue("c.n", subscription=terms | {"filters": "AAAA"})):
+        assert [why for _, why in compare(having(source), having(there)).problems]

@@ -415,6 +415,32 @@ class Mover(Producer):
         self.waiting.clear()
 
 
+class Fetched(Producer):
+    """Sends to a queue from which a route fetches: what was accepted there has to come to the queue where the route ends, once.
+    It is done when a consumer there has got all of that."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self.on_the_way: list[Key] = []
+        super().__init__(*arguments)
+
+    @property
+    def done(self) -> bool:
+        """Whether everything has come."""
+        return super().done and all(self.history.notes[key].received for key in self.on_the_way)
+
+    def outcome(self, delivery: Any, outcome: int) -> None:
+        """Accepted where it is fetched from, or not."""
+        if outcome != ACCEPTED:
+            super().outcome(delivery, outcome)
+            return
+        number = self.waiting.pop(delivery)
+        self.accepted += 1
+        self._tell(self.history.unknown, number)
+        if self.plan.sure:
+            self.on_the_way += [Key(self.name, self.link_number, number, place) for place in self._places_of(number)]
+        self.credit()
+
+
 class Numbered(Mover):
     """Sends over a numbered link, and again what it does not know the outcome of: each must be there once. To the history all of
     its links are one."""

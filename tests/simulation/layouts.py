@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 LETTERS, LETTER_EXCHANGE = "dead", "dlx"
 HUB, SPILL = "hub", "spill"
 LEVELS = (2, 3, 10)
+ALL_BROKERS = "all brokers"
+"""In the place of a URL, where a step names one: that of the cluster."""
 HOARD = "hoard"
 ONCE = "once"
 TILL, TARGETS = "till", ("books", "stock")
@@ -43,6 +45,8 @@ PRIORITIES = (None, 0, 3, 4, 5, 6, 9)
 KEPT, MINE = "kept", "mine"
 MOVED = "moved"
 FEED = "feed"
+FETCHED, FROM = "fetched", "from"
+"""Where a route ends, and where it begins."""
 NUMBERED = "numbered"
 ROUTES: dict[str, tuple[tuple[str, str, str], dict[str, str]]] = {
     "fanout": (("", "", ""), {"": "abc", "/x": "abc"}),
@@ -149,6 +153,9 @@ def laid_out(plan: Plan, rng: Random) -> Plan:
     if subscribed.random() < 0.15 and not plan.releases:  # an older member knows no subscriptions
         back = subscribed.choice((0.0, 0.1))
         plan = with_subscriptions(plan, subscribed.choice(((0, 1, 2), (0, 1))), release=back, modify=back)
+    routed = Random(f"routes of {plan.seed}")
+    if routed.random() < 0.15 and not plan.releases:  # an older member opens no route
+        plan = with_route(plan, window=routed.choice((1, 10, 50)), size=routed.choice(((24, 60), (40, 3_000))))
     return plan
 
 
@@ -255,6 +262,21 @@ def with_subscriptions(plan: Plan, selects: tuple[int, ...], **fields: Any) -> P
         ClientPlan("publisher", f"p-{FEED}", FEED, (queue,), late=True, count=120, gap_s=0.03, selects=selects),
         ClientPlan("subscriber", taken, FEED, (queue,), away_s=0.3, selects=selects, **stays | fields),
         ClientPlan("leaver", ended, FEED, (f"{ended}.{ended}",), away_s=0.1, **stays),
+    ]
+    return _with(plan, steps, clients)
+
+
+def with_route(plan: Plan, **fields: Any) -> Plan:
+    """A route within the cluster: what is sent to one queue comes to another one, where consumers take it."""
+    steps = [
+        Step("queue", FROM, {"replicate": "all"}),
+        Step("queue", FETCHED, {"replicate": "all"}),
+        Step("route", "", {"kind": "queue", "source": ALL_BROKERS, "exchange": FETCHED, "key": FROM}),
+    ]
+    sends: dict[str, Any] = {"arrives": (FETCHED,), "late": True, "count": 120, "burst": 8, "gap_s": 0.03, "resend": False}
+    clients = [
+        ClientPlan("fetched", f"f-{FETCHED}", FROM, **sends | fields),
+        ClientPlan("consumer", f"c-{FETCHED}", FETCHED, start_s=0.5, window=20),
     ]
     return _with(plan, steps, clients)
 

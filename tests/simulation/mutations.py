@@ -31,6 +31,7 @@ from tests.simulation.bugs_of_departures import OF_DEPARTURES
 from tests.simulation.bugs_of_duplicates import OF_DUPLICATES
 from tests.simulation.bugs_of_links import OF_LINKS
 from tests.simulation.bugs_of_moves import OF_MOVES
+from tests.simulation.bugs_of_routes import OF_ROUTES
 from tests.simulation.bugs_of_subscriptions import OF_SUBSCRIPTIONS
 from tests.simulation.history import Violation
 from tests.simulation.provoked import RUNS
@@ -45,6 +46,7 @@ BUGS = {
     **OF_DUPLICATES,
     **OF_LINKS,
     **OF_MOVES,
+    **OF_ROUTES,
     **OF_SUBSCRIPTIONS,
     **OF_TRANSACTIONS,
     "votes-twice": Bug(

@@ -13,7 +13,7 @@ from twisted.internet.defer import ensureDeferred
 
 from broker.client import ClientError, ManagementClient
 from broker.core import urls
-from tests.simulation.layouts import Step
+from tests.simulation.layouts import ALL_BROKERS, Step
 from tests.simulation.reactor import HostReactor
 
 if TYPE_CHECKING:
@@ -60,7 +60,8 @@ class Operators:
 
     async def _set_up(self, steps: Sequence[Step], then: Callable[[], None]) -> None:
         for step in steps:
-            await self._until_done(step.operation, step.kind, step.name, step.body)
+            body = {field: self._world.url if value == ALL_BROKERS else value for field, value in step.body.items()}
+            await self._until_done(step.operation, step.kind, step.name, body)
         if not self._world.ended:
             then()
 
@@ -91,6 +92,8 @@ class Operators:
         if primary is None:
             return False
         nodes = primary.process.broker.nodes
+        if "source" in body:
+            return bool(primary.process.broker.lead.state.definitions.routes)
         if name:
             return name in nodes.queues or name in nodes.exchanges
         wanted = body["exchange"], body["queue"], body["key"]

@@ -30,6 +30,7 @@ from tests.simulation.layouts import (
     with_moves,
     with_numbers,
     with_ring,
+    with_route,
     with_selectors,
     with_shares,
     with_subscriptions,
@@ -174,6 +175,11 @@ def _moving(*actions: Action, **fields: Any) -> Plan:
 def _numbering(*actions: Action, **fields: Any) -> Plan:
     """Somebody numbers what it sends, beside the load; its connection is cut again and again."""
     return with_numbers(_plan(BUSY, *_CUTS, *actions, duration_s=4.0, **fields), count=300, window=50)
+
+
+def _fetching(*actions: Action, **fields: Any) -> Plan:
+    """A route within the cluster, beside the load."""
+    return with_route(_plan(BUSY, *actions, duration_s=4.0, **fields), count=500, gap_s=0.02, window=50)
 
 
 _SUBSCRIBED = with_subscriptions(
@@ -353,6 +359,12 @@ PROVOKED: dict[str, Plan] = {
     "lowest-level-first": _ranked(duration_s=2.0),
     "overtakes-a-level-that-is-read": _ranked(message_memory=2000, duration_s=2.0),
     "puts-without-saying": _moving(),
+    "forgets-without-asking": _fetching(disk_s=_SLOW_SYNC_S),
+    "holds-for-ever": _fetching(),
+    "fetches-again": _fetching(*(Action(1.4 + 0.3 * number, "promote", "backup") for number in range(8)), disk_s=_SLOW_SYNC_S),
+    "checkpoint-forgets-routes": _fetching(
+        *(Action(1.2 + 0.5 * number, "kill", "primary", seconds=0.2) for number in range(5)), checkpoint_bytes=2048
+    ),
     "says-before-it-puts": _moving(),
     "takes-the-lost-for-held": _MOVES,
     "checkpoint-forgets-what-came": _moving(

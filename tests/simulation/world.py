@@ -30,17 +30,18 @@ from twisted.internet.defer import Deferred
 from twisted.logger import LogLevel, eventAsText, globalLogPublisher
 from twisted.python.failure import Failure
 
+import broker.core.routes
 import ha.snapshots
 from broker.core.nodes import AUTO_DELETE_TIMEOUT
 from tests.simulation import plan as plans
 from tests.simulation.checks import Checks
 from tests.simulation.checks.room import overfull
-from tests.simulation.clients import Browser, Client, ClientPlan, Consumer, Mover, Numbered, Producer, Repeater
+from tests.simulation.clients import Browser, Client, ClientPlan, Consumer, Fetched, Mover, Numbered, Producer, Repeater
 from tests.simulation.events import Events
 from tests.simulation.faults import Faults
 from tests.simulation.history import History, Violation, kept_at
 from tests.simulation.hosts import PORT, BrokerHost, ManagerHost
-from tests.simulation.layouts import BRIEF, BRIEF_S, GROUPS, LETTERS, UNDRAINED, arguments, levels_of, ring_of
+from tests.simulation.layouts import BRIEF, BRIEF_S, FROM, GROUPS, LETTERS, UNDRAINED, arguments, levels_of, ring_of
 from tests.simulation.messenger import Mail, Weather
 from tests.simulation.network import Network
 from tests.simulation.operators import Operators
@@ -52,12 +53,14 @@ from tests.simulation.subscribers import Leaver, Publisher, Subscriber
 from tests.simulation.transactor import Transactor
 
 LIVENESS_S = 45.0
+_ROUTE_LOOKS_S = 0.07
 _CLIENTS: dict[str, type[Client]] = {
     "producer": Producer,
     "consumer": Consumer,
     "browser": Browser,
     "mover": Mover,
     "numbered": Numbered,
+    "fetched": Fetched,
     "repeater": Repeater,
     "subscriber": Subscriber,
     "publisher": Publisher,
@@ -120,6 +123,8 @@ class World:
             self.levels[BRIEF] = plan.brief
         urls = [f"10.0.0.{number + 1}:{PORT}" for number in range(plan.brokers + plan.spares)]
         first, every = "amqp:" + ",".join(urls[: plan.brokers]), "amqp:" + ",".join(urls)
+        self.url = every
+        """Of all brokers."""
         self.hosts = [BrokerHost(self, number, first if number < plan.brokers else every, every) for number in range(len(urls))]
         self.managers = [ManagerHost(self, number, every) for number in range(plan.managers)]
         self.promises = Promises(self.hosts)
@@ -243,7 +248,7 @@ class World:
         made = {step.name for step in steps}
         risky = {client.queue for client in self.plan.clients if client.kind == "consumer" and client.settled}
         for step in steps:
-            if step.kind == "queue":
+            if step.kind == "queue" and step.name != FROM:
                 drained, lossy = step.body["replicate"] == "all" and step.name not in UNDRAINED, step.name in risky
                 levels, ring = levels_of(step.body), ring_of(step.body)
                 keys = max([client.keys for client in self.plan.clients if client.queue == step.name], default=0)
@@ -457,11 +462,12 @@ class World:
 
 @contextmanager
 def surroundings(chunk_bytes: int, logged: Any) -> Iterator[None]:
-    """Process id, command line, log and the size of snapshot chunks are the world's. `logged` observes the log."""
-    before = os.getpid, sys.argv, ha.snapshots.CHUNK_BYTES
+    """Process id, command line, log, the size of snapshot chunks and how often a route looks are the world's. `logged` observes
+    the log."""
+    before = os.getpid, sys.argv, ha.snapshots.CHUNK_BYTES, broker.core.routes.LOOK_S
     os.getpid = lambda: 4711
     sys.argv = ["simulation"]
-    ha.snapshots.CHUNK_BYTES = chunk_bytes
+    ha.snapshots.CHUNK_BYTES, broker.core.routes.LOOK_S = chunk_bytes, _ROUTE_LOOKS_S
     globalLogPublisher.addObserver(logged)
     gc_was_on = gc.isenabled()
     gc.disable()
@@ -472,7 +478,7 @@ def surroundings(chunk_bytes: int, logged: Any) -> Iterator[None]:
         if gc_was_on:
             gc.enable()
         globalLogPublisher.removeObserver(logged)
-        os.getpid, sys.argv, ha.snapshots.CHUNK_BYTES = before
+        os.getpid, sys.argv, ha.snapshots.CHUNK_BYTES, broker.core.routes.LOOK_S = before
 
 
 @cache

@@ -193,6 +193,11 @@ def test_of_several_targets_each_queue_goes_to_one_and_a_drain_that_goes_on_find
         a.create("queue", "ranked", arguments=QUEUES["ranked"])
         late = proton.Message(body="late", id=9999, annotations={proton.symbol("x-opt-delivery-delay"): 3_600_000})
         assert send(old.address, "orders", [bytes(late.encode())]) == 1
+        terms = {"container": "c", "name": "n", "address": "amq.topic", "shared": False, "lasting": True, "filters": ""}
+        old.create("queue", "c.n", durable=True, exclusive=True, subscription=terms)
+        old.create("binding", "", exchange="amq.topic", queue="c.n", key="#")
+        assert send(old.address, "amq.topic", [message("topic", 0)]) == 1
+        b.create("queue", "c.n", durable=True, exclusive=True, subscription=terms)
         words = ("--from", old.address, "--to", a.address, "--to", b.address, "--spread", "0")
         check = run("qpid-drain", *words, "--check").out
         assert f"goes to {b.address}: queue orders" in check
@@ -202,9 +207,11 @@ def test_of_several_targets_each_queue_goes_to_one_and_a_drain_that_goes_on_find
         assert run("qpid-drain", *words, "--deadline", "0.3", "--rate", "500").status == 75
         assert run("qpid-drain", *words[:4]).status == 1, "the record names both"
         assert run("qpid-drain", *words).status == 0
-        for target, queue, count in ((b, "orders", MESSAGES + 1), (a, "ranked", MESSAGES)):
+        for target, counts in ((b, {"orders": MESSAGES + 1, "c.n": 1}), (a, {"ranked": MESSAGES})):
             found = ask(target.address, "QUERY", "queue")["items"]
-            assert {item["name"]: item["messages"] for item in found} == {queue: count}
+            assert {item["name"]: item["messages"] for item in found} == counts
+        assert send(b.address, "amq.topic", [message("topic", 1)]) == 1
+        assert b.queue("c.n")["messages"] == 2, "topic subscriptions move too"
         assert [int(proton_id(data)) for data in take(b.address, "orders", MESSAGES)] == list(range(MESSAGES))
         assert b.queue("orders")["messages"] == 1, "its delay goes on"
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -20,9 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from proton import Message
 
 from tests.cli.running import ROOT, environment
-from tests.system.harness import Cluster, ask, cluster, eventually
+from tests.system.harness import Cluster, Request, ask, ask_all, cluster, eventually
+from tests.system.interop.values import CHOSEN, HEADER, LARGE, VALUES
+from tests.system.traffic import take
 
 HERE = Path(__file__).parent / "interop"
 COUNT = 1200
@@ -36,6 +40,12 @@ Command = Callable[[str, list[str], str, int], list[str]]
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with cluster(tmp_path_factory.mktemp("interop"), 3, "--ha-replicate", "all", "--rabbitmq-clients", "yes") as brokers:
         yield brokers
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the clients are compiled and installed, each of them once."""
+    return tmp_path_factory.mktemp("programs")
 
 
 class Program:
@@ -97,6 +107,8 @@ def compiled(source: Path, folder: Path) -> Path:
     if shutil.which("g++") is None or not Path("/usr/include/proton/container.hpp").exists():
         _install(*_CPP_PACKAGES)
     binary = folder / source.stem
+    if binary.exists():
+        return binary
     made = subprocess.run(
         ["g++", "-std=c++17", "-O1", "-o", str(binary), str(source), "-lqpid-proton-cpp"],
         capture_output=True,
@@ -133,6 +145,8 @@ def with_rhea(program: str, folder: Path) -> list[str]:
     if node is None or npm is None:
         raise NotHere("needs node and npm")
     shutil.copy(HERE / program, folder)
+    if (folder / "node_modules/rhea").exists():
+        return [node, str(folder / program)]
     install = [npm, "install", "--no-audit", "--no-fund", "--fetch-retries", "1", "--prefix", str(folder), "rhea@3"]
     try:
         made = subprocess.run(install, capture_output=True, text=True, timeout=INSTALL_S, check=False)
@@ -150,26 +164,39 @@ def rhea(folder: Path) -> Command:
 
 def from_pypi(program: str, folder: Path, *requirements: str) -> list[str]:
     """The command that runs a program in Python beside packages that are installed for it alone; NotHere where that cannot be."""
-    install = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(folder / "packages"), *requirements]
+    packages = folder / re.sub(r"\W.*", "", requirements[-1].replace("-", "_"))
+    path = f"import sys; sys.path.insert(0, {str(packages)!r}); sys.argv.pop(0); import runpy; "
+    command = [sys.executable, "-c", path + "runpy.run_path(sys.argv[0], run_name='__main__')", str(HERE / program)]
+    if packages.exists():
+        return command
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(packages), *requirements]
     try:
         made = subprocess.run(install, capture_output=True, text=True, timeout=INSTALL_S, check=False)
     except subprocess.TimeoutExpired:
         raise NotHere(f"needs {requirements[-1]} from PyPI, which did not come within {INSTALL_S} s") from None
     if made.returncode != 0:
         raise NotHere(f"needs {requirements[-1]} from PyPI: {made.stderr.strip().splitlines()[-1]}")
-    path = f"import sys; sys.path.insert(0, {str(folder / 'packages')!r}); sys.argv.pop(0); import runpy; "
-    return [sys.executable, "-c", path + "runpy.run_path(sys.argv[0], run_name='__main__')", str(HERE / program)]
+    return command
+
+
+RABBITMQ = "--no-deps", "packaging>=26", "typing-extensions", "rabbitmq-amqp-python-client>=1,<2"
+"""All that it needs beside our own Proton."""
 
 
 def rabbitmq(folder: Path) -> Command:
-    """All that it needs beside our own Proton."""
-    command = from_pypi(
-        "rabbitmq.py", folder, "--no-deps", "packaging>=26", "typing-extensions", "rabbitmq-amqp-python-client>=1,<2"
-    )
+    command = from_pypi("rabbitmq.py", folder, *RABBITMQ)
     return lambda role, addresses, queue, count: [
         *(*command, role, ",".join(f"amqp://{address}" for address in addresses)),
         *(queue, str(count)),
     ]
+
+
+AZURE = "azure-servicebus>=7.14,<8"
+
+
+def azure(folder: Path) -> Command:
+    command = from_pypi("azure_stack.py", folder, AZURE)
+    return lambda role, addresses, queue, count: [*command, role, ",".join(addresses), queue, str(count)]
 
 
 CLIENTS: dict[str, Callable[[Path], Command]] = {
@@ -178,14 +205,15 @@ CLIENTS: dict[str, Callable[[Path], Command]] = {
     "cpp": cpp,
     "rhea": rhea,
     "rabbitmq": rabbitmq,
+    "azure": azure,
 }
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_client_s_sender_and_receiver_outlive_the_primary(three: Cluster, client: str, tmp_path: Path) -> None:
+def test_a_client_s_sender_and_receiver_outlive_the_primary(three: Cluster, client: str, programs: Path, tmp_path: Path) -> None:
     """The first address of the list is a backup's, and the primary is killed half-way: both must go on to the next."""
     try:
-        command = CLIENTS[client](tmp_path)
+        command = CLIENTS[client](programs)
     except NotHere as reason:
         warnings.warn(f"{client} was not tried: it {reason}", stacklevel=1)
         return
@@ -221,10 +249,10 @@ SELECTING: dict[str, Callable[[Path], list[str]]] = {
 
 
 @pytest.mark.parametrize("client", SELECTING)
-def test_a_client_gets_what_its_selector_names_from_a_queue_and_from_a_topic(three: Cluster, client: str, tmp_path: Path) -> None:
+def test_a_client_gets_what_its_selector_names_from_a_queue_and_from_a_topic(three: Cluster, client: str, programs: Path) -> None:
     """Breaks when the filter's type, which each client writes in its own way, is not known."""
     try:
-        command = SELECTING[client](tmp_path)
+        command = SELECTING[client](programs)
     except NotHere as reason:
         warnings.warn(f"{client} was not tried: it {reason}", stacklevel=1)
         return
@@ -237,10 +265,71 @@ def test_a_client_gets_what_its_selector_names_from_a_queue_and_from_a_topic(thr
     eventually(lambda: primary.queue(queue)["messages"], lambda left: left == 6, "the others being left", 30)
 
 
-def test_proton_c_s_load_generator_loses_nothing(three: Cluster, tmp_path: Path) -> None:
+AZURES = {"true", "int", "double", "uuid", "binary", "string", "list", "map"}
+TYPING: dict[str, tuple[Callable[[Path], list[str]], set[str]]] = {
+    "container": (lambda folder: [sys.executable, "-m", "tests.system.interop.types_container"], set()),
+    "cpp": (lambda folder: [str(compiled(HERE / "types.cpp", folder))], set()),
+    "rhea": (lambda folder: with_rhea("types.js", folder), {"described"}),
+    "azure": (lambda folder: [*from_pypi("azure_stack.py", folder, AZURE), "types"], set(VALUES) - AZURES),
+    "rabbitmq": (lambda folder: [*from_pypi("rabbitmq.py", folder, *RABBITMQ), "types"], set(VALUES) - {"binary"}),
+}
+"""Each client, and the types that it has not."""
+
+
+@pytest.mark.parametrize("client", TYPING)
+def test_what_a_client_sends_of_every_type_comes_back_and_is_what_others_see(three: Cluster, client: str, programs: Path) -> None:
+    """It sends through an exchange: what it then receives from one queue, Proton for Python takes from another one."""
+    build, missing = TYPING[client]
+    try:
+        command = build(programs)
+    except NotHere as reason:
+        warnings.warn(f"{client} was not tried: it {reason}", stacklevel=1)
+        return
+    primary, exchange = three.primary(), f"types-{client}"
+    queues = [f"{exchange}-{purpose}" for purpose in ("back", "chosen", "others")]
+    creating: list[Request] = [("CREATE", "queue", queue, {}) for queue in queues]
+    binding: list[Request] = [("CREATE", "binding", "", {"exchange": exchange, "queue": queue, "key": ""}) for queue in queues]
+    ask_all(primary.address, ("CREATE", "exchange", exchange, {"exchangeType": "fanout"}), *creating, *binding)
+    words = [*command, primary.address, exchange, *queues[:2]]
+    made = subprocess.run(words, capture_output=True, text=True, timeout=60, cwd=ROOT, env=environment(), check=False)
+    assert made.returncode == 0, made.stderr
+    sent = {name: value for name, value in (VALUES | {"large": LARGE}).items() if name not in missing}
+    said = json.loads(made.stdout)
+    assert said == {"same": list(sent), "chosen": [CHOSEN] if CHOSEN in sent else []}, made.stderr
+    for name, data in zip(sent, take(primary.address, queues[2], len(sent)), strict=True):
+        message: Any = Message()
+        message.decode(data)
+        body = bytes(message.body) if isinstance(message.body, memoryview) else message.body
+        assert (message.properties, type(body), body) == ({"name": name}, type(sent[name]), sent[name])
+        assert {field: getattr(message, field) for field in HEADER} == HEADER
+
+
+SUBSCRIBING: dict[str, Callable[[Path], list[str]]] = {
+    "blocking": lambda folder: [sys.executable, str(HERE / "subscribe_blocking.py")],
+    "rhea": lambda folder: with_rhea("subscribe.js", folder),
+}
+
+
+@pytest.mark.parametrize("client", SUBSCRIBING)
+def test_a_client_comes_back_to_its_durable_subscription_and_ends_it(three: Cluster, client: str, programs: Path) -> None:
+    """With the fields that clients of JMS send, as each library writes them; and with a temporary queue."""
+    try:
+        command = SUBSCRIBING[client](programs)
+    except NotHere as reason:
+        warnings.warn(f"{client} was not tried: it {reason}", stacklevel=1)
+        return
+    primary = three.primary()
+    words = [*command, primary.address, "amq.topic"]
+    made = subprocess.run(words, capture_output=True, text=True, timeout=60, cwd=ROOT, env=environment(), check=False)
+    assert made.returncode == 0, made.stderr
+    found = {"back": [1, 2, 3], "found": "amq.topic", "missing": "amqp:not-found", "temporary": ["for a time"]}
+    assert json.loads(made.stdout) == found
+
+
+def test_proton_c_s_load_generator_loses_nothing(three: Cluster, programs: Path) -> None:
     """What the benchmarks measure with, is accounted for message by message."""
     try:
-        binary = compiled(ROOT / "tests/bench/load.cpp", tmp_path)
+        binary = compiled(ROOT / "tests/bench/load.cpp", programs)
     except NotHere as reason:
         warnings.warn(f"the load generator was not tried: it {reason}", stacklevel=1)
         return
@@ -256,3 +345,8 @@ def test_proton_c_s_load_generator_loses_nothing(three: Cluster, tmp_path: Path)
     assert primary.queue("load")["messages"] == 20_000
     assert '"received": 20000' in load("receive", primary.address, "load", 20_000, 1000)
     assert ask(primary.address, "QUERY", "queue", "load")["items"][0]["messagesIn"] == 20_000
+
+
+def test_the_table_of_clients_has_every_client_that_is_tried() -> None:
+    rows = re.findall(r"^\| .* \| `(\w+)` \|$", (ROOT / "docs/howto/clients.md").read_text(), re.M)
+    assert sorted(rows) == sorted(CLIENTS)

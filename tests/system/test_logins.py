@@ -30,7 +30,7 @@ from broker.core import users
 from tests.certificates import CLIENT, authority
 from tests.cli.running import ROOT, Ran, environment, run
 from tests.system.harness import BrokerProcess, ask, cluster, eventually, free_ports, spawn, standalone
-from tests.system.test_interop import HERE, INSTALL_S, NotHere, compiled, from_pypi
+from tests.system.test_interop import AZURE, HERE, INSTALL_S, NotHere, compiled, from_pypi
 from tests.tokens import AUDIENCE, ISSUER, key_set, token
 
 MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN", "ANONYMOUS")
@@ -98,7 +98,7 @@ def rhea(folder: Path) -> Program:
 
 
 def azure(folder: Path) -> Program:
-    return from_pypi("login_azure.py", folder, "azure-servicebus>=7.14,<8")
+    return from_pypi("login_azure.py", folder, AZURE)
 
 
 TOKEN = "PLAIN with a token"

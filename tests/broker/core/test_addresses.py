@@ -9,7 +9,7 @@ from broker.core.addresses import exchange_in, queue_in
 from broker.core.nodes import CLUSTER, LOCAL, ExchangeNode, Nodes, QueueNode
 from broker.core.state import State
 from tests.broker.core.definitions import exchange, queue
-from tests.broker.core.test_nodes import Two
+from tests.broker.core.test_nodes import Two, named
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def nodes() -> Nodes:
     ],
 )
 def test_what_an_address_names_is_found_and_a_node_of_that_very_name_comes_first(address: str, found: str, key: str) -> None:
-    node = nodes().find(address)
+    node = named(nodes(), address)
     assert node is not None
     assert (node[0].name, node[1]) == (found, key)
     assert isinstance(node[0], ExchangeNode if "/exchanges/" in address else QueueNode)
@@ -59,7 +59,7 @@ def test_what_an_address_names_is_found_and_a_node_of_that_very_name_comes_first
 
 @pytest.mark.parametrize("address", ["/queues/x", "/exchanges/plain", "/queues/", "/exchanges/", "/other/plain", ""])
 def test_what_is_not_there_is_not_found(address: str) -> None:
-    assert nodes().find(address) is None
+    assert named(nodes(), address) is None
 
 
 @pytest.mark.parametrize(

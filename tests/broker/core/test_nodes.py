@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from broker.core import limits
 from broker.core.commands import Bind, Command, ExchangeAdd, QueueAdd, QueueDel, StoreAdd
 from broker.core.definitions import ExchangeGone, QueueMade, Unbound
-from broker.core.nodes import BUILT_IN, CLUSTER, LOCAL, ExchangeNode, Nodes, Refused
+from broker.core.nodes import BUILT_IN, CLUSTER, LOCAL, ExchangeNode, Nodes, QueueNode, Refused
 from broker.core.state import State
 from tests.broker.core.definitions import Change, batch, bind, delete, exchange, histories, play, queue, unbind
 
@@ -67,8 +67,14 @@ def picture(nodes: Nodes) -> dict[str, Any]:
 
 
 def _found(nodes: Nodes, address: str) -> tuple[str, str] | None:
-    found = nodes.find(address)
+    found = named(nodes, address)
     return None if found is None else (found[0].uuid, found[1])
+
+
+def named(nodes: Nodes, address: str) -> tuple[QueueNode | ExchangeNode, str] | None:
+    """What an address names, a queue before an exchange, and the routing key in it."""
+    queue = nodes.queue_at(address)
+    return nodes.exchange_at(address) if queue is None else (queue, "")
 
 
 def refusal(call: Any, *args: Any, **kwargs: Any) -> tuple[int, str]:
@@ -240,10 +246,11 @@ def test_an_address_is_a_queue_or_an_exchange_or_an_exchange_with_a_key() -> Non
     nodes = two.nodes
 
     def found(address: str) -> tuple[str, str, bool] | None:
-        at = nodes.find(address)
+        at = named(nodes, address)
         return None if at is None else (at[0].name, at[1], isinstance(at[0], ExchangeNode))
 
     assert found("amq.topic") == ("amq.topic", "", False), "a queue is found first"
+    assert nodes.exchange_at("amq.topic") == (nodes.exchanges["amq.topic"], ""), "who asks for an exchange finds that"
     assert found("amq.topic/key") == ("amq.topic", "key", True)
     assert found("with/slash") == ("with/slash", "", False)
     assert found("x") == ("x", "", True)

@@ -137,3 +137,24 @@ def test_an_older_broker_stops_at_the_queue_of_a_subscription() -> None:
     command = QueueAdd(needs=SUBSCRIPTIONS_SINCE, uuid="u", name="q", level="all", subscription=ANN.to_dict())
     assert "needs machine version 6" in getattr(decode(command.text, SUBSCRIPTIONS_SINCE - 1), "why", "")
     assert State().version >= SUBSCRIPTIONS_SINCE
+
+
+def test_a_queue_that_stood_for_a_subscription_elsewhere_stands_for_it_here() -> None:
+    two = Two()
+    terms = replace(ANN, filters=filters(s=SELECTOR))
+    log, command = two.nodes.plan_queue("ann.news", "u", {"subscription": terms.to_dict(), "replicate": "none"})
+    assert (log, command) == (LOCAL, QueueAdd(uuid="u", name="ann.news", level="none", subscription=terms.to_dict(), needs=6))
+    two.plan((log, command))
+    assert two.nodes.queues["ann.news"].terms == terms
+    with pytest.raises(Refused, match="machine version 6"):
+        two.nodes.plan_queue("ann.news2", "u", {"subscription": replace(ANN, name="news2").to_dict(), "replicate": "all"})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"name": "m"}, {"lasting": False}, {"shared": 1}, {"address": 5}, {"filters": "A"}, {"filters": "!"}, {"x": 1}, {"name": 5}],
+)
+def test_what_means_another_subscription_or_none_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(Refused, match="cannot stand for") as refused:
+        Two().nodes.plan_queue("ann.news", "u", {"subscription": ANN.to_dict() | wrong})
+    assert refused.value.status == 400

@@ -32,6 +32,7 @@ from broker.disk.bodies import Unreadable
 from tests.broker.core.queues.files import all_messages
 from tests.simulation.checks.book import Book
 from tests.simulation.history import Discharged, History, Key, Outcome, is_whole, kept_at, read
+from tests.simulation.layouts import FROM
 
 _MASK = (1 << 64) - 1
 
@@ -163,6 +164,8 @@ class Reference:
         """Drain and queue -> the number of that origin; and of numbered links, by their names."""
         self.held: dict[int, set[int]] = {}
         """Number of an origin -> the sequences of it that have come."""
+        self._fetched: dict[tuple[str, int, int], int] = {}
+        """Messages on the queue that a route fetches from, by client, link and number -> their sequences there."""
         self._moved: Counter[int] = Counter()
         """Sequences of movers' messages, and of numbered ones, in the batch that is being entered, less those that it says are
         held."""
@@ -218,6 +221,8 @@ class Reference:
                     self._take_or_count(run)
                 case Kind.HELD:
                     self._hold(run.queue, range(run.first_seq, run.first_seq + run.count))
+                case Kind.FORGOTTEN:
+                    self._forget_held(run.queue, range(run.first_seq, run.first_seq + run.count))
                 case _:
                     pass
         self._drop_parts()
@@ -299,6 +304,16 @@ class Reference:
         self._moved.subtract(sequences)
         self._add(sum(hash(("held", origin, sequence)) for sequence in sequences))
 
+    def _forget_held(self, origin: int, sequences: range) -> None:
+        """What is not held any more has left the queue that it was fetched from."""
+        held = self.held.get(origin, set())
+        gone = held.intersection(sequences)
+        there = [sequence for queue in self.queues.values() if queue.name == FROM for sequence in gone if sequence in queue.live]
+        if there:
+            self.faults.append(f"origin: batch {self.index} forgets {sorted(there)} of origin {origin}, which are to be fetched")
+        held -= gone
+        self._add(-sum(hash(("held", origin, sequence)) for sequence in gone))
+
     def _judge_moves(self) -> None:
         """What a batch puts of another store, and what it says of that, is the same."""
         wrong = sorted(sequence for sequence, count in self._moved.items() if count)
@@ -349,6 +364,8 @@ class Reference:
             self.faults.append(f"order: batch {self.index} gives sequence {sequence} of {queue.name} again")
         if queue.watched:
             self._judge_arrival(queue, sequence, message or data)
+        elif queue.name == FROM and (key := read(message or data, FROM)) is not None:
+            self._fetched[key.client, key.link, key.number] = sequence
         self._sequences += sequence + 1 - next_seq
         queue.next_seqs[level] = sequence + 1
         queue.live[sequence] = (data, 0)
@@ -368,6 +385,8 @@ class Reference:
         queue.keys[sequence] = key
         if key.client.startswith("m-"):
             self._moved[key.number + 1] += 1
+        elif key.client.startswith("f-"):
+            self._moved[self._fetched.get((key.client, key.link, key.number), 0)] += 1
         enqueued = self.book.enqueued
         if queue.for_letters:
             self.book.letters[key] += 1
@@ -509,12 +528,7 @@ class Reference:
             case "exchange-del":
                 self._drop("exchange", change["uuid"], 0)
             case "bind":
-                key = (change["exchange"], change["queue"], change["key"])
-                arguments = json.dumps(change["arguments"], sort_keys=True)
-                if key in self._bindings:
-                    self._add(-hash((*key, self._bindings[key])))
-                self._bindings[key] = arguments
-                self._add(hash((*key, arguments)))
+                self._bind((change["exchange"], change["queue"], change["key"]), change)
             case "setting":
                 self._set(change)
             case "alter":
@@ -522,8 +536,17 @@ class Reference:
                     self._describe(change["uuid"], change)
             case "origin-add" | "link-add":
                 self._expect(change)
+            case "route-add":
+                self._add(hash(("route", change["uuid"], change["key"])))
             case "unbind":
                 self._unbind((change["exchange"], change["queue"], change["key"]))
+
+    def _bind(self, key: tuple[str, str, str], change: dict[str, Any]) -> None:
+        arguments = json.dumps(change["arguments"], sort_keys=True)
+        if key in self._bindings:
+            self._add(-hash((*key, self._bindings[key])))
+        self._bindings[key] = arguments
+        self._add(hash((*key, arguments)))
 
     def _set(self, change: dict[str, Any]) -> None:
         key, value = change["key"], json.dumps(change["value"], sort_keys=True)
@@ -646,6 +669,8 @@ def digest_of(state: State, read: Callable[[int, int], bytes]) -> int:
         found += hash((*key, json.dumps(binding.arguments, sort_keys=True)))
     for setting in state.definitions.settings.values():
         found += hash(("setting", setting.key, json.dumps(setting.value, sort_keys=True)))
+    for route in state.definitions.routes.values():
+        found += hash(("route", route.uuid, route.key))
     for number, held in state.held.items():
         found += sum(hash(("held", number, sequence)) for first, count in held.runs() for sequence in range(first, first + count))
     for number, messages in state.messages.items():

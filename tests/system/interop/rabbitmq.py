@@ -1,4 +1,5 @@
-"""A client on RabbitMQ's AMQP 1.0 client for Python that outlives its broker: rabbitmq.py send|receive URL,... QUEUE COUNT.
+"""Clients on RabbitMQ's AMQP 1.0 client for Python: rabbitmq.py send|receive URL,... QUEUE COUNT, which outlives its broker, and
+rabbitmq.py types URL EXCHANGE QUEUE CHOSEN (see `values`; it has bodies of bytes alone, and no selectors).
 
 Its connection takes a list of URLs, and tells its program when the broker is killed: the program makes another connection, by the
 same list. A sender sends numbered messages one by one; one whose outcome was not heard is sent again. A receiver counts the
@@ -7,6 +8,7 @@ different numbers that come. Both print their count whenever it has grown, and e
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from typing import Any
@@ -61,6 +63,42 @@ def receive(connection: Connection, queue: str, numbers: Numbers) -> None:
     connection.close()
 
 
+VALUES = {"binary": b"\x00\xff", "large": b"\xa5" * 3_000_000}
+HEADER: dict[str, Any] = {"durable": True, "priority": 7, "id": "the id", "correlation_id": "the question", "group_id": "a group"}
+HEADER |= {"subject": "a subject", "reply_to": "answers", "content_type": "text/x-made-up", "group_sequence": 3}
+
+
+class Same(AMQPMessagingHandler):  # type: ignore[misc]
+    """Compares what comes with what was sent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.same: list[str] = []
+        self.count = 0
+
+    def on_message(self, event: Event) -> None:
+        """Accept it, and look at it."""
+        self.delivery_context.accept(event)
+        message, self.count = event.message, self.count + 1
+        name = message.application_properties["name"]
+        if bytes(message.body) == VALUES[name] and all(getattr(message, field) == value for field, value in HEADER.items()):
+            self.same.append(name)
+
+
+def types(url: str, exchange: str, queue: str) -> None:
+    """Send each, and look at what comes."""
+    connection = Environment(uri=url).connection()
+    connection.dial()
+    publisher, same = connection.publisher(AddressHelper.exchange_address(exchange)), Same()
+    for name, value in VALUES.items():
+        publisher.publish(Message(body=value, inferred=True, application_properties={"name": name}, **HEADER))
+    connection.consumer(AddressHelper.queue_address(queue), message_handler=same)
+    waiting: Any = connection._conn
+    waiting.wait(lambda: same.count == len(VALUES))
+    print(json.dumps({"same": same.same, "chosen": []}), flush=True)
+    connection.close()
+
+
 def main(role: str, urls: str, queue: str, count: int) -> None:
     """Do it over as many connections as it takes."""
     environment, numbers = Environment(uris=urls.split(",")), Numbers(count)
@@ -75,4 +113,7 @@ def main(role: str, urls: str, queue: str, count: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))
+    if sys.argv[1] == "types":
+        types(f"amqp://{sys.argv[2]}", sys.argv[3], sys.argv[4])
+    else:
+        main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))
