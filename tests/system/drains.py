@@ -36,6 +36,8 @@ from tests.system.traffic import send, take
 
 QUEUES = ("orders", "bills")
 _LONG_S = 300.0
+_PORTION = 2000
+"""Messages that are taken over one connection."""
 
 
 class Drains:
@@ -182,7 +184,10 @@ class Drains:
             for place, address in places.items():
                 count = int(ask(address, "QUERY", "queue", queue)["items"][0]["messages"])
                 found[place] += count
-                for data in take(address, queue, count) if count else ():
+                portions = [min(_PORTION, count - done) for done in range(0, count, _PORTION)]
+                taken = [each for portion in portions for each in take(address, queue, portion)]
+                print(f"{queue}: {count} of {self.sent[queue]} at the {place}, {len(taken)} taken", flush=True)
+                for data in taken:
                     message: Any = proton.Message()
                     message.decode(data)
                     number = int(message.id)
