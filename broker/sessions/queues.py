@@ -257,6 +257,8 @@ class Subscription(LinkEnd):
         link, account, messages = self.link, self.link.account, self.queue.node.messages
         came, retired, said = link.take_outcomes(), link.take_retired(), link.take_notes()
         self._moved_s = self.session.now_s
+        if account.n_unsettled >= limits.MAX_UNSETTLED_PER_LINK:
+            self.queue.dispatch_soon()  # it may have credit left, of which nobody will tell again
         if self.browse or messages is None:
             for first, count, _, _ in came:
                 account.take(first, count)

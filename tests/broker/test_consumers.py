@@ -135,6 +135,24 @@ def test_a_consumer_with_more_credit_than_may_be_unsettled_goes_on_when_it_has_s
         assert len(client.received[consumer.name]) == total
 
 
+def test_a_consumer_that_holds_as_many_as_may_be_unsettled_gets_the_next_for_each_that_it_settles(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its messages have come one by one, so no output waits for it that would ask for more when it has left."""
+    monkeypatch.setattr(limits, "MAX_UNSETTLED_PER_LINK", 4)
+    with bench() as b:
+        b.queue("q")
+        client = b.client()
+        client.auto_accept = False
+        producer, consumer = client.sender("q"), client.receiver("q", credit=100)
+        for number in range(7):
+            client.send(producer, number)
+        assert client.bodies(consumer) == [0, 1, 2, 3]
+        for number in range(3):
+            client.give(client.received[consumer.name][number][0], proton.Delivery.ACCEPTED)
+            assert client.bodies(consumer) == list(range(5 + number))
+
+
 def test_a_consumer_whose_session_window_was_full_goes_on_when_it_has_read() -> None:
     """Its window opens by a flow of the session that names no link: output that leaves must ask for the next messages."""
     with bench() as b:
