@@ -448,20 +448,24 @@ class Administration:
             elif request.operation == "DELETE":
                 answer(204, "deleted", {})
             elif request.operation == "UPDATE":
-                self._answer_updated(request, answer)
+                self._answer_with(request, answer, 200, "updated")
             elif request.type == "queue":
                 self._answer_when_placed(request.name, answer)
+            elif request.type == "exchange":
+                self._answer_with(request, answer, 201, "created")
             else:
-                answer(201, "created", command.to_dict())
+                names = {field: str(request.body.get(field) or "") for field in ("exchange", "queue", "key")}
+                answer(201, "created", schema.entity("binding", names | {"arguments": request.body.get("arguments") or {}}))
 
         self._under_way[number] = log, partial(self._unanswered, rights, request)
         ledger.change(command, made)
 
-    def _answer_updated(self, request: management_node.Request, answer: Answer) -> None:
+    def _answer_with(self, request: management_node.Request, answer: Answer, status: int, text: str) -> None:
+        """Answer with what the queue or exchange is now."""
         kind = request.type
         for found in self._query(kind, request.name, request, (), 1) if self._exists(kind, request.name) else ():
             if found is not None:
-                answer(200, "updated", schema.entity(kind, found[1]))
+                answer(status, text, schema.entity(kind, found[1]))
                 return
         answer(409, f"{kind} {request.name!r} was deleted meanwhile", {})
 
@@ -491,7 +495,7 @@ class Administration:
         elif node is None:
             answer(409, f"queue {name!r} was deleted while it was being made", {})
         else:
-            answer(201, "created", management.queue_item(self._logs.nodes, node, 0, 1))
+            answer(201, "created", schema.entity("queue", management.queue_item(self._logs.nodes, node, 0, 1)))
 
 
 _OF_A_CONNECTION = {"connection": "id", "processName": "processName", "processId": "processId"}

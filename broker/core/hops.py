@@ -3,7 +3,8 @@
 Life of the annotation `x-opt-qpid-hops`, a list of strings: the first route that takes a message adds it, with the identity of
 the cluster that the message was fetched from, and with the route's tag if it has one; each further route adds what is its own. A
 route drops a message whose list has the identity of its own cluster, for it has been here, and one whose list has a name that the
-route is told to exclude. A message with `limits.MAX_ROUTE_HOPS` names or more is not taken any further.
+route is told to exclude. Within a cluster the identity of the queue stands behind the cluster's, so that a message may go from
+queue to queue, but not round. A message with `limits.MAX_ROUTE_HOPS` names or more is not taken any further.
 
 Invariants: nothing else of a message changes, no byte of its bare message and no other annotation; a list that is none, which a
 client may have written, counts as an empty one.
@@ -26,11 +27,13 @@ class TooFar(ValueError):
 
 
 class Hops:
-    """What one route does with the annotation. `here` and `there` are the identities of its own cluster and of its source's."""
+    """What one route does with the annotation. `here` and `there` are the identities of its own cluster and of its source's;
+    `queue` is that of the queue that it fetches from."""
 
-    def __init__(self, here: str, there: str, tag: str = "", exclude: Collection[str] = ()) -> None:
-        self._dropped = frozenset((here, *exclude))
-        self._added = [there, tag] if tag else [there]
+    def __init__(self, here: str, there: str, tag: str = "", exclude: Collection[str] = (), queue: str = "") -> None:
+        inside = f"{here}/{queue}"
+        self._dropped = frozenset((inside if here == there else here, *exclude))
+        self._added = [inside if here == there else there, *([tag] if tag else [])]
         self._section = message.with_annotations(b"", _NAMES, _KEY + encode(self._added))
 
     def mark(self, data: bytes) -> bytes | None:

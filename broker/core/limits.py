@@ -394,6 +394,9 @@ MAX_FILTER_FIELDS = 16
 BULK_LOOKS = 256
 """Messages of one queue at which a request to purge, move or reroute looks in one go."""
 
+BULK_READS = 64
+"""The same, where it must know what the messages say."""
+
 BULK_S = 1.0
 """After so long such a request is answered, with where the next one goes on."""
 

@@ -76,7 +76,7 @@ class Intake:
         self._place = place
         self._stop = stop
         self._stopped = False
-        self.hops = Hops(logs.identify(), place.cluster, route.tag, route.exclude)
+        self.hops = Hops(logs.identify(), place.cluster, route.tag, route.exclude, place.queue)
 
     @property
     def identity(self) -> str:

@@ -63,6 +63,8 @@ class Routes:
         self._runners: dict[str, RouteRunner] = {}
         self._waiting: dict[Deferred[Answer], None] = {}
         self._paused = False
+        self._retiring: list[RouteRunner] = []
+        """Those that have still to tell their sources what has come."""
 
     # ---- when they run
 
@@ -74,15 +76,19 @@ class Routes:
                 self._run(route)
 
     def pause(self) -> None:
-        """Another broker is about to take over."""
+        """Another broker is about to take over, or this one leaves: fetch nothing more, and settle what has come."""
         self._paused = True
-        for runner in list(self._runners.values()):
-            runner.stop()
+        for runner in self._runners.values():
+            runner.retire()
+        self._retiring = [runner for runner in (*self._retiring, *self._runners.values()) if runner.is_connected]
         self._runners.clear()
 
     def over(self) -> None:
         """This broker serves no more: what was proposed gets no other answer."""
         self.pause()
+        for runner in self._retiring:
+            runner.stop()
+        self._retiring.clear()
         waiting, self._waiting = self._waiting, {}
         for answered in waiting:
             answered.callback((503, "this broker serves no more: ask the next primary what became of it", {}))
@@ -98,7 +104,10 @@ class Routes:
                 case RouteGone(route, _):
                     self._end(route.uuid)
                 case SettingMade(setting) if setting.key == LEAVING and not reason:
-                    self.pause()
+                    if setting.value:
+                        self.pause()
+                    else:
+                        self.begin()
                 case _:
                     pass
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from broker.amqp.links import Condition, Receiver
@@ -28,6 +29,8 @@ from broker.sessions.producer import Producer
 from broker.sessions.queues import Queues
 from broker.sessions.transactions import Transactions
 from broker.sessions.turn import Turn
+
+_log = Logger()
 
 
 class Means(Protocol):
@@ -65,6 +68,9 @@ class RouteRunner:
         self._busy = self._stopped = False
         self._cursor = 0
         """From where on what is held is asked for next."""
+        self._told = ""
+        """Why it does not run, as the log says it: once for a reason."""
+        self._title = f"the route from {route.source} {routes.source_queue(route)} to {route.exchange}"
 
     def start(self) -> None:
         """Begin."""
@@ -74,6 +80,27 @@ class RouteRunner:
         """End, for now or for ever."""
         self._stopped = True
         self._drop()
+
+    def retire(self) -> None:
+        """Take nothing more, and end when the source has been told of what was taken: it is not to be given to anybody else."""
+        if self._stopped or self._client is None or self._link is None:
+            self.stop()
+            return
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._link.retire()
+        self._means.logs.lead.when_committed(self._goodbye)
+
+    def _goodbye(self) -> None:
+        if self._client is not None:
+            self._client.close()
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether its connection has not ended."""
+        return self._client is not None and not self._client.is_lost
 
     def describe(self) -> dict[str, Any]:
         """What a query says of it, beside what it was made with."""
@@ -197,6 +224,9 @@ class RouteRunner:
         return 0 if origin is None else origin.source_epoch
 
     def _drop(self) -> None:
+        if self.life.error != self._told and not self._stopped:
+            self._told = self.life.error
+            _log.warn("{route} does not run, and tries again: {why}", route=self._title, why=self._told)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -217,6 +247,8 @@ class RouteRunner:
         """Messages may come."""
         if link is self._link:
             self._do(self.life.attached())
+            self._told = ""
+            _log.info("{route} runs, from {peer}", route=self._title, peer=self.name)
 
     def failed(self, link: RouteLink, reason: str) -> None:
         """The link cannot go on."""
@@ -242,7 +274,7 @@ class RouteLink:
         self._means = means
         self._client = client
         self._producer: Producer | None = None
-        self._ended = False
+        self._ended = self._retired = False
 
     def attach(self, address: str) -> None:
         """Ask for messages from there."""
@@ -256,6 +288,12 @@ class RouteLink:
         self._ended = True
         self._means.turn.forget(self)
         self._means.logs.inflow.forget(self._client.wire)
+        if self._producer is not None:
+            self._producer.detached()
+
+    def retire(self) -> None:
+        """Take nothing more, but settle what was taken."""
+        self._retired = True
         if self._producer is not None:
             self._producer.detached()
 
@@ -276,7 +314,7 @@ class RouteLink:
 
     def messages(self) -> None:
         """Messages have come."""
-        if self._producer is not None and not self._ended:
+        if self._producer is not None and not (self._ended or self._retired):
             self._producer.take()
             if not self._producer.link.open:
                 self._stop(f"{self._client.name}: more messages came than were asked for")
@@ -296,7 +334,9 @@ class RouteLink:
 
     def accepted(self, count: int) -> None:
         """So many messages were accepted: more may come."""
-        if self._producer is not None and not self._ended:
+        if self._retired:
+            self.touch()
+        elif self._producer is not None and not self._ended:
             self._producer.accepted(count)
 
     # ---- Output

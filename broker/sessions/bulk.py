@@ -13,7 +13,7 @@ the times that it had: when it expires, and from when on it may be given out. Fa
 
 Invariants: the dequeue of a message and all that is put for it stand in one batch, so that a failover finds it in its old place
 or in the new one; a queue has one operation at a time; an operation has `_IN_FLIGHT` steps under way at the most, each of
-`limits.BULK_LOOKS` messages and about `limits.MAX_TURN_BYTES`.
+`limits.BULK_LOOKS` messages, or `limits.BULK_READS` where bodies are looked at, and about `limits.MAX_TURN_BYTES`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from broker.sessions.schedule import Schedule
 from broker.sessions.share import Share
 
 PURGE, MOVE, REROUTE = OPERATIONS = "PURGE", "MOVE", "REROUTE"
-_IN_FLIGHT = 4
+_IN_FLIGHT = 8
 _HELD_S = 0.02
 """So much later it is looked at again whether consumers get something: while they do not, another broker is to take over."""
 
@@ -192,7 +192,10 @@ class Operation:
         """Take some messages. Returns whether there is more to be done at once."""
         messages = self._place.node.messages
         assert messages is not None, "a queue that is gone, or has no messages any more, ends its operation"
-        most = limits.BULK_LOOKS if not self._asked.most else min(limits.BULK_LOOKS, self._asked.most - self._taken)
+        reads = self._asked.to is not None or self._asked.selector is not None
+        most = min(limits.BULK_LOOKS, limits.BULK_READS) if reads else limits.BULK_LOOKS
+        if self._asked.most:
+            most = min(most, self._asked.most - self._taken)
         looked = self._walk.look(most) if most else []
         if not looked:
             self._stop()

@@ -64,8 +64,8 @@ class NumberedLinks:
         queue = self.queues.named(asked.address)
         if queue is None or queue.ledger.version < LINKS_SINCE:
             return None
-        wanted_s = asked.keep_s or limits.LINK_KEPT_S
-        return NumberedTerminus(self, queue, attach, min(wanted_s, limits.MAX_LINK_KEPT_S))
+        keep_s = limits.LINK_KEPT_S if asked.keep_s is None else asked.keep_s or limits.MAX_LINK_KEPT_S
+        return NumberedTerminus(self, queue, attach, min(keep_s, limits.MAX_LINK_KEPT_S))
 
     def begin(self, ledger: Ledger) -> None:
         """This broker serves: the links that were there, or that the primary before had, have their time to come back."""

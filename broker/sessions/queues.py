@@ -276,13 +276,14 @@ class Subscription(LinkEnd):
                     link.settle(first, count)
                 continue
             if outcome == ACCEPTED:
-                taken += chain.from_iterable(ranges)
+                for sequences in ranges:
+                    taken += sequences
                 if not settled:
                     confirm.append((first, count))
                 continue
-            sequences = list(chain.from_iterable(ranges))
-            notes = {each: said[at] for at, each in enumerate(sequences, first) if at in said} if said else {}
-            self.queue.settle(sequences, outcome, notes)
+            found = list(chain.from_iterable(ranges))
+            notes = {each: said[at] for at, each in enumerate(found, first) if at in said} if said else {}
+            self.queue.settle(found, outcome, notes)
             if not settled:
                 link.settle(first, count)
         if taken:

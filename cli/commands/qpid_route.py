@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from broker.client import ManagementClient, ManagementError
+from broker.client import ClientError, ManagementClient, ManagementError
 from broker.core import urls
 from broker.core.sasl_client import MECHANISMS
 from cli import endings, options
@@ -26,12 +26,16 @@ _CONFLICT, _NOT_FOUND = 409, 404
 _LINK_LINE = "{host:<16}{port:<8}{transport:<13}{durable}     {state:<18}{error}"
 
 
+Reach = Callable[[str], Coroutine[Any, Any, ManagementClient]]
+"""Connects to another broker, by its URL, as to DEST."""
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """What the words say: whom to ask, what for, and which route it is about."""
 
     dest: str
-    work: Callable[[ManagementClient, Task, dict[str, Any]], Coroutine[Any, Any, Any]]
+    work: Callable[[ManagementClient, Task, dict[str, Any], Reach], Coroutine[Any, Any, Any]]
     body: dict[str, Any]
     show: Callable[[Any, Task, dict[str, Any]], None]
 
@@ -69,6 +73,7 @@ def command(words: tuple[str, ...], ha_admin: bool, form: str, **given: Any) -> 
     qpid-route [OPTIONS] queue add DEST SRC EXCHANGE QUEUE [MECHANISM]
     qpid-route [OPTIONS] queue del DEST SRC EXCHANGE QUEUE
     qpid-route [OPTIONS] route list|flush [DEST]
+    qpid-route [OPTIONS] route map [BROKER]     routes of the broker, and of those that it fetches from
     qpid-route [OPTIONS] link list [DEST]
     qpid-route [OPTIONS] link del DEST SRC      all routes from SRC
 
@@ -86,7 +91,11 @@ def command(words: tuple[str, ...], ha_admin: bool, form: str, **given: Any) -> 
 
     async def run(reactor: Any) -> Any:
         client = await target.connect(reactor)
-        result = await task.work(client, task, flags)
+
+        async def reach(url: str) -> ManagementClient:
+            return await target.at(*urls.parse(url).addresses).connect(reactor)
+
+        result = await task.work(client, task, flags, reach)
         await client.close()
         return result
 
@@ -131,8 +140,8 @@ def _meant(words: tuple[str, ...], *, ssl: bool) -> Task:
         case "dynamic", ("add" | "del"), *_:
             text = "`route add` with each key that is wanted, or with the key # on a topic exchange"
             raise click.UsageError(f"there are no dynamic routes, which follow bindings: use {text}")
-        case "route", "map", *_:
-            raise click.UsageError("there is no map of routes: ask each cluster with `route list`")
+        case "route", "map", *rest if len(rest) <= 1:
+            return Task("".join(rest) or LOCAL, _map, {}, _show_map)
         case _:
             raise click.UsageError(f"{' '.join(words)!r} is not a command, or has too many or too few words")
 
@@ -162,7 +171,7 @@ def _body(kind: str, source: str, exchange: str, key: str, *, ssl: bool) -> dict
 # ---- the work
 
 
-async def _add(client: ManagementClient, task: Task, flags: dict[str, Any]) -> dict[str, Any]:
+async def _add(client: ManagementClient, task: Task, flags: dict[str, Any], reach: Reach) -> dict[str, Any]:
     try:
         return await client.request("CREATE", "route", None, task.body)
     except ManagementError as error:
@@ -174,7 +183,7 @@ async def _add(client: ManagementClient, task: Task, flags: dict[str, Any]) -> d
         return {}
 
 
-async def _delete(client: ManagementClient, task: Task, flags: dict[str, Any]) -> dict[str, Any]:
+async def _delete(client: ManagementClient, task: Task, flags: dict[str, Any], reach: Reach) -> dict[str, Any]:
     try:
         return await client.request("DELETE", "route", None, task.body | {"force": flags["force"]})
     except ManagementError as error:
@@ -185,11 +194,11 @@ async def _delete(client: ManagementClient, task: Task, flags: dict[str, Any]) -
         return {}
 
 
-async def _list(client: ManagementClient, task: Task, flags: dict[str, Any]) -> list[dict[str, Any]]:
+async def _list(client: ManagementClient, task: Task, flags: dict[str, Any], reach: Reach) -> list[dict[str, Any]]:
     return await client.query("route")
 
 
-async def _flush(client: ManagementClient, task: Task, flags: dict[str, Any]) -> list[dict[str, Any]]:
+async def _flush(client: ManagementClient, task: Task, flags: dict[str, Any], reach: Reach) -> list[dict[str, Any]]:
     """End all routes, or those from one source."""
     found = await client.query("route")
     gone = [item for item in found if task.body.get("source", item["source"]) == item["source"]]
@@ -201,6 +210,30 @@ async def _flush(client: ManagementClient, task: Task, flags: dict[str, Any]) ->
         body = {field: item[field] for field in ("kind", "source", "exchange", "key")}
         await client.request("DELETE", "route", None, body | {"force": flags["force"]})
     return gone
+
+
+async def _map(client: ManagementClient, task: Task, flags: dict[str, Any], reach: Reach) -> dict[str, Any]:
+    """The routes of this broker, of the brokers that they fetch from, and so on: what became of each, and what they have."""
+    brokers: dict[str, str] = {}
+    routes: list[dict[str, Any]] = []
+    left = [task.dest]
+    while left:
+        url = left.pop(0)
+        name = urls.parse(url).names[0]
+        if name in brokers:
+            continue
+        try:
+            there = client if url == task.dest else await reach(url)
+            items = await there.query("route")
+        except ClientError as error:
+            brokers[name] = str(error)
+            continue
+        brokers[name] = "Ok"
+        routes += [item | {"broker": name} for item in items]
+        left += [item["source"] for item in items]
+        if there is not client:
+            await there.close()
+    return {"brokers": brokers, "routes": routes}
 
 
 # ---- what is printed
@@ -234,6 +267,22 @@ def _show_links(items: list[dict[str, Any]], task: Task, flags: dict[str, Any]) 
     for item in links.values():
         fields = {name: item[name] for name in ("host", "port", "transport", "state")}
         click.echo(_LINK_LINE.format(**fields, durable="Y", error=item["lastError"]).rstrip())
+
+
+def _show_map(found: dict[str, Any], task: Task, flags: dict[str, Any]) -> None:
+    click.echo("\nFinding Linked Brokers:")
+    for name, told in found["brokers"].items():
+        click.echo(f"   {name}... {told}")
+    click.echo("\nDynamic Routes:\n   none found\n\nStatic Routes:")
+    for item in found["routes"]:
+        left, there = f"{item['broker']}(ex={item['exchange']})", f"{item['host']}:{item['port']}"
+        if item["kind"] == "queue":
+            click.echo(f"   {left} <= {there}(queue={item['key']})")
+        else:
+            click.echo(f"   {left} <= {there}(ex={item['exchange']}) key={item['key']}")
+    if not found["routes"]:
+        click.echo("   none found")
+    click.echo()
 
 
 def _show_flushed(items: list[dict[str, Any]], task: Task, flags: dict[str, Any]) -> None:

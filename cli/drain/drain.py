@@ -103,16 +103,24 @@ class Drain:
         return whole
 
     async def look(self) -> Plan:
-        """`check`, and what is too large for its target, as far as both brokers tell: those of an earlier release do not."""
-        plan = await self.check()
-        limits = [int((await self._status(side)).get("maxMessageBytes") or 0) for side in self._targets]
+        """`check`, and what is too large for its target, or too much, as far as the brokers tell: those of an earlier release do
+        not."""
+        plan, shares = await self.check(), self._shares or {}
+        status = [await self._status(side) for side in self._targets]
+        coming = [0] * len(status)
         for queue in await self._source.items("queue"):
-            limit = limits[(self._shares or {}).get(str(queue["uuid"]), 0)]
+            at = shares.get(str(queue["uuid"]), 0)
+            limit = int(status[at].get("maxMessageBytes") or 0)
+            coming[at] += int(queue["bytes"])
             if queue["messages"] and limit:
                 count, first, largest = await self._larger(str(queue["name"]), limit)
                 if count:
                     text = f"{count} messages, the first with sequence {first}, the largest of {largest} bytes"
                     plan.stays.append((f"queue {queue['name']!r}", f"{text}; the target takes {limit} (--max-message-size)"))
+        for side, nbytes, each in zip(self._targets, coming, status, strict=True):
+            if nbytes > int(each.get("freeBytes", nbytes)):
+                why = f"{nbytes} bytes of messages go there, and its disk has room for {each['freeBytes']}"
+                plan.stays.append((f"what has no room at {side.addresses[0]}", why))
         return plan
 
     async def _meet(self) -> dict[str, Any]:

@@ -143,11 +143,11 @@ def test_a_broker_without_a_file_has_no_rules_to_read_again() -> None:
 
 
 def test_rules_that_are_never_used_are_named_in_the_log_some_of_them(path: Path, log: list[str]) -> None:
-    path.write_text("acl allow ann purge queue\n" * 30)
+    path.write_text("acl allow ann redirect queue\n" * 30)
     AclFile(path, lambda: 0.0).load()
     warnings = [line for line in log if line.startswith("warn")]
     assert len(warnings) == acl_file._MAX_WARNINGS
-    assert warnings[0] == f"warn {path}:1: this broker never checks `purge queue`: the rule is never used"
+    assert warnings[0] == f"warn {path}:1: this broker never checks `redirect queue`: the rule is never used"
 
 
 def test_quotas_of_the_command_line_are_those_of_whom_the_file_names_none(path: Path) -> None:

@@ -322,6 +322,20 @@ def test_the_node_tells_its_types_and_what_they_have_by_amqp_management() -> Non
         assert asked("QUERY", entityType="ha")[2]["results"] == [["ha", "ha", "ha", "ready"]]
 
 
+def test_what_is_made_is_told_as_it_is_read() -> None:
+    with bench() as b:
+        client = b.client()
+        for kind, name, body in (
+            ("queue", "q", {"arguments": {"note": 1}}),
+            ("exchange", "x", {"exchangeType": "topic"}),
+            ("binding", "", {"exchange": "x", "queue": "q", "key": "a.*"}),
+        ):
+            status, text, made = client.request("CREATE", kind, name, body)
+            assert (status, text) == (201, "created")
+            read = client.request("READ", kind, identity=made["identity"])[2]
+            assert read | made == read, kind
+
+
 def test_a_table_has_the_attributes_and_the_rows_that_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     with bench() as b:
         for number in range(5):

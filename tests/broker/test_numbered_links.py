@@ -262,6 +262,27 @@ def test_who_asks_for_state_that_is_not_kept_is_told_so(address: str) -> None:
         assert [str(each) for each in answered.capabilities.get_object().elements] == ["queue"]
 
 
+@pytest.mark.parametrize(
+    "durability, timeout_s, kept_s",
+    [
+        (proton.Terminus.NONDURABLE, 0, limits.LINK_KEPT_S),
+        (proton.Terminus.DELIVERIES, 0, limits.MAX_LINK_KEPT_S),
+        (proton.Terminus.DELIVERIES, 7, 7),
+        (proton.Terminus.NONDURABLE, 1 << 31, limits.MAX_LINK_KEPT_S),
+    ],
+)
+def test_the_target_says_for_how_long_and_the_answer_for_how_long_it_is(durability: int, timeout_s: int, kept_s: int) -> None:
+    with bench() as b:
+        b.queue("q")
+        link: Any = b.client().session.sender("orders")
+        link.target.address = "q"
+        link.target.capabilities.put_object(NUMBERED)
+        link.target.durability, link.target.timeout = durability, timeout_s
+        link.open()
+        b.settle()
+        assert link.remote_target.timeout == kept_s
+
+
 def test_a_link_is_forgotten_a_time_after_it_was_there_last_and_not_before() -> None:
     with bench() as b:
         b.queue("q")
@@ -341,6 +362,12 @@ def test_gaps_between_numbers_have_a_bound_and_filling_them_makes_room(monkeypat
         send(client, link, 7)
         assert condition(link) == "amqp:resource-limit-exceeded"
         assert bodies(b) == ["1", "3", "5"]
+        monkeypatch.setattr(limits, "MAX_LINK_RUNS", 4)
+        client, link = link_of(b)
+        send(client, link, 2)
+        monkeypatch.setattr(limits, "MAX_LINK_RUNS", 3)
+        send(client, link, 7)
+        assert (condition(link), bodies(b)) == ("", ["1", "3", "5", "2", "7"])
 
 
 def test_so_many_links_are_remembered_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:

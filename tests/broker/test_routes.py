@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from broker.core import limits
+from broker.core.commands import Setting
 from broker.core.hops import HOPS
+from broker.core.origins import LEAVING
 from tests.broker.clients import ADMIN, condition
 from tests.broker.route_bench import Network, network
 
@@ -155,6 +157,17 @@ def test_what_has_a_name_that_a_route_excludes_is_dropped_and_leaves_the_source(
     assert net.brokers["a"].depth("out") == 0
 
 
+def test_routes_within_a_broker_move_a_message_from_queue_to_queue_and_not_round(net: Network) -> None:
+    for queue in ("1", "2"):
+        net.brokers["b"].queue(queue)
+    for into, source in (("1", "in"), ("2", "1"), ("in", "2")):
+        net.route("b", "b", into, source)
+    net.send("b", "in", "m")
+    net.pass_time(2)
+    assert [net.bodies("b", queue) for queue in ("in", "1", "2")] == [[], [], []], "it has been on each, and is dropped"
+    assert [item["taken"] for item in net.ask("b", "QUERY", "route")[2]["items"]] == [1, 1, 1]
+
+
 def test_a_route_of_an_exchange_makes_its_queue_and_deletes_it_at_its_end(net: Network) -> None:
     net.ask("b", "CREATE", "binding", exchange="amq.direct", queue="in", key="k")
     net.route("b", "a", "amq.direct", "k", "exchange")
@@ -246,6 +259,24 @@ def test_a_broker_that_leaves_fetches_nothing_more(net: Network) -> None:
     assert (net.brokers["a"].depth("out"), net.brokers["b"].depth("in")) == (1, 0)
     status, text, _ = net.ask("b", "CREATE", "route", kind="queue", source="a", exchange="in", key="other")
     assert (status, "leaves" in text) == (409, True)
+    net.brokers["b"].broker.lead.change(Setting(key=LEAVING, value={}), lambda reason: None)
+    net.pass_time(1)
+    assert net.bodies("b", "in") == ["stays"], "it stays after all"
+
+
+def test_what_has_come_to_a_broker_that_leaves_is_settled_at_its_source(net: Network) -> None:
+    """Or whoever takes over from it would fetch it again."""
+    target = net.brokers["b"].lead
+    net.route("b", "a", "in", "out")
+    target.automatic = False
+    net.send("a", "out", *range(3))
+    target.ledger.change(Setting(key=LEAVING, value={"drain": "d"}), lambda reason: None)
+    net.settle()
+    target.automatic = True
+    target.commit()
+    net.pass_time(0.5)
+    net.send("a", "out", "stays")
+    assert (net.brokers["b"].depth("in"), net.bodies("a", "out")) == (3, ["stays"])
 
 
 @pytest.mark.parametrize(

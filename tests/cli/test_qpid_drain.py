@@ -52,3 +52,21 @@ LEFT = {"messages": 7, "bytes": 900, "unsettled": 2, "clients": 1}
 def test_the_status_says_whether_a_broker_leaves_and_what_is_left(peers: Any, item: dict[str, Any], text: str) -> None:
     broker = peers(items={"drain": [item]})
     assert run("qpid-drain", "status", "--from", broker.name).out.startswith(text)
+
+
+def test_a_look_tells_that_a_target_has_no_room_for_what_comes(peers: Any) -> None:
+    def broker(name: str, free: int, *queues: dict[str, Any]) -> Any:
+        drain = {"store": name, "leaving": False, "maxMessageBytes": 1 << 20, "freeBytes": free, "traits": True}
+        same: dict[str, Any] = {"broker": [{"cluster": ""}], "exchange": [], "binding": []}
+        return peers(ha={"brokerId": name}, items=same | {"drain": [drain], "queue": list(queues)}, answers=LARGER)
+
+    queue = {"durable": False, "autoDelete": False, "exclusive": False, "replicate": "none", "arguments": {}}
+    queue |= {"name": "q", "uuid": "u", "messages": 3, "bytes": 5000, "alternateExchange": ""}
+    source = broker("old", 1, queue)
+    for free, told in ((4999, "5000 bytes of messages go there, and its disk has room for 4999"), (5000, "all of it will fit")):
+        found = run("qpid-drain", "--from", source.name, "--to", broker("new", free).name, "--check")
+        assert told in found.out
+        assert found.status == (1 if free < 5000 else 0)
+
+
+LARGER = {"LARGER drain": [200, "OK", {"count": 0, "first": 0, "largest": 0}]}

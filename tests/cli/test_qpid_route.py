@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.cli.running import run
+from tests.system.harness import free_ports
 
 
 @pytest.mark.parametrize(
@@ -16,7 +17,6 @@ from tests.cli.running import run
     [
         (["dynamic", "add", "a:1", "b:1", "x"], "there are no dynamic routes"),
         (["link", "add", "a:1", "b:1"], "a link is there while a route needs it"),
-        (["route", "map"], "there is no map of routes"),
         (["route", "add", "a:1", "b:1", "x"], "is not a command, or has too many or too few words"),
         (["route", "add", "a:1", "b:1", "x", "k", "-s"], "a route fetches messages"),
         (["queue", "add", "a:1", "b:1", "x", "q", "--ack", "5"], "--ack has no meaning here"),
@@ -107,3 +107,23 @@ def test_routes_and_links_are_listed_as_apaches_tool_lists_them(peers: Any) -> N
         "h3              5671    ssl          Y     Operational",
     ]
     assert run("qpid-route", "link", "list", peers(items={"route": []}).name).out == "No Links Found\n"
+
+
+def test_a_map_has_the_routes_of_all_brokers_that_fetch_from_each_other_and_says_whom_it_does_not_reach(peers: Any) -> None:
+    far = peers(items={"route": []})
+    away = f"127.0.0.1:{free_ports(1)[0]}"
+    first = OF_A_QUEUE | {"source": f"amqp:{far.name}", "host": far.host, "port": far.port}
+    second = OF_AN_EXCHANGE | {"source": f"amqp:{away}", "host": "127.0.0.1", "port": int(away.rpartition(":")[2])}
+    near = peers(items={"route": [first, second]})
+    found = run("qpid-route", "route", "map", near.name)
+    assert (found.status, found.err) == (0, "")
+    lines = found.out.splitlines()
+    assert lines[1:4] == ["Finding Linked Brokers:", f"   {near.name}... Ok", f"   {far.name}... Ok"]
+    assert lines[4].startswith(f"   {away}... {away}: ")
+    assert lines[5:] == [
+        *("", "Dynamic Routes:", "   none found", "", "Static Routes:"),
+        f"   {near.name}(ex=amq.topic) <= {far.name}(queue=out)",
+        f"   {near.name}(ex=amq.topic) <= {away}(ex=amq.topic) key=a.#",
+        "",
+    ]
+    assert "Static Routes:\n   none found\n" in run("qpid-route", "route", "map", far.name).out

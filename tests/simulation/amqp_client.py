@@ -75,6 +75,9 @@ class LinkUser(Protocol):
     def settled(self, delivery: Any) -> None:
         """The broker has settled a message that it had sent."""
 
+    def taken_back(self, delivery: Any) -> None:
+        """The broker has taken back a message that it had sent: it was kept for too long."""
+
     def over(self, *, opened: bool, reason: str) -> None:
         """The connection has ended. `reason`: what the broker said, "" when the TCP connection just ended."""
 
@@ -382,8 +385,12 @@ class ClientConnection(TwistedProtocol):
             self.user.message(delivery, data)
         elif delivery in self.unsettled and lib.pn_delivery_settled(delivery):
             del self.unsettled[delivery]
+            taken_back = lib.pn_delivery_remote_state(delivery) == RELEASED
             lib.pn_delivery_settle(delivery)
-            self.user.settled(delivery)
+            if taken_back:
+                self.user.taken_back(delivery)
+            else:
+                self.user.settled(delivery)
 
     def _outcome(self, delivery: Any, outcome: int, said: bytes) -> None:
         """The broker's word on a delivery of this side; `said`: the fields of a state that is none of the usual outcomes."""

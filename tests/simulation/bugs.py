@@ -239,8 +239,8 @@ gone.extend(leave)
         "forgets in a checkpoint when messages expire, and from when on they may be given out",
         "broker.core.state",
         "_snapshot_batches",
-        "builder.times(*column)",
-        "pass",
+        "(BatchBuilder.times, each) for each in times",
+        "(BatchBuilder.times, each) for each in ()",
     ),
     "forgets-what-waits": Bug(
         "has no time running, as a new primary, for messages that expire and messages that wait",

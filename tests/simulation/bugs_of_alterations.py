@@ -1,4 +1,4 @@
-"""Planted bugs that forget what was changed of a queue while it was there (see mutations.py)."""
+"""Planted bugs in what operators do with queues and their messages while they are there (see mutations.py)."""
 
 from __future__ import annotations
 
@@ -18,5 +18,19 @@ OF_ALTERATIONS = {
         "altered",
         "_to_json(json.loads(command.text) | more)",
         "command.text",
+    ),
+    "moves-in-two-batches": Bug(
+        "takes messages that are moved off their queue when they are committed on the other one",
+        "broker.sessions.bulk",
+        "Operation._put",
+        "ledger.dequeue(messages.number, found)",
+        "ledger.when_committed(lambda: ledger.dequeue(messages.number, found))",
+    ),
+    "moves-before-it-puts": Bug(
+        "takes messages that are moved off their queue in one batch, and puts them on the other in the next",
+        "broker.sessions.bulk",
+        "Operation._put",
+        "with ledger.one_batch(sum(each.nbytes for each in puts.values())):",
+        "ledger.dequeue(messages.number, found); ledger._cut()\n            if True:",
     ),
 }

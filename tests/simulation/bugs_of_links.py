@@ -20,6 +20,13 @@ OF_LINKS = {
         "*self.links.values()",
         "",
     ),
+    "takes-back-for-nobody": Bug(
+        "takes back what a consumer keeps for too long, and gives it to nobody",
+        "broker.sessions.queues",
+        "Subscription.take_back",
+        "self.queue.undo(sequences, count=True)",
+        "pass",
+    ),
     "checkpoint-forgets-notes": Bug(
         "leaves out of a checkpoint what consumers have noted on messages that they gave back",
         "broker.core.state",

@@ -241,6 +241,9 @@ class Client:
     def settled(self, delivery: Any) -> None:
         """See LinkUser."""
 
+    def taken_back(self, delivery: Any) -> None:
+        """See LinkUser."""
+
     @property
     def now(self) -> float:
         """Simulated time."""
@@ -493,6 +496,8 @@ class Consumer(Client):
         super().__init__(*arguments)
         self.credit_window = self.plan.window
         self.keys: dict[Any, Key | None] = {}
+        self.held: dict[Any, int] = {}
+        """What is to be accepted later, and which message of this client's it is."""
         self.received = self.confirmed = 0
         self.slow = True
         """Whether it delays, gives back and stalls; not any more when the cluster is to be drained."""
@@ -525,7 +530,8 @@ class Consumer(Client):
             connection.grant(1)
         elif self.slow and plan.settle_delay_s:
             delay = plan.settle_delay_s * self.rng.random()
-            self.reactor.callLater(delay, self._accept, connection, delivery, key)
+            self.held[delivery] = self.received
+            self.reactor.callLater(delay, self._accept_later, connection, delivery, key, self.received)
         else:
             self._accept(connection, delivery, key)
         if self.slow and plan.stall_s and self.rng.random() < 0.02:
@@ -536,6 +542,12 @@ class Consumer(Client):
         """Take everything, at once."""
         self.slow = False
         super().enough()
+
+    def _accept_later(self, connection: ClientConnection, delivery: Any, key: Key | None, number: int) -> None:
+        """Accept it, unless it was taken back; its delivery may be another one's by now."""
+        if self.held.get(delivery) == number:
+            del self.held[delivery]
+            self._accept(connection, delivery, key)
 
     def _accept(self, connection: ClientConnection, delivery: Any, key: Key | None) -> None:
         if connection is not self.connection or not connection.alive:
@@ -561,9 +573,18 @@ class Consumer(Client):
         if key is not None:
             self.history.settled(key)
 
+    def taken_back(self, delivery: Any) -> None:
+        """It comes again, to whomever."""
+        self.keys.pop(delivery, None)
+        self.held.pop(delivery, None)
+        if self.connection is not None:
+            self.connection.grant(1)
+            self.connection.flush()
+
     def unlinked(self) -> None:
         """What was not confirmed may come again."""
         self.keys.clear()
+        self.held.clear()
 
 
 class Browser(Client):

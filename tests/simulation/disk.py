@@ -45,6 +45,8 @@ class _File:
     durable_size: int = 0
     phantoms: dict[int, bytes | None] = field(default_factory=dict)
     unreadable: set[int] = field(default_factory=set)
+    decayed: bool = False
+    """Whether something of it was lost at rest, at any time."""
     modified: int = 0
 
     def put(self, number: int, content: bytes) -> None:
@@ -208,6 +210,7 @@ class SimulatedDisk:
     def flip(self, path: str, offset: int, bit: int) -> None:
         """Flip a bit of a file at rest."""
         file = self._file(path)
+        file.decayed = True
         number, at = divmod(offset, PAGE)
         at_rest = file.dirty if number in file.dirty else file.pages
         page = bytearray(at_rest.get(number) or _ZERO)
@@ -216,7 +219,13 @@ class SimulatedDisk:
 
     def make_unreadable(self, path: str, offset: int) -> None:
         """The page at this offset cannot be read any more until it is written."""
-        self._file(path).unreadable.add(offset // PAGE)
+        file = self._file(path)
+        file.decayed = True
+        file.unreadable.add(offset // PAGE)
+
+    def decayed(self) -> list[str]:
+        """The files that there are of which something was lost at rest."""
+        return sorted(path for path, file in self._files() if file.decayed)
 
     def lose(self, path: str) -> None:
         """A file is gone for good."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.simulation import promises
 from tests.simulation.disk import PAGE
+from tests.simulation.layouts import ASIDE, BESIDE
 from tests.simulation.plan import Action
 
 if TYPE_CHECKING:
@@ -506,6 +507,12 @@ class Faults:
         self._world.history.queue_created(name, drained=False)
         self._world.levels[name] = level
         self._world.operators.until_done("CREATE", "queue", name, {"replicate": level})
+        return None
+
+    def _move(self, action: Action) -> str | None:
+        """From now on an operator moves what comes to one queue to another one."""
+        del action
+        self._world.operators.keep_moving(ASIDE, BESIDE)
         return None
 
     def _alter(self, action: Action) -> str | None:

@@ -47,7 +47,10 @@ MOVED = "moved"
 FEED = "feed"
 FETCHED, FROM = "fetched", "from"
 """Where a route ends, and where it begins."""
+ASIDE, BESIDE = "aside", "beside"
+"""Where an operator moves messages from, and to."""
 NUMBERED = "numbered"
+KEPT_LONG, KEPT_MS = "kept-long", 150
 ROUTES: dict[str, tuple[tuple[str, str, str], dict[str, str]]] = {
     "fanout": (("", "", ""), {"": "abc", "/x": "abc"}),
     "direct": (("x", "y", "x"), {"/x": "ac", "/y": "b", "/z": "s"}),
@@ -141,20 +144,30 @@ def laid_out(plan: Plan, rng: Random) -> Plan:
         }
         levels = picks.choice((0, 3)) if not plan.puts_back else 0
         plan = with_selectors(plan, picks.choice(SELECTS), levels=levels, **fields)
+    return _with_newest(plan)
+
+
+def _with_newest(plan: Plan) -> Plan:
+    """The plan with what needs the newest machine version, or without: an older member keeps the cluster below it."""
+    if plan.releases:
+        return plan
     moves = Random(f"moves of {plan.seed}")
-    if moves.random() < 0.15 and not plan.releases:  # an older member keeps the cluster's version below what a drain needs
+    if moves.random() < 0.15:
         window, size = moves.choice((1, 10, 50)), moves.choice(((24, 60), (40, 3_000)))
         plan = with_moves(plan, window=window, size=size)
     numbers = Random(f"numbers of {plan.seed}")
-    if numbers.random() < 0.15 and not plan.releases:  # nor does an older member remember numbers
+    if numbers.random() < 0.15:
         window, size = numbers.choice((1, 10, 50)), numbers.choice(((24, 60), (40, 3_000)))
         plan = with_numbers(plan, window=window, size=size)
     subscribed = Random(f"subscriptions of {plan.seed}")
-    if subscribed.random() < 0.15 and not plan.releases:  # an older member knows no subscriptions
+    if subscribed.random() < 0.15:
         back = subscribed.choice((0.0, 0.1))
         plan = with_subscriptions(plan, subscribed.choice(((0, 1, 2), (0, 1))), release=back, modify=back)
+    keeps = Random(f"consumers' time of {plan.seed}")
+    if keeps.random() < 0.15:
+        plan = with_overdue(plan, alone=keeps.random() < 0.5)
     routed = Random(f"routes of {plan.seed}")
-    if routed.random() < 0.15 and not plan.releases:  # an older member opens no route
+    if routed.random() < 0.15:
         plan = with_route(plan, window=routed.choice((1, 10, 50)), size=routed.choice(((24, 60), (40, 3_000))))
     return plan
 
@@ -266,6 +279,17 @@ def with_subscriptions(plan: Plan, selects: tuple[int, ...], **fields: Any) -> P
     return _with(plan, steps, clients)
 
 
+def with_overdue(plan: Plan, *, alone: bool) -> Plan:
+    """A queue whose consumers have a time for each message, and keep some for longer; `alone`: one at a time gets any."""
+    body = {"replicate": "all", "arguments": {"x-consumer-timeout": KEPT_MS, "x-single-active-consumer": alone}}
+    fields: dict[str, Any] = {"start_s": 0.6, "window": 5, "settle_delay_s": 2.5 * KEPT_MS / 1000}
+    clients = [
+        ClientPlan("producer", f"p-{KEPT_LONG}", KEPT_LONG, count=80, burst=4, gap_s=0.05, window=20),
+        *(ClientPlan("consumer", f"c-{KEPT_LONG}-{each}", KEPT_LONG, **fields) for each in "ab"),
+    ]
+    return _with(plan, [Step("queue", KEPT_LONG, body)], clients)
+
+
 def with_route(plan: Plan, **fields: Any) -> Plan:
     """A route within the cluster: what is sent to one queue comes to another one, where consumers take it."""
     steps = [
@@ -277,6 +301,17 @@ def with_route(plan: Plan, **fields: Any) -> Plan:
     clients = [
         ClientPlan("fetched", f"f-{FETCHED}", FROM, **sends | fields),
         ClientPlan("consumer", f"c-{FETCHED}", FETCHED, start_s=0.5, window=20),
+    ]
+    return _with(plan, steps, clients)
+
+
+def with_operator(plan: Plan, **fields: Any) -> Plan:
+    """What is sent to one queue is moved to another one by an operator (action `move`), where consumers take it."""
+    steps = [Step("queue", name, {"replicate": "all"}) for name in (ASIDE, BESIDE)]
+    sends: dict[str, Any] = {"arrives": (BESIDE,), "late": True, "count": 150, "burst": 8, "gap_s": 0.02, "resend": False}
+    clients = [
+        ClientPlan("fetched", f"o-{BESIDE}", ASIDE, **sends | fields),
+        ClientPlan("consumer", f"c-{BESIDE}", BESIDE, start_s=0.5, window=20),
     ]
     return _with(plan, steps, clients)
 

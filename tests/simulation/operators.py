@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _CONNECT_S = 0.5
 _ANSWER_S = 3.0
 _PAUSE_S = 0.2
+_MOVE_PAUSE_S = 0.05
 
 
 class Operators:
@@ -55,6 +56,10 @@ class Operators:
         """Make an exchange, and let this queue, if it is there, have what comes to it."""
         self._begin(self._exchange(name, level, queue))
 
+    def keep_moving(self, source: str, to: str) -> None:
+        """Move all messages of a queue to another, again and again."""
+        self._begin(self._keep_moving(source, to))
+
     def _begin(self, work: Any) -> None:
         self._world.events.at(self._world.events.now, self.reactor, lambda: ensureDeferred(work).addErrback(self._world.broke))
 
@@ -74,6 +79,13 @@ class Operators:
         primary = self._world.primary()
         if primary is not None:
             await self._ask(primary, "CREATE", "binding", "", {"exchange": name, "queue": queue, "key": ""})
+
+    async def _keep_moving(self, source: str, to: str) -> None:
+        while not self._world.ended:
+            primary = self._world.primary()
+            if primary is not None:
+                await self._ask(primary, "MOVE", "queue", source, {"to": to})
+            await self._world.pause(self.reactor, _MOVE_PAUSE_S)
 
     async def _until_done(self, operation: str, kind: str, name: str, body: Mapping[str, Any] | None) -> None:
         world = self._world

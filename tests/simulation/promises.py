@@ -4,7 +4,7 @@ The product promises that no accepted message is lost, whatever processes, power
 often a file system refuses: all of that may happen to any number of hosts at once, and is not limited here. What damages a
 store is limited (docs/adr/0004). A store is **hurt** from the moment when a part of what it had synced is gone (a new disk,
 a flipped bit, a lost file) until its process, running again, is level with a primary and says so durably (neither blank nor
-below a floor).
+below a floor), and until no file of its log has such a bit: its process finds one when it reads there, which may be late.
 
 1. At any time fewer stores are hurt than make a majority of the voters: every committed batch is on a majority, so one copy at
    least is on a store that knows that it has it. No store is damaged while members disagree on who votes.
@@ -66,7 +66,7 @@ class Promises:
             assert host.threads is not None
             if member.blank or member.floor is not None or host.threads.reactor_waits:
                 return True
-            if host.world.checks.rots(host.address, host.process.broker.lead):
+            if host.world.checks.rots(host.address, host.process.broker.lead) or _of_the_store(host.disk.decayed()):
                 return True
             self._damaged.discard(host.name)
         paths = host.disk.paths()

@@ -29,6 +29,8 @@ from tests.simulation.layouts import (
     with_levels,
     with_moves,
     with_numbers,
+    with_operator,
+    with_overdue,
     with_ring,
     with_route,
     with_selectors,
@@ -282,6 +284,15 @@ def _alone_and_then_the_other(at_s: float) -> list[Action]:
 _WITNESSED = _plan(BUSY, *_repeated((1.0, 3.4), _alone_and_then_the_other), witness=True)
 _WITNESSED_SLOWLY = replace(_WITNESSED, disk_s=_SLOW_SYNC_S)
 
+_OPERATED = with_operator(
+    _plan(
+        BUSY,
+        Action(0.6, "move"),
+        *(Action(1.0 + 0.4 * number, "kill", "primary", seconds=0.2) for number in range(6)),
+        disk_s=_SLOW_SYNC_S,
+        duration_s=4.0,
+    )
+)
 _ALTERED = _plan(
     BUSY,
     *(Action(0.8 + 0.3 * number, "alter") for number in range(6)),
@@ -298,6 +309,8 @@ PROVOKED: dict[str, Plan] = {
     "asks-for-what-no-disk-has": _WITNESSED_SLOWLY,
     "keeps-what-was-altered": _ALTERED,
     "checkpoint-forgets-alterations": _ALTERED,
+    "moves-in-two-batches": _OPERATED,
+    "moves-before-it-puts": _OPERATED,
     "backups-know-no-duplicates": DUPLICATES,
     "checkpoint-forgets-duplicates": _RESTARTED,
     "knows-no-duplicates-under-way": _SLOWLY,
@@ -359,9 +372,11 @@ PROVOKED: dict[str, Plan] = {
     "lowest-level-first": _ranked(duration_s=2.0),
     "overtakes-a-level-that-is-read": _ranked(message_memory=2000, duration_s=2.0),
     "puts-without-saying": _moving(),
-    "forgets-without-asking": _fetching(disk_s=_SLOW_SYNC_S),
+    "forgets-without-asking": _fetching(latency_s=_SLOW_LINKS_S),
     "holds-for-ever": _fetching(),
-    "fetches-again": _fetching(*(Action(1.4 + 0.3 * number, "promote", "backup") for number in range(8)), disk_s=_SLOW_SYNC_S),
+    "fetches-again": _fetching(
+        *(Action(1.4 + 0.9 * number, "kill", "primary", seconds=0.1) for number in range(3)), latency_s=_SLOW_LINKS_S
+    ),
     "checkpoint-forgets-routes": _fetching(
         *(Action(1.2 + 0.5 * number, "kill", "primary", seconds=0.2) for number in range(5)), checkpoint_bytes=2048
     ),
@@ -370,6 +385,7 @@ PROVOKED: dict[str, Plan] = {
     "checkpoint-forgets-what-came": _moving(
         *(Action(1.2 + 0.5 * number, "kill", "primary", seconds=0.2) for number in range(5)), checkpoint_bytes=2048
     ),
+    "takes-back-for-nobody": with_overdue(_plan(BUSY, duration_s=2.0), alone=False),
     "checkpoint-forgets-notes": _plan(
         MODIFYING, *(Action(1.0 + 0.5 * number, "kill", "backup", seconds=0.2) for number in range(4)), checkpoint_bytes=2048
     ),

@@ -41,7 +41,7 @@ from tests.simulation.events import Events
 from tests.simulation.faults import Faults
 from tests.simulation.history import History, Violation, kept_at
 from tests.simulation.hosts import PORT, BrokerHost, ManagerHost
-from tests.simulation.layouts import BRIEF, BRIEF_S, FROM, GROUPS, LETTERS, UNDRAINED, arguments, levels_of, ring_of
+from tests.simulation.layouts import ASIDE, BRIEF, BRIEF_S, FROM, GROUPS, LETTERS, UNDRAINED, arguments, levels_of, ring_of
 from tests.simulation.messenger import Mail, Weather
 from tests.simulation.network import Network
 from tests.simulation.operators import Operators
@@ -248,7 +248,7 @@ class World:
         made = {step.name for step in steps}
         risky = {client.queue for client in self.plan.clients if client.kind == "consumer" and client.settled}
         for step in steps:
-            if step.kind == "queue" and step.name != FROM:
+            if step.kind == "queue" and step.name not in (FROM, ASIDE):
                 drained, lossy = step.body["replicate"] == "all" and step.name not in UNDRAINED, step.name in risky
                 levels, ring = levels_of(step.body), ring_of(step.body)
                 keys = max([client.keys for client in self.plan.clients if client.queue == step.name], default=0)

@@ -60,6 +60,16 @@ def test_what_has_been_here_or_where_it_is_not_wanted_from_is_dropped() -> None:
     assert Hops("c", "b", exclude=["other"]).mark(been) is not None
 
 
+def test_within_a_cluster_a_message_goes_from_queue_to_queue_and_not_round() -> None:
+    first, second = Hops("a", "a", queue="1"), Hops("a", "a", queue="2")
+    once = first.mark(encoded()) or b""
+    twice = second.mark(once) or b""
+    assert message.message_annotations(twice)[HOPS] == ["a/1", "a/2"]
+    assert first.mark(twice) is None
+    elsewhere = Hops("b", "a").mark(twice) or b""
+    assert Hops("a", "b").mark(elsewhere) is None
+
+
 @pytest.mark.parametrize("value", ["a", ["a", 1], {"a": "a"}, None])
 def test_what_a_client_has_written_there_is_no_list_of_names_and_counts_as_none(value: Any) -> None:
     data = encoded(annotations={proton.symbol(HOPS): value})

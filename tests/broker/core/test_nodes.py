@@ -552,6 +552,11 @@ def test_what_can_be_changed_of_a_queue_or_an_exchange_is_in_force_at_once_and_t
         "replicate": "all",
         "arguments": {"qpid.auto_delete_timeout": 9, "qpid.replicate": "all", "qpid.policy_type": "ring"},
     }
+    two.plan(two.nodes.plan_alteration("queue", "q", {"arguments": {"qpid.alert_count_up": 4}}))
+    node.raised.add("count")
+    assert (two.nodes.alerting, node.definition.needs) == ({"u-q": node}, 6)
+    two.plan(two.nodes.plan_alteration("queue", "q", {"arguments": {"qpid.alert_count_up": None}}))
+    assert (two.nodes.alerting, node.raised) == ({}, set())
     two.plan(two.nodes.plan_queue("ring", "u-ring", timed))
     ring = two.nodes.queues["ring"]
     two.plan(two.nodes.plan_alteration("queue", "ring", {"arguments": {"qpid.max_count": 3}}))
