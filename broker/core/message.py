@@ -221,7 +221,7 @@ def in_order(data: bytes) -> bytes:
             position = stop
     except IndexError:
         raise BadMessage(f"the message ends within the section at byte {position}") from None
-    ordered = b"".join(section for _, section in sorted(sections))
+    ordered = b"".join(section for _, section in sorted(sections, key=lambda each: each[0]))
     check(ordered)
     return ordered
 

@@ -534,6 +534,8 @@ def test_sections_are_put_in_their_order_and_what_is_no_message_is_refused() -> 
         spans.append(whole[position:stop])
         position = stop
     assert message.in_order(b"".join(reversed(spans))) == whole
-    for bad in (b"", b"\x00\x53", whole[:-1], spans[-1] * 2):
+    parts = b"\x00\x53\x75\xa0\x01b" + b"\x00\x53\x75\xa0\x01a"
+    assert message.in_order(parts) == parts, "sections of one kind keep their order"
+    for bad in (b"", b"\x00", b"\x00\x53", whole[:-1], spans[-1] * 2):
         with pytest.raises(BadMessage):
             message.in_order(bad)
