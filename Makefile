@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .ONESHELL:
-.PHONY: help setup demo test test-kubernetes test-pacemaker unit system simulation soak fuzz spark core bench bench-lag arbiters format lint types imports clean
+.PHONY: help setup demo test test-kubernetes test-pacemaker unit system simulation soak fuzz spark core bench bench-lag drains arbiters format lint types imports clean
 
 PYTHON := .venv/bin/python
 TOX := .venv/bin/tox run
@@ -81,6 +81,11 @@ core: ## the cores' own tests, with the gate on their branch coverage
 bench: ## measure throughput and latency on this machine
 	@./deploy/bootstrap.sh run
 	$(PYTHON) -m tests.bench
+
+KILLS ?= 50
+drains: ## scale down again and again, while everybody is killed at random (KILLS=n)
+	@./deploy/bootstrap.sh run
+	$(PYTHON) -m tests.system.drains --kills $(KILLS)
 
 SAMPLES ?= 2000000
 bench-lag: ## measure summaries and the stream of replication lag, beside plain Spark and DuckDB (SAMPLES=n)

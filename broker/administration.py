@@ -172,7 +172,7 @@ class Administration:
         lookup = self._lookup(request)
 
         def answer(status: int, text: str, body: Any) -> None:
-            if request.operation not in schema.ASKING:
+            if request.operation not in schema.UNAUDITED:
                 self._audit.managed(rights.who, _what(lookup, request), status, text)
             box = self._mailboxes.named(request.reply_to)
             if box is not None:

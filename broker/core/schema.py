@@ -22,6 +22,8 @@ GET_ANNOTATIONS, GET_NODES = "GET-ANNOTATIONS", "GET-MGMT-NODES"
 DESCRIBING: Final = frozenset({GET_TYPES, GET_ATTRIBUTES, GET_OPERATIONS, GET_ANNOTATIONS, GET_NODES})
 ASKING: Final = DESCRIBING | {QUERY, READ}
 """The operations that change nothing."""
+UNAUDITED: Final = ASKING | {"FIND", "LEFT"}
+"""Those, and what routes ask their sources for, once a second: they leave no line in the audit log."""
 OWN: Final = ("name", "identity", "type")
 
 ATTRIBUTES: Final[Mapping[str, tuple[str, ...]]] = {

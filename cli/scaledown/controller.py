@@ -120,10 +120,13 @@ class Controller:
             await self._pause()
 
     def close(self) -> None:
-        """End what is under way, as it stands."""
+        """End what is under way, as it stands, and give the lock back."""
         for known in self._known.values():
             if known.work is not None:
                 known.work.kill()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
     def _pause(self) -> Any:
         return deferLater(self.reactor, 0.1 if self.once else self.settings.poll_s, lambda: None)

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from twisted.logger import ILogObserver, eventAsText, globalLogPublisher
+from zope.interface import provider
 
 from broker.core import limits
 from broker.core.commands import Setting
@@ -55,6 +57,27 @@ def test_an_exchange_routes_what_comes_by_its_subject(net: Network) -> None:
     assert net.bodies("b", "in") == ["x.1", "x.2", "x.3"]
     assert net.bodies("b", "other") == ["x.1", "y", "x.2", "x.3"]
     assert net.brokers["a"].depth("out") == 0
+
+
+def test_what_a_route_asks_its_source_leaves_no_lines_in_the_audit_log(net: Network) -> None:
+    lines: list[str] = []
+
+    @provider(ILogObserver)
+    def observe(event: dict[str, Any]) -> None:
+        if event.get("log_namespace") == "audit":
+            lines.append(eventAsText(event, includeTimestamp=False, includeSystem=False))
+
+    globalLogPublisher.addObserver(observe)
+    try:
+        net.route("b", "a", "in", "out")
+        net.send("a", "out", *range(3))
+        net.pass_time(3)
+    finally:
+        globalLogPublisher.removeObserver(observe)
+    assert held(net) == 0, "it has asked"
+    assert [line.rpartition(" schemaclass")[0] for line in lines] == [
+        "audit: anonymous from 127.0.0.1:1: access method name=create"
+    ]
 
 
 def test_a_message_comes_as_it_was_but_for_where_it_has_been(net: Network) -> None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
+from typing import Any
 
-from cli.scaledown.controller import address_of
+import pytest
+from twisted.internet.defer import ensureDeferred
+from twisted.internet.task import Clock
+
+from cli.scaledown.controller import Controller, Settings, address_of
 from cli.scaledown.steps import Do, Store, decide, is_done
 
 ORPHANS = [Store(2), Store(3), Store(7)]
@@ -70,3 +75,54 @@ def test_all_is_done_when_every_orphan_is_released_and_nobody_wanted_leaves(
 )
 def test_a_brokers_number_stands_in_its_address(brokers: str, address: str) -> None:
     assert address_of(brokers, 3) == address
+
+
+def controller(folder: Path) -> tuple[Controller, Clock, list[tuple[str, dict[str, Any]]]]:
+    """One over a folder that has no stores. Its look is the clock's matter."""
+    clock, told = Clock(), list[tuple[str, dict[str, Any]]]()
+    settings = Settings(folder, "", folder / "replicas", "h:{ordinal}", ("t:1",), 1, 5.0, False, pytest.fail)
+    return Controller(clock, settings, lambda event, facts: told.append((event, facts))), clock, told
+
+
+def test_a_controller_is_not_alive_when_no_look_has_succeeded_for_two_minutes(tmp_path: Path) -> None:
+    """It tells why, and is alive again with the next one that does."""
+    acting, clock, told = controller(tmp_path)
+    (tmp_path / "replicas").write_text("three")
+    running = ensureDeferred(acting.run())
+    clock.pump([5.0] * 23)
+    alive = [acting.alive]
+    clock.pump([5.0] * 3)
+    alive.append(acting.alive)
+    assert told[0][0] == "unseen"
+    (tmp_path / "replicas").write_text("3\n")
+    clock.advance(5.0)
+    assert [*alive, acting.alive] == [True, False, True]
+    assert told[-1] == ("wanted", {"replicas": 3, "stores": []})
+    running.addErrback(lambda failure: None)
+    running.cancel()
+
+
+def test_of_two_controllers_one_acts_and_the_other_takes_over_when_it_ends(tmp_path: Path) -> None:
+    (tmp_path / "replicas").write_text("1")
+    first, _, told_first = controller(tmp_path)
+    second, clock, told = controller(tmp_path)
+    running = [ensureDeferred(each.run()).addErrback(lambda failure: None) for each in (first, second)]
+    clock.pump([5.0] * 40)
+    assert (told_first[-1][0], [event for event, _ in told]) == ("wanted", ["waiting"])
+    assert second.alive, "it waits, and is well"
+    first.close()
+    clock.advance(5.0)
+    assert told[-1][0] == "wanted"
+    for each in running:
+        each.cancel()
+
+
+def test_stores_of_several_names_are_told_apart_only_by_name(tmp_path: Path) -> None:
+    for name in ("a-0", "b-1", "notes", "a-01"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "store.json").touch()
+    (tmp_path / "replicas").write_text("5")
+    acting, _, told = controller(tmp_path)
+    running = ensureDeferred(acting.run()).addErrback(lambda failure: None)
+    assert told == [("unseen", {"why": f"{tmp_path} has stores of a, b: say which with --name"})]
+    running.cancel()

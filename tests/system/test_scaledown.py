@@ -16,7 +16,7 @@ from tests.system.test_drain import came, message
 from tests.system.traffic import send, take
 
 pytestmark = pytest.mark.system
-MESSAGES = 600
+MESSAGES = 300
 
 
 class Site:
@@ -114,6 +114,8 @@ def test_a_controller_is_killed_and_a_store_that_is_wanted_again_gives_back_what
         eventually(lambda: ask(last.address, "QUERY", "drain")["items"][0]["leaving"], lambda leaves: not leaves, "it serves")
         moved, back = (ask(each.address, "QUERY", "queue", "orders")["items"][0]["messages"] for each in (target, last))
         assert moved + back == MESSAGES
-        found = take(target.address, "orders", moved) + take(last.address, "orders", back)
+        found = [
+            each for broker, count in ((target, moved), (last, back)) if count for each in take(broker.address, "orders", count)
+        ]
         assert found == numbered(2), "each once, in its order"
         waits.send_signal(9)
