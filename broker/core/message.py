@@ -213,14 +213,11 @@ def _encoded_id(value: MessageId | None) -> bytes:
 def in_order(data: bytes) -> bytes:
     """The same sections, in the order in which they are to stand. BadMessage, when they are none."""
     sections, position, end = [], 0, len(data)
-    try:
-        while position < end:
-            code, value = _descriptor(data, position)
-            stop = skip(data, value, end, 0)
-            sections.append((code, data[position:stop]))
-            position = stop
-    except IndexError:
-        raise BadMessage(f"the message ends within the section at byte {position}") from None
+    while position < end:
+        code, value = _descriptor(data, position)
+        stop = skip(data, value, end, 0)
+        sections.append((code, data[position:stop]))
+        position = stop
     ordered = b"".join(section for _, section in sorted(sections, key=lambda each: each[0]))
     check(ordered)
     return ordered
