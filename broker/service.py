@@ -57,6 +57,7 @@ from broker.sessions.numbered import NumberedLinks
 from broker.sessions.origins import Origins
 from broker.sessions.queues import Queues
 from broker.sessions.quota import QueueQuota
+from broker.sessions.rabbitmq import RabbitmqManagement
 from broker.sessions.relay import Relay
 from broker.sessions.schedule import Schedule
 from broker.sessions.share import Share
@@ -66,7 +67,6 @@ from broker.sessions.termini import (
     Termini,
     by_address,
     no_anonymous_source,
-    no_rabbitmq_management,
     of_kind,
     source_by_address,
 )
@@ -158,6 +158,7 @@ class Broker:
         management = ManagementTerminus(self.administration)
         queue, exchange, mailbox = self.queues.named, self.exchanges.named, self.mailboxes.named
         claims = Claims(self.mailboxes)
+        rabbitmq = RabbitmqManagement(self.administration, self.mailboxes, self.logs.nodes, new_id)
         self.transactions = Coordinator(self.logs, new_id)
         relay = Relay([management.named, mailbox, queue, exchange])
         self.making = Making(self.logs, self.queues, quota, new_id, queue_patterns=queue_patterns, topic_patterns=topic_patterns)
@@ -168,22 +169,22 @@ class Broker:
                 self.transactions.asked,
                 relay.anonymous,
                 by_address(management.named),
+                rabbitmq.target,
                 by_address(claims.named),
                 by_address(mailbox),
                 by_address(self.origins.named),
                 self.numbered.asked,
                 lambda attach: of_kind(attach, self.queues.named, self.exchanges.named),
-                no_rabbitmq_management,
             ],
             sources=[
                 self.mailboxes.dynamic,
                 self.subscriptions.asked,
                 no_anonymous_source,
+                rabbitmq.source,
                 source_by_address(claims.named),
                 source_by_address(drain_source(self.logs, self.queues)),
                 source_by_address(sequences.named),
                 lambda attach: of_kind(attach, self.queues.named, self.exchanges.named),
-                no_rabbitmq_management,
             ],
             max_message_bytes=max_message_bytes,
         )

@@ -20,24 +20,29 @@ _CUT_SHORT = re.compile("%(?![0-9A-Fa-f]{2})")
 
 def queue_in(address: str) -> str:
     """The name of the queue that the address is of, "" if it is none of a queue."""
-    found = _segments(address, QUEUES)
+    found = _named(address, QUEUES)
     return found[0] if len(found) == 1 else ""
 
 
 def exchange_in(address: str) -> tuple[str, str]:
     """The name of the exchange that the address is of, and the routing key, "" where it has none; ("", "") if it is none of an
     exchange."""
-    found = _segments(address, EXCHANGES)
+    found = _named(address, EXCHANGES)
     if not 1 <= len(found) <= 2:
         return "", ""
     return found[0], found[1] if len(found) == 2 else ""
 
 
-def _segments(address: str, prefix: str) -> list[str]:
-    if not address.startswith(prefix) or _CUT_SHORT.search(address):
+def segments(path: str) -> list[str]:
+    """What stands behind each `/` of a path that begins with one, decoded; none when it is not whole."""
+    if not path.startswith("/") or _CUT_SHORT.search(path):
         return []
     try:
-        found = [unquote(segment, errors="strict") for segment in address[len(prefix) :].split("/")]
+        return [unquote(segment, errors="strict") for segment in path[1:].split("/")]
     except UnicodeDecodeError:
         return []
-    return found if found[0] else []
+
+
+def _named(address: str, prefix: str) -> list[str]:
+    found = segments(address)[1:] if address.startswith(prefix) else []
+    return found if found and found[0] else []

@@ -210,6 +210,19 @@ def _encoded_id(value: MessageId | None) -> bytes:
     return encode(Ulong(value) if isinstance(value, int) else value)
 
 
+def in_order(data: bytes) -> bytes:
+    """The same sections, in the order in which they are to stand. BadMessage, when they are none."""
+    sections, position, end = [], 0, len(data)
+    while position < end:
+        code, value = _descriptor(data, position)
+        stop = skip(data, value, end, 0)
+        sections.append((code, data[position:stop]))
+        position = stop
+    ordered = b"".join(section for _, section in sorted(sections, key=lambda each: each[0]))
+    check(ordered)
+    return ordered
+
+
 def check(data: Encoded) -> None:
     """BadMessage, unless these bytes are sections of the right types, in the right order, to the last byte."""
     position, last, end = 0, 0, len(data)

@@ -65,6 +65,7 @@ class Intake:
     serves_queues = True
     takes_large = True
     in_transactions = False
+    in_any_order = False
 
     def __init__(self, logs: Logs, queues: Queues, route: RouteAdd, place: Place, stop: Callable[[str], None]) -> None:
         self.logs = logs

@@ -47,6 +47,7 @@ class Claims:
     serves_queues = False
     takes_large = False
     in_transactions = False
+    in_any_order = False
     identity = ""
 
     def __init__(self, mailboxes: Mailboxes) -> None:

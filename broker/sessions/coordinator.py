@@ -31,6 +31,7 @@ class Coordinator:
     serves_queues = True
     takes_large = False
     in_transactions = False
+    in_any_order = False
     identity = ""
 
     def __init__(self, logs: Logs, new_id: Callable[[], str]) -> None:

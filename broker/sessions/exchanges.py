@@ -40,6 +40,7 @@ class ExchangeTerminus:
     serves_queues = True
     takes_large = True
     in_transactions = True
+    in_any_order = False
 
     def __init__(self, exchanges: Exchanges, node: ExchangeNode, key: str) -> None:
         self._exchanges = exchanges

@@ -28,6 +28,7 @@ class Mailbox(LinkEnd):
     window = limits.CREDIT_WINDOW
     takes_large = False
     in_transactions = False
+    in_any_order = False
     identity = ""
 
     def __init__(self, mailboxes: Mailboxes, session: Output, link: Sender, address: str) -> None:
@@ -144,6 +145,10 @@ class Mailboxes:
         """The mailbox of that address."""
         return self._boxes.get(address)
 
+    def add(self, box: Mailbox) -> None:
+        """This mailbox is there."""
+        self._boxes[box.address] = box
+
     def forget(self, address: str) -> None:
         """This mailbox is gone."""
         self._boxes.pop(address, None)
@@ -159,6 +164,6 @@ class Mailboxes:
     def subscribe(self, attach: Attach, link: Sender) -> None:
         """Make a mailbox for this link."""
         box = Mailbox(self, attach.session, link, f"$reply/{self._new_id()}")
-        self._boxes[box.address] = box
+        self.add(box)
         link.context = box
         link.accept(dynamic_address=box.address)

@@ -28,6 +28,7 @@ class ManagementTerminus:
     serves_queues = False
     takes_large = False
     in_transactions = False
+    in_any_order = False
     identity = ""
 
     def __init__(self, requests: TakeRequest) -> None:

@@ -122,6 +122,7 @@ class NumberedTerminus:
     serves_queues = True
     takes_large = True
     in_transactions = False
+    in_any_order = False
 
     def __init__(self, links: NumberedLinks, queue: QueueTerminus, attach: Attach, kept_s: int) -> None:
         session = attach.session

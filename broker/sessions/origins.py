@@ -112,6 +112,7 @@ class OriginTerminus:
     serves_queues = True
     takes_large = True
     in_transactions = False
+    in_any_order = False
 
     def __init__(self, origins: Origins, drain: str, queue: str) -> None:
         self._origins = origins

@@ -76,6 +76,10 @@ class Target(Protocol):
     def in_transactions(self) -> bool:
         """Whether messages for it may be part of a transaction: it puts them on queues, which `destinations` tells."""
 
+    @property
+    def in_any_order(self) -> bool:
+        """Whether it takes, and judges itself, messages that are not as they are to be."""
+
     def destinations(self, producer: Producer, data: bytes) -> list[QueueNode]:
         """The queues that it puts this message on. Raises what `Producer.one_by_one` takes."""
 
@@ -163,7 +167,7 @@ class Producer(LinkEnd):
             self._sort_by_transaction(first, messages, posted)
         else:
             bad, self.timed = message.looked_at(messages)
-            if bad:
+            if bad and not self.target.in_any_order:
                 self._sort_out(first, messages, bad)
             else:
                 self.target.receive(self, first, messages)

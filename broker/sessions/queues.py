@@ -360,6 +360,7 @@ class QueueTerminus:
     serves_queues = True
     takes_large = True
     in_transactions = True
+    in_any_order = False
 
     def __init__(self, queues: Queues, node: QueueNode) -> None:
         self._queues = queues

@@ -26,6 +26,7 @@ class Relay:
     serves_queues = False
     takes_large = True
     in_transactions = True
+    in_any_order = False
     identity = ""
 
     def __init__(self, named: Sequence[Named]) -> None:

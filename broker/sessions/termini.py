@@ -127,13 +127,6 @@ def of_kind(attach: Attach, queue: Callable[[str], Q | None], topic: Callable[[s
     return topic(address) or queue(address)
 
 
-def no_rabbitmq_management(attach: Attach) -> None:
-    """Refuse the requests with which RabbitMQ's clients make nodes."""
-    if attach.asked.address == "/management":
-        text = "requests of RabbitMQ's clients are not served: make nodes with qpid-config, or by requests to $management"
-        raise Condition("amqp:not-implemented", text)
-
-
 def no_anonymous_source(attach: Attach) -> Source | None:
     """Refuse to give out messages of no node."""
     if not attach.asked.address:

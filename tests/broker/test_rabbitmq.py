@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import proton
 import pytest
 
-from tests.broker.clients import ACCEPTED, bench, condition, statuses
+from tests.broker.clients import ACCEPTED, Bench, bench, condition, statuses
 
 
 @pytest.mark.parametrize(
@@ -30,12 +31,93 @@ def test_messages_go_where_an_address_says_whether_it_is_the_links_or_the_messag
         assert client.bodies(receiver) == ["hello"]
 
 
-def test_management_by_requests_of_rabbitmq_is_refused_with_what_to_do() -> None:
+class Asker:
+    """A pair of links to `/management`."""
+
+    def __init__(self, b: Bench) -> None:
+        self.client = b.client()
+        self.sender = self.client.sender("/management", name="pair")
+        self.receiver = self.client.receiver("/management", name="pair")
+
+    def ask(self, method: str, path: str, body: Any = None) -> tuple[str, Any]:
+        """Status and body of the answer."""
+        before = len(self.client.received[self.receiver.name])
+        self.client.send(self.sender, body, address=path, subject=method, reply_to="$me", id=f"request {before}")
+        (answer,) = [each for _, each in self.client.received[self.receiver.name][before:]]
+        assert answer.correlation_id == f"request {before}"
+        return answer.subject, answer.body
+
+
+QUORUM = {"arguments": {"x-queue-type": "quorum", "x-max-length": 5, "x-overflow": "reject-publish"}}
+
+
+def test_rabbitmqs_requests_make_show_and_delete_nodes() -> None:
     with bench() as b:
-        client = b.client()
-        for link in (client.sender("/management"), client.receiver("/management")):
-            assert condition(link) == "amqp:not-implemented"
-            assert "qpid-config" in link.remote_condition.description
+        asker = Asker(b)
+        assert asker.ask("PUT", "/queues/a%2Fb", QUORUM) == ("201", {})
+        assert asker.ask("PUT", "/queues/a%2Fb", QUORUM) == ("200", {}), "it is there as it was to be"
+        status, text = asker.ask("PUT", "/queues/a%2Fb", {"arguments": {"x-max-length": 6}})
+        assert (status, "exists" in text) == ("409", True)
+        binding = {"source": "x", "destination_queue": "a/b", "binding_key": "k", "arguments": {}}
+        for _ in range(2):
+            assert asker.ask("PUT", "/exchanges/x", {"type": "direct", "durable": True}) == ("204", None)
+            assert asker.ask("POST", "/bindings", binding) == ("204", None)
+        assert asker.ask("PUT", "/exchanges/x", {"type": "fanout"})[0] == "409"
+        asker.client.send(asker.client.sender("/exchanges/x/k"), "hello")
+        status, shown = asker.ask("GET", "/queues/a%2Fb")
+        assert (status, shown["name"], shown["message_count"], shown["type"]) == ("200", "a/b", 1, "quorum")
+        assert shown["arguments"] == {"qpid.max_count": 5, "qpid.policy_type": "reject"}
+        assert asker.ask("DELETE", "/bindings/src=x;dstq=a%2Fb;key=k;args=") == ("204", None)
+        assert asker.ask("DELETE", "/exchanges/x") == ("204", None)
+        assert asker.ask("DELETE", "/queues/a%2Fb") == ("200", {})
+        assert asker.ask("GET", "/queues/a%2Fb")[0] == "404"
+        assert asker.ask("POST", "/bindings", binding)[0] == "404"
+
+
+def test_a_request_whose_body_stands_before_its_properties_is_understood() -> None:
+    """As that of RabbitMQ's client for Python does that has none: to a queue such a message is rejected."""
+    with bench() as b:
+        asker = Asker(b)
+        asker.ask("PUT", "/queues/q")
+        request = b"\x00\x53\x77\x40" + proton.Message(subject="GET", address="/queues/q", id="1", reply_to="$me").encode()
+        asker.client.send_encoded(asker.sender, request)
+        assert asker.client.received[asker.receiver.name][-1][1].subject == "200"
+        (bad,) = asker.client.send_encoded(asker.sender, b"\x00\x53")
+        assert bad.remote.condition.name == "amqp:decode-error"
+        queue = asker.client.sender("/queues/q")
+        (refused,) = asker.client.send_encoded(queue, request)
+        assert refused.remote.condition.name == "amqp:decode-error"
+
+
+def test_what_is_not_served_is_answered_with_what_to_do() -> None:
+    with bench() as b:
+        asker = Asker(b)
+        status, text = asker.ask("PUT", "/queues/s", {"arguments": {"x-queue-type": "stream"}})
+        assert (status, "'stream'" in text) == ("400", True)
+        status, text = asker.ask("DELETE", "/queues/q/messages")
+        assert (status, "qpid-config" in text) == ("400", True)
+        assert asker.ask("PUT", "/queues/q", {"arguments": {"x-quorum-target-group-size": 3}})[0] == "501"
+
+
+def test_a_pair_is_of_one_name_and_one_connection() -> None:
+    with bench() as b:
+        asker = Asker(b)
+        session = asker.client.connection.session()
+        session.open()
+        again = session.receiver("pair")
+        again.source.address = "/management"
+        again.open()
+        b.settle()
+        assert condition(again) == "amqp:not-allowed"
+        alone = asker.client.sender("/management", name="alone")
+        (sent,) = asker.client.send(alone, None, address="/queues/q", subject="GET", id="1")
+        assert sent.remote.condition.name == "amqp:precondition-failed"
+        other = b.client().sender("/management", name="pair")
+        assert not condition(other)
+        asker.receiver.close()
+        b.settle()
+        (late,) = asker.client.send(asker.sender, None, address="/queues/q", subject="GET", id="1")
+        assert late.remote.condition.name == "amqp:precondition-failed"
 
 
 @pytest.mark.parametrize("as_rabbitmq, product", [(True, "RabbitMQ"), (False, "understudy")])

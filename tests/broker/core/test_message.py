@@ -524,3 +524,18 @@ def test_a_message_that_comes_by_parts_says_whether_its_first_part_has_all_befor
     assert message.body_begins_in(b"\x00\x53\x76")
     assert not message.body_begins_in(data[:body]), "sections alone are no message"
     assert not message.body_begins_in(b"nonsense")
+
+
+def test_sections_are_put_in_their_order_and_what_is_no_message_is_refused() -> None:
+    whole = proton.Message(subject="s", body="b", properties={"a": 1}).encode()
+    spans, position = [], 0
+    while position < len(whole):
+        stop = skip(whole, position + 3, len(whole), 0)
+        spans.append(whole[position:stop])
+        position = stop
+    assert message.in_order(b"".join(reversed(spans))) == whole
+    parts = b"\x00\x53\x75\xa0\x01b" + b"\x00\x53\x75\xa0\x01a"
+    assert message.in_order(parts) == parts, "sections of one kind keep their order"
+    for bad in (b"", b"\x00", b"\x00\x53", whole[:-1], spans[-1] * 2):
+        with pytest.raises(BadMessage):
+            message.in_order(bad)

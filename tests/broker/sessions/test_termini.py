@@ -28,6 +28,7 @@ class Echo:
     serves_queues = False
     takes_large = False
     in_transactions = False
+    in_any_order = False
     identity = ""
 
     def __init__(self, *, only: Principal | None = None) -> None:

@@ -20,7 +20,11 @@ from rabbitmq_amqp_python_client import (
     ConnectionClosed,
     Environment,
     Event,
+    ExchangeSpecification,
+    ExchangeToQueueBindingSpecification,
+    ExchangeType,
     Message,
+    QuorumQueueSpecification,
 )
 from rabbitmq_amqp_python_client.qpid.proton import ProtonException
 
@@ -86,9 +90,22 @@ class Same(AMQPMessagingHandler):  # type: ignore[misc]
 
 
 def types(url: str, exchange: str, queue: str) -> None:
-    """Send each, and look at what comes."""
+    """Make nodes and delete them; send each, and look at what comes."""
     connection = Environment(uri=url).connection()
     connection.dial()
+    management = connection.management()
+    for _ in range(2):  # to declare what is there is what its programs do
+        management.declare_queue(QuorumQueueSpecification(name=f"{queue}-own"))
+        management.declare_exchange(ExchangeSpecification(name=f"{exchange}-own", exchange_type=ExchangeType.topic))
+    ends = ExchangeToQueueBindingSpecification(
+        source_exchange=f"{exchange}-own", destination_queue=f"{queue}-own", binding_key="a.#"
+    )
+    path = management.bind(ends)
+    connection.publisher(AddressHelper.exchange_address(f"{exchange}-own", "a.b")).publish(Message(body=b"own", inferred=True))
+    assert management.queue_info(f"{queue}-own").message_count == 1
+    management.unbind(path)
+    management.delete_queue(f"{queue}-own")
+    management.delete_exchange(f"{exchange}-own")
     publisher, same = connection.publisher(AddressHelper.exchange_address(exchange)), Same()
     for name, value in VALUES.items():
         publisher.publish(Message(body=value, inferred=True, application_properties={"name": name}, **HEADER))

@@ -1,0 +1,173 @@
+"""The management that RabbitMQ's AMQP 1.0 clients ask: `/management`, over a pair of links.
+
+Life of a pair: a client attaches a sending and a receiving link of one name, each to `/management`, in any order. A request that
+comes over the one is put to management as one of its own (`broker.core.rabbitmq`), with the mailbox of the other as the place for
+the answer, which is put into RabbitMQ's words there.
+
+Invariants: a client's rights are asked for by management, as for any request; whatever a request asks for, it gets one answer, if
+its pair is whole; requests that wait for their answers are bounded for each pair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from broker.amqp import management_node
+from broker.amqp.links import Condition, Sender
+from broker.core import limits, message, rabbitmq
+from broker.core.links import REJECTED
+from broker.core.message import BadMessage
+from broker.core.nodes import Nodes
+from broker.core.rabbitmq import Native
+from broker.sessions.attach import Attach, Output
+from broker.sessions.mailboxes import Mailbox, Mailboxes
+from broker.sessions.management import ManagementTerminus, TakeRequest
+from broker.sessions.producer import Producer
+
+Pair = tuple[int, str]
+"""The number of a connection, and the name of its two links."""
+
+
+class Answers(Mailbox):
+    """The receiving link of a pair: answers of management become RabbitMQ's here."""
+
+    __slots__ = ("_asked", "_close", "_next", "_nodes")
+
+    def __init__(
+        self, mailboxes: Mailboxes, session: Output, link: Sender, address: str, nodes: Nodes, close: Callable[[], object]
+    ) -> None:
+        super().__init__(mailboxes, session, link, address)
+        self._asked: dict[int, tuple[Native, Any]] = {}
+        """Number of a request -> what it asks for, and how its client knows it."""
+        self._next = 0
+        self._nodes = nodes
+        self._close = close
+
+    def ask(self, request: Native, known_as: Any) -> bytes:
+        """The request to management, whose answer is to come here. OverflowError when too many have none."""
+        if len(self._asked) >= limits.MAILBOX_MESSAGES:
+            raise OverflowError(f"{len(self._asked)} requests wait for their answers already")
+        self._next += 1
+        self._asked[self._next] = request, known_as
+        return management_node.encode_request(
+            self._next, self.address, request.operation, request.type, request.name, request.body
+        )
+
+    def put(self, data: bytes) -> None:
+        """An answer of management."""
+        answer = management_node.decode_answer(data)
+        request, known_as = self._asked.pop(answer.correlation_id)
+        alike = request.operation == "CREATE" and self._alike(request)
+        self.say(known_as, *rabbitmq.answer(request, answer.status or 500, answer.text, answer.body, alike=alike))
+
+    def say(self, known_as: Any, status: int, body: Any) -> None:
+        """Answer the client's request."""
+        properties = {"http:response": "1.1"}
+        super().put(message.encoded(to="$me", correlation_id=known_as, properties=properties, body=body, subject=str(status)))
+
+    def detached(self) -> None:
+        """Its client is gone."""
+        self._close()
+        super().detached()
+
+    def _alike(self, request: Native) -> bool:
+        """Whether what a request was to make is there already."""
+        body = request.body
+        if request.type == "queue":
+            queue = self._nodes.queues.get(request.name)
+            if queue is None:
+                return False
+            there = queue.definition
+            same = (there.auto_delete, there.alternate) == (body["autoDelete"], body.get("alternateExchange", ""))
+            return same and dict(there.arguments) == body["arguments"]
+        if request.type == "exchange":
+            exchange = self._nodes.exchanges.get(request.name)
+            return exchange is not None and exchange.definition.kind == body["exchangeType"]
+        return body["exchange"] in self._nodes.exchanges and body["queue"] in self._nodes.queues
+
+
+class RabbitmqManagement:
+    """See the module: both ends of all pairs. `new_id` makes the addresses of mailboxes."""
+
+    def __init__(self, requests: TakeRequest, mailboxes: Mailboxes, nodes: Nodes, new_id: Callable[[], str]) -> None:
+        self._requests = requests
+        self._mailboxes = mailboxes
+        self._nodes = nodes
+        self._new_id = new_id
+        self._answers: dict[Pair, Answers] = {}
+
+    def target(self, attach: Attach) -> Requests | None:
+        """For a link that brings requests."""
+        return Requests(self._requests, self, _pair(attach)) if attach.asked.address == rabbitmq.ADDRESS else None
+
+    def source(self, attach: Attach) -> RabbitmqManagement | None:
+        """For a link that takes answers."""
+        return self if attach.asked.address == rabbitmq.ADDRESS else None
+
+    def knows_filter(self, name: str) -> bool:
+        """None is applied."""
+        return False
+
+    def subscribe(self, attach: Attach, link: Sender) -> None:
+        """Answers go to this link."""
+        pair = _pair(attach)
+        if pair in self._answers:
+            raise Condition("amqp:not-allowed", "this connection has a link of that name that takes answers already")
+        address = f"$reply/{self._new_id()}"
+        made = Answers(self._mailboxes, attach.session, link, address, self._nodes, lambda: self._answers.pop(pair))
+        self._answers[pair] = made
+        self._mailboxes.add(made)
+        link.context = made
+        link.accept()
+
+    def answers(self, pair: Pair) -> Answers | None:
+        """The other end of a pair."""
+        return self._answers.get(pair)
+
+
+class Requests(ManagementTerminus):
+    """The sending link of a pair."""
+
+    __slots__ = ("_management", "_pair")
+    in_any_order = True
+    """RabbitMQ's client for Python puts a body of null before everything else."""
+
+    def __init__(self, requests: TakeRequest, management: RabbitmqManagement, pair: Pair) -> None:
+        super().__init__(requests)
+        self._management = management
+        self._pair = pair
+
+    def receive(self, producer: Producer, first: int, messages: list[bytes]) -> None:
+        """Requests, in order."""
+        for delivery_id, data in enumerate(messages, first):
+            self._take(producer, data, delivery_id)
+
+    def _take(self, producer: Producer, data: bytes, delivery_id: int) -> None:
+        answers = self._management.answers(self._pair)
+        if answers is None:
+            text = f"a request needs a link of the same name that takes answers from {rabbitmq.ADDRESS}: attach it first"
+            producer.refuse(delivery_id, REJECTED, Condition("amqp:precondition-failed", text))
+            return
+        if len(data) > limits.MAX_REQUEST_BYTES:
+            text = f"a management request may have {limits.MAX_REQUEST_BYTES} bytes, this one has {len(data)}"
+            producer.refuse(delivery_id, REJECTED, Condition("amqp:resource-limit-exceeded", text))
+            return
+        try:
+            data = message.in_order(data)
+            known_as = message.message_id(data)
+            request = rabbitmq.native(message.subject(data) or "", message.to(data) or "", message.body_value(data))
+            asked = answers.ask(request, known_as)
+        except BadMessage as error:
+            producer.refuse(delivery_id, REJECTED, Condition("amqp:decode-error", str(error)))
+        except OverflowError as error:
+            producer.refuse(delivery_id, REJECTED, Condition("amqp:resource-limit-exceeded", str(error)))
+        except (rabbitmq.Unserved, TypeError, ValueError) as error:
+            answers.say(known_as, 400, str(error))
+            producer.done(delivery_id)
+        else:
+            self._requests.take(producer, asked, delivery_id)
+
+
+def _pair(attach: Attach) -> Pair:
+    return attach.session.number, attach.link.name
