@@ -2,8 +2,9 @@
 
 A broker by itself, one client that sends a message of 1 KiB and waits until it is accepted, over and over, and beside it a
 flooder, in a process of its own that gives way to both (`nice`): of connections, of links, of logins with a wrong password or a
-SCRAM that is not gone on with, of requests to management. Each flood is measured between two times without one, `ROUNDS` times,
-and its ratio is to those; p99 of what goes with the machine's load is to be read with care.
+SCRAM that is not gone on with, of requests to management; and of nothing, by a flooder that only computes, which says what the
+machine itself makes of a third process. Each flood is measured between two times without one, `ROUNDS` times, and its ratio is to
+those; p99 of what goes with the machine's load is to be read with care.
 
 `python -m tests.bench.floods KIND HOST PORT` is a flooder.
 """
@@ -185,7 +186,14 @@ def _management(address: tuple[str, int]) -> None:
     reactor.run()
 
 
+def _computing(address: tuple[str, int]) -> None:
+    """Nobody is asked for anything: what two cores lose to a process that only computes."""
+    while True:
+        sum(range(10_000))
+
+
 FLOODS: dict[str, Callable[[tuple[str, int]], None]] = {
+    "computing": _computing,
     "connections": _connections,
     "links": _links,
     "passwords": _wrong_passwords,
