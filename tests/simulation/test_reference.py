@@ -104,6 +104,15 @@ def test_a_state_that_differs_in_anything_is_seen_to_differ(log: Log, spoil: str
     assert not log.agrees
 
 
+def test_a_route_that_somebody_asks_for_again_is_the_one_that_is_there(log: Log) -> None:
+    """Who asked for it did not hear that it was made, and asked the next primary."""
+    change = {"op": "route-add", "kind": "queue", "source": "amqp:a", "exchange": "one", "key": "from"}
+    for uuid in ("first", "first", "second"):
+        log.apply(lambda builder, uuid=uuid: builder.define(change | {"uuid": uuid}))
+        assert log.agrees
+    assert list(log.state.definitions.routes) == ["first"]
+
+
 @pytest.mark.parametrize("how", ["not at all", "a bit", "unreadable"])
 def test_a_body_that_has_rotted_on_its_disk_is_told_from_a_state_that_is_wrong(log: Log, how: str) -> None:
     log.enqueue(1, "one", 1, 1, 2)

@@ -158,6 +158,7 @@ class Reference:
         """Queue or exchange -> what the digest has of its arguments."""
         self._names: set[tuple[str, str]] = set()
         self._bindings: dict[tuple[str, str, str], str] = {}
+        self._routes: set[tuple[str, ...]] = set()
         self.settings: dict[str, str] = {}
         """What the cluster agrees on, as text."""
         self._origins: dict[tuple[str, ...], int] = {}
@@ -537,7 +538,7 @@ class Reference:
             case "origin-add" | "link-add":
                 self._expect(change)
             case "route-add":
-                self._add(hash(("route", change["uuid"], change["key"])))
+                self._route(change)
             case "unbind":
                 self._unbind((change["exchange"], change["queue"], change["key"]))
 
@@ -547,6 +548,13 @@ class Reference:
             self._add(-hash((*key, self._bindings[key])))
         self._bindings[key] = arguments
         self._add(hash((*key, arguments)))
+
+    def _route(self, change: dict[str, Any]) -> None:
+        """There is one route of this kind from there to there, whoever asks for it how often."""
+        found = tuple(change[part] for part in ("kind", "source", "exchange", "key"))
+        if found not in self._routes:
+            self._routes.add(found)
+            self._add(hash(("route", change["uuid"], change["key"])))
 
     def _set(self, change: dict[str, Any]) -> None:
         key, value = change["key"], json.dumps(change["value"], sort_keys=True)
