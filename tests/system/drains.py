@@ -138,6 +138,7 @@ class Drains:
             if process is None or process.poll() is not None:
                 return
             process.send_signal(9)
+            process.wait(_LONG_S)  # else who looks right after still finds it
         self.left -= 1
         self.killed[who] += 1
         print(f"{time.monotonic() - self._began_s:.1f} s: {who} killed, {self.left} to go", flush=True)
