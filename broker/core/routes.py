@@ -4,8 +4,9 @@ tries again. Pure: events come in, effects go out, and the order of the effects 
 Life of a route: it connects to the primary of its source; it asks what it needs to be there, where the queue is to be made it
 makes it, and learns the queue's place (`Place`): which store has its messages, and under which address they are given out with
 their sequences. It has its own log note the origin, unless that is known, and attaches. From then on messages come and are put
-(broker.routes.intake) with a HELD record each; what is held is asked for now and then: what the source's queue has no more need
-not be held. Whatever goes wrong ends the connection, and after a while, which grows with each failure, the route begins anew.
+(broker.routes.intake) with a HELD record each; once a second the route asks which of them the source's queue still has: the
+others need not be held. Whatever goes wrong ends the connection, and after a while, which grows with each failure, the route
+begins anew.
 
     WAITING --due--> CONNECTING --connected--> PREPARING --noted--> ATTACHING --attached--> RUNNING
        ^                  any failure, or the end of the connection or the link                |

@@ -49,7 +49,7 @@ class MonotonicEPollReactor(epollreactor.EPollReactor):
             self.callFromThread(self.on_term)
 
     def attend(self, selectable: Any) -> None:
-        """Look at this socket before others, for whatever it waits for now. The kernel forgets those that are closed."""
+        """Look at this socket before others, for what it waits for at this moment. The kernel forgets those that are closed."""
         urgent = self._urgent = self._urgent or select.epoll()
         number = selectable.fileno()
         flags = (select.EPOLLIN if number in self._reads else 0) | (select.EPOLLOUT if number in self._writes else 0)

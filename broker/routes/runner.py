@@ -77,7 +77,7 @@ class RouteRunner:
         self._do(self.life.start())
 
     def stop(self) -> None:
-        """End, for now or for ever."""
+        """End the connection, and make no other one."""
         self._stopped = True
         self._drop()
 
