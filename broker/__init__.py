@@ -2,7 +2,8 @@
 
 Start with `service.py`, which has the life of a broker and says who owns what, and then `sessions/`, where messages pass. A
 message's way in is `sessions/connection.py` → `amqp/engine.py` → `sessions/producer.py` → its terminus → `sessions/ledger.py` → a
-`commit_log.CommitLog`; its way out, once committed, is the ledger → `core/state.py` → `sessions/queues.py` → the engine again.
+`commit_log.CommitLog`; its way out, once committed, is the ledger → `core/state.py` → `sessions/queue_terminus.py` → the engine
+again.
 
 `core/` is pure: what a batch is, what a queue holds, what a link has unsettled. `amqp/` drives proton's C engine, and nothing
 else here calls C. `disk/` is the store. `net/` has what sockets need. `administration.py` answers management. `client.py` is

@@ -32,7 +32,8 @@ from broker.sessions.ledger import Ledger
 from broker.sessions.logs import Logs
 from broker.sessions.origins import confirm
 from broker.sessions.producer import Producer, Refused, Upload
-from broker.sessions.queues import Queues, QueueTerminus
+from broker.sessions.queue_terminus import QueueTerminus
+from broker.sessions.queues import Queues
 from broker.sessions.room import full_text, has_room
 from broker.sessions.uploads import Uploading
 

@@ -21,9 +21,10 @@ from broker.amqp.links import Condition, Sender
 from broker.core.acl import questions
 from broker.core.nodes import QueueNode, Refused
 from broker.sessions.attach import Attach
+from broker.sessions.consumer import Subscription
 from broker.sessions.logs import Logs
 from broker.sessions.principal import Principal
-from broker.sessions.queues import Queues, Subscription
+from broker.sessions.queues import Queues
 
 Answer = tuple[int, str, dict[str, Any]]
 NODE = "$sequences"

@@ -40,7 +40,8 @@ from broker.sessions.attach import Attach
 from broker.sessions.ledger import Ledger
 from broker.sessions.logs import Logs
 from broker.sessions.origins import NODE
-from broker.sessions.queues import Queues, QueueTerminus
+from broker.sessions.queue_terminus import QueueTerminus
+from broker.sessions.queues import Queues
 from broker.sessions.turn import Turn
 
 TRAITS = "traits"

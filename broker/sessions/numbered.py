@@ -33,7 +33,8 @@ from broker.sessions.ledger import Ledger
 from broker.sessions.logs import Logs
 from broker.sessions.origins import confirm, stop
 from broker.sessions.producer import Producer, Upload
-from broker.sessions.queues import Queues, QueueTerminus
+from broker.sessions.queue_terminus import QueueTerminus
+from broker.sessions.queues import Queues
 from broker.sessions.room import has_room
 from broker.sessions.schedule import Schedule
 from broker.sessions.uploads import Uploading

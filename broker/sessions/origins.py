@@ -28,7 +28,8 @@ from broker.sessions.attach import Attach, Output
 from broker.sessions.ledger import Ledger
 from broker.sessions.logs import Logs
 from broker.sessions.producer import Producer, Upload
-from broker.sessions.queues import Queues, QueueTerminus
+from broker.sessions.queue_terminus import QueueTerminus
+from broker.sessions.queues import Queues
 from broker.sessions.room import full_text, has_room
 from broker.sessions.uploads import Uploading
 

@@ -17,7 +17,7 @@ from broker.core import limits, message
 from broker.core.queues.lane import Lane
 from broker.core.queues.reading import Body, ReadAhead
 from broker.core.state import Messages
-from broker.sessions.queues import QueueTerminus
+from broker.sessions.queue_terminus import QueueTerminus
 
 OPERATION = "PEEK"
 MOST = 100

@@ -19,7 +19,9 @@ from twisted.logger import Logger
 
 from broker.amqp.links import Condition
 from broker.core import limits
-from broker.sessions.queues import Queues, QueueTerminus, Subscription
+from broker.sessions.consumer import Subscription
+from broker.sessions.queue_terminus import QueueTerminus
+from broker.sessions.queues import Queues
 from broker.sessions.refusals import Bounded
 from broker.sessions.turn import Turn
 

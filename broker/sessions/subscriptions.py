@@ -25,9 +25,11 @@ from broker.core.filters import NO_LOCAL
 from broker.core.nodes import ExchangeNode, QueueNode, Refused
 from broker.core.subscriptions import DELIMITER, GLOBAL, SHARED, Terms, base64_of, named
 from broker.sessions.attach import Attach, refused
+from broker.sessions.consumer import Subscription
 from broker.sessions.guard import UNAUTHORIZED
 from broker.sessions.logs import Logs
-from broker.sessions.queues import Queues, QueueTerminus, Subscription
+from broker.sessions.queue_terminus import QueueTerminus
+from broker.sessions.queues import Queues
 from broker.sessions.quota import QueueQuota
 from broker.sessions.selecting import selector_of
 
@@ -46,7 +48,7 @@ def check_binding(exchange: ExchangeNode, key: str, arguments: dict[str, Any]) -
 
 
 class Subscriptions:
-    """See the module. Fulfils `queues.Keeper`. `new_id` makes identities."""
+    """See the module. Fulfils `queue_terminus.Keeper`. `new_id` makes identities."""
 
     def __init__(self, logs: Logs, queues: Queues, quota: QueueQuota, new_id: Callable[[], str]) -> None:
         self._logs = logs

@@ -22,7 +22,7 @@ OF_LINKS = {
     ),
     "takes-back-for-nobody": Bug(
         "takes back what a consumer keeps for too long, and gives it to nobody",
-        "broker.sessions.queues",
+        "broker.sessions.consumer",
         "Subscription.take_back",
         "self.queue.undo(sequences, count=True)",
         "pass",

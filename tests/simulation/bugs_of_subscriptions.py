@@ -14,7 +14,7 @@ OF_SUBSCRIPTIONS = {
     ),
     "subscription-goes-with-its-connection": Bug(
         "takes a connection's end for the end of its subscriptions",
-        "broker.sessions.queues",
+        "broker.sessions.consumer",
         "Subscription.detached",
         "self.link.closed_by_peer and ",
         "",

@@ -398,7 +398,7 @@ for _, waits in self._proposed:
     ),
     "takes-a-neighbour": Bug(
         "takes the message after the one that was accepted off the queue",
-        "broker.sessions.queues",
+        "broker.sessions.consumer",
         "Subscription.outcomes",
         "taken += sequences",
         "taken += range(sequences.start + 1, sequences.stop + 1)",
@@ -412,7 +412,7 @@ for _, waits in self._proposed:
     ),
     "gives-beyond-credit": Bug(
         "gives a consumer one message more than it has credit for",
-        "broker.sessions.queues",
+        "broker.sessions.consumer",
         "Subscription.room",
         "return room",
         "return room and room + 1",
@@ -426,7 +426,7 @@ for _, waits in self._proposed:
     ),
     "keeps-what-went-settled": Bug(
         "leaves what it has sent settled on the queue",
-        "broker.sessions.queues",
+        "broker.sessions.consumer",
         "Subscription.deliver",
         "if self.presettled and not self.browse:",
         "if False:",

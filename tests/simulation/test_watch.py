@@ -22,9 +22,9 @@ from broker.disk import segments
 from broker.disk.durable import replace_durably
 from broker.disk.journal import Journal
 from broker.disk.recovery import Recovered
+from broker.sessions.consumer import Subscription
 from broker.sessions.ledger import Ledger
 from broker.sessions.producer import Producer
-from broker.sessions.queues import Subscription
 from ha.replicated_log import ReplicatedLog
 from tests.broker.clients import ACCEPTED, Bench, bench, statuses
 from tests.simulation.checks import Checks

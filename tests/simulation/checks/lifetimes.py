@@ -16,7 +16,7 @@ from broker.core.commands import Command, QueueDel
 from broker.core.nodes import AUTO_DELETE_TIMEOUT, QueueNode
 from broker.sessions.ledger import Ledger
 from broker.sessions.logs import Logs
-from broker.sessions.queues import QueueTerminus
+from broker.sessions.queue_terminus import QueueTerminus
 
 if TYPE_CHECKING:
     from tests.simulation.history import History

@@ -8,8 +8,8 @@ from broker.amqp.links import Receiver, Sender
 from broker.core import limits
 from broker.core.nodes import QueueNode
 from broker.service import Broker
+from broker.sessions.consumer import Subscription
 from broker.sessions.producer import Producer
-from broker.sessions.queues import Subscription
 
 
 def broken_limits(broker: Broker) -> Iterator[str]:

@@ -36,9 +36,10 @@ from broker.disk.journal import Journal
 from broker.disk.segments import SUFFIX
 from broker.disk.store import Store
 from broker.service import Broker
+from broker.sessions.consumer import Subscription
 from broker.sessions.due import Due
 from broker.sessions.ledger import Ledger
-from broker.sessions.queues import QueueTerminus, Subscription
+from broker.sessions.queue_terminus import QueueTerminus
 from ha.core import effects as do
 from ha.core.effects import PromotionEnded
 from ha.core.effects import State as Role

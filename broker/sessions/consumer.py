@@ -1,0 +1,370 @@
+"""A client's receiving link on a queue: what it holds, and what becomes of that.
+
+Life of a subscription: a client attaches a receiving link to a queue; while it has credit, the queue's `dispatch` gives it
+messages in order; an acquired message is gone for good when its dequeue is committed, and back in its old place when it is
+released, or the link or the term ends. A browsing subscription only looks.
+
+Invariants: a settled `accepted` is confirmed only when its dequeue is committed; what waits unsettled on a link is bounded by the
+client's credit and by `limits.MAX_UNSETTLED_PER_LINK`; a large message has its link for itself until it has gone out.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from functools import partial
+from itertools import accumulate, chain
+from typing import Any, Protocol
+
+from broker.amqp.links import Condition, Sender
+from broker.core import limits, message
+from broker.core.acl.questions import Lookups
+from broker.core.links import ACCEPTED, TRANSACTION_SHIFT
+from broker.core.nodes import QueueNode
+from broker.core.parts import Manifest
+from broker.core.queues.blocks import Lot
+from broker.core.queues.discipline import Discipline
+from broker.core.selector.selected import Selector
+from broker.core.state import Messages
+from broker.sessions.attach import LinkEnd, Output
+from broker.sessions.deliveries import LargeDelivery, Parts
+from broker.sessions.due import Due
+from broker.sessions.ledger import Ledger
+from broker.sessions.overdue import Overdue
+from broker.sessions.schedule import Schedule
+
+
+class Supplier(Protocol):
+    """The queue that it takes from, as far as a subscription needs it."""
+
+    node: QueueNode
+    ledger: Ledger
+    due: Due
+    unreadable: set[int]
+    subscriptions: deque[Subscription]
+
+    @property
+    def schedule(self) -> Schedule:
+        """What time brings about."""
+
+    @property
+    def consumer_s(self) -> float:
+        """For how long a consumer may keep a message without an outcome; 0: for any time."""
+
+    def dispatch_soon(self) -> None:
+        """Dispatch at the end of this turn."""
+
+    def is_active(self, subscription: Subscription) -> bool:
+        """Whether messages go to this subscription while it has credit."""
+
+    def parts_of(self, manifest: Manifest) -> Parts:
+        """The parts of a large message, to be read."""
+
+    def lacks_parts(self, sequence: int) -> bool:
+        """Whether this large message is on the queue and not all of its parts are there."""
+
+    def give_back(self, sequences: list[int]) -> None:
+        """These are available again, in their old places."""
+
+    def settle(self, sequences: list[int], outcome: int, notes: Mapping[int, bytes] = ...) -> None:
+        """These acquired messages have this outcome, which is not `accepted`, and some of them come with annotations."""
+
+    def undo(self, sequences: list[int], *, count: bool) -> None:
+        """These acquired messages are available again; `count`: when their delivery counts have been raised by one."""
+
+    def forget(self, subscription: Subscription) -> None:
+        """This subscription takes no more."""
+
+    def closed(self, subscription: Subscription) -> None:
+        """A client has closed its link to the queue of a subscription that is known by its name: it wants it no more."""
+
+    def unsubscribed(self) -> None:
+        """A subscription has ended: a queue that is only there for them goes with the last, or a time after the last link."""
+
+
+class Subscription(LinkEnd):
+    """A client's receiving link on a queue."""
+
+    __slots__ = (
+        *("_large", "_moved_s", "_needs", "browse", "by_name", "cursors", "delivered", "drains", "link", "presettled", "queue"),
+        *("overdue", "selector", "unfinished"),
+    )
+
+    def __init__(
+        self, session: Output, link: Sender, queue: Supplier, needs: Lookups, *, browse: bool, selector: Selector | None
+    ) -> None:
+        super().__init__(session)
+        self._needs = needs
+        self.link = link
+        self.queue = queue
+        self.browse = browse
+        self.drains = False
+        """Whether it is a drain's: on a broker that leaves, no other gets anything."""
+        self.by_name = False
+        """Whether it was attached to the subscription that its queue stands for: its close ends that."""
+        self.presettled = link.presettled
+        self.cursors = [0]
+        self.selector = selector
+        self.unfinished = False
+        """Whether there are messages that may be for it, at which its selector has not looked."""
+        self.delivered = 0
+        self._moved_s = 0.0
+        """When an outcome has come last, or the first message went out that has none."""
+        self._large: LargeDelivery | None = None
+        """The large message that is going out: nothing else does until it has gone."""
+        limit_s = 0.0 if browse or self.presettled else queue.consumer_s
+        self.overdue = Overdue(self, queue.schedule, limit_s) if limit_s else None
+        """When what it holds returns to the queue; None: never."""
+
+    @property
+    def node(self) -> QueueNode:
+        """The queue that it takes from."""
+        return self.queue.node
+
+    def needs(self) -> Lookups:
+        """What its client was allowed when it attached."""
+        return self._needs
+
+    def credit(self) -> None:
+        """The client takes more, or wants to hear that there is no more."""
+        self.queue.dispatch_soon()
+
+    def resume(self) -> None:
+        """What waited in the output has gone."""
+        self.queue.dispatch_soon()
+
+    def room(self) -> int:
+        """How many messages may go out on it now."""
+        if self._large is not None:
+            return 0
+        link = self.link
+        room = link.account.room()
+        session = self.session
+        if room and (
+            session.is_stuffed or session.large >= limits.LARGE_AT_ONCE or link.buffered_bytes > limits.MAX_OUTPUT_BYTES
+        ):
+            session.choke()
+            return 0
+        return room
+
+    @property
+    def outstanding(self) -> int:
+        """How many messages are on their way to its client, or there and not settled; none that come to no end by that."""
+        return 0 if self.browse else self.link.account.n_unsettled + (self._large is not None)
+
+    def wants_more(self, order: Discipline) -> bool:
+        """Whether what comes next for it is only not in memory."""
+        return order.absent >= 0 and (self.browse or order.available > 0)
+
+    def deliver(self, lots: list[Lot]) -> None:
+        """Send these messages."""
+        link = self.link
+        messages = self.queue.node.messages
+        assert messages is not None
+        if messages.large and lots[0].first_seq in messages.large:
+            self._deliver_large(messages, lots[0].first_seq)
+            return
+        counts, expiries, notes = messages.order.has_counts, messages.expiries, messages.notes
+        if not link.account.n_unsettled:
+            self._moved_s = self.session.now_s
+        for lot in lots:
+            first, start, stop = lot.first_seq, lot.start, lot.stop
+            failed = counts and any(map(messages.order.lane_of(first).delivery_count, range(first, first + stop - start)))
+            timed = expiries is not None and expiries.any_of(first, stop - start)
+            noted = notes and any(each in notes for each in range(first, first + stop - start))
+            if noted or ((failed or timed) and link.traits_of is None):
+                self._send_anew(messages, lot)
+            else:
+                link.send(lot.data, lot.block.offsets, start, stop, first, self.presettled, lot.base)
+            self.delivered += stop - start
+        if self.overdue is not None:
+            self.overdue.sent()
+        if self.presettled and not self.browse:
+            ledger = self.queue.ledger
+            for lot in lots:
+                ledger.dequeue(messages.number, range(lot.first_seq, lot.first_seq + lot.n_messages))
+        self.session.touch()
+
+    def _deliver_large(self, messages: Messages, sequence: int) -> None:
+        """Begin to send a large message. One that cannot be read stays where it is, and counts as acquired, by nobody."""
+        if sequence in self.queue.unreadable:
+            return
+        as_sent = self.link.traits_of is not None
+        count = 0 if as_sent else messages.order.lane_of(sequence).delivery_count(sequence)
+        left_ms = 0 if as_sent else self.queue.due.left_ms(messages, sequence)
+        parts = self.queue.parts_of(messages.large[sequence])
+        self.session.large += 1
+        if not self.link.account.n_unsettled:
+            self._moved_s = self.session.now_s
+        noted = partial(messages.noted, sequence)
+        self._large = LargeDelivery(parts, self.session, noted, count, left_ms, lambda why: self._large_is_over(sequence, why))
+        self.link.send_pieces(self._large, sequence, self.presettled)
+        self.delivered += 1
+        self.session.touch()
+
+    def _large_is_over(self, sequence: int, why: str | None) -> None:
+        """A large message has gone out (`why` None), or will not (with what cannot be read, or "")."""
+        large, self._large = self._large, None
+        assert large is not None
+        self.session.large -= 1
+        messages = self.queue.node.messages
+        if why is not None:
+            mine = self.link.abort_pieces(large) or self.presettled  # else it is in the account still, or has its outcome
+            if why or self.queue.lacks_parts(sequence):
+                self.queue.unreadable.add(sequence)
+            elif mine and not self.browse and messages is not None:
+                messages.order.release((sequence,))
+        elif self.presettled and not self.browse and messages is not None:
+            self.queue.ledger.dequeue(messages.number, (sequence,))
+        elif self.overdue is not None:
+            self.overdue.sent()
+        self.session.touch()
+        self.queue.dispatch_soon()
+
+    def _send_anew(self, messages: Messages, lot: Lot) -> None:
+        """Messages whose header must say that delivery has failed before, or how much is left of their time to live; or on which
+        a consumer has noted something."""
+        first, count_of = lot.first_seq, messages.order.lane_of(lot.first_seq).delivery_count
+        left_ms, found = self.queue.due.left_ms, lot.messages()
+        for at, data in enumerate(found):
+            noted = messages.noted(first + at, data)
+            if self.link.traits_of is None:  # else they go beside it
+                noted = message.as_delivered(noted, count_of(first + at), left_ms(messages, first + at))
+            found[at] = noted
+        offsets = list(accumulate(map(len, found), initial=0))
+        self.link.send(b"".join(found), offsets, 0, len(found), first, self.presettled)
+
+    def describe(self) -> dict[str, Any]:
+        """Its item in a query of management, without its connection's part."""
+        definition = self.node.definition
+        return {
+            "id": self.link.name,
+            "queue": self.node.name,
+            "browse": self.browse,
+            "acknowledged": not self.presettled,
+            "exclusive": definition.exclusive,
+            "active": self.queue.is_active(self),
+            "creditMode": "CREDIT",
+            "delivered": self.delivered,
+            "unacked": self.link.account.n_unsettled,
+            "still_s": self.still_s,
+        }
+
+    @property
+    def still_s(self) -> float:
+        """For how long no outcome has come for what it holds, or its client has not read, whichever is longer; 0: neither is."""
+        session = self.session
+        held_s = session.now_s - self._moved_s if self.link.account.n_unsettled else 0.0
+        return max(held_s, session.unread_s)
+
+    def end_slow(self, condition: Condition) -> None:
+        """It holds others up: end its link, or its connection if that is not read."""
+        if self.session.unread_s:
+            self.session.turn_out(condition)
+        else:
+            self.end_link(condition)
+
+    def end_link(self, condition: Condition) -> None:
+        """It gets nothing more, and hears why."""
+        self.detached()
+        self.link.context = None
+        self.link.close(condition)
+        self.session.touch()
+
+    # ---- what comes back
+
+    def outcomes(self) -> None:
+        """Take the outcomes that have come on the link, run by run."""
+        link, account, messages = self.link, self.link.account, self.queue.node.messages
+        came, retired, said = link.take_outcomes(), link.take_retired(), link.take_notes()
+        self._moved_s = self.session.now_s
+        if account.n_unsettled >= limits.MAX_UNSETTLED_PER_LINK:
+            self.queue.dispatch_soon()  # it may have credit left, of which nobody will tell again
+        if self.browse or messages is None:
+            for first, count, _, _ in came:
+                account.take(first, count)
+                link.settle(first, count)
+            return
+        ledger = self.queue.ledger
+        taken: list[int] = []
+        confirm: list[tuple[int, int]] = []
+        back: list[int] = []
+        for first, count, outcome, settled in came:
+            ranges = account.take(first, count)
+            if outcome >> TRANSACTION_SHIFT:
+                txn_id = retired[(outcome >> TRANSACTION_SHIFT) - 1]
+                if not self.session.transactions.retire(txn_id, self.queue, ranges, outcome):
+                    back += chain.from_iterable(ranges)
+                if not settled:
+                    link.settle(first, count)
+                continue
+            if outcome == ACCEPTED:
+                for sequences in ranges:
+                    taken += sequences
+                if not settled:
+                    confirm.append((first, count))
+                continue
+            found = list(chain.from_iterable(ranges))
+            notes = {each: said[at] for at, each in enumerate(found, first) if at in said} if said else {}
+            self.queue.settle(found, outcome, notes)
+            if not settled:
+                link.settle(first, count)
+        if taken:
+            ledger.dequeue(messages.number, taken, link if confirm else None, confirm)
+        if back:
+            self.queue.give_back(back)
+        self.session.touch()
+
+    @property
+    def now_s(self) -> float:
+        """The reactor's time."""
+        return self.session.now_s
+
+    def take_back(self, before: int) -> None:
+        """Its deliveries with ids below this one, as far as they have no outcome, are overdue: let others have the messages."""
+        account = self.link.account
+        if self._large is not None:
+            before = min(before, account.next_id - 1)  # its time begins when all of it has gone out
+        sequences = list(chain.from_iterable(account.take(0, before)))
+        if sequences:
+            self.link.take_back(before)
+            self.node.overdue += len(sequences)
+            self.queue.undo(sequences, count=True)
+            self.session.touch()
+
+    def detached(self) -> None:
+        """The link is gone: so is a queue that was there for its subscriptions, with the last of them."""
+        self.end()
+        if self.link.closed_by_peer and self.by_name:
+            self.queue.closed(self)
+        else:
+            self.queue.unsubscribed()
+
+    def end(self) -> None:
+        """What it had acquired goes back to its place."""
+        account, node = self.link.account, self.node
+        if self.overdue is not None:
+            self.overdue.close()
+        self.queue.forget(self)
+        if self.drains:
+            self.queue.due.hold_back()
+        self.cut_short()
+        # Outcomes that came but were not looked at, and the unsettled rest: volatile acquisitions end with the link.
+        accepted = [
+            each
+            for first, count, outcome, _ in self.link.take_outcomes()
+            if outcome == ACCEPTED
+            for each in account.take(first, count)
+        ]
+        sequences = list(chain.from_iterable(account.take_rest()))
+        if node.messages is not None and not self.browse:
+            if accepted:
+                self.queue.ledger.dequeue(node.messages.number, chain.from_iterable(accepted))
+            if sequences:
+                node.messages.order.release(sequences)
+                self.queue.dispatch_soon()
+
+    def cut_short(self) -> None:
+        """Send no more of a large message that is going out."""
+        if self._large is not None:
+            self._large.end()

@@ -1,0 +1,522 @@
+"""A queue as links see it: producers put messages on it, `dispatch` gives them out to subscriptions (broker.sessions.consumer),
+and what is not wanted comes back or becomes a dead letter (broker.sessions.dead_letters).
+
+Life of a terminus: the first link that attaches to the queue, or what a term has left to be done, makes it; its subscriptions
+share what is available in turn; it ends with the queue, and its links with it.
+
+Invariants: a message is acquired by one subscription at a time; a queue that is nearly full gives its producers no more credit
+until it has become emptier; nothing overtakes a message whose body is being read back from disk; what is to leave as a dead
+letter is given to nobody.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Protocol
+
+from twisted.logger import Logger
+
+from broker.amqp.links import Condition, Sender, Standing
+from broker.core import letters, limits
+from broker.core.acl import questions
+from broker.core.acl.questions import Lookups
+from broker.core.commands import NOTES_SINCE
+from broker.core.links import FAILED, REJECTED, UNDELIVERABLE
+from broker.core.nodes import QueueNode
+from broker.core.parts import Manifest
+from broker.core.queues.arguments import BROWSE_ONLY, GROUP_KEY, SINGLE_ACTIVE, consumer_ms_of
+from broker.core.queues.blocks import Lot
+from broker.core.queues.lane import Lane
+from broker.core.queues.reading import Body, ReadAhead
+from broker.core.selector.selected import SELECTING, Selector
+from broker.sessions import routing
+from broker.sessions.attach import Attach, Output
+from broker.sessions.bodies import BodyReader
+from broker.sessions.bulk import Operation
+from broker.sessions.consumer import Subscription
+from broker.sessions.dead_letters import DeadLetters
+from broker.sessions.deliveries import Parts
+from broker.sessions.due import Due
+from broker.sessions.last_values import LastValues
+from broker.sessions.ledger import Ledger
+from broker.sessions.logs import Logs
+from broker.sessions.producer import Producer, Upload
+from broker.sessions.room import has_room, is_crowded
+from broker.sessions.schedule import Schedule
+from broker.sessions.selecting import Selections, selector_of
+from broker.sessions.share import Share
+from broker.sessions.turn import Turn
+from broker.sessions.unused import Unused
+from broker.sessions.uploads import Uploading
+
+_log = Logger()
+NO_NOTES: Mapping[int, bytes] = MappingProxyType({})
+
+
+class Keeper(Protocol):
+    """Who keeps subscriptions that are known by a name (broker.sessions.subscriptions)."""
+
+    def closed(self, queue: QueueTerminus, subscription: Subscription) -> None:
+        """A client has closed its link to such a queue."""
+
+    def delete(self, node: QueueNode) -> None:
+        """Propose that this queue goes, with which its last consumer has gone."""
+
+
+class Queues(Protocol):
+    """All queues, as far as one needs what they share (broker.sessions.queues)."""
+
+    logs: Logs
+    turn: Turn
+    schedule: Schedule
+    searches: Share
+    unused: Unused
+    last_values: LastValues
+    bodies: BodyReader
+    consumer_s: float
+    crowded: dict[QueueTerminus, None]
+    held: bool
+    keeper: Keeper
+    on_left: Callable[[QueueNode], None]
+
+
+class QueueTerminus:
+    """A queue on a serving broker: its subscriptions in turn, and producers that send to it."""
+
+    __slots__ = (
+        *("_ahead", "_queues", "due", "ledger", "letters", "line", "node", "operation", "producers"),
+        *("selections", "subscriptions", "unreadable"),
+    )
+    window = limits.CREDIT_WINDOW
+    serves_queues = True
+    takes_large = True
+    in_transactions = True
+    in_any_order = False
+
+    def __init__(self, queues: Queues, node: QueueNode) -> None:
+        self._queues = queues
+        self.subscriptions: deque[Subscription] = deque()
+        self.line: dict[Subscription, None] = {}
+        """Of a queue with a single active consumer: its consumers in the order in which they came; the first one is active."""
+        self.producers: dict[Producer, None] = {}
+        self.unreadable: set[int] = set()
+        """Large messages that have a part that cannot be read: they are acquired, by nobody."""
+        self.letters = DeadLetters(self, queues.logs, queues.schedule)
+        self.due = Due(self, self.letters, queues.schedule)
+        self.operation: Operation | None = None
+        """What an operator has done with its messages at the moment."""
+        self.selections: Selections | None = None
+        """Of subscriptions with a selector; None: there was none."""
+        self._ahead: ReadAhead | None = None
+        self.rebuilt(node)
+
+    @property
+    def identity(self) -> str:
+        """The queue's."""
+        return self.node.uuid
+
+    def rebuilt(self, node: QueueNode) -> None:
+        """This is the queue's node now; `ledger` holds its messages."""
+        self.node = node
+        self.ledger: Ledger = self._queues.logs.ledger_of(node)
+
+    @property
+    def schedule(self) -> Schedule:
+        """What time brings about."""
+        return self._queues.schedule
+
+    @property
+    def consumer_s(self) -> float:
+        """For how long a consumer may keep a message without an outcome; 0: for any time."""
+        return consumer_ms_of(self.node.asked) / 1000 or self._queues.consumer_s
+
+    # ---- messages in
+
+    def needs_of_sender(self, session: Output) -> Lookups:
+        """To send to the queue."""
+        return questions.send_to_queue(self.node)
+
+    def admit(self, attach: Attach) -> None:
+        """Condition, when the queue is not there for clients now."""
+        self._queues.logs.must_serve()
+        if self.node.messages is None or not self.ledger.serving:
+            raise Condition("amqp:resource-locked", f"queue {self.node.name!r} is not ready yet; try again")
+
+    def attached(self, producer: Producer) -> None:
+        """One more producer."""
+        self.producers[producer] = None
+        self._queues.unused.used(self.node)
+
+    def left(self, producer: Producer) -> None:
+        """One fewer."""
+        self.producers.pop(producer, None)
+        self._queues.unused.left(self.node)
+        self._queues.on_left(self.node)
+
+    def receive(self, producer: Producer, first: int, messages: list[bytes]) -> None:
+        """All of it at once if there is room for all of it, and else one by one."""
+        node = self.node
+        nbytes = sum(map(len, messages))
+        held_back = self.ledger.low or self._queues.logs.closed or node.detects_duplicates
+        if node.messages is not None and not held_back and has_room(node, len(messages), nbytes):
+            self.ledger.enqueue(node, messages, nbytes, producer.link, first, timed=producer.timed)
+        else:
+            producer.one_by_one(first, messages, self._put)
+
+    def _put(self, producer: Producer, delivery_id: int, data: bytes) -> None:
+        routing.put(self._queues.logs, [self.node], producer, delivery_id, data)
+
+    def destinations(self, producer: Producer, data: bytes) -> list[QueueNode]:
+        """The queue itself, while it is there. LookupError."""
+        if self._queues.logs.nodes.queue_by_uuid(self.node.uuid) is None:
+            raise LookupError(f"queue {self.node.name!r} was deleted")
+        return [self.node]
+
+    def begin(self, producer: Producer, head: bytes) -> Upload:
+        """A large message for this queue."""
+        return Uploading(self._queues.logs, producer, [self.node], head)
+
+    def may_flow(self, producer: Producer) -> bool:
+        """Not while the disk is full, nor while the queue nearly is."""
+        if self.ledger.storage_text:
+            return False
+        if is_crowded(self.node):
+            self._queues.crowded[self] = None
+            return False
+        return True
+
+    def resume(self) -> None:
+        """There is room again: give the producers the credit that was held."""
+        for producer in self.producers:
+            producer.resume()
+
+    # ---- messages out
+
+    def knows_filter(self, name: str) -> bool:
+        """Those that select by what a message says."""
+        return name in SELECTING
+
+    def subscribe(self, attach: Attach, link: Sender) -> None:
+        """A client's receiving link on the queue itself."""
+        needs = questions.take_from_queue(self.node)
+        attach.demand(needs)
+        self.admit(attach)
+        browse = attach.asked.copy or bool(self.node.asked.get(BROWSE_ONLY))
+        selector = selector_of(attach)
+        if selector is not None and self.node.asked.get(GROUP_KEY):
+            text = f"queue {self.node.name!r} has groups of messages: its consumers cannot have selectors"
+            raise Condition("amqp:not-implemented", text)
+        self.add(attach, link, needs, browse=browse, selector=selector)
+
+    def add(
+        self,
+        attach: Attach,
+        link: Sender,
+        needs: Lookups,
+        *,
+        browse: bool,
+        selector: Selector | None = None,
+        drains: bool = False,
+        tags: bool = False,
+        standing: Standing | None = None,
+    ) -> None:
+        """Attach this link as one more subscription, for which its client `needs` so much; Condition when that cannot be.
+        `drains`: it is the one that empties the queue of a broker that leaves. `tags`: the tags of deliveries are sequences.
+        `standing`: what its client is told of it."""
+        node = self.node
+        if not browse and node.definition.exclusive and any(not each.browse for each in self.subscriptions):
+            raise Condition("amqp:resource-locked", f"queue {node.name!r} is exclusive and has its consumer already")
+        if len(self.subscriptions) >= limits.MAX_CONSUMERS_PER_QUEUE:
+            text = f"queue {node.name!r} has {limits.MAX_CONSUMERS_PER_QUEUE} subscriptions, its limit"
+            raise Condition("amqp:resource-limit-exceeded", text)
+        subscription = Subscription(attach.session, link, self, needs, browse=browse, selector=selector)
+        subscription.drains, link.tags_sequences = drains, drains or tags
+        if selector is not None:
+            if self.selections is None:
+                self.selections = Selections(self, self._queues.searches)
+            self.selections.add(selector)
+        link.context = subscription
+        link.accept(standing=standing)
+        self.subscriptions.append(subscription)
+        if node.asked.get(SINGLE_ACTIVE) and not (browse or drains):
+            self.line[subscription] = None
+        self._queues.unused.used(node)
+        self.dispatch_soon()
+
+    def is_active(self, subscription: Subscription) -> bool:
+        """Whether messages go to this subscription while it has credit."""
+        return subscription not in self.line or subscription is next(iter(self.line))
+
+    def forget(self, subscription: Subscription) -> None:
+        """This subscription takes no more."""
+        if self.node.messages is not None:
+            self.node.messages.order.left(subscription)
+            if self.node.messages.order.take_opened():
+                self.dispatch_soon()
+        if subscription in self.line:
+            del self.line[subscription]
+            self.dispatch_soon()  # the next one has its turn
+        if subscription in self.subscriptions:
+            self.subscriptions.remove(subscription)
+            if subscription.selector is not None and self.selections is not None:
+                self.selections.drop(subscription.selector)
+
+    def closed(self, subscription: Subscription) -> None:
+        """A client has closed its link to the queue of a subscription that is known by its name: it wants it no more."""
+        self._queues.keeper.closed(self, subscription)
+
+    def unsubscribed(self) -> None:
+        """A subscription has ended: a queue that is only there for them goes with the last, or a time after the last link."""
+        logs, node = self._queues.logs, self.node
+        if node.auto_delete_s:
+            self._queues.unused.left(node)
+        elif node.definition.auto_delete and not self.subscriptions and logs.ledgers[node.log].serving:
+            moves = logs.closed and node.depth and not node.definition.exclusive and node.terms is None
+            if not moves:
+                self._queues.keeper.delete(node)
+        else:
+            self._queues.on_left(node)
+
+    @property
+    def held(self) -> bool:
+        """Whether consumers get nothing, because another broker is about to take over."""
+        return self._queues.held
+
+    def dispatch_soon(self) -> None:
+        """Dispatch at the end of this turn."""
+        self._queues.turn.dispatch_soon(self)
+
+    def give_back(self, sequences: list[int]) -> None:
+        """These are available again, in their old places."""
+        if self.node.messages is not None:
+            self.node.messages.order.release(sequences)
+            self.dispatch_soon()
+
+    def settle(self, sequences: list[int], outcome: int, notes: Mapping[int, bytes] = NO_NOTES) -> None:
+        """These acquired messages have this outcome, which is not `accepted`, and some of them come with annotations."""
+        waits = bool(notes) and self._note(notes)
+        if outcome == REJECTED or outcome & UNDELIVERABLE:
+            then = self._let_die
+        elif outcome & FAILED:
+            self.undo(sequences, count=True)
+            return
+        else:
+            then = self.give_back
+        if waits:
+            self.ledger.when_committed(lambda: then(sequences))  # whoever gets them next is to see the annotations
+        else:
+            then(sequences)
+
+    def _note(self, notes: Mapping[int, bytes]) -> bool:
+        """Propose what a consumer has noted on messages, as far as there is room for it; whether anything was."""
+        messages, ledger = self.node.messages, self.ledger
+        if messages is None or ledger.version < NOTES_SINCE or not ledger.serving:
+            return False
+        room = limits.MAX_NOTES - len(messages.notes)
+        some = [(sequence, note) for sequence, note in notes.items() if len(note) <= limits.MAX_NOTE_BYTES][: max(0, room)]
+        for sequence, note in some:
+            ledger.note(messages.number, sequence, note)
+        return bool(some)
+
+    def _let_die(self, sequences: list[int]) -> None:
+        if self.node.messages is not None:
+            self.letters.add(sequences, letters.REJECTED)
+
+    def undo(self, sequences: list[int], *, count: bool) -> None:
+        """These acquired messages are available again; `count`: when their delivery counts have been raised by one."""
+        messages, ledger = self.node.messages, self.ledger
+        if not count or messages is None or not ledger.serving:
+            self.give_back(sequences)
+            return
+        (retry_ms, most_ms), limit = self.node.retry_ms, self.node.delivery_limit
+        for sequence in sequences:
+            ledger.count(messages.number, sequence)
+            failures = messages.order.lane_of(sequence).delivery_count(sequence) + 1
+            if retry_ms and not 0 < limit <= failures:
+                ledger.let_wait(messages.number, sequence, min(retry_ms * failures, most_ms))
+        ledger.when_committed(lambda: self.failed(sequences))  # whoever gets them next is to see the raised count
+
+    def failed(self, sequences: list[int]) -> None:
+        """Delivery of these has failed, which is committed: they are available again, or have failed too often."""
+        messages, limit = self.node.messages, self.node.delivery_limit
+        if limit and messages is not None and self._queues.logs.serving:
+            order = messages.order
+            over = [each for each in sequences if order.lane_of(each).delivery_count(each) >= limit and order.is_acquired(each)]
+            if over:
+                self.letters.add(over, letters.DELIVERY_LIMIT)
+                sequences = list(set(sequences).difference(over))
+        if messages is not None and messages.delays is not None:
+            sequences = [each for each in sequences if not messages.delays.is_waiting(each)]
+            self.due.look()
+        self.give_back(sequences)
+
+    def term_begins(self) -> None:
+        """What has failed too often in the last one, and has not left yet, leaves."""
+        self.due.begin()
+        messages, limit = self.node.messages, self.node.delivery_limit
+        if limit and messages is not None and messages.order.has_counts:
+            counts = [each for lane in messages.order.lanes for each in lane.delivery_counts().items()]
+            self.letters.add(sorted(sequence for sequence, count in counts if count >= limit), letters.DELIVERY_LIMIT)
+
+    def has_others_wait(self, subscription: Subscription) -> bool:
+        """Whether messages wait here that nobody takes, or another consumer for messages, while this one holds some."""
+        messages = self.node.messages
+        if subscription.browse or messages is None:
+            return False
+        if messages.order.available and subscription.selector is None:
+            return True
+        if not subscription.link.account.n_unsettled:
+            return False
+        others = (each for each in self.subscriptions if each is not subscription and not each.browse)
+        return any(each.link.account.room() for each in others)
+
+    def dispatch(self) -> None:
+        """Give out what is available, in turn among the subscriptions that have room, and have read what is not in memory."""
+        if self.letters.waiting:
+            self.letters.send()
+        if self.operation is not None and self.operation.reads:
+            self.operation.look_again()
+        if self._queues.held or (self._queues.logs.closed and not any(each.drains for each in self.subscriptions)):
+            return
+        if self.node.displacing is not None and not self.node.displacing.ready:
+            self._queues.last_values.read(self)
+            return
+        if self.node.messages is not None and (self.subscriptions or self.letters.waiting):
+            self._read_ahead(self._give_out())
+
+    def _give_out(self) -> set[int]:
+        """Give out what is in memory. Returns the messages that are not, at which subscriptions stopped."""
+        subscriptions = self.subscriptions
+        assert self.node.messages is not None
+        order, large = self.node.messages.order, self.node.messages.large
+        stops: set[int] = set()
+        selections = self.selections
+        if selections is not None:
+            selections.begin()
+        idle = held_back = 0
+        while idle < len(subscriptions):
+            subscription = subscriptions[0]
+            subscriptions.rotate(-1)
+            room = subscription.room()
+            if large and room:
+                room = 1  # a large one takes its link for itself, so that others may have what comes next
+            lots: list[Lot] = []
+            if room > 0 and self.is_active(subscription):
+                if subscription.selector is not None:
+                    assert selections is not None
+                    lots = selections.find(subscription, self.node.messages, room)
+                elif subscription.browse:
+                    lots = order.browse(subscription.cursors, room, limits.MAX_TURN_BYTES)
+                elif order.available:
+                    lots = order.acquire(subscription, room, limits.MAX_TURN_BYTES)
+            if lots:
+                fit = self.due.fit(self.node.messages, lots, browse=subscription.browse)
+                if fit:
+                    subscription.deliver(fit)
+                idle = 0
+                if fit is not lots:
+                    held_back += _count(lots) - _count(fit)
+                if held_back >= limits.MAX_HELD_BACK:  # the rest has its turn when others have had theirs
+                    self._queues.schedule.after(("dispatch", self.node.uuid), 0.0, self.dispatch_soon)
+                    break
+            else:
+                if room > 0 and subscription.wants_more(order) and self.is_active(subscription):
+                    stops.add(order.absent)
+                elif room > 0 and subscription.link.account.draining and not subscription.unfinished:
+                    subscription.link.drained()
+                    subscription.session.touch()
+                idle += 1
+        if selections is not None:
+            if selections.used_up:
+                subscriptions.rotate(-1)  # the next search goes on first
+            selections.end()
+        return stops
+
+    # ---- bodies that are not in memory
+
+    def _read_ahead(self, stops: set[int]) -> None:
+        messages = self.node.messages
+        assert messages is not None
+        if self._ahead is None or self._ahead.order is not messages.order:
+            self._ahead = ReadAhead(messages.order)
+        ahead = self._ahead
+        if not ahead.reading:
+            wanted = ahead.plan(stops, self.letters.wanted(), self._queues.bodies.window_bytes)
+            if wanted:
+                ahead.reading = True
+                self._queues.bodies.read(self.ledger, wanted, lambda found: self._came(ahead, wanted, found))
+
+    def fetch(self, sequence: int) -> None:
+        """Read the bodies from this message on; then the queue is dispatched."""
+        self._read_ahead({sequence})
+
+    def read(self, bodies: list[Body], came: Callable[[list[bytes | str]], None]) -> None:
+        """Read these; `came` gets the bytes of each, or the text why they cannot be read. Never at once."""
+        self._queues.bodies.read(self.ledger, bodies, came)
+
+    def parts_of(self, manifest: Manifest) -> Parts:
+        """The parts of a large message, to be read."""
+        return Parts(self.ledger, self._queues.bodies, manifest)
+
+    def lacks_parts(self, sequence: int) -> bool:
+        """Whether this large message is on the queue and not all of its parts are there, which is our own bug."""
+        messages, state = self.node.messages, self.ledger.state
+        manifest = None if messages is None else messages.large.get(sequence)
+        if manifest is None or not state.parts.missing(manifest):
+            return False
+        _log.error("message {sequence} of queue {name!r} lacks parts", sequence=sequence, name=self.node.name)
+        return True
+
+    def _came(self, ahead: ReadAhead, wanted: list[Body], found: list[bytes | str]) -> None:
+        """Bodies are here: give them out, and ask for the next."""
+        ahead.reading = False
+        messages = self.node.messages
+        if messages is None or messages.order is not ahead.order:
+            return
+        for body, data in zip(wanted, found, strict=True):
+            lane = ahead.order.lane_of(body.sequence)
+            if isinstance(data, bytes):
+                lane.restore(body.sequence, body.place, data, 0)
+            elif lane.lies_at(body.sequence, body.place):
+                self._unreadable(lane, body, data)
+        self.dispatch()
+
+    def _unreadable(self, lane: Lane, body: Body, text: str) -> None:
+        ledger = self.ledger
+        n = lane.give_up(body.sequence, body.place)
+        what = f"{n} messages of queue {self.node.name!r} from sequence {body.sequence} on cannot be delivered: {text}"
+        if ledger.log is not None:
+            ledger.log.rotten(body.place, what)
+
+    # ---- the end
+
+    def gone(self) -> None:
+        """The queue was deleted: close what hangs on it."""
+        condition = Condition("amqp:resource-deleted", f"queue {self.node.name!r} was deleted")
+        ends: list[Subscription | Producer] = [*self.subscriptions, *self.producers]
+        for end in ends:
+            end.link.context = None
+            end.link.close(condition)
+            end.session.touch()
+        for subscription in self.subscriptions:
+            subscription.cut_short()
+            if subscription.overdue is not None:
+                subscription.overdue.close()
+            subscription.link.account.take_rest()
+        for producer in self.producers:
+            producer.aborted()
+        self.subscriptions.clear()
+        self.line.clear()
+        if self.selections is not None:
+            self.selections.clear()
+        self.producers.clear()
+        self.letters.clear()
+        self.due.clear()
+        if self.operation is not None:
+            self.operation.gone()
+
+
+def _count(lots: Iterable[Lot]) -> int:
+    return sum([lot.stop - lot.start for lot in lots])
