@@ -16,7 +16,17 @@ from typing import Any, TypeVar
 
 from broker.core import values
 from broker.core.commands import Bind, Command
-from broker.core.nodes import ExchangeNode, Nodes, QueueNode, Refused, arguments_of
+from broker.core.nodes import ExchangeNode, Nodes, QueueNode, Refused
+from broker.core.planning import (
+    arguments_of,
+    plan_alteration,
+    plan_binding,
+    plan_exchange,
+    plan_exchange_removal,
+    plan_queue,
+    plan_queue_removal,
+    plan_unbinding,
+)
 
 Item = dict[str, Any]
 Place = tuple[Any, ...]
@@ -191,22 +201,22 @@ def plan(
     text for the answer."""
     match operation, kind:
         case "CREATE", "queue":
-            return nodes.plan_queue(name, uuid, body, owner)
+            return plan_queue(nodes, name, uuid, body, owner)
         case "CREATE", "exchange":
-            return nodes.plan_exchange(name, uuid, body)
+            return plan_exchange(nodes, name, uuid, body)
         case "CREATE", "binding":
             exchange, queue, key = _binding_names(body)
-            return nodes.plan_binding(exchange, queue, key, arguments_of(body))
+            return plan_binding(nodes, exchange, queue, key, arguments_of(body))
         case "UPDATE", ("queue" | "exchange"):
-            return nodes.plan_alteration(kind, name, body)
+            return plan_alteration(nodes, kind, name, body)
         case "DELETE", "queue":
-            return nodes.plan_queue_removal(
-                name, if_empty=bool(body.get("ifEmpty")), if_unused=bool(body.get("ifUnused")), consumers=consumers
+            return plan_queue_removal(
+                nodes, name, if_empty=bool(body.get("ifEmpty")), if_unused=bool(body.get("ifUnused")), consumers=consumers
             )
         case "DELETE", "exchange":
-            return nodes.plan_exchange_removal(name)
+            return plan_exchange_removal(nodes, name)
         case "DELETE", "binding":
-            return nodes.plan_unbinding(*_binding_names(body))
+            return plan_unbinding(nodes, *_binding_names(body))
         case _:
             raise Refused(501, f"this broker does not have the operation {operation!r} on {kind!r}")
 

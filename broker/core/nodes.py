@@ -1,8 +1,8 @@
 """Addresses → nodes: queues and exchanges of both logs in one namespace, with the routing between them.
 
 Life of the registry: `rebuild` makes it from the states (at start, after a snapshot); `follow` keeps it level with each
-change that a log's definitions report. It holds no messages, interprets no commands and decides nothing; `plan_*` turn a wish (a
-queue to create, a binding) into the command to propose and the log to propose it to, or refuse it with a status and a text.
+change that a log's definitions report. It holds no messages, interprets no commands and decides nothing; what a wish (a queue to
+create, a binding) means as a command is `broker.core.planning`'s business.
 
 An address names a queue or an exchange; `exchange/key` names an exchange with a routing key (subject). A queue is found first.
 
@@ -15,26 +15,19 @@ the two logs are followed makes no difference; to follow a change costs what it 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from msgspec import structs
-
-from broker.core import limits, subscriptions
+from broker.core import limits
 from broker.core.addresses import exchange_in, queue_in
 from broker.core.commands import (
-    SUBSCRIPTIONS_SINCE,
     TIMES_SINCE,
-    Alter,
     Bind,
     Command,
     ExchangeAdd,
-    ExchangeDel,
     Key,
     QueueAdd,
-    QueueDel,
-    QueueDelIfEmpty,
     StoreAdd,
     StoreDel,
     Unbind,
@@ -53,8 +46,7 @@ from broker.core.definitions import (
     Unbound,
 )
 from broker.core.duplicates import UnderWay, id_of
-from broker.core.dynamic import LifetimePolicy
-from broker.core.exchange import Exchange, fault_of
+from broker.core.exchange import Exchange
 from broker.core.queues import arguments as queue_arguments
 from broker.core.queues.alerts import Thresholds, thresholds_of
 from broker.core.queues.arguments import Flow, flow_of, in_force
@@ -63,9 +55,11 @@ from broker.core.state import Messages, State
 from broker.core.subscriptions import Gate, Terms
 
 BUILT_IN = {"": "direct", "amq.direct": "direct", "amq.topic": "topic", "amq.fanout": "fanout", "amq.match": "headers"}
-LEVELS = ("all", "configuration", "none")
-KINDS = ("direct", "topic", "fanout", "headers")
 CLUSTER, LOCAL = "cluster", "local"
+AUTO_DELETE_TIMEOUT = "qpid.auto_delete_timeout"
+DELIVERY_LIMIT = "x-delivery-limit"
+MESSAGE_TTL = "x-message-ttl"
+RETRY_MIN, RETRY_MAX = "x-delayed-retry-min", "x-delayed-retry-max"
 
 
 class Refused(Exception):
@@ -75,14 +69,6 @@ class Refused(Exception):
         super().__init__(text)
         self.status = status
         self.text = text
-
-
-def arguments_of(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments that a request asks for. Refused when they are no map."""
-    found = body.get("arguments") or {}
-    if not isinstance(found, dict):
-        raise Refused(400, "the arguments of what is to be made are a map of names to values")
-    return dict(found)
 
 
 class Unplaced(Exception):
@@ -474,6 +460,14 @@ class Nodes:
         """The queue of that identity."""
         return self._queues_by_uuid.get(uuid)
 
+    def exchange_by_uuid(self, uuid: str) -> ExchangeNode:
+        """The exchange of that identity, which is there."""
+        return self._exchanges_by_uuid[uuid]
+
+    def log_of_binding(self, identity: Key) -> str | None:
+        """The log that holds this binding."""
+        return next((log for log, state in self._states.items() if identity in state.definitions.bindings), None)
+
     def queues_of(self, user: str) -> int:
         """How many queues name this user as their owner."""
         return self._owned[user]
@@ -492,222 +486,14 @@ class Nodes:
         found = (each for state in self._states.values() for each in state.definitions.bindings_of_queue(queue.uuid))
         return 1 + sum(binding.exchange in self._exchanges_by_uuid for binding in found)
 
-    # ---- planning changes
-
-    def level_of(self, wanted: str | None) -> str:
-        """The replication level that an object gets: as wanted, else the default; Refused for an unknown word."""
-        level = wanted or (self.default_level if self.clustered else "none")
-        if level not in LEVELS:
-            raise Refused(400, f"{level!r} is no replication level: use all, configuration or none")
-        return level
-
     def version_of(self, log: str) -> int:
         """The machine version that a command may need which is proposed to this log."""
         state = self._states[log]
         return state.definitions.machine_version if log == CLUSTER else state.version
 
-    def log_for(self, level: str) -> str:
-        """The log that holds the definition of an object of this level."""
-        return CLUSTER if self.clustered and level != "none" else LOCAL
-
-    def plan_queue(self, name: str, uuid: str, attributes: dict[str, Any], owner: str = "") -> tuple[str, Command]:
-        """(log, command) that creates a queue of this owner's; Refused when it exists or its attributes make no sense."""
-        _check_name("queue", name)
-        if name in self.queues:
-            raise Refused(409, f"a queue named {name!r} exists already")
-        if len(self.queues) >= limits.MAX_QUEUES:
-            raise Refused(409, f"this broker has {len(self.queues)} queues, its limit; delete some first")
-        for attribute in attributes.keys() - _ATTRIBUTES:
-            raise Refused(400, f"queue {name!r}: a queue has no {attribute!r} (it has {', '.join(sorted(_ATTRIBUTES))})")
-        arguments = arguments_of(attributes)
-        _check_arguments(name, arguments)
-        _check_alternate(name, str(attributes.get("alternateExchange") or ""), arguments)
-        level = self.level_of(attributes.get("replicate") or arguments.get("qpid.replicate"))
-        if not self.clustered and level == "configuration":
-            level = "all"
-        log, subscription = self.log_for(level), _subscription_of(name, attributes)
-        needs = max(_version_of(arguments), SUBSCRIPTIONS_SINCE if subscription else 1)
-        if needs > self.version_of(log):
-            has = f"the cluster has version {self.version_of(log)} until every broker is upgraded"
-            raise Refused(409, f"queue {name!r}: what it asks for needs machine version {needs}, and {has}")
-        command = QueueAdd(
-            needs=needs,
-            uuid=uuid,
-            name=name,
-            level=level,
-            durable=bool(attributes.get("durable", False)),
-            auto_delete=bool(attributes.get("autoDelete", False)) or bool(arguments.get(AUTO_DELETE_TIMEOUT)),
-            exclusive=bool(attributes.get("exclusive", False)),
-            arguments=arguments,
-            alternate=self._alternate(attributes),
-            owner=owner,
-            subscription=subscription,
-        )
-        return log, command
-
-    def plan_subscription(
-        self, terms: Terms, uuid: str, binding: Bind, *, keep_s: int, owner: str, instead_of: QueueNode | None = None
-    ) -> tuple[str, list[Command]]:
-        """(log, commands of one batch) that make the queue of a subscription, with its binding to an exchange, in the place of
-        another with that name. `keep_s`: so long it stays when nobody uses it, 0: for ever. It is where the exchange is, if it is
-        to stay; Refused."""
-        exchange, name = self._exchanges_by_uuid[binding.exchange], terms.queue
-        log = CLUSTER if self.clustered and exchange.replicated and terms.lasting else LOCAL
-        if instead_of is None:
-            _check_name("queue of a subscription", name)
-            if len(self.queues) >= limits.MAX_QUEUES:
-                raise Refused(409, f"this broker has {len(self.queues)} queues, its limit; delete some first")
-        elif instead_of.log != log:
-            raise Refused(409, f"subscription {terms.name!r} is at an exchange of another level; unsubscribe first")
-        if len(exchange.routing) >= limits.MAX_BINDINGS_PER_EXCHANGE:
-            raise Refused(409, f"exchange {exchange.name!r} has {limits.MAX_BINDINGS_PER_EXCHANGE} bindings, its limit")
-        if self.version_of(log) < SUBSCRIPTIONS_SINCE:
-            has = f"the cluster has version {self.version_of(log)} until every broker is upgraded"
-            raise Refused(501, f"a subscription that lasts needs machine version {SUBSCRIPTIONS_SINCE}, and {has}")
-        arguments = {AUTO_DELETE_TIMEOUT: keep_s} if keep_s else {}
-        _check_arguments(name, arguments)
-        made = QueueAdd(
-            needs=SUBSCRIPTIONS_SINCE,
-            uuid=uuid,
-            name=name,
-            level="all" if log == CLUSTER else "none",
-            durable=terms.lasting,
-            auto_delete=bool(keep_s) or not terms.lasting,
-            exclusive=not terms.shared,
-            arguments=arguments,
-            owner=owner,
-            subscription=terms.to_dict(),
-        )
-        gone: list[Command] = [] if instead_of is None else [QueueDel(uuid=instead_of.uuid)]
-        return log, [*gone, made, binding]
-
-    def plan_dynamic(self, kind: str, name: str, uuid: str, policy: LifetimePolicy, owner: str) -> tuple[str, Command]:
-        """(log, command) that creates a dynamic node, a "queue" or an "exchange", of this broker alone; Refused."""
-        if kind == "queue":
-            log, queue = self.plan_queue(name, uuid, {"replicate": "none"}, owner)
-            return log, structs.replace(queue, lifetime=str(policy))
-        log, exchange = self.plan_exchange(name, uuid, {"exchangeType": "topic", "replicate": "none"})
-        return log, structs.replace(exchange, lifetime=str(policy))
-
     def is_bound(self, queue: QueueNode, binding: Bind) -> bool:
         """Whether this queue has this binding, in either log."""
         return any((binding.exchange, queue.uuid, binding.key) in state.definitions.bindings for state in self._states.values())
-
-    def plan_exchange(self, name: str, uuid: str, attributes: dict[str, Any]) -> tuple[str, Command]:
-        """(log, command) that creates an exchange."""
-        _check_name("exchange", name)
-        kind = attributes.get("exchangeType", "direct")
-        if kind not in KINDS:
-            raise Refused(400, f"{kind!r} is no exchange type: use direct, topic, fanout or headers")
-        if name in self.exchanges:
-            raise Refused(409, f"an exchange named {name!r} exists already")
-        if len(self.exchanges) >= limits.MAX_EXCHANGES:
-            raise Refused(409, f"this broker has {len(self.exchanges)} exchanges, its limit; delete some first")
-        arguments = arguments_of(attributes)
-        _check_known(f"exchange {name!r}", arguments, frozenset({"qpid.replicate"}))
-        level = self.level_of(attributes.get("replicate") or arguments.get("qpid.replicate"))
-        command = ExchangeAdd(
-            uuid=uuid,
-            name=name,
-            kind=kind,
-            level=level,
-            durable=bool(attributes.get("durable", False)),
-            arguments=arguments,
-            alternate=self._alternate(attributes),
-        )
-        return self.log_for(level), command
-
-    def plan_alteration(self, kind: str, name: str, attributes: dict[str, Any]) -> tuple[str, Command]:
-        """(log, command) that gives a queue ("queue") or an exchange other attributes: arguments by name, None for one that it is
-        to have no more, and `alternateExchange`, "" for none. What is not named stays. Refused."""
-        node: QueueNode | ExchangeNode | None = (self.queues if kind == "queue" else self.exchanges).get(name)
-        if node is None:
-            raise Refused(404, f"there is no {kind} named {name!r}")
-        may = frozenset({"alternateExchange", "arguments"} if kind == "queue" else {"alternateExchange"})
-        for attribute in attributes.keys() - may:
-            raise Refused(400, f"{kind} {name!r}: {attribute!r} cannot be changed ({', '.join(sorted(may))} can)")
-        if isinstance(node, ExchangeNode) and node.built_in:
-            raise Refused(409, f"exchange {name!r} is built in and cannot be changed")
-        definition = node.definition
-        alternate = self._alternate(attributes) if "alternateExchange" in attributes else definition.alternate
-        if isinstance(node, QueueNode):
-            arguments = _altered_arguments(node, arguments_of(attributes))
-            _check_alternate(name, alternate, arguments)
-            applies = max(definition.needs, _version_of(arguments))
-        else:
-            arguments, applies = definition.arguments, definition.needs
-        if alternate == name and kind == "exchange":
-            raise Refused(400, f"exchange {name!r} cannot be its own alternate exchange")
-        has = self.version_of(node.log)
-        if max(Alter.SINCE, applies) > has:
-            needs = max(Alter.SINCE, applies)
-            text = f"needs machine version {needs}, and the cluster has version {has} until every broker is upgraded"
-            raise Refused(409, f"{kind} {name!r}: to change it {text}")
-        return node.log, Alter(uuid=node.uuid, arguments=arguments, alternate=alternate, applies=applies)
-
-    def plan_binding(self, exchange: str, queue: str, key: str, arguments: dict[str, Any]) -> tuple[str, Command]:
-        """(log, command) that binds a queue to an exchange."""
-        found, bound = self._ends(exchange, queue)
-        if len(found.routing) >= limits.MAX_BINDINGS_PER_EXCHANGE:
-            raise Refused(
-                409, f"exchange {exchange!r} has {limits.MAX_BINDINGS_PER_EXCHANGE} bindings, its limit; unbind some first"
-            )
-        fault = fault_of(found.definition.kind, key, arguments)
-        if fault:
-            raise Refused(400, f"queue {queue!r} cannot be bound to exchange {exchange!r}: {fault}")
-        command = Bind(exchange=found.uuid, queue=bound.uuid, key=key, arguments=arguments)
-        return self._binding_log(found, bound), command
-
-    def plan_unbinding(self, exchange: str, queue: str, key: str) -> tuple[str, Command]:
-        """(log, command) that takes a binding away."""
-        found, bound = self._ends(exchange, queue)
-        for log, state in self._states.items():
-            if (found.uuid, bound.uuid, key) in state.definitions.bindings:
-                return log, Unbind(exchange=found.uuid, queue=bound.uuid, key=key)
-        raise Refused(404, f"queue {queue!r} is not bound to exchange {exchange!r} with key {key!r}")
-
-    def _binding_log(self, exchange: ExchangeNode, queue: QueueNode) -> str:
-        return CLUSTER if self.clustered and exchange.replicated and queue.replicated else LOCAL
-
-    def _ends(self, exchange: str, queue: str) -> tuple[ExchangeNode, QueueNode]:
-        if exchange not in self.exchanges:
-            raise Refused(404, f"there is no exchange named {exchange!r}")
-        if queue not in self.queues:
-            raise Refused(404, f"there is no queue named {queue!r}")
-        if exchange == "":
-            raise Refused(409, "every queue is bound to the default exchange by its name, and by nothing else")
-        return self.exchanges[exchange], self.queues[queue]
-
-    def plan_queue_removal(self, name: str, *, if_empty: bool, if_unused: bool, consumers: int) -> tuple[str, Command]:
-        """(log, command) that deletes a queue; `consumers` is how many it has now."""
-        node = self.queues.get(name)
-        if node is None:
-            raise Refused(404, f"there is no queue named {name!r}")
-        if if_empty and node.depth:
-            raise Refused(409, f"queue {name!r} holds {node.depth} messages; empty it first, or use --force")
-        if if_unused and consumers:
-            raise Refused(409, f"queue {name!r} has {consumers} consumers; stop them first, or use --force")
-        if if_empty and self.version_of(node.log) >= QueueDelIfEmpty.SINCE:
-            return node.log, QueueDelIfEmpty(uuid=node.uuid)
-        return node.log, QueueDel(uuid=node.uuid)
-
-    def plan_exchange_removal(self, name: str) -> tuple[str, Command]:
-        """(log, command) that deletes an exchange."""
-        node = self.exchanges.get(name)
-        if node is None:
-            raise Refused(404, f"there is no exchange named {name!r}")
-        if node.built_in:
-            raise Refused(409, f"exchange {name!r} is built in and cannot be deleted")
-        user = next((queue.name for queue in self.queues.values() if queue.definition.alternate == name), None)
-        if user is not None:
-            raise Refused(409, f"exchange {name!r} is the alternate exchange of queue {user!r}; delete that first")
-        return node.log, ExchangeDel(uuid=node.uuid)
-
-    def _alternate(self, attributes: dict[str, Any]) -> str:
-        alternate = str(attributes.get("alternateExchange") or "")
-        if alternate and alternate not in self.exchanges:
-            raise Refused(404, f"there is no exchange named {alternate!r} to be the alternate exchange")
-        return alternate
 
 
 Node = TypeVar("Node", QueueNode, ExchangeNode)
@@ -738,110 +524,3 @@ def _place(node: QueueNode, messages: Messages | None) -> None:
     """These are the queue's messages; the next one proposed goes behind them."""
     node.messages = messages
     node.go_on()
-
-
-def _check_name(what: str, name: str) -> None:
-    if not name:
-        raise Refused(400, f"a {what} needs a name")
-    if len(name.encode()) > limits.MAX_NAME_BYTES:
-        raise Refused(400, f"a {what}'s name may have {limits.MAX_NAME_BYTES} bytes, this one has {len(name.encode())}")
-    if name.startswith("$") or any(ord(letter) < 32 for letter in name):
-        raise Refused(400, f"{name!r} cannot name a {what}: names start with no '$' and hold no control characters")
-
-
-_ATTRIBUTES = frozenset({"durable", "replicate", "autoDelete", "exclusive", "arguments", "alternateExchange", "subscription"})
-AUTO_DELETE_TIMEOUT = "qpid.auto_delete_timeout"
-DELIVERY_LIMIT = "x-delivery-limit"
-MESSAGE_TTL = "x-message-ttl"
-RETRY_MIN, RETRY_MAX = "x-delayed-retry-min", "x-delayed-retry-max"
-_TIMED = (DELIVERY_LIMIT, MESSAGE_TTL, RETRY_MIN, RETRY_MAX)
-KNOWN_ARGUMENTS = frozenset(
-    {
-        *("qpid.replicate", AUTO_DELETE_TIMEOUT),
-        *_TIMED,
-        *queue_arguments.NAMES,
-    }
-)
-
-
-ALTERABLE = frozenset({*_TIMED, *queue_arguments.ALTERABLE})
-"""Arguments that a queue may get, or lose, while it is there. Any others that have a meaning make it the kind of queue it is."""
-
-
-def _altered_arguments(node: QueueNode, changes: dict[str, Any]) -> dict[str, Any]:
-    """The arguments that a queue has after these changes. Those that it was made with and that are not in force, because an older
-    release had made it, are no more: else they would be from here on. Refused."""
-    name, definition = node.name, node.definition
-    for key in changes:
-        if isinstance(key, str) and key.startswith(("qpid.", "x-")) and key not in ALTERABLE:
-            known = ", ".join(sorted(ALTERABLE))
-            raise Refused(409, f"queue {name!r}: {key!r} cannot be changed while the queue is there (what can: {known})")
-    kept = {key: value for key, value in definition.arguments.items() if key in node.asked or _counts(key, definition.needs)}
-    arguments = {key: value for key, value in (kept | changes).items() if value is not None}
-    _check_arguments(name, arguments)
-    return arguments
-
-
-def _counts(key: str, needs: int) -> bool:
-    """Whether this argument, which is none of `queue_arguments`, is in force on a queue that needs this version, or a note."""
-    if key in _TIMED:
-        return needs >= TIMES_SINCE
-    if key == AUTO_DELETE_TIMEOUT:
-        return needs > 1
-    return key == "qpid.replicate" or not key.startswith(("qpid.", "x-"))
-
-
-def _check_alternate(name: str, alternate: str, arguments: dict[str, Any]) -> None:
-    if alternate and queue_arguments.policy_of(arguments) != queue_arguments.REJECT:
-        text = "what leaves a ring goes to no alternate exchange: make the queue without one"
-        raise Refused(501, f"queue {name!r}: {text}")
-
-
-def _subscription_of(name: str, attributes: dict[str, Any]) -> dict[str, Any]:
-    """The terms of the subscription that a queue is to stand for; {} for none. Refused."""
-    given = attributes.get("subscription")
-    try:
-        return subscriptions.moved(name, given) if given else {}
-    except ValueError as error:
-        raise Refused(400, f"queue {name!r}: {error}") from None
-
-
-def _version_of(arguments: dict[str, Any]) -> int:
-    """The machine version that a queue with these arguments needs. The first would delete it with its last consumer at once, and
-    those before `TIMES_SINCE` would keep messages that are to leave."""
-    needs = {AUTO_DELETE_TIMEOUT: 2} | dict.fromkeys(_TIMED, TIMES_SINCE)
-    version = queue_arguments.version_of(arguments)
-    return max(version, *(since if arguments.get(name) else 1 for name, since in needs.items()))
-
-
-def _check_known(what: str, arguments: dict[str, Any], known: frozenset[str]) -> None:
-    """Arguments that brokers give a meaning to begin with `qpid.` or `x-`; any others are notes of whoever made the object."""
-    for key in arguments:
-        if not isinstance(key, str):
-            raise Refused(400, f"{what}: the names of arguments are texts, {key!r} is none")
-        if key.startswith(("qpid.", "x-")) and key not in known:
-            raise Refused(501, f"{what}: this broker does not have {key!r} (it knows {', '.join(sorted(known))})")
-
-
-def _check_arguments(name: str, arguments: dict[str, Any]) -> None:
-    shares = {key for key in arguments if isinstance(key, str) and queue_arguments.is_known(key)}
-    _check_known(f"queue {name!r}", arguments, KNOWN_ARGUMENTS | shares)
-    try:
-        fault = queue_arguments.fault_of(arguments)
-    except queue_arguments.Unknown as error:
-        raise Refused(501, f"queue {name!r}: {error}") from None
-    if fault:
-        raise Refused(400, f"queue {name!r}: {fault}")
-    for key, what, most in (
-        (DELIVERY_LIMIT, "a number of failed deliveries", limits.MAX_DELIVERY_LIMIT),
-        *((key, "a number of milliseconds", limits.MAX_MESSAGE_TTL_MS) for key in (MESSAGE_TTL, RETRY_MIN, RETRY_MAX)),
-    ):
-        value = arguments.get(key, 1)
-        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-            raise Refused(400, f"queue {name!r}: {key} must be {what} from 1 to {most}, not {value!r}")
-    if RETRY_MAX in arguments and arguments[RETRY_MAX] < arguments.get(RETRY_MIN, limits.MAX_MESSAGE_TTL_MS + 1):
-        raise Refused(400, f"queue {name!r}: {RETRY_MAX} is less than {RETRY_MIN}, or is there without it")
-    time_s, most_s = arguments.get(AUTO_DELETE_TIMEOUT, 0), limits.MAX_AUTO_DELETE_S
-    if not isinstance(time_s, int) or isinstance(time_s, bool) or not 0 <= time_s <= most_s:
-        text = f"{AUTO_DELETE_TIMEOUT} must be a whole number of seconds from 0 (no time) to {most_s}, not {time_s!r}"
-        raise Refused(400, f"queue {name!r}: {text}")

@@ -18,6 +18,7 @@ from broker.core.acl.questions import Lookups
 from broker.core.commands import Bind
 from broker.core.filters import NO_LOCAL, Filter
 from broker.core.nodes import LOCAL, ExchangeNode, QueueNode
+from broker.core.planning import plan_queue
 from broker.core.selector.selected import SELECTING
 from broker.core.subscriptions import SHARED, Gate
 from broker.sessions import routing
@@ -189,7 +190,7 @@ class Exchanges:
         attributes = {"replicate": "none", "autoDelete": True, "exclusive": True}
         local = self.logs.ledgers[LOCAL]
         queue_id = self._new_id()
-        _, create = nodes.plan_queue(name, queue_id, attributes, self._quota.owner(user))
+        _, create = plan_queue(nodes, name, queue_id, attributes, self._quota.owner(user))
         bind = Bind(exchange=exchange.uuid, queue=queue_id, key=key, arguments=arguments)
 
         def made(reason: str) -> None:

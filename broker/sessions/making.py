@@ -23,6 +23,7 @@ from broker.core.addresses import exchange_in, queue_in
 from broker.core.commands import Command, ExchangeDel, QueueAdd, QueueDel, QueueDelIfEmpty
 from broker.core.dynamic import LifetimePolicy, matches, policy_of
 from broker.core.nodes import LOCAL, QueueNode, Refused
+from broker.core.planning import plan_dynamic, plan_exchange, plan_queue
 from broker.sessions.attach import Attach, refused
 from broker.sessions.logs import Logs
 from broker.sessions.queues import Queues
@@ -78,7 +79,7 @@ class Making:
         name, user = f"temporary.{uuid}", attach.session.rights.user
         self._demand(attach, kind, name, {"exchangeType": "topic"} if kind == "exchange" else {})
         try:
-            log, command = self._logs.nodes.plan_dynamic(kind, name, uuid, policy, self._quota.owner(user))
+            log, command = plan_dynamic(self._logs.nodes, kind, name, uuid, policy, self._quota.owner(user))
         except Refused as refusal:
             raise refused(refusal) from None
         undo = partial(self._maker_left, kind, uuid, policy)
@@ -137,7 +138,7 @@ class Making:
         self._demand(attach, kind, name, body)
         nodes, owner, uuid = self._logs.nodes, self._quota.owner(attach.session.rights.user), self._new_id()
         try:
-            plan = nodes.plan_queue(name, uuid, body, owner) if kind == "queue" else nodes.plan_exchange(name, uuid, body)
+            plan = plan_queue(nodes, name, uuid, body, owner) if kind == "queue" else plan_exchange(nodes, name, uuid, body)
         except Refused as refusal:
             raise refused(refusal) from None
         log, command = plan

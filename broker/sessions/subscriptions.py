@@ -23,6 +23,7 @@ from broker.core.commands import Bind, Command, QueueDel, Unbind
 from broker.core.exchange import fault_of
 from broker.core.filters import NO_LOCAL
 from broker.core.nodes import ExchangeNode, QueueNode, Refused
+from broker.core.planning import plan_subscription
 from broker.core.subscriptions import DELIMITER, GLOBAL, SHARED, Terms, base64_of, named
 from broker.sessions.attach import Attach, refused
 from broker.sessions.consumer import Subscription
@@ -138,7 +139,7 @@ class Subscriptions:
         bind = Bind(exchange=binding.exchange, queue=uuid, key=binding.key, arguments=binding.arguments)
         keep_s, owner = attach.asked.keep_s or 0, self._quota.owner(user)
         try:
-            log, commands = nodes.plan_subscription(terms, uuid, bind, keep_s=keep_s, owner=owner, instead_of=instead_of)
+            log, commands = plan_subscription(nodes, terms, uuid, bind, keep_s=keep_s, owner=owner, instead_of=instead_of)
         except Refused as refusal:
             raise refused(refusal) from None
         counted = self._quota.proposed(user, uuid, log)

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from broker.core.nodes import CLUSTER, KNOWN_ARGUMENTS, LOCAL, Nodes, Refused
+from broker.core.nodes import CLUSTER, LOCAL, Nodes, Refused
+from broker.core.planning import KNOWN_ARGUMENTS, plan_queue
 from broker.core.state import State
 
 ROOT = Path(__file__).parent.parent.parent
@@ -51,13 +52,13 @@ def test_every_row_names_a_test_that_is_there() -> None:
 @pytest.mark.parametrize("name", REFUSED)
 def test_an_argument_that_has_no_effect_is_refused(name: str) -> None:
     with pytest.raises(Refused, match=re.escape(repr(name))) as caught:
-        nodes().plan_queue("q", "u", {"arguments": {name: 1}})
+        plan_queue(nodes(), "q", "u", {"arguments": {name: 1}})
     assert caught.value.status == 501
 
 
 def test_an_attribute_that_has_no_effect_is_refused() -> None:
     with pytest.raises(Refused, match="'lifetimePolicy'") as caught:
-        nodes().plan_queue("q", "u", {"lifetimePolicy": "delete-on-close"})
+        plan_queue(nodes(), "q", "u", {"lifetimePolicy": "delete-on-close"})
     assert caught.value.status == 400
 
 
@@ -69,5 +70,5 @@ def test_every_argument_of_a_newer_release_waits_for_the_clusters_version() -> N
     for name, value in (values | {"qpid.browse-only": 1, "x-consumer-timeout": 5}).items():
         version = 6 if name == "x-consumer-timeout" else 5
         with pytest.raises(Refused, match=f"needs machine version {version}") as caught:
-            made.plan_queue("q", "u", {"replicate": "all", "arguments": {name: value}})
+            plan_queue(made, "q", "u", {"replicate": "all", "arguments": {name: value}})
         assert caught.value.status == 409

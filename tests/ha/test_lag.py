@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from broker.core.nodes import CLUSTER
+from broker.core.planning import plan_queue
 from broker.service import Broker
 from broker.telemetry import TelemetryWriter
 from ha import lag
@@ -47,7 +48,7 @@ class Primary:
 
     def create(self, *queues: str) -> None:
         for name in queues:
-            _, change = self.broker.nodes.plan_queue(name, f"uuid of {name}", {"replicate": "all"})
+            _, change = plan_queue(self.broker.nodes, name, f"uuid of {name}", {"replicate": "all"})
             self.ledger.change(change, lambda reason: None)
         self.machine.run_until(lambda: set(queues) <= set(self.broker.nodes.queues))
 

@@ -7,9 +7,9 @@ from tests.simulation.bugs import Bug
 OF_SUBSCRIPTIONS = {
     "keeps-subscriptions-to-itself": Bug(
         "makes the queue of a durable subscription on the primary alone",
-        "broker.core.nodes",
-        "Nodes.plan_subscription",
-        "CLUSTER if self.clustered and exchange.replicated and terms.lasting else LOCAL",
+        "broker.core.planning",
+        "_subscription_log",
+        "CLUSTER if nodes.clustered and exchange.replicated and terms.lasting else LOCAL",
         "LOCAL",
     ),
     "subscription-goes-with-its-connection": Bug(

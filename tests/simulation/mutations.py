@@ -454,9 +454,9 @@ for _, waits in self._proposed:
     ),
     "binds-for-itself": Bug(
         "keeps the bindings of replicated queues to itself",
-        "broker.core.nodes",
-        "Nodes._binding_log",
-        "return CLUSTER if self.clustered and exchange.replicated and queue.replicated else LOCAL",
+        "broker.core.planning",
+        "_binding_log",
+        "return CLUSTER if nodes.clustered and exchange.replicated and queue.replicated else LOCAL",
         "return LOCAL",
     ),
     "accepts-at-the-first-log": Bug(

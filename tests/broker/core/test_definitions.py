@@ -25,6 +25,7 @@ from broker.core.definitions import (
     VersionRose,
 )
 from broker.core.nodes import CLUSTER, LOCAL, Nodes
+from broker.core.planning import plan_queue_removal
 from broker.core.state import State
 from tests.broker.core.definitions import alter, batch, bind, delete, exchange, queue, state_of, unbind
 
@@ -218,7 +219,7 @@ def test_a_deletion_on_condition_is_left_to_the_log_as_soon_as_every_member_can_
     nodes.rebuild({CLUSTER: cluster, LOCAL: local})
 
     def planned(name: str, *, if_empty: bool) -> Command:
-        return nodes.plan_queue_removal(name, if_empty=if_empty, if_unused=False, consumers=0)[1]
+        return plan_queue_removal(nodes, name, if_empty=if_empty, if_unused=False, consumers=0)[1]
 
     assert planned("q", if_empty=True) == QueueDel(uuid="u-q"), "the cluster has version 1"
     assert planned("mine", if_empty=True) == QueueDelIfEmpty(uuid="u-mine"), "this log is this release's alone"

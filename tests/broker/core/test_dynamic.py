@@ -10,6 +10,7 @@ from broker.core.commands import ExchangeAdd, QueueAdd
 from broker.core.dynamic import LifetimePolicy, matches, policy_of
 from broker.core.filters import Filter
 from broker.core.nodes import LOCAL
+from broker.core.planning import plan_dynamic, plan_exchange
 from tests.broker.core.test_nodes import Two
 
 ON_CLOSE, ON_NO_LINKS, ON_NO_MESSAGES, ON_NEITHER = LifetimePolicy
@@ -58,10 +59,10 @@ def test_names_match_patterns(pattern: str, name: str, does: bool) -> None:
 
 def test_a_dynamic_node_is_of_this_broker_alone_and_says_its_policy() -> None:
     nodes = Two(default_level="all").nodes
-    log, queue = nodes.plan_dynamic("queue", "q", "u", ON_NO_LINKS, "ann")
+    log, queue = plan_dynamic(nodes, "queue", "q", "u", ON_NO_LINKS, "ann")
     assert isinstance(queue, QueueAdd)
     assert (log, queue.level, queue.owner, json.loads(queue.text)["lifetime"]) == (LOCAL, "none", "ann", "delete-on-no-links")
-    log, topic = nodes.plan_dynamic("exchange", "t", "v", ON_CLOSE, "ann")
+    log, topic = plan_dynamic(nodes, "exchange", "t", "v", ON_CLOSE, "ann")
     assert isinstance(topic, ExchangeAdd)
     assert (log, topic.kind, topic.level, json.loads(topic.text)["lifetime"]) == (LOCAL, "topic", "none", "delete-on-close")
-    assert "lifetime" not in json.loads(nodes.plan_exchange("plain", "w", {})[1].text)
+    assert "lifetime" not in json.loads(plan_exchange(nodes, "plain", "w", {})[1].text)

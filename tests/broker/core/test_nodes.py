@@ -12,6 +12,15 @@ from broker.core import limits
 from broker.core.commands import Bind, Command, ExchangeAdd, QueueAdd, QueueDel, StoreAdd
 from broker.core.definitions import ExchangeGone, QueueMade, Unbound
 from broker.core.nodes import BUILT_IN, CLUSTER, LOCAL, ExchangeNode, Nodes, QueueNode, Refused
+from broker.core.planning import (
+    plan_alteration,
+    plan_binding,
+    plan_exchange,
+    plan_exchange_removal,
+    plan_queue,
+    plan_queue_removal,
+    plan_unbinding,
+)
 from broker.core.state import State
 from tests.broker.core.definitions import Change, batch, bind, delete, exchange, histories, play, queue, unbind
 
@@ -276,31 +285,31 @@ def test_the_bindings_that_were_asked_for_are_listed_with_their_log() -> None:
 def test_a_level_decides_which_log_holds_a_definition() -> None:
     two = Two(default_level="all")
     for level, log in (("all", CLUSTER), ("configuration", CLUSTER), ("none", LOCAL), (None, CLUSTER)):
-        planned = two.nodes.plan_queue(f"q-{level}", f"u-{level}", {"replicate": level} if level else {})
+        planned = plan_queue(two.nodes, f"q-{level}", f"u-{level}", {"replicate": level} if level else {})
         assert two.plan(planned) == log
-        planned = two.nodes.plan_exchange(f"x-{level}", f"x-{level}", {"replicate": level} if level else {})
+        planned = plan_exchange(two.nodes, f"x-{level}", f"x-{level}", {"replicate": level} if level else {})
         assert two.plan(planned) == log
     assert two.nodes.queues["q-None"].definition.level == "all"
-    assert two.plan(two.nodes.plan_queue("argument", "u", {"arguments": {"qpid.replicate": "none"}})) == LOCAL
-    assert refusal(two.nodes.plan_queue, "q", "u", {"replicate": "some"})[0] == 400
+    assert two.plan(plan_queue(two.nodes, "argument", "u", {"arguments": {"qpid.replicate": "none"}})) == LOCAL
+    assert refusal(plan_queue, two.nodes, "q", "u", {"replicate": "some"})[0] == 400
 
 
 def test_a_standalone_broker_keeps_everything_in_its_log() -> None:
     state = State()
     nodes = nodes_of(None, state)
     for level in ("all", "configuration", "none"):
-        log, command = nodes.plan_queue(level, f"u-{level}", {"replicate": level})
+        log, command = plan_queue(nodes, level, f"u-{level}", {"replicate": level})
         assert log == LOCAL
         ((change, _),) = state.apply(batch(state.index + 1, command.to_dict())).changes
         nodes.follow(log, change)
         assert nodes.queues[level].messages is not None
-    assert nodes.plan_binding("amq.topic", "all", "k", {})[0] == LOCAL
+    assert plan_binding(nodes, "amq.topic", "all", "k", {})[0] == LOCAL
 
 
 def test_a_queue_gets_what_was_asked_for() -> None:
     nodes = nodes_of(None, State(), default_queue_bytes=77)
     wanted = {"durable": True, "exclusive": True, "autoDelete": 1, "alternateExchange": "amq.fanout"}
-    _, command = nodes.plan_queue("q", "u", wanted | {"arguments": {"qpid.max_count": 5, "our.note": "kept"}})
+    _, command = plan_queue(nodes, "q", "u", wanted | {"arguments": {"qpid.max_count": 5, "our.note": "kept"}})
     assert isinstance(command, QueueAdd)
     assert (command.durable, command.exclusive, command.auto_delete) == (True, True, True)
     assert command.alternate == "amq.fanout"
@@ -349,16 +358,16 @@ def test_a_queue_gets_what_was_asked_for() -> None:
 def test_a_queue_that_cannot_be_is_refused_with_a_reason(name: str, attributes: dict[str, Any], status: int, word: str) -> None:
     two = Two()
     two.apply(CLUSTER, queue("taken"))
-    found, text = refusal(two.nodes.plan_queue, name, "u", attributes)
+    found, text = refusal(plan_queue, two.nodes, name, "u", attributes)
     assert found == status
     assert word in text
 
 
 def test_an_exchange_that_cannot_be_is_refused_with_a_reason() -> None:
     nodes = nodes_of(None, State())
-    assert refusal(nodes.plan_exchange, "", "u", {})[0] == 400
-    assert refusal(nodes.plan_exchange, "x", "u", {"exchangeType": "xml"})[0] == 400
-    assert refusal(nodes.plan_exchange, "amq.topic", "u", {})[0] == 409
+    assert refusal(plan_exchange, nodes, "", "u", {})[0] == 400
+    assert refusal(plan_exchange, nodes, "x", "u", {"exchangeType": "xml"})[0] == 400
+    assert refusal(plan_exchange, nodes, "amq.topic", "u", {})[0] == 409
 
 
 def test_there_is_a_limit_to_everything(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -366,9 +375,9 @@ def test_there_is_a_limit_to_everything(monkeypatch: pytest.MonkeyPatch) -> None
     two.apply(CLUSTER, queue("q"), bind("amq.topic", "u-q"))
     for name, limit in (("MAX_QUEUES", 1), ("MAX_EXCHANGES", len(BUILT_IN)), ("MAX_BINDINGS_PER_EXCHANGE", 1)):
         monkeypatch.setattr(limits, name, limit)
-    assert refusal(two.nodes.plan_queue, "p", "u", {})[0] == 409
-    assert refusal(two.nodes.plan_exchange, "x", "u", {})[0] == 409
-    assert refusal(two.nodes.plan_binding, "amq.topic", "q", "k", {})[0] == 409
+    assert refusal(plan_queue, two.nodes, "p", "u", {})[0] == 409
+    assert refusal(plan_exchange, two.nodes, "x", "u", {})[0] == 409
+    assert refusal(plan_binding, two.nodes, "amq.topic", "q", "k", {})[0] == 409
 
 
 def test_a_binding_of_two_replicated_objects_is_replicated_and_any_other_is_local() -> None:
@@ -377,10 +386,10 @@ def test_a_binding_of_two_replicated_objects_is_replicated_and_any_other_is_loca
     two.apply(LOCAL, queue("mine", "none"), exchange("my-x"))
     expected = {("our-x", "ours"): CLUSTER, ("amq.topic", "ours"): CLUSTER, ("my-x", "ours"): LOCAL, ("our-x", "mine"): LOCAL}
     for (at, name), log in expected.items():
-        assert two.plan(two.nodes.plan_binding(at, name, "k", {})) == log
+        assert two.plan(plan_binding(two.nodes, at, name, "k", {})) == log
         assert two.nodes.exchanges[at].routing.bindings()[-1].queue == f"u-{name}"
     for (at, name), log in expected.items():
-        assert two.plan(two.nodes.plan_unbinding(at, name, "k")) == log
+        assert two.plan(plan_unbinding(two.nodes, at, name, "k")) == log
     assert list(two.nodes.bindings()) == []
 
 
@@ -388,12 +397,12 @@ def test_a_binding_that_cannot_be_is_refused_with_a_reason() -> None:
     two = Two()
     two.apply(CLUSTER, queue("q"))
     nodes = two.nodes
-    assert refusal(nodes.plan_binding, "none", "q", "", {})[0] == 404
-    assert refusal(nodes.plan_binding, "amq.topic", "none", "", {})[0] == 404
-    assert refusal(nodes.plan_binding, "", "q", "other", {})[0] == 409
-    assert refusal(nodes.plan_binding, "amq.topic", "q", "k" * 300, {})[0] == 400
-    assert refusal(nodes.plan_binding, "amq.match", "q", "k", {"x-match": "some"})[0] == 400
-    assert refusal(nodes.plan_unbinding, "amq.topic", "q", "k")[0] == 404
+    assert refusal(plan_binding, nodes, "none", "q", "", {})[0] == 404
+    assert refusal(plan_binding, nodes, "amq.topic", "none", "", {})[0] == 404
+    assert refusal(plan_binding, nodes, "", "q", "other", {})[0] == 409
+    assert refusal(plan_binding, nodes, "amq.topic", "q", "k" * 300, {})[0] == 400
+    assert refusal(plan_binding, nodes, "amq.match", "q", "k", {"x-match": "some"})[0] == 400
+    assert refusal(plan_unbinding, nodes, "amq.topic", "q", "k")[0] == 404
 
 
 def test_deleting_asks_for_what_is_there_and_may_ask_that_nobody_needs_it() -> None:
@@ -401,15 +410,15 @@ def test_deleting_asks_for_what_is_there_and_may_ask_that_nobody_needs_it() -> N
     two.apply(CLUSTER, queue("q", alternate="x"), exchange("x"), exchange("y"))
     two.states[CLUSTER].apply(batch(9, enqueue=[(1, 1, [b"one"])]))
     nodes = two.nodes
-    assert refusal(nodes.plan_queue_removal, "none", if_empty=False, if_unused=False, consumers=0)[0] == 404
-    assert "1 messages" in refusal(nodes.plan_queue_removal, "q", if_empty=True, if_unused=False, consumers=0)[1]
-    assert "2 consumers" in refusal(nodes.plan_queue_removal, "q", if_empty=False, if_unused=True, consumers=2)[1]
-    assert nodes.plan_queue_removal("q", if_empty=False, if_unused=True, consumers=0) == (CLUSTER, QueueDel(uuid="u-q"))
-    assert nodes.plan_queue_removal("q", if_empty=False, if_unused=False, consumers=2)[0] == CLUSTER
-    assert refusal(nodes.plan_exchange_removal, "none")[0] == 404
-    assert refusal(nodes.plan_exchange_removal, "amq.topic")[0] == 409
-    assert "'q'" in refusal(nodes.plan_exchange_removal, "x")[1]
-    assert two.plan(nodes.plan_exchange_removal("y")) == CLUSTER
+    assert refusal(plan_queue_removal, nodes, "none", if_empty=False, if_unused=False, consumers=0)[0] == 404
+    assert "1 messages" in refusal(plan_queue_removal, nodes, "q", if_empty=True, if_unused=False, consumers=0)[1]
+    assert "2 consumers" in refusal(plan_queue_removal, nodes, "q", if_empty=False, if_unused=True, consumers=2)[1]
+    assert plan_queue_removal(nodes, "q", if_empty=False, if_unused=True, consumers=0) == (CLUSTER, QueueDel(uuid="u-q"))
+    assert plan_queue_removal(nodes, "q", if_empty=False, if_unused=False, consumers=2)[0] == CLUSTER
+    assert refusal(plan_exchange_removal, nodes, "none")[0] == 404
+    assert refusal(plan_exchange_removal, nodes, "amq.topic")[0] == 409
+    assert "'q'" in refusal(plan_exchange_removal, nodes, "x")[1]
+    assert two.plan(plan_exchange_removal(nodes, "y")) == CLUSTER
     assert "y" not in nodes.exchanges
     two.apply(CLUSTER, unbind("x-y", "u-q"))
     binding = Bind(exchange="x-y", queue="u-q", key="")
@@ -450,16 +459,16 @@ def test_a_kind_of_queue_that_the_first_version_did_not_have_waits_for_the_clust
     """A member of that version would make a queue of another kind of the same command."""
     two = Two()
     ranked = {"replicate": "all", "arguments": {"qpid.priorities": 4}}
-    status, text = refusal(two.nodes.plan_queue, "q", "u", ranked)
+    status, text = refusal(plan_queue, two.nodes, "q", "u", ranked)
     assert status == 409
     assert "needs machine version 2, and the cluster has version 1 until every broker is upgraded" in text
     two.apply(CLUSTER, {"op": "machine-version", "needs": 2})
-    assert two.plan(two.nodes.plan_queue("q", "u", ranked)) == CLUSTER
+    assert two.plan(plan_queue(two.nodes, "q", "u", ranked)) == CLUSTER
     assert two.nodes.queues["q"].definition.needs == 2
     messages = two.nodes.queues["q"].messages
     assert messages is not None
     assert len(messages.order.lanes) == 4
-    assert two.plan(two.nodes.plan_queue("kept", "v", ranked | {"replicate": "configuration"})) == CLUSTER
+    assert two.plan(plan_queue(two.nodes, "kept", "v", ranked | {"replicate": "configuration"})) == CLUSTER
     (place,) = two.nodes.unplaced()
     two.apply(LOCAL, place.to_dict())
     messages = two.nodes.queues["kept"].messages
@@ -471,14 +480,14 @@ def test_a_queue_with_a_time_to_be_deleted_after_waits_for_the_cluster_s_version
     """A primary of the first version would delete it with its last consumer, at once."""
     two = Two()
     timed = {"replicate": "all", "arguments": {"qpid.auto_delete_timeout": 30}}
-    status, text = refusal(two.nodes.plan_queue, "q", "u", timed)
+    status, text = refusal(plan_queue, two.nodes, "q", "u", timed)
     assert status == 409
     assert "needs machine version 2" in text
-    two.plan(two.nodes.plan_queue("plain", "p", {"replicate": "all", "arguments": {"qpid.auto_delete_timeout": 0}}))
+    two.plan(plan_queue(two.nodes, "plain", "p", {"replicate": "all", "arguments": {"qpid.auto_delete_timeout": 0}}))
     plain = two.nodes.queues["plain"]
     assert (plain.auto_delete_s, plain.definition.auto_delete, plain.definition.needs) == (0, False, 1)
     two.apply(CLUSTER, {"op": "machine-version", "needs": 2})
-    two.plan(two.nodes.plan_queue("q", "u", timed))
+    two.plan(plan_queue(two.nodes, "q", "u", timed))
     node = two.nodes.queues["q"]
     assert (node.auto_delete_s, node.definition.auto_delete, node.definition.needs) == (30, True, 2)
 
@@ -486,11 +495,11 @@ def test_a_queue_with_a_time_to_be_deleted_after_waits_for_the_cluster_s_version
 def test_a_queue_whose_messages_leave_by_themselves_waits_for_the_cluster_s_version() -> None:
     two = Two()
     leaving = {"replicate": "all", "arguments": {"x-delivery-limit": 3, "x-message-ttl": 60_000}}
-    status, text = refusal(two.nodes.plan_queue, "q", "u", leaving)
+    status, text = refusal(plan_queue, two.nodes, "q", "u", leaving)
     assert status == 409
     assert "needs machine version 5" in text
     two.apply(CLUSTER, {"op": "machine-version", "needs": 5})
-    two.plan(two.nodes.plan_queue("q", "u", leaving))
+    two.plan(plan_queue(two.nodes, "q", "u", leaving))
     node = two.nodes.queues["q"]
     assert (node.delivery_limit, node.ttl_ms) == (3, 60_000)
     two.apply(CLUSTER, queue("old", arguments={"x-delivery-limit": "any", "x-message-ttl": "any"}))
@@ -519,12 +528,12 @@ def test_a_queue_that_the_first_version_made_keeps_its_kind_whatever_its_argumen
 def test_queues_count_for_their_owner_in_both_logs_until_they_are_gone() -> None:
     two = Two()
     for name, level, owner in [("a", "all", "ann"), ("b", "none", "ann"), ("c", "all", "eve"), ("d", "none", "")]:
-        two.plan(two.nodes.plan_queue(name, f"u-{name}", {"replicate": level}, owner))
+        two.plan(plan_queue(two.nodes, name, f"u-{name}", {"replicate": level}, owner))
     assert [two.nodes.queues_of(user) for user in ("ann", "eve", "bob")] == [2, 1, 0]
     two.nodes.rebuild(two.states)
     assert [two.nodes.queues_of(user) for user in ("ann", "eve", "bob")] == [2, 1, 0]
     for name in "abd":
-        two.plan(two.nodes.plan_queue_removal(name, if_empty=False, if_unused=False, consumers=0))
+        two.plan(plan_queue_removal(two.nodes, name, if_empty=False, if_unused=False, consumers=0))
     assert [two.nodes.queues_of(user) for user in ("ann", "eve")] == [0, 1]
     assert list(two.nodes._owned) == ["eve"], "who has none any more takes no place"
 
@@ -536,33 +545,33 @@ def test_what_can_be_changed_of_a_queue_or_an_exchange_is_in_force_at_once_and_t
     two.apply(CLUSTER, queue("q", arguments=old | {"qpid.max_count": 10}), exchange("x"), exchange("y"))
     node = two.nodes.queues["q"]
     wish = {"arguments": {"qpid.max_count": 20, "note": None, "note 2": "b"}, "alternateExchange": "x"}
-    status, text = refusal(two.nodes.plan_alteration, "queue", "q", wish)
+    status, text = refusal(plan_alteration, two.nodes, "queue", "q", wish)
     assert (status, "needs machine version 6, and the cluster has version 1" in text) == (409, True)
     two.apply(CLUSTER, {"op": "machine-version", "needs": 6})
-    assert two.plan(two.nodes.plan_alteration("queue", "q", wish)) == CLUSTER
+    assert two.plan(plan_alteration(two.nodes, "queue", "q", wish)) == CLUSTER
     assert two.nodes.queues["q"] is node
     assert (node.max_count, node.definition.alternate) == (20, "x")
     assert node.definition.arguments == {"qpid.max_count": 20, "note 2": "b"}
     assert (node.flow.stop_count, node.ttl_ms, node.auto_delete_s, node.definition.needs) == (16, 0, 0, 1)
-    two.plan(two.nodes.plan_alteration("queue", "q", {"arguments": {"x-message-ttl": 60_000, "qpid.flow_stop_count": 4}}))
+    two.plan(plan_alteration(two.nodes, "queue", "q", {"arguments": {"x-message-ttl": 60_000, "qpid.flow_stop_count": 4}}))
     assert (node.ttl_ms, node.flow.stop_count, node.definition.alternate, node.definition.needs) == (60_000, 4, "x", 5)
-    two.plan(two.nodes.plan_alteration("queue", "q", {"arguments": {"x-message-ttl": None}, "alternateExchange": ""}))
+    two.plan(plan_alteration(two.nodes, "queue", "q", {"arguments": {"x-message-ttl": None}, "alternateExchange": ""}))
     assert (node.ttl_ms, node.flow.stop_count, node.definition.alternate) == (0, 4, "")
     timed = {
         "replicate": "all",
         "arguments": {"qpid.auto_delete_timeout": 9, "qpid.replicate": "all", "qpid.policy_type": "ring"},
     }
-    two.plan(two.nodes.plan_alteration("queue", "q", {"arguments": {"qpid.alert_count_up": 4}}))
+    two.plan(plan_alteration(two.nodes, "queue", "q", {"arguments": {"qpid.alert_count_up": 4}}))
     node.raised.add("count")
     assert (two.nodes.alerting, node.definition.needs) == ({"u-q": node}, 6)
-    two.plan(two.nodes.plan_alteration("queue", "q", {"arguments": {"qpid.alert_count_up": None}}))
+    two.plan(plan_alteration(two.nodes, "queue", "q", {"arguments": {"qpid.alert_count_up": None}}))
     assert (two.nodes.alerting, node.raised) == ({}, set())
-    two.plan(two.nodes.plan_queue("ring", "u-ring", timed))
+    two.plan(plan_queue(two.nodes, "ring", "u-ring", timed))
     ring = two.nodes.queues["ring"]
-    two.plan(two.nodes.plan_alteration("queue", "ring", {"arguments": {"qpid.max_count": 3}}))
+    two.plan(plan_alteration(two.nodes, "queue", "ring", {"arguments": {"qpid.max_count": 3}}))
     assert ring.displacing is not None
     assert (ring.displacing.max_count, ring.auto_delete_s, ring.definition.arguments["qpid.replicate"]) == (3, 9, "all")
-    two.plan(two.nodes.plan_alteration("exchange", "x", {"alternateExchange": "y"}))
+    two.plan(plan_alteration(two.nodes, "exchange", "x", {"alternateExchange": "y"}))
     assert two.nodes.exchanges["x"].definition.alternate == "y"
     for kind, name, attributes, status, word in (
         ("queue", "none", {}, 404, "no queue named 'none'"),
@@ -576,5 +585,5 @@ def test_what_can_be_changed_of_a_queue_or_an_exchange_is_in_force_at_once_and_t
         ("queue", "q", {"arguments": {"qpid.max_count": -1}}, 400, "qpid.max_count must be"),
         ("queue", "ring", {"alternateExchange": "x"}, 501, "a ring"),
     ):
-        found = refusal(two.nodes.plan_alteration, kind, name, attributes)
+        found = refusal(plan_alteration, two.nodes, kind, name, attributes)
         assert (found[0], word in found[1]) == (status, True), found

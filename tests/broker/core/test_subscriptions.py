@@ -15,6 +15,7 @@ from broker.core import limits
 from broker.core.commands import SUBSCRIPTIONS_SINCE, Bind, MachineVersion, QueueAdd, QueueDel, decode
 from broker.core.filters import NO_LOCAL, SELECTOR, TOPIC_BINDING
 from broker.core.nodes import CLUSTER, LOCAL, Nodes, Refused
+from broker.core.planning import plan_queue, plan_subscription
 from broker.core.state import State
 from broker.core.subscriptions import NOWHERE, Terms, base64_of, named
 from tests.broker.core.definitions import exchange
@@ -96,7 +97,7 @@ def test_a_subscription_s_queue_is_in_the_log_of_its_exchange_if_it_is_to_stay()
         (replace(ANN, lasting=False, shared=True), TOPIC, LOCAL),
         (replace(ANN, name="other"), Bind(exchange="x-here", queue="v", key=""), LOCAL),
     ):
-        planned, commands = two.nodes.plan_subscription(terms, bound.queue, bound, keep_s=60, owner="ann")
+        planned, commands = plan_subscription(two.nodes, terms, bound.queue, bound, keep_s=60, owner="ann")
         assert planned == log
         two.apply(log, *(json.loads(each.text) for each in commands))
         node = two.nodes.queues[terms.queue]
@@ -108,7 +109,7 @@ def test_a_subscription_s_queue_is_in_the_log_of_its_exchange_if_it_is_to_stay()
 
 def refusal(nodes: Nodes, terms: Terms = ANN, bound: Bind = TOPIC, *, keep_s: int = 0, **options: Any) -> tuple[int, str]:
     with pytest.raises(Refused) as caught:
-        nodes.plan_subscription(terms, "u", bound, keep_s=keep_s, owner="", **options)
+        plan_subscription(nodes, terms, "u", bound, keep_s=keep_s, owner="", **options)
     return caught.value.status, caught.value.text
 
 
@@ -119,10 +120,10 @@ def test_a_subscription_that_cannot_be_is_refused_with_what_to_do(monkeypatch: p
     two.apply(CLUSTER, json.loads(MachineVersion(needs=SUBSCRIPTIONS_SINCE).text))
     assert refusal(two.nodes, replace(ANN, name="n" * limits.MAX_NAME_BYTES))[0] == 400
     assert refusal(two.nodes, keep_s=limits.MAX_AUTO_DELETE_S + 1)[0] == 400
-    _, commands = two.nodes.plan_subscription(ANN, "u", TOPIC, keep_s=0, owner="")
+    _, commands = plan_subscription(two.nodes, ANN, "u", TOPIC, keep_s=0, owner="")
     two.apply(CLUSTER, *(json.loads(each.text) for each in commands))
     old = two.nodes.queues[ANN.queue]
-    log, commands = two.nodes.plan_subscription(ANN, "v", TOPIC, keep_s=0, owner="", instead_of=old)
+    log, commands = plan_subscription(two.nodes, ANN, "v", TOPIC, keep_s=0, owner="", instead_of=old)
     assert (log, commands[0]) == (CLUSTER, QueueDel(uuid="u"))
     two.apply(LOCAL, exchange("here", level="none"))
     here = Bind(exchange="x-here", queue="v", key="")
@@ -142,12 +143,12 @@ def test_an_older_broker_stops_at_the_queue_of_a_subscription() -> None:
 def test_a_queue_that_stood_for_a_subscription_elsewhere_stands_for_it_here() -> None:
     two = Two()
     terms = replace(ANN, filters=filters(s=SELECTOR))
-    log, command = two.nodes.plan_queue("ann.news", "u", {"subscription": terms.to_dict(), "replicate": "none"})
+    log, command = plan_queue(two.nodes, "ann.news", "u", {"subscription": terms.to_dict(), "replicate": "none"})
     assert (log, command) == (LOCAL, QueueAdd(uuid="u", name="ann.news", level="none", subscription=terms.to_dict(), needs=6))
     two.plan((log, command))
     assert two.nodes.queues["ann.news"].terms == terms
     with pytest.raises(Refused, match="machine version 6"):
-        two.nodes.plan_queue("ann.news2", "u", {"subscription": replace(ANN, name="news2").to_dict(), "replicate": "all"})
+        plan_queue(two.nodes, "ann.news2", "u", {"subscription": replace(ANN, name="news2").to_dict(), "replicate": "all"})
 
 
 @pytest.mark.parametrize(
@@ -156,5 +157,5 @@ def test_a_queue_that_stood_for_a_subscription_elsewhere_stands_for_it_here() ->
 )
 def test_what_means_another_subscription_or_none_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(Refused, match="cannot stand for") as refused:
-        Two().nodes.plan_queue("ann.news", "u", {"subscription": ANN.to_dict() | wrong})
+        plan_queue(Two().nodes, "ann.news", "u", {"subscription": ANN.to_dict() | wrong})
     assert refused.value.status == 400
