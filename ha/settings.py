@@ -60,7 +60,7 @@ def _program(value: str) -> tuple[str, ...]:
     return (found, *words[1:])
 
 
-def _member(value: str) -> str:
+def member_name(value: str) -> str:
     """One address, in the spelling of its name."""
     addresses = urls.parse(value).addresses
     if len(addresses) != 1:
@@ -96,14 +96,14 @@ OPTIONS = (
     ),
     Option(
         "ha-address",
-        _member,
+        member_name,
         "",
         "HOST:PORT",
         "This broker's own address in --ha-brokers-url, where it cannot be told from --interface and --port.",
     ),
     Option(
         "ha-witness",
-        _member,
+        member_name,
         "",
         "HOST:PORT",
         "The broker of --ha-brokers-url that votes and stores no messages: the same on each.",
@@ -357,7 +357,7 @@ def own_address(settings: HaSettings, interfaces: tuple[str, ...], port: int) ->
     assert url is not None, "only a member of a cluster has an address"
     if settings.ha_address:
         return next(address for address in url.addresses if address.name == settings.ha_address)
-    here = {address: _local_ips(address) for address in url.addresses if address.port == port}
+    here = {address: local_ips(address) for address in url.addresses if address.port == port}
     matching = [address for address, ips in here.items() if ips]
     if not matching:
         raise SettingsError(
@@ -397,7 +397,7 @@ def _list(url: Url | None) -> str:
     return ", ".join(url.names) if url is not None else "which is not given"
 
 
-def _local_ips(address: Address) -> set[str]:
+def local_ips(address: Address) -> set[str]:
     """The IP addresses of this machine among those that the address's host has."""
     try:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_DGRAM)

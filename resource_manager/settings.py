@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
+from typing import Any
 
 from broker.core import urls
 from broker.core.limits import MIB
@@ -22,6 +23,7 @@ from broker.options import (
     PASSWORD_FILE,
     Option,
     SettingsError,
+    file,
     folder,
     gather,
     number,
@@ -32,6 +34,7 @@ from broker.options import (
     with_password,
 )
 from broker.tls_files import FILES, NO_TLS, TlsFiles
+from ha.settings import member_name
 from resource_manager import arbiters
 from resource_manager.arbiters.options import pairs
 from resource_manager.core.arbiter import ArbiterSettings
@@ -139,6 +142,21 @@ OPTIONS = (
     PASSWORD_FILE,
     *FILES,
     Option("cluster-name", text, "", "NAME", "Name of the cluster in telemetry. Default: the cluster's id."),
+    Option(
+        "witness",
+        member_name,
+        "",
+        "HOST:PORT",
+        "Be the cluster's witness, too: listen at this address of --brokers, vote, and store no messages. Needs --witness-dir.",
+    ),
+    Option("witness-dir", folder, None, "DIR", "Folder for what the witness has to keep. It is created if it does not exist."),
+    Option(
+        "witness-config",
+        file,
+        None,
+        "FILE",
+        "Further options of the witness, as in a broker's file: interface, users, TLS, ha-username and the like.",
+    ),
 )
 """Everything that the resource manager can be told."""
 
@@ -163,6 +181,10 @@ class ManagerSettings:
     arbiter_options: Mapping[str, str] = field(default_factory=dict)
     arbiter_patience_s: float = 10.0
     """Infinite when a daemon is never to act without its arbiter."""
+    witness: str = ""
+    """The name of the member that this process is, too; "" for none (`resource_manager.witness`)."""
+    witness_dir: Path | None = None
+    witness_config: Path | None = None
 
     @property
     def for_arbiter(self) -> ArbiterSettings:
@@ -185,6 +207,7 @@ def read(command_line: Mapping[str, str | None], environ: Mapping[str, str] | No
             f"--probe-interval {values['probe_interval']:g} must be below --detection-time {values['detection_time']:g}: "
             "a broker would count as failed between two questions"
         )
+    _check_witness(values, url)
     return ManagerSettings(
         brokers=with_password(url, values["password_file"], "brokers"),
         arbiter=values["arbiter"],
@@ -205,7 +228,23 @@ def read(command_line: Mapping[str, str | None], environ: Mapping[str, str] | No
         tls=TlsFiles.from_values(values),
         arbiter_options=values["arbiter_option"] or {},
         arbiter_patience_s=values["arbiter_patience"],
+        witness=values["witness"],
+        witness_dir=values["witness_dir"],
+        witness_config=values["witness_config"],
     )
+
+
+def _check_witness(values: Mapping[str, Any], url: Url) -> None:
+    """SettingsError unless the witness's options belong together."""
+    witness, where = values["witness"], values["witness_dir"]
+    if not witness:
+        for name in ("witness-dir", "witness-config"):
+            if values[name.replace("-", "_")] is not None:
+                raise SettingsError(f"--{name} is for a daemon that is the witness: give --witness HOST:PORT, or leave it out")
+    elif witness not in url.names:
+        raise SettingsError(f"--witness {witness} is none of --brokers ({', '.join(url.names)}), which names all members")
+    elif where is None:
+        raise SettingsError(f"--witness {witness} keeps its vote on disk: give --witness-dir DIR, a folder of its own")
 
 
 def jittered(interval_s: float, jitter: Callable[[], float]) -> float:

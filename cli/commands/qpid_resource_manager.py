@@ -2,6 +2,9 @@
 
 Life of the process: read the settings, connect to every broker (those that are missing are tried again and again), act, until
 SIGTERM or SIGINT. It keeps nothing on disk besides telemetry, so it can be killed and started at will. Its log goes to stderr.
+
+With `--witness` the cluster's witness runs in the same process, on the same reactor; it has a folder
+(`resource_manager.witness`).
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,6 +20,12 @@ from broker.net import reactor as monotonic
 from broker.options import CONFIG
 from cli import endings
 from cli.options import VERSION
+
+if TYPE_CHECKING:
+    from broker.log_levels import LogLevels
+    from broker.settings import BrokerSettings
+    from ha.service import Process
+    from ha.settings import HaSettings
 
 NAME = "qpid-resource-manager"
 _REPEATED: dict[str, Callable[[Iterable[str]], str]] = {"priority": ",".join, "arbiter-option": shlex.join}
@@ -57,20 +66,50 @@ def command(**options: Any) -> None:
     settings = read(options)
     reactor: Any = monotonic.install()
     # Only now may modules be imported that bring the reactor with them.
-    from twisted.logger import FileLogObserver, LogEvent, formatEvent, formatTime, globalLogBeginner
+    from twisted.logger import FileLogObserver, FilteringLogObserver, LogEvent, formatEvent, formatTime, globalLogBeginner
 
+    from broker.log_levels import LogLevels
+    from resource_manager import witness
     from resource_manager.service import ResourceManager
+
+    member = witness.read(settings) if settings.witness else None
 
     def line(event: LogEvent) -> str:
         failure = f"\n{event['log_failure'].getTraceback()}" if "log_failure" in event else ""
         return f"{formatTime(event['log_time'])} {event['log_level'].name:5} {formatEvent(event)}{failure}\n"
 
-    globalLogBeginner.beginLoggingTo([FileLogObserver(sys.stderr, line)], redirectStandardIO=False)
+    levels = None if member is None else LogLevels(member[0].log_enable)
+    predicates = [] if levels is None else [levels.predicate]
+    observer = FilteringLogObserver(FileLogObserver(sys.stderr, line), predicates)
+    globalLogBeginner.beginLoggingTo([observer], redirectStandardIO=False)
     service = ResourceManager(reactor, settings)
+    process = None if member is None or levels is None else _witness(reactor, member, levels)
+
+    def hang_up() -> None:
+        service.hang_up()
+        if process is not None:
+            process.hang_up()
+
     reactor.callWhenRunning(service.startService)
     reactor.addSystemEventTrigger("before", "shutdown", service.stopService)
-    monotonic.on_hangup(reactor, service.hang_up)
+    monotonic.on_hangup(reactor, hang_up)
     reactor.run()
+    if process is not None and process.status:
+        raise endings.Refused("the witness could not go on, and its daemon ends with it: the log says why")
+
+
+def _witness(reactor: Any, member: tuple[BrokerSettings, HaSettings], levels: LogLevels) -> Process:
+    """Start it. endings.Refused when it cannot begin."""
+    from ha.service import CannotStart
+    from resource_manager import witness
+
+    try:
+        process = witness.start(reactor, *member)
+    except CannotStart as error:
+        raise endings.Refused(f"the witness cannot start: {error}") from None
+    process.broker.administration.extensions["log"] = levels
+    reactor.addSystemEventTrigger("before", "shutdown", process.stop)
+    return process
 
 
 def main() -> None:

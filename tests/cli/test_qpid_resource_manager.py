@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,6 +31,16 @@ def test_what_is_wrong_with_the_options_is_said_in_one_line(words: list[str], te
     ran = run("qpid-resource-manager", *words)
     assert ran.status == 2
     assert text in ran.err
+
+
+def test_a_witness_that_cannot_begin_ends_its_daemon_in_one_line(tmp_path: Path) -> None:
+    """Breaks when a daemon goes on without the vote that it was started for, and nobody notices."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        words = ["--brokers", f"127.0.0.1:1,127.0.0.1:2,127.0.0.1:{port}", "--witness", f"127.0.0.1:{port}"]
+        ran = run("qpid-resource-manager", *words, "--witness-dir", str(tmp_path))
+    assert ran.status == 1
+    assert f"qpid-resource-manager: the witness cannot start: cannot listen on 127.0.0.1:{port}" in ran.err
 
 
 def test_it_watches_logs_and_ends_when_told_to(peers: Any) -> None:

@@ -1,4 +1,5 @@
-"""Two brokers and a witness as processes: either of the two serves on, nothing is lost, and what is on one disk is told."""
+"""Two brokers and a witness as processes: either of the two serves on, nothing is lost, and what is on one disk is told; the
+witness is a broker's process, or the daemon's."""
 
 from __future__ import annotations
 
@@ -8,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.running import run
-from tests.system.harness import BrokerProcess, Cluster, Refused, ask, eventually
-from tests.system.terms import active, resource_manager
+from tests.system.harness import BrokerProcess, Cluster, Refused, ask, eventually, spawn
+from tests.system.terms import active, new_primary, resource_manager
 from tests.system.traffic import send, take
 
 BEFORE, ALONE = ([b"\x00\x53\x75\xa0\x05%s%04d" % (kind, number) for number in range(200)] for kind in (b"b", b"a"))
@@ -55,6 +56,51 @@ def test_two_brokers_and_a_witness_lose_nothing_and_say_what_is_on_one_disk(tmp_
         assert take(primary.address, "jobs", len(BEFORE) + len(ALONE)) == [*BEFORE, *ALONE]
         primary.kill()
         eventually(lambda: active(brokers), lambda found: found is other, "the broker that has caught up")
+        for broker in brokers.brokers:
+            broker.check_log()
+
+
+class WitnessingDaemon(BrokerProcess):
+    """A resource manager's process that is the cluster's witness, too."""
+
+    brokers_url = ""
+
+    def start(self) -> None:
+        words = ["--brokers", self.brokers_url, "--name", "third", "--witness", self.address, "--witness-dir", str(self.store)]
+        self.process = spawn(self.log_file, "qpid-resource-manager", *words)
+
+
+def test_a_daemon_that_is_the_witness_gives_the_vote_that_one_broker_lacks(tmp_path: Path) -> None:
+    """Breaks when the daemon promotes and does not vote, or the other way round; when the primary needs the daemon; when the
+    daemon's process does not take up its vote again, or stores messages."""
+    brokers = Cluster(tmp_path, 3, ["--ha-replicate", "all"])
+    first, second, third = brokers.brokers
+    for broker in (first, second):
+        broker.options = [*broker.options, "--ha-witness", third.address]
+    daemon = WitnessingDaemon(tmp_path / "daemon", third.port, [])
+    daemon.brokers_url = brokers.url
+    brokers.brokers[2] = daemon
+    with closing(brokers):
+        brokers.start()
+        eventually(lambda: active(brokers), bool, "a first primary")
+        primary = brokers.primary()
+        other = second if primary is first else first
+        primary.create("queue", "jobs")
+        assert send(primary.address, "jobs", BEFORE) == len(BEFORE)
+        brokers.level(other)
+        primary.kill()
+        assert new_primary(brokers, primary) is other
+        assert send(other.address, "jobs", ALONE) == len(ALONE)
+        primary.start()
+        primary.wait_for("ready")
+        brokers.level(primary)
+        daemon.kill()
+        assert send(other.address, "jobs", BEFORE) == len(BEFORE)
+        assert other.state() == "active"
+        daemon.start()
+        check_one_log(daemon)
+        assert take(other.address, "jobs", 2 * len(BEFORE) + len(ALONE)) == [*BEFORE, *ALONE, *BEFORE]
+        assert daemon.stop() == 0
         for broker in brokers.brokers:
             broker.check_log()
 
