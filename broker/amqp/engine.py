@@ -21,10 +21,10 @@ from typing import Any, Protocol
 
 from cproton_ffi import ffi, lib
 
+from broker.amqp.gathering import Gathering
 from broker.amqp.links import (
     Condition,
     Link,
-    PartsTaker,
     Receiver,
     Sender,
     condition_text,
@@ -36,7 +36,7 @@ from broker.amqp.links import (
 )
 from broker.amqp.scratch import SCRATCH_BYTES, Scratch
 from broker.amqp.unfinished import Unfinished
-from broker.core import limits, message, sasl, values
+from broker.core import limits, sasl, values
 from broker.core.door import Door
 from broker.core.performatives import LIMIT_EXCEEDED, Refusal
 from broker.core.sasl_client import ANONYMOUS, ClientLayer, Login
@@ -157,9 +157,7 @@ class Engine:
         self._refused = 0
         self._early_sessions: list[Any] = []
         self.messages_in = self.messages_out = 0
-        self.unfinished_bytes = 0
-        """What messages that are not whole take of memory, over all links."""
-        self._of_all = unfinished or Unfinished(1 << 62)
+        self.gathering = Gathering(unfinished)
         self.sent_bytes = 0
         """At least as much as has been given to proton on all links and has not been written."""
         self._after_close: dict[Any, int] = {}
@@ -273,7 +271,7 @@ class Engine:
         if not self.alive:
             return
         self.alive = False
-        self._count_unfinished(-self.unfinished_bytes)
+        self.gathering.forget_all()
         for link in self._links.values():
             link.open = False
         self._links.clear()
@@ -606,26 +604,26 @@ class Engine:
             return
         size = lib.pn_delivery_pending(delivery)
         if link.partial is not None or size > link.whole_bytes:
-            data = self._gather(link, delivery, size)
+            data = self.gathering.more_of(link, delivery, size)
             if data is None:
                 return
         elif lib.pn_delivery_partial(delivery):
             if size > link.gather_from:
-                self._gather(link, delivery, size)
+                self.gathering.more_of(link, delivery, size)
             else:
-                self._unfinished(link, size)
+                self.gathering.keeps(link, size)
             return  # up to there proton keeps the part; the session's window is far larger
         else:
             scratch = self.scratch.area
             if lib.pn_link_recv(handle, scratch, size) != size and (size or lib.pn_delivery_aborted(delivery)):
-                self._given_up(link, delivery)
+                self.gathering.given_up(link, delivery)
                 return
             data = ffi.unpack(scratch, size)
             if size > link.max_bytes:
-                self._too_large(link, size)
+                self.gathering.too_large(link, size)
                 return
         if link.unfinished:
-            self._finished(link)
+            self.gathering.finished(link)
         if lib.pn_delivery_remote_state(delivery):
             link.note_state(delivery)
         lib.pn_link_advance(handle)
@@ -635,44 +633,6 @@ class Engine:
             link.deliveries.append(None)
         else:
             link.deliveries.append(delivery)
-
-    def _gather(self, link: Receiver, delivery: Any, size: int) -> bytes | None:
-        """Take the bytes of a message that comes in several frames, so that the session's window opens again.
-
-        None when it is not whole yet, given up by its sender, or too large; or a large one that somebody takes by its parts.
-        """
-        if lib.pn_delivery_aborted(delivery):
-            self._given_up(link, delivery)
-            return None
-        if link.partial is None:
-            link.partial = bytearray()
-        scratch = self.scratch.area
-        while size > 0:
-            count = lib.pn_link_recv(link.handle, scratch, min(size, SCRATCH_BYTES))
-            if count <= 0:
-                break
-            link.partial += ffi.buffer(scratch, count)
-            size -= count
-            if link.parted + len(link.partial) > link.max_bytes:
-                self._too_large(link, link.parted + len(link.partial))
-                return None
-            if link.parts is not None and (link.parted or len(link.partial) > limits.LARGE_PARTS * self.part_bytes):
-                self._hand_on(link, link.parts)
-                if not (self.alive and link.open):
-                    return None
-        if lib.pn_delivery_partial(delivery):
-            self._unfinished(link, 0)
-            return None
-        assert link.partial is not None
-        data, link.partial = bytes(link.partial), None
-        if not link.parted:
-            return data
-        link.parted = 0
-        self._arrived(link, delivery)
-        self.messages_in += 1
-        if link.parts is not None:
-            link.parts.part(data, True)
-        return None
 
     def _came_late(self, handle: Any, delivery: Any) -> None:
         """Drop what comes on a link that this side has closed: proton would keep it. What was on its way then is at most the
@@ -690,124 +650,19 @@ class Engine:
             self._door.refuse(Refusal(LIMIT_EXCEEDED, "more than a session's window came on a link after its end"))
             self._deaf = True
 
-    def _unfinished(self, link: Receiver, in_proton: int) -> None:
-        """More has come of a message that is not whole; so much of it is with proton."""
-        kept = in_proton + (len(link.partial) if link.partial is not None else 0)
-        if link.parted and link.parts is not None:
-            kept += link.parts.kept_bytes
-        self._count_unfinished(kept - link.unfinished)
-        link.unfinished = kept
-        if self._door is not None and (self.unfinished_bytes > limits.UNFINISHED_BYTES or self._of_all.is_too_much):
-            self._relieve(self._door)
+    def hand_over(self, link: Receiver) -> None:
+        """Tell the listener of the messages that have come on this link, before what comes behind them."""
+        self._tell({link: None})
 
-    def _count_unfinished(self, nbytes: int) -> None:
-        self.unfinished_bytes += nbytes
-        self._of_all.nbytes += nbytes
-
-    def _finished(self, link: Receiver) -> None:
-        if link.unfinished:
-            self._count_unfinished(-link.unfinished)
-            link.unfinished = 0
-
-    def count_apart(self) -> None:
-        """Let the unfinished messages of this connection, which is no client's, count for it alone."""
-        self._of_all.nbytes -= self.unfinished_bytes
-        self._of_all = Unfinished(1 << 62)
-        self._of_all.nbytes = self.unfinished_bytes
-
-    def drop_unfinished(self) -> None:
-        """Keep nothing of messages that are not whole: this connection is about to end, and takes no more of them."""
-        for link in self._links.values():
-            if isinstance(link, Receiver) and link.unfinished:
-                while lib.pn_link_recv(link.handle, self.scratch.area, SCRATCH_BYTES) > 0:
-                    continue
-                link.partial = None
-                self._finished(link)
-
-    def _relieve(self, door: Door) -> None:
-        """Hand on what can be of unfinished messages; if too much stays, this connection has to end."""
-        unfinished: list[Receiver] = [one for one in self._links.values() if isinstance(one, Receiver) and one.unfinished]
-        for link in unfinished:
-            if self.alive and link.open and link.parts is not None and link.unfinished >= limits.SMALL_PART_BYTES:
-                self._hand_on_early(link, link.parts)
-        if not self.alive:
-            return
-        if self.unfinished_bytes - max((link.unfinished for link in unfinished), default=0) > limits.UNFINISHED_BYTES:
-            text = f"the unfinished messages of a connection may take {limits.UNFINISHED_BYTES} bytes beside the largest"
-            door.refuse(Refusal(LIMIT_EXCEEDED, text))
-            self._deaf = True
-        elif self._of_all.is_too_much:
-            self._of_all.over()
-
-    def _hand_on_early(self, link: Receiver, parts: PartsTaker) -> None:
-        """Take a message of which less than a part has come by the part all the same, if its body has begun."""
-        if link.partial is None:
-            link.partial = bytearray()
-        pending = lib.pn_delivery_pending(lib.pn_link_current(link.handle))
-        count = lib.pn_link_recv(link.handle, self.scratch.area, min(pending, SCRATCH_BYTES))
-        if count > 0:
-            link.partial += ffi.buffer(self.scratch.area, count)
-        if link.parted or message.body_begins_in(link.partial):
-            self._hand_on(link, parts, early=True)
-        if self.alive and link.open and link.partial is not None:
-            kept = len(link.partial) + (parts.kept_bytes if link.parted else 0)
-            self._count_unfinished(kept - link.unfinished)
-            link.unfinished = kept
-
-    def _hand_on(self, link: Receiver, parts: PartsTaker, *, early: bool = False) -> None:
-        """Give the parts that have come to who takes them, behind the messages before; the last bytes of them stay here.
-
-        `early`: all but one byte of what is less than a part, too.
-        """
-        if not link.parted:
-            self._tell({link: None})
-        assert link.partial is not None
-        size = self.part_bytes
-        while self.alive and link.open and len(link.partial) > size:
-            data = bytes(memoryview(link.partial)[:size])
-            del link.partial[:size]
-            link.parted += size
-            parts.part(data, False)
-        if early and self.alive and link.open and len(link.partial) > 1:
-            data = bytes(memoryview(link.partial)[:-1])
-            del link.partial[:-1]
-            link.parted += len(data)
-            parts.part(data, False)
-
-    def _arrived(self, link: Receiver, delivery: Any) -> None:
-        """All of this delivery has been taken."""
-        self._finished(link)
-        lib.pn_link_advance(link.handle)
-        if lib.pn_delivery_settled(delivery):
-            lib.pn_delivery_settle(delivery)
-            link.deliveries.append(None)
-        else:
-            link.deliveries.append(delivery)
-
-    def _given_up(self, link: Receiver, delivery: Any) -> None:
-        """The sender aborted this delivery (part 2.6.14): forget it, and give back the credit that it took."""
-        self._finished(link)
-        link.partial = None
-        if link.parted and link.parts is not None:
-            link.parts.aborted()
-        link.parted = 0
-        lib.pn_delivery_settle(delivery)
-        lib.pn_link_flow(link.handle, 1)  # it never came, so that the account has counted nothing
-
-    def _too_large(self, link: Receiver, size: int) -> None:
-        self._finished(link)
-        link.partial = None
-        link.parted = 0
-        link.inbox.clear()
-        link.posted.clear()
-        condition = Condition(
-            "amqp:link:message-size-exceeded",
-            f"a message of at least {size} bytes is larger than the {link.max_bytes} bytes that this broker takes "
-            "(--max-message-size)",
-        )
-        link.reason = str(condition)
+    def lost(self, link: Link) -> None:
+        """This side is about to end the link, for its peer's fault."""
         self.listener.on_link_closed(self, link)
-        link.close(condition)
+
+    def refuse(self, refusal: Refusal) -> None:
+        """End this connection, a client's, for what it does: nothing more of it is listened to."""
+        if self._door is not None:
+            self._door.refuse(refusal)
+            self._deaf = True
 
     def _control(self, kind: int, event: Any) -> None:
         if kind == _FLOW:
@@ -905,7 +760,7 @@ class Engine:
 
     def _ended(self, link: Link) -> None:
         if isinstance(link, Receiver):
-            self._finished(link)
+            self.gathering.finished(link)
         self.listener.on_link_closed(self, link)
         link.open = False
 
@@ -930,7 +785,7 @@ class Engine:
         if self._links.pop(link.handle, None) is not None:
             link.open = False
             if isinstance(link, Receiver):
-                self._finished(link)
+                self.gathering.finished(link)
 
     @property
     def links(self) -> Iterable[Link]:

@@ -15,7 +15,7 @@ has settled it, it is settled here at once, and otherwise by `Sender.settle`. So
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import add
 from typing import Any, NamedTuple, Protocol
 
@@ -38,6 +38,7 @@ from broker.core.links import (
     Outgoing,
     Run,
 )
+from broker.core.performatives import Refusal
 from broker.core.transactions import DECLARED, TRANSACTIONAL, accepted_fields, id_fields, read_state
 
 NULL = ffi.NULL
@@ -129,12 +130,27 @@ class PieceSource(Protocol):
 class Owner(Protocol):
     """The engine that a link belongs to, as the link knows it."""
 
+    alive: bool
     is_client: bool
     part_bytes: int
     max_message_bytes: int
     scratch: Scratch
+    messages_in: int
     messages_out: int
     sent_bytes: int
+
+    @property
+    def links(self) -> Iterable[Link]:
+        """The links that are attached."""
+
+    def hand_over(self, link: Receiver) -> None:
+        """Tell of the messages that have come on this link, before what comes behind them."""
+
+    def lost(self, link: Link) -> None:
+        """This side is about to end the link, for its peer's fault."""
+
+    def refuse(self, refusal: Refusal) -> None:
+        """End this connection for what it does."""
 
     def forget(self, link: Link) -> None:
         """This side has closed the link."""

@@ -191,14 +191,14 @@ class Admission:
         self._relief_call = None
         while self._unfinished.is_too_much:
             clients = (one for one in self.connections.values() if one.session.serves_clients)
-            worst = max(clients, key=lambda connection: connection.engine.unfinished_bytes)
-            limit, has = self._unfinished.limit_bytes, worst.engine.unfinished_bytes
+            worst = max(clients, key=lambda connection: connection.engine.gathering.nbytes)
+            limit, has = self._unfinished.limit_bytes, worst.engine.gathering.nbytes
             text = (
                 f"the unfinished messages of all connections may take {limit} bytes, and those of this one take {has}, the most"
             )
             self._refusals.told(worst.address, text)
             worst.turn_out(Condition("amqp:resource-limit-exceeded", text))
-            worst.engine.drop_unfinished()
+            worst.engine.gathering.drop(worst.engine.links)
         self._turn.flush()
 
     # ---- connection.Owner
@@ -255,7 +255,7 @@ class Admission:
             value = self._role_value(connection, name)
             if value:
                 connection.session = role.accept(connection, value)
-                connection.engine.count_apart()
+                connection.engine.gathering.count_apart()
                 connection.complete_open()
                 return
         self._make_one_of_many(connection)

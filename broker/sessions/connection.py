@@ -429,7 +429,7 @@ class Connection(TwistedProtocol):
         self._turned_out_at = self._clock.seconds()
         self.waiting = False
         self.session.end()
-        self.engine.drop_unfinished()
+        self.engine.gathering.drop(self.engine.links)
         if self.opened:
             self.engine.close(condition)
         else:

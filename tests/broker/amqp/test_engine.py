@@ -485,17 +485,17 @@ def test_messages_that_never_end_take_so_much_of_a_connection_and_then_end_it() 
     unfinished(peer, 20, 400_000)
     (reason,) = peer.server.closed
     assert reason.startswith("amqp:resource-limit-exceeded: the unfinished messages of a connection")
-    assert peer.server.engine.unfinished_bytes < limits.UNFINISHED_BYTES + 3_000_000
+    assert peer.server.engine.gathering.nbytes < limits.UNFINISHED_BYTES + 3_000_000
 
 
 def test_one_message_may_be_larger_than_what_all_others_may_have() -> None:
     peer = Proton(credit=1).open()
     (link,) = unfinished(peer, 1, 6_000_000)
     assert peer.server.closed == []
-    assert peer.server.engine.unfinished_bytes == 6_000_000
+    assert peer.server.engine.gathering.nbytes == 6_000_000
     link.advance()
     peer.settle()
-    assert (peer.server.engine.unfinished_bytes, len(peer.server.messages[0])) == (0, 6_000_000)
+    assert (peer.server.engine.gathering.nbytes, len(peer.server.messages[0])) == (0, 6_000_000)
 
 
 def test_unfinished_messages_that_can_go_to_the_log_go_there_before_anything_is_refused() -> None:
@@ -509,7 +509,7 @@ def test_unfinished_messages_that_can_go_to_the_log_go_there_before_anything_is_
             each.stream(b"\x00\x53\x75\xb0\x7f\xff\xff\xff" + bytes(49_992))
         peer.settle()
     assert peer.server.closed == []
-    assert peer.server.engine.unfinished_bytes <= limits.UNFINISHED_BYTES
+    assert peer.server.engine.gathering.nbytes <= limits.UNFINISHED_BYTES
     for each in links:
         each.advance()
     peer.settle()
@@ -517,7 +517,7 @@ def test_unfinished_messages_that_can_go_to_the_log_go_there_before_anything_is_
     whole |= {name: batch[0] for name, batch, _ in peer.server.batches}
     assert {len(data) for data in whole.values()} == {500_000}, "each arrives whole, by the part or in one piece"
     assert any(spool.whole for spool in spools.values())
-    assert peer.server.engine.unfinished_bytes == 0
+    assert peer.server.engine.gathering.nbytes == 0
 
 
 def test_what_comes_on_a_link_that_this_side_has_closed_is_dropped() -> None:

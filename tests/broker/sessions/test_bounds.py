@@ -39,7 +39,7 @@ def test_unfinished_messages_of_all_connections_have_a_bound_and_who_has_most_of
             in clients[1].connection.remote_condition.description
         )
         admission = b.broker.admission
-        assert sum(client.server.engine.unfinished_bytes for client in clients) == admission._unfinished.nbytes < 6 * MIB
+        assert sum(client.server.engine.gathering.nbytes for client in clients) == admission._unfinished.nbytes < 6 * MIB
         for client in clients:
             client.lose()
         assert admission._unfinished.nbytes == 0
@@ -57,7 +57,7 @@ def test_what_can_go_to_the_log_goes_there_before_anybody_has_to_go() -> None:
             link.stream(b"\x00\x53\x75\xb0" + (1 << 30).to_bytes(4, "big") + bytes(100 * KIB))
             b.settle()
         assert [condition(each.connection) for each in (*clients, uploader)] == ["", "", ""]
-        assert uploader.server.engine.unfinished_bytes < 200 * KIB
+        assert uploader.server.engine.gathering.nbytes < 200 * KIB
 
 
 def test_a_client_that_does_not_read_is_sent_no_more_than_a_bound_over_all_of_its_links_and_sessions() -> None:

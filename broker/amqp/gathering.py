@@ -1,0 +1,196 @@
+"""Messages that come in several frames: taken out of proton as they come, handed on by the part, or given up; and what those that
+are not whole take of memory.
+
+Life of such a message: its first frame is counted and left in proton while it is small; beyond that its bytes are gathered in its
+link's `partial`, so that the session's window opens again. It ends as a whole message in the inbox, as parts that somebody has
+taken (`Receiver.take_parts`), aborted by its sender, or too large for its link, which ends too.
+
+Invariants: `nbytes` is the sum of `unfinished` of the engine's links, and the sum over all connections has the same bytes in it;
+when either is too much, what can be handed on of this connection's is, and if that is not enough a connection has to end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from cproton_ffi import ffi, lib
+
+from broker.amqp.links import Condition, Link, Owner, PartsTaker, Receiver
+from broker.amqp.scratch import SCRATCH_BYTES
+from broker.amqp.unfinished import Unfinished
+from broker.core import limits, message
+from broker.core.performatives import LIMIT_EXCEEDED, Refusal
+
+
+class Gathering:
+    """The unfinished messages of one engine. `of_all`: the sum that they count in."""
+
+    __slots__ = ("_of_all", "nbytes")
+
+    def __init__(self, of_all: Unfinished | None) -> None:
+        self.nbytes = 0
+        """What messages that are not whole take of memory, over all links."""
+        self._of_all = of_all or Unfinished(1 << 62)
+
+    def forget_all(self) -> None:
+        """The engine is gone, and what it kept with it."""
+        self._count(-self.nbytes)
+
+    def more_of(self, link: Receiver, delivery: Any, size: int) -> bytes | None:
+        """Take the bytes of a message that comes in several frames, so that the session's window opens again.
+
+        None when it is not whole yet, given up by its sender, or too large; or a large one that somebody takes by its parts.
+        """
+        if lib.pn_delivery_aborted(delivery):
+            self.given_up(link, delivery)
+            return None
+        if link.partial is None:
+            link.partial = bytearray()
+        scratch = link.engine.scratch.area
+        while size > 0:
+            count = lib.pn_link_recv(link.handle, scratch, min(size, SCRATCH_BYTES))
+            if count <= 0:
+                break
+            link.partial += ffi.buffer(scratch, count)
+            size -= count
+            if link.parted + len(link.partial) > link.max_bytes:
+                self.too_large(link, link.parted + len(link.partial))
+                return None
+            if link.parts is not None and (link.parted or len(link.partial) > limits.LARGE_PARTS * link.engine.part_bytes):
+                self._hand_on(link, link.parts)
+                if not (link.engine.alive and link.open):
+                    return None
+        if lib.pn_delivery_partial(delivery):
+            self.keeps(link, 0)
+            return None
+        assert link.partial is not None
+        data, link.partial = bytes(link.partial), None
+        if not link.parted:
+            return data
+        link.parted = 0
+        self._arrived(link, delivery)
+        link.engine.messages_in += 1
+        if link.parts is not None:
+            link.parts.part(data, True)
+        return None
+
+    def keeps(self, link: Receiver, in_proton: int) -> None:
+        """More has come of a message that is not whole; so much of it is with proton."""
+        kept = in_proton + (len(link.partial) if link.partial is not None else 0)
+        if link.parted and link.parts is not None:
+            kept += link.parts.kept_bytes
+        self._count(kept - link.unfinished)
+        link.unfinished = kept
+        if not link.engine.is_client and (self.nbytes > limits.UNFINISHED_BYTES or self._of_all.is_too_much):
+            self._relieve(link.engine)
+
+    def _count(self, nbytes: int) -> None:
+        self.nbytes += nbytes
+        self._of_all.nbytes += nbytes
+
+    def finished(self, link: Receiver) -> None:
+        """Nothing is kept any more of the message that was coming."""
+        if link.unfinished:
+            self._count(-link.unfinished)
+            link.unfinished = 0
+
+    def count_apart(self) -> None:
+        """Let the unfinished messages of this connection, which is no client's, count for it alone."""
+        self._of_all.nbytes -= self.nbytes
+        self._of_all = Unfinished(1 << 62)
+        self._of_all.nbytes = self.nbytes
+
+    def drop(self, links: Iterable[Link]) -> None:
+        """Keep nothing of messages that are not whole: this connection is about to end, and takes no more of them."""
+        for link in links:
+            if isinstance(link, Receiver) and link.unfinished:
+                while lib.pn_link_recv(link.handle, link.engine.scratch.area, SCRATCH_BYTES) > 0:
+                    continue
+                link.partial = None
+                self.finished(link)
+
+    def _relieve(self, engine: Owner) -> None:
+        """Hand on what can be of unfinished messages; if too much stays, this connection has to end."""
+        unfinished: list[Receiver] = [one for one in engine.links if isinstance(one, Receiver) and one.unfinished]
+        for link in unfinished:
+            if engine.alive and link.open and link.parts is not None and link.unfinished >= limits.SMALL_PART_BYTES:
+                self._hand_on_early(link, link.parts)
+        if not engine.alive:
+            return
+        if self.nbytes - max((link.unfinished for link in unfinished), default=0) > limits.UNFINISHED_BYTES:
+            text = f"the unfinished messages of a connection may take {limits.UNFINISHED_BYTES} bytes beside the largest"
+            engine.refuse(Refusal(LIMIT_EXCEEDED, text))
+        elif self._of_all.is_too_much:
+            self._of_all.over()
+
+    def _hand_on_early(self, link: Receiver, parts: PartsTaker) -> None:
+        """Take a message of which less than a part has come by the part all the same, if its body has begun."""
+        if link.partial is None:
+            link.partial = bytearray()
+        pending = lib.pn_delivery_pending(lib.pn_link_current(link.handle))
+        count = lib.pn_link_recv(link.handle, link.engine.scratch.area, min(pending, SCRATCH_BYTES))
+        if count > 0:
+            link.partial += ffi.buffer(link.engine.scratch.area, count)
+        if link.parted or message.body_begins_in(link.partial):
+            self._hand_on(link, parts, early=True)
+        if link.engine.alive and link.open and link.partial is not None:
+            kept = len(link.partial) + (parts.kept_bytes if link.parted else 0)
+            self._count(kept - link.unfinished)
+            link.unfinished = kept
+
+    def _hand_on(self, link: Receiver, parts: PartsTaker, *, early: bool = False) -> None:
+        """Give the parts that have come to who takes them, behind the messages before; the last bytes of them stay here.
+
+        `early`: all but one byte of what is less than a part, too.
+        """
+        if not link.parted:
+            link.engine.hand_over(link)
+        assert link.partial is not None
+        size = link.engine.part_bytes
+        while link.engine.alive and link.open and len(link.partial) > size:
+            data = bytes(memoryview(link.partial)[:size])
+            del link.partial[:size]
+            link.parted += size
+            parts.part(data, False)
+        if early and link.engine.alive and link.open and len(link.partial) > 1:
+            data = bytes(memoryview(link.partial)[:-1])
+            del link.partial[:-1]
+            link.parted += len(data)
+            parts.part(data, False)
+
+    def _arrived(self, link: Receiver, delivery: Any) -> None:
+        """All of this delivery has been taken."""
+        self.finished(link)
+        lib.pn_link_advance(link.handle)
+        if lib.pn_delivery_settled(delivery):
+            lib.pn_delivery_settle(delivery)
+            link.deliveries.append(None)
+        else:
+            link.deliveries.append(delivery)
+
+    def given_up(self, link: Receiver, delivery: Any) -> None:
+        """The sender aborted this delivery (part 2.6.14): forget it, and give back the credit that it took."""
+        self.finished(link)
+        link.partial = None
+        if link.parted and link.parts is not None:
+            link.parts.aborted()
+        link.parted = 0
+        lib.pn_delivery_settle(delivery)
+        lib.pn_link_flow(link.handle, 1)  # it never came, so that the account has counted nothing
+
+    def too_large(self, link: Receiver, size: int) -> None:
+        """End a link on which so much came of a message that is larger than it may be."""
+        self.finished(link)
+        link.partial = None
+        link.parted = 0
+        link.inbox.clear()
+        link.posted.clear()
+        condition = Condition(
+            "amqp:link:message-size-exceeded",
+            f"a message of at least {size} bytes is larger than the {link.max_bytes} bytes that this broker takes "
+            "(--max-message-size)",
+        )
+        link.reason = str(condition)
+        link.engine.lost(link)
+        link.close(condition)
