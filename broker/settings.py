@@ -98,9 +98,16 @@ OPTIONS = (
         number(0, 65_535),
         None,
         "PORT",
-        "TCP port for probes by HTTP: /livez, /startedz, /readyz. 0: any free port. Without it there are none.",
+        "TCP port for probes and metrics by HTTP: /livez, /startedz, /readyz, /metrics. 0: any free port. Without it: none.",
     ),
-    Option("admin-interface", _interfaces, ("127.0.0.1",), "IP,...", "IP addresses on which it listens for probes."),
+    Option("admin-interface", _interfaces, ("127.0.0.1",), "IP,...", "IP addresses on which it listens for these."),
+    Option(
+        "metrics",
+        one_of("none", "sums", "queues"),
+        "sums",
+        "WHAT",
+        "Figures at /metrics of the admin port: `none`, `sums` over all queues, or each of the `queues` by its name.",
+    ),
     Option("data-dir", folder, Path("~/.qpidd"), "DIR", "Folder of the store. It is created if it does not exist."),
     Option("auth", yes_no, None, "yes|no", "Demand a login of every client. Default: `yes` with --users or --token-keys."),
     Option(
@@ -299,6 +306,7 @@ class BrokerSettings:
     ssl_crl_file: Path | None
     admin_port: int | None
     admin_interface: tuple[str, ...]
+    metrics: str
     data_dir: Path
     auth: bool
     users: Path | None

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -313,8 +313,24 @@ class Process:
         if settings.admin_port is not None:
             from broker.net.probes import Probes  # what it brings takes time to load
 
-            probes = Probes(self.reactor, self._health)
+            probes = Probes(self.reactor, self._health, metrics=self._metrics())
             self.admin_port = self._listen_on(settings.admin_port, "--admin-port", probes, settings.admin_interface)
+
+    def _metrics(self) -> Callable[[], Iterator[str]] | None:
+        from broker.metrics import NONE, Metrics
+        from ha.metrics import families
+
+        if self.settings.metrics == NONE:
+            return None
+        return Metrics(
+            self.broker,
+            self.settings.metrics,
+            version=release(),
+            wall=self.host.wall,
+            free_bytes=self._free_bytes,
+            certificates=lambda: None if self.tls is None else self.tls.expires,
+            others=lambda: families(self.broker.administration.extensions["ha"].items()[0]),
+        ).text
 
     def _health(self) -> Health:
         from broker.net.probes import Health

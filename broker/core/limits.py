@@ -64,6 +64,15 @@ PROBE_HEADER_BYTES = 4096
 PROBE_IDLE_S = 5.0
 """For which a socket of the admin port may be silent."""
 
+SCRAPES = 2
+"""Pages of metrics that are being written at the same time; who asks for one more is told to ask later."""
+
+SCRAPE_S = 30.0
+"""For which a page of metrics may be on its way to a reader."""
+
+METRICS_QUEUES = 10_000
+"""Queues that have series of their own among the metrics."""
+
 MAX_SESSIONS_PER_CONNECTION = 256
 """Sessions of one connection: announced as channel-max of this minus one."""
 

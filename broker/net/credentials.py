@@ -137,6 +137,11 @@ class Credentials:
                 found.append((stat.st_mtime_ns, stat.st_size, stat.st_ino))
         return tuple(found)
 
+    @property
+    def expires(self) -> float | None:
+        """When the first certificate or list of the revoked expires, in s since 1970; None when there is none."""
+        return min((expiry.timestamp() for expiry, _ in self._expiries), default=None)
+
     # ---- what they hold
 
     def _read(self) -> tuple[SSL.Context | None, SSL.Context]:

@@ -1,4 +1,5 @@
-"""Probes by HTTP, for load balancers, Kubernetes and whoever watches: is this broker alive, in sync, and the one that serves?
+"""The admin port: probes by HTTP, for load balancers, Kubernetes and whoever watches (is this broker alive, in sync, and the one
+that serves?), and its metrics, if it has any.
 
 Life of a probe: a socket of the admin port is accepted, its request is answered in the turn in which it has come whole, and the
 socket is kept for the next one for a few seconds. The reactor answers, and nothing else, so that one that stands still is not
@@ -8,18 +9,21 @@ taken for alive. Where the broker says that it no longer serves, or is about to 
     /startedz  200 when it is in sync with its primary, or serves
     /readyz    200 while it serves clients
 
-Any other answer to these is 503. The text is one line that says why. It names nothing that a broker does not tell everybody who
-connects: its state and the address of the primary.
+    /metrics   200 with the figures of the broker, in Prometheus' text format
+
+Any other answer to the probes is 503. The text is one line that says why. It names nothing that a broker does not tell everybody
+who connects: its state and the address of the primary. A page of metrics comes by the piece (`broker.net.page`).
 
 Invariants: nobody is asked who he is, and nothing can be changed; a request has no body and is a few KiB at most; at most
-`limits.PROBE_CONNECTIONS` sockets are open, and files for them are kept in reserve.
+`limits.PROBE_CONNECTIONS` sockets are open, and files for them are kept in reserve; at most `limits.SCRAPES` pages of metrics are
+being written.
 
-Names: those of Kubernetes' own components (kubernetes.io, "Kubernetes API health endpoints").
+Names: those of Kubernetes' own components (kubernetes.io, "Kubernetes API health endpoints") and of Prometheus.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +32,10 @@ from twisted.internet.protocol import Protocol, ServerFactory
 from twisted.web import http
 
 from broker.core import limits
+from broker.net.page import Page
+from telemetry.exposition import CONTENT_TYPE
 
+_METRICS = b"/metrics"
 _IN_SYNC = ("ready", "recovering")
 
 
@@ -76,15 +83,19 @@ class _Probe(http.Request):
 
     def process(self) -> None:
         """Answer it."""
-        channel: Any = self.channel
+        factory: Any = self.channel.factory
         self.setHeader(b"cache-control", b"no-store")
+        if self.method == b"GET" and self.path == _METRICS and factory.may_scrape:
+            self.setHeader(b"content-type", CONTENT_TYPE.encode())
+            factory.scrape(self)
+            return
         self.setHeader(b"content-type", b"text/plain; charset=utf-8")
         if self.method not in (b"GET", b"HEAD"):
             self.setHeader(b"allow", b"GET, HEAD")
             status, text = http.NOT_ALLOWED, "only GET and HEAD"
         else:
             path = self.path.decode("ascii", "replace")
-            status, text = channel.factory.answer(path) or (http.NOT_FOUND, "there is no such probe here")
+            status, text = factory.answer(path) or (http.NOT_FOUND, "there is no such probe here")
         content = f"{text}\n".encode()
         self.setResponseCode(status)
         self.setHeader(b"content-length", str(len(content)).encode())
@@ -106,7 +117,8 @@ class _Channel(http.HTTPChannel):
 
 
 class Probes(ServerFactory):
-    """Answers the probes of an admin port. `health` is asked for each; `answer` makes status and text of its path and of that."""
+    """Answers the probes of an admin port. `health` is asked for each; `answer` makes status and text of its path and of that.
+    `metrics` makes a page of metrics, in pieces; None: there is none."""
 
     noisy = False
 
@@ -115,10 +127,14 @@ class Probes(ServerFactory):
         clock: IReactorTime,
         health: Callable[[], Any],
         answer: Callable[[str, Any], tuple[int, str] | None] = answer,
+        metrics: Callable[[], Iterator[str]] | None = None,
     ) -> None:
-        self.answer = lambda path: answer(path, health())
+        self._health = health
+        self._answer = answer
+        self._metrics = metrics
         self._clock = clock
         self._open = 0
+        self._scrapes = 0
 
     def buildProtocol(self, addr: IAddress | None) -> Protocol | None:
         """For an accepted socket; None ends it."""
@@ -136,6 +152,28 @@ class Probes(ServerFactory):
     def ended(self) -> None:
         """A socket has."""
         self._open -= 1
+
+    def answer(self, path: str) -> tuple[int, str] | None:
+        """Status and text of what is answered in one line; None: there is no such path."""
+        if path.encode() == _METRICS and self._metrics is not None:
+            if self.may_scrape:
+                return http.OK, "metrics"
+            return http.SERVICE_UNAVAILABLE, f"{limits.SCRAPES} pages of metrics are being written: ask later"
+        return self._answer(path, self._health())
+
+    @property
+    def may_scrape(self) -> bool:
+        """Whether there are metrics, and not too many who read them."""
+        return self._metrics is not None and self._scrapes < limits.SCRAPES
+
+    def scrape(self, request: http.Request) -> None:
+        """Write a page of metrics."""
+        assert self._metrics is not None, "there are metrics"
+        self._scrapes += 1
+        Page(self._clock, request, self._metrics(), self._scraped)
+
+    def _scraped(self) -> None:
+        self._scrapes -= 1
 
     def log(self, request: http.Request) -> None:
         """Nothing: probes come every second."""

@@ -87,6 +87,8 @@ class Admission:
         self._max_per_host = max_connections_per_host
         self._counted: dict[int, tuple[str, str, str]] = {}
         """Number of a connection that was admitted -> its user, its host and its container."""
+        self._messages_of_ended = (0, 0)
+        """What connections that have ended had sent and were given: messages."""
         self._by_container: Counter[str] = Counter()
         self._by_user: Counter[str] = Counter()
         self._by_host: Counter[str] = Counter()
@@ -211,7 +213,9 @@ class Admission:
 
     def connection_lost(self, connection: Connection) -> None:
         """A socket is gone."""
-        self.connections.pop(connection.number, None)
+        if self.connections.pop(connection.number, None) is not None and connection.session.serves_clients:
+            received, sent = self._messages_of_ended
+            self._messages_of_ended = received + connection.engine.messages_in, sent + connection.engine.messages_out
         self._authentication.left(connection.number)
         self._is_none(connection)
         counters = (self._by_user, self._by_host, self._by_container)
@@ -375,6 +379,16 @@ class Admission:
         self._by_container[connection.container] += 1
         self._by_user[user] += 1
         self._by_host[host] += 1
+
+    def messages(self) -> tuple[int, int]:
+        """How many messages clients have sent since this broker began, and how many they were given; links of members do not
+        count."""
+        received, sent = self._messages_of_ended
+        for connection in self.connections.values():
+            if connection.session.serves_clients:
+                received += connection.engine.messages_in
+                sent += connection.engine.messages_out
+        return received, sent
 
     def look_again(self) -> None:
         """Other rules are in force, or other users are known: end the connections and links that they do not allow, in this turn

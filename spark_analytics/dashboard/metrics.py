@@ -1,4 +1,4 @@
-"""A report's newest figures as Prometheus metrics, in its text format (version 0.0.4): what `/metrics` of the dashboard answers.
+"""A report's newest figures as Prometheus metrics: what `/metrics` of the dashboard answers.
 
 Names, units and labels are a contract (docs/reference/lag-metrics.md); the alert rules and the board in deploy/ are made of them.
 Lengths are in seconds and sizes in bytes, as Prometheus has them.
@@ -6,12 +6,14 @@ Lengths are in seconds and sizes in bytes, as Prometheus has them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
 from spark_analytics.transforms.windows import STATUSES
+from telemetry.exposition import CONTENT_TYPE, Family, labels, lines
 
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+__all__ = ["CONTENT_TYPE", "render"]
+
 _PREFIX: Final = "understudy_lag_"
 _QUEUES: Final = 50
 _ANSWERS: Final = {"yes": 1, "at risk": 1, "no": 0}
@@ -21,24 +23,12 @@ Sample = tuple[dict[str, str], float | None]
 
 def render(report: Report | None) -> str:
     """The metrics of a report; without one only that there is none yet."""
-    lines = [*_family("up", "Whether there is a report.", [({}, float(report is not None))])]
-    if report is not None:
-        for name, meaning, samples in _families(report):
-            lines += _family(name, meaning, samples)
-    return "\n".join(lines) + "\n"
-
-
-def _family(name: str, meaning: str, samples: Iterable[Sample]) -> Iterator[str]:
-    yield f"# HELP {_PREFIX}{name} {meaning}"
-    yield f"# TYPE {_PREFIX}{name} gauge"
-    for labels, value in samples:
-        if value is not None:
-            inside = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
-            yield f"{_PREFIX}{name}{{{inside}}} {float(value):.12g}" if inside else f"{_PREFIX}{name} {float(value):.12g}"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+    said = [
+        ("up", "Whether there is a report.", [({}, float(report is not None))]),
+        *(_families(report) if report is not None else ()),
+    ]
+    made = (Family(_PREFIX + name, meaning, [(labels(at), value) for at, value in samples]) for name, meaning, samples in said)
+    return "".join(f"{line}\n" for family in made for line in lines(family))
 
 
 def _families(report: Report) -> Iterator[tuple[str, str, list[Sample]]]:

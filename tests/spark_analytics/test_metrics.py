@@ -4,29 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from spark_analytics.dashboard import metrics
+from tests.broker.scraped import promtool, read
 from tests.spark_analytics import reports
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy" / "prometheus"
-_SAMPLE = re.compile(r'^(\w+)(?:\{((?:\w+="(?:[^"\\]|\\.)*",?)*)\})? (-?[\d.e+-]+)$')
-
-
-def read(text: str) -> dict[str, dict[str, float]]:
-    """Metric → labels as they stand → value."""
-    found: dict[str, dict[str, float]] = {}
-    for line in text.splitlines():
-        if not line.startswith("#"):
-            sample = _SAMPLE.match(line)
-            assert sample is not None, line
-            found.setdefault(sample[1], {})[sample[2] or ""] = float(sample[3])
-    return found
 
 
 def test_the_figures_are_the_reports() -> None:
@@ -65,14 +52,6 @@ def test_rules_board_and_reference_speak_of_metrics_that_there_are() -> None:
     assert set(named.findall(board)) <= made
     page = (ROOT / "docs" / "reference" / "lag-metrics.md").read_text()
     assert set(named.findall(page)) == made
-
-
-def promtool(*words: str, text: str = "") -> None:
-    """Prometheus' own judgement."""
-    tool = shutil.which("promtool")
-    assert tool is not None, "promtool is needed (deploy/bootstrap.sh test; Debian's package prometheus has it)"
-    done = subprocess.run([tool, *words], cwd=RULES, input=text, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_prometheus_finds_the_metrics_and_the_rules_right() -> None:

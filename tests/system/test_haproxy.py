@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cli.verify.run import Run, Workload
+from tests.broker.scraped import read
 from tests.cli.running import ROOT
 from tests.system.harness import BrokerProcess, Cluster, cluster, eventually, free_ports
 from tests.system.terms import go_on, new_primary, resource_manager
@@ -77,6 +78,8 @@ def test_clients_that_know_haproxy_alone_go_on_after_the_primary_is_killed(tmp_p
         assert first.probe("/readyz") == (200, "active")
         assert second.probe("/readyz") == (503, f"ready: the primary is {first.address}")
         assert second.probe("/startedz") == (200, "ready")
+        behind = read(first.probe("/metrics")[1])["understudy_member_connected"]
+        assert behind == {f'member="{other.address}"': 1 for other in brokers.brokers[1:]}
         first.create("queue", "jobs")
         with Run(Workload([address], ["jobs"], rate=500, heartbeat_s=1.0)) as run:
             run.wait_for(accepted=200)
@@ -85,6 +88,12 @@ def test_clients_that_know_haproxy_alone_go_on_after_the_primary_is_killed(tmp_p
             go_on(run)
             assert isinstance(primary, Probed)
             assert primary.probe("/readyz")[0] == 200
+            figures = [
+                read(each.probe("/metrics")[1]) for each in brokers.brokers if each is not first and isinstance(each, Probed)
+            ]
+            assert sorted(each["understudy_serves"][""] for each in figures) == [0, 1], "one serves"
+            assert {each["understudy_epoch"][""] for each in figures} == {2}
+            assert sum(each.get("understudy_queues", {}).get("", 0) for each in figures) == 1, "no queue is counted twice"
             first.start()
             eventually(lambda: first.probe("/startedz"), lambda said: said == (200, "ready"), "the killed broker in sync")
             accounted(run, brokers.primary)

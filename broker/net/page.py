@@ -1,0 +1,86 @@
+"""A page of any size on its way to who asked for it by HTTP: written by the piece, so that it keeps nothing else waiting.
+
+Life of a page: pieces of text are taken and written until the share of a turn is used up, and on in the next turns, with as much
+time for other work between them; while the reader does not read, none is taken. At the end the request is finished. A reader that
+has gone, or takes longer than `limits.SCRAPE_S`, ends it.
+
+Invariants: a page takes half of the reactor's time at the most, in pieces of `limits.MANAGEMENT_TURN_S` and what one piece of
+text costs; no more of it waits than a socket's buffers and one turn's text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from twisted.internet.interfaces import IDelayedCall, IPushProducer, IReactorTime
+from twisted.web.http import Request
+from zope.interface import implementer
+
+from broker.core import limits
+
+
+@implementer(IPushProducer)
+class Page:
+    """See the module. `ended` is called once, however it ends."""
+
+    def __init__(self, clock: IReactorTime, request: Request, pieces: Iterator[str], ended: Callable[[], None]) -> None:
+        self._clock = clock
+        self._request = request
+        self._pieces = pieces
+        self._ended = ended
+        self._paused = False
+        self._next: IDelayedCall | None = None
+        self._limit = clock.callLater(limits.SCRAPE_S, self._too_slow)
+        request.notifyFinish().addBoth(lambda _: self._end())
+        request.registerProducer(self, True)
+        self._write()
+
+    def _write(self) -> None:
+        self._next = None
+        began_s = self._clock.seconds()
+        text, spent_s, more = [], 0.0, False
+        for piece in self._pieces:
+            text.append(piece)
+            spent_s = self._clock.seconds() - began_s
+            if spent_s >= limits.MANAGEMENT_TURN_S:
+                more = True
+                break
+        if more:
+            self._next = self._clock.callLater(spent_s, self._write)
+        data = "".join(text).encode()
+        if data:
+            self._request.write(data)  # it may pause this page
+        if not more:
+            self._request.unregisterProducer()
+            self._request.finish()
+
+    def pauseProducing(self) -> None:
+        """The reader does not keep up."""
+        self._paused = True
+        self._cancel()
+
+    def resumeProducing(self) -> None:
+        """It reads again."""
+        if self._paused:
+            self._paused = False
+            self._next = self._clock.callLater(0, self._write)
+
+    def stopProducing(self) -> None:
+        """Nobody reads any more."""
+        self._cancel()
+
+    def _cancel(self) -> None:
+        if self._next is not None:
+            self._next.cancel()
+            self._next = None
+
+    def _too_slow(self) -> None:
+        channel: Any = self._request.channel
+        channel.transport.abortConnection()
+
+    def _end(self) -> None:
+        self._cancel()
+        if self._limit.active():
+            self._limit.cancel()
+        self._ended()
