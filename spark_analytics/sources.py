@@ -13,6 +13,7 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyspark
@@ -92,28 +93,41 @@ def _is_whole_gzip(file: Path) -> bool:
 
 def read_lines(spark: SparkSession, path: str) -> DataFrame:
     """Every line below `path`, as `schemas.LINES`: its text and the name of its file. Refused when Spark cannot look there."""
-    # The hidden ones first: what gets its final name meanwhile is read twice, and counts once.
-    unfinished = None if is_remote(path) else unfinished_lines(spark, Path(path))
+    unfinished = {} if is_remote(path) else unfinished_lines(Path(path))
     try:
         lines = spark.read.text(located(path), recursiveFileLookup=True, pathGlobFilter="*.{jsonl,jsonl.gz}")
     except Exception as error:
         raise Refused(why_not(spark, path, error)) from None
     found = lines.select("value", F.col("_metadata.file_path").alias("file"))
-    return found if unfinished is None else found.unionByName(unfinished)
+    if unfinished:  # they were read before Spark looked: what has its final name since is read there
+        finished = {unquote(uri.rpartition("/")[2]) for uri in lines.inputFiles()}
+        unfinished = {file: text for file, text in unfinished.items() if _finished_name(file) not in finished}
+    return found.unionByName(_as_lines(spark, unfinished)) if any(unfinished.values()) else found
 
 
-def unfinished_lines(spark: SparkSession, folder: Path) -> DataFrame | None:
-    """The whole lines of the files below a folder that are still being written, as `schemas.LINES`; None when there are none."""
-    found: dict[str, list[str]] = {"value": [], "file": []}
+def unfinished_lines(folder: Path) -> dict[Path, list[str]]:
+    """The whole lines of the files below a folder that are still being written."""
+    found = {}
     for file in sorted(folder.rglob(UNFINISHED)) if folder.is_dir() else ():
         try:
             text = file.read_bytes()
         except FileNotFoundError:
             text = b""
-        lines = text[: text.rfind(b"\n") + 1].decode("utf-8", "replace").split("\n")[:-1]
-        found["value"] += lines
-        found["file"] += [file.absolute().as_uri()] * len(lines)
-    return spark.createDataFrame(pa.table(found)) if found["value"] else None
+        found[file] = text[: text.rfind(b"\n") + 1].decode("utf-8", "replace").split("\n")[:-1]
+    return found
+
+
+def _finished_name(unfinished: Path) -> str:
+    """`NAME.jsonl` for `.NAME.part`; every sender's and moment's name is another."""
+    return f"{unfinished.name[1 : -len('.part')]}.jsonl"
+
+
+def _as_lines(spark: SparkSession, texts: dict[Path, list[str]]) -> DataFrame:
+    columns = {
+        "value": [line for lines in texts.values() for line in lines],
+        "file": [file.absolute().as_uri() for file, lines in texts.items() for _ in lines],
+    }
+    return spark.createDataFrame(pa.table(columns))
 
 
 def stream_lines(spark: SparkSession, path: str, *, files_per_batch: int) -> DataFrame:

@@ -132,3 +132,11 @@ def test_each_bad_line_is_kept_aside_under_its_own_name_and_the_good_one_beside_
     assert {found[line] for line in apart.values()} == {"two records on one line"}
     assert found[nan] == "not telemetry in JSON", "NaN is no number of JSON's"
     assert [row["lag_ms"] for row in rows if row["problem"] is None] == [12.5], "an unknown field is tomorrow's, not an error"
+
+
+def test_a_file_that_gets_its_final_name_while_it_is_read_is_read_once(spark: SparkSession, tmp_path: Path) -> None:
+    """A reader that looks twice finds both names of it."""
+    (tmp_path / ".a_1 x.001.part").write_text("one\n")
+    (tmp_path / "a_1 x.001.jsonl").write_text("one\ntwo\n")
+    (tmp_path / ".a_1 x.002.part").write_text("three\nfo")
+    assert sorted(row["value"] for row in read_lines(spark, str(tmp_path)).collect()) == ["one", "three", "two"]
