@@ -26,7 +26,7 @@ def families(item: dict[str, Any]) -> Iterator[Family]:
     about = labels({"cluster": item["clusterId"], "address": item["address"]})
     yield Family("understudy_cluster_info", "1, with the cluster's id and the broker's address in it.", [(about, 1)])
     for name, meaning, value in (
-        ("in_sync", "1 while the broker has all that is committed, or is the primary.", int(item["inSync"])),
+        ("in_sync", "1 while the broker has all that is committed, or is the primary.", _in_sync(item)),
         ("epoch", "The term of a primary that the broker knows of. It rises with each election.", item["epoch"]),
         ("stopped", "1 when the broker applies nothing more, because it met what it does not know.", int(bool(item["stopped"]))),
         ("store_bytes", "What the log takes of the disk.", item["store"]["bytes"]),
@@ -57,3 +57,8 @@ def families(item: dict[str, Any]) -> Iterator[Family]:
             meaning,
             [(at, member[field] if scale == 1 else member[field] / scale) for at, member in others if member[field] >= 0],
         )
+
+
+def _in_sync(item: dict[str, Any]) -> int | None:
+    """A witness holds nothing that could be in sync: it has no sample."""
+    return None if item["witness"] else int(item["inSync"])

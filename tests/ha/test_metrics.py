@@ -12,6 +12,7 @@ ACTIVE = {
     "address": "a:1",
     "clusterId": "c-1",
     "inSync": True,
+    "witness": False,
     "epoch": 4,
     "stopped": "",
     "store": {"bytes": 4096, "segments": 2, "checkpointIndex": 3},
@@ -54,6 +55,11 @@ def test_a_backup_tells_of_itself_alone() -> None:
     assert not any(name.startswith("understudy_member_") for name in found)
     assert found["understudy_stopped"] == {"": 1}
     assert found["understudy_in_sync"] == {"": 1}
+
+
+def test_a_witness_is_neither_in_sync_nor_not() -> None:
+    """Breaks when an alert rings for it for ever."""
+    assert said(ACTIVE | {"status": "ready", "inSync": False, "witness": True})["understudy_in_sync"] == {}
 
 
 def test_a_broker_in_no_cluster_tells_its_state() -> None:
