@@ -1,12 +1,12 @@
 """Feed the targets with inputs that libFuzzer makes: `python -m tests.fuzz [TARGET ...] [--runs N | --seconds S]`.
 
-Life of a run: each target gets a process of its own, in which Atheris instruments the modules that read its bytes, so that
-libFuzzer sees which input reaches a new place; it begins with the seeds and the corpus of the target, and ends after so many
-inputs or seconds, or with the first find, whose bytes are then in a file that the output names. `--keep` makes those inputs the
-corpus that reach what all of them reach.
+Life of a run: one process, the nursery, loads the modules that read bytes and has Atheris instrument them, so that libFuzzer sees
+which input reaches a new place. That takes seconds, so it is done once. Each target gets a process of its own, forked from the
+nursery; it begins with the seeds and the corpus of the target, and ends after so many inputs or seconds, or with the first find,
+whose bytes are then in a file that the output names. `--keep` makes those inputs the corpus that reach what all of them reach.
 
-Invariant: nothing of ours is imported in the process of a target before Atheris is told what to instrument. That is why this
-module imports nothing of ours at its top.
+Invariant: nothing of ours is imported in the nursery before Atheris is told what to instrument. That is why this module imports
+nothing of ours at its top.
 
 Exit status: 0 when nothing was found, else 1.
 """
@@ -14,11 +14,16 @@ Exit status: 0 when nothing was found, else 1.
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import shlex
+import socket
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import TracebackType
+from typing import NoReturn, Self
 
 INSTRUMENTED = ("broker", "ha")
 LONGEST_S = 10
@@ -26,6 +31,8 @@ LONGEST_S = 10
 MEMORY_MIB = 2048
 LARGEST = 4096
 """Bytes of an input."""
+_MOST_BYTES = 1 << 16
+"""The length of a call of the nursery."""
 
 
 def command_of(target: str, folder: Path) -> Path:
@@ -36,11 +43,34 @@ def command_of(target: str, folder: Path) -> Path:
     return path
 
 
-def fuzzed(target: str, folder: Path, corpus: Path, runs: int, seconds: int, seed: int, keeping: bool) -> int:
+class Nursery:
+    """The process from which those of the targets are forked; it ends with the `with`, or with us."""
+
+    def __init__(self) -> None:
+        self._calls, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen([sys.executable, "-m", "tests.fuzz", "--nursery"], stdin=theirs.fileno())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._calls.close()
+        self._process.wait()
+
+    def ran(self, target: str, *words: str) -> int:
+        """The exit status of libFuzzer with these words, the first of which is its own program. It writes where we write."""
+        socket.send_fds(self._calls, [json.dumps([target, *words]).encode()], [1])
+        status = self._calls.recv(_MOST_BYTES)
+        assert status, "the nursery has ended"
+        return int(status)
+
+
+def fuzzed(nursery: Nursery, target: str, folder: Path, corpus: Path, runs: int, seconds: int, seed: int, keeping: bool) -> int:
     """Feed a target; 0 when nothing was found. What is written goes to that folder, but for a find and what is kept."""
     from tests.fuzz.seeds import corpus_of, keep
 
-    command = command_of(target, folder)
+    command = str(command_of(target, folder))
     inputs, merged = folder / "inputs", folder / "merged"
     inputs.mkdir()
     merged.mkdir()
@@ -48,35 +78,63 @@ def fuzzed(target: str, folder: Path, corpus: Path, runs: int, seconds: int, see
         (inputs / str(number)).write_bytes(one)
     bounds = [f"-timeout={LONGEST_S}", f"-rss_limit_mb={MEMORY_MIB}", f"-max_len={LARGEST}"]
     words = [f"-max_total_time={seconds}", f"-runs={runs}", f"-seed={seed}", f"-artifact_prefix={Path.cwd()}/fuzz-{target}-"]
-    if _ran(command, *words, *bounds, "-print_final_stats=1", str(inputs)):
+    if nursery.ran(target, command, *words, *bounds, "-print_final_stats=1", str(inputs)):
         return 1
     if keeping:
-        if _ran(command, "-merge=1", "-use_counters=0", *bounds, str(merged), str(inputs)):
+        if nursery.ran(target, command, "-merge=1", "-use_counters=0", *bounds, str(merged), str(inputs)):
             return 1
         keep(target, corpus, [path.read_bytes() for path in merged.iterdir()])
     return 0
 
 
-def _ran(command: Path, *words: str) -> int:
-    return subprocess.run([command, *words], check=False, stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT).returncode
-
-
-def inside(target: str, words: list[str]) -> None:
-    """The process of one target. `words`: the command that started it, and libFuzzer's options. Does not return."""
+def loaded() -> None:
+    """Load the targets, instrumented."""
     import atheris
 
     early = [name for name in sys.modules if name.partition(".")[0] in INSTRUMENTED]
     assert not early, f"these were imported too early to be instrumented: {', '.join(early)}"
     with atheris.instrument_imports(include=list(INSTRUMENTED), enable_loader_override=False):
-        from tests.fuzz.targets import TARGETS
+        import tests.fuzz.targets  # noqa: F401
+
+
+def inside(target: str, words: list[str]) -> NoReturn:
+    """The process of one target. `words`: the command that started it, and libFuzzer's options."""
+    import atheris
+
+    from tests.fuzz.targets import TARGETS
 
     atheris.Setup(words, TARGETS[target])
     atheris.Fuzz()
+    sys.exit(0)
+
+
+def serve(calls: socket.socket) -> NoReturn:
+    """The nursery: a child for every call, one after another, until there are no more calls. The child ends in `inside`."""
+    while True:
+        said, descriptors, _, _ = socket.recv_fds(calls, _MOST_BYTES, 1)
+        if not said:
+            sys.exit(0)
+        child = os.fork()
+        if child == 0:
+            calls.close()
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            for standard in (1, 2):
+                os.dup2(descriptors[0], standard)
+            target, *words = json.loads(said)
+            inside(target, words)
+        os.close(descriptors[0])
+        _, status = os.waitpid(child, 0)
+        calls.send(b"%d" % os.waitstatus_to_exitcode(status))
 
 
 def main() -> int:
     """The command. Returns its exit status."""
+    if sys.argv[1:2] == ["--nursery"]:
+        calls = socket.socket(fileno=os.dup(0))
+        loaded()
+        serve(calls)
     if sys.argv[1:2] == ["--inside"]:
+        loaded()
         inside(sys.argv[2], sys.argv[3:])
     from tests.fuzz.seeds import CORPUS
     from tests.fuzz.targets import TARGETS
@@ -92,11 +150,12 @@ def main() -> int:
     if unknown := set(given.targets) - set(TARGETS):
         parser.error(f"there is no target {', '.join(sorted(unknown))}; there are {', '.join(TARGETS)}")
     found = []
-    for target in given.targets or TARGETS:
-        print(f"== {target}", flush=True)
-        with tempfile.TemporaryDirectory(prefix="understudy-fuzz-") as folder:
-            if fuzzed(target, Path(folder), given.corpus, given.runs, given.seconds, given.seed, given.keep):
-                found.append(target)
+    with Nursery() as nursery:
+        for target in given.targets or TARGETS:
+            print(f"== {target}", flush=True)
+            with tempfile.TemporaryDirectory(prefix="understudy-fuzz-") as folder:
+                if fuzzed(nursery, target, Path(folder), given.corpus, given.runs, given.seconds, given.seed, given.keep):
+                    found.append(target)
     print(f"found something in: {', '.join(found)}" if found else "nothing was found")
     return 1 if found else 0
 
