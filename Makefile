@@ -83,7 +83,7 @@ bench: ## measure throughput and latency on this machine
 	$(PYTHON) -m tests.bench
 
 KILLS ?= 50
-drains: ## scale down again and again, while everybody is killed at random (KILLS=n)
+drains: ## scale down again and again, while everybody is killed and held up at random (KILLS=n)
 	@./deploy/bootstrap.sh run
 	$(PYTHON) -m tests.system.drains --kills $(KILLS)
 

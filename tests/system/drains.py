@@ -3,11 +3,13 @@
 Life of a run: a broker by itself has its store in a folder; a cluster of three takes what is on it. Round after round the broker
 gets messages, and is not wanted any more. In every other round it runs on and is drained by `qpid-drain --from`; else it is
 stopped, and `qpid-scaledown` drains its store. Meanwhile the drainer, the source (the broker, or the drain on its store), the
-target's primary and the controller are killed, each after a random time; what is killed is started again. Now and then the broker
-is wanted again in the middle of it: its drain is called off. When there were enough kills the last round comes to its end.
+target's primary and the controller are killed, each after a random time; what is killed is started again. Between two kills the
+target's disks are full for a moment, or the network between the drainer and the target stands still or is cut. Now and then the
+broker is wanted again in the middle of it: its drain is called off. When there were enough kills the last round comes to its end.
 
-Then all messages are taken from the target and the source, and `cli.verify`'s checker draws up the account: none lost, none
-repeated, all in their order.
+A consumer takes what comes to the target all the while, or, without one, everything is taken at the end, and `cli.verify`'s
+checker draws up the account: none lost, none repeated, all in their order. A message whose acceptance the primary had not
+confirmed when it was killed may come to that consumer again; each time beyond that would be the drain's.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Sequence
+from contextlib import ExitStack, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,21 +34,41 @@ import proton
 from cli.verify.core.checker import Checker
 from cli.verify.core.measures import Measures
 from tests.cli.running import Forked, run
+from tests.system.filesystems import MIB, Memory, memory
 from tests.system.harness import BrokerProcess, Cluster, ask, cluster, eventually, free_ports, spawn
+from tests.system.takers import Taker
+from tests.system.tcp_proxy import TcpProxy, tcp_proxy
 from tests.system.traffic import send, take
 
 QUEUES = ("orders", "bills")
 _LONG_S = 300.0
+_DISK_BYTES = 4096 * MIB
 _PORTION = 2000
 """Messages that are taken over one connection."""
 
 
 class Drains:
-    """See the module."""
+    """See the module. `proxies` stand before the brokers of the target, `disk` is where these have their stores."""
 
-    def __init__(self, folder: Path, new: Cluster, kills: int, batch: int, rng: random.Random) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        new: Cluster,
+        kills: int,
+        batch: int,
+        rng: random.Random,
+        *,
+        proxies: Sequence[TcpProxy],
+        disk: Memory | None,
+        consumes: bool,
+    ) -> None:
         self.folder = folder
         self.new = new
+        self.proxies, self.disk = proxies, disk
+        self.to = "amqp:" + ",".join(proxy.address for proxy in proxies)
+        self.faults: Counter[str] = Counter()
+        self.checker = Checker(list(QUEUES), producers=1, consumers=1)
+        self.taker = Taker(new.addresses, QUEUES, self.checker, _message) if consumes else None
         self.left = kills
         self.batch = batch
         self.rng = rng
@@ -75,6 +98,8 @@ class Drains:
             while self.left and not self._is_released() and not (called_off and time.monotonic() > until_s):
                 time.sleep(self.rng.uniform(0.05, 0.8))
                 self._go_on(live=live)
+                if self.rng.random() < 0.3:
+                    self._hold_up()
                 self._kill(live=live)
             if not called_off:
                 eventually(partial(self._goes_on_until_released, live=live), bool, "the release", _LONG_S)
@@ -105,13 +130,13 @@ class Drains:
                 self.old.start()
                 self.old.wait_for("standalone")
             if self.drainer is None or self.drainer.poll() is not None:
-                words = ("--from", self.old.address, "--to", self.new.url, "--spread", "0")
+                words = ("--from", self.old.address, "--to", self.to, "--spread", "0")
                 self.drainer = spawn(self.folder / "drain.log", "qpid-drain", *words)
         elif self.controller is None or self.controller.poll() is not None:
             files = ("--stores", str(self.stores), "--replicas-file", str(self.replicas), "--poll", "0.2", "--timeout", "2")
             brokers = f"127.0.0.1:{{{self.old.port - 1}+ordinal}}"
             log = self.folder / "controller.log"
-            self.controller = spawn(log, "qpid-scaledown", *files, "--brokers", brokers, "--to", self.new.url)
+            self.controller = spawn(log, "qpid-scaledown", *files, "--brokers", brokers, "--to", self.to)
 
     def _goes_on_until_released(self, *, live: bool) -> bool:
         self._go_on(live=live)
@@ -142,6 +167,24 @@ class Drains:
         self.left -= 1
         self.killed[who] += 1
         print(f"{time.monotonic() - self._began_s:.1f} s: {who} killed, {self.left} to go", flush=True)
+
+    def _hold_up(self) -> None:
+        """For a moment the target's disks have no room, or it cannot be reached."""
+        what = self.rng.choice(["full", "stalled", "cut"] if self.disk is not None else ["stalled", "cut"])
+        if what == "full":
+            assert self.disk is not None
+            self.disk.shrink()
+        for proxy in self.proxies:
+            if what == "stalled":
+                proxy.stall()
+            elif what == "cut":
+                proxy.cut()
+        time.sleep(self.rng.uniform(0.2, 2.0))
+        if self.disk is not None:
+            self.disk.grow(_DISK_BYTES)
+        for proxy in self.proxies:
+            proxy.mend()
+        self.faults[what] += 1
 
     def _is_released(self) -> bool:
         if self.old.running:
@@ -174,42 +217,55 @@ class Drains:
 
     def account(self) -> dict[str, Any]:
         """Take everything, and say what became of it. AssertionError when it is not as it should be."""
-        checker = Checker(list(QUEUES), producers=1, consumers=1)
-        checker.attached(0, 0.0)
+        checker = self.checker
         for at, queue in enumerate(QUEUES):
             checker.sent((0, at), 0, self.sent[queue])
             checker.accepted((0, at), 0, self.sent[queue])
-        places = {"target": self.new.primary().address, "source": self.old.address}
         found: Counter[str] = Counter()
+        taken = 0
+        if self.taker is not None:
+            eventually(self._at_target, lambda count: count == 0, "all being taken at the target", _LONG_S)
+            self.taker.close()
+            found["taken meanwhile"] = taken = self.taker.taken
+            print(f"{taken} taken meanwhile over {self.taker.connections} connections", flush=True)
+        else:
+            checker.attached(0, 0.0)
+        places = {"target": self.new.primary().address, "source": self.old.address}
         for at, queue in enumerate(QUEUES):
             for place, address in places.items():
                 count = int(ask(address, "QUERY", "queue", queue)["items"][0]["messages"])
                 found[place] += count
                 portions = [min(_PORTION, count - done) for done in range(0, count, _PORTION)]
-                taken = [each for portion in portions for each in take(address, queue, portion)]
-                print(f"{queue}: {count} of {self.sent[queue]} at the {place}, {len(taken)} taken", flush=True)
-                for data in taken:
+                for data in (each for portion in portions for each in take(address, queue, portion)):
                     message: Any = proton.Message()
                     message.decode(data)
                     number = int(message.id)
                     checker.received(0, (0, at), number, 1, 1.0)
                     if data != _message(queue, number):
                         checker.altered((0, at), number)
+                print(f"{queue}: {count} of {self.sent[queue]} at the {place}", flush=True)
         report = checker.report(Measures())
         print(report)
         assert report.faults() == []
-        assert report.duplicated == 0
+        assert report.duplicated == 0 or self.taker is not None, "nobody's acceptance was lost"
         sent = sum(self.sent.values())
         return {
             "sent": sent,
             "rounds": dict(self.rounds),
             "killed": dict(self.killed),
+            "held up": dict(self.faults),
             "at": dict(found),
+            "again by unconfirmed acceptances": report.duplicated,
             "faults": report.faults(),
         }
 
+    def _at_target(self) -> int:
+        return sum(int(item["messages"]) for item in ask(self.new.primary().address, "QUERY", "queue")["items"])
+
     def close(self) -> None:
         """End all processes."""
+        if self.taker is not None:
+            self.taker.close()
         for process in (self.drainer, self.controller):
             if process is not None:
                 process.send_signal(9)
@@ -236,10 +292,19 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--batch", type=int, default=20_000, help="messages for each of two queues in a round (%(default)s)")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--no-consumer", action="store_true", help="take everything at the end, and nothing meanwhile")
     given = parser.parse_args()
     began_s = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder, cluster(Path(folder) / "new", 3, "--ha-replicate", "all") as new:
-        drains = Drains(Path(folder), new, given.kills, given.batch, random.Random(given.seed))
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        root = os.geteuid() == 0
+        if not root:
+            print("no disk is filled: that needs root")
+        disk = stack.enter_context(memory(folder / "new", _DISK_BYTES) if root else nullcontext())
+        new = stack.enter_context(cluster(folder / "new", 3, "--ha-replicate", "all"))
+        proxies = [stack.enter_context(tcp_proxy(address)) for address in new.addresses]
+        rng, consumes = random.Random(given.seed), not given.no_consumer
+        drains = Drains(folder, new, given.kills, given.batch, rng, proxies=proxies, disk=disk, consumes=consumes)
         try:
             drains.run()
             facts = drains.account()

@@ -52,6 +52,11 @@ class Memory:
         """Make room."""
         _mount("-o", f"remount,size={nbytes}", str(self.folder))
 
+    def shrink(self, spare_bytes: int = 256 * 1024) -> None:
+        """Leave room for so much alone: full, without taking memory."""
+        found = os.statvfs(self.folder)
+        self.grow((found.f_blocks - found.f_bfree) * found.f_frsize + spare_bytes)
+
     def free_bytes(self) -> int:
         """What is left."""
         found = os.statvfs(self.folder)

@@ -16,7 +16,12 @@ import pytest
 from cli.verify.core.checker import Checker
 from cli.verify.core.measures import Measures
 from tests.cli.running import Forked, Ran, run
+from tests.system.filesystems import MIB, memory
 from tests.system.harness import BrokerProcess, Cluster, ask, cluster, eventually, free_ports, spawn, standalone
+from tests.system.means import where_possible
+from tests.system.takers import Taker
+from tests.system.tcp_proxy import tcp_proxy
+from tests.system.test_faults_disk import FULL, LOW
 from tests.system.traffic import send, take
 
 pytestmark = pytest.mark.system
@@ -111,6 +116,46 @@ def test_a_drain_whose_drainer_target_and_source_are_killed_loses_repeats_and_re
         check_account(new.primary().address)
         assert run("qpid-drain", "status", "--from", old.address).out.startswith("released since")
         assert drain(old.address, new.url).status == 0, "again, it is as it was"
+
+
+@where_possible
+def test_a_full_disk_at_the_target_and_a_partition_hold_a_drain_up_while_its_consumer_gets_each_message_once(
+    tmp_path: Path,
+) -> None:
+    """Breaks when what a full disk has refused counts as moved, or what was under way at the cut is sent again and put again."""
+    checker = Checker(list(QUEUES), producers=1, consumers=1)
+    with (
+        memory(tmp_path / "new" / "store", 64 * MIB) as disk,
+        standalone(tmp_path / "new") as new,
+        source(tmp_path / "old") as old,
+        tcp_proxy(new.address) as between,
+    ):
+        for queue, arguments in QUEUES.items():
+            new.create("queue", queue, arguments=arguments)
+        taker = Taker([new.address], list(QUEUES), checker, message)
+        words = ("--from", old.address, "--to", between.address, "--spread", "0", "--rate", "600")
+        try:
+            process = spawn(tmp_path / "drain.log", "qpid-drain", *words)
+            eventually(lambda: taker.taken, lambda taken: taken > 0, "a message being taken")
+            disk.shrink()
+            eventually(new.log, lambda log: bool(FULL.search(log) or LOW.search(log)), "the target saying that its disk is full")
+            between.stall()
+            disk.grow(64 * MIB)
+            between.mend()
+            before = taker.taken
+            eventually(lambda: taker.taken, lambda taken: taken > before, "the drain going on")
+            between.cut()
+            assert process.poll() is None, "the network is cut in the middle of it"
+            between.mend()
+            assert process.wait() == 0
+            eventually(lambda: taker.taken, lambda taken: taken >= 2 * MESSAGES, "all being taken")
+        finally:
+            taker.close()
+    for at in range(len(QUEUES)):
+        checker.sent((0, at), 0, MESSAGES)
+        checker.accepted((0, at), 0, MESSAGES)
+    report = checker.report(Measures())
+    assert (report.faults(), report.duplicated) == ([], 0), str(report)
 
 
 def test_a_deadline_ends_a_drain_what_will_not_fit_is_told_before_and_what_is_refused_stays(tmp_path: Path) -> None:
