@@ -3,8 +3,9 @@
 Of the broker that leaves: `QUERY` tells what is left, `LARGER` which messages are larger than a target takes, `LEAVE` makes it
 leave, `RELEASED` notes that the target knows it is empty. To call that off, `HALT` ends the drain's links, `SETTLE` takes off
 what the target holds, and `REOPEN` lets the broker serve.
-Of the target: `TAKE` announces a queue whose messages come, `ORIGINS` tells of which queues any have come, `HELD` which ones,
-`RELEASE` ends a drain, `FORGET` ends what is known of it. Each may be asked again without harm, and says what is so then.
+Of the target: `TAKE` announces a queue whose messages come; if that stands for a subscription and is to `pause`, it gives nothing
+out until `RESUME`, or the drain's end. `ORIGINS` tells of which queues any have come, `HELD` which ones, `RELEASE` ends a drain,
+`FORGET` ends what is known of it. Each may be asked again without harm, and says what is so then.
 
 Invariant: with a number of messages, `RELEASE` ends a drain only if that many are held of it: then nobody has put more of it
 since the asker looked, and nobody will. It stops the drain's links first, waits until what they have brought is committed, and
@@ -19,11 +20,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+import msgspec
 from twisted.internet.defer import Deferred, succeed
 
 from broker.core.commands import ORIGINS_SINCE, Command, OriginAdd, OriginForget, OriginRelease
 from broker.core.nodes import Refused
-from broker.core.origins import TRAITS_SINCE, Leave
+from broker.core.origins import MOVING, RESUMED, TRAITS_SINCE, Leave
 from broker.core.queues.sizes import larger
 from broker.sessions.departure import Departure
 from broker.sessions.ledger import Ledger
@@ -96,6 +98,8 @@ class Drains:
                 return succeed((200, "OK", self._origins_of(body)))
             case "TAKE":
                 return self._take(body)
+            case "RESUME":
+                return self._resume(_text(body, "drain"), _text(body, "queue"))
             case "LARGER":
                 return succeed((200, "OK", self._larger(body)))
             case "HELD":
@@ -173,12 +177,24 @@ class Drains:
             raise Refused(409, f"drain {drain} is called off")
         ledger = self._logs.ledger_of(node)
         self._check_version(ledger)
-        command = OriginAdd(drain=drain, store=_text(body, "store"), queue=queue, into=node.uuid)
+        pauses = node.terms is not None and body.get("pause") is True
+        epoch = MOVING if pauses or node.terms is None else RESUMED
+        command = OriginAdd(drain=drain, store=_text(body, "store"), queue=queue, into=node.uuid, source_epoch=epoch)
         known = ledger.state.definitions.origins.get(command.identity)
         answer = {"address": origin_address(drain, queue), "limit": node.max_bytes}
         if known is not None and known.into == node.uuid:
             return succeed((200, "known already", answer))
         return self._answered(lambda committed: ledger.change(command, committed), lambda: answer)
+
+    def _resume(self, drain: str, queue: str) -> Deferred[Answer]:
+        found = self._origins.find(drain, queue)
+        if found is None:
+            raise Refused(404, f"no messages of queue {queue} are expected of drain {drain} here")
+        ledger, origin, _ = found
+        if origin.source_epoch >= RESUMED:
+            return succeed((200, "it is so already", {}))
+        resumed = msgspec.structs.replace(origin, source_epoch=RESUMED, number=None)
+        return self._answered(lambda committed: ledger.change(resumed, committed), dict)
 
     def _held(self, body: Mapping[str, Any]) -> dict[str, Any]:
         drain, queue, after = _text(body, "drain"), _text(body, "queue"), body.get("after", 0)

@@ -29,7 +29,7 @@ from broker.commit_log import CommitLog
 from broker.core import limits
 from broker.core.acl.rules import Acl
 from broker.core.commands import MACHINE_VERSION
-from broker.core.definitions import Change, OriginsReleased
+from broker.core.definitions import Change
 from broker.core.identity import Socket
 from broker.drains import Drains
 from broker.host import REAL_HOST, new_uuid
@@ -251,9 +251,7 @@ class Broker:
             self.queues.gone(node)
         self.queues.unused.follow(changes)
         self.numbered.follow(changes)
-        for change, _ in changes:
-            if isinstance(change, OriginsReleased):
-                self.origins.end(change.drain.drain)
+        self.origins.follow(changes)
         self.making.look()
         self.routes.follow(ledger, changes)
         self.queues.fed(ledger, fed)

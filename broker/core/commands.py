@@ -319,7 +319,9 @@ class OriginAdd(Command, frozen=True, kw_only=True, dict=True, rename="camel"):
     `number` is what HELD records name it by; None until a state has given it one. Again with another `into`: they come there.
 
     Of a route `drain` is the uuid, `queue` says the store too, `into` is "", and `source_epoch` is the highest epoch in which a
-    primary of the source has given it messages: one of a lower epoch has been deposed, and may give them again."""
+    primary of the source has given it messages: one of a lower epoch has been deposed, and may give them again. Of a drain it is
+    0 until the drainer has said that all that can come has come, and 1 from then on: until then a subscription that the messages
+    come to is paused."""
 
     OP: ClassVar[str] = "origin-add"
     SINCE: ClassVar[int] = 5

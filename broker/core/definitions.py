@@ -46,6 +46,7 @@ from broker.core.commands import (
     altered,
     numbered,
 )
+from broker.core.origins import MOVING
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +249,7 @@ class Definitions:
 
     __slots__ = (
         *("_at_exchange", "_at_queue", "_names", "_version", "bindings", "exchanges", "next_number", "origins", "queues"),
-        *("_links_to", "links", "released", "routes", "settings", "stores", "terms"),
+        *("_links_to", "_moving", "links", "released", "routes", "settings", "stores", "terms"),
     )
 
     def __init__(self) -> None:
@@ -260,6 +261,8 @@ class Definitions:
         self.settings: dict[str, Setting] = {}
         self.origins: dict[tuple[str, str], OriginAdd] = {}
         """Drain and queue -> where the messages of that queue come to."""
+        self._moving: dict[str, set[tuple[str, str]]] = {}
+        """Queue -> the origins whose messages are on their way to it."""
         self.released: dict[str, OriginRelease] = {}
         """The drains that have ended, until their stores know it."""
         self.routes: dict[str, RouteAdd] = {}
@@ -419,8 +422,22 @@ class Definitions:
         assert known is None or known.number is not None
         number = self._number(command.number) if known is None else known.number
         gone = self._outlived_by(command)
+        if known is not None:
+            self._moves_no_more(known)
         origin = self.origins[command.identity] = numbered(command, number or 0)
+        if origin.into and origin.source_epoch == MOVING:
+            self._moving.setdefault(origin.into, set()).add(origin.identity)
         return OriginMade(origin, gone), ""
+
+    def is_moving(self, queue: str) -> bool:
+        """Whether a drain's messages are on their way to this queue, by its uuid."""
+        return queue in self._moving
+
+    def _moves_no_more(self, origin: OriginAdd) -> None:
+        moving = self._moving.get(origin.into, set())
+        moving.discard(origin.identity)
+        if not moving:
+            self._moving.pop(origin.into, None)
 
     def _outlived_by(self, command: OriginAdd) -> tuple[OriginAdd, ...]:
         """Take out what came to a route from a queue of this store that had the same name before."""
@@ -433,6 +450,7 @@ class Definitions:
         gone = tuple(origins)
         for origin in gone:
             del self.origins[origin.identity]
+            self._moves_no_more(origin)
         return gone
 
     def _add_route(self, command: RouteAdd) -> tuple[Change, str]:

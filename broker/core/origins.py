@@ -29,6 +29,10 @@ from typing import Any, NamedTuple
 LEAVING = "leaving"
 """The key of the setting (`broker.core.commands.Setting`) from which on a log takes no message from clients."""
 
+MOVING, RESUMED = 0, 1
+"""Of a drain's origin, as the `source_epoch` of its record: its messages are on their way, and a subscription that they come to
+gives nothing out; and: all of them that can come have come, so it does."""
+
 TRAITS_SINCE = 6
 """The machine version from which on both brokers of a drain know traits."""
 _TRAITS = Struct(">QQI")

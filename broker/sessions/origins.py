@@ -14,13 +14,14 @@ which they came over the link."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from broker.amqp.links import Condition
 from broker.core import limits
 from broker.core.acl import questions
 from broker.core.acl.questions import Lookups
 from broker.core.commands import OriginAdd
+from broker.core.definitions import Change, OriginMade, OriginsReleased
 from broker.core.links import REJECTED
 from broker.core.nodes import QueueNode
 from broker.core.origins import PLAIN, SEQUENCE_BYTES, TAG_BYTES, Held, Traits
@@ -86,6 +87,21 @@ class Origins:
         held = {queue: self.held(drain, queue) for of, queue in sorted(known) if of == drain}
         return {queue: found.count for queue, found in held.items() if found is not None}
 
+    def follow(self, changes: Iterable[tuple[Change, str]]) -> None:
+        """A drain that was released sends no more; a queue to which nothing more comes is paused no more."""
+        for change, _ in changes:
+            if isinstance(change, OriginsReleased):
+                self._end_links(change.drain.drain, "was released")
+                self._go_on_with(change.origins)
+            elif isinstance(change, OriginMade):
+                self._go_on_with((change.origin,))
+
+    def _go_on_with(self, origins: Iterable[OriginAdd]) -> None:
+        for origin in origins:
+            node = self.logs.nodes.queue_by_uuid(origin.into)
+            if node is not None and node.terms is not None:
+                self.queues.at(node).dispatch_soon()
+
     def stop(self, drain: str) -> None:
         """Put nothing more of this drain: what is under way is all that comes. Until `go_on`, or the end of the term."""
         self.stopped.add(drain)
@@ -94,10 +110,6 @@ class Origins:
     def go_on(self, drain: str) -> None:
         """Take its messages again."""
         self.stopped.discard(drain)
-
-    def end(self, drain: str) -> None:
-        """This drain was released: nothing more of it comes."""
-        self._end_links(drain, "was released")
 
     def _end_links(self, drain: str, why: str) -> None:
         for key, producer in list(self.links.items()):

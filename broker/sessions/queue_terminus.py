@@ -284,6 +284,12 @@ class QueueTerminus:
         """Whether consumers get nothing, because another broker is about to take over."""
         return self._queues.held
 
+    @property
+    def paused(self) -> bool:
+        """Whether it stands for a subscription that a drain moves here: what is older is still to come, and comes first."""
+        node = self.node
+        return node.terms is not None and self._queues.logs.ledger_of(node).state.definitions.is_moving(node.uuid)
+
     def dispatch_soon(self) -> None:
         """Dispatch at the end of this turn."""
         self._queues.turn.dispatch_soon(self)
@@ -378,7 +384,8 @@ class QueueTerminus:
             self.letters.send()
         if self.operation is not None and self.operation.reads:
             self.operation.look_again()
-        if self._queues.held or (self._queues.logs.closed and not any(each.drains for each in self.subscriptions)):
+        stands = self._queues.logs.closed or self.paused
+        if self._queues.held or (stands and not any(each.drains for each in self.subscriptions)):
             return
         if self.node.displacing is not None and not self.node.displacing.ready:
             self._queues.last_values.read(self)

@@ -2,8 +2,9 @@
 
 1. Both sides are looked at, and compared (`plan`). What will not fit is told before anything has changed. A drain that was being
 called off is called off to its end (`call_off`). 2. The source begins to leave; its clients are sent on. 3. When the last client
-has gone, exchanges, queues and bindings that the target lacks are made there. 4. Queue by queue the messages move (`move`). A
-link or a connection that ends is made anew, and the target is asked what it holds. 5. The source says that it is empty, which is
+has gone, exchanges, queues and bindings that the target lacks are made there; subscriptions are paused there before they are
+bound. 4. Queue by queue the messages move (`move`); a subscription is resumed when its own have. A link or a connection that ends
+is made anew, and the target is asked what it holds. 5. The source says that it is empty, which is
 final. The target releases the drain, the source notes that, the target forgets it.
 
 Each step looks first at what is so; a drain that is begun again, by whomever, goes on where the last one ended. With a deadline
@@ -235,26 +236,55 @@ class Drain:
 
     async def _define(self) -> None:
         """The consumers of the source have gone, and with them queues that were theirs alone: look again."""
-        for side, plan in zip(self._targets, await self._plans(), strict=True):
-            for type, name, body in plan.creates:
-                try:
-                    await side.ask("CREATE", type, name, body)
-                except ManagementError as error:
-                    if error.status != 409:
-                        raise
+        for at, (side, plan) in enumerate(zip(self._targets, await self._plans(), strict=True)):
+            binds = [each for each in plan.creates if each[0] == "binding"]
+            await self._make(side, [each for each in plan.creates if each[0] != "binding"])
+            await self._pause(at)
+            await self._make(side, binds)
         problems = (await self.check()).problems
         if problems:
             raise endings.Refused(f"the target has changed meanwhile: {'; '.join(f'{what}: {why}' for what, why in problems)}")
 
+    async def _make(self, side: Side, creates: Sequence[tuple[str, str, dict[str, Any]]]) -> None:
+        for type, name, body in creates:
+            try:
+                await side.ask("CREATE", type, name, body)
+            except ManagementError as error:
+                if error.status != 409:
+                    raise
+
+    async def _pause(self, at: int) -> None:
+        """The subscriptions that go to this target give nothing out until their messages have come. A new one has no binding so
+        far, so nothing can have come to it."""
+        side, status = self._targets[at], await self._status(self._source)
+        for queue in await self._source.items("queue"):
+            if queue.get("subscription") and self._side_of(str(queue["uuid"])) is side:
+                await self._take(side, str(status["drain"]), str(status["store"]), str(queue["name"]), str(queue["uuid"]))
+
+    async def _take(self, side: Side, drain: str, store: str, name: str, uuid: str) -> str:
+        """Announce a queue. Where its messages are sent to."""
+        body = {"drain": drain, "store": store, "queue": uuid, "into": name, "pause": True}
+        return str((await side.ask("TAKE", "drain", "", body))["address"])
+
     async def _move_all(self, drain: str, store: str) -> None:
         for queue in await self._source.items("queue"):
+            name, uuid = str(queue["name"]), str(queue["uuid"])
             if queue["messages"]:
-                await self._move_queue(drain, store, str(queue["name"]), str(queue["uuid"]))
+                await self._move_queue(drain, store, name, uuid)
+            if queue.get("subscription"):
+                await self._resume(drain, uuid)
+
+    async def _resume(self, drain: str, uuid: str) -> None:
+        """All of this subscription has come that can."""
+        try:
+            await self._side_of(uuid).ask("RESUME", "drain", "", {"drain": drain, "queue": uuid})
+        except ManagementError as error:
+            if error.status not in (404, 501):  # it was gone already, or the target knows no pause
+                raise
 
     async def _move_queue(self, drain: str, store: str, name: str, uuid: str) -> None:
-        body = {"drain": drain, "store": store, "queue": uuid, "into": name}
         target = self._side_of(uuid)
-        address = str((await target.ask("TAKE", "drain", "", body))["address"])
+        address = await self._take(target, drain, store, name, uuid)
         moved_s = self._clock.now_s
         tally: dict[str, Any] = {"name": name, "uuid": uuid, "moved": 0, "known": 0, "bytes": 0, "checksum": 0}
         self._result.queues.append(tally)

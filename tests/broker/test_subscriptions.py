@@ -9,8 +9,11 @@ import pytest
 
 from broker.core import limits
 from broker.core.filters import NO_LOCAL, SELECTOR
+from broker.sessions.origins import origin_address
 from tests.broker import test_departure
 from tests.broker.clients import ADMIN, Bench, Client, bench, condition
+from tests.broker.drain_bench import body as encoded
+from tests.broker.drain_bench import send
 
 NEVER, DELIVERIES = proton.Terminus.EXPIRE_NEVER, proton.Terminus.DELIVERIES
 
@@ -442,3 +445,71 @@ def test_a_durable_subscription_that_another_broker_tells_of_stands_here_for_the
         there = other.client(container="c")
         assert there.bodies(subscribe(there, "n", filters=color)) == ["red"]
         assert queues(other) == [item["name"]]
+
+
+def moved_to(other: Bench) -> tuple[str, Client]:
+    """A durable subscription that a drain has made here and announced, and its subscriber, who has come here."""
+    terms = {"container": "c", "name": "n", "address": "amq.topic", "shared": False, "lasting": True, "filters": ""}
+    name = "c.n"
+    body = {"durable": True, "exclusive": True, "subscription": terms}
+    assert other.client(ADMIN).request("CREATE", "queue", name, body)[0] == 201
+    assert drain(other, "TAKE", store="s", into=name, pause=True) == 200
+    assert other.client(ADMIN).request("CREATE", "binding", "", {"exchange": "amq.topic", "queue": name, "key": "#"})[0] == 201
+    return name, other.client(container="c")
+
+
+def drain(other: Bench, operation: str, **body: Any) -> int:
+    found: int = other.client(ADMIN).request(operation, "drain", "", {"drain": "d", "queue": "u"} | body)[0]
+    return found
+
+
+def test_topic_subscriptions_are_created_paused_then_moved_then_resumed() -> None:
+    """Breaks when what is published at the target overtakes what the subscription had where it was."""
+    with bench() as b:
+        name, subscriber = moved_to(b)
+        link = subscribe(subscriber, "n")
+        publish(b, "published here")
+        assert subscriber.bodies(link) == []
+        drainer = b.client(ADMIN)
+        send(drainer, drainer.sender(origin_address("d", "u")), 1, encoded("had before"))
+        b.settle()
+        assert subscriber.bodies(link) == []
+        assert drain(b, "RESUME") == 200
+        b.settle()
+        assert subscriber.bodies(link) == ["published here", "had before"]
+        assert drain(b, "RESUME") == 200, "again, without harm"
+        assert drain(b, "TAKE", store="s", into=name, pause=True) == 200
+        publish(b, "later")
+        assert subscriber.bodies(link)[-1:] == ["later"], "who begins the drain again does not pause it again"
+        assert drain(b, "RESUME", queue="another") == 404
+
+
+def test_a_paused_subscription_stays_so_for_the_next_primary_and_goes_on_when_its_drain_has_ended() -> None:
+    with bench(clustered=True, default_level="all") as b:
+        b.upgraded()
+        moved_to(b)
+        publish(b, "1")
+        b.lead.become("ready", "another:1")
+        b.lead.become("active")
+        b.settle()
+        subscriber = b.client(container="c")
+        link = subscribe(subscriber, "n")
+        assert subscriber.bodies(link) == []
+        assert drain(b, "RELEASE") == 200
+        b.settle()
+        assert subscriber.bodies(link) == ["1"]
+
+
+def test_a_drain_of_an_earlier_release_pauses_no_subscription_and_no_other_queue_is_paused() -> None:
+    with bench() as b:
+        name, subscriber = moved_to(b)
+        link = subscribe(subscriber, "n")
+        assert drain(b, "RELEASE") == drain(b, "FORGET") == 200
+        b.queue("q")
+        for queue, into, pause in (("v", name, False), ("w", "q", True)):
+            assert drain(b, "TAKE", drain="e", queue=queue, store="s", into=into, pause=pause) == 200
+        publish(b, "1")
+        publish(b, "2", address="q")
+        assert subscriber.bodies(link) == ["1"]
+        taker = b.client()
+        assert taker.bodies(taker.receiver("q", credit=10)) == ["2"]

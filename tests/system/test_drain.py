@@ -257,6 +257,7 @@ def test_of_several_targets_each_queue_goes_to_one_and_a_drain_that_goes_on_find
             assert {item["name"]: item["messages"] for item in found} == counts
         assert send(b.address, "amq.topic", [message("topic", 1)]) == 1
         assert b.queue("c.n")["messages"] == 2, "topic subscriptions move too"
+        assert take(b.address, "c.n", 2) == [message("topic", 0), message("topic", 1)], "it was resumed"
         assert [int(proton_id(data)) for data in take(b.address, "orders", MESSAGES)] == list(range(MESSAGES))
         assert b.queue("orders")["messages"] == 1, "its delay goes on"
 

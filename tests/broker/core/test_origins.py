@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from broker.core import limits
 from broker.core.commands import OriginAdd, OriginForget, OriginRelease
 from broker.core.definitions import DrainForgotten, Nothing, OriginMade, OriginsReleased
-from broker.core.origins import TAG_BYTES, Held, Leave, Traits
+from broker.core.origins import RESUMED, TAG_BYTES, Held, Leave, Traits
 from broker.core.records import BadBatch, Batch, BatchBuilder, Kind
 from broker.core.state import CannotApply, State
 from tests.broker.core.definitions import Change, queue, state_of
@@ -30,6 +30,20 @@ def release(drain: str = "d") -> Change:
 
 def forget(drain: str = "d") -> Change:
     return {"op": "origin-forget", "drain": drain, "needs": 5}
+
+
+def test_a_queue_is_moved_to_until_the_last_drain_to_it_has_said_that_all_has_come_or_has_ended() -> None:
+    state = state_of(queue("q"), queue("p"), origin("a"), origin("b"), origin("c", drain="e"))
+    moving = state.definitions.is_moving
+    assert (moving("u-q"), moving("u-p")) == (True, False)
+    change(state, origin("a", sourceEpoch=RESUMED), origin("b", into="u-p"))
+    assert (moving("u-q"), moving("u-p")) == (True, True), "the other drain's, and the queue that b comes to from now on"
+    assert rebuilt(state).definitions.is_moving("u-q")
+    change(state, origin("a"))
+    change(state, release("e"))
+    assert (moving("u-q"), moving("u-p")) == (False, True), "what was resumed is not moved again"
+    change(state, release("d"))
+    assert (moving("u-q"), moving("u-p")) == (False, False)
 
 
 def test_runs_of_two_places_are_one_account() -> None:
