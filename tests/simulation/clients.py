@@ -409,8 +409,12 @@ class Mover(Producer):
         if outcome == ACCEPTED:
             super().outcome(delivery, outcome)
         else:
-            self.again.append(self.waiting.pop(delivery))
+            self._given_back(number := self.waiting.pop(delivery))
+            self.again.append(number)
             self.credit()
+
+    def _given_back(self, number: int) -> None:
+        """Where a link keeps the order, it ends at what is not taken."""
 
     def unlinked(self) -> None:
         """All that waits comes again."""
@@ -458,6 +462,11 @@ class Numbered(Mover):
             super().usable()
         else:
             self.connection.close()
+
+    def _given_back(self, number: int) -> None:
+        """The link goes on, and so does what was sent behind it."""
+        for place in self._places_of(number):
+            self.history.given_back.add(Key(self.name, self.link_number, number, place))
 
 
 class Repeater(Mover):

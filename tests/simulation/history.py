@@ -177,6 +177,8 @@ class History:
         """Queues, and the queue to which what is rejected there goes."""
         self.in_transactions: dict[Key, Discharged] = {}
         """Of messages that were sent in a transaction which was to be carried out: that one."""
+        self.given_back: set[Key] = set()
+        """What a broker did not take, and a client was told so: it comes behind what was sent before it is sent again."""
         self.retired: set[Key] = set()
         """What leaves its queue in a transaction, or not at all."""
         self.observer: Observer | None = None

@@ -179,6 +179,13 @@ def test_one_link_s_messages_out_of_order_are_a_fault_and_those_of_another_link_
     ]
 
 
+def test_what_a_client_was_told_to_be_not_taken_comes_behind_what_was_sent_after_it(log: Log) -> None:
+    log.enqueue(1, "one", 1, 2)
+    log.history.given_back.add(key(1, "one"))
+    log.enqueue(1, "one", 2, 1)
+    assert log.faults == []
+
+
 @pytest.fixture
 def ranked(log: Log) -> Log:
     """A queue with ten levels, its number is 3; message 1 has priority 9, message 2 has 0, and message 3 says nothing."""

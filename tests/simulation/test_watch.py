@@ -160,6 +160,16 @@ def test_what_a_selector_names_that_goes_out_too_late_and_what_it_does_not_name(
     ]
 
 
+def test_what_was_sent_again_because_it_was_not_taken_comes_behind_what_was_sent_after_it(watched: Watched) -> None:
+    watched.send(1, 2, 3)
+    watched.checks.acquired.update([key(1), key(2), key(3)])
+    watched.history.given_back.add(key(1))
+    watched.receive("<alice/0/3>", "<alice/0/1>")
+    assert watched.checks.faults == []
+    watched.receive("<alice/0/2>")
+    assert len(watched.checks.faults) == 1
+
+
 def test_messages_of_one_link_may_come_the_wrong_way_round_from_two_levels(watched: Watched) -> None:
     watched.send(1, 2, 3)
     watched.history.levels["q"] = 10

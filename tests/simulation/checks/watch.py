@@ -235,8 +235,8 @@ class Checks:
         copied = key.queue in self.history.volatile
         if key not in self.book.enqueued and not copied:
             self.faults.append(f"unexpected: {client} got {key}, and no committed batch holds it")
-        if key in self.book.letters or self.history.notes[key].delay_ms:
-            return  # they come in the order in which they were rejected, or when their time has come
+        if key in self.book.letters or self.history.notes[key].delay_ms or key in self.history.given_back:
+            return  # they come in the order in which they were rejected, or sent again, or when their time has come
         line = (client, link, key.queue, key.client, key.link, self.history.line_of(key))
         before = self._last_got.get(line, -1)
         if key.number < before and (copied or self.acquired[key] == 1):
