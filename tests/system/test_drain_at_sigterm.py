@@ -30,7 +30,7 @@ def fill(broker: BrokerProcess) -> None:
     assert send(broker.address, "orders", SENT) == MESSAGES
 
 
-def test_sigterm_drains_a_broker_whose_rules_let_nobody_drain_it_and_it_ends_when_it_is_empty(tmp_path: Path) -> None:
+def test_blocking_sigterm_is_the_broker_s_own_whatever_its_rules_and_it_shuts_down_when_it_is_empty(tmp_path: Path) -> None:
     """Blocking SIGTERM: it is the broker's own signal, and needs no program that masks it."""
     with standalone(tmp_path / "new") as new, standalone(tmp_path / "old", "--drain-to", new.address) as old:
         fill(old)

@@ -94,7 +94,7 @@ def test_an_orphaned_store_is_drained_and_a_restart_a_running_broker_and_zero_re
         assert ask(target.address, "QUERY", "queue", "orders")["items"][0]["messages"] == 0
 
 
-def test_a_controller_is_killed_and_a_store_that_is_wanted_again_gives_back_what_has_not_moved(tmp_path: Path) -> None:
+def test_a_controller_is_killed_and_scaling_up_in_the_middle_gives_back_what_has_not_moved(tmp_path: Path) -> None:
     with site(tmp_path) as s:
         target, _, last = s.brokers
         last.kill()
