@@ -28,10 +28,10 @@ from tests.system.traffic import accounted, take
 
 SEED = 20_240_117
 STEPS = 1000
-MESSAGES_A_STEP = 10
+MESSAGES_A_STEP = 8
 RATE = 250
-"""Messages a second: a step of forty milliseconds, or of `LONGEST_STEP_S` while nobody serves."""
-LONGEST_STEP_S = 0.08
+"""Messages a second: a step takes about thirty milliseconds, or `LONGEST_STEP_S` while nobody serves."""
+LONGEST_STEP_S = 0.04
 LONGEST_CALM_S = 4.0
 MOST_ASKED_AT_ONCE = 6
 Step = tuple[str, int]
