@@ -6,6 +6,7 @@ worker is free, so it stands last and fills what the long groups leave. Tests of
 - `machine`: tests whose outcome hangs on when something happens (networks that are cut, disks that fail, processes that stand
   still, clients that flood, failovers). Two of them at once would starve each other, and measure that.
 - `spark`: tests that share the session of Spark, which takes longer to start than any of them.
+- `clients`: tests that compile and install the clients that others wrote, which is done once.
 - every other module is a group, so that what its tests share is made once.
 
 The group follows from the file alone: xdist's own marks for groups (3.8) do nothing with pytest 9.2, which no longer lets a
@@ -20,8 +21,8 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-MACHINE, SPARK = "machine", "spark"
-FIRST = (MACHINE, "system/test_thousand_steps.py", SPARK, "test_static.py")
+MACHINE, SPARK, CLIENTS = "machine", "spark", "clients"
+FIRST = (MACHINE, SPARK, "system/test_thousand_steps.py", CLIENTS, "test_static.py")
 """Begun before everything else: each may take minutes."""
 THEN = ("system", "spark_analytics", "cli")
 """Folders whose groups come next, the longest first."""
@@ -36,6 +37,8 @@ WHOLE_MACHINE = {
     "system/test_faults_processes.py",
     "system/test_virtual_ip.py",
 }
+THEIR_CLIENTS = {"system/test_interop.py", "system/test_logins.py"}
+"""Tests that run clients that others wrote."""
 WITHOUT_SESSION = {"spark_analytics/test_submit.py"}
 """Tests that start Spark as processes of their own alone, and take long."""
 ONE_BY_ONE = ("simulation",)
@@ -47,6 +50,8 @@ def group_of(nodeid: str) -> str:
     path = PurePath(nodeid.partition("::")[0]).relative_to("tests")
     if str(path) in WHOLE_MACHINE:
         return MACHINE
+    if str(path) in THEIR_CLIENTS:
+        return CLIENTS
     if path.parts[0] == "spark_analytics" and str(path) not in WITHOUT_SESSION:
         return SPARK
     return "" if path.parts[0] in ONE_BY_ONE else str(path)

@@ -31,8 +31,8 @@ def pytest_in(folder: Path, files: dict[str, str], words: str) -> subprocess.Com
 def test_files_and_folders_that_are_named_are_there() -> None:
     """Breaks when a file is renamed, and its tests silently run beside what they cannot bear, or uncovered."""
     named = [*(HERE / path for path in groups.WHOLE_MACHINE), *(ROOT / folder for folder in own_coverage.OWN)]
-    named += [HERE / path for path in (*groups.THEN, *groups.ONE_BY_ONE, *groups.WITHOUT_SESSION)]
-    named += [HERE / group for group in groups.FIRST if group not in (groups.MACHINE, groups.SPARK)]
+    named += [HERE / path for path in (*groups.THEN, *groups.ONE_BY_ONE, *groups.WITHOUT_SESSION, *groups.THEIR_CLIENTS)]
+    named += [HERE / group for group in groups.FIRST if group not in (groups.MACHINE, groups.SPARK, groups.CLIENTS)]
     assert [str(path) for path in named if not path.exists()] == []
 
 
@@ -50,6 +50,12 @@ def test_a_module_is_a_group_and_seeds_are_in_none() -> None:
 def test_whoever_needs_the_session_of_spark_is_in_its_group(request: pytest.FixtureRequest) -> None:
     needing = [item for item in request.session.items if "spark" in getattr(item, "fixturenames", ())]
     assert [item.nodeid for item in needing if groups.group_of(item.nodeid) != groups.SPARK] == []
+
+
+def test_whoever_runs_the_clients_of_others_is_in_their_group(request: pytest.FixtureRequest) -> None:
+    """Breaks when a module is left out, which then installs them once more."""
+    needing = [item for item in request.session.items if "programs" in getattr(item, "fixturenames", ())]
+    assert [item.nodeid for item in needing if groups.group_of(item.nodeid) != groups.CLIENTS] == []
 
 
 def test_a_group_stays_in_one_worker(tmp_path: Path) -> None:

@@ -8,15 +8,12 @@ has: there a warning says why they were not tried, and Proton in Python is what 
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import shutil
 import subprocess
 import sys
 import threading
-import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +23,11 @@ from proton import Message
 from tests.cli.running import ROOT, environment
 from tests.system.harness import Cluster, Request, ask, ask_all, cluster, eventually
 from tests.system.interop.values import CHOSEN, HEADER, LARGE, VALUES
+from tests.system.programs import AZURE, HERE, answer, compiled, from_pypi, tried, with_rhea
 from tests.system.traffic import take
 
-HERE = Path(__file__).parent / "interop"
 COUNT = 1200
 KILL_AT = 300
-INSTALL_S = 60
-_CPP_PACKAGES = ("g++", "libqpid-proton-cpp12-dev")
 Command = Callable[[str, list[str], str, int], list[str]]
 
 
@@ -40,12 +35,6 @@ Command = Callable[[str, list[str], str, int], list[str]]
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with cluster(tmp_path_factory.mktemp("interop"), 3, "--ha-replicate", "all", "--rabbitmq-clients", "yes") as brokers:
         yield brokers
-
-
-@pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the clients are compiled and installed, each of them once."""
-    return tmp_path_factory.mktemp("programs")
 
 
 class Program:
@@ -91,44 +80,11 @@ class Program:
 # ---- the clients
 
 
-class NotHere(Exception):
-    """This client cannot be tried on this machine; the text says what it needs."""
-
-
 def python(program: str) -> Command:
     return lambda role, addresses, queue, count: [
         *(sys.executable, str(HERE / program), role),
         *(",".join(f"amqp://{address}" for address in addresses), queue, str(count)),
     ]
-
-
-def compiled(source: Path, folder: Path) -> Path:
-    """The program, compiled; NotHere where that cannot be."""
-    if shutil.which("g++") is None or not Path("/usr/include/proton/container.hpp").exists():
-        _install(*_CPP_PACKAGES)
-    binary = folder / source.stem
-    if binary.exists():
-        return binary
-    made = subprocess.run(
-        ["g++", "-std=c++17", "-O1", "-o", str(binary), str(source), "-lqpid-proton-cpp"],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert made.returncode == 0, made.stderr
-    return binary
-
-
-def _install(*packages: str) -> None:
-    if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        raise NotHere(f"needs {' and '.join(packages)}, which only root can install through apt")
-    command = ["apt-get", "install", "-y", "--no-install-recommends", *packages]
-    made = subprocess.run(
-        command, capture_output=True, text=True, timeout=600, env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"}, check=False
-    )
-    if made.returncode != 0:
-        raise NotHere(f"needs {' and '.join(packages)}; apt-get: {made.stderr.strip().splitlines()[-1]}")
 
 
 def cpp(folder: Path) -> Command:
@@ -139,44 +95,9 @@ def cpp(folder: Path) -> Command:
     ]
 
 
-def with_rhea(program: str, folder: Path) -> list[str]:
-    """The command that runs a program on rhea, which is installed beside it; NotHere where that cannot be."""
-    node, npm = shutil.which("node"), shutil.which("npm")
-    if node is None or npm is None:
-        raise NotHere("needs node and npm")
-    shutil.copy(HERE / program, folder)
-    if (folder / "node_modules/rhea").exists():
-        return [node, str(folder / program)]
-    install = [npm, "install", "--no-audit", "--no-fund", "--fetch-retries", "1", "--prefix", str(folder), "rhea@3"]
-    try:
-        made = subprocess.run(install, capture_output=True, text=True, timeout=INSTALL_S, check=False)
-    except subprocess.TimeoutExpired:
-        raise NotHere(f"needs rhea from npm, which did not come within {INSTALL_S} s") from None
-    if made.returncode != 0:
-        raise NotHere(f"needs rhea from npm: {made.stderr.strip().splitlines()[-1]}")
-    return [node, str(folder / program)]
-
-
 def rhea(folder: Path) -> Command:
     command = with_rhea("client.js", folder)
     return lambda role, addresses, queue, count: [*command, role, ",".join(addresses), queue, str(count)]
-
-
-def from_pypi(program: str, folder: Path, *requirements: str) -> list[str]:
-    """The command that runs a program in Python beside packages that are installed for it alone; NotHere where that cannot be."""
-    packages = folder / re.sub(r"\W.*", "", requirements[-1].replace("-", "_"))
-    path = f"import sys; sys.path.insert(0, {str(packages)!r}); sys.argv.pop(0); import runpy; "
-    command = [sys.executable, "-c", path + "runpy.run_path(sys.argv[0], run_name='__main__')", str(HERE / program)]
-    if packages.exists():
-        return command
-    install = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(packages), *requirements]
-    try:
-        made = subprocess.run(install, capture_output=True, text=True, timeout=INSTALL_S, check=False)
-    except subprocess.TimeoutExpired:
-        raise NotHere(f"needs {requirements[-1]} from PyPI, which did not come within {INSTALL_S} s") from None
-    if made.returncode != 0:
-        raise NotHere(f"needs {requirements[-1]} from PyPI: {made.stderr.strip().splitlines()[-1]}")
-    return command
 
 
 RABBITMQ = "--no-deps", "packaging>=26", "typing-extensions", "rabbitmq-amqp-python-client>=1,<2"
@@ -189,9 +110,6 @@ def rabbitmq(folder: Path) -> Command:
         *(*command, role, ",".join(f"amqp://{address}" for address in addresses)),
         *(queue, str(count)),
     ]
-
-
-AZURE = "azure-servicebus>=7.14,<8"
 
 
 def azure(folder: Path) -> Command:
@@ -212,10 +130,7 @@ CLIENTS: dict[str, Callable[[Path], Command]] = {
 @pytest.mark.parametrize("client", CLIENTS)
 def test_a_client_s_sender_and_receiver_outlive_the_primary(three: Cluster, client: str, programs: Path, tmp_path: Path) -> None:
     """The first address of the list is a backup's, and the primary is killed half-way: both must go on to the next."""
-    try:
-        command = CLIENTS[client](programs)
-    except NotHere as reason:
-        warnings.warn(f"{client} was not tried: it {reason}", stacklevel=1)
+    if (command := tried(client, CLIENTS[client], programs)) is None:
         return
     primary = three.primary()
     backups = [broker for broker in three.brokers if broker is not primary]
@@ -251,17 +166,11 @@ SELECTING: dict[str, Callable[[Path], list[str]]] = {
 @pytest.mark.parametrize("client", SELECTING)
 def test_a_client_gets_what_its_selector_names_from_a_queue_and_from_a_topic(three: Cluster, client: str, programs: Path) -> None:
     """Breaks when the filter's type, which each client writes in its own way, is not known."""
-    try:
-        command = SELECTING[client](programs)
-    except NotHere as reason:
-        warnings.warn(f"{client} was not tried: it {reason}", stacklevel=1)
+    if (command := tried(client, SELECTING[client], programs)) is None:
         return
     primary, queue = three.primary(), f"selected-{client}"
     primary.create("queue", queue)
-    words = [*command, primary.address, queue, "amq.topic"]
-    made = subprocess.run(words, capture_output=True, text=True, timeout=60, cwd=ROOT, env=environment(), check=False)
-    assert made.returncode == 0, made.stderr
-    assert json.loads(made.stdout) == {queue: [3, 5, 7, 9], "amq.topic": [3, 5, 7, 9]}
+    assert answer(*command, primary.address, queue, "amq.topic") == {queue: [3, 5, 7, 9], "amq.topic": [3, 5, 7, 9]}
     eventually(lambda: primary.queue(queue)["messages"], lambda left: left == 6, "the others being left", 30)
 
 
@@ -280,22 +189,16 @@ TYPING: dict[str, tuple[Callable[[Path], list[str]], set[str]]] = {
 def test_what_a_client_sends_of_every_type_comes_back_and_is_what_others_see(three: Cluster, client: str, programs: Path) -> None:
     """It sends through an exchange: what it then receives from one queue, Proton for Python takes from another one."""
     build, missing = TYPING[client]
-    try:
-        command = build(programs)
-    except NotHere as reason:
-        warnings.warn(f"{client} was not tried: it {reason}", stacklevel=1)
+    if (command := tried(client, build, programs)) is None:
         return
     primary, exchange = three.primary(), f"types-{client}"
     queues = [f"{exchange}-{purpose}" for purpose in ("back", "chosen", "others")]
     creating: list[Request] = [("CREATE", "queue", queue, {}) for queue in queues]
     binding: list[Request] = [("CREATE", "binding", "", {"exchange": exchange, "queue": queue, "key": ""}) for queue in queues]
     ask_all(primary.address, ("CREATE", "exchange", exchange, {"exchangeType": "fanout"}), *creating, *binding)
-    words = [*command, primary.address, exchange, *queues[:2]]
-    made = subprocess.run(words, capture_output=True, text=True, timeout=60, cwd=ROOT, env=environment(), check=False)
-    assert made.returncode == 0, made.stderr
     sent = {name: value for name, value in (VALUES | {"large": LARGE}).items() if name not in missing}
-    said = json.loads(made.stdout)
-    assert said == {"same": list(sent), "chosen": [CHOSEN] if CHOSEN in sent else []}, made.stderr
+    said = answer(*command, primary.address, exchange, *queues[:2])
+    assert said == {"same": list(sent), "chosen": [CHOSEN] if CHOSEN in sent else []}
     for name, data in zip(sent, take(primary.address, queues[2], len(sent)), strict=True):
         message: Any = Message()
         message.decode(data)
@@ -313,25 +216,17 @@ SUBSCRIBING: dict[str, Callable[[Path], list[str]]] = {
 @pytest.mark.parametrize("client", SUBSCRIBING)
 def test_a_client_comes_back_to_its_durable_subscription_and_ends_it(three: Cluster, client: str, programs: Path) -> None:
     """With the fields that clients of JMS send, as each library writes them; and with a temporary queue."""
-    try:
-        command = SUBSCRIBING[client](programs)
-    except NotHere as reason:
-        warnings.warn(f"{client} was not tried: it {reason}", stacklevel=1)
+    if (command := tried(client, SUBSCRIBING[client], programs)) is None:
         return
     primary = three.primary()
-    words = [*command, primary.address, "amq.topic"]
-    made = subprocess.run(words, capture_output=True, text=True, timeout=60, cwd=ROOT, env=environment(), check=False)
-    assert made.returncode == 0, made.stderr
     found = {"back": [1, 2, 3], "found": "amq.topic", "missing": "amqp:not-found", "temporary": ["for a time"]}
-    assert json.loads(made.stdout) == found
+    assert answer(*command, primary.address, "amq.topic") == found
 
 
 def test_proton_c_s_load_generator_loses_nothing(three: Cluster, programs: Path) -> None:
     """What the benchmarks measure with, is accounted for message by message."""
-    try:
-        binary = compiled(ROOT / "tests/bench/load.cpp", programs)
-    except NotHere as reason:
-        warnings.warn(f"the load generator was not tried: it {reason}", stacklevel=1)
+    binary = tried("the load generator", partial(compiled, ROOT / "tests/bench/load.cpp"), programs)
+    if binary is None:
         return
     primary = three.primary()
     primary.create("queue", "load")

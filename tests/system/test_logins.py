@@ -10,12 +10,10 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
@@ -30,7 +28,7 @@ from broker.core import users
 from tests.certificates import CLIENT, authority
 from tests.cli.running import ROOT, Ran, environment, run
 from tests.system.harness import BrokerProcess, ask, cluster, eventually, free_ports, spawn, standalone
-from tests.system.test_interop import AZURE, HERE, INSTALL_S, NotHere, compiled, from_pypi
+from tests.system.programs import AZURE, HERE, compiled, from_pypi, tried, with_rhea
 from tests.tokens import AUDIENCE, ISSUER, key_set, token
 
 MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN", "ANONYMOUS")
@@ -83,18 +81,7 @@ def cpp(folder: Path) -> Program:
 
 
 def rhea(folder: Path) -> Program:
-    node, npm = shutil.which("node"), shutil.which("npm")
-    if node is None or npm is None:
-        raise NotHere("needs node and npm")
-    shutil.copy(HERE / "login.js", folder)
-    install = [npm, "install", "--no-audit", "--no-fund", "--fetch-retries", "1", "--prefix", str(folder), "rhea@3"]
-    try:
-        made = subprocess.run(install, capture_output=True, text=True, timeout=INSTALL_S, check=False)
-    except subprocess.TimeoutExpired:
-        raise NotHere(f"needs rhea from npm, which did not come within {INSTALL_S} s") from None
-    if made.returncode != 0:
-        raise NotHere(f"needs rhea from npm: {made.stderr.strip().splitlines()[-1]}")
-    return [node, str(folder / "login.js")]
+    return with_rhea("login.js", folder)
 
 
 def azure(folder: Path) -> Program:
@@ -202,14 +189,11 @@ def test_qpid_verify_says_why_it_is_not_let_in(
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_a_client_logs_in_by_each_mechanism_that_it_has(
-    broker: BrokerProcess, certified: list[str], client: str, tmp_path: Path
+    broker: BrokerProcess, certified: list[str], client: str, programs: Path, tmp_path: Path
 ) -> None:
     """And by no other, where it can be told to: the table in docs/howto/users.md is made of this."""
     make, has, has_not = CLIENTS[client]
-    try:
-        program = make(tmp_path)
-    except NotHere as reason:
-        warnings.warn(f"{client} was not tried: it {reason}", stacklevel=1)
+    if (program := tried(client, make, programs)) is None:
         return
     address, certificate, key, trusted = certified
     issued = token("RS256", exp=time.time() + 600)

@@ -1,0 +1,13 @@
+"""What tests with real processes share beyond one module."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the clients that others wrote are compiled and installed, each of them once (`tests/system/programs.py`)."""
+    return tmp_path_factory.mktemp("programs")
