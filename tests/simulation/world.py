@@ -330,7 +330,8 @@ class World:
         # An operator may go on all the while: what is committed last is applied elsewhere with the next heartbeat.
         if not self._until(self.events.now + LIVENESS_S, lambda: not self._ails()):
             raise Violation(f"liveness: it was well, and is not any more: {'; '.join(self._ails())}")
-        self._until(self.events.now + LIVENESS_S, self._has_room)  # compaction is not in a hurry; if it fails, the checks say so
+        # Compaction is not in a hurry, and meanwhile a client may come back with what it has to send; the checks say what fails.
+        self._until(self.events.now + LIVENESS_S, lambda: self._has_room() and not self._ails())
         return took
 
     def _members(self, primary: BrokerHost) -> list[Any]:
